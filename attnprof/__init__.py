@@ -1,0 +1,36 @@
+"""What attention costs: FLOPs, memory and time, in closed form and on the clock.
+
+Importing this package imports none of torch, sympy, matplotlib and pandas; the functions do,
+when they are called.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "attend": "attnprof.api",
+    "build": "attnprof.api",
+    "cost": "attnprof.api",
+    "Workload": "attnprof.workload",
+    "Cost": "attnprof.costs",
+    "CostTable": "attnprof.costs",
+    "Stage": "attnprof.costs",
+    "Report": "attnprof.record",
+}
+__all__ = ["__version__", *_WHERE]  # noqa: PLE0604 (the names are the keys above)
+
+if TYPE_CHECKING:
+    from attnprof.api import attend, build, cost
+    from attnprof.costs import Cost, CostTable, Stage
+    from attnprof.record import Report
+    from attnprof.workload import Workload
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'attnprof' has no attribute '{name}'")
+    return getattr(import_module(_WHERE[name]), name)

@@ -1,0 +1,1 @@
+"""Torch building blocks that mechanisms share: the layer around a core, caches."""

@@ -1,0 +1,107 @@
+"""Build a mechanism as a module, or apply its core to q, k and v."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnprof.blocks.core import AttentionCore, ModuleSizes
+from attnprof.blocks.layer import AttentionLayer
+from attnprof.errors import RequestError
+from attnprof.mechanism import Mechanism
+
+
+def checked_sizes(
+    spec: Mechanism,
+    d_model: int,
+    num_heads: int,
+    seq_len: int | None,
+    num_kv_heads: int | None = None,
+    value_head_dim: int | None = None,
+) -> ModuleSizes:
+    """The sizes of a module; :class:`RequestError` where they do not fit the mechanism."""
+    asked = {"d_model": d_model, "num_heads": num_heads, "seq_len": seq_len,
+             "num_kv_heads": num_kv_heads, "value_head_dim": value_head_dim}  # fmt: skip
+    for name, value in asked.items():
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise RequestError(f"{name} must be a whole number of at least 1, not {value!r}")
+    if d_model % num_heads:
+        raise RequestError(
+            f"num_heads={num_heads} does not divide d_model={d_model}: "
+            f"heads must share the width evenly, for example {_divisor(d_model, num_heads)} heads"
+        )
+    abilities = spec.abilities
+    if num_kv_heads not in (None, num_heads) and not abilities.grouped_kv:
+        raise RequestError(f"{spec.name} {spec.refusal('grouped_kv')}")
+    if num_kv_heads is not None and num_heads % num_kv_heads:
+        raise RequestError(f"num_kv_heads={num_kv_heads} does not divide num_heads={num_heads}")
+    head_dim = d_model // num_heads
+    if value_head_dim not in (None, head_dim) and not abilities.value_width:
+        raise RequestError(f"{spec.name} {spec.refusal('value_width')}")
+    if abilities.needs_seq_len and seq_len is None:
+        raise RequestError(f"{spec.name} is built for one length: give seq_len")
+    return ModuleSizes(
+        num_heads, head_dim, num_kv_heads or num_heads, value_head_dim or head_dim, seq_len
+    )
+
+
+def _divisor(width: int, near: int) -> int:
+    return min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: abs(n - near))
+
+
+def build_layer(spec: Mechanism, module: Any, sizes: ModuleSizes) -> nn.Module:
+    """The layer of a mechanism from its folder's torch module (``LAYERS`` or ``CORES``)."""
+    layers: dict[str, Any] = getattr(module, "LAYERS", {})
+    if spec.name in layers:
+        layer: nn.Module = layers[spec.name](spec, sizes)
+        return layer
+    return AttentionLayer(spec, module.CORES[spec.name](spec, sizes), sizes)
+
+
+def attend_core(
+    spec: Mechanism,
+    module: Any,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool,
+    seed: int,
+    weights: dict[str, Tensor] | None,
+) -> Tensor:
+    """A mechanism's core on q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv)."""
+    if not spec.abilities.attend:
+        raise RequestError(f"{spec.name} {spec.refusal('attend')}")
+    if not all(x.dim() == 4 for x in (q, k, v)) or q.shape[-1] != k.shape[-1]:
+        shapes = ", ".join(f"{n}={tuple(x.shape)}" for n, x in (("q", q), ("k", k), ("v", v)))
+        raise RequestError(
+            f"attend needs q, k, v of shape (batch, heads, tokens, head_dim); got {shapes}"
+        )
+    sizes = checked_sizes(
+        spec, q.shape[1] * q.shape[3], q.shape[1], q.shape[2], k.shape[1], v.shape[-1]
+    )
+    if k.shape[2] != q.shape[2] and (causal or not spec.abilities.cross):
+        reason = "causal needs as many keys as queries" if causal else spec.refusal("cross")
+        raise RequestError(f"{spec.name}: {reason}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        core: AttentionCore = module.CORES[spec.name](spec, sizes).to(q.device, q.dtype)
+    if weights:
+        _load(core, weights)
+    out: Tensor = core(q, k, v, causal)
+    return out
+
+
+def _load(core: AttentionCore, weights: dict[str, Tensor]) -> None:
+    known = {**dict(core.named_parameters()), **dict(core.named_buffers())}
+    for name, value in weights.items():
+        if name not in known:
+            raise RequestError(
+                f"no weight '{name}' in {core.spec.name}; possible: {', '.join(known) or 'none'}"
+            )
+        parent, _, leaf = name.rpartition(".")
+        owner = core.get_submodule(parent)
+        if leaf in owner._parameters:  # a plain tensor may carry its own gradient graph
+            del owner._parameters[leaf]
+        setattr(owner, leaf, value)

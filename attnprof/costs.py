@@ -1,0 +1,231 @@
+"""The algebra of costs: what a stage counts, what it holds, and how stages add up.
+
+Every size is a Python int, a numpy integer array or a sympy expression; the same
+code serves all three. No heavy import happens here: sympy and numpy are only used
+where the caller already brought a value of theirs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+Number = Any  # int | float | numpy.ndarray | sympy.Expr: one code for all of them
+
+
+def _sympy(*values: Number) -> Any:
+    """sympy, if one of the values is an expression of it; None otherwise."""
+    sympy = sys.modules.get("sympy")
+    return sympy if sympy and any(isinstance(value, sympy.Basic) for value in values) else None
+
+
+def _numpy(*values: Number) -> Any:
+    """numpy, if one of the values is an array; None otherwise."""
+    numpy = sys.modules.get("numpy")
+    return numpy if numpy and any(isinstance(value, numpy.ndarray) for value in values) else None
+
+
+def is_symbolic(*values: Number) -> bool:
+    """Whether any value is a sympy expression that is not a plain number."""
+    sympy = _sympy(*values)
+    return bool(sympy) and any(getattr(value, "free_symbols", None) for value in values)
+
+
+def is_plain(*values: Number) -> bool:
+    """Whether all values are plain Python numbers, so that they can be compared."""
+    return not _sympy(*values) and not _numpy(*values)
+
+
+def floor_div(a: Number, b: Number) -> Number:
+    """⌊a/b⌋."""
+    sympy = _sympy(a, b)
+    return sympy.floor(a / b) if sympy else a // b
+
+
+def ceil_div(a: Number, b: Number) -> Number:
+    """⌈a/b⌉."""
+    sympy = _sympy(a, b)
+    return sympy.ceiling(a / b) if sympy else -(-a // b)
+
+
+def exact_div(a: Number, b: Number) -> Number:
+    """a/b where b is known to divide a; a ValueError where it does not."""
+    if _sympy(a, b):
+        return a / b
+    if not _numpy(a, b) and a % b:
+        raise ValueError(f"{b} does not divide {a}")
+    return a // b
+
+
+def maximum(a: Number, b: Number) -> Number:
+    """The larger of two sizes."""
+    sympy, numpy = _sympy(a, b), _numpy(a, b)
+    if sympy:
+        return sympy.Max(a, b)
+    return numpy.maximum(a, b) if numpy else max(a, b)
+
+
+def minimum(a: Number, b: Number) -> Number:
+    """The smaller of two sizes."""
+    sympy, numpy = _sympy(a, b), _numpy(a, b)
+    if sympy:
+        return sympy.Min(a, b)
+    return numpy.minimum(a, b) if numpy else min(a, b)
+
+
+def more_than_one(size: Number) -> Number:
+    """1 where a size is above one, 0 where it is one: min(1, size - 1)."""
+    return minimum(1, size - 1)
+
+
+def at_least_one(size: Number) -> Number:
+    """1 where a size is one or more, 0 where it is zero: min(1, size)."""
+    return minimum(1, size)
+
+
+def not_dearer(a: Number, b: Number) -> Number:
+    """1 where a <= b, 0 elsewhere: how a closed form says which branch is taken."""
+    sympy, numpy = _sympy(a, b), _numpy(a, b)
+    if sympy:
+        return sympy.Piecewise((1, sympy.Le(a, b)), (0, True))
+    return numpy.less_equal(a, b).astype("int64") if numpy else int(a <= b)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Additive counts; ``+`` joins two costs, ``*`` repeats one.
+
+    A product (m×k)(k×n) counts m·k·n multiplications and as many additions, and its
+    m·n results as ``dot_outputs``; a sum of n values counts n additions and one
+    ``reduction_outputs``. ``bytes_moved`` is every operand read and result written once.
+    """
+
+    multiplications: Number = 0
+    additions: Number = 0
+    divisions: Number = 0
+    exponentials: Number = 0
+    other: Number = 0
+    matmul_flops: Number = 0
+    dot_outputs: Number = 0
+    reduction_outputs: Number = 0
+    bytes_moved: Number = 0
+
+    def __add__(self, more: Cost) -> Cost:
+        return Cost(
+            self.multiplications + more.multiplications,
+            self.additions + more.additions,
+            self.divisions + more.divisions,
+            self.exponentials + more.exponentials,
+            self.other + more.other,
+            self.matmul_flops + more.matmul_flops,
+            self.dot_outputs + more.dot_outputs,
+            self.reduction_outputs + more.reduction_outputs,
+            self.bytes_moved + more.bytes_moved,
+        )
+
+    def __mul__(self, times: Number) -> Cost:
+        return Cost(*(getattr(self, name) * times for name in COST_FIELDS))
+
+    __rmul__ = __mul__
+
+    @property
+    def flops(self) -> Number:
+        """Real operations: each multiply, add, divide, exponential and other counts 1."""
+        return (
+            self.multiplications
+            + self.additions
+            + self.divisions
+            + self.exponentials
+            + self.other
+        )
+
+    @property
+    def operations(self) -> Number:
+        """The Extractors document's convention (002): k-1 additions a dot, n-1 a sum."""
+        return self.flops - self.dot_outputs - self.reduction_outputs
+
+    @property
+    def macs(self) -> Number:
+        """Multiply-accumulates of the matrix products: half of ``matmul_flops``."""
+        return self.matmul_flops / 2 if _sympy(self.matmul_flops) else self.matmul_flops // 2
+
+
+COST_FIELDS = tuple(item.name for item in fields(Cost))
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One tensor operation: its result's shape, its cost, and what it holds.
+
+    ``allocates`` come alive with the operation, ``frees`` die after it, ``workspace`` lives
+    only during it; all three in bytes.
+    """
+
+    name: str
+    shape: tuple[Number, ...]
+    cost: Cost
+    allocates: Number = 0
+    frees: Number = 0
+    workspace: Number = 0
+    part: str = "forward"
+
+
+@dataclass(frozen=True, slots=True)
+class CostTable:
+    """The stages of one workload, in the order they run.
+
+    ``live_before`` are the bytes already held when the first stage starts (what autograd
+    saved, for a backward pass); ``parameters`` and ``state_entries`` are counts.
+    """
+
+    stages: tuple[Stage, ...]
+    parameters: Number = 0
+    state_entries: Number = 0
+    live_before: Number = 0
+    notes: tuple[str, ...] = field(default=())
+
+    def __iter__(self) -> Iterator[Stage]:
+        return iter(self.stages)
+
+    @property
+    def total(self) -> Cost:
+        """The sum of all stages."""
+        costs = [stage.cost for stage in self.stages]
+        return Cost(*(sum(getattr(cost, name) for cost in costs) for name in COST_FIELDS))
+
+    @property
+    def flops(self) -> Number:
+        """Real operations of all stages."""
+        return self.total.flops
+
+    @property
+    def matmul_flops(self) -> Number:
+        """Operations of the matrix products of all stages."""
+        return sum(stage.cost.matmul_flops for stage in self.stages)
+
+    @property
+    def operations(self) -> Number:
+        """Operations with k-1 additions a dot product and n-1 a sum (002)."""
+        return self.total.operations
+
+    def live(self) -> list[Number]:
+        """Bytes held while each stage runs: live before + allocates + workspace."""
+        before, during = self.live_before, []
+        for stage in self.stages:
+            during.append(before + stage.allocates + stage.workspace)
+            before = before + stage.allocates - stage.frees
+        return during
+
+    def peak(self) -> Number:
+        """The largest of :meth:`live`, in bytes; a max of polynomials for symbols."""
+        during = self.live() or [self.live_before]
+        if _sympy(*during):
+            from attnprof.counting.peaks import maximum_of
+
+            return maximum_of(during)
+        peak = during[0]
+        for held in during[1:]:
+            peak = maximum(peak, held)
+        return peak

@@ -1,0 +1,69 @@
+"""The layer around a core: projections, head split, head merge, output map."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attnprof.costs import Number
+from attnprof.counting.engine import Tensor
+from attnprof.counting.tape import Tape
+from attnprof.workload import Workload
+
+if TYPE_CHECKING:
+    from attnprof.mechanism import Mechanism
+
+
+def projected(
+    mechanism: Mechanism, tape: Tape, letter: str, x: Tensor, width: Number
+) -> Tensor:
+    """x through one of the layer's linear maps, or x itself where the mechanism has none."""
+    names = {"q": "queries", "k": "keys", "v": "values", "o": "output"}
+    if letter not in mechanism.projections:
+        return x
+    weight = tape.parameter(width, x.shape[-1])
+    bias = tape.parameter(width) if mechanism.bias else None
+    return tape.linear(names[letter], x, weight, bias)
+
+
+def write_layer(mechanism: Mechanism, tape: Tape, workload: Workload, scope: str) -> Tensor:
+    """Write a whole layer (``layer``) or what lies between q, k, v and the heads (``core``)."""
+    w = workload
+    b, n, m = w.batch_size, w.seq_len, w.keys
+    h, g, d, dv = w.num_heads, w.kv_heads, w.head_dim, w.value_width
+    if scope == "core":
+        q, k, v = tape.input(b * h, n, d), tape.input(b * g, m, d), tape.input(b * g, m, dv)
+        return mechanism.core(tape, w, q, k, v)
+    x = tape.input(b, n, w.d_model)
+    context = x if w.kv_seq_len is None else tape.input(b, m, w.d_model)
+    grouped = w.num_kv_heads is not None
+    q = projected(mechanism, tape, "q", x, h * d)
+    q = tape.split_heads("split queries", q, h, grouped=grouped)
+    k = projected(mechanism, tape, "k", context, g * d)
+    k = tape.split_heads("split keys", k, g, flipped=True)
+    v = projected(mechanism, tape, "v", context, g * dv)
+    v = tape.split_heads("split values", v, g)
+    y = mechanism.core(tape, w, q, k, v)
+    y = tape.merge_heads("merge heads", y, b, h)
+    tape.free(q, k, v)
+    out = projected(mechanism, tape, "o", y, w.d_model)
+    tape.free(y)
+    return out
+
+
+def write_step(mechanism: Mechanism, tape: Tape, workload: Workload, scope: str) -> Tensor:
+    """Write one decoding step of a whole layer, or of its core."""
+    w = workload
+    b, h, g, d, dv = w.batch_size, w.num_heads, w.kv_heads, w.head_dim, w.value_width
+    if scope == "core":
+        q, k, v = tape.input(b * h, 1, d), tape.input(b * g, 1, d), tape.input(b * g, 1, dv)
+        return mechanism.decode_core(tape, w, q, k, v)
+    x = tape.input(b, 1, w.d_model)
+    q = tape.split_heads("split queries", projected(mechanism, tape, "q", x, h * d), h)
+    k = tape.split_heads("split keys", projected(mechanism, tape, "k", x, g * d), g)
+    v = tape.split_heads("split values", projected(mechanism, tape, "v", x, g * dv), g)
+    y = mechanism.decode_core(tape, w, q, k, v)
+    y = tape.merge_heads("merge heads", y, b, h)
+    tape.free(q, k, v)
+    out = projected(mechanism, tape, "o", y, w.d_model)
+    tape.free(y)
+    return out

@@ -1,0 +1,38 @@
+"""The one family of errors; each carries the exit code a command ends with."""
+
+from __future__ import annotations
+
+
+class AttnprofError(Exception):
+    """What was asked, what is possible and what to type, in one message.
+
+    ``exit_code`` is what the command line ends with.
+    """
+
+    exit_code = 70
+
+
+class RequestError(AttnprofError):
+    """The request itself is wrong: a bad value, an unknown name, an unwritable output."""
+
+    exit_code = 2
+
+
+class CannotRunError(AttnprofError):
+    """The request is fine and cannot be met here: no such device, out of memory."""
+
+    exit_code = 3
+
+
+class CheckFailedError(AttnprofError):
+    """A check was made and failed: a regression, a replay that does not match."""
+
+    exit_code = 1
+
+
+def closest(asked: str, possible: list[str]) -> str:
+    """A ``did you mean`` for a misspelt name, or the list of what exists."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(asked, possible, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(near)}?" if near else f"possible: {', '.join(possible)}"

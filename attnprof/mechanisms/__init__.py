@@ -1,0 +1,1 @@
+"""One folder a mechanism or family: ``spec.py`` without torch, ``module.py`` with it."""

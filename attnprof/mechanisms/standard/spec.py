@@ -1,0 +1,112 @@
+"""Standard multi-head attention (000, Definition 1; 002, Eq 10-17) and torch's fused form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from attnprof.costs import Cost, Number, exact_div, is_plain
+from attnprof.counting.definition import Definition
+from attnprof.counting.engine import Tensor
+from attnprof.counting.tape import SOFTMAX, SOFTMAX_BACKWARD, Tape, product_cost
+from attnprof.mechanism import Abilities, Mechanism, Published, pairs, rows
+from attnprof.workload import Workload
+
+
+def eq24(constant: int) -> Published:
+    """000, Eq 24: C·l·d_m + 15·h·l², one forward and backward pass."""
+    return Published(
+        source="000-EQ24",
+        quantity="flops",
+        scope="layer",
+        phase="train",
+        convention="000: one per output element, times 3",
+        formula=lambda w: constant * w.seq_len * w.d_model + 15 * w.num_heads * w.seq_len**2,
+    )
+
+
+def causal_mask(tape: Tape, n: Number, group: Number = 1) -> Tensor:
+    """(group·n, n) booleans, a byte each; built once and repeated for grouped heads."""
+    mask = tape.emit("causal mask", (n, n), Cost(), item_size=1)
+    if is_plain(group) and group == 1:
+        return mask
+    repeated = tape.emit("mask a group", (group * n, n), Cost(), [mask], item_size=1)
+    tape.free(mask)
+    return repeated
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftmaxAttention(Mechanism):
+    """Softmax attention over scores that are written out; the family of document 000."""
+
+    bias: bool = True
+
+    abilities: ClassVar[Abilities] = Abilities()
+    family: ClassVar[str] = "exact"
+    time_order: ClassVar[str] = "N^2"
+    memory_order: ClassVar[str] = "N^2"
+
+    def core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        w, group = workload, exact_div(workload.num_heads, workload.kv_heads)
+        mask = None
+        if w.causal:
+            mask = causal_mask(tape, w.seq_len, group)
+        q = tape.view(q, w.batch_size * w.kv_heads, group * w.seq_len, w.head_dim)
+        scores = tape.bmm("scores", q, k, tb=True)
+        scores = tape.scale("scaling", scores, divide=True, inplace=True)
+        if mask is not None:
+            scores = tape.masked_fill("masking", scores, mask)
+        weights = tape.softmax("softmax", scores)
+        tape.free(scores)
+        out = tape.bmm("weighted values", weights, v)
+        tape.free(weights, q, *([mask] if mask else []))
+        return tape.rearrange(
+            "heads", out, (w.batch_size * w.num_heads, w.seq_len, w.value_width), 0
+        )
+
+    def decode_core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        w = workload
+        batch, group = w.batch_size * w.kv_heads, exact_div(w.num_heads, w.kv_heads)
+        keys = tape.constant(batch, w.seq_len, w.head_dim)
+        values = tape.constant(batch, w.seq_len, w.value_width)
+        tape.record("append to cache", (batch, 1), Cost(bytes_moved=2 * (k.size + v.size)))
+        q = tape.view(q, batch, group, w.head_dim)
+        scores = tape.bmm("scores", q, keys, tb=True)
+        scores = tape.scale("scaling", scores, divide=True, inplace=True)
+        weights = tape.softmax("softmax", scores)
+        tape.free(scores)
+        out = tape.bmm("weighted values", weights, values)
+        tape.free(weights, q)
+        return tape.rearrange("heads", out, (w.batch_size * w.num_heads, 1, w.value_width), 0)
+
+    def define_core(self, writer: Definition, workload: Workload) -> None:
+        writer.softmax_attention(workload, pairs(workload), rows(workload))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standard(SoftmaxAttention):
+    """Projections, scores, softmax and values written out, one operation at a time."""
+
+    name: ClassVar[str] = "standard"
+    title: ClassVar[str] = "Standard multi-head attention"
+    document: ClassVar[str] = "000"
+    abilities: ClassVar[Abilities] = Abilities(grouped_kv=True, value_width=True, cross=True)
+
+    def published(self) -> tuple[Published, ...]:
+        return (eq24(15),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sdpa(Standard):
+    """``scaled_dot_product_attention``: never holds the N×N scores."""
+
+    name: ClassVar[str] = "sdpa"
+    title: ClassVar[str] = "torch's fused softmax attention"
+    memory_order: ClassVar[str] = "N"
+    abilities: ClassVar[Abilities] = Abilities(grouped_kv=True, value_width=False, cross=True)
+
+    def published(self) -> tuple[Published, ...]:
+        return ()
+
+
+MECHANISMS = (Standard, Sdpa)

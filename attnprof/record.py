@@ -1,0 +1,137 @@
+"""What comes out: one frozen dataclass a kind of record, and the report that holds them.
+
+A dataclass field is a JSON key and a column; its metadata carries title, unit and format.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from attnprof.errors import RequestError
+
+SCHEMA = "attnprof/1"
+#: How a column is written: count, bytes, time, ratio, rate, text.
+FORMATS = ("text", "count", "bytes", "time", "ratio", "percent", "flops_rate", "number")
+
+T = TypeVar("T")
+
+
+def column(title: str, unit: str = "", fmt: str = "text", default: Any = None) -> Any:
+    """A record's field with what a renderer needs to know of it."""
+    return field(default=default, metadata={"title": title, "unit": unit, "format": fmt})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """Base of every record. ``skipped`` says why a point has no numbers."""
+
+    @classmethod
+    def columns(cls) -> list[tuple[str, Mapping[str, Any]]]:
+        """Names and metadata of the fields, in order."""
+        return [(item.name, item.metadata) for item in fields(cls)]
+
+
+@dataclass(frozen=True)
+class Report:
+    """A command's result: records, a summary, and the environment they were made in."""
+
+    command: str
+    records: Sequence[Record]
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    schema: str = SCHEMA
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form: NaN and infinities become null, integers stay exact."""
+        return {
+            "schema": self.schema,
+            "command": self.command,
+            "environment": _plain(self.environment),
+            "summary": _plain(self.summary),
+            "records": [_plain(asdict(record)) for record in self.records],
+        }
+
+    def to_json(self) -> str:
+        """The JSON text, with a newline at its end."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n"
+
+    def save(self, path: str | Path) -> None:
+        """Write the JSON; the file is whole or not there."""
+        write_whole(path, self.to_json())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Report:
+        """Read a saved report; its records come back as :class:`Loaded` rows of plain values.
+
+        Raises :class:`RequestError` if the file is missing, not JSON, or of another schema.
+        """
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise RequestError(f"cannot read {path}: {error}") from error
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+            found = data.get("schema") if isinstance(data, dict) else type(data).__name__
+            raise RequestError(f"{path} is not an {SCHEMA} report (it says: {found})")
+        from attnprof.records import KINDS
+
+        kind = KINDS.get(data["command"])
+        rows = [_restored(kind, row) for row in data["records"]]
+        return cls(data["command"], rows, data["summary"], data["environment"], data["schema"])
+
+    def to_frame(self) -> Any:
+        """The records as a pandas DataFrame, one column a field."""
+        import pandas
+
+        return pandas.DataFrame([asdict(record) for record in self.records])
+
+
+def _restored(kind: type[Record] | None, row: dict[str, Any]) -> Record:
+    if kind is None:
+        raise RequestError("a report of an unknown command; it was written by a newer attnprof")
+    known = {item.name for item in fields(kind)}
+    return kind(**{name: value for name, value in row.items() if name in known})
+
+
+def _plain(value: Any) -> Any:
+    """JSON-ready: mappings and sequences walked, NaN and infinities to None."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, (bool, int, str)) or value is None:
+        return value
+    if hasattr(value, "item"):
+        return _plain(value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return str(value)
+
+
+def write_whole(path: str | Path, content: str | bytes) -> None:
+    """Write a file so that it is whole or not there; :class:`RequestError` if it cannot be."""
+    target = Path(path)
+    mode = "wb" if isinstance(content, bytes) else "w"
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent or ".", prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, mode) as stream:
+                stream.write(content)
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(name, 0o666 & ~umask)
+            os.replace(name, target)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        raise RequestError(
+            f"cannot write {path}: {error.strerror or error}; give --output a path in a folder "
+            "that exists and can be written"
+        ) from error

@@ -1,0 +1,110 @@
+"""What is asked of a mechanism: the sizes, the phase, the number format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from attnprof.costs import Number, is_plain
+from attnprof.errors import RequestError, closest
+
+PHASES = ("forward", "backward", "train", "decode")
+SCOPES = ("core", "layer")
+#: Bytes an element takes. ``entry`` counts elements instead of bytes.
+ITEM_SIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "entry": 1}
+DTYPES = tuple(name for name in ITEM_SIZES if name != "entry")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The sizes of one call; each is an int, a numpy array or a positive sympy symbol.
+
+    ``seq_len`` are the query tokens (for ``decode``: the number t of the new token, counted
+    from 1), ``kv_seq_len`` the key tokens (default: the same). ``phase`` is ``forward``,
+    ``backward``, ``train`` (both) or ``decode``; ``prefill`` is an alias for a causal forward.
+
+    Raises :class:`RequestError` for sizes below 1, unknown phases or formats, and grouped
+    heads that do not divide.
+    """
+
+    seq_len: Number
+    num_heads: Number
+    head_dim: Number
+    batch_size: Number = 1
+    num_kv_heads: Number | None = None
+    value_head_dim: Number | None = None
+    kv_seq_len: Number | None = None
+    causal: bool = False
+    phase: str = "forward"
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.phase == "prefill":
+            object.__setattr__(self, "phase", "forward")
+            object.__setattr__(self, "causal", True)
+        if self.phase not in PHASES:
+            options = [*PHASES, "prefill"]
+            raise RequestError(f"unknown phase '{self.phase}': {closest(self.phase, options)}")
+        if self.dtype not in ITEM_SIZES:
+            raise RequestError(f"unknown dtype '{self.dtype}': {closest(self.dtype, list(DTYPES))}")
+        for name in _SIZES:
+            _check_size(name, getattr(self, name))
+        if is_plain(self.num_heads, self.kv_heads) and self.num_heads % self.kv_heads:
+            raise RequestError(
+                f"num_kv_heads={self.kv_heads} does not divide num_heads={self.num_heads}: "
+                "each key head serves the same number of query heads"
+            )
+        if self.causal and self.kv_seq_len is not None and self.phase != "decode":
+            raise RequestError(
+                "causal needs as many keys as queries: leave kv_seq_len out, or causal"
+            )
+
+    @property
+    def d_model(self) -> Number:
+        """Model width: heads times head width."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def kv_heads(self) -> Number:
+        """Key and value heads; as many as query heads unless grouped."""
+        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+
+    @property
+    def value_width(self) -> Number:
+        """Width of a value head; the head width unless given."""
+        return self.head_dim if self.value_head_dim is None else self.value_head_dim
+
+    @property
+    def keys(self) -> Number:
+        """Key tokens; as many as query tokens unless given."""
+        return self.seq_len if self.kv_seq_len is None else self.kv_seq_len
+
+    @property
+    def item_size(self) -> int:
+        """Bytes of one element."""
+        return ITEM_SIZES[self.dtype]
+
+    def with_(self, **changes: Any) -> Workload:
+        """The same workload with some fields changed."""
+        return replace(self, **changes)
+
+
+_SIZES = (
+    "seq_len",
+    "num_heads",
+    "head_dim",
+    "batch_size",
+    "num_kv_heads",
+    "value_head_dim",
+    "kv_seq_len",
+)
+_OPTIONAL = ("num_kv_heads", "value_head_dim", "kv_seq_len")
+
+
+def _check_size(name: str, value: Number) -> None:
+    if value is None and name in _OPTIONAL:
+        return
+    if isinstance(value, bool) or isinstance(value, (str, float)) or value is None:
+        raise RequestError(f"{name} must be a whole number of at least 1, not {value!r}")
+    if isinstance(value, int) and value < 1:
+        raise RequestError(f"{name} must be at least 1, not {value}")
