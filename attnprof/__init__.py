@@ -21,7 +21,17 @@ _WHERE = {
     "Stage": "attnprof.costs",
     "Report": "attnprof.record",
 }
-__all__ = ["__version__", *_WHERE]  # noqa: PLE0604 (the names are the keys above)
+__all__ = [
+    "Cost",
+    "CostTable",
+    "Report",
+    "Stage",
+    "Workload",
+    "__version__",
+    "attend",
+    "build",
+    "cost",
+]
 
 if TYPE_CHECKING:
     from attnprof.api import attend, build, cost

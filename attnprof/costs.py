@@ -134,11 +134,7 @@ class Cost:
     def flops(self) -> Number:
         """Real operations: each multiply, add, divide, exponential and other counts 1."""
         return (
-            self.multiplications
-            + self.additions
-            + self.divisions
-            + self.exponentials
-            + self.other
+            self.multiplications + self.additions + self.divisions + self.exponentials + self.other
         )
 
     @property

@@ -184,7 +184,9 @@ class Mechanism:
         """Write what happens between (b·h, n, d) queries, keys, values and (b·h, n, dv)."""
         raise RequestError(f"{self.name} has no core between queries, keys and values")
 
-    def decode_core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def decode_core(
+        self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor
+    ) -> Tensor:
         """Write the same for one new token: (b·h, 1, d) each."""
         raise RequestError(f"{self.name} does not decode")
 

@@ -87,9 +87,9 @@ class Report:
 
     def to_frame(self) -> Any:
         """The records as a pandas DataFrame, one column a field."""
-        import pandas
+        import pandas as pd
 
-        return pandas.DataFrame([asdict(record) for record in self.records])
+        return pd.DataFrame([asdict(record) for record in self.records])
 
 
 def _restored(kind: type[Record] | None, row: dict[str, Any]) -> Record:
@@ -125,10 +125,10 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
                 stream.write(content)
             umask = os.umask(0)
             os.umask(umask)
-            os.chmod(name, 0o666 & ~umask)
-            os.replace(name, target)
+            Path(name).chmod(0o666 & ~umask)
+            Path(name).replace(target)
         except BaseException:
-            os.unlink(name)
+            Path(name).unlink()
             raise
     except OSError as error:
         raise RequestError(

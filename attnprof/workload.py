@@ -104,7 +104,7 @@ _OPTIONAL = ("num_kv_heads", "value_head_dim", "kv_seq_len")
 def _check_size(name: str, value: Number) -> None:
     if value is None and name in _OPTIONAL:
         return
-    if isinstance(value, bool) or isinstance(value, (str, float)) or value is None:
+    if isinstance(value, (bool, str, float)) or value is None:
         raise RequestError(f"{name} must be a whole number of at least 1, not {value!r}")
     if isinstance(value, int) and value < 1:
         raise RequestError(f"{name} must be at least 1, not {value}")

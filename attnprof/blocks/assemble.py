@@ -102,6 +102,5 @@ def _load(core: AttentionCore, weights: dict[str, Tensor]) -> None:
             )
         parent, _, leaf = name.rpartition(".")
         owner = core.get_submodule(parent)
-        if leaf in owner._parameters:  # a plain tensor may carry its own gradient graph
-            del owner._parameters[leaf]
+        delattr(owner, leaf)  # a plain tensor may carry its own gradient graph
         setattr(owner, leaf, value)

@@ -32,4 +32,3 @@ class TokenCache:
     def seen(self) -> Tensor:
         """(batch, tokens, width) appended so far."""
         return self.rows[:, : self.length]
-

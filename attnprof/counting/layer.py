@@ -13,10 +13,8 @@ if TYPE_CHECKING:
     from attnprof.mechanism import Mechanism
 
 
-def projected(
-    mechanism: Mechanism, tape: Tape, letter: str, x: Tensor, width: Number
-) -> Tensor:
-    """x through one of the layer's linear maps, or x itself where the mechanism has none."""
+def projected(mechanism: Mechanism, tape: Tape, letter: str, x: Tensor, width: Number) -> Tensor:
+    """X through one of the layer's linear maps, or x itself where the mechanism has none."""
     names = {"q": "queries", "k": "keys", "v": "values", "o": "output"}
     if letter not in mechanism.projections:
         return x

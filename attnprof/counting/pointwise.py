@@ -40,7 +40,7 @@ class PointwiseOps(Engine):
         return self.emit(name, shape, per_entry * out_count, reads, into=into)
 
     def mul(self, name: str, a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
-        """a * b with broadcasting. Backward: one product an operand, summed where it stretched."""
+        """A * b with broadcasting. Backward: one product an operand, summed where it stretched."""
 
         def backward(grad: Tensor) -> list[tuple[Tensor, Tensor | None]]:
             to_a = self._product_grad(f"{name}: grad", grad, b, a) if a.requires_grad else None
@@ -71,7 +71,7 @@ class PointwiseOps(Engine):
         return out
 
     def add(self, name: str, a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
-        """a + b with broadcasting; in place if a may be overwritten."""
+        """A + b with broadcasting; in place if a may be overwritten."""
 
         def backward(grad: Tensor) -> list[tuple[Tensor, Tensor | None]]:
             return [(t, self._passed(name, grad, t)) for t in (a, b) if t.requires_grad]
@@ -85,15 +85,13 @@ class PointwiseOps(Engine):
         return self.sum_to(f"{name}: grad", self.view(grad, *grad.shape), to.shape)
 
     def shift(self, name: str, a: Tensor, *, inplace: bool = False) -> Tensor:
-        """a + c for a constant c: one addition an entry; the gradient passes through."""
+        """A + c for a constant c: one addition an entry; the gradient passes through."""
         cost = Cost(additions=a.count)
         into = a if inplace else None
         return self.emit(name, a.shape, cost, [a], backward=lambda g: _pass(self, a, g), into=into)
 
-    def scale(
-        self, name: str, a: Tensor, *, divide: bool = False, inplace: bool = False
-    ) -> Tensor:
-        """a * c, or a / c, for a constant c; backward the same on the gradient."""
+    def scale(self, name: str, a: Tensor, *, divide: bool = False, inplace: bool = False) -> Tensor:
+        """A * c, or a / c, for a constant c; backward the same on the gradient."""
         count = a.count
         cost = Cost(divisions=count) if divide else Cost(multiplications=count)
         into = a if inplace else None
@@ -128,7 +126,10 @@ class PointwiseOps(Engine):
     def move(self, name: str, a: Tensor, shape: Shape | None = None) -> Tensor:
         """A copy into fresh memory (``contiguous``, ``clone``); bytes only."""
         return self.emit(
-            name, a.shape if shape is None else shape, Cost(), [a],
+            name,
+            a.shape if shape is None else shape,
+            Cost(),
+            [a],
             backward=lambda g: [(a, self.view(g, *a.shape))],
         )
 

@@ -11,9 +11,7 @@ def product_cost(rows: Number, inner: Number, columns: Number, times: Number = 1
     """(rows × inner)(inner × columns), ``times`` over."""
     outputs = times * rows * columns
     count = outputs * inner
-    return Cost(
-        multiplications=count, additions=count, matmul_flops=2 * count, dot_outputs=outputs
-    )
+    return Cost(multiplications=count, additions=count, matmul_flops=2 * count, dot_outputs=outputs)
 
 
 SOFTMAX = Cost(additions=2, exponentials=1, divisions=1, other=1)
@@ -58,7 +56,7 @@ class Tape(PointwiseOps):
         return (batch, columns, rows) if transposed else (batch, rows, columns)
 
     def linear(self, name: str, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x (…, k) times weight (n, k) transposed, plus bias: one addition a result."""
+        """X (…, k) times weight (n, k) transposed, plus bias: one addition a result."""
         n, k = weight.shape
         rows = product(x.shape[:-1])
         cost = product_cost(rows, k, n)

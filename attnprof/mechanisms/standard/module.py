@@ -38,7 +38,7 @@ class StandardCore(AttentionCore):
     """Scores, scaling, softmax and values, one tensor operation each; grouped key heads."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
-        """q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv) → (b, h, n, dv)."""
+        """Q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv) → (b, h, n, dv)."""
         b, h, n, d = q.shape
         group = h // k.shape[1]
         mask = causal_mask(n, q.device) if causal else None
@@ -72,7 +72,7 @@ class SdpaCore(StandardCore):
     flat = False
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
-        """q (b, h, n, d), k and v (b, g, m, d) → (b, h, n, d)."""
+        """Q (b, h, n, d), k and v (b, g, m, d) → (b, h, n, d)."""
         grouped = k.shape[1] != q.shape[1]
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
 

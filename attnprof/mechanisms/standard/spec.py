@@ -8,7 +8,7 @@ from typing import ClassVar
 from attnprof.costs import Cost, Number, exact_div, is_plain
 from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
-from attnprof.counting.tape import SOFTMAX, SOFTMAX_BACKWARD, Tape, product_cost
+from attnprof.counting.tape import Tape
 from attnprof.mechanism import Abilities, Mechanism, Published, pairs, rows
 from attnprof.workload import Workload
 
@@ -47,6 +47,7 @@ class SoftmaxAttention(Mechanism):
     memory_order: ClassVar[str] = "N^2"
 
     def core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Scores, scaling, softmax, values; grouped heads share their keys."""
         w, group = workload, exact_div(workload.num_heads, workload.kv_heads)
         mask = None
         if w.causal:
@@ -64,7 +65,10 @@ class SoftmaxAttention(Mechanism):
             "heads", out, (w.batch_size * w.num_heads, w.seq_len, w.value_width), 0
         )
 
-    def decode_core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def decode_core(
+        self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor
+    ) -> Tensor:
+        """The same for one row against the cache."""
         w = workload
         batch, group = w.batch_size * w.kv_heads, exact_div(w.num_heads, w.kv_heads)
         keys = tape.constant(batch, w.seq_len, w.head_dim)
@@ -80,6 +84,7 @@ class SoftmaxAttention(Mechanism):
         return tape.rearrange("heads", out, (w.batch_size * w.num_heads, 1, w.value_width), 0)
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
+        """002, Eq 10 to 17: two divisions a score."""
         writer.softmax_attention(workload, pairs(workload), rows(workload))
 
 
@@ -93,6 +98,7 @@ class Standard(SoftmaxAttention):
     abilities: ClassVar[Abilities] = Abilities(grouped_kv=True, value_width=True, cross=True)
 
     def published(self) -> tuple[Published, ...]:
+        """Printed closed forms."""
         return (eq24(15),)
 
 
@@ -106,6 +112,7 @@ class Sdpa(Standard):
     abilities: ClassVar[Abilities] = Abilities(grouped_kv=True, value_width=False, cross=True)
 
     def published(self) -> tuple[Published, ...]:
+        """Printed closed forms."""
         return ()
 
 

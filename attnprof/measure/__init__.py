@@ -1,0 +1,1 @@
+"""What touches hardware: clocks, memory, second-opinion counters, isolation."""

@@ -1,0 +1,1 @@
+"""Closed forms solved: crossovers, head optima, costs as text and LaTeX."""
