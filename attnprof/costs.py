@@ -218,7 +218,7 @@ class CostTable:
         """The largest of :meth:`live`, in bytes; a max of polynomials for symbols."""
         during = self.live() or [self.live_before]
         if _sympy(*during):
-            from attnprof.counting.peaks import maximum_of
+            from attnprof.peaks import maximum_of
 
             return maximum_of(during)
         peak = during[0]

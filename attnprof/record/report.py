@@ -1,41 +1,20 @@
-"""What comes out: one frozen dataclass a kind of record, and the report that holds them.
-
-A dataclass field is a JSON key and a column; its metadata carries title, unit and format.
-"""
+"""A command's result as one value: records, summary, environment; saved and loaded as JSON."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from attnprof.errors import RequestError
+from attnprof.record.base import Record
+from attnprof.record.files import write_whole
+from attnprof.record.kinds import KINDS
 
 SCHEMA = "attnprof/1"
-#: How a column is written: count, bytes, time, ratio, rate, text.
-FORMATS = ("text", "count", "bytes", "time", "ratio", "percent", "flops_rate", "number")
-
-T = TypeVar("T")
-
-
-def column(title: str, unit: str = "", fmt: str = "text", default: Any = None) -> Any:
-    """A record's field with what a renderer needs to know of it."""
-    return field(default=default, metadata={"title": title, "unit": unit, "format": fmt})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Record:
-    """Base of every record. ``skipped`` says why a point has no numbers."""
-
-    @classmethod
-    def columns(cls) -> list[tuple[str, Mapping[str, Any]]]:
-        """Names and metadata of the fields, in order."""
-        return [(item.name, item.metadata) for item in fields(cls)]
 
 
 @dataclass(frozen=True)
@@ -68,7 +47,7 @@ class Report:
 
     @classmethod
     def load(cls, path: str | Path) -> Report:
-        """Read a saved report; its records come back as :class:`Loaded` rows of plain values.
+        """Read a saved report; its records come back as the kind the command makes.
 
         Raises :class:`RequestError` if the file is missing, not JSON, or of another schema.
         """
@@ -79,8 +58,6 @@ class Report:
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
             found = data.get("schema") if isinstance(data, dict) else type(data).__name__
             raise RequestError(f"{path} is not an {SCHEMA} report (it says: {found})")
-        from attnprof.records import KINDS
-
         kind = KINDS.get(data["command"])
         rows = [_restored(kind, row) for row in data["records"]]
         return cls(data["command"], rows, data["summary"], data["environment"], data["schema"])
@@ -112,26 +89,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return str(value)
-
-
-def write_whole(path: str | Path, content: str | bytes) -> None:
-    """Write a file so that it is whole or not there; :class:`RequestError` if it cannot be."""
-    target = Path(path)
-    mode = "wb" if isinstance(content, bytes) else "w"
-    try:
-        handle, name = tempfile.mkstemp(dir=target.parent or ".", prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, mode) as stream:
-                stream.write(content)
-            umask = os.umask(0)
-            os.umask(umask)
-            Path(name).chmod(0o666 & ~umask)
-            Path(name).replace(target)
-        except BaseException:
-            Path(name).unlink()
-            raise
-    except OSError as error:
-        raise RequestError(
-            f"cannot write {path}: {error.strerror or error}; give --output a path in a folder "
-            "that exists and can be written"
-        ) from error

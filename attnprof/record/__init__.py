@@ -1,0 +1,34 @@
+"""What comes out: records by kind, and the report that carries them."""
+
+from attnprof.record.base import FORMATS, Record, column
+from attnprof.record.files import write_whole
+from attnprof.record.kinds import (
+    KINDS,
+    CompareRecord,
+    CostRecord,
+    CrossoverRecord,
+    DoctorRecord,
+    HeadsRecord,
+    HeatmapRecord,
+    MechanismRecord,
+    ProfileRecord,
+)
+from attnprof.record.report import SCHEMA, Report
+
+__all__ = [
+    "FORMATS",
+    "KINDS",
+    "SCHEMA",
+    "CompareRecord",
+    "CostRecord",
+    "CrossoverRecord",
+    "DoctorRecord",
+    "HeadsRecord",
+    "HeatmapRecord",
+    "MechanismRecord",
+    "ProfileRecord",
+    "Record",
+    "Report",
+    "column",
+    "write_whole",
+]

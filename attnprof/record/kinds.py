@@ -1,0 +1,203 @@
+"""The kinds of record, one a command; fields are JSON keys and columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from attnprof.record.base import Record, column
+
+
+def _mapping() -> Any:
+    return field(default_factory=dict, metadata={"title": "params", "unit": "", "format": "text"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class MechanismRecord(Record):
+    """``list``: a mechanism, what it costs in order, its parameters, where it comes from."""
+
+    mechanism: str = column("mechanism")
+    title: str = column("title")
+    family: str = column("family")
+    time_order: str = column("time")
+    memory_order: str = column("memory")
+    params: dict[str, Any] = _mapping()
+    causal: bool = column("causal")
+    decode: bool = column("decode")
+    document: str = column("document")
+    skipped: str | None = column("skipped")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostRecord(Record):
+    """``cost``: one quantity of one stage, as expression and value."""
+
+    mechanism: str = column("mechanism")
+    params: dict[str, Any] = _mapping()
+    scope: str = column("scope")
+    phase: str = column("phase")
+    causal: bool = column("causal")
+    stage: str = column("stage")
+    quantity: str = column("quantity")
+    kind: str = column("kind")
+    convention: str = column("convention")
+    source: str | None = column("source")
+    expression: str | None = column("expression")
+    value: int | float | None = column("value", fmt="count")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareRecord(Record):
+    """``compare``: the totals of one mechanism for one workload."""
+
+    mechanism: str = column("mechanism")
+    params: dict[str, Any] = _mapping()
+    scope: str = column("scope")
+    phase: str = column("phase")
+    causal: bool = column("causal")
+    batch_size: int = column("batch", fmt="count")
+    seq_len: int = column("seq", fmt="count")
+    d_model: int = column("d_model", fmt="count")
+    num_heads: int = column("heads", fmt="count")
+    head_dim: int = column("head dim", fmt="count")
+    dtype: str = column("dtype")
+    flops: int | None = column("FLOPs", fmt="count")
+    matmul_flops: int | None = column("matmul FLOPs", fmt="count")
+    operations: int | None = column("operations", fmt="count")
+    bytes_moved: int | None = column("bytes moved", "B", "bytes")
+    peak_bytes: int | None = column("peak memory", "B", "bytes")
+    parameters: int | None = column("parameters", fmt="count")
+    state_bytes: int | None = column("decoding state", "B", "bytes")
+    arithmetic_intensity: float | None = column("intensity", "FLOP/B", "number")
+    wins: str = column("wins", default="")
+    skipped: str | None = column("skipped")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossoverRecord(Record):
+    """``crossover``: where two mechanisms cost the same, for one metric and kind."""
+
+    metric: str = column("metric")
+    unit: str = column("unit")
+    kind: str = column("kind")
+    source: str | None = column("source")
+    mechanism_a: str = column("A")
+    mechanism_b: str = column("B")
+    params_a: dict[str, Any] = _mapping()
+    params_b: dict[str, Any] = _mapping()
+    head_dim: int | None = column("head dim", fmt="count")
+    num_heads: int | None = column("heads", fmt="count")
+    batch_size: int | None = column("batch", fmt="count")
+    dtype: str | None = column("dtype")
+    scope: str = column("scope")
+    phase: str = column("phase")
+    causal: bool = column("causal")
+    closed_form: str | None = column("closed form")
+    crossover_seq_len: float | None = column("crossover", "tokens", "number")
+    first_seq_len: int | None = column("from token", "tokens", "count")
+    verdict: str = column("verdict")
+    cheaper_below: str | None = column("cheaper below")
+    cheaper_above: str | None = column("cheaper above")
+    all_crossings: list[float] = field(
+        default_factory=list, metadata={"title": "all crossings", "unit": "", "format": "text"}
+    )
+    ci_low: float | None = column("low", "tokens", "number")
+    ci_high: float | None = column("high", "tokens", "number")
+    skipped: str | None = column("skipped")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadsRecord(Record):
+    """``heads``: one quantity at one head count, at fixed model width."""
+
+    mechanism: str = column("mechanism")
+    num_heads: int = column("heads", fmt="count")
+    head_dim: int = column("head dim", fmt="count")
+    quantity: str = column("quantity")
+    kind: str = column("kind")
+    source: str | None = column("source")
+    value: int | float | None = column("value", fmt="count")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeatmapRecord(Record):
+    """``heatmap``: one cell of the ratio of two costs."""
+
+    seq_len: int = column("seq", fmt="count")
+    d_model: int = column("d_model", fmt="count")
+    num_heads: int = column("heads", fmt="count")
+    kind: str = column("kind")
+    quantity: str = column("quantity")
+    phase: str = column("phase")
+    value_a: int | float | None = column("A", fmt="count")
+    value_b: int | float | None = column("B", fmt="count")
+    ratio: float | None = column("ratio", fmt="ratio")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileRecord(Record):
+    """``profile`` and ``sweep``: one point, closed form beside what was measured."""
+
+    mechanism: str = column("mechanism")
+    params: dict[str, Any] = _mapping()
+    batch_size: int = column("batch", fmt="count")
+    seq_len: int = column("seq", fmt="count")
+    d_model: int = column("d_model", fmt="count")
+    num_heads: int = column("heads", fmt="count")
+    head_dim: int = column("head dim", fmt="count")
+    dtype: str = column("dtype")
+    device: str = column("device")
+    phase: str = column("phase")
+    causal: bool = column("causal")
+    scope: str = column("scope", default="layer")
+    parameters: int | None = column("parameters", fmt="count")
+    flops_formula: int | None = column("FLOPs (formula)", fmt="count")
+    flops_derived: int | None = column("FLOPs (derived)", fmt="count")
+    matmul_flops_formula: int | None = column("matmul FLOPs (formula)", fmt="count")
+    matmul_flops_derived: int | None = column("matmul FLOPs (derived)", fmt="count")
+    flops_torch: int | None = column("torch's counter", fmt="count")
+    macs_fvcore: int | None = column("fvcore MACs", fmt="count")
+    flops_fvcore: int | None = column("2x fvcore", fmt="count")
+    uncounted: dict[str, int] = field(
+        default_factory=dict, metadata={"title": "uncounted", "unit": "", "format": "text"}
+    )
+    differences: list[str] = field(
+        default_factory=list, metadata={"title": "differences", "unit": "", "format": "text"}
+    )
+    peak_bytes_predicted: int | None = column("peak (predicted)", "B", "bytes")
+    peak_bytes_measured: int | None = column("peak (measured)", "B", "bytes")
+    median_s: float | None = column("median", "s", "time")
+    ci_low_s: float | None = column("low", "s", "time")
+    ci_high_s: float | None = column("high", "s", "time")
+    times_s: list[float] = field(
+        default_factory=list, metadata={"title": "times", "unit": "s", "format": "text"}
+    )
+    noisy: str | None = column("noise")
+    flops_per_s: float | None = column("rate", "FLOP/s", "flops_rate")
+    bytes_moved: int | None = column("bytes moved", "B", "bytes")
+    arithmetic_intensity: float | None = column("intensity", "FLOP/B", "number")
+    roofline_fraction: float | None = column("of roofline", fmt="percent")
+    skipped: str | None = column("skipped")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorRecord(Record):
+    """``doctor``: one thing looked at, what was found, what to do."""
+
+    check: str = column("check")
+    found: str = column("found")
+    status: str = column("status")
+    advice: str = column("advice", default="")
+
+
+KINDS: dict[str, type[Record]] = {
+    "list": MechanismRecord,
+    "cost": CostRecord,
+    "compare": CompareRecord,
+    "crossover": CrossoverRecord,
+    "heads": HeadsRecord,
+    "heatmap": HeatmapRecord,
+    "profile": ProfileRecord,
+    "sweep": ProfileRecord,
+    "doctor": DoctorRecord,
+}
