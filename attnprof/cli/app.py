@@ -1,0 +1,142 @@
+"""The console entry point: finds a command's file, runs it, ends with the contract's exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Annotated, Any
+
+import typer
+
+from attnprof import __version__
+from attnprof.errors import AttnprofError
+
+#: Commands in the order help shows them; each is a file of this folder, loaded when asked for.
+COMMANDS = {
+    "list": "Mechanisms, orders of growth, parameters, paper.",
+    "cost": "Closed forms and numbers by stage.",
+    "compare": "Mechanisms side by side, the winner marked per column.",
+    "crossover": "The length from which one mechanism is cheaper than another.",
+    "heads": "Cost against the number of heads, and the optimum.",
+    "heatmap": "Ratio of two costs over length and width, as figure and CSV.",
+    "profile": "Build the real module and measure it beside the closed form.",
+    "doctor": "Environment, devices, and which counters work.",
+}
+HELP = """What attention costs: FLOPs, memory and time, in closed form and on the clock.
+
+Example: attnprof crossover --d 64
+"""
+BUG = 70
+INTERRUPTED = 130
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run the command line; always ends with SystemExit."""
+    arguments = sys.argv[1:] if args is None else args
+    debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    asked = next((argument for argument in arguments if not argument.startswith("-")), None)
+    sys.exit(_guarded(lambda: _application(asked, debug)(arguments, prog_name="attnprof"), debug))
+
+
+def _application(asked: str | None, debug: bool) -> typer.Typer:
+    """The Typer app: the asked command for real, the others by name and summary only."""
+    app = typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(help=HELP)(_globals)
+    for name, summary in COMMANDS.items():
+        if find_spec(f"attnprof.cli.{name}") is None:
+            continue
+        if name == asked:
+            app.command(name)(_ending(_function(name), debug))
+        else:
+            app.command(name, help=summary)(_named_only)
+    return app
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        sys.stdout.write(f"attnprof {__version__}\n")
+        raise typer.Exit
+
+
+def _globals(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the version and exit.", is_eager=True, callback=_show_version
+        ),
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of a bug.")] = False,
+) -> None:
+    """What holds for every command."""
+
+
+def _named_only() -> None:
+    """Stands for a command that was not asked for."""
+
+
+def _function(name: str) -> Callable[..., Any]:
+    """A command's function: the one named like its file, ``list_`` for ``list``."""
+    module = import_module(f"attnprof.cli.{name}")
+    function: Callable[..., Any] = getattr(module, f"{name}_", None) or getattr(module, name)
+    return function
+
+
+def _ending(function: Callable[..., Any], debug: bool) -> Callable[..., None]:
+    """The function, ending with an exit code: before Typer sees its exceptions."""
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> None:
+        code = _guarded(lambda: function(*args, **kwargs), debug)
+        raise typer.Exit(code)
+
+    return run
+
+
+def _guarded(work: Callable[[], Any], debug: bool) -> int:
+    """Run and return the exit code; every failure is one message on stderr."""
+    try:
+        result = work()
+        sys.stdout.flush()
+    except AttnprofError as error:
+        return _failed(f"attnprof: {error}", error.exit_code)
+    except KeyboardInterrupt:
+        return _failed("attnprof: interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # the reader (head, less) has what it wanted; what is still buffered goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except typer.Exit as ended:
+        return int(ended.exit_code)
+    except Exception as error:  # noqa: BLE001 - the last resort: one line, never a traceback
+        if debug:
+            import traceback
+
+            traceback.print_exc()
+        name = type(error).__name__
+        return _failed(
+            f"attnprof: {name}: {_first_line(error)} (this is a bug in attnprof; "
+            "run with --debug for the traceback)",
+            BUG,
+        )
+    return result if isinstance(result, int) else 0
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n", 1)[0] or "no message"
+
+
+def _failed(message: str, code: int) -> int:
+    with contextlib.suppress(OSError):  # stderr itself may be closed
+        sys.stderr.write(message + "\n")
+    return code

@@ -1,0 +1,79 @@
+"""The flags that commands share, as ``Annotated`` types for Typer.
+
+List-valued flags arrive as text and are read by :mod:`attnprof.cli.sizes`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+
+class Format(StrEnum):
+    """How a result is written."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    MARKDOWN = "markdown"
+
+
+_SIZES = "a size, a list 128,256 or a range 128:16384:x2, 100:1000:+100"
+
+AttentionOption = Annotated[
+    str | None,
+    Option("--attention", "-a", metavar="NAMES", help="Mechanisms, separated by commas."),
+]
+SeqOption = Annotated[
+    str | None, Option("--seq", metavar="SIZES", help=f"Sequence length: {_SIZES}.")
+]
+DModelOption = Annotated[
+    str | None, Option("--d-model", metavar="SIZE", help="Model width (default 512).")
+]
+HeadsOption = Annotated[
+    str | None, Option("--heads", metavar="SIZE", help="Number of heads (default 8).")
+]
+BatchOption = Annotated[str, Option("--batch", metavar="SIZE", help="Batch size.")]
+HeadDimOption = Annotated[
+    str | None, Option("--d", metavar="SIZE", help="Head width; otherwise d_model / heads.")
+]
+ScopeOption = Annotated[
+    str, Option("--scope", help="core (after q, k, v exist) or layer (with projections).")
+]
+PhaseOption = Annotated[
+    str, Option("--phase", help="forward, prefill (causal forward), backward, train or decode.")
+]
+KindOption = Annotated[
+    str | None, Option("--kind", metavar="KINDS", help="published, formula, derived or measured.")
+]
+QuantityOption = Annotated[
+    str | None, Option("--quantity", metavar="NAMES", help="Quantities, separated by commas.")
+]
+ConventionOption = Annotated[
+    str,
+    Option(
+        "--convention",
+        help="flops (what the code executes) or operations (the definition, k-1 additions a dot).",
+    ),
+]
+CausalOption = Annotated[
+    bool, Option("--causal/--no-causal", help="Token t attends to tokens 1 to t.")
+]
+DtypeOption = Annotated[
+    str, Option("--dtype", help="float64, float32, bfloat16 or float16; sets bytes per element.")
+]
+DeviceOption = Annotated[
+    str, Option("--device", help="auto (CUDA if there is one), cpu, cuda or cuda:1.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    Option("--set", metavar="K=V", help="A mechanism's parameter, like bias=false; repeatable."),
+]
+FormatOption = Annotated[Format, Option("--format", "-f", help="How to write the result.")]
+OutputOption = Annotated[
+    Path | None,
+    Option("--output", "-o", metavar="FILE", help="Write to a file instead of stdout."),
+]

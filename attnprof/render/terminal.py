@@ -1,0 +1,105 @@
+"""Tables on the terminal: sober, numbers right-aligned, units in the header."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from io import StringIO
+from typing import Any
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from attnprof.record import Record
+from attnprof.units import format_value, is_numeric
+
+#: Width of tables that go to a file or a pipe, where nothing says how wide it may be.
+FILE_WIDTH = 160
+NARROW = 110
+
+
+def console_width() -> int | None:
+    """The width to draw in: the terminal's or COLUMNS; 160 where output is piped."""
+    if os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty():
+        return None
+    return FILE_WIDTH
+
+
+def is_narrow() -> bool:
+    """Whether counts should be written short (``20.95 M``) to fit."""
+    return Console(width=console_width()).width < NARROW
+
+
+def new_table(title: str | None = None, caption: str | None = None) -> Table:
+    """An empty table in the house style."""
+    return Table(
+        title=title,
+        caption=caption,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+        title_style="bold",
+        caption_style="dim",
+        header_style="bold",
+        pad_edge=False,
+    )
+
+
+def add_columns(table: Table, columns: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+    """One column a field: title over unit, numbers right-aligned and never wrapped."""
+    for name, meta in columns:
+        numeric = is_numeric(meta.get("format", "text"))
+        table.add_column(
+            _heading(name, meta),
+            justify="right" if numeric else "left",
+            no_wrap=numeric,
+            overflow="ellipsis" if numeric else "fold",
+        )
+
+
+def _heading(name: str, meta: Mapping[str, Any]) -> str:
+    title = str(meta.get("title") or name)
+    # bytes, times and rates carry their unit in each cell, scaled to the value
+    scaled = meta.get("format") in ("bytes", "time", "flops_rate")
+    return f"{title} [{meta['unit']}]" if meta.get("unit") and not scaled else title
+
+
+def record_table(
+    records: Sequence[Record],
+    names: Sequence[str],
+    *,
+    title: str | None = None,
+    caption: str | None = None,
+) -> Table:
+    """Records as a table of the named fields."""
+    table = new_table(title, caption)
+    known = dict(type(records[0]).columns()) if records else {}
+    add_columns(table, [(name, known.get(name, {"title": name})) for name in names])
+    short = is_narrow()
+    for record in records:
+        table.add_row(
+            *(
+                Text(format_value(getattr(record, name), known[name]["format"], short=short))
+                for name in names
+            )
+        )
+    return table
+
+
+def print_tables(renderables: Sequence[RenderableType]) -> None:
+    """Write to stdout; colour only on a terminal and never where NO_COLOR is set."""
+    console = Console(width=console_width(), highlight=False)
+    for item in renderables:
+        console.print(item)
+
+
+def render_text(renderables: Sequence[RenderableType], width: int = FILE_WIDTH) -> str:
+    """The same as plain text, for a file."""
+    stream = StringIO()
+    console = Console(file=stream, width=width, highlight=False, color_system=None)
+    for item in renderables:
+        console.print(item)
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"

@@ -1,0 +1,100 @@
+"""Numbers as people read them: counts, bytes, times, rates. Never used for JSON or CSV."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+MISSING = "–"
+_SI = ((1e24, "Y"), (1e21, "Z"), (1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+
+
+def format_count(value: float, *, short: bool = False) -> str:
+    """An exact count with thousands separators, or ``20.95 M`` where ``short``."""
+    if isinstance(value, float) and not value.is_integer():
+        return format_number(value)
+    if not short or abs(value) < 1e6:
+        return f"{int(value):,}"
+    return _decimal(value)
+
+
+def _decimal(value: float) -> str:
+    for size, prefix in _SI:
+        if abs(value) >= size:
+            return f"{value / size:.4g} {prefix}"
+    return f"{value:.4g}"
+
+
+def format_bytes(value: float) -> str:
+    """Bytes in KiB, MiB, GiB: ``1.50 MiB``; whole bytes below 1024."""
+    size, power = float(value), 0
+    while abs(size) >= 1024 and power < len(_BINARY) - 1:
+        size, power = size / 1024, power + 1
+    return f"{value:.0f} B" if power == 0 else f"{size:.2f} {_BINARY[power]}"
+
+
+def format_time(value: float) -> str:
+    """Seconds in s, ms, µs or ns, four significant digits."""
+    for size, unit in _TIMES:
+        if abs(value) >= size:
+            return f"{value / size:.4g} {unit}"
+    return f"{value * 1e9:.4g} ns"
+
+
+def format_rate(value: float) -> str:
+    """Operations a second in decimal units: ``12.5 GFLOP/s``."""
+    head, _, prefix = _decimal(value).partition(" ")
+    return f"{head} {prefix}FLOP/s"
+
+
+def format_percent(value: float) -> str:
+    """A fraction as percent with two digits."""
+    return f"{100 * value:.2f} %"
+
+
+def format_ratio(value: float) -> str:
+    """A ratio with four digits."""
+    return f"{value:.4f}"
+
+
+def format_number(value: float) -> str:
+    """Any number: integers exact, others to six significant digits."""
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.2f}" if abs(value) >= 1000 else f"{value:.6g}"
+
+
+_WRITERS: dict[str, Callable[[float], str]] = {
+    "count": format_count,
+    "bytes": format_bytes,
+    "time": format_time,
+    "flops_rate": format_rate,
+    "percent": format_percent,
+    "ratio": format_ratio,
+    "number": format_number,
+}
+
+
+def is_numeric(fmt: str) -> bool:
+    """Whether a column of this format is right-aligned."""
+    return fmt in _WRITERS
+
+
+def format_value(value: Any, fmt: str = "text", *, short: bool = False) -> str:
+    """A cell's text by its column's format; a dash for what is missing or not a number."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return MISSING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return " ".join(f"{name}={format_value(item)}" for name, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(format_value(item) for item in value)
+    if isinstance(value, (int, float)):
+        if fmt == "count":
+            return format_count(value, short=short)
+        return _WRITERS.get(fmt, format_number)(value)
+    return str(value)
