@@ -1,0 +1,1 @@
+"""Attention with fewer projections: Optimised, Efficient and Super Attention (000)."""
