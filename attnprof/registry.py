@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import pkgutil
+import sys
 from functools import cache
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import attnprof.mechanisms as shipped
@@ -23,9 +28,9 @@ HINTS = {
 
 
 @cache
-def _shipped() -> dict[str, tuple[type[Mechanism], str]]:
+def _shipped() -> dict[str, tuple[type[Mechanism], str | ModuleType]]:
     """Shipped mechanisms by name, with the folder each lives in."""
-    found: dict[str, tuple[type[Mechanism], str]] = {}
+    found: dict[str, tuple[type[Mechanism], str | ModuleType]] = {}
     for folder in pkgutil.iter_modules(shipped.__path__):
         package = f"{shipped.__name__}.{folder.name}"
         for mechanism in import_module(f"{package}.spec").MECHANISMS:
@@ -39,15 +44,107 @@ def names() -> list[str]:
 
 
 def get(name: str, **params: Any) -> Mechanism:
-    """A mechanism with its parameters; :class:`RequestError` for an unknown name."""
-    found = _shipped().get(name)
-    if found is None:
-        hint = HINTS.get(name.lower()) or closest(name, names())
-        raise RequestError(f"unknown mechanism '{name}': {hint} (see: attnprof list)")
-    return found[0]().with_params(params)
+    """A mechanism with its parameters: shipped, from an entry point, or ``path.py:Class``.
+
+    Raises :class:`RequestError` for an unknown name and for a plug-in that does not load.
+    """
+    return _class_of(name)[0]().with_params(params)
 
 
 def module_of(name: str) -> Any:
-    """The torch side of a mechanism: its folder's ``module``, imported now."""
-    get(name)
-    return import_module(f"{_shipped()[name][1]}.module")
+    """The torch side of a mechanism, imported now: ``module`` beside a ``spec``, or its own file.
+
+    Raises :class:`RequestError` where it holds neither ``CORES`` nor ``LAYERS``.
+    """
+    mechanism, where = _class_of(name)
+    module = where if isinstance(where, ModuleType) else import_module(f"{where}.module")
+    if mechanism.name in {**getattr(module, "CORES", {}), **getattr(module, "LAYERS", {})}:
+        return module
+    raise RequestError(
+        f"{name} has costs but no torch module: {module.__name__} needs "
+        f"CORES = {{'{mechanism.name}': TheCore}} (or LAYERS for a whole layer)"
+    )
+
+
+def _class_of(name: str) -> tuple[type[Mechanism], str | ModuleType]:
+    """The class, and the package or module where its torch side is."""
+    if name in _shipped():
+        return _shipped()[name]
+    if ".py:" in name:
+        return _from_file(name)
+    plugins = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    if name in plugins:
+        return _from_entry_point(plugins[name])
+    hint = HINTS.get(name.lower()) or closest(name, [*names(), *plugins])
+    raise RequestError(f"unknown mechanism '{name}': {hint} (see: attnprof list)")
+
+
+def _from_entry_point(point: EntryPoint) -> tuple[type[Mechanism], str | ModuleType]:
+    try:
+        found = point.load()
+    except Exception as error:
+        raise RequestError(f"{origin(point)} does not load: {_told(error)}") from error
+    mechanism = _checked(found, origin(point))
+    package, _, last = mechanism.__module__.rpartition(".")
+    return mechanism, package if last == "spec" else sys.modules[mechanism.__module__]
+
+
+@cache
+def _from_file(name: str) -> tuple[type[Mechanism], str | ModuleType]:
+    path, _, wanted = name.rpartition(":")
+    what = f"mechanism {name}"
+    if not Path(path).is_file():
+        raise RequestError(f"{what}: there is no file {path}; type path/to/file.py:ClassName")
+    spec = spec_from_file_location(f"attnprof_file_{Path(path).stem}", path)
+    if spec is None or spec.loader is None:
+        raise RequestError(f"{what}: {path} is not a Python file")
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up there
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise RequestError(f"{what} does not load: {_told(error)}") from error
+    if not hasattr(module, wanted):
+        classes = [n for n, value in vars(module).items() if _is_mechanism(value)]
+        hint = closest(wanted, classes) if classes else "it defines no subclass of Mechanism"
+        raise RequestError(f"{what}: {path} has no '{wanted}': {hint}")
+    return _checked(getattr(module, wanted), what), module
+
+
+def _is_mechanism(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Mechanism) and bool(value.name)
+
+
+def _checked(found: Any, what: str) -> type[Mechanism]:
+    if not _is_mechanism(found):
+        raise RequestError(
+            f"{what} is not a mechanism: it must be a subclass of attnprof.mechanism.Mechanism "
+            "with a name"
+        )
+    mechanism: type[Mechanism] = found
+    return mechanism
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def origin(point: EntryPoint) -> str:
+    """Which plug-in of which distribution, in words."""
+    dist = f" of {point.dist.name} {point.dist.version}" if point.dist else ""
+    return f"plug-in '{point.name}'{dist} ({point.value})"
+
+
+def plugins() -> list[tuple[EntryPoint, str | None]]:
+    """Entry points from metadata, none imported, each with why it cannot work (or None)."""
+    return [(point, _broken(point)) for point in entry_points(group=ENTRY_POINTS)]
+
+
+def _broken(point: EntryPoint) -> str | None:
+    if point.name in _shipped():
+        return "a shipped mechanism has this name"
+    module, _, attribute = point.value.partition(":")
+    if not attribute:
+        return f"'{point.value}' is not module:Class"
+    top = module.split(".", 1)[0]
+    return None if find_spec(top) else f"there is no module '{top}'"

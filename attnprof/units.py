@@ -78,6 +78,11 @@ _WRITERS: dict[str, Callable[[float], str]] = {
 }
 
 
+def setting_text(value: Any) -> str:
+    """A parameter's value as ``--set`` takes it."""
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
+
+
 def is_numeric(fmt: str) -> bool:
     """Whether a column of this format is right-aligned."""
     return fmt in _WRITERS
@@ -90,11 +95,15 @@ def format_value(value: Any, fmt: str = "text", *, short: bool = False) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
-        return " ".join(f"{name}={format_value(item)}" for name, item in value.items())
+        return " ".join(f"{name}={setting_text(item)}" for name, item in value.items())
     if isinstance(value, (list, tuple)):
         return ", ".join(format_value(item) for item in value)
-    if isinstance(value, (int, float)):
-        if fmt == "count":
-            return format_count(value, short=short)
-        return _WRITERS.get(fmt, format_number)(value)
-    return str(value)
+    if not isinstance(value, (int, float)):
+        return str(value)
+    return _number_text(value, fmt, short)
+
+
+def _number_text(value: float, fmt: str, short: bool) -> str:
+    if fmt == "count":
+        return format_count(value, short=short)
+    return _WRITERS.get(fmt, format_number)(value)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from attnprof import __version__
+import attnprof
 from attnprof.errors import AttnprofError
 
 #: Commands in the order help shows them; each is a file of this folder, loaded when asked for.
@@ -65,7 +65,7 @@ def _application(asked: str | None, debug: bool) -> typer.Typer:
 
 def _show_version(asked: bool) -> None:
     if asked:
-        sys.stdout.write(f"attnprof {__version__}\n")
+        sys.stdout.write(f"attnprof {attnprof.__version__}\n")
         raise typer.Exit
 
 

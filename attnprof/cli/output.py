@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnprof import __version__
+import attnprof
 from attnprof.errors import RequestError
 from attnprof.record import Report, write_whole
 
@@ -27,7 +27,7 @@ def note(text: str) -> None:
 def environment(**more: Any) -> dict[str, Any]:
     """What every report says of where it was made; callers add what they loaded."""
     base = {
-        "attnprof": __version__,
+        "attnprof": attnprof.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
     }

@@ -8,13 +8,11 @@ import json
 import math
 from typing import Any
 
-from attnprof.record import Record, Report
+from attnprof.record import KINDS, Record, Report
 
 
 def kind_of(report: Report) -> type[Record]:
     """The record class of a report, also where it has no records."""
-    from attnprof.records import KINDS
-
     return type(report.records[0]) if report.records else KINDS[report.command]
 
 
@@ -24,6 +22,9 @@ def render_csv(report: Report) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(names)
+    if isinstance(report.records, ColumnarRecords):
+        writer.writerows(report.records.rows())  # None is written as nothing
+        return stream.getvalue()
     for record in report.records:
         writer.writerow([_cell(getattr(record, name)) for name in names])
     return stream.getvalue()
