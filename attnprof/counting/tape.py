@@ -95,6 +95,25 @@ class Tape(PointwiseOps):
             out.storage.holders += 1
         return out
 
+    def expand(self, name: str, a: Tensor, times: Number) -> Tensor:
+        """(1, …) stretched to (times, …) without memory; its gradient is summed back.
+
+        The sum does not happen for one: the gradient passes as it is.
+        """
+
+        def backward(grad: Tensor) -> list[tuple[Tensor, Tensor | None]]:
+            many = more_than_one(times)
+            added = many * grad.count
+            cost = Cost(additions=added, reduction_outputs=many * a.count)
+            moved = Cost(bytes_moved=many * (grad.size + a.size))
+            allocates, frees = many * a.size, many * grad.size
+            self.record(f"{name}: grad", a.shape, cost + moved, allocates, frees=frees)
+            grad.storage.holders += 1
+            grad.storage.size = a.size
+            return [(a, Tensor(a.shape, grad.storage, a.item_size))]
+
+        return self.alias(a, (times, *a.shape[1:]), backward)
+
     # -- reshapes that copy only where strides make them ---------------------------------
     def rearrange(
         self,

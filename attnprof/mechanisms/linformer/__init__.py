@@ -1,0 +1,1 @@
+"""Linformer: keys and values compressed along the tokens by learned maps."""
