@@ -1,0 +1,1 @@
+"""Second ways to the same numbers, sharing no code with the package."""
