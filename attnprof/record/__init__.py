@@ -1,6 +1,7 @@
 """What comes out: records by kind, and the report that carries them."""
 
 from attnprof.record.base import FORMATS, Record, column
+from attnprof.record.columnar import ColumnarRecords
 from attnprof.record.files import write_whole
 from attnprof.record.kinds import (
     KINDS,
@@ -19,6 +20,7 @@ __all__ = [
     "FORMATS",
     "KINDS",
     "SCHEMA",
+    "ColumnarRecords",
     "CompareRecord",
     "CostRecord",
     "CrossoverRecord",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from attnprof.errors import RequestError
 from attnprof.record.base import Record
+from attnprof.record.columnar import ColumnarRecords
 from attnprof.record.files import write_whole
 from attnprof.record.kinds import KINDS
 
@@ -39,6 +40,9 @@ class Report:
 
     def to_json(self) -> str:
         """The JSON text, with a newline at its end."""
+        if isinstance(self.records, ColumnarRecords):
+            shell = replace(self, records=()).to_json()
+            return shell.removesuffix("[]\n}\n") + _joined(self.records.json_lines())
         return json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n"
 
     def save(self, path: str | Path) -> None:
@@ -66,6 +70,8 @@ class Report:
         """The records as a pandas DataFrame, one column a field."""
         import pandas as pd
 
+        if isinstance(self.records, ColumnarRecords):
+            return pd.DataFrame({name: self.records.column(name) for name in self.records.names})
         return pd.DataFrame([asdict(record) for record in self.records])
 
 
@@ -74,6 +80,11 @@ def _restored(kind: type[Record] | None, row: dict[str, Any]) -> Record:
         raise RequestError("a report of an unknown command; it was written by a newer attnprof")
     known = {item.name for item in fields(kind)}
     return kind(**{name: value for name, value in row.items() if name in known})
+
+
+def _joined(lines: Iterator[str]) -> str:
+    """One record a line, and the end of the report around them."""
+    return "[\n  " + ",\n  ".join(lines) + "\n ]\n}\n"
 
 
 def _plain(value: Any) -> Any:

@@ -8,7 +8,7 @@ import json
 import math
 from typing import Any
 
-from attnprof.record import KINDS, Record, Report
+from attnprof.record import KINDS, ColumnarRecords, Record, Report
 
 
 def kind_of(report: Report) -> type[Record]:
