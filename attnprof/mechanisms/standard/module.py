@@ -71,10 +71,14 @@ class SdpaCore(StandardCore):
 
     flat = False
 
+    @property
+    def _grouped(self) -> bool:
+        # from the sizes, not from shapes: a tracer makes tensors of those
+        return self.sizes.num_kv_heads != self.sizes.num_heads
+
     def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
         """Q (b, h, n, d), k and v (b, g, m, d) → (b, h, n, d)."""
-        grouped = k.shape[1] != q.shape[1]
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=self._grouped)
 
     def step(
         self, q: Tensor, k: Tensor, v: Tensor, state: KeyValueState
@@ -83,8 +87,8 @@ class SdpaCore(StandardCore):
         b, g = k.shape[:2]
         keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
         k_all, v_all = (x.view(b, g, -1, x.shape[-1]) for x in (keys, values))
-        grouped = g != q.shape[1]
-        return F.scaled_dot_product_attention(q, k_all, v_all, enable_gqa=grouped), state
+        out = F.scaled_dot_product_attention(q, k_all, v_all, enable_gqa=self._grouped)
+        return out, state
 
 
 CORES = {"standard": StandardCore, "sdpa": SdpaCore}
