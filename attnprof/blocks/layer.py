@@ -34,6 +34,12 @@ class AttentionLayer(nn.Module):
     (b, d_model) or (b, 1, d_model), and y_t comes back in the same shape.
     """
 
+    #: The linear maps the mechanism has; the others are absent.
+    q_proj: nn.Linear
+    k_proj: nn.Linear
+    v_proj: nn.Linear
+    o_proj: nn.Linear
+
     def __init__(self, spec: Any, core: AttentionCore, sizes: ModuleSizes) -> None:
         super().__init__()
         self.spec = spec

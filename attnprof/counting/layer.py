@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def projected(mechanism: Mechanism, tape: Tape, letter: str, x: Tensor, width: Number) -> Tensor:
-    """The input through one of the layer's linear maps, or x itself where the mechanism has none."""
+    """The input through a linear map of the layer, or itself where the mechanism has none."""
     names = {"q": "queries", "k": "keys", "v": "values", "o": "output"}
     if letter not in mechanism.projections:
         return x

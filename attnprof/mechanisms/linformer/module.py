@@ -35,7 +35,8 @@ class LinformerCore(AttentionCore):
                 f"linformer was built for at most {self.max_len} tokens and got {n}: "
                 f"build it with seq_len={n}"
             )
-        weight = self.key_map if which == "keys" or self.spec.shared else self.value_map
+        own = which == "keys" or self.spec.shared
+        weight: Tensor = self.key_map if own else self.value_map
         if n < self.max_len:
             weight = weight[:, :n]
         return torch.bmm(weight.unsqueeze(0).expand(x.shape[0], -1, -1), x)
