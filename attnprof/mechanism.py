@@ -80,6 +80,10 @@ class Mechanism:
     time_order: ClassVar[str] = ""
     memory_order: ClassVar[str] = ""
     projections: ClassVar[str] = "qkvo"
+    #: the kernel reads heads where the projection left them: splitting and merging copy nothing
+    strided_heads: ClassVar[bool] = False
+    #: the core reads the values' columns as rows, so their gradient arrives transposed
+    transposes_values: ClassVar[bool] = False
     abilities: ClassVar[Abilities] = Abilities()
     #: what the refusals say, by ability
     reasons: ClassVar[dict[str, str]] = {}
@@ -101,6 +105,11 @@ class Mechanism:
                 hint = closest(name, list(known)) if known else "it takes none"
                 raise RequestError(f"{self.name} has no parameter '{name}': {hint}")
         return replace(self, **{n: _parsed(known[n], v) for n, v in params.items()})
+
+    @property
+    def shares_rows(self) -> bool:
+        """Whether keys and values are the same rows of the input: neither is projected."""
+        return "k" not in self.projections and "v" not in self.projections
 
     @property
     def params(self) -> dict[str, Any]:

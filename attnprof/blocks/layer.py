@@ -70,7 +70,7 @@ class AttentionLayer(nn.Module):
         source = x if context is None else context
         q = self._heads("q", x)
         k = self._heads("k", source)
-        v = self._heads("v", source)
+        v = k if self.spec.shares_rows else self._heads("v", source)
         return merge_heads(self.core(q, k, v, causal))
 
     def forward(self, x: Tensor, causal: bool = False, context: Tensor | None = None) -> Tensor:

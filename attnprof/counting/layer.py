@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnprof.costs import Number
+from attnprof.costs import Number, exact_div, is_plain, more_than_one
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
 from attnprof.workload import Workload
@@ -23,6 +23,37 @@ def projected(mechanism: Mechanism, tape: Tape, letter: str, x: Tensor, width: N
     return tape.linear(names[letter], x, weight, bias)
 
 
+def split(
+    mechanism: Mechanism, tape: Tape, name: str, x: Tensor, heads: Number, **how: bool
+) -> Tensor:
+    """(b, n, h·d) → (b·h, n, d), copied where the core wants its heads one after the other."""
+    if not mechanism.strided_heads:
+        return tape.split_heads(name, x, heads, **how)
+    b, n, width = x.shape
+    return tape.rearrange(name, x, (b * heads, n, exact_div(width, heads)), 0)
+
+
+def merge(mechanism: Mechanism, tape: Tape, y: Tensor, batch: Number, heads: Number) -> Tensor:
+    """(b·h, n, d) → (b, n, h·d); a kernel that takes strided heads leaves nothing to copy."""
+    if not mechanism.strided_heads:
+        return tape.merge_heads("merge heads", y, batch, heads)
+    _, n, d = y.shape
+    return tape.rearrange("merge heads", y, (batch, n, heads * d), 0)
+
+
+def _shared_rows(mechanism: Mechanism, tape: Tape, x: Tensor, heads: Number) -> Tensor:
+    """The input's own columns, split once for keys and values.
+
+    Their gradient adds to that of the input: one that arrives transposed is copied there.
+    """
+    b, n, width = x.shape
+    many = more_than_one(heads) * more_than_one(n)
+    flipped = more_than_one(width) * more_than_one(n)
+    back = flipped if mechanism.transposes_values else many
+    shape = (b * heads, n, exact_div(width, heads))
+    return tape.rearrange("split keys and values", x, shape, many * more_than_one(b), back)
+
+
 def write_layer(mechanism: Mechanism, tape: Tape, workload: Workload, scope: str) -> Tensor:
     """Write a whole layer (``layer``) or what lies between q, k, v and the heads (``core``)."""
     w = workload
@@ -33,15 +64,19 @@ def write_layer(mechanism: Mechanism, tape: Tape, workload: Workload, scope: str
         return mechanism.core(tape, w, q, k, v)
     x = tape.input(b, n, w.d_model)
     context = x if w.kv_seq_len is None else tape.input(b, m, w.d_model)
-    grouped = w.num_kv_heads is not None
+    grouped = w.num_kv_heads is not None and not (is_plain(h, g) and h == g)
     q = projected(mechanism, tape, "q", x, h * d)
-    q = tape.split_heads("split queries", q, h, grouped=grouped)
-    k = projected(mechanism, tape, "k", context, g * d)
-    k = tape.split_heads("split keys", k, g, flipped=True)
-    v = projected(mechanism, tape, "v", context, g * dv)
-    v = tape.split_heads("split values", v, g)
+    q = split(mechanism, tape, "split queries", q, h, grouped=grouped)
+    if mechanism.shares_rows:
+        k = _shared_rows(mechanism, tape, x, h)
+        v = tape.view(k, *k.shape)
+    else:
+        k = projected(mechanism, tape, "k", context, g * d)
+        k = split(mechanism, tape, "split keys", k, g, flipped=True)
+        v = projected(mechanism, tape, "v", context, g * dv)
+        v = split(mechanism, tape, "split values", v, g)
     y = mechanism.core(tape, w, q, k, v)
-    y = tape.merge_heads("merge heads", y, b, h)
+    y = merge(mechanism, tape, y, b, h)
     tape.free(q, k, v)
     out = projected(mechanism, tape, "o", y, w.d_model)
     tape.free(y)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from attnprof.costs import Cost, Number, exact_div, is_plain
+from attnprof.costs import Cost, CostTable, Number, exact_div, is_plain
 from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
 from attnprof.mechanism import Abilities, Mechanism, Published, pairs, rows
+from attnprof.mechanisms.standard.fused import fused_attention
 from attnprof.workload import Workload
 
 
@@ -26,13 +27,34 @@ def eq24(constant: int) -> Published:
 
 
 def causal_mask(tape: Tape, n: Number, group: Number = 1) -> Tensor:
-    """(group·n, n) booleans, a byte each; built once and repeated for grouped heads."""
-    mask = tape.emit("causal mask", (n, n), Cost(), item_size=1)
+    """(group·n, n) booleans, a byte each; filled, cut to a triangle, repeated for grouped heads."""
+    mask = tape.emit("causal mask", (n, n), Cost(bytes_moved=2 * n * n), item_size=1)
     if is_plain(group) and group == 1:
         return mask
     repeated = tape.emit("mask a group", (group * n, n), Cost(), [mask], item_size=1)
     tape.free(mask)
     return repeated
+
+
+def weighted_values(
+    tape: Tape,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    *,
+    columns: bool = False,
+) -> Tensor:
+    """Rows of softmax(q kᵀ / sqrt d) v; ``columns``: v comes as (batch, d, m)."""
+    scores = tape.bmm("scores", q, k, tb=True)
+    scores = tape.scale("scaling", scores, divide=True, inplace=True)
+    if mask is not None:
+        scores = tape.masked_fill("masking", scores, mask)
+    weights = tape.softmax("softmax", scores)
+    tape.free(scores)
+    out = tape.bmm("weighted values", weights, v, tb=columns)
+    tape.free(weights)
+    return out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,18 +71,10 @@ class SoftmaxAttention(Mechanism):
     def core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Scores, scaling, softmax, values; grouped heads share their keys."""
         w, group = workload, exact_div(workload.num_heads, workload.kv_heads)
-        mask = None
-        if w.causal:
-            mask = causal_mask(tape, w.seq_len, group)
+        mask = causal_mask(tape, w.seq_len, group) if w.causal else None
         q = tape.view(q, w.batch_size * w.kv_heads, group * w.seq_len, w.head_dim)
-        scores = tape.bmm("scores", q, k, tb=True)
-        scores = tape.scale("scaling", scores, divide=True, inplace=True)
-        if mask is not None:
-            scores = tape.masked_fill("masking", scores, mask)
-        weights = tape.softmax("softmax", scores)
-        tape.free(scores)
-        out = tape.bmm("weighted values", weights, v)
-        tape.free(weights, q, *([mask] if mask else []))
+        out = weighted_values(tape, q, k, v, mask)
+        tape.free(q, *([mask] if mask else []))
         return tape.rearrange(
             "heads", out, (w.batch_size * w.num_heads, w.seq_len, w.value_width), 0
         )
@@ -70,18 +84,26 @@ class SoftmaxAttention(Mechanism):
     ) -> Tensor:
         """The same for one row against the cache."""
         w = workload
-        batch, group = w.batch_size * w.kv_heads, exact_div(w.num_heads, w.kv_heads)
-        keys = tape.constant(batch, w.seq_len, w.head_dim)
-        values = tape.constant(batch, w.seq_len, w.value_width)
-        tape.record("append to cache", (batch, 1), Cost(bytes_moved=2 * (k.size + v.size)))
-        q = tape.view(q, batch, group, w.head_dim)
-        scores = tape.bmm("scores", q, keys, tb=True)
-        scores = tape.scale("scaling", scores, divide=True, inplace=True)
-        weights = tape.softmax("softmax", scores)
-        tape.free(scores)
-        out = tape.bmm("weighted values", weights, values)
-        tape.free(weights, q)
+        keys, values = self.cached(tape, w, k, v)
+        group = exact_div(w.num_heads, w.kv_heads)
+        q = tape.view(q, w.batch_size * w.kv_heads, group, w.head_dim)
+        out = weighted_values(tape, q, keys, values)
+        tape.free(q)
         return tape.rearrange("heads", out, (w.batch_size * w.num_heads, 1, w.value_width), 0)
+
+    def cached(self, tape: Tape, workload: Workload, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Append one row of keys and values and return the caches; one cache where they are one."""
+        w, batch = workload, workload.batch_size * workload.kv_heads
+        added = k.size if self.shares_rows else k.size + v.size
+        tape.record("append to cache", (batch, 1), Cost(bytes_moved=2 * added))
+        keys = tape.constant(batch, w.seq_len, w.head_dim)
+        return keys, keys if self.shares_rows else tape.constant(batch, w.seq_len, w.value_width)
+
+    def state_entries(self, workload: Workload) -> Number:
+        """Keys and values of every token; counted once where they are the same rows."""
+        w = workload
+        width = w.head_dim if self.shares_rows else w.head_dim + w.value_width
+        return w.batch_size * w.kv_heads * w.keys * width
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """002, Eq 10 to 17: two divisions a score."""
@@ -102,6 +124,11 @@ class Standard(SoftmaxAttention):
         return (eq24(15),)
 
 
+WORKSPACE = (
+    "the fused kernel's own workspace is not in peak_bytes: it depends on threads and blocks"
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sdpa(Standard):
     """``scaled_dot_product_attention``: never holds the N×N scores."""
@@ -109,11 +136,27 @@ class Sdpa(Standard):
     name: ClassVar[str] = "sdpa"
     title: ClassVar[str] = "torch's fused softmax attention"
     memory_order: ClassVar[str] = "N"
+    strided_heads: ClassVar[bool] = True
     abilities: ClassVar[Abilities] = Abilities(grouped_kv=True, value_width=False, cross=True)
 
     def published(self) -> tuple[Published, ...]:
-        """Printed closed forms."""
+        """None: no document of ours prints a form for the fused kernel."""
         return ()
+
+    def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
+        """Like the base's, with a note on what its peak leaves out."""
+        return replace(super().cost(workload, scope), notes=(WORKSPACE,))
+
+    def core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """One kernel."""
+        return fused_attention(tape, workload, q, k, v, pairs(workload))
+
+    def decode_core(
+        self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor
+    ) -> Tensor:
+        """The same kernel for one row against the cache."""
+        keys, values = self.cached(tape, workload, k, v)
+        return fused_attention(tape, workload, q, keys, values, pairs(workload))
 
 
 MECHANISMS = (Standard, Sdpa)
