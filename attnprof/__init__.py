@@ -15,6 +15,7 @@ _WHERE = {
     "attend": "attnprof.api",
     "build": "attnprof.api",
     "cost": "attnprof.api",
+    "profile": "attnprof.api",
     "Workload": "attnprof.workload",
     "Cost": "attnprof.costs",
     "CostTable": "attnprof.costs",
@@ -31,10 +32,11 @@ __all__ = [
     "attend",
     "build",
     "cost",
+    "profile",
 ]
 
 if TYPE_CHECKING:
-    from attnprof.api import attend, build, cost
+    from attnprof.api import attend, build, cost, profile
     from attnprof.costs import Cost, CostTable, Stage
     from attnprof.record import Report
     from attnprof.workload import Workload

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnprof import registry
 from attnprof.costs import CostTable
+from attnprof.errors import RequestError
+from attnprof.record import Report
 from attnprof.workload import Workload
 
 if TYPE_CHECKING:
@@ -57,3 +60,50 @@ def attend(
 def cost(name: str, workload: Workload, scope: str = "layer", **params: Any) -> CostTable:
     """The closed form of a mechanism for a workload, by stage: numbers, or sympy expressions."""
     return registry.get(name, **params).cost(workload, scope)
+
+
+def profile(
+    attention: str | Sequence[str],
+    seq_len: int | Sequence[int],
+    *,
+    d_model: int = 512,
+    num_heads: int = 8,
+    batch_size: int = 1,
+    causal: bool = False,
+    phase: str = "forward",
+    dtype: str = "float32",
+    scope: str = "layer",
+    device: str = "auto",
+    seed: int = 0,
+    threads: int | None = None,
+    samples: int = 20,
+    min_time_s: float = 0.5,
+    max_time_s: float = 5.0,
+    isolate: bool | None = None,
+    **params: Any,
+) -> Report:
+    """Build mechanisms, time them, measure and count them, beside their closed forms.
+
+    ``attention`` and ``seq_len`` take one value or several; ``params`` go to every mechanism
+    that has them. Records are :class:`attnprof.record.ProfileRecord`; a point that could not run
+    says why in ``skipped``. ``isolate`` True measures each point in a process of its own.
+    """
+    from attnprof.cli.settings import configured
+    from attnprof.measure.batch import measure_points, plan_points
+    from attnprof.measure.request import Budget
+
+    names = [attention] if isinstance(attention, str) else list(attention)
+    lengths = [seq_len] if isinstance(seq_len, int) else list(seq_len)
+    if num_heads < 1 or d_model % num_heads:
+        raise RequestError(f"num_heads={num_heads} does not divide d_model={d_model}")
+    head_dim = d_model // num_heads
+    workloads = [
+        Workload(n, num_heads, head_dim, batch_size, causal=causal, phase=phase, dtype=dtype)
+        for n in lengths
+    ]
+    mechanisms = dict(zip(names, configured(names, params), strict=True))
+    points = plan_points(
+        mechanisms, workloads, scope=scope, device=device, seed=seed,
+        threads=threads, budget=Budget(samples, min_time_s, max_time_s),
+    )  # fmt: skip
+    return measure_points(points, isolate=isolate)

@@ -1,0 +1,184 @@
+"""`attnprof profile`: the real module, timed, measured and counted beside its closed form."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Option
+
+from attnprof.cli.options import (
+    AttentionOption,
+    BatchOption,
+    CausalOption,
+    DeviceOption,
+    DModelOption,
+    DtypeOption,
+    Format,
+    FormatOption,
+    HeadDimOption,
+    HeadsOption,
+    OutputOption,
+    PhaseOption,
+    ScopeOption,
+    SeqOption,
+    SetOption,
+)
+from attnprof.cli.output import deliver, ensure_writable
+from attnprof.cli.settings import configured
+from attnprof.cli.sizes import head_shape, parse_names, parse_size, parse_sizes
+from attnprof.errors import CannotRunError, RequestError
+from attnprof.mechanism import Mechanism
+from attnprof.record import Report
+from attnprof.workload import Workload
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+EXAMPLE = "attnprof profile --attention efficient --seq 4096"
+
+
+def profile(
+    *,
+    attention: AttentionOption = None,
+    seq: SeqOption = None,
+    d_model: DModelOption = None,
+    heads: HeadsOption = None,
+    d: HeadDimOption = None,
+    batch: BatchOption = "1",
+    scope: ScopeOption = "layer",
+    phase: PhaseOption = "forward",
+    causal: CausalOption = False,
+    dtype: DtypeOption = "float32",
+    device: DeviceOption = "auto",
+    settings: SetOption = None,
+    samples: Annotated[int, Option(help="Times to take, if the time allows.")] = 20,
+    min_time: Annotated[float, Option(help="Seconds a point is timed for at least.")] = 0.5,
+    max_time: Annotated[float, Option(help="Seconds after which a point ends.")] = 5.0,
+    seed: Annotated[int, Option(help="Seed of weights and inputs.")] = 0,
+    threads: Annotated[int | None, Option(help="Compute threads (default: torch's).")] = None,
+    isolate: Annotated[
+        bool | None,
+        Option(
+            "--isolate/--in-process",
+            help="Each point in a process of its own; by default those that may run out of memory.",
+        ),
+    ] = None,
+    fmt: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+) -> int:
+    """Build the real module and measure it beside the closed form.
+
+    Example: attnprof profile --attention efficient --seq 4096
+    """
+    ensure_writable(output)
+    if attention is None or seq is None:
+        missing = "--attention" if attention is None else "--seq"
+        raise RequestError(f"profile needs {missing}: type {EXAMPLE}")
+    names = parse_names(attention)
+    mechanisms = dict(zip(names, configured(names, settings), strict=True))
+    count, head_dim = head_shape(d_model, heads, d)
+    size = parse_size(batch, "--batch")
+    workloads = [
+        Workload(n, count, head_dim, size, causal=causal, phase=phase, dtype=dtype)
+        for n in parse_sizes(seq, "--seq")
+    ]
+    how = {"scope": scope, "device": device, "seed": seed, "threads": threads}
+    report = _measure(mechanisms, workloads, how, (samples, min_time, max_time), isolate)
+    deliver(report, fmt, output, tables)
+    return 0 if report.summary["measured"] else CannotRunError.exit_code
+
+
+def _measure(
+    mechanisms: dict[str, Mechanism],
+    workloads: list[Workload],
+    how: dict[str, Any],
+    budget: tuple[int, float, float],
+    isolate: bool | None,
+) -> Report:
+    # threads that spin while they wait double the times of a busy machine; read at torch's import
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from attnprof.measure.batch import measure_points, plan_points
+    from attnprof.measure.request import Budget
+
+    points = plan_points(mechanisms, workloads, budget=Budget(*budget), **how)
+    with _progress_bar(len(points)) as show:
+        return measure_points(points, isolate=isolate, on_progress=show)
+
+
+@contextmanager
+def _progress_bar(total: int) -> Iterator[Any]:
+    """A bar on stderr if that is a terminal; nothing otherwise."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as p:
+        task = p.add_task("profile", total=total)
+
+        def show(done: int, _: int, request: Any) -> None:
+            point = f"{request.mechanism}, {request.seq_len} tokens"
+            p.update(task, completed=done, description=point)
+
+        yield show
+
+
+COUNTS = (
+    "mechanism", "seq_len", "parameters", "flops_formula", "matmul_flops_formula", "flops_torch",
+    "flops_fvcore",
+)  # fmt: skip
+MEASURES = (
+    "mechanism", "seq_len", "peak_bytes_predicted", "peak_bytes_measured", "median_s", "ci_low_s",
+    "ci_high_s", "flops_per_s", "arithmetic_intensity",
+)  # fmt: skip
+
+
+def tables(report: Report) -> Sequence[RenderableType]:
+    """Counts, then memory and time, then what differs, is noisy, or was skipped."""
+    from rich.text import Text
+
+    from attnprof.render.terminal import record_table
+
+    records: list[Any] = list(report.records)
+    done = [record for record in records if record.skipped is None]
+    parts: list[RenderableType] = [Text(_headline(report, records[0]))]
+    if done:
+        caption = "closed form against torch's FlopCounterMode and twice fvcore's MACs"
+        parts.append(record_table(done, COUNTS, title="FLOPs", caption=caption))
+        caption = "median with the 95 % interval of order statistics; peak over what was live"
+        parts.append(record_table(done, MEASURES, title="Memory and time", caption=caption))
+    parts += [Text(line) for line in dict.fromkeys(_notes(records))]
+    return parts
+
+
+def _headline(report: Report, first: Any) -> str:
+    where = report.environment
+    causal = ", causal" if first.causal else ""
+    return (
+        f"{first.phase}{causal}, scope {first.scope}, batch {first.batch_size}, "
+        f"d_model {first.d_model}, {first.num_heads} heads, {first.dtype}, on {first.device} "
+        f"({where.get('device_name')}, {where.get('threads')} threads, torch {where.get('torch')})"
+    )
+
+
+def _notes(records: list[Any]) -> Iterator[str]:
+    for record in records:
+        at = f"at {record.seq_len} tokens"
+        if record.skipped:
+            yield f"skipped: {record.mechanism} {at}: {record.skipped}"
+        for difference in record.differences:
+            yield f"difference {at}: {difference}"
+        if record.noisy:
+            yield f"noise {at}: {record.mechanism}: {record.noisy}"
+        if record.uncounted:
+            names = ", ".join(
+                f"{name.removeprefix('aten::')} ×{times}"
+                for name, times in record.uncounted.items()
+            )
+            yield f"fvcore has no rule {at}: {record.mechanism}: {names}"

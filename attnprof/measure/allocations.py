@@ -1,0 +1,163 @@
+"""Peak memory of one call: the increment over what was live before it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from attnprof.measure.subject import Subject
+
+
+@dataclass(frozen=True)
+class Peak:
+    """``bytes`` at the peak; ``workspace`` of it inside a fused kernel, which ``kernel`` names.
+
+    ``without_workspace`` is the peak that remains when such kernels' own memory is left out.
+    """
+
+    bytes: int
+    kernel: str = ""
+    workspace: int = 0
+    without_workspace: int = 0
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Event:
+    """An allocation (``size`` not 0; negative for a release) or an operation, in nanoseconds."""
+
+    name: str
+    start: int
+    end: int
+    size: int = 0
+
+
+#: Kernels that allocate inside themselves what no tensor of the program shows.
+FUSED = ("_scaled_dot_product", "_flash_attention", "_efficient_attention")
+
+
+#: Marks the measured call in the profiler's events.
+MARK = "attnprof.measured"
+
+
+def measure_peak(subject: Subject, device: str, torch: Any) -> Peak:
+    """Peak of one call on a device, after a call that warms allocator and libraries up.
+
+    Counted from before ``prepare``: a backward pass holds what its forward pass saved.
+    """
+    subject.prepare()
+    subject.call()
+    subject.reset()
+    if device.startswith("cuda"):
+        return _cuda_peak(subject, torch.cuda)
+    return peak_of(_cpu_events(subject, torch))
+
+
+def _cuda_peak(subject: Subject, cuda: Any) -> Peak:
+    """The caching allocator's own peak; requested bytes where it keeps them (no rounding)."""
+    cuda.synchronize()
+    before = _cuda_held(cuda)
+    subject.prepare()
+    cuda.synchronize()
+    cuda.reset_peak_memory_stats()
+    kept = subject.call()
+    cuda.synchronize()
+    after = _cuda_held(cuda)
+    del kept
+    requested = "requested_bytes.all.peak" in after and "requested_bytes.all.current" in before
+    kind = "requested_bytes" if requested else "allocated_bytes"
+    peak = after[f"{kind}.all.peak"] - before[f"{kind}.all.current"]
+    return Peak(int(peak), without_workspace=int(peak), source=f"CUDA allocator, {kind}")
+
+
+def _cuda_held(cuda: Any) -> dict[str, int]:
+    found: dict[str, int] = cuda.memory_stats()
+    return found
+
+
+def _cpu_events(subject: Subject, torch: Any) -> list[Event]:
+    """What torch's profiler saw of the CPU allocator and of operations, in time order."""
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with (
+        quiet_stderr(),
+        torch.profiler.profile(activities=activities, profile_memory=True) as profiler,
+    ):
+        subject.prepare()
+        with torch.profiler.record_function(MARK):
+            kept = subject.call()
+    del kept
+    results = profiler.profiler.kineto_results
+    return [
+        Event(e.name(), e.start_ns(), e.start_ns() + e.duration_ns(), e.nbytes())
+        for e in results.events()
+    ]
+
+
+def peak_of(events: Sequence[Event]) -> Peak:
+    """The running sum's peak during the marked call, and what of it a fused kernel holds.
+
+    Without a mark everything belongs to the call.
+    """
+    start = next((e.start for e in events if e.name == MARK), 0)
+    memory = [e for e in events if e.name == "[memory]"]
+    kernels = _outermost([e for e in events if any(mark in e.name for mark in FUSED)])
+    running = own = plain_best = 0
+    best, inner, kernel = 0, 0, ""
+    for event, scratch, name in _with_scratch(memory, kernels):
+        if event.start >= start and best == 0:  # what the call finds alive is held by it too
+            best = plain_best = running
+        running += event.size
+        own += event.size if scratch else 0
+        if event.start < start:
+            continue
+        plain_best = max(plain_best, running - own)
+        if running > best:
+            best, inner, kernel = running, own, name if own else ""
+    return Peak(best, kernel, inner, plain_best, "torch profiler, CPU allocator")
+
+
+def _outermost(operations: list[Event]) -> list[Event]:
+    """Operations that lie in no other one of the list."""
+    return [
+        a
+        for a in operations
+        if not any(b is not a and b.start <= a.start and a.end <= b.end for b in operations)
+    ]
+
+
+def _with_scratch(memory: list[Event], kernels: list[Event]) -> Iterator[tuple[Event, bool, str]]:
+    """Each memory event; whether it is a kernel's scratch, taken and given back inside it."""
+    scratch: set[int] = set()
+    inside: dict[int, str] = {}
+    for kernel in kernels:
+        waiting: dict[int, list[int]] = {}
+        for index, event in enumerate(memory):
+            if not kernel.start <= event.start <= kernel.end:
+                continue
+            inside[index] = kernel.name
+            if event.size > 0:
+                waiting.setdefault(event.size, []).append(index)
+            elif waiting.get(-event.size):
+                scratch |= {index, waiting[-event.size].pop()}
+    for index, event in enumerate(memory):
+        yield event, index in scratch, inside.get(index, "")
+
+
+@contextmanager
+def quiet_stderr() -> Iterator[None]:
+    """Descriptor 2 to nowhere: the profiler's C++ side writes lines there that no setting stops."""
+    try:
+        saved = os.dup(2)
+    except OSError:  # no stderr at all
+        yield
+        return
+    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a descriptor is needed, not a path
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)

@@ -1,0 +1,127 @@
+"""Many points, one after the other: lists of mechanisms and lengths in, a report out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from attnprof.errors import CannotRunError, RequestError
+from attnprof.measure.environment import describe_environment
+from attnprof.measure.isolation import measure_apart
+from attnprof.measure.point import blank, fit, measure_point, predict_point
+from attnprof.measure.request import Budget, PointRequest
+from attnprof.mechanism import Mechanism
+from attnprof.record import ProfileRecord, Report
+from attnprof.workload import DTYPES, Workload
+
+#: Called before each point: how many are done, how many there are, which is next.
+Progress = Callable[[int, int, PointRequest], None]
+
+
+def resolve_device(asked: str) -> str:
+    """``auto``, ``cpu``, ``cuda`` or ``cuda:1`` as a device that exists here.
+
+    Raises :class:`RequestError` for another name and :class:`CannotRunError` for a missing GPU.
+    """
+    import torch
+
+    kind, _, index = asked.partition(":")
+    if kind not in ("auto", "cpu", "cuda") or (index and (kind != "cuda" or not index.isdigit())):
+        raise RequestError(f"unknown device '{asked}': possible are auto, cpu, cuda and cuda:1")
+    if kind == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if kind == "cpu":
+        return "cpu"
+    if not torch.cuda.is_available():
+        raise CannotRunError(
+            f"--device {asked}: no CUDA device here (torch {torch.__version__}); possible: "
+            "--device cpu, or auto"
+        )
+    count = torch.cuda.device_count()
+    if index and int(index) >= count:
+        last = f"cuda:{count - 1}"
+        raise CannotRunError(f"--device {asked}: there are {count} CUDA devices; last is {last}")
+    return asked
+
+
+def plan_points(
+    mechanisms: Mapping[str, Mechanism],
+    workloads: Sequence[Workload],
+    *,
+    scope: str = "layer",
+    device: str = "auto",
+    seed: int = 0,
+    threads: int | None = None,
+    budget: Budget | None = None,
+) -> list[PointRequest]:
+    """One request for each mechanism (by the name it was asked for) at each workload.
+
+    Raises :class:`RequestError` for values no point can have, :class:`CannotRunError` for a
+    device that is not here.
+    """
+    if threads is not None and threads < 1:
+        raise RequestError(f"threads must be at least 1, not {threads}")
+    wrong = next((w.dtype for w in workloads if w.dtype not in DTYPES), None)
+    if wrong:
+        raise RequestError(f"dtype '{wrong}' cannot be measured: possible: {', '.join(DTYPES)}")
+    where = resolve_device(device)
+    return [
+        PointRequest(
+            name, w.seq_len, w.num_heads, w.head_dim, w.batch_size, w.causal, w.phase, w.dtype,
+            scope, where, seed, threads, m.params, budget or Budget(),
+        )
+        for w in workloads
+        for name, m in mechanisms.items()
+    ]  # fmt: skip
+
+
+def measure_points(
+    requests: Sequence[PointRequest],
+    *,
+    isolate: bool | None = None,
+    on_progress: Progress | None = None,
+) -> Report:
+    """Measure points in order; each becomes a record, numbers or a ``skipped`` reason.
+
+    ``isolate`` True runs every point in a process of its own, False none, None those that may
+    run out of memory. A mechanism's refusal is a row among others; where every point is refused
+    it is raised (:class:`RequestError`).
+    """
+    records: list[ProfileRecord] = []
+    refusals: list[RequestError] = []
+    for done, request in enumerate(requests):
+        if on_progress:
+            on_progress(done, len(requests), request)
+        try:
+            records.append(_one(request, isolate))
+        except RequestError as error:
+            refusals.append(error)
+            records.append(blank(request, str(error)))
+    if refusals and len(refusals) == len(records):
+        raise refusals[0]
+    return Report("profile", records, summarise(records), _environment(requests[0]))
+
+
+def _one(request: PointRequest, isolate: bool | None) -> ProfileRecord:
+    reason, risky = fit(request)
+    if reason:
+        return replace(predict_point(request), skipped=reason)
+    apart = isolate if isolate is not None else risky and request.device == "cpu"
+    return measure_apart(request) if apart else measure_point(request)
+
+
+def _environment(request: PointRequest) -> dict[str, Any]:
+    found = describe_environment(request.device, request.seed)
+    return {**found, "threads": request.threads or found["threads"]}
+
+
+def summarise(records: Sequence[ProfileRecord]) -> dict[str, Any]:
+    """How many points were measured, and the fastest mechanism at each length."""
+    fastest: dict[str, str] = {}
+    for length in dict.fromkeys(r.seq_len for r in records):
+        timed = [r for r in records if r.seq_len == length and r.median_s is not None]
+        if timed:
+            fastest[str(length)] = min(timed, key=lambda r: r.median_s or 0.0).mechanism
+    measured = sum(r.skipped is None for r in records)
+    return {"measured": measured, "skipped": len(records) - measured, "fastest": fastest}

@@ -1,0 +1,128 @@
+"""Where two numbers that should agree do not: the reason by name, and by how much.
+
+A difference without a reason is said to be unexplained; it is never left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from attnprof.measure.allocations import Peak
+from attnprof.measure.counters import FvcoreCount, TorchCount
+from attnprof.units import format_bytes
+
+#: Peaks nearer than this share of the measured one are the same.
+SAME_PEAK = 1e-3
+#: Names that fvcore sees for what torch executes under another one.
+_SEEN_AS = {
+    "aten.baddbmm": ("aten::baddbmm", "aten::baddbmm_"),
+    "aten.baddbmm_": ("aten::baddbmm_", "aten::baddbmm"),
+    "aten.addbmm": ("aten::addbmm",),
+    "aten.mv": ("aten::mv",),
+    "aten.addmv": ("aten::addmv",),
+    "aten.dot": ("aten::dot",),
+    "aten.vdot": ("aten::vdot",),
+    "aten.addmm_": ("aten::addmm_",),
+}
+#: fvcore's own names of products; its other counts are of normalisations and the like.
+_PRODUCTS = ("linear", "addmm", "mm", "bmm", "matmul", "einsum", "conv")
+
+
+def counter_differences(
+    mechanism: str, formula: int, torch_count: TorchCount, fvcore: FvcoreCount
+) -> list[str]:
+    """Rows that lead from the closed form's ``matmul_flops`` to what the two counters say."""
+    executed = sum(torch_count.executed.values())
+    rows = []
+    if formula != executed:
+        rows.append(
+            f"{mechanism}: unexplained difference of {formula - executed:+,} FLOPs between the "
+            f"closed form and the products executed ({executed:,})"
+        )
+    rows += [f"{mechanism}: {row}" for row in _torch_rows(torch_count)]
+    if fvcore.failed is None:
+        rows += [f"{mechanism}: {row}" for row in _fvcore_rows(torch_count, fvcore)]
+    elif not fvcore.failed.startswith("fvcore counts forward"):
+        rows.append(f"{mechanism}: fvcore could not trace the module ({fvcore.failed})")
+    return rows
+
+
+def _torch_rows(count: TorchCount) -> list[str]:
+    rows = []
+    for operation in sorted(set(count.counted) | set(count.executed)):
+        counted, executed = count.counted[operation], count.executed[operation]
+        if counted == executed:
+            continue
+        times = f"{operation} ×{max(1, count.calls[operation])}"
+        if counted == 0:
+            kind = "fused SDPA on CPU " if operation.endswith(("_for_cpu", "_backward")) else ""
+            rows.append(f"torch counts {kind}{times} as 0: {executed:,} FLOPs missing")
+        elif counted > executed and "attention" in operation:
+            extra = counted - executed
+            rows.append(f"torch counts causal {times} as dense: {extra:,} FLOPs too many")
+        elif executed == 0:
+            rows.append(f"torch counts {counted:,} FLOPs of {times}, which is no product here")
+        else:
+            gap = counted - executed
+            rows.append(f"unexplained difference of {gap:+,} FLOPs in torch's count of {times}")
+    return rows
+
+
+def _fvcore_rows(count: TorchCount, fvcore: FvcoreCount) -> list[str]:
+    """Products fvcore has no rule for, what it counts beside products, and what remains."""
+    gap = sum(count.executed.values()) - 2 * sum(fvcore.macs.values())
+    rows = []
+    for operation, flops in sorted(count.executed.items()):
+        names = _fvcore_names(operation)
+        seen = next((name for name in names if fvcore.uncounted[name]), None)
+        if seen and flops:
+            rows.append(
+                f"fvcore does not know {seen.removeprefix('aten::')} "
+                f"×{fvcore.uncounted[seen]}: {flops:,} FLOPs missing"
+            )
+            gap -= flops
+    for name, macs in sorted(fvcore.macs.items()):
+        if not any(product in name for product in _PRODUCTS):
+            rows.append(f"fvcore counts {name} as {macs:,} MACs, which is no product")
+            gap += 2 * macs
+    if gap:
+        rows.append(_rest(gap, fvcore.macs))
+    return rows
+
+
+def _fvcore_names(operation: str) -> tuple[str, ...]:
+    if "attention" in operation:
+        return ("aten::scaled_dot_product_attention",)
+    return _SEEN_AS.get(operation, ())
+
+
+def _rest(gap: int, macs: Counter[str]) -> str:
+    """What remains: rules for broadcast ``matmul`` and ``einsum`` that are not 2·m·k·n."""
+    suspects = [name for name in ("matmul", "einsum") if macs[name]]
+    if suspects:
+        names = " and ".join(suspects)
+        return f"fvcore's rule for {names} differs by {-gap:+,} FLOPs from the products executed"
+    return f"unexplained difference of {-gap:+,} FLOPs in fvcore's count"
+
+
+def peak_differences(mechanism: str, predicted: int, peak: Peak) -> list[str]:
+    """Rows that lead from the predicted to the measured peak, where they are not the same."""
+    if _same(predicted, peak.bytes):
+        return []
+    gap = peak.bytes - predicted
+    if peak.kernel and 0 < gap <= peak.workspace:
+        exact = _same(predicted, peak.without_workspace)
+        rest = "" if exact else f"; {format_bytes(peak.without_workspace)} without it"
+        row = (
+            f"{mechanism}: kernel workspace: {gap:+,} bytes, inside the fused kernel "
+            f"{peak.kernel} (it holds {peak.workspace:,} of its own at the peak{rest})"
+        )
+        return [row]
+    known = ""
+    if peak.source.startswith("CUDA"):
+        known = " (known causes on CUDA: cuBLAS workspace, blocks rounded up, kernels' own memory)"
+    return [f"{mechanism}: unexplained difference of {gap:+,} bytes in peak memory{known}"]
+
+
+def _same(predicted: int, measured: int) -> bool:
+    return abs(measured - predicted) <= SAME_PEAK * measured

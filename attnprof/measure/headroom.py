@@ -1,0 +1,78 @@
+"""Will it fit: what a point needs against what is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from attnprof.measure.request import PointRequest
+from attnprof.units import format_bytes
+
+#: A point that needs more than this share of the free memory may still die: it runs apart.
+RISKY_SHARE = 0.5
+
+
+def bytes_needed(request: PointRequest, peak_bytes: int, parameters: int) -> int:
+    """Predicted peak plus parameters, inputs, output gradient and decoding state."""
+    item = request.workload.item_size
+    inputs = sum(_count(shape) for shape in request.input_shapes)
+    ones = inputs if request.phase in ("backward", "train") else 0
+    state = request.spec.state_entries(request.workload) if request.phase == "decode" else 0
+    return peak_bytes + item * (parameters + inputs + ones + int(state))
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def available_bytes(device: str) -> int:
+    """Memory a device can still give: free on a GPU, available to this process group on a CPU."""
+    if device.startswith("cuda"):
+        import torch
+
+        free, _ = torch.cuda.mem_get_info(torch.device(device))
+        cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        return int(free + cached)
+    import psutil
+
+    return min(int(psutil.virtual_memory().available), *_control_group_limits())
+
+
+def _control_group_limits(root: Path = Path("/sys/fs/cgroup")) -> list[int]:
+    """What a container's memory limit leaves (cgroup v2, then v1); empty-handed: no limit."""
+    pairs = [
+        (root / "memory.max", root / "memory.current"),
+        (root / "memory/memory.limit_in_bytes", root / "memory/memory.usage_in_bytes"),
+    ]
+    limits = [1 << 62]
+    for limit, used in pairs:
+        try:
+            limits.append(int(limit.read_text()) - int(used.read_text()) + _file_cache(limit))
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return limits
+
+
+def _file_cache(beside: Path) -> int:
+    """Cached file pages that the kernel gives back under pressure."""
+    lines = (beside.parent / "memory.stat").read_text().splitlines()
+    values: dict[str, Any] = dict(line.split() for line in lines if line.count(" ") == 1)
+    return int(values.get("inactive_file", 0))
+
+
+def refusal(device: str, needed: int, available: int) -> str | None:
+    """Why a point is not tried, or None."""
+    if needed <= available:
+        return None
+    return (
+        f"does not fit: needs {format_bytes(needed)} by the closed form, {device} has "
+        f"{format_bytes(available)} free"
+    )
+
+
+def is_risky(needed: int, available: int) -> bool:
+    """Whether a point that should fit may still be killed."""
+    return needed > RISKY_SHARE * available

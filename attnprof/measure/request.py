@@ -1,0 +1,89 @@
+"""What one point of a measurement is asked to do, in plain values a child process can take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from attnprof import registry
+from attnprof.errors import RequestError
+from attnprof.mechanism import Mechanism
+from attnprof.workload import Workload
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long a point may take; seconds.
+
+    At least ``samples`` timings (or what fits ``max_time_s``, never fewer than ``least``), and
+    more until ``min_time_s`` is spent on them; before that, calls for ``warmup_s``.
+    """
+
+    samples: int = 20
+    min_time_s: float = 0.5
+    max_time_s: float = 5.0
+    warmup_s: float = 0.2
+    least: int = 3
+
+    def __post_init__(self) -> None:
+        if self.samples < 1 or self.min_time_s < 0 or self.max_time_s <= 0:
+            raise RequestError(
+                f"samples={self.samples}, min time {self.min_time_s} s, max time "
+                f"{self.max_time_s} s cannot be met: use at least 1 sample and times above 0"
+            )
+        if self.min_time_s > self.max_time_s:
+            raise RequestError(
+                f"min time {self.min_time_s} s is above max time {self.max_time_s} s: "
+                "lower --min-time or raise --max-time"
+            )
+
+
+@dataclass(frozen=True)
+class PointRequest:
+    """One mechanism at one size on one device."""
+
+    mechanism: str
+    seq_len: int
+    num_heads: int
+    head_dim: int
+    batch_size: int = 1
+    causal: bool = False
+    phase: str = "forward"
+    dtype: str = "float32"
+    scope: str = "layer"
+    device: str = "cpu"
+    seed: int = 0
+    threads: int | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    budget: Budget = field(default_factory=Budget)
+
+    @property
+    def workload(self) -> Workload:
+        """The sizes, as the closed forms take them."""
+        return Workload(
+            self.seq_len, self.num_heads, self.head_dim, self.batch_size,
+            causal=self.causal, phase=self.phase, dtype=self.dtype,
+        )  # fmt: skip
+
+    @property
+    def spec(self) -> Mechanism:
+        """The mechanism with its parameters."""
+        return registry.get(self.mechanism, **self.params)
+
+    @property
+    def input_shapes(self) -> list[tuple[int, ...]]:
+        """Shapes of the call's inputs: x, or q, k and v for scope ``core``."""
+        tokens = 1 if self.phase == "decode" else self.seq_len
+        if self.scope == "layer":
+            return [(self.batch_size, tokens, self.num_heads * self.head_dim)]
+        return [(self.batch_size, self.num_heads, tokens, self.head_dim)] * 3
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for a child process."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> PointRequest:
+        """The request that :meth:`to_dict` wrote down."""
+        return cls(**{**data, "budget": Budget(**data["budget"])})

@@ -1,0 +1,57 @@
+"""What a list of times says: the median, and how well it is known whatever the distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import comb
+
+#: Half width of the interval, as a share of the median, above which a result is called noisy.
+NOISY_SHARE = 0.10
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class MedianEstimate:
+    """Median and interval in seconds; ``coverage`` is the interval's probability."""
+
+    median_s: float
+    low_s: float
+    high_s: float
+    coverage: float
+    count: int
+
+    @property
+    def noisy(self) -> str | None:
+        """A sentence when the median is not well known, else None."""
+        half = (self.high_s - self.low_s) / 2 / self.median_s if self.median_s else 0.0
+        advice = "raise --samples and --max-time, or quieten the machine"
+        if self.coverage < CONFIDENCE:
+            return (
+                f"only {self.count} samples: they span ±{half:.0%}, which holds the median with "
+                f"{self.coverage:.0%} confidence, not {CONFIDENCE:.0%}; raise --max-time"
+            )
+        if half > NOISY_SHARE:
+            return f"noisy: ±{half:.0%} around the median of {self.count} samples; {advice}"
+        return None
+
+
+def estimate_median(times_s: Sequence[float], confidence: float = CONFIDENCE) -> MedianEstimate:
+    """Median with the interval between two order statistics.
+
+    The i-th smallest and i-th largest of n values hold the true median with probability
+    1 - 2·P(Binomial(n, 1/2) < i), whatever the distribution (sign test); i is the largest that
+    keeps ``confidence``, or 1 where even the extremes do not. Raises ValueError for no times.
+    """
+    ordered = sorted(times_s)
+    n = len(ordered)
+    if n == 0:
+        raise ValueError("no times to estimate a median from")
+    rank, below = 1, 1
+    while rank < (n + 1) // 2 and 1 - 2 * (below + comb(n, rank)) / 2**n >= confidence:
+        below += comb(n, rank)
+        rank += 1
+    coverage = max(0.0, 1 - 2 * below / 2**n)
+    middle = n // 2
+    median = ordered[middle] if n % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+    return MedianEstimate(median, ordered[rank - 1], ordered[n - rank], coverage, n)
