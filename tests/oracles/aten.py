@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 KINDS = ("multiplications", "additions", "divisions", "exponentials", "other", "matmul_flops")
-M, A, D, E, O, MM = KINDS
+M, A, D, E, OTHER, MM = KINDS
 
 
 @dataclass
@@ -42,6 +42,10 @@ class Counts:
         return {kind: self.counts[kind] for kind in KINDS}
 
 
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 def numel(tensor: torch.Tensor) -> int:
     return prod(tensor.shape)
 
@@ -54,8 +58,12 @@ def products(macs: int) -> dict[str, int]:
     return {M: macs, A: macs, MM: 2 * macs}
 
 
-def _mm(out: Any, a: Any, b: Any) -> dict[str, int]:
+def _mm(_out: Any, a: Any, b: Any) -> dict[str, int]:
     return products(numel(a) * b.shape[-1])
+
+
+def _mv(_out: Any, a: Any, _b: Any) -> dict[str, int]:
+    return products(numel(a))
 
 
 def _added_mm(out: Any, bias: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Counter:
@@ -66,19 +74,19 @@ def _added_mm(out: Any, bias: Any, a: Any, b: Any, *, beta: float = 1, alpha: fl
     )
 
 
-def _sum_like(out: Any, a: Any, *rest: Any, **named: Any) -> dict[str, int]:
+def _sum_like(_out: Any, a: Any, *_rest: Any, **_named: Any) -> dict[str, int]:
     return {A: numel(a)}
 
 
-def _mean(out: Any, a: Any, *rest: Any, **named: Any) -> dict[str, int]:
+def _mean(out: Any, a: Any, *_rest: Any, **_named: Any) -> dict[str, int]:
     return {A: numel(a), D: numel(out)}
 
 
-def _norm(out: Any, a: Any, order: Any = 2, *rest: Any, **named: Any) -> dict[str, int]:
-    return {M: numel(a), A: numel(a), O: numel(out)} if order == 2 else {}
+def _norm(out: Any, a: Any, order: Any = 2, *_rest: Any, **_named: Any) -> dict[str, int]:
+    return {M: numel(a), A: numel(a), OTHER: numel(out)} if order == 2 else {}
 
 
-def _plus(out: Any, a: Any, b: Any, *, alpha: float = 1) -> dict[str, int]:
+def _plus(out: Any, _a: Any, _b: Any, *, alpha: float = 1) -> dict[str, int]:
     return {A: numel(out), M: numel(out) if alpha != 1 else 0}
 
 
@@ -86,10 +94,10 @@ def _rsub(out: Any, a: Any, b: Any, alpha: float = 1) -> dict[str, int]:
     return _plus(out, a, b, alpha=alpha)
 
 
-def _pow(out: Any, a: Any, exponent: Any) -> dict[str, int]:
+def _pow(out: Any, _a: Any, exponent: Any) -> dict[str, int]:
     if isinstance(exponent, (int, float)) and exponent == int(exponent) and exponent > 0:
         return {M: numel(out) * (int(exponent) - 1)}
-    return {D: numel(out)} if exponent == -1 else {O: numel(out)}
+    return {D: numel(out)} if exponent == -1 else {OTHER: numel(out)}
 
 
 def _pairs(q: Any, k: Any, causal: bool) -> int:
@@ -97,15 +105,15 @@ def _pairs(q: Any, k: Any, causal: bool) -> int:
     return heads * (n * (n + 1) // 2 if causal else n * m)
 
 
-def _flash(out: Any, q: Any, k: Any, v: Any, dropout: float = 0.0, is_causal: bool = False,
-           **rest: Any) -> Counter:  # fmt: skip
+def _flash(_out: Any, q: Any, k: Any, v: Any, _dropout: float = 0.0, is_causal: bool = False,
+           **_rest: Any) -> Counter:  # fmt: skip
     pairs = _pairs(q, k, is_causal)
-    softmax = Counter({M: pairs, O: pairs, A: 2 * pairs, E: pairs, D: pairs})
+    softmax = Counter({M: pairs, OTHER: pairs, A: 2 * pairs, E: pairs, D: pairs})
     return softmax + Counter(products(pairs * (q.shape[-1] + v.shape[-1])))
 
 
-def _flash_backward(out: Any, grad: Any, q: Any, k: Any, v: Any, y: Any, lse: Any, dropout: float,
-                    is_causal: bool, **rest: Any) -> Counter:  # fmt: skip
+def _flash_backward(_out: Any, grad: Any, q: Any, k: Any, v: Any, _y: Any, _lse: Any, _p: float,
+                    is_causal: bool, **_rest: Any) -> Counter:  # fmt: skip
     pairs = _pairs(q, k, is_causal)
     # scale, shift by logsumexp, exp; subtract the row's sum, times weights, times scale
     entry = Counter({M: 3 * pairs, A: 2 * pairs, E: pairs})
@@ -114,18 +122,18 @@ def _flash_backward(out: Any, grad: Any, q: Any, k: Any, v: Any, y: Any, lse: An
     return entry + row_sums + five
 
 
-def _compare(out: Any, a: Any, *rest: Any, **named: Any) -> dict[str, int]:
-    return {O: numel(out)} if a.is_floating_point() else {}
+def _compare(out: Any, a: Any, *_rest: Any, **_named: Any) -> dict[str, int]:
+    return {OTHER: numel(out)} if a.is_floating_point() else {}
 
 
-def _extreme(out: Any, a: Any, *rest: Any, **named: Any) -> dict[str, int]:
-    return {O: numel(a)} if a.is_floating_point() else {}
+def _extreme(_out: Any, a: Any, *_rest: Any, **_named: Any) -> dict[str, int]:
+    return {OTHER: numel(a)} if a.is_floating_point() else {}
 
 
 def per_entry(**kinds: int) -> Callable[..., dict[str, int]]:
     """So many operations for each entry of the result."""
 
-    def rule(out: Any, *args: Any, **named: Any) -> dict[str, int]:
+    def rule(out: Any, *_args: Any, **_named: Any) -> dict[str, int]:
         first = out[0] if isinstance(out, (tuple, list)) else out
         floating = first.is_floating_point()
         return {kind: times * numel(first) for kind, times in kinds.items()} if floating else {}
@@ -138,11 +146,11 @@ RULES: dict[str, Callable[..., Any]] = {
     "bmm": _mm,
     "addmm": _added_mm,
     "baddbmm": _added_mm,
-    "mv": lambda out, a, b: products(numel(a)),
-    "dot": lambda out, a, b: products(numel(a)),
+    "mv": _mv,
+    "dot": _mv,
     "_softmax": per_entry(other=1, additions=2, exponentials=1, divisions=1),
     "_softmax_backward_data": per_entry(multiplications=2, additions=2),
-    "_scaled_dot_product_flash_attention_for_cpu": lambda out, *a, **k: _flash(out, *a, **k),
+    "_scaled_dot_product_flash_attention_for_cpu": _flash,
     "_scaled_dot_product_flash_attention_for_cpu_backward": _flash_backward,
     "sum": _sum_like,
     "cumsum": _sum_like,
@@ -180,21 +188,25 @@ RULES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("ge", "gt", "le", "lt", "eq", "ne"), _compare),
 }
 
-VIEWS = frozenset(
-    "view _unsafe_view reshape t transpose permute expand unsqueeze squeeze slice select split "
-    "split_with_sizes unbind alias detach as_strided narrow chunk diagonal unfold "
-    "_reshape_alias lift_fresh view_as unsqueeze_ squeeze_ t_ transpose_ detach_ "
-    "empty empty_like empty_strided new_empty new_empty_strided".split()
+VIEWS = words(
+    """
+    view _unsafe_view reshape t transpose permute expand unsqueeze squeeze slice select
+    split split_with_sizes unbind alias detach as_strided narrow chunk diagonal unfold
+    _reshape_alias lift_fresh view_as unsqueeze_ squeeze_ t_ transpose_ detach_ empty
+    empty_like empty_strided new_empty new_empty_strided
+    """
 )
 
 #: Work without real operations: their bytes count.
-MOVES = frozenset(
-    "clone copy _to_copy fill zero zeros ones full arange zeros_like ones_like full_like scalar_tensor "
-    "new_zeros new_ones new_full masked_fill where tril triu cat stack repeat repeat_interleave "
-    "constant_pad_nd slice_backward select_backward slice_scatter select_scatter gather scatter "
-    "index index_select index_put index_fill flip roll unfold_backward bitwise_and bitwise_or "
-    "bitwise_not logical_and logical_or logical_not eye embedding argsort sort topk "
-    "diagonal_backward as_strided_scatter".split()
+MOVES = words(
+    """
+    clone copy _to_copy fill zero zeros ones full arange zeros_like ones_like full_like
+    scalar_tensor new_zeros new_ones new_full masked_fill where tril triu cat stack repeat
+    repeat_interleave constant_pad_nd slice_backward select_backward slice_scatter
+    select_scatter gather scatter index index_select index_put index_fill flip roll
+    unfold_backward bitwise_and bitwise_or bitwise_not logical_and logical_or logical_not
+    eye embedding argsort sort topk diagonal_backward as_strided_scatter
+    """
 )
 
 #: In-place operations that do not read what they overwrite.
@@ -217,7 +229,7 @@ class OperationCounter(TorchDispatchMode):
         return out
 
     def record(self, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        base = name[:-1] if name.endswith("_") else name
+        base = name.removesuffix("_")
         if name in VIEWS:
             return
         if base in RULES:
