@@ -189,6 +189,17 @@ class Engine:
             self._attach(out, "view", backward, ())
         return out
 
+    def custom(
+        self, name: str, out: Tensor, inputs: Sequence[Tensor], backward: Backward
+    ) -> Tensor:
+        """Make ``out``, written without one, the result of a function with its own backward.
+
+        As ``torch.autograd.Function``: ``inputs`` are saved, ``backward`` writes its stages.
+        """
+        if self.grad and any(tensor.requires_grad for tensor in inputs):
+            self._attach(out, name, backward, inputs)
+        return out
+
     def _attach(self, out: Tensor, name: str, backward: Backward, saves: Sequence[Tensor]) -> None:
         node = Node(name, backward, tuple(saves))
         for tensor in saves:
