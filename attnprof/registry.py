@@ -33,6 +33,8 @@ def _shipped() -> dict[str, tuple[type[Mechanism], str | ModuleType]]:
     found: dict[str, tuple[type[Mechanism], str | ModuleType]] = {}
     for folder in pkgutil.iter_modules(shipped.__path__):
         package = f"{shipped.__name__}.{folder.name}"
+        if find_spec(f"{package}.spec") is None:  # a folder without costs is no mechanism
+            continue
         for mechanism in import_module(f"{package}.spec").MECHANISMS:
             found[mechanism.name] = (mechanism, package)
     return found
