@@ -24,7 +24,7 @@ def format_count(value: float, *, short: bool = False) -> str:
 def _decimal(value: float) -> str:
     for size, prefix in _SI:
         if abs(value) >= size:
-            return f"{value / size:.4g} {prefix}"
+            return f"{value / size:#.4g} {prefix}"
     return f"{value:.4g}"
 
 

@@ -27,6 +27,8 @@ TITLES = {
     "state_bytes": "state",
 }
 WON = "*"
+#: Columns that fit a terminal of 80 characters; the others follow in a second table.
+NARROW_COLUMNS = 4
 
 
 def compare(
@@ -108,15 +110,20 @@ def _block(rows: list[CompareRecord], shown: list[str]) -> list[RenderableType]:
     from attnprof.render.terminal import is_narrow, new_table
 
     names = [name for name in shown if any(getattr(row, name) is not None for row in rows)]
-    table, short = new_table(), is_narrow()
-    table.add_column("mechanism", overflow="fold")
-    for name in names:
-        table.add_column(TITLES[name], justify="right", no_wrap=True)
-    for row in rows:
-        if not row.skipped:
-            table.add_row(row.mechanism, *(_cell(row, name, short=short) for name in names))
+    short = is_narrow()
+    at_once = NARROW_COLUMNS if short else len(names)
+    tables: list[RenderableType] = []
+    for first in range(0, len(names), at_once):
+        table, some = new_table(), names[first : first + at_once]
+        table.add_column("mechanism", overflow="fold")
+        for name in some:
+            table.add_column(TITLES[name], justify="right", no_wrap=True)
+        for row in rows:
+            if not row.skipped:
+                table.add_row(row.mechanism, *(_cell(row, name, short=short) for name in some))
+        tables.append(table)
     refused = [Text(f" skipped: {row.skipped}") for row in rows if row.skipped]
-    return [Text(_title(rows[0]), style="bold"), table, *refused, *([Text()] if refused else [])]
+    return [Text(_title(rows[0]), style="bold"), *tables, *refused, *([Text()] if refused else [])]
 
 
 def _cell(row: CompareRecord, name: str, *, short: bool) -> RenderableType:

@@ -43,6 +43,8 @@ def cost_tables(records: list[CostRecord], asked: Asked) -> list[RenderableType]
     blocks: list[RenderableType] = []
     for _, rows in groupby(records, key=lambda r: (r.mechanism, str(r.params), r.seq_len)):
         blocks += _block(list(rows), asked)
+    if asked.latex:
+        return [*blocks, f"% {RULES[asked.convention]}"]
     return [*blocks, Text(RULES[asked.convention], style="dim")]
 
 
@@ -51,7 +53,7 @@ def _block(rows: list[CostRecord], asked: Asked) -> list[RenderableType]:
     if rows[0].skipped:
         return [title, Padding(Text(f"skipped: {rows[0].skipped}"), (0, 0, 1, 1))]
     if asked.latex:
-        return [title, *_latex(rows)]
+        return [f"% {_title(rows[0])}", *_latex(rows)]
     if asked.closed_forms:
         return [title, _closed_forms(rows)]
     stages = [row for row in rows if row.stage != TOTAL]
@@ -163,11 +165,10 @@ def _informative(rows: list[CostRecord]) -> Iterable[CostRecord]:
 
 
 def _latex(rows: list[CostRecord]) -> list[RenderableType]:
-    """One line a total, as a comment and a formula: to be pasted, so never wrapped."""
+    """One line a total, as a comment and a formula: text to be pasted, so never wrapped."""
     lines: list[RenderableType] = []
     for row in rows:
         if row.stage == TOTAL and row.value:
             name = row.quantity if row.source is None else f"{row.quantity} {row.source}"
-            lines.append(Text(f"% {name}", no_wrap=True, overflow="ignore"))
-            lines.append(Text(row.latex or "% no closed form", no_wrap=True, overflow="ignore"))
+            lines += [f"% {name}", row.latex or "% no closed form"]
     return lines

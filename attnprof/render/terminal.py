@@ -90,16 +90,23 @@ def record_table(
 
 
 def print_tables(renderables: Sequence[RenderableType]) -> None:
-    """Write to stdout; colour only on a terminal and never where NO_COLOR is set."""
-    console = Console(width=console_width(), highlight=False)
-    for item in renderables:
-        console.print(item)
+    """Write to stdout; colour only on a terminal and never where NO_COLOR is set.
+
+    A plain string is a line to be copied: it is never wrapped.
+    """
+    _draw(Console(width=console_width(), highlight=False), renderables)
 
 
 def render_text(renderables: Sequence[RenderableType], width: int = FILE_WIDTH) -> str:
     """The same as plain text, for a file."""
     stream = StringIO()
-    console = Console(file=stream, width=width, highlight=False, color_system=None)
-    for item in renderables:
-        console.print(item)
+    _draw(Console(file=stream, width=width, highlight=False, color_system=None), renderables)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+
+
+def _draw(console: Console, renderables: Sequence[RenderableType]) -> None:
+    for item in renderables:
+        if isinstance(item, str):
+            console.print(item, soft_wrap=True, markup=False, highlight=False)
+        else:
+            console.print(item)
