@@ -1,0 +1,1 @@
+"""Figures from reports; matplotlib is imported when one is drawn."""

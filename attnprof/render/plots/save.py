@@ -1,0 +1,49 @@
+"""Figures to files: the format by the suffix, the file whole or not there, the bytes repeatable."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnprof.errors import RequestError
+from attnprof.record import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: What each format would say of its making; left out, so that the bytes repeat.
+METADATA: dict[str, dict[str, Any]] = {
+    ".png": {"Software": None},
+    ".svg": {"Date": None, "Creator": None},
+    ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+SUFFIXES = tuple(METADATA)
+
+
+def is_figure_path(path: Path | None) -> bool:
+    """Whether a path asks for a figure rather than for data."""
+    return path is not None and path.suffix.lower() in METADATA
+
+
+def check_figure_path(path: str | Path) -> str:
+    """The format a path asks for; :class:`RequestError` for one that is not drawn."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in METADATA:
+        asked = f"'{suffix}'" if suffix else "no suffix"
+        raise RequestError(
+            f"cannot draw {path}: {asked}; figures are written as {', '.join(SUFFIXES)}, "
+            f"for example {Path(path).with_suffix('.png')}"
+        )
+    return suffix
+
+
+def save_figure(figure: Figure, path: str | Path) -> None:
+    """Write a figure as PNG, SVG or PDF.
+
+    Raises :class:`RequestError` for another suffix and for a path that cannot be written.
+    """
+    suffix = check_figure_path(path)
+    stream = BytesIO()
+    figure.savefig(stream, format=suffix[1:], metadata=METADATA[suffix])
+    write_whole(path, stream.getvalue())

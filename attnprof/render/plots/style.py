@@ -1,0 +1,117 @@
+"""One look for every figure: fonts, colours by mechanism, line styles by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: Okabe and Ito's palette, told apart by colour-blind readers and in grey.
+BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+PURPLE, SKY, BLACK, YELLOW = "#CC79A7", "#56B4E9", "#000000", "#F0E442"
+PALETTE = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, YELLOW)
+#: Mechanisms that meet in one figure keep their colour through all of them.
+COLOURS = {
+    "standard": BLACK,
+    "sdpa": BLUE,
+    "optimised": SKY,
+    "efficient": GREEN,
+    "super": PURPLE,
+    "taylor-direct": VERMILION,
+    "taylor-efficient": BLUE,
+    "taylorshift": GREEN,
+}
+LINES: dict[str, Any] = {
+    "formula": "-",
+    "published": (0, (5, 2)),
+    "derived": ":",
+    "predicted": "-.",
+    "measured": "-",
+}
+#: In points: a figure is printed at its own size, seven inches for a page's width.
+SMALL, NORMAL = 7, 8
+PAGE_WIDTH = 7.0
+GREY = "0.45"
+
+# Any: matplotlib types the keys as a closed list of its own version
+STYLE: Any = {
+    "font.size": NORMAL,
+    "axes.titlesize": NORMAL,
+    "axes.labelsize": NORMAL,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
+    "legend.fontsize": SMALL,
+    "legend.frameon": False,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.linewidth": 0.4,
+    "grid.color": "0.88",
+    "lines.linewidth": 1.3,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "figure.dpi": 200,
+    "savefig.dpi": 200,
+    "pdf.fonttype": 42,
+    # the same bytes from the same numbers
+    "svg.hashsalt": "attnprof",
+}
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """The house style while a figure is drawn and saved; other code's settings come back."""
+    import matplotlib as mpl
+
+    with mpl.rc_context(STYLE):
+        yield
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of that many inches, without pyplot's global state."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def colours(names: Sequence[str]) -> dict[str, str]:
+    """A colour for each mechanism of a figure: its own, else one that nobody here has."""
+    found: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        own = COLOURS.get(name)
+        free = [colour for colour in PALETTE if colour not in found.values()]
+        found[name] = own if own in free else (free or PALETTE)[0]
+    return found
+
+
+def label_panels(axes: Sequence[Axes]) -> None:
+    """(a), (b), … left above each panel, as texts refer to them."""
+    for place, panel in enumerate(axes):
+        panel.set_title(f"({chr(97 + place % 26)})", loc="left", fontsize=SMALL, color=GREY)
+
+
+def power_ticks(low: int, high: int, most: int = 6) -> tuple[list[int], list[str]]:
+    """Exponents of two from ``low`` to ``high``, at most ``most``, and how they are written."""
+    step = max(1, -(-(high - low) // (most - 1)))
+    exponents = list(range(low, high + 1, step))
+    plain = 2**high < 10_000
+    return exponents, [str(2**e) if plain else f"$2^{{{e}}}$" for e in exponents]
+
+
+def short_count(value: float) -> str:
+    """A count in a figure: ``73``, ``4160.5``, ``16512``."""
+    if value >= 100_000:
+        return f"{value:,.0f}"
+    return f"{value:.1f}".removesuffix(".0") if value < 10_000 else f"{value:.0f}"
+
+
+def caption(figure: Figure, text: str) -> None:
+    """What the figure shows and where its numbers come from, under it."""
+    figure.supxlabel(text, fontsize=SMALL, color=GREY, x=0.01, ha="left")
