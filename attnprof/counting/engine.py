@@ -155,7 +155,7 @@ class Engine:
         allocates = 0 if into else out.size
         self.record(name, shape, cost + Cost(bytes_moved=moved), allocates, workspace=workspace)
         if self.grad and backward and any(tensor.requires_grad for tensor in reads):
-            self._attach(out, name, backward, saves)
+            self.attach(out, name, backward, saves)
         return out
 
     def record(
@@ -186,7 +186,7 @@ class Engine:
         tensor.storage.holders += 1
         out = Tensor(shape, tensor.storage, tensor.item_size)
         if self.grad and tensor.requires_grad:
-            self._attach(out, "view", backward, ())
+            self.attach(out, "view", backward, ())
         return out
 
     def custom(
@@ -197,10 +197,11 @@ class Engine:
         As ``torch.autograd.Function``: ``inputs`` are saved, ``backward`` writes its stages.
         """
         if self.grad and any(tensor.requires_grad for tensor in inputs):
-            self._attach(out, name, backward, inputs)
+            self.attach(out, name, backward, inputs)
         return out
 
-    def _attach(self, out: Tensor, name: str, backward: Backward, saves: Sequence[Tensor]) -> None:
+    def attach(self, out: Tensor, name: str, backward: Backward, saves: Sequence[Tensor]) -> None:
+        """Make a result need gradients: its backward, and what that keeps alive until then."""
         node = Node(name, backward, tuple(saves))
         for tensor in saves:
             tensor.storage.holders += 1

@@ -136,7 +136,7 @@ class Tape(PointwiseOps):
 
         out = self._rearranged(name, a, shape, copies)
         if self.grad and a.requires_grad:
-            self._attach(out, name, backward, ())
+            self.attach(out, name, backward, ())
         return out
 
     def _rearranged(

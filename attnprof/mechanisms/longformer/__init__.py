@@ -1,0 +1,1 @@
+"""Longformer: a window of neighbours and a few global tokens."""

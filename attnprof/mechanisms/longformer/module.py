@@ -1,0 +1,113 @@
+"""Longformer in torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnprof.blocks.cache import TokenCache
+from attnprof.blocks.core import AttentionCore, flat
+from attnprof.blocks.gathered import Block, gathered_attention
+from attnprof.mechanisms.longformer.spec import Longformer, block_rows
+from attnprof.mechanisms.standard.module import softmax_attention
+
+
+def band_mask(rows: int, window: int, after: int, device: torch.device) -> Tensor:
+    """(rows, window + rows + after): True outside the band of a block with full neighbours."""
+    shape = (rows, window + rows + after)
+    below = torch.ones(shape, dtype=torch.bool, device=device).tril_(-1)
+    above = torch.ones(shape, dtype=torch.bool, device=device).triu_(window + after + 1)
+    return below.logical_or_(above)
+
+
+@dataclass
+class WindowState:
+    """Keys and values still in sight: the first tokens, and a ring of the latest ones."""
+
+    first: TokenCache
+    ring: Tensor
+    seen: int = 0
+
+
+class LongformerCore(AttentionCore):
+    """Window and global tokens, by blocks or as the document's masked dense product."""
+
+    spec: Longformer
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
+        """(b, h, n, d) each → (b, h, n, d)."""
+        q_rows, keys, values = flat(q), flat(k), flat(v)
+        if self.spec.impl == "dense-mask":
+            mask = self.dense_mask(q.shape[2], causal, q.device)
+            return softmax_attention(q_rows, keys, values, mask).view(q.shape)
+        blocks = self.blocks(q.shape[2], causal, q.device)
+        return gathered_attention(q_rows, keys, values, blocks).view(q.shape)
+
+    def dense_mask(self, n: int, causal: bool, device: torch.device) -> Tensor:
+        """(n, n): True where a row must not look."""
+        window, g = self.spec.window, self.spec.global_tokens
+        mask = torch.ones(n, n, dtype=torch.bool, device=device).triu_(1 if causal else window + 1)
+        mask.logical_or_(torch.ones(n, n, dtype=torch.bool, device=device).tril_(-window - 1))
+        if g:
+            mask[:g] = False
+            mask[:, :g] = False
+            if causal:
+                mask[:g, :g] = torch.ones(g, g, dtype=torch.bool, device=device).triu_(1)[:n, :n]
+                mask[:g, g:] = True
+        return mask
+
+    def blocks(self, n: int, causal: bool, device: torch.device) -> list[Block]:
+        """Rows after the global ones in blocks; a block sees its neighbours and the globals."""
+        window, g = self.spec.window, min(self.spec.global_tokens, n)
+        after, rows = (0 if causal else window), block_rows(window)
+        found = [self._global_rows(n, g, causal, device)] if g else []
+        band = band_mask(min(rows, n - g), window, after, device) if n > g else None
+        first = (slice(0, g),) if g else ()
+        for start in range(g, n, rows):
+            end = min(start + rows, n)
+            low, high = max(g, start - window), min(n, end + after)
+            left = low - (start - window)
+            assert band is not None
+            mask = band[: end - start, left : left + high - low]
+            found.append(Block(slice(start, end), (*first, slice(low, high)), mask, g))
+        return found
+
+    @staticmethod
+    def _global_rows(n: int, g: int, causal: bool, device: torch.device) -> Block:
+        if not causal:
+            return Block(slice(0, g), (slice(0, n),))
+        mask = torch.ones(g, g, dtype=torch.bool, device=device).triu_(1)
+        return Block(slice(0, g), (slice(0, g),), mask)
+
+    def init_state(self, batch_size: int, like: Tensor) -> WindowState:
+        """Room for the global tokens and one window."""
+        batch, d = batch_size * self.sizes.num_heads, self.sizes.head_dim
+        room = max(1, self.spec.global_tokens)
+        ring = like.new_empty(batch, self.spec.window + 1, 2 * d)
+        return WindowState(TokenCache(batch, 2 * d, like, room), ring)
+
+    def step(
+        self, q: Tensor, k: Tensor, v: Tensor, state: WindowState
+    ) -> tuple[Tensor, WindowState]:
+        """The new token over what is still in sight; the order of keys does not matter."""
+        pair = torch.cat([flat(k), flat(v)], -1)
+        if state.seen < self.spec.global_tokens:
+            state.first.append(pair)
+        else:
+            place = (state.seen - self.spec.global_tokens) % state.ring.shape[1]
+            state.ring[:, place : place + 1] = pair
+        state.seen += 1
+        inside = min(max(state.seen - self.spec.global_tokens, 0), state.ring.shape[1])
+        sight = state.ring[:, :inside]
+        if state.first.length:
+            sight = torch.cat([state.first.seen, sight], 1)
+        d = q.shape[-1]
+        scores = torch.bmm(flat(q), sight[..., :d].transpose(1, 2)).div_(math.sqrt(d))
+        weights = torch.softmax(scores, -1)
+        return torch.bmm(weights, sight[..., d:]).view(q.shape), state
+
+
+CORES = {"longformer": LongformerCore}

@@ -1,0 +1,185 @@
+"""Longformer (003, sparse family): a window around each token, and global tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from attnprof.costs import Cost, Number, ceil_div, is_plain, maximum, minimum
+from attnprof.counting.definition import Definition
+from attnprof.counting.engine import Tensor
+from attnprof.counting.gathered import Blocks, write_gathered
+from attnprof.counting.tape import Tape
+from attnprof.errors import RequestError
+from attnprof.mechanism import Abilities, Mechanism
+from attnprof.mechanisms.standard.spec import causal_mask
+from attnprof.workload import Workload
+
+#: Rows of a block: small windows still make products worth their start-up.
+SMALLEST_BLOCK = 64
+
+
+def block_rows(window: int) -> int:
+    """Rows of a block: the window, so that a block touches its two neighbours at most."""
+    return max(window, SMALLEST_BLOCK)
+
+
+def reached(condition: Number) -> Number:
+    """1 where a count is one or more, else 0."""
+    return minimum(1, maximum(0, condition))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Longformer(Mechanism):
+    """Row i sees the tokens at most ``window`` away, and the first ``global_tokens`` tokens.
+
+    Global tokens see everything. Blocks of rows meet a slice of the keys, so memory is linear in
+    the length. ``impl=dense-mask`` is the document's own listing: the whole N×N product, then a
+    mask (window only in the listing; here with the same global tokens).
+    """
+
+    window: int = 256
+    global_tokens: int = 0
+    impl: str = "blocks"
+
+    name: ClassVar[str] = "longformer"
+    title: ClassVar[str] = "Longformer"
+    document: ClassVar[str] = "003"
+    family: ClassVar[str] = "sparse"
+    time_order: ClassVar[str] = "N"
+    memory_order: ClassVar[str] = "N"
+    abilities: ClassVar[Abilities] = Abilities()
+
+    def __post_init__(self) -> None:
+        if self.window < 1 or self.global_tokens < 0:
+            raise RequestError(
+                f"window={self.window} global_tokens={self.global_tokens}: a window is at least 1 "
+                "token a side, global tokens at least 0"
+            )
+        if self.impl not in ("blocks", "dense-mask"):
+            raise RequestError(f"impl={self.impl}: possible: blocks, dense-mask")
+
+    # -- what runs -----------------------------------------------------------------------
+    def core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Rows of global tokens over everything, the others block by block."""
+        if self.impl == "dense-mask":
+            return self._dense(tape, workload, q, k, v)
+        self._write_masks(tape, workload)
+        return write_gathered(tape, q, k, v, self.groups(workload))
+
+    def _write_masks(self, tape: Tape, w: Workload) -> None:
+        """The band's mask, shared by all blocks, and that of the global rows if causal."""
+        if w.causal and self.global_tokens:
+            g = minimum(self.global_tokens, w.seq_len)
+            tape.emit("mask of the global rows", (g, g), Cost(), item_size=1)
+        rows = self._rows(w.seq_len)
+        width = rows + self.window * (1 if w.causal else 2)
+        mask = tape.emit("band mask", (rows, width), Cost(), item_size=1)
+        upper = tape.emit("band mask, above", (rows, width), Cost(), item_size=1)
+        tape.emit("band mask, both", (rows, width), Cost(), [mask, upper], item_size=1, into=mask)
+        tape.free(upper)
+
+    def _rows(self, n: Number) -> Number:
+        """Rows of the largest block."""
+        return minimum(block_rows(self.window), self._others(n))
+
+    def _others(self, n: Number) -> Number:
+        """Tokens that are not global."""
+        return maximum(0, n - self.global_tokens)
+
+    def groups(self, w: Workload) -> list[Blocks]:
+        """Blocks of equal sizes: global rows, first, middle, last but one, last."""
+        g, window = minimum(self.global_tokens, w.seq_len), self.window
+        n, c = self._others(w.seq_len), block_rows(window)
+        after = 0 if w.causal else window
+        count = ceil_div(n, c)
+        last = n - (count - 1) * c
+        pieces = 2 if self.global_tokens else 1
+        first = minimum(n, c + after)
+        before = c + window + minimum(after, last)
+        sizes = [
+            ("only block", self._is(count, 1), minimum(n, c), minimum(n, c)),
+            ("first block", reached(count - 1), c, first),
+            ("middle blocks", maximum(0, count - 3), c, c + window + after),
+            ("last block but one", reached(count - 2), c, before),
+            ("last block", reached(count - 1), last, last + window),
+        ]
+        groups = [
+            Blocks(name, times, rows, keys + g, pieces, open_keys=g)
+            for name, times, rows, keys in sizes
+        ]
+        if self.global_tokens:
+            keys = g if w.causal else w.seq_len
+            groups.insert(0, Blocks("global rows", reached(g), g, keys, masked=w.causal))
+        return [group for group in groups if not (is_plain(group.times) and group.times == 0)]
+
+    @staticmethod
+    def _is(count: Number, value: int) -> Number:
+        return reached(count - value + 1) - reached(count - value)
+
+    def _dense(self, tape: Tape, w: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The document's listing: full scores, then everything outside the window masked."""
+        n = w.seq_len
+        mask = causal_mask(tape, n)
+        lower = tape.emit("window mask, below", (n, n), Cost(), item_size=1)
+        mask = tape.emit("window mask", (n, n), Cost(), [mask, lower], item_size=1, into=mask)
+        tape.free(lower)
+        scores = tape.bmm("scores", q, k, tb=True)
+        scores = tape.scale("scaling", scores, divide=True, inplace=True)
+        scores = tape.masked_fill("masking", scores, mask)
+        weights = tape.softmax("softmax", scores)
+        tape.free(scores)
+        out = tape.bmm("weighted values", weights, v)
+        tape.free(weights, mask)
+        return out
+
+    # -- decoding ------------------------------------------------------------------------
+    def seen(self, t: Number) -> Number:
+        """Tokens the new token number t sees: globals, and the window before it."""
+        g = self.global_tokens
+        return minimum(t, g) + minimum(maximum(t - g, 0), self.window + 1)
+
+    def decode_core(
+        self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor
+    ) -> Tensor:
+        """One row over the window and the globals; older tokens are forgotten."""
+        w = workload
+        batch, seen = w.batch_size * w.num_heads, self.seen(w.seq_len)
+        keys, values = (tape.constant(batch, seen, w.head_dim) for _ in range(2))
+        tape.record("append to cache", (batch, 1), Cost(bytes_moved=2 * (k.size + v.size)))
+        scores = tape.bmm("scores", q, keys, tb=True)
+        scores = tape.scale("scaling", scores, divide=True, inplace=True)
+        weights = tape.softmax("softmax", scores)
+        tape.free(scores)
+        out = tape.bmm("weighted values", weights, values)
+        tape.free(weights)
+        return out
+
+    def state_entries(self, workload: Workload) -> Number:
+        """Keys and values of the tokens that can still be seen."""
+        w = workload
+        return 2 * w.batch_size * w.num_heads * self.seen(w.seq_len) * w.head_dim
+
+    # -- the definition ------------------------------------------------------------------
+    def pairs(self, w: Workload) -> Number:
+        """Query-key pairs of the definition: band, global columns, global rows."""
+        if w.phase == "decode":
+            return self.seen(w.seq_len)
+        g = minimum(self.global_tokens, w.seq_len)
+        n, reach = w.seq_len - g, minimum(self.window, maximum(0, w.seq_len - g - 1))
+        side = n * reach - _half(reach * (reach + 1))
+        if w.causal:
+            return n + side + n * g + _half(g * (g + 1))
+        return n + 2 * side + n * g + g * w.seq_len
+
+    def define_core(self, writer: Definition, workload: Workload) -> None:
+        """Softmax attention over the pairs a row sees."""
+        rows = 1 if workload.phase == "decode" else workload.seq_len
+        writer.softmax_attention(workload, self.pairs(workload), rows)
+
+
+def _half(even: Number) -> Number:
+    return even // 2 if is_plain(even) or not hasattr(even, "free_symbols") else even / 2
+
+
+MECHANISMS = (Longformer,)
