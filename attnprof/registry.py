@@ -6,15 +6,17 @@ import pkgutil
 import sys
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attnprof.mechanisms as shipped
 from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Mechanism
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINTS = "attnprof.mechanisms"
 #: What users ask for, and what it is called here.
@@ -74,11 +76,17 @@ def _class_of(name: str) -> tuple[type[Mechanism], str | ModuleType]:
         return _shipped()[name]
     if ".py:" in name:
         return _from_file(name)
-    plugins = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
-    if name in plugins:
-        return _from_entry_point(plugins[name])
-    hint = HINTS.get(name.lower()) or closest(name, [*names(), *plugins])
+    points = {point.name: point for point in _entry_points()}
+    if name in points:
+        return _from_entry_point(points[name])
+    hint = HINTS.get(name.lower()) or closest(name, [*names(), *points])
     raise RequestError(f"unknown mechanism '{name}': {hint} (see: attnprof list)")
+
+
+def _entry_points() -> list[EntryPoint]:
+    from importlib.metadata import entry_points
+
+    return list(entry_points(group=ENTRY_POINTS))
 
 
 def _from_entry_point(point: EntryPoint) -> tuple[type[Mechanism], str | ModuleType]:
@@ -139,7 +147,7 @@ def origin(point: EntryPoint) -> str:
 
 def plugins() -> list[tuple[EntryPoint, str | None]]:
     """Entry points from metadata, none imported, each with why it cannot work (or None)."""
-    return [(point, _broken(point)) for point in entry_points(group=ENTRY_POINTS)]
+    return [(point, _broken(point)) for point in _entry_points()]
 
 
 def _broken(point: EntryPoint) -> str | None:
