@@ -1,0 +1,1 @@
+"""TaylorShift (004): direct, efficient, and the one that switches."""
