@@ -1,0 +1,43 @@
+"""Run the command line in this process and keep what it wrote."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import dataclass
+
+import pytest
+
+from attnprof.cli.app import main
+
+
+@dataclass
+class Ended:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+    @property
+    def csv(self):
+        return list(csv.DictReader(io.StringIO(self.out)))
+
+
+@pytest.fixture
+def attnprof(capsys, monkeypatch):
+    """A function that runs ``attnprof ARGUMENTS`` and returns code, stdout, stderr."""
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def run(*arguments: str) -> Ended:
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        captured = capsys.readouterr()
+        code = ended.value.code
+        return Ended(0 if code is None else code, captured.out, captured.err)
+
+    return run
