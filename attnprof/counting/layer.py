@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from attnprof.costs import Number, exact_div, is_plain, more_than_one
+from attnprof.costs import Number, exact_div, more_than_one
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
 from attnprof.workload import Workload
@@ -24,7 +24,7 @@ def projected(mechanism: Mechanism, tape: Tape, letter: str, x: Tensor, width: N
 
 
 def split(
-    mechanism: Mechanism, tape: Tape, name: str, x: Tensor, heads: Number, **how: bool
+    mechanism: Mechanism, tape: Tape, name: str, x: Tensor, heads: Number, **how: Any
 ) -> Tensor:
     """(b, n, h·d) → (b·h, n, d), copied where the core wants its heads one after the other."""
     if not mechanism.strided_heads:
@@ -64,7 +64,7 @@ def write_layer(mechanism: Mechanism, tape: Tape, workload: Workload, scope: str
         return mechanism.core(tape, w, q, k, v)
     x = tape.input(b, n, w.d_model)
     context = x if w.kv_seq_len is None else tape.input(b, m, w.d_model)
-    grouped = w.num_kv_heads is not None and not (is_plain(h, g) and h == g)
+    grouped = 0 if w.num_kv_heads is None else more_than_one(exact_div(h, g))
     q = projected(mechanism, tape, "q", x, h * d)
     q = split(mechanism, tape, "split queries", q, h, grouped=grouped)
     if mechanism.shares_rows:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attnprof.costs import Cost, Number, exact_div, more_than_one
+from attnprof.costs import Cost, Number, exact_div, maximum, more_than_one
 from attnprof.counting.engine import Storage, Tensor, product
 from attnprof.counting.pointwise import PointwiseOps
 
@@ -153,16 +153,18 @@ class Tape(PointwiseOps):
         return Tensor(shape, a.storage, a.item_size)
 
     def split_heads(
-        self, name: str, x: Tensor, heads: Number, *, grouped: bool = False, flipped: bool = False
+        self, name: str, x: Tensor, heads: Number, *, grouped: Number = 0, flipped: bool = False
     ) -> Tensor:
         """(b, n, h·d) → (b·h, n, d).
 
-        A copy where heads and tokens exceed one and so does the batch (or where ``grouped``
-        queries share key heads). ``flipped``: the gradient arrives transposed, as that of keys.
+        A copy where heads and tokens exceed one and so does the batch, or ``grouped`` is 1:
+        queries that share key heads. ``flipped``: the gradient arrives transposed, as that of
+        keys.
         """
         b, n, width = x.shape
         many = more_than_one(heads) * more_than_one(n)
-        copies = many if grouped else many * more_than_one(b)
+        alone = isinstance(grouped, int) and grouped == 0
+        copies = many * (more_than_one(b) if alone else maximum(more_than_one(b), grouped))
         back = more_than_one(b) * more_than_one(n) if flipped else many
         return self.rearrange(name, x, (b * heads, n, exact_div(width, heads)), copies, back)
 

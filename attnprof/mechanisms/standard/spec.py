@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from attnprof.costs import Cost, CostTable, Number, exact_div, is_plain
+from attnprof.costs import Cost, CostTable, Number, exact_div, is_plain, more_than_one
 from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
@@ -31,9 +31,11 @@ def causal_mask(tape: Tape, n: Number, group: Number = 1) -> Tensor:
     mask = tape.emit("causal mask", (n, n), Cost(bytes_moved=2 * n * n), item_size=1)
     if is_plain(group) and group == 1:
         return mask
-    repeated = tape.emit("mask a group", (group * n, n), Cost(), [mask], item_size=1)
-    tape.free(mask)
-    return repeated
+    many, size = more_than_one(group), group * n * n
+    moved, shape = Cost(bytes_moved=many * (n * n + size)), (group * n, n)
+    tape.record("mask a group", shape, moved, many * size, frees=many * n * n)
+    mask.shape, mask.storage.size = shape, size
+    return mask
 
 
 def weighted_values(
@@ -70,7 +72,8 @@ class SoftmaxAttention(Mechanism):
 
     def core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Scores, scaling, softmax, values; grouped heads share their keys."""
-        w, group = workload, exact_div(workload.num_heads, workload.kv_heads)
+        w = workload
+        group = 1 if w.num_kv_heads is None else exact_div(w.num_heads, w.kv_heads)
         mask = causal_mask(tape, w.seq_len, group) if w.causal else None
         q = tape.view(q, w.batch_size * w.kv_heads, group * w.seq_len, w.head_dim)
         out = weighted_values(tape, q, k, v, mask)
