@@ -261,20 +261,22 @@ def count(run: Callable[[], Any]) -> Counts:
 
 def count_layer(layer: torch.nn.Module, x: torch.Tensor, phase: str, **options: Any) -> Counts:
     """Counts of a layer on x: ``forward``, ``backward`` or ``train``, gradients not yet filled."""
-    layer.zero_grad(set_to_none=True)
+    return count_core(layer, (x,), phase, **options)
+
+
+def count_core(
+    module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], phase: str, **options: Any
+) -> Counts:
+    """The same for a module of several inputs, which all need a gradient."""
+    module.zero_grad(set_to_none=True)
     if phase == "forward":
         with torch.no_grad():
-            return count(lambda: layer(x, **options))
-    x = x.detach().requires_grad_()
-    whole, parts = OperationCounter(), OperationCounter()
-    with whole if phase == "train" else parts:
-        y = layer(x, **options)
+            return count(lambda: module(*inputs, **options))
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    forward, backward = OperationCounter(), OperationCounter()
+    with forward:
+        y = module(*leaves, **options)
     ones = torch.ones_like(y)
-    if phase == "train":
-        with whole:
-            y.backward(ones)
-        return whole.result
-    backward = OperationCounter()
-    with backward:
+    with forward if phase == "train" else backward:
         y.backward(ones)
-    return backward.result
+    return (forward if phase == "train" else backward).result

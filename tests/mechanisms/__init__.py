@@ -1,0 +1,1 @@
+"""Every mechanism against definitions, counters and the allocator."""

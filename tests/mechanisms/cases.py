@@ -1,0 +1,65 @@
+"""Small sizes every mechanism must handle, and how to build each mechanism for them.
+
+New mechanisms are covered by being in the registry. One whose default parameters do not fit a
+handful of tokens is listed in ``PARAMS``; one that cannot meet a rule is listed with the reason.
+"""
+
+import torch
+
+import attnprof
+from attnprof import Workload, registry
+
+#: batch, tokens, heads, head width: batches of three, odd lengths, one head, one token
+SHAPES = ((1, 6, 1, 4), (3, 5, 4, 4), (2, 7, 1, 3), (1, 5, 3, 2), (2, 1, 2, 2))
+
+#: parameters that fit the sizes above
+PARAMS = {
+    "linformer": {"proj_len": 3},
+    "low-rank": {"rank": 3},
+    "nystromformer": {"num_landmarks": 3},
+    "performer": {"num_features": 5},
+    "longformer": {"window": 2},
+}
+#: the peak on the CPU leaves something out, and says so in the cost table's notes
+WORKSPACE = ("sdpa",)
+
+
+def names(**abilities):
+    """Mechanisms that have these abilities."""
+    return [
+        name
+        for name in registry.names()
+        if all(getattr(registry.get(name).abilities, a) == v for a, v in abilities.items())
+    ]
+
+
+def phases(name):
+    """(causal, phase) pairs the mechanism answers."""
+    causal = (False, True) if registry.get(name).abilities.causal else (False,)
+    return [(c, phase) for c in causal for phase in ("forward", "backward", "train")]
+
+
+def params(name):
+    return PARAMS.get(name, {})
+
+
+def built(name, shape, dtype=torch.float32, **more):
+    """The layer for a shape; with weights that are not special."""
+    _, n, h, d = shape
+    layer = attnprof.build(name, h * d, h, n, **{**params(name), **more})
+    if dtype != torch.float32:
+        layer = layer.to(dtype)
+    with torch.no_grad():
+        for weight in layer.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+    return layer
+
+
+def inputs(shape, dtype=torch.float32):
+    b, n, h, d = shape
+    return torch.randn(b, n, h * d, dtype=dtype)
+
+
+def workload(shape, **more):
+    b, n, h, d = shape
+    return Workload(n, h, d, b, **more)

@@ -1,0 +1,214 @@
+"""What every mechanism promises, whatever it computes."""
+
+import numpy as np
+import pytest
+import sympy
+import torch
+
+import attnprof
+from attnprof import Workload, registry
+from attnprof.costs import COST_FIELDS
+from attnprof.errors import RequestError
+from tests.mechanisms.cases import (
+    SHAPES,
+    WORKSPACE,
+    built,
+    inputs,
+    names,
+    params,
+    phases,
+    workload,
+)
+from tests.oracles.memory import allocator_peak
+
+SYMBOLS = dict(
+    zip(
+        ("seq_len", "num_heads", "head_dim", "batch_size"),
+        sympy.symbols("n h d b", positive=True),
+        strict=True,
+    )
+)
+#: of the profiler's own events: wrapped Python numbers, 8 bytes each
+SCALARS = 64
+
+
+def scopes(name):
+    return ("core", "layer") if registry.get(name).abilities.attend else ("layer",)
+
+
+def requests(name):
+    """(causal, phase, scope) triples, decoding included."""
+    asked = [(c, p, scope) for c, p in phases(name) for scope in scopes(name)]
+    if registry.get(name).abilities.decode:
+        asked += [(False, "decode", scope) for scope in scopes(name)]
+    return asked
+
+
+def numbers(table):
+    """Everything a table says: all counts, the peak, parameters and state."""
+    cost = table.total
+    return [
+        *(getattr(cost, field) for field in COST_FIELDS),
+        table.peak(),
+        table.parameters,
+        table.state_entries,
+    ]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", registry.names())
+def test_parameters_are_those_of_the_built_module(name, shape, bias):
+    layer = built(name, shape, bias=bias)
+    spec = registry.get(name, **params(name), bias=bias)
+    assert spec.parameters(workload(shape)) == sum(p.numel() for p in layer.parameters())
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_symbols_with_numbers_put_in_are_the_numbers(name):
+    for causal, phase, scope in requests(name):
+        symbolic = Workload(**SYMBOLS, causal=causal, phase=phase)
+        table = numbers(attnprof.cost(name, symbolic, scope, **params(name)))
+        for shape in (*SHAPES, (2, 64, 4, 8)):
+            b, n, h, d = shape
+            values = dict(zip(SYMBOLS.values(), (n, h, d, b), strict=True))
+            asked = workload(shape, causal=causal, phase=phase)
+            expected = numbers(attnprof.cost(name, asked, scope, **params(name)))
+            got = [sympy.sympify(x).xreplace(values) for x in table]
+            assert (causal, phase, scope, shape, got) == (causal, phase, scope, shape, expected)
+
+
+@pytest.mark.parametrize("name", names(grouped_kv=True))
+def test_symbols_of_grouped_key_heads_are_the_numbers_too(name):
+    kv_heads = sympy.Symbol("g", positive=True)
+    for causal, phase, scope in requests(name):
+        symbolic = Workload(**SYMBOLS, num_kv_heads=kv_heads, causal=causal, phase=phase)
+        table = numbers(attnprof.cost(name, symbolic, scope, **params(name)))
+        for (b, n, h, d), g in (((1, 5, 4, 2), 2), ((3, 6, 4, 4), 1), ((1, 5, 3, 2), 3)):
+            values = dict(zip((*SYMBOLS.values(), kv_heads), (n, h, d, b, g), strict=True))
+            asked = workload((b, n, h, d), num_kv_heads=g, causal=causal, phase=phase)
+            expected = numbers(attnprof.cost(name, asked, scope, **params(name)))
+            got = [sympy.sympify(x).xreplace(values) for x in table]
+            assert (causal, phase, scope, b, g, got) == (causal, phase, scope, b, g, expected)
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_a_grid_of_sizes_is_the_sizes_one_by_one(name):
+    lengths, heads = np.array([1, 5, 16, 33]), np.array([1, 2, 4, 3])
+    for causal, phase, scope in requests(name):
+        grid = Workload(lengths, heads, 4, 3, causal=causal, phase=phase)
+        table = numbers(attnprof.cost(name, grid, scope, **params(name)))
+        for i, (n, h) in enumerate(zip(lengths.tolist(), heads.tolist(), strict=True)):
+            asked = workload((3, n, h, 4), causal=causal, phase=phase)
+            expected = numbers(attnprof.cost(name, asked, scope, **params(name)))
+            got = [np.broadcast_to(column, lengths.shape)[i].item() for column in table]
+            assert (causal, phase, scope, n, got) == (causal, phase, scope, n, expected)
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_training_is_forward_and_backward_together(name):
+    for causal in {causal for causal, _ in phases(name)}:
+        forward, backward, train = (
+            attnprof.cost(name, workload(SHAPES[1], causal=causal, phase=phase), **params(name))
+            for phase in ("forward", "backward", "train")
+        )
+        assert forward.flops + backward.flops == train.flops
+        assert train.peak() >= max(forward.peak(), backward.live_before)
+
+
+def held(run):
+    run()
+    return allocator_peak(run)
+
+
+@pytest.mark.parametrize("shape", [(3, 65, 4, 8), (1, 129, 2, 16), (2, 64, 1, 32)], ids=str)
+@pytest.mark.parametrize("name", [n for n in registry.names() if n not in WORKSPACE])
+def test_the_forward_peak_is_the_allocators(name, shape):
+    layer, x = built(name, shape), inputs(shape)
+    for causal in {causal for causal, _ in phases(name)}:
+        with torch.no_grad():
+            seen = held(lambda causal=causal: layer(x, causal=causal))
+        cost = attnprof.cost(name, workload(shape, causal=causal), **params(name))
+        assert cost.peak() == pytest.approx(seen, abs=SCALARS, rel=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(3, 65, 4, 8), (2, 64, 1, 32)], ids=str)
+@pytest.mark.parametrize("name", [n for n in registry.names() if n not in WORKSPACE])
+def test_the_training_peak_is_the_allocators(name, shape):
+    layer, x = built(name, shape), inputs(shape).requires_grad_()
+    ones = torch.ones_like(x)
+
+    def step(causal):
+        x.grad = None
+        layer.zero_grad(set_to_none=True)
+        y = layer(x, causal=causal)
+        y.backward(ones)
+        return y
+
+    for causal in {causal for causal, _ in phases(name)}:
+        step(causal)
+        x.grad = None
+        layer.zero_grad(set_to_none=True)
+        seen = allocator_peak(lambda causal=causal: step(causal))
+        cost = attnprof.cost(name, workload(shape, causal=causal, phase="train"), **params(name))
+        assert cost.peak() == pytest.approx(seen, abs=SCALARS, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", WORKSPACE)
+def test_a_peak_that_leaves_out_a_workspace_says_so_and_is_below(name):
+    shape = (2, 65, 4, 8)
+    layer, x = built(name, shape), inputs(shape)
+    with torch.no_grad():
+        seen = held(lambda: layer(x))
+    table = attnprof.cost(name, workload(shape))
+    assert table.peak() <= seen
+    assert any("workspace" in note for note in table.notes)
+
+
+@pytest.mark.parametrize("name", names(causal=True))
+def test_no_row_moves_when_a_later_token_changes(name):
+    shape = (2, 9, 2, 4)
+    layer, x = built(name, shape, torch.float64), inputs(shape, torch.float64)
+    for t in (1, 4, 8):
+        changed = x.clone()
+        changed[:, t:] = torch.randn_like(changed[:, t:])
+        with torch.no_grad():
+            before, after = layer(x, causal=True), layer(changed, causal=True)
+        torch.testing.assert_close(after[:, :t], before[:, :t], rtol=0, atol=1e-12)
+        assert not torch.allclose(after[:, t], before[:, t])
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_no_sample_moves_when_another_sample_changes(name):
+    shape = (3, 9, 2, 4)
+    layer, x = built(name, shape, torch.float64), inputs(shape, torch.float64)
+    changed = x.clone()
+    changed[1] = torch.randn_like(changed[1])
+    with torch.no_grad():
+        before, after = layer(x), layer(changed)
+    torch.testing.assert_close(after[::2], before[::2], rtol=0, atol=1e-12)
+    assert not torch.allclose(after[1], before[1])
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_the_same_seed_builds_the_same_layer(name):
+    x = inputs(SHAPES[1])
+    outputs = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        outputs.append(built(name, SHAPES[1])(x))
+    assert torch.equal(*outputs)
+
+
+@pytest.mark.parametrize("ability", ["causal", "decode", "grouped_kv", "value_width", "cross"])
+def test_what_a_mechanism_cannot_do_it_refuses_by_name(ability):
+    ask = {
+        "causal": {"causal": True},
+        "decode": {"phase": "decode"},
+        "grouped_kv": {"num_kv_heads": 2},
+        "value_width": {"value_head_dim": 7},
+        "cross": {"kv_seq_len": 11},
+    }[ability]
+    for name in names(**{ability: False}):
+        with pytest.raises(RequestError, match=name):
+            attnprof.cost(name, workload((1, 5, 4, 4), **ask), **params(name))

@@ -1,0 +1,123 @@
+"""Closed forms against what torch dispatches, operation by operation."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+
+import attnprof
+from attnprof import registry
+from tests.mechanisms.cases import SHAPES, built, inputs, names, params, phases, workload
+from tests.oracles.aten import KINDS, count, count_core, count_layer
+
+#: torch's counter gives the fused kernel 0 on a CPU
+BLIND_TO = ("sdpa",)
+
+
+def kinds(cost):
+    return {kind: int(getattr(cost, kind)) for kind in KINDS}
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", registry.names())
+def test_flops_of_a_layer_are_those_dispatched(name, shape):
+    layer, x = built(name, shape), inputs(shape)
+    for causal, phase in phases(name):
+        seen = count_layer(layer, x, phase, causal=causal)
+        asked = workload(shape, causal=causal, phase=phase)
+        cost = attnprof.cost(name, asked, **params(name)).total
+        assert not seen.unknown
+        assert (phase, causal, kinds(cost)) == (phase, causal, seen.by_kind())
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", registry.names())
+def test_bytes_of_a_layer_are_those_of_the_operands_dispatched(name, shape):
+    layer, x = built(name, shape), inputs(shape)
+    for causal, phase in phases(name):
+        seen = count_layer(layer, x, phase, causal=causal)
+        asked = workload(shape, causal=causal, phase=phase)
+        cost = attnprof.cost(name, asked, **params(name)).total
+        assert (phase, causal, cost.bytes_moved) == (phase, causal, seen.bytes_moved)
+
+
+@pytest.mark.parametrize("shape", SHAPES[1:4], ids=str)
+@pytest.mark.parametrize("name", names(attend=True))
+def test_flops_of_a_core_are_those_dispatched(name, shape):
+    layer = built(name, shape)
+    b, n, h, d = shape
+    q, k, v = (torch.randn(b, h, n, d) for _ in range(3))
+    for causal, phase in phases(name):
+        seen = count_core(layer.core, (q, k, v), phase, causal=causal)
+        asked = workload(shape, causal=causal, phase=phase)
+        cost = attnprof.cost(name, asked, "core", **params(name)).total
+        assert not seen.unknown
+        assert (phase, causal, kinds(cost)) == (phase, causal, seen.by_kind())
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("name", registry.names())
+def test_bias_counts_as_executed(name, bias):
+    shape = SHAPES[1]
+    layer, x = built(name, shape, bias=bias), inputs(shape)
+    seen = count_layer(layer, x, "train")
+    cost = attnprof.cost(name, workload(shape, phase="train"), **params(name), bias=bias).total
+    assert kinds(cost) == seen.by_kind()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 2), (4, 1), (3, 3)])
+@pytest.mark.parametrize("name", names(grouped_kv=True))
+def test_grouped_key_heads_count_as_executed(name, heads, kv_heads, causal):
+    shape = (3, 5, heads, 4)
+    layer = built(name, shape, num_kv_heads=kv_heads)
+    for phase in ("forward", "train"):
+        seen = count_layer(layer, inputs(shape), phase, causal=causal)
+        asked = workload(shape, num_kv_heads=kv_heads, causal=causal, phase=phase)
+        cost = attnprof.cost(name, asked, **params(name)).total
+        assert not seen.unknown
+        assert kinds(cost) == seen.by_kind()
+        assert cost.bytes_moved == seen.bytes_moved
+
+
+@pytest.mark.parametrize("shape", SHAPES[:4], ids=str)
+@pytest.mark.parametrize("name", names(cross=True))
+def test_cross_attention_counts_as_executed(name, shape):
+    layer = built(name, shape)
+    context = torch.randn(shape[0], 9, shape[2] * shape[3], requires_grad=True)
+    for phase in ("forward", "train"):
+        seen = count_layer(layer, inputs(shape), phase, context=context)
+        context.grad = None
+        asked = workload(shape, kv_seq_len=9, phase=phase)
+        cost = attnprof.cost(name, asked, **params(name)).total
+        assert kinds(cost) == seen.by_kind()
+        assert cost.bytes_moved == seen.bytes_moved
+
+
+@pytest.mark.parametrize("shape", SHAPES[:4], ids=str)
+@pytest.mark.parametrize("name", names(decode=True))
+def test_a_decoding_step_counts_as_executed(name, shape):
+    layer, x = built(name, shape), inputs(shape)
+    state = layer.init_state(shape[0])
+    for t, token in enumerate(x.transpose(0, 1).contiguous()):
+        with torch.no_grad():
+            seen = count(lambda token=token: layer.step(token, state))
+        asked = workload(shape, phase="decode").with_(seq_len=t + 1)
+        cost = attnprof.cost(name, asked, **params(name)).total
+        assert not seen.unknown
+        assert (t, kinds(cost)) == (t, seen.by_kind())
+        assert (t, cost.bytes_moved) == (t, seen.bytes_moved)
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+@pytest.mark.parametrize("name", [n for n in registry.names() if n not in BLIND_TO])
+def test_torchs_own_counter_agrees_on_the_products(name, phase):
+    shape = (2, 37, 4, 8)
+    with FakeTensorMode():
+        layer, x = built(name, shape), inputs(shape).requires_grad_()
+        with FlopCounterMode(display=False) as counter:
+            y = layer(x)
+            if phase == "train":
+                y.backward(torch.ones_like(y))
+    asked = workload(shape, phase=phase)
+    assert attnprof.cost(name, asked, **params(name)).matmul_flops == counter.get_total_flops()

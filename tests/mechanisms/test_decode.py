@@ -1,0 +1,74 @@
+"""Decoding token by token against the causal forward pass."""
+
+import pytest
+import torch
+
+import attnprof
+from attnprof import registry
+from tests.mechanisms.cases import SHAPES, built, inputs, names, params, workload
+
+
+def decoded(layer, x):
+    """Outputs of ``step`` for every token, and the last state."""
+    state, outputs = layer.init_state(x.shape[0]), []
+    for token in x.unbind(1):
+        y, state = layer.step(token, state)
+        outputs.append(y)
+    return torch.stack(outputs, 1), state
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (2, 70, 2, 4)], ids=str)
+@pytest.mark.parametrize("name", names(decode=True))
+def test_steps_are_the_rows_of_the_causal_forward_pass(name, shape):
+    layer, x = built(name, shape, torch.float64), inputs(shape, torch.float64)
+    with torch.no_grad():
+        rows, _ = decoded(layer, x)
+        torch.testing.assert_close(rows, layer(x, causal=True), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", names(decode=True))
+def test_a_token_keeps_its_shape(name):
+    layer, x = built(name, SHAPES[1]), inputs(SHAPES[1])
+    with torch.no_grad():
+        flat, _ = layer.step(x[:, 0], layer.init_state(3))
+        kept, _ = layer.step(x[:, :1], layer.init_state(3))
+    assert flat.shape == (3, 16)
+    assert kept.shape == (3, 1, 16)
+    assert torch.equal(flat, kept[:, 0])
+
+
+@pytest.mark.parametrize("name", names(decode=True, grouped_kv=True))
+def test_grouped_key_heads_decode_too(name):
+    shape = (3, 6, 4, 4)
+    layer, x = built(name, shape, torch.float64, num_kv_heads=2), inputs(shape, torch.float64)
+    with torch.no_grad():
+        rows, _ = decoded(layer, x)
+        torch.testing.assert_close(rows, layer(x, causal=True), rtol=0, atol=1e-10)
+
+
+def caches(state):
+    """Distinct caches of a softmax mechanism's state."""
+    return {id(cache): cache for cache in vars(state).values()}.values()
+
+
+@pytest.mark.parametrize("shape", SHAPES[:4], ids=str)
+@pytest.mark.parametrize("name", ["standard", "sdpa", "optimised", "efficient", "super"])
+def test_state_entries_are_what_the_caches_hold(name, shape):
+    layer, x = built(name, shape), inputs(shape)
+    with torch.no_grad():
+        _, state = decoded(layer, x)
+    expected = attnprof.cost(name, workload(shape, phase="decode")).state_entries
+    assert sum(cache.seen.numel() for cache in caches(state)) == expected
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+@pytest.mark.parametrize("name", names(decode=True))
+def test_operations_of_all_steps_are_those_of_the_causal_forward_pass(name, heads):
+    spec = registry.get(name, **params(name))
+    shape = (2, 12, heads, 4)
+    whole = spec.definition(workload(shape, causal=True)).operations
+    steps = [
+        spec.definition(workload((2, t, heads, 4), phase="decode")).operations
+        for t in range(1, shape[1] + 1)
+    ]
+    assert sum(steps) == whole
