@@ -32,6 +32,13 @@ LINES: dict[str, Any] = {
     "predicted": "-.",
     "measured": "-",
 }
+#: How a crossover or optimum of a kind is marked.
+MARKS: dict[str, dict[str, Any]] = {
+    "published": {"marker": "o", "markersize": 5.5, "markerfacecolor": "none"},
+    "formula": {"marker": "D", "markersize": 3.5, "markerfacecolor": "black"},
+    "derived": {"marker": "s", "markersize": 5.5, "markerfacecolor": "none"},
+    "measured": {"marker": "^", "markersize": 5.5, "markerfacecolor": "none"},
+}
 #: In points: a figure is printed at its own size, seven inches for a page's width.
 SMALL, NORMAL = 7, 8
 PAGE_WIDTH = 7.0
@@ -115,3 +122,29 @@ def short_count(value: float) -> str:
 def caption(figure: Figure, text: str) -> None:
     """What the figure shows and where its numbers come from, under it."""
     figure.supxlabel(text, fontsize=SMALL, color=GREY, x=0.01, ha="left")
+
+
+def draw_legend(
+    figure: Figure, colour: dict[str, str], kinds: Sequence[str], *, marked: bool = False
+) -> None:
+    """One legend above all panels: mechanisms by colour, kinds by line where they differ."""
+    from matplotlib.lines import Line2D
+
+    marks = [Line2D([], [], color=shade, label=name) for name, shade in colour.items()]
+    different = list(dict.fromkeys(kinds))
+    if len(different) > 1:
+        marks += [
+            Line2D(
+                [],
+                [],
+                color=GREY,
+                linestyle=LINES.get(kind, "-"),
+                label=kind,
+                markeredgecolor="black",
+                **(MARKS.get(kind, {}) if marked else {}),
+            )
+            for kind in different
+        ]
+    figure.legend(
+        handles=marks, loc="outside upper center", ncols=min(len(marks), 4), handlelength=3
+    )
