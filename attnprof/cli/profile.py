@@ -181,4 +181,4 @@ def _notes(records: list[Any]) -> Iterator[str]:
                 f"{name.removeprefix('aten::')} ×{times}"
                 for name, times in record.uncounted.items()
             )
-            yield f"fvcore has no rule {at}: {record.mechanism}: {names}"
+            yield f"fvcore has no rule for: {names} ({record.mechanism})"

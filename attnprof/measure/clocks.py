@@ -144,5 +144,6 @@ def _next_round(found: list[float], budget: Budget, most: int) -> int:
     """One call at first; then what a tenth of the time left may hold, at most a round."""
     if not found:
         return 1
-    share = budget.max_time_s / 10 / max(max(found), 1e-9)
-    return min(max(1, min(ROUND, int(share))), most - len(found))
+    share = budget.max_time_s / 10 / max(1e-9, *found)
+    missing = budget.samples - len(found)
+    return min(max(1, min(ROUND, int(share))), missing if missing > 0 else most - len(found))

@@ -11,8 +11,10 @@ from attnprof.measure.allocations import Peak
 from attnprof.measure.counters import FvcoreCount, TorchCount
 from attnprof.units import format_bytes
 
-#: Peaks nearer than this share of the measured one are the same.
+#: Peaks nearer than this share of the measured one are the same, or nearer than these bytes:
+#: autograd's engine holds a scalar or two of its own.
 SAME_PEAK = 1e-3
+SCALARS = 64
 #: Names that fvcore sees for what torch executes under another one.
 _SEEN_AS = {
     "aten.baddbmm": ("aten::baddbmm", "aten::baddbmm_"),
@@ -125,4 +127,4 @@ def peak_differences(mechanism: str, predicted: int, peak: Peak) -> list[str]:
 
 
 def _same(predicted: int, measured: int) -> bool:
-    return abs(measured - predicted) <= SAME_PEAK * measured
+    return abs(measured - predicted) <= max(SCALARS, SAME_PEAK * measured)

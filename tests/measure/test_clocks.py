@@ -1,0 +1,105 @@
+"""Clocks and the sampling plan, with clocks and events that a test moves by hand."""
+
+import gc
+
+import pytest
+
+from attnprof.errors import RequestError
+from attnprof.measure.clocks import CudaClock, MonotonicClock, sample, warm_up
+from attnprof.measure.request import Budget
+
+
+class FakeTime:
+    """Nanoseconds that only advance when a call says so."""
+
+    def __init__(self):
+        self.now = 0
+
+    def __call__(self):
+        return self.now
+
+    def spend(self, seconds):
+        self.now += round(seconds * 1e9)
+
+
+def nothing():
+    pass
+
+
+def test_preparation_is_outside_the_time():
+    time = FakeTime()
+    clock = MonotonicClock(time)
+    times = clock.times(lambda: time.spend(5), lambda: time.spend(0.25), 3)
+    assert times == [0.25, 0.25, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("call_s", "budget", "expected"),
+    [
+        (0.1, Budget(5, 0.0, 100, 0), 5),  # exactly what was asked for
+        (10.0, Budget(20, 0.5, 5, 0), 3),  # slow: never fewer than three
+        (1.0, Budget(20, 0.5, 5, 0), 5),  # the time runs out first
+        (1e-6, Budget(7, 100, 200, 0), 70),  # fast: ten times the number asked for is enough
+    ],
+)
+def test_samples_follow_the_budget(call_s, budget, expected):
+    time = FakeTime()
+    clock = MonotonicClock(time)
+    assert len(sample(clock, nothing, lambda: time.spend(call_s), budget)) == expected
+
+
+def test_warming_up_takes_its_time_and_at_least_one_call():
+    time = FakeTime()
+    assert warm_up(MonotonicClock(time), nothing, lambda: time.spend(0.05), 0.2) == 4
+    assert warm_up(MonotonicClock(time), nothing, lambda: time.spend(9.0), 0.2) == 1
+
+
+def test_garbage_collection_is_off_while_timing_and_back_on_after():
+    time, seen = FakeTime(), []
+
+    def call():
+        seen.append(gc.isenabled())
+        time.spend(1)
+
+    sample(MonotonicClock(time), nothing, call, Budget(3, 0, 5, 0))
+    assert not any(seen)
+    assert gc.isenabled()
+
+
+class FakeCuda:
+    """Events that note the time of a stream; synchronisations are counted."""
+
+    def __init__(self, time):
+        self.time, self.synchronised = time, 0
+
+    def synchronize(self):
+        self.synchronised += 1
+
+    def Event(self, enable_timing):  # noqa: N802 - torch's own name
+        assert enable_timing
+        return FakeEvent(self.time)
+
+
+class FakeEvent:
+    def __init__(self, time):
+        self.time, self.at = time, None
+
+    def record(self):
+        self.at = self.time()
+
+    def elapsed_time(self, other):
+        return (other.at - self.at) / 1e6
+
+
+def test_events_time_the_stream_with_one_synchronisation():
+    time = FakeTime()
+    cuda = FakeCuda(time)
+    times = CudaClock(cuda).times(lambda: time.spend(1), lambda: time.spend(0.002), 8)
+    assert times == pytest.approx([0.002] * 8)
+    assert cuda.synchronised == 1
+
+
+@pytest.mark.parametrize("wrong", [(0, 0.5, 5), (5, -1, 5), (5, 0, 0), (5, 6, 5)])
+def test_budgets_that_cannot_be_met_are_refused(wrong):
+    with pytest.raises(RequestError):
+        Budget(*wrong)

@@ -1,0 +1,213 @@
+"""Whole points: closed form, counters and allocator agree, or the difference has a name."""
+
+import json
+
+import pytest
+import torch
+
+import attnprof
+from attnprof import registry
+from attnprof.errors import CannotRunError, RequestError
+from attnprof.measure import batch, headroom, point
+from attnprof.measure.decoding import position, rewind_to
+from attnprof.measure.isolation import measure_apart
+from attnprof.measure.request import Budget, PointRequest
+from attnprof.measure.subject import build_subject, make_module
+
+QUICK = Budget(samples=3, min_time_s=0, max_time_s=0.2, warmup_s=0)
+
+
+def request(mechanism="standard", seq_len=96, **changes):
+    given = {"num_heads": 2, "head_dim": 16, "budget": QUICK, **changes}
+    return PointRequest(mechanism, seq_len, **given)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def can(mechanism, **changes):
+    """Whether a mechanism does not refuse this workload."""
+    asked = request(mechanism, **changes)
+    try:
+        asked.spec.check(asked.workload, "layer")
+    except RequestError:
+        return False
+    return True
+
+
+PHASES = [
+    (name, phase)
+    for name in registry.names()
+    for phase in ("forward", "train", "decode")
+    if can(name, phase=phase)
+]
+MASKS = [
+    (name, causal) for name in registry.names() for causal in (False, True)
+    if can(name, causal=causal)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("mechanism", "phase"), PHASES)
+def test_counters_agree_with_the_closed_form_or_the_difference_is_named(mechanism, phase):
+    found = point.count_point(request(mechanism, phase=phase, batch_size=2))
+    rows = " ".join(found.differences)
+    assert "unexplained" not in rows
+    if found.flops_torch != found.matmul_flops_formula:
+        assert "torch counts" in rows
+    if phase == "train":
+        assert found.macs_fvcore is None
+    elif found.flops_fvcore != found.matmul_flops_formula:
+        assert "fvcore" in rows
+
+
+@pytest.mark.parametrize(("mechanism", "causal"), MASKS)
+def test_the_forward_peak_is_within_a_thousandth_or_the_kernels_workspace_is_named(
+    mechanism, causal
+):
+    found = point.measure_point(request(mechanism, 300, causal=causal, batch_size=2))
+    near = abs(found.peak_bytes_measured / found.peak_bytes_predicted - 1) <= 1e-3
+    rows = " ".join(found.differences)
+    assert near or "kernel workspace" in rows
+    assert "unexplained" not in rows
+    assert found.ci_low_s <= found.median_s <= found.ci_high_s
+    assert found.flops_per_s == found.flops_formula / found.median_s
+
+
+def test_a_backward_pass_holds_what_its_forward_pass_saved():
+    found = point.measure_point(request(phase="backward", seq_len=128))
+    assert found.peak_bytes_measured == pytest.approx(found.peak_bytes_predicted, rel=1e-3)
+
+
+def test_counting_allocates_nothing_of_the_points_size():
+    far = request("standard", 2**20)  # the scores alone would be 8 TiB
+    found = point.count_point(far)
+    assert found.flops_torch == found.flops_fvcore == found.matmul_flops_formula
+
+
+def test_decoding_starts_from_the_state_before_the_token_each_time():
+    asked = request("standard", 33, phase="decode")
+    subject = build_subject(asked)
+    for _ in range(3):
+        subject.prepare()
+        assert subject.state.keys.length == 32
+        subject.call()
+        assert subject.state.keys.length == 33
+
+
+def test_a_filled_cache_is_the_one_that_real_steps_build():
+    asked = request("standard", 20, phase="decode", batch_size=2)
+    module = make_module(asked)
+    filled = position(module, asked)
+    stepped = module.init_state(2)
+    for _ in range(19):
+        _, stepped = module.step(torch.randn(2, 1, 32), stepped)
+    assert filled.keys.seen.shape == stepped.keys.seen.shape
+    assert filled.values.rows.shape == stepped.values.rows.shape
+
+
+def test_rewinding_puts_counters_lists_and_references_back():
+    class State:
+        def __init__(self):
+            self.seen, self.parts, self.sum = 3, [1, 2], torch.zeros(2)
+
+    state = State()
+    before = state.sum
+    rewind = rewind_to(state)
+    state.seen, state.sum = 4, torch.ones(2)
+    state.parts.append(3)
+    rewind()
+    assert (state.seen, state.parts) == (3, [1, 2])
+    assert state.sum is before
+
+
+def test_a_request_survives_the_way_to_another_process():
+    asked = request(params={"bias": False}, causal=True)
+    assert PointRequest.from_dict(json.loads(json.dumps(asked.to_dict()))) == asked
+
+
+def test_a_point_in_a_process_of_its_own_gives_the_same_counts_and_peak():
+    asked = request(seq_len=64, threads=1)
+    apart, here = measure_apart(asked), point.measure_point(asked)
+    assert apart.skipped is None
+    for name in ("flops_torch", "macs_fvcore", "peak_bytes_measured", "parameters"):
+        assert getattr(apart, name) == getattr(here, name)
+
+
+def test_a_child_that_takes_too_long_is_a_row():
+    assert "no result after" in measure_apart(request(), limit_s=0.01).skipped
+
+
+def test_a_point_that_cannot_fit_is_a_row_with_its_prediction():
+    report = attnprof.profile("standard", 2**24, device="cpu")
+    (row,) = report.records
+    assert "does not fit" in row.skipped
+    assert row.median_s is None
+    assert row.flops_formula > 0
+    assert report.summary["measured"] == 0
+
+
+@pytest.mark.parametrize(("available", "reason", "risky"), [(100, True, True), (150, False, True),
+                                                           (900, False, False)])  # fmt: skip
+def test_what_fits_and_what_may_die_follow_from_the_need(available, reason, risky):
+    assert (headroom.refusal("cpu", 120, available) is not None) == reason
+    assert headroom.is_risky(120, available) == risky
+
+
+def test_a_containers_limit_is_respected(tmp_path):
+    for name, text in {"memory.max": "1000", "memory.current": "900", "memory.stat":
+                       "anon 5\ninactive_file 50\n"}.items():  # fmt: skip
+        (tmp_path / name).write_text(text)
+    assert min(headroom._control_group_limits(tmp_path)) == 150
+    (tmp_path / "memory.max").write_text("max\n")
+    assert min(headroom._control_group_limits(tmp_path)) > 2**60
+
+
+@pytest.mark.parametrize(
+    ("device", "error"),
+    [("tpu", RequestError), ("cpu:1", RequestError), ("cuda:x", RequestError)],
+)
+def test_unknown_devices_are_refused(device, error):
+    with pytest.raises(error):
+        batch.resolve_device(device)
+
+
+def test_a_gpu_that_is_not_there_cannot_be_used(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(CannotRunError, match="--device cpu"):
+        batch.resolve_device("cuda")
+    assert batch.resolve_device("auto") == "cpu"
+
+
+def test_a_refusal_is_a_row_among_others_and_an_error_alone(monkeypatch):
+    def refuse(asked, _):
+        if asked.mechanism == "sdpa":
+            raise RequestError("sdpa cannot")
+        return point.blank(asked)
+
+    monkeypatch.setattr(batch, "_one", refuse)
+    both = batch.measure_points([request(), request("sdpa")])
+    assert [row.skipped for row in both.records] == [None, "sdpa cannot"]
+    with pytest.raises(RequestError, match="sdpa cannot"):
+        batch.measure_points([request("sdpa")])
+
+
+def test_running_out_of_memory_is_a_row(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried")
+
+    monkeypatch.setattr(point, "build_subject", fail)
+    assert "out of memory on cpu" in point.measure_point(request()).skipped
+
+
+def test_any_other_failure_is_not_hidden(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(point, "build_subject", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        point.measure_point(request())

@@ -1,0 +1,48 @@
+"""The median's interval against a simulation and against the binomial distribution."""
+
+import random
+
+import pytest
+
+from attnprof.measure.statistics import estimate_median
+
+
+def test_the_median_of_an_even_count_is_the_mean_of_the_middle_two():
+    assert estimate_median([4.0, 1.0, 3.0, 2.0]).median_s == 2.5
+
+
+def test_one_sample_is_its_own_interval_and_promises_nothing():
+    found = estimate_median([3.0])
+    assert (found.low_s, found.high_s, found.coverage) == (3.0, 3.0, 0.0)
+    assert "only 1 samples" in found.noisy
+
+
+def test_no_samples_are_refused():
+    with pytest.raises(ValueError, match="no times"):
+        estimate_median([])
+
+
+@pytest.mark.parametrize(("count", "rank"), [(6, 1), (9, 2), (20, 6), (50, 18), (100, 40)])
+def test_the_order_statistics_are_those_of_the_sign_test_tables(count, rank):
+    found = estimate_median([float(i) for i in range(1, count + 1)])
+    assert (found.low_s, found.high_s) == (rank, count + 1 - rank)
+    assert found.coverage >= 0.95
+
+
+@pytest.mark.parametrize("draw", ["expovariate", "gauss"])
+def test_the_interval_holds_the_true_median_as_often_as_it_says(draw):
+    generator = random.Random(7)
+    true = 0.6931471805599453 if draw == "expovariate" else 10.0
+    parameters = (1.0,) if draw == "expovariate" else (10.0, 3.0)
+    held = 0
+    for _ in range(2000):
+        times = [getattr(generator, draw)(*parameters) for _ in range(25)]
+        found = estimate_median(times)
+        held += found.low_s <= true <= found.high_s
+    assert 0.94 <= held / 2000 <= 0.98  # 25 samples: 95.7 %
+
+
+def test_a_wide_interval_is_called_noisy_and_a_narrow_one_is_not():
+    assert "noisy" in estimate_median([1.0, 2.0] * 10).noisy
+    assert estimate_median([1.0, 1.01] * 10).noisy is None
+    assert "confidence" in estimate_median([1.0, 1.0, 1.0]).noisy
