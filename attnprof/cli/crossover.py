@@ -1,0 +1,206 @@
+"""``attnprof crossover``: from which length on one mechanism is cheaper than another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Option
+
+from attnprof.cli import options as opt
+from attnprof.cli.options import Format
+from attnprof.cli.output import deliver, ensure_writable, environment, note
+from attnprof.cli.request import one_of, some_of
+from attnprof.cli.settings import configured
+from attnprof.cli.sizes import parse_names, parse_size, parse_sizes
+from attnprof.errors import RequestError
+from attnprof.record import CrossoverRecord, Report
+from attnprof.symbolic.meeting import KINDS, METRICS, Meeting, report
+from attnprof.workload import DTYPES, SCOPES, Workload
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+DEFAULT = ("taylor-direct", "taylor-efficient")
+#: Quantities by the metric they are.
+METRIC_OF = {"flops": "flops", "memory": "memory", "peak_bytes": "memory", "peak_entries": "memory"}
+CAPTION = (
+    "published: the documents' printed formulas, memory as an idealised sum of entries. "
+    "formula: our closed forms of the shipped implementation, memory as its peak in bytes; "
+    "the two are not expected to be equal. From token: the first whole length from which the "
+    "one cheaper above is not dearer."
+)
+
+
+def crossover(
+    mechanism_a: Annotated[
+        str | None, Argument(metavar="A", help="Mechanism (default taylor-direct).")
+    ] = None,
+    mechanism_b: Annotated[
+        str | None, Argument(metavar="B", help="Mechanism (default taylor-efficient).")
+    ] = None,
+    *,
+    attention: opt.AttentionOption = None,
+    d: Annotated[
+        str, Option("--d", metavar="SIZES", help="Head widths: a list 8,16 or a range 8:128:x2.")
+    ] = "64",
+    heads: Annotated[str, Option("--heads", metavar="SIZE", help="Number of heads.")] = "1",
+    batch: opt.BatchOption = "1",
+    scope: opt.ScopeOption = "core",
+    phase: opt.PhaseOption = "forward",
+    kind: opt.KindOption = None,
+    metric: Annotated[
+        str | None, Option("--metric", metavar="NAMES", help="flops, memory or both.")
+    ] = None,
+    quantity: opt.QuantityOption = None,
+    causal: opt.CausalOption = False,
+    dtype: opt.DtypeOption = "float32",
+    device: opt.DeviceOption = "auto",  # noqa: ARG001 - arithmetic needs no device
+    settings: opt.SetOption = None,
+    plot: Annotated[
+        Path | None, Option("--plot", metavar="FILE", help="Draw both costs: PNG, SVG or PDF.")
+    ] = None,
+    fmt: opt.FormatOption = Format.TABLE,
+    output: opt.OutputOption = None,
+) -> None:
+    """The length from which one mechanism is cheaper than another, in FLOPs and in memory.
+
+    The two costs are solved for the length: exactly, with a closed form in the head width d where
+    there is one.
+
+    Example: attnprof crossover --d 8,16,32,64,128
+    """
+    ensure_writable(output)
+    ensure_figure(plot)
+    one_of(scope, SCOPES, "--scope")
+    one_of(dtype, DTYPES, "--dtype")
+    kinds = some_of(kind, KINDS, "--kind")
+    metrics = _metrics(metric, quantity)
+    head_dims = parse_sizes(d, "--d")
+    first, second = configured(pair_of(mechanism_a, mechanism_b, attention, DEFAULT), settings)
+    workload = Workload(
+        1,
+        parse_size(heads, "--heads"),
+        head_dims[0],
+        parse_size(batch, "--batch"),
+        causal=causal,
+        phase=phase,
+        dtype=dtype,
+    )
+    meeting = Meeting(first, second, workload, scope)
+    found = report(
+        meeting, head_dims, kinds, metrics, with_curves=plot is not None, environment=environment()
+    )
+    if plot is not None:
+        from attnprof.render.plots.crossover import plot_crossover
+
+        plot_crossover(found, plot)
+        note(f"wrote {plot}")
+    deliver(found, fmt, output, _tables)
+
+
+def pair_of(
+    a: str | None, b: str | None, attention: str | None, default: tuple[str, str]
+) -> list[str]:
+    """The two mechanisms of a command, from its arguments or ``--attention``.
+
+    Raises :class:`RequestError` for one, for three, and for both ways at once.
+    """
+    given = [name for name in (a, b) if name is not None]
+    listed = [] if attention is None else parse_names(attention)
+    if given and listed:
+        raise RequestError("name the two mechanisms once: as A B, or as --attention A,B")
+    names = given or listed or list(default)
+    if len(names) != 2 or names[0] == names[1]:
+        raise RequestError(
+            f"{' '.join(names)}: this command compares two different mechanisms; "
+            f"type two names, like {' '.join(default)}"
+        )
+    return names
+
+
+def ensure_figure(path: Path | None) -> None:
+    """Refuse a figure's path before the work is done; :class:`RequestError` says why."""
+    if path is None:
+        return
+    from attnprof.render.plots.save import check_figure_path
+
+    ensure_writable(path)
+    check_figure_path(path)
+
+
+def _metrics(metric: str | None, quantity: str | None) -> list[str]:
+    """Metrics asked for, by ``--metric`` or as quantities; both where nothing is asked."""
+    if metric is not None and quantity is not None:
+        raise RequestError("--metric and --quantity say the same thing; leave one of them out")
+    flag, text = ("--metric", metric) if quantity is None else ("--quantity", quantity)
+    if text is None:
+        return list(METRICS)
+    possible = METRICS if quantity is None else tuple(METRIC_OF)
+    return list(dict.fromkeys(METRIC_OF[name] for name in some_of(text, possible, flag)))
+
+
+def _tables(found: Report) -> list[RenderableType]:
+    from rich.text import Text
+
+    from attnprof.render.terminal import new_table
+
+    rows = [record for record in found.records if isinstance(record, CrossoverRecord)]
+    table = new_table(_title(rows[0]))
+    for name in ("d", "metric", "kind", "crossover", "from token", "below", "above", "closed form"):
+        numeric = name in ("d", "crossover", "from token")
+        table.add_column(
+            name,
+            justify="right" if numeric else "left",
+            no_wrap=name != "closed form",
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*_cells(row))
+    notes = [Text(f" {text}") for text in _remarks(rows)]
+    return [table, *notes, Text(CAPTION, style="dim")]
+
+
+def _title(row: CrossoverRecord) -> str:
+    mask = ", causal" if row.causal else ""
+    return (
+        f"Cheaper: {row.mechanism_a} or {row.mechanism_b}\n"
+        f"{row.scope}, {row.phase}{mask}, batch {row.batch_size}, heads {row.num_heads}"
+    )
+
+
+def _cells(row: CrossoverRecord) -> list[str]:
+    from attnprof.units import MISSING, format_count
+
+    unit = "FLOPs" if row.unit == "flops" else f"memory, {row.unit}"
+    if row.skipped:
+        return [str(row.head_dim), unit, row.kind, "skipped", *[MISSING] * 4]
+    at = row.verdict if row.crossover_seq_len is None else f"{row.crossover_seq_len:,.2f}"
+    return [
+        str(row.head_dim),
+        unit,
+        row.kind,
+        at,
+        MISSING if row.first_seq_len is None else format_count(row.first_seq_len),
+        row.cheaper_below or "equal",
+        row.cheaper_above or "equal",
+        row.closed_form or MISSING,
+    ]
+
+
+def _remarks(rows: list[CrossoverRecord]) -> list[str]:
+    """What a row cannot say: several crossings, refusals, the formulas' sources."""
+    found = [
+        f"d={row.head_dim} {row.metric} ({row.kind}): crosses {len(row.all_crossings)} times, at "
+        + ", ".join(f"{x:,.2f}" for x in row.all_crossings[:8])
+        + (", …" if len(row.all_crossings) > 8 else "")
+        for row in rows
+        if row.verdict == "several"
+    ]
+    found += [
+        f"d={row.head_dim} {row.metric} ({row.kind}) skipped: {row.skipped}"
+        for row in rows
+        if row.skipped
+    ]
+    found += [f"published {row.metric}: {row.source}" for row in rows if row.source]
+    return list(dict.fromkeys(found))

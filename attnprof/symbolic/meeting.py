@@ -1,0 +1,247 @@
+"""Where two mechanisms cost the same: the records of ``crossover``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from attnprof.costs import Number
+from attnprof.errors import RequestError
+from attnprof.mechanism import Mechanism
+from attnprof.record import CrossoverRecord, Report
+from attnprof.symbolic.arrays import quantity_of
+from attnprof.symbolic.bisection import bisected
+from attnprof.symbolic.crossings import Crossings, crossings_of
+from attnprof.symbolic.pieces import pieces
+from attnprof.symbolic.polynomials import NotPolynomialError
+from attnprof.symbolic.printed import Pair, comparable
+from attnprof.symbolic.radicals import closed_form
+from attnprof.workload import Workload
+
+KINDS = ("published", "formula")
+METRICS = ("flops", "memory")
+#: What a metric is called as a quantity of each kind, and its unit.
+QUANTITIES = {
+    ("flops", "published"): ("flops", "flops"),
+    ("flops", "formula"): ("flops", "flops"),
+    ("memory", "published"): ("peak_entries", "entries"),
+    ("memory", "formula"): ("peak_bytes", "bytes"),
+}
+#: Points of a curve, and how far around the crossovers it goes.
+POINTS = 64
+AROUND = 8
+WITHOUT_CROSSOVER = 1024
+
+CostOf = Callable[[Workload], Number]
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Two mechanisms and what is asked of them; ``workload`` carries all sizes but two."""
+
+    a: Mechanism
+    b: Mechanism
+    workload: Workload
+    scope: str = "core"
+
+    def __post_init__(self) -> None:
+        for mechanism in (self.a, self.b):
+            mechanism.check(self.workload, self.scope)
+
+
+@dataclass(frozen=True)
+class Contest:
+    """One metric of one kind: the two costs that meet, and where they are printed."""
+
+    metric: str
+    kind: str
+    costs: tuple[CostOf, CostOf]
+    source: str | None = None
+
+    @property
+    def unit(self) -> str:
+        """Unit of the metric in this kind."""
+        return QUANTITIES[self.metric, self.kind][1]
+
+
+def contests(
+    meeting: Meeting, kinds: Sequence[str] = KINDS, metrics: Sequence[str] = METRICS
+) -> list[Contest]:
+    """What can be compared, published first.
+
+    Raises :class:`RequestError` where nothing can: no document prints both on the same terms.
+    """
+    found = []
+    for metric in metrics:
+        if "published" in kinds and (pair := _printed(meeting, metric)):
+            source = ", ".join(dict.fromkeys(form.source for form in pair))
+            found.append(Contest(metric, "published", (pair[0].formula, pair[1].formula), source))
+        if "formula" in kinds:
+            costs = _cost(meeting.a, meeting.scope, metric), _cost(meeting.b, meeting.scope, metric)
+            found.append(Contest(metric, "formula", costs))
+    if not found:
+        w = meeting.workload
+        raise RequestError(
+            f"no document prints {' or '.join(metrics)} of both {meeting.a.name} and "
+            f"{meeting.b.name} on the same terms for scope {meeting.scope}, phase {w.phase}"
+            f"{', causal' if w.causal else ''}, {w.num_heads} head(s); use --kind formula"
+        )
+    return found
+
+
+def _cost(mechanism: Mechanism, scope: str, metric: str) -> CostOf:
+    quantity = QUANTITIES[metric, "formula"][0]
+    return lambda workload: quantity_of(mechanism, workload, scope, quantity)
+
+
+def _printed(meeting: Meeting, metric: str) -> Pair | None:
+    """The two printed forms for what is asked; for one head, the one-head form comes first."""
+    w, quantity = meeting.workload, QUANTITIES[metric, "published"][0]
+    asked = (meeting.scope, w.phase, w.causal, quantity)
+    found = [
+        pair
+        for pair in comparable(meeting.a, meeting.b)
+        if (pair[0].scope, pair[0].phase, pair[0].causal, pair[0].quantity) == asked
+        and (pair[0].heads != "one" or w.num_heads == 1)
+    ]
+    return min(found, key=lambda pair: pair[0].heads != "one", default=None)
+
+
+def _record(meeting: Meeting, contest: Contest, head_dim: int) -> CrossoverRecord:
+    w = meeting.workload
+    who: dict[str, Any] = {
+        "metric": contest.metric,
+        "unit": contest.unit,
+        "kind": contest.kind,
+        "source": contest.source,
+        "mechanism_a": meeting.a.name,
+        "mechanism_b": meeting.b.name,
+        "params_a": meeting.a.params,
+        "params_b": meeting.b.params,
+        "head_dim": head_dim,
+        "num_heads": w.num_heads,
+        "batch_size": w.batch_size,
+        "dtype": w.dtype if contest.kind == "formula" else None,
+        "scope": meeting.scope,
+        "phase": w.phase,
+        "causal": w.causal,
+    }
+    try:
+        found, form = solved(meeting, contest, head_dim)
+    except RequestError as refusal:
+        return CrossoverRecord(**who, verdict="", skipped=str(refusal))
+    names = {1: meeting.b.name, -1: meeting.a.name, 0: None}
+    return CrossoverRecord(
+        **who,
+        closed_form=form,
+        crossover_seq_len=float(found.roots[-1].at) if found.roots else None,
+        first_seq_len=found.first_seq_len,
+        verdict=found.verdict,
+        cheaper_below=names[found.runs[0].sign],
+        cheaper_above=names[found.runs[-1].sign],
+        all_crossings=[float(root.at) for root in found.roots],
+    )
+
+
+def solved(meeting: Meeting, contest: Contest, head_dim: int) -> tuple[Crossings, str | None]:
+    """All crossings at one head width and the last one's closed form in ``d``, if it has one.
+
+    By polynomials where the costs are any; by integer bisection where they are not.
+    """
+
+    def difference(n: Number, d: Number) -> Number:
+        first, second = contest.costs
+        workload = meeting.workload.with_(seq_len=n, head_dim=d)
+        return first(workload) - second(workload)
+
+    @cache
+    def at(length: int) -> int:
+        return int(difference(length, head_dim))
+
+    def integers(n: Number, d: Number) -> Number:
+        return at(n) if isinstance(n, int) else difference(n, d)
+
+    try:
+        found = crossings_of(pieces(integers, head_dim), at)
+    except NotPolynomialError:
+        return bisected(at), None
+    last = found.runs[-1]
+    return found, _closed(found, head_dim) if found.roots and last.piece else None
+
+
+def _closed(found: Crossings, head_dim: int) -> str | None:
+    """The closed form from whichever side of the last crossing has its polynomial vanish there."""
+    root = found.roots[-1]
+    for run in reversed(found.runs[-2:]):
+        if run.piece and run.piece.general:
+            form = closed_form(run.piece.terms, head_dim, root)
+            if form:
+                return form
+    return None
+
+
+def curves(
+    meeting: Meeting, matches: Sequence[Contest], records: Sequence[CrossoverRecord]
+) -> list[dict[str, Any]]:
+    """Both costs over lengths around the crossovers of a head width: what a figure draws."""
+    found: list[dict[str, Any]] = []
+    for contest in matches:
+        for head_dim in dict.fromkeys(record.head_dim for record in records):
+            lengths = _lengths([r for r in records if r.head_dim == head_dim])
+            for mechanism, cost in zip((meeting.a, meeting.b), contest.costs, strict=True):
+                points = dict(_points(meeting, cost, head_dim, lengths))
+                found.append(
+                    {
+                        "metric": contest.metric,
+                        "unit": contest.unit,
+                        "kind": contest.kind,
+                        "mechanism": mechanism.name,
+                        "head_dim": head_dim,
+                        "seq_len": list(points),
+                        "value": list(points.values()),
+                    }
+                )
+    return found
+
+
+def _points(
+    meeting: Meeting, cost: CostOf, head_dim: int | None, lengths: Sequence[int]
+) -> Iterator[tuple[int, int]]:
+    """Lengths and costs, without the lengths a mechanism refuses."""
+    for length in lengths:
+        try:
+            yield length, cost(meeting.workload.with_(seq_len=length, head_dim=head_dim))
+        except RequestError:
+            continue
+
+
+def _lengths(records: Sequence[CrossoverRecord]) -> list[int]:
+    marks = [x for record in records for x in record.all_crossings if x >= 1] or [WITHOUT_CROSSOVER]
+    low, high = max(1.0, min(marks) / AROUND), max(marks) * AROUND
+    steps = ((high / low) ** (i / (POINTS - 1)) for i in range(POINTS))
+    return sorted({round(low * step) for step in steps})
+
+
+def report(
+    meeting: Meeting,
+    head_dims: Sequence[int],
+    kinds: Sequence[str] = KINDS,
+    metrics: Sequence[str] = METRICS,
+    *,
+    with_curves: bool = False,
+    environment: Mapping[str, Any],
+) -> Report:
+    """The report of ``crossover``; ``with_curves`` adds what a figure draws to its summary.
+
+    Raises :class:`RequestError` where nothing can be compared or every row was refused.
+    """
+    matches = contests(meeting, kinds, metrics)
+    records = [_record(meeting, contest, d) for d in head_dims for contest in matches]
+    if all(record.skipped for record in records):
+        raise RequestError(str(records[0].skipped))
+    summary: dict[str, Any] = {"mechanism_a": meeting.a.name, "mechanism_b": meeting.b.name}
+    if with_curves:
+        summary["curves"] = curves(meeting, matches, records)
+    return Report("crossover", records, summary, environment)

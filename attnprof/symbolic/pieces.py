@@ -1,0 +1,94 @@
+"""A difference of two costs as polynomials over ranges of lengths, checked against integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from attnprof.symbolic.polynomials import (
+    Branches,
+    NotPolynomialError,
+    Terms,
+    at_width,
+    terms_of,
+    value_of,
+)
+from attnprof.symbolic.roots import Root, exactly, positive_roots
+
+#: Difference of two costs at (seq_len, head_dim); ints and polynomials alike.
+Difference = Callable[[Any, Any], Any]
+MOST_PIECES = 300
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One polynomial, valid for every length from ``first`` to ``end`` (None: for ever).
+
+    ``coefficients`` are those in the length, lowest first, scaled to integers; ``terms`` hold
+    powers of the head width too where the cost could be run on a symbolic one (``general``).
+    """
+
+    first: int
+    end: Root | None
+    coefficients: tuple[int, ...]
+    terms: Terms
+    general: bool
+
+
+def pieces(difference: Difference, head_dim: int) -> list[Piece]:
+    """The whole difference from length 1 on, for one head width.
+
+    Raises :class:`NotPolynomialError` where it is no piecewise polynomial (floors, ceilings), or
+    where its polynomials do not give what integers give.
+    """
+    try:
+        found = _traced(difference, head_dim, symbolic_width=True)
+    except NotPolynomialError:
+        found = _traced(difference, head_dim, symbolic_width=False)
+    return _checked(found, difference, head_dim)
+
+
+def _traced(difference: Difference, head_dim: int, *, symbolic_width: bool) -> list[Piece]:
+    found: list[Piece] = []
+    first: int | None = 1
+    while first is not None:
+        if len(found) == MOST_PIECES:
+            raise NotPolynomialError(f"more than {MOST_PIECES} pieces")
+        branches = Branches((first, head_dim))
+        n = branches.size(0)
+        d = branches.size(1) if symbolic_width else head_dim
+        terms = terms_of(lambda n=n, d=d: difference(n, d))  # type: ignore[misc]
+        end = _end(branches.decided, head_dim, first)
+        found.append(Piece(first, end, at_width(terms, head_dim), terms, symbolic_width))
+        first = None if end is None else max(end.ceiling, first + 1)
+    return found
+
+
+def _end(decided: list[Terms], head_dim: int, first: int) -> Root | None:
+    """Where the first comparison may change its answer, from ``first`` on."""
+    asked = {at_width(terms, head_dim) for terms in decided}
+    after = [root for one in asked for root in positive_roots(one) if root.at >= first]
+    return min(after, default=None)
+
+
+def _checked(found: list[Piece], difference: Difference, head_dim: int) -> list[Piece]:
+    """Each piece against integers at its first length.
+
+    At length 1 tensors broadcast instead of being summed, and a cost may take another path: the
+    length then is a piece of its own.
+    """
+    start = found[0]
+    if not _agrees(start, difference, head_dim):
+        alone = difference(1, head_dim)
+        one = Piece(1, exactly(2), at_width({(0, 0): alone}, head_dim), {(0, 0): alone}, False)
+        longer = start.end is None or start.end.at >= 2
+        found = [one, *([replace(start, first=2)] if longer else []), *found[1:]]
+    for piece in found:
+        if not _agrees(piece, difference, head_dim):
+            raise NotPolynomialError(f"integers disagree at length {piece.first}")
+    return found
+
+
+def _agrees(piece: Piece, difference: Difference, head_dim: int) -> bool:
+    return bool(value_of(piece.terms, piece.first, head_dim) == difference(piece.first, head_dim))
