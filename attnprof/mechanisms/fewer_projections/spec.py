@@ -79,11 +79,12 @@ class Super(Efficient):
         bias = tape.parameter(*maps[:-1]) if self.bias else None
         if w.causal:
             weight = lower_triangle(tape, weight)
-        outer, inner = (h, b * d) if self.per_head else (1, b * h * d)
-        rows = (outer, inner, n) if self.per_head else (inner, n)
-        columns = tape.move("transposed values", v, rows)
+        shape = (h, b * d, n) if self.per_head else (b * h * d, n)
+        columns = tape.move("transposed values", v, shape)
         copies = 0
         if self.per_head:
+            if not w.causal:  # the map's gradient arrives transposed: a leaf keeps a copy
+                weight = tape.rearrange("map", weight, maps, 0, more_than_one(n))
             mixed = tape.bmm("mixed values", columns, weight, tb=True)
             if bias is not None:
                 mixed = tape.add("mixing bias", mixed, tape.view(bias, h, 1, n), inplace=True)
