@@ -21,13 +21,15 @@ class Block:
     """Rows that see the same keys.
 
     ``mask`` (rows, keys - ``open_keys``) is True where they must not look; the first
-    ``open_keys`` keys are seen by all.
+    ``open_keys`` keys are seen by all. ``merges``: an earlier block holds the same rows with
+    other keys; the two are one softmax.
     """
 
     rows: slice
     keys: tuple[slice, ...]
     mask: Tensor | None = None
     open_keys: int = 0
+    merges: bool = False
 
 
 def gather(x: Tensor, keys: tuple[slice, ...]) -> Tensor:
@@ -60,9 +62,22 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, block: Block, out: Tensor, lse: Ten
     highest = scores.amax(-1, keepdim=True)
     scores.sub_(highest).exp_()
     total = scores.sum(-1, keepdim=True)
-    mixed = torch.bmm(scores, gather(v, block.keys))
-    out[:, block.rows] = mixed.div_(total)
-    lse[:, block.rows] = total.log_().add_(highest)
+    mixed = torch.bmm(scores, gather(v, block.keys)).div_(total)
+    total.log_().add_(highest)
+    if block.merges:
+        _merge(out[:, block.rows], lse[:, block.rows], mixed, total)
+    else:
+        out[:, block.rows] = mixed
+        lse[:, block.rows] = total
+
+
+def _merge(out: Tensor, lse: Tensor, mixed: Tensor, total: Tensor) -> None:
+    """Join two softmaxes over disjoint keys: weighted by what each one summed to."""
+    highest = torch.maximum(lse, total)
+    before, here = (lse - highest).exp_(), (total - highest).exp_()
+    both = before + here
+    out.mul_(before.div_(both)).add_(mixed.mul_(here.div_(both)))
+    lse.copy_(both.log_().add_(highest))
 
 
 def _attend_backward(
@@ -77,7 +92,12 @@ def _attend_backward(
     inner = torch.bmm(above, gather(v, block.keys).transpose(1, 2))
     inner.sub_(delta[:, block.rows]).mul_(weights)
     del weights
-    dq[:, block.rows] = torch.bmm(inner, keys).div_(math.sqrt(q.shape[-1]))
+    to_q = torch.bmm(inner, keys).div_(math.sqrt(q.shape[-1]))
+    if block.merges:
+        dq[:, block.rows].add_(to_q)
+    else:
+        dq[:, block.rows] = to_q
+    del to_q
     _scatter_add(dk, block.keys, torch.bmm(inner.transpose(1, 2), rows))
 
 
@@ -106,8 +126,8 @@ class _GatheredAttention(torch.autograd.Function):
 def gathered_attention(q: Tensor, k: Tensor, v: Tensor, blocks: Sequence[Block]) -> Tensor:
     """Softmax attention of q (b, n, d) over the keys each block of rows names.
 
-    k (b, m, d), v (b, m, dv) → (b, n, dv). Every row must stand in exactly one block and see at
-    least one key.
+    k (b, m, d), v (b, m, dv) → (b, n, dv). Every row stands in one block (and perhaps in later
+    ones that merge) and sees at least one key in each.
     """
     out: Tensor = _GatheredAttention.apply(q, k, v, blocks)  # type: ignore[no-untyped-call]  # torch
     return out

@@ -14,7 +14,8 @@ from attnprof.counting.tape import Tape
 class Blocks:
     """``times`` blocks of ``rows`` rows over ``keys`` keys, gathered from ``pieces`` slices.
 
-    The mask leaves out the first ``open_keys`` keys, which all rows see.
+    The mask leaves out the first ``open_keys`` keys, which all rows see. ``merges``: the rows'
+    earlier softmax is joined with this one.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Blocks:
     pieces: int = 1
     masked: bool = True
     open_keys: Number = 0
+    merges: bool = False
 
 
 def write_gathered(tape: Tape, q: Tensor, k: Tensor, v: Tensor, groups: Sequence[Blocks]) -> Tensor:
@@ -87,12 +89,38 @@ def _forward(tape: Tape, q: Tensor, k: Tensor, v: Tensor, group: Blocks) -> None
     mixed = tape.pointwise(
         f"normalisation, {name}", [mixed, total], Cost(divisions=1), inplace=True
     )
-    _store(tape, f"store rows, {name}", mixed)
-    tape.free(mixed)
     total = tape.pointwise(f"logarithm, {name}", [total], Cost(other=1), inplace=True)
     total = tape.pointwise(f"log-sum-exp, {name}", [total, highest], shifted, inplace=True)
-    _store(tape, f"store log-sum-exp, {name}", total)
-    tape.free(scores, highest, total)
+    if group.merges:
+        _merge(tape, name, mixed, total)
+    else:
+        _store(tape, f"store rows, {name}", mixed)
+        _store(tape, f"store log-sum-exp, {name}", total)
+    tape.free(mixed, scores, highest, total)
+
+
+def _merge(tape: Tape, name: str, mixed: Tensor, total: Tensor) -> None:
+    lse = tape.constant(*total.shape)
+    out = tape.constant(*mixed.shape)
+    count = total.count
+    highest = tape.emit(f"larger, {name}", total.shape, Cost(other=count), [lse, total])
+    shift, exp, divide = Cost(additions=1), Cost(exponentials=1), Cost(divisions=1)
+    parts = []
+    for which, column in (("before", lse), ("here", total)):
+        part = tape.pointwise(f"shift {which}, {name}", [column, highest], shift)
+        parts.append(tape.pointwise(f"weight {which}, {name}", [part], exp, inplace=True))
+    both = tape.pointwise(f"both, {name}", parts, shift)
+    before, here = (
+        tape.pointwise(f"share, {name}", [part, both], divide, inplace=True) for part in parts
+    )
+    scale = Cost(multiplications=1)
+    tape.pointwise(f"weighted before, {name}", [out, before], scale, inplace=True)
+    tape.pointwise(f"weighted here, {name}", [mixed, here], scale, inplace=True)
+    tape.pointwise(f"joined, {name}", [out, mixed], shift, inplace=True)
+    both = tape.pointwise(f"logarithm of both, {name}", [both], Cost(other=1), inplace=True)
+    both = tape.pointwise(f"joined log-sum-exp, {name}", [both, highest], shift, inplace=True)
+    _store(tape, f"store log-sum-exp, {name}", both)
+    tape.free(highest, before, here, both)
 
 
 def _store(tape: Tape, name: str, x: Tensor) -> None:
@@ -138,8 +166,11 @@ def _block_backward(tape: Tape, saved: tuple[Tensor, ...], group: Blocks) -> Non
     tape.free(weights)
     to_q = tape.bmm(f"grad rows, {name}", inner, keys)
     to_q = tape.pointwise(f"grad rows scaled, {name}", [to_q], Cost(divisions=1), inplace=True)
-    _store(tape, f"store grad rows, {name}", to_q)
-    tape.free(to_q)
+    if group.merges:
+        _add_into(tape, f"grad rows, {name}", to_q)
+    else:
+        _store(tape, f"store grad rows, {name}", to_q)
+        tape.free(to_q)
     _add_into(tape, f"grad keys, {name}", tape.bmm(f"grad keys, {name}", inner, rows, ta=True))
     tape.free(inner, keys, rows)
 

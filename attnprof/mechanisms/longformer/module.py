@@ -8,19 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attnprof.blocks.band import band_blocks
 from attnprof.blocks.cache import TokenCache
 from attnprof.blocks.core import AttentionCore, flat
 from attnprof.blocks.gathered import Block, gathered_attention
 from attnprof.mechanisms.longformer.spec import Longformer, block_rows
 from attnprof.mechanisms.standard.module import softmax_attention
-
-
-def band_mask(rows: int, window: int, after: int, device: torch.device) -> Tensor:
-    """(rows, window + rows + after): True outside the band of a block with full neighbours."""
-    shape = (rows, window + rows + after)
-    below = torch.ones(shape, dtype=torch.bool, device=device).tril_(-1)
-    above = torch.ones(shape, dtype=torch.bool, device=device).triu_(window + after + 1)
-    return below.logical_or_(above)
 
 
 @dataclass
@@ -62,18 +55,10 @@ class LongformerCore(AttentionCore):
     def blocks(self, n: int, causal: bool, device: torch.device) -> list[Block]:
         """Rows after the global ones in blocks; a block sees its neighbours and the globals."""
         window, g = self.spec.window, min(self.spec.global_tokens, n)
-        after, rows = (0 if causal else window), block_rows(window)
+        after = 0 if causal else window
         found = [self._global_rows(n, g, causal, device)] if g else []
-        band = band_mask(min(rows, n - g), window, after, device) if n > g else None
-        first = (slice(0, g),) if g else ()
-        for start in range(g, n, rows):
-            end = min(start + rows, n)
-            low, high = max(g, start - window), min(n, end + after)
-            left = low - (start - window)
-            assert band is not None
-            mask = band[: end - start, left : left + high - low]
-            found.append(Block(slice(start, end), (*first, slice(low, high)), mask, g))
-        return found
+        band = band_blocks(range(g, n), block_rows(window), window, after, device, g)
+        return found + band
 
     @staticmethod
     def _global_rows(n: int, g: int, causal: bool, device: torch.device) -> Block:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from attnprof.costs import Cost, Number, ceil_div, is_plain, maximum, minimum
+from attnprof.costs import Cost, Number, exact_div, maximum, minimum
+from attnprof.counting.band import band_blocks, reached, write_band_mask
 from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.gathered import Blocks, write_gathered
@@ -22,11 +23,6 @@ SMALLEST_BLOCK = 64
 def block_rows(window: int) -> int:
     """Rows of a block: the window, so that a block touches its two neighbours at most."""
     return max(window, SMALLEST_BLOCK)
-
-
-def reached(condition: Number) -> Number:
-    """1 where a count is one or more, else 0."""
-    return minimum(1, maximum(0, condition))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,50 +68,24 @@ class Longformer(Mechanism):
         if w.causal and self.global_tokens:
             g = minimum(self.global_tokens, w.seq_len)
             tape.emit("mask of the global rows", (g, g), Cost(), item_size=1)
-        rows = self._rows(w.seq_len)
-        width = rows + self.window * (1 if w.causal else 2)
-        mask = tape.emit("band mask", (rows, width), Cost(), item_size=1)
-        upper = tape.emit("band mask, above", (rows, width), Cost(), item_size=1)
-        tape.emit("band mask, both", (rows, width), Cost(), [mask, upper], item_size=1, into=mask)
-        tape.free(upper)
-
-    def _rows(self, n: Number) -> Number:
-        """Rows of the largest block."""
-        return minimum(block_rows(self.window), self._others(n))
+        others = self._others(w.seq_len)
+        rows = minimum(block_rows(self.window), others)
+        with tape.repeat(reached(others)):
+            write_band_mask(tape, rows, self.window, 0 if w.causal else self.window)
 
     def _others(self, n: Number) -> Number:
         """Tokens that are not global."""
         return maximum(0, n - self.global_tokens)
 
     def groups(self, w: Workload) -> list[Blocks]:
-        """Blocks of equal sizes: global rows, first, middle, last but one, last."""
-        g, window = minimum(self.global_tokens, w.seq_len), self.window
-        n, c = self._others(w.seq_len), block_rows(window)
-        after = 0 if w.causal else window
-        count = ceil_div(n, c)
-        last = n - (count - 1) * c
-        pieces = 2 if self.global_tokens else 1
-        first = minimum(n, c + after)
-        before = c + window + minimum(after, last)
-        sizes = [
-            ("only block", self._is(count, 1), minimum(n, c), minimum(n, c)),
-            ("first block", reached(count - 1), c, first),
-            ("middle blocks", maximum(0, count - 3), c, c + window + after),
-            ("last block but one", reached(count - 2), c, before),
-            ("last block", reached(count - 1), last, last + window),
-        ]
-        groups = [
-            Blocks(name, times, rows, keys + g, pieces, open_keys=g)
-            for name, times, rows, keys in sizes
-        ]
-        if self.global_tokens:
-            keys = g if w.causal else w.seq_len
-            groups.insert(0, Blocks("global rows", reached(g), g, keys, masked=w.causal))
-        return [group for group in groups if not (is_plain(group.times) and group.times == 0)]
-
-    @staticmethod
-    def _is(count: Number, value: int) -> Number:
-        return reached(count - value + 1) - reached(count - value)
+        """The rows of global tokens over everything, then the band."""
+        g, after = minimum(self.global_tokens, w.seq_len), 0 if w.causal else self.window
+        rows = block_rows(self.window)
+        band = band_blocks(self._others(w.seq_len), rows, self.window, after, g)
+        if not self.global_tokens:
+            return band
+        keys = g if w.causal else w.seq_len
+        return [Blocks("global rows", 1, g, keys, masked=w.causal), *band]
 
     def _dense(self, tape: Tape, w: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The document's listing: full scores, then everything outside the window masked."""
@@ -167,19 +137,15 @@ class Longformer(Mechanism):
             return self.seen(w.seq_len)
         g = minimum(self.global_tokens, w.seq_len)
         n, reach = w.seq_len - g, minimum(self.window, maximum(0, w.seq_len - g - 1))
-        side = n * reach - _half(reach * (reach + 1))
+        side = n * reach - exact_div(reach * (reach + 1), 2)
         if w.causal:
-            return n + side + n * g + _half(g * (g + 1))
+            return n + side + n * g + exact_div(g * (g + 1), 2)
         return n + 2 * side + n * g + g * w.seq_len
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """Softmax attention over the pairs a row sees."""
         rows = 1 if workload.phase == "decode" else workload.seq_len
         writer.softmax_attention(workload, self.pairs(workload), rows)
-
-
-def _half(even: Number) -> Number:
-    return even // 2 if is_plain(even) or not hasattr(even, "free_symbols") else even / 2
 
 
 MECHANISMS = (Longformer,)
