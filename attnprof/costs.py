@@ -75,6 +75,12 @@ def minimum(a: Number, b: Number) -> Number:
     return numpy.minimum(a, b) if numpy else min(a, b)
 
 
+def same_size(a: Number, b: Number) -> bool:
+    """Whether two sizes are the same: everywhere, for arrays; as written, for symbols."""
+    numpy = _numpy(a, b)
+    return bool(a is b or (numpy.array_equal(a, b) if numpy else a == b))
+
+
 def more_than_one(size: Number) -> Number:
     """1 where a size is above one, 0 where it is one: min(1, size - 1)."""
     return minimum(1, size - 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attnprof.costs import Cost, Number
+from attnprof.costs import Cost, Number, same_size
 from attnprof.counting.engine import Engine, Shape, Tensor
 
 
@@ -62,7 +62,7 @@ class PointwiseOps(Engine):
     def sum_to(self, name: str, tensor: Tensor, shape: Shape) -> Tensor:
         """Sum a gradient down to the shape that was stretched; nothing where it was not."""
         if len(shape) == len(tensor.shape) and all(
-            a is b or a == b for a, b in zip(shape, tensor.shape, strict=True)
+            same_size(a, b) for a, b in zip(shape, tensor.shape, strict=True)
         ):
             return tensor
         cost = Cost(additions=tensor.count, reduction_outputs=_count(shape))
