@@ -190,7 +190,11 @@ def _title(report: Report, heads: int, between: str) -> str:
     largest = report.summary["max_excess_percent"][str(heads)]
     if mean is None:
         return f"{name} · no values"
-    return f"{name}{between}mean {mean:+.2f} %, max {largest:+.2f} %"
+    return f"{name}{between}mean {_percent(mean)}, max {_percent(largest)}"
+
+
+def _percent(value: float) -> str:
+    return f"{value:+,.2f} %" if abs(value) < 1000 else f"{value:+,.0f} %"
 
 
 def _label(grid: Any) -> None:

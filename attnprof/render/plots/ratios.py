@@ -98,9 +98,11 @@ class Scale:
             self.two_sided or float(norm(level)) > 0.55  # black on light colours, white on dark
             for level in levels
         ]
+        # on a logarithmic scale, lines between cells are interpolated by the logarithm too
+        forth, back = (np.log, np.exp) if self.wide else (np.asarray, float)
         drawn = axes.contour(
-            x, y, np.ma.masked_invalid(table), levels,
+            x, y, np.ma.masked_invalid(forth(table)), forth(levels),
             colors=["black" if black else "white" for black in dark],
             linewidths=[1.3 if abs(v - 1) < 1e-9 else 0.6 for v in levels],
         )  # fmt: skip
-        axes.clabel(drawn, fontsize=SMALL - 1, fmt=lambda v: f"{v:.4g}", inline_spacing=2)
+        axes.clabel(drawn, fontsize=SMALL - 1, fmt=lambda v: f"{back(v):.4g}", inline_spacing=2)

@@ -121,7 +121,10 @@ def short_count(value: float) -> str:
 
 def caption(figure: Figure, text: str) -> None:
     """What the figure shows and where its numbers come from, under it."""
-    figure.supxlabel(text, fontsize=SMALL, color=GREY, x=0.01, ha="left")
+    from textwrap import fill
+
+    width = int(figure.get_figwidth() * 17)  # letters of the small size in an inch
+    figure.supxlabel(fill(text, width), fontsize=SMALL, color=GREY, x=0.01, ha="left")
 
 
 def draw_legend(
