@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from attnprof.errors import RequestError
@@ -93,10 +94,9 @@ def _part(part: str, flag: str) -> Iterator[int]:
 
 def _number(text: str, flag: str, part: str) -> int:
     shown = f"{flag} {part}" if text == part else f"{flag} {part}: '{text}'"
-    digits = text.strip().replace("_", "")
-    if not (digits.isascii() and digits.lstrip("+-").isdigit()):
+    if not re.fullmatch(r"[+-]?[0-9][0-9_]{0,4000}", text.strip()):
         raise RequestError(f"{shown}: not a whole number; {HOW}")
-    value = int(digits) if len(digits) < 40 else LARGEST + 1
+    value = int(text.strip().replace("_", ""))
     if value < 1:
         raise RequestError(f"{shown}: must be at least 1; {HOW}")
     if value > LARGEST:

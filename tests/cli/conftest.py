@@ -29,13 +29,13 @@ class Ended:
 
 @pytest.fixture
 def attnprof(capsys, monkeypatch):
-    """A function that runs ``attnprof ARGUMENTS`` and returns code, stdout, stderr."""
+    """A function that runs ``attnprof ARGUMENTS``, split at spaces, and returns what came out."""
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("NO_COLOR", "1")
 
     def run(*arguments: str) -> Ended:
         with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
+            main([word for text in arguments for word in text.split()])
         captured = capsys.readouterr()
         code = ended.value.code
         return Ended(0 if code is None else code, captured.out, captured.err)

@@ -10,7 +10,17 @@ from attnprof.symbolic.totals import CONTESTED
 
 def test_numbers_are_those_of_the_closed_forms(attnprof):
     ended = attnprof(
-        *"compare --attention standard,efficient --seq 64,256 --dtype float16 --format json".split()
+        *[
+            "compare",
+            "--attention",
+            "standard,efficient",
+            "--seq",
+            "64,256",
+            "--dtype",
+            "float16",
+            "--format",
+            "json",
+        ]
     )
     records = ended.json["records"]
     assert [(r["seq_len"], r["mechanism"]) for r in records] == [
@@ -29,7 +39,7 @@ def test_numbers_are_those_of_the_closed_forms(attnprof):
 
 
 def test_the_lowest_of_each_column_wins(attnprof):
-    ended = attnprof(*"compare --attention standard,efficient,sdpa --seq 512 -f json".split())
+    ended = attnprof("compare --attention standard,efficient,sdpa --seq 512 -f json")
     records = ended.json["records"]
     for name in CONTESTED:
         values = {r["mechanism"]: r[name] for r in records}
@@ -39,12 +49,12 @@ def test_the_lowest_of_each_column_wins(attnprof):
 
 
 def test_nobody_wins_where_all_are_equal(attnprof):
-    ended = attnprof(*"compare --attention standard,sdpa --seq 64 --format json".split())
+    ended = attnprof("compare --attention standard,sdpa --seq 64 --format json")
     assert all("parameters" not in r["wins"].split(",") for r in ended.json["records"])
 
 
 def test_a_refusing_mechanism_is_a_row_with_its_reason(attnprof):
-    ended = attnprof(*"compare --attention standard,linformer --causal --seq 512 -f json".split())
+    ended = attnprof("compare --attention standard,linformer --causal --seq 512 -f json")
     assert ended.code == 0
     standard, linformer = ended.json["records"]
     assert standard["skipped"] is None
@@ -54,7 +64,7 @@ def test_a_refusing_mechanism_is_a_row_with_its_reason(attnprof):
 
 
 def test_it_ends_with_2_where_all_refuse(attnprof):
-    ended = attnprof(*"compare --attention linformer --causal --seq 512".split())
+    ended = attnprof("compare --attention linformer --causal --seq 512")
     assert ended.code == 2
     assert "linformer" in ended.err
 
@@ -62,11 +72,11 @@ def test_it_ends_with_2_where_all_refuse(attnprof):
 def test_all_shipped_mechanisms_are_compared_by_default(attnprof):
     from attnprof import registry
 
-    ended = attnprof(*"compare --seq 512 --format csv".split())
+    ended = attnprof("compare --seq 512 --format csv")
     assert [row["mechanism"] for row in ended.csv] == registry.names()
 
 
 def test_the_table_marks_winners(attnprof):
-    ended = attnprof(*"compare --attention standard,efficient --seq 512".split())
+    ended = attnprof("compare --attention standard,efficient --seq 512")
     line = next(line for line in ended.out.splitlines() if line.strip().startswith("efficient"))
     assert line.count("*") >= 4

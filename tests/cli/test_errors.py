@@ -1,0 +1,168 @@
+"""Bad requests: the contract's exit codes, one helpful message, never a traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from attnprof.cli.sizes import head_shape, parse_names, parse_size, parse_sizes
+from attnprof.errors import CannotRunError, CheckFailedError, RequestError
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        ("cost --seq 0", "at least 1"),
+        ("cost --seq -5", "at least 1"),
+        ("cost --seq 1.5", "whole number"),
+        ("cost --seq abc", "whole number"),
+        ("cost --seq 9999999999999999999", "2**40"),
+        ("cost --seq 128:64:x2", "ends before"),
+        ("cost --seq 1:64:x1", "never reaches"),
+        ("cost --seq 1:64", "not a range"),
+        ("cost --seq 1:1000000:+1", "larger step"),
+        ("cost --batch 0", "--batch"),
+        ("cost --batch 1,2", "one value"),
+        ("cost --d-model 100 --heads 8", "--heads 5 or 10"),
+        ("cost --d-model 0", "--d-model"),
+        ("cost --heads x", "--heads"),
+        ("cost --d-model 512 --heads 8 --d 32", "heads times d"),
+        ("cost --attention nothing", "attnprof list"),
+        ("cost --attention standard,,efficient", "empty name"),
+        ("cost --set window=256", "'window'"),
+        ("cost --set bias", "'='"),
+        ("cost --set bias=perhaps", "bias=True"),
+        ("cost --scope head", "core, layer"),
+        ("cost --phase sideways", "forward"),
+        ("cost --dtype float8", "float"),
+        ("cost --convention macs", "flops, operations"),
+        ("cost --quantity flop", "flops"),
+        ("cost --kind measured", "published"),
+        ("cost --format xml", "json"),
+        ("cost --output /no/such/folder/x.csv", "no folder"),
+        ("compare --output /", "folder"),
+        ("compare --quantity time", "possible"),
+        ("list --output /no/such/folder/x.csv", "no folder"),
+        ("lst", "list"),
+        ("cost --sequence 5", "--se"),
+    ],
+)
+def test_a_wrong_request_ends_with_2_and_says_what_to_type(attnprof, arguments, hint):
+    ended = attnprof(arguments)
+    assert ended.code == 2
+    assert hint in ended.err
+    assert ended.out == ""
+    assert "Traceback" not in ended.err
+
+
+def raising(error):
+    def command():
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RequestError("no"), 2),
+        (CannotRunError("no"), 3),
+        (CheckFailedError("no"), 1),
+        (KeyboardInterrupt(), 130),
+        (ZeroDivisionError("division by zero"), 70),
+        (RecursionError(), 70),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_failures_end_with_the_codes_of_the_contract(attnprof, monkeypatch, error, code):
+    import attnprof.cli.list as command
+
+    monkeypatch.setattr(command, "list_", raising(error))
+    ended = attnprof("list")
+    assert ended.code == code
+    assert ended.err.count("\n") == 1
+    if code == 70:
+        assert "bug" in ended.err
+        assert "--debug" in ended.err
+
+
+def test_debug_shows_the_traceback_of_a_bug(attnprof, monkeypatch):
+    import attnprof.cli.list as command
+
+    monkeypatch.setattr(command, "list_", raising(ValueError("odd")))
+    assert "Traceback" in attnprof("--debug", "list").err
+    assert "Traceback" in attnprof("list", "--debug").err
+
+
+def test_an_unwritable_file_is_left_alone(attnprof, tmp_path):
+    kept = tmp_path / "folder"
+    kept.mkdir()
+    assert attnprof("cost", "--output", str(kept)).code == 2
+    assert list(tmp_path.iterdir()) == [kept]
+
+
+@pytest.mark.parametrize("command", ["list", "cost --seq 8 --format csv"])
+def test_a_reader_that_leaves_early_is_no_failure(command):
+    line = f"{sys.executable} -m attnprof {command} | head -n 1"
+    ended = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {line}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0
+    assert ended.stderr == ""
+
+
+# -- sizes ---------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("128", [128]),
+        ("128,256,512", [128, 256, 512]),
+        ("512, 128,512", [512, 128]),
+        ("128:16384:x2", [128 * 2**i for i in range(8)]),
+        ("100:1000:+100", list(range(100, 1001, 100))),
+        ("1:10:x3", [1, 3, 9]),
+        ("5:5:x2", [5]),
+        ("1,10:30:+10,7", [1, 10, 20, 30, 7]),
+        ("1_000", [1000]),
+    ],
+)
+def test_sizes_are_read(text, sizes):
+    assert parse_sizes(text, "--seq") == sizes
+
+
+@pytest.mark.parametrize("text", ["", ",", "1,,2", "0", "-1", "+-3", "1e3", "2**3", "³", "10:1:x2"])
+def test_what_is_no_size_is_refused_with_the_flag(text):
+    with pytest.raises(RequestError, match="--seq"):
+        parse_sizes(text, "--seq")
+
+
+def test_the_largest_size_is_taken_and_one_more_is_not():
+    assert parse_size(str(2**40), "--seq") == 2**40
+    with pytest.raises(RequestError):
+        parse_size(str(2**40 + 1), "--seq")
+
+
+@pytest.mark.parametrize(
+    ("given", "shape"),
+    [
+        ((None, None, None), (8, 64)),
+        (("128", None, None), (8, 16)),
+        (("128", "32", None), (32, 4)),
+        ((None, None, "64"), (8, 64)),
+        ((None, "3", "5"), (3, 5)),
+        (("96", None, "32"), (3, 32)),
+        (("96", "3", "32"), (3, 32)),
+    ],
+)
+def test_two_of_width_heads_and_head_width_give_the_third(given, shape):
+    assert head_shape(*given) == shape
+
+
+def test_names_are_kept_in_order_and_once():
+    assert parse_names("b, a,b") == ["b", "a"]

@@ -1,0 +1,136 @@
+"""Every command in every format: exact data on stdout or in a file, nothing else there."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from dataclasses import dataclass, field
+
+import pytest
+
+from attnprof.record import Record, Report, column
+from attnprof.render.csv import render_csv
+from attnprof.render.json import render_json
+from attnprof.render.markdown import render_markdown
+from attnprof.units import format_bytes, format_count, format_time, format_value
+
+COMMANDS = {
+    "list": "list",
+    "cost": "cost --attention standard,efficient --seq 64",
+    "compare": "compare --attention standard,efficient --seq 64",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_json_csv_and_markdown_hold_the_same_records(attnprof, command):
+    words = [COMMANDS[command]]
+    data = attnprof(*words, "--format", "json").json
+    rows = attnprof(*words, "--format", "csv").csv
+    lines = attnprof(*words, "--format", "markdown").out.splitlines()
+    assert data["schema"] == "attnprof/1"
+    assert data["command"] == command
+    assert set(data["environment"]) >= {"attnprof", "python"}
+    assert len(data["records"]) == len(rows) == len(lines) - 2
+    for record, row in zip(data["records"], rows, strict=True):
+        assert list(record) == list(row)
+        for name, value in record.items():
+            if isinstance(value, int) and not isinstance(value, bool):
+                assert int(row[name]) == value
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("fmt", ["table", "json", "csv", "markdown"])
+def test_a_file_holds_what_stdout_would(attnprof, tmp_path, command, fmt):
+    path = tmp_path / "out"
+    words = [COMMANDS[command], "--format", fmt]
+    shown, written = attnprof(*words), attnprof(*words, "--output", str(path))
+    assert (shown.code, written.code) == (0, 0)
+    assert (shown.err, written.out) == ("", "")
+    assert str(path) in written.err
+    plain = "\n".join(line.rstrip() for line in shown.out.splitlines())
+    assert path.read_text().rstrip("\n") == plain.rstrip("\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_tables_fit_a_narrow_terminal_without_cut_numbers(attnprof, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "80")
+    out = attnprof(COMMANDS[command]).out
+    assert max(len(line) for line in out.splitlines()) <= 80
+    assert "…" not in out
+    assert "\x1b" not in out
+
+
+def test_saved_json_loads_as_the_same_report(attnprof, tmp_path):
+    path = tmp_path / "cost.json"
+    attnprof("cost --seq 64 --format json --output", str(path))
+    report = Report.load(path)
+    assert render_json(report) == path.read_text()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample(Record):
+    name: str = column("name")
+    count: int | None = column("count", "tokens", "count")
+    ratio: float | None = column("ratio", fmt="ratio")
+    cells: dict = field(default_factory=dict, metadata={"title": "cells", "format": "text"})
+    empty: str | None = column("empty")
+
+
+SAMPLE = Report(
+    "sample",
+    [
+        Sample(name='a|b,"c"', count=2**60, ratio=math.nan, cells={"k": [1, 2]}),
+        Sample(name="line\nbreak", count=None, ratio=0.5),
+    ],
+)
+
+
+def test_csv_is_exact_and_quotes_what_must_be():
+    rows = list(csv.reader(io.StringIO(render_csv(SAMPLE))))
+    assert rows == [
+        ["name", "count", "ratio", "cells", "empty"],
+        ['a|b,"c"', str(2**60), "", '{"k":[1,2]}', ""],
+        ["line\nbreak", "", "0.5", "{}", ""],
+    ]
+
+
+def test_json_has_null_for_nan_and_exact_integers():
+    first, second = json.loads(render_json(SAMPLE))["records"]
+    assert first["ratio"] is None
+    assert first["count"] == 2**60
+    assert second["count"] is None
+
+
+def test_markdown_aligns_numbers_escapes_bars_and_drops_empty_columns():
+    lines = render_markdown(SAMPLE).splitlines()
+    assert lines[0] == "| name | count (tokens) | ratio | cells |"
+    assert lines[1] == "| --- | ---: | ---: | --- |"
+    assert lines[2].startswith('| a\\|b,"c" | 1,152,921,504,606,846,976 | – |')
+    assert lines[3].startswith("| line break | – | 0.5 |")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (format_count(20_947_008), "20,947,008"),
+        (format_count(20_947_008, short=True), "20.95 M"),
+        (format_count(999_999, short=True), "999,999"),
+        (format_count(27_000_000, short=True), "27.00 M"),
+        (format_count(2.5), "2.5"),
+        (format_bytes(1023), "1023 B"),
+        (format_bytes(1024), "1.00 KiB"),
+        (format_bytes(3 * 2**29), "1.50 GiB"),
+        (format_time(0.00123), "1.23 ms"),
+        (format_time(2.5e-8), "25 ns"),
+        (format_value(None), "–"),
+        (format_value(math.inf, "ratio"), "–"),
+        (format_value(True), "yes"),
+        (format_value({"bias": False, "window": 4}), "bias=false window=4"),
+        (format_value(0.2968, "percent"), "29.68 %"),
+        (format_value(1.25e10, "flops_rate"), "12.50 GFLOP/s"),
+    ],
+)
+def test_numbers_are_written_as_people_read_them(text, expected):
+    assert text == expected

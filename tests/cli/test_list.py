@@ -1,0 +1,138 @@
+"""attnprof list and the registry behind it: shipped, plug-ins, files."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from attnprof import registry
+from attnprof.errors import RequestError
+
+#: What every plug-in needs: a class with costs, and CORES.
+PLUGIN = """
+from dataclasses import dataclass
+from typing import ClassVar
+from attnprof.mechanisms.standard.module import StandardCore
+from attnprof.mechanisms.standard.spec import Standard
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(Standard):
+    name: ClassVar[str] = "mine"
+    title: ClassVar[str] = "My attention"
+
+@dataclass(frozen=True, kw_only=True)
+class Bare(Standard):
+    name: ClassVar[str] = "bare"
+
+class Other: ...
+
+CORES = {"mine": StandardCore}
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(PLUGIN)
+    return path
+
+
+@pytest.fixture
+def entry_points(monkeypatch):
+    def install(*points):
+        group = registry.ENTRY_POINTS
+        made = [EntryPoint(name, value, group) for name, value in points]
+        monkeypatch.setattr(registry, "_entry_points", lambda: made)
+
+    return install
+
+
+def test_every_mechanism_is_listed_with_its_parameters(attnprof):
+    records = attnprof("list", "--format", "json").json["records"]
+    assert [r["mechanism"] for r in records] == registry.names()
+    for record in records:
+        assert record["params"] == registry.get(record["mechanism"]).params
+        assert record["time_order"]
+        assert record["memory_order"]
+        assert record["document"]
+        assert record["skipped"] is None
+
+
+def test_the_table_names_each_mechanism(attnprof):
+    ended = attnprof("list")
+    assert ended.code == 0
+    shown = {line.split()[0] for line in ended.out.splitlines() if line.strip()}
+    assert set(registry.names()) <= shown
+
+
+def test_plug_ins_are_rows_and_are_not_imported(attnprof, entry_points):
+    entry_points(("fine", "json:Class"), ("lost", "no_such_package.spec:Class"))
+    rows = {r["mechanism"]: r for r in attnprof("list", "--format", "json").json["records"]}
+    assert "loaded when asked for" in rows["fine"]["skipped"]
+    assert "no module 'no_such_package'" in rows["lost"]["skipped"]
+    assert rows["standard"]["skipped"] is None
+
+
+def test_a_broken_plug_in_is_named_where_it_is_asked_for(attnprof, entry_points):
+    entry_points(("lost", "no_such_package.spec:Class"), ("odd", "json:JSONDecoder"))
+    lost = attnprof("cost", "--attention", "lost")
+    assert lost.code == 2
+    assert "plug-in 'lost'" in lost.err
+    odd = attnprof("cost", "--attention", "odd")
+    assert odd.code == 2
+    assert "not a mechanism" in odd.err
+
+
+def test_a_plug_in_costs_and_builds(attnprof, entry_points, file, monkeypatch):
+    monkeypatch.syspath_prepend(str(file.parent))
+    entry_points(("mine", "mine:Mine"))
+    theirs = attnprof("cost --attention mine --seq 32 --quantity flops -f csv").csv
+    ours = attnprof("cost --attention standard --seq 32 --quantity flops -f csv").csv
+    assert [row["value"] for row in theirs] == [row["value"] for row in ours]
+    assert "mine" in registry.module_of("mine").CORES
+
+
+def test_a_file_gives_a_mechanism(attnprof, file):
+    ended = attnprof("cost", "--attention", f"{file}:Mine", "--seq", "32", "--format", "json")
+    assert ended.code == 0
+    assert {r["mechanism"] for r in ended.json["records"]} == {"mine"}
+    assert "mine" in registry.module_of(f"{file}:Mine").CORES
+
+
+def test_a_file_without_a_torch_side_says_what_it_needs(file):
+    with pytest.raises(RequestError, match="CORES"):
+        registry.module_of(f"{file}:Bare")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("nowhere.py:Mine", "there is no file"),
+        ("{file}:Mne", "did you mean Mine"),
+        ("{file}:Other", "not a mechanism"),
+    ],
+)
+def test_a_file_that_fails_says_why(attnprof, file, name, hint):
+    ended = attnprof("cost", "--attention", name.format(file=file))
+    assert ended.code == 2
+    assert hint in ended.err
+
+
+def test_a_file_with_an_error_is_named(attnprof, tmp_path):
+    path = tmp_path / "wrong.py"
+    path.write_text("1 / 0")
+    ended = attnprof("cost", "--attention", f"{path}:X")
+    assert ended.code == 2
+    assert "ZeroDivisionError" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("asked", "hint"),
+    [("taylor", "taylor-direct"), ("efficient-taylorshift", "taylor-efficient"),
+     ("standrad", "did you mean standard")],
+)  # fmt: skip
+def test_misspelt_names_get_a_helpful_answer(attnprof, asked, hint):
+    ended = attnprof("cost", "--attention", asked)
+    assert ended.code == 2
+    assert hint in ended.err
