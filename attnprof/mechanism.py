@@ -82,6 +82,8 @@ class Mechanism:
     projections: ClassVar[str] = "qkvo"
     #: the kernel reads heads where the projection left them: splitting and merging copy nothing
     strided_heads: ClassVar[bool] = False
+    #: the gradient of keys arrives transposed, as that of the second operand of a product does
+    transposes_keys: ClassVar[bool] = True
     #: the core reads the values' columns as rows, so their gradient arrives transposed
     transposes_values: ClassVar[bool] = False
     abilities: ClassVar[Abilities] = Abilities()

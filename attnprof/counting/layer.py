@@ -72,7 +72,7 @@ def write_layer(mechanism: Mechanism, tape: Tape, workload: Workload, scope: str
         v = tape.view(k, *k.shape)
     else:
         k = projected(mechanism, tape, "k", context, g * d)
-        k = split(mechanism, tape, "split keys", k, g, flipped=True)
+        k = split(mechanism, tape, "split keys", k, g, flipped=mechanism.transposes_keys)
         v = projected(mechanism, tape, "v", context, g * dv)
         v = split(mechanism, tape, "split values", v, g)
     y = mechanism.core(tape, w, q, k, v)
