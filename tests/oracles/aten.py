@@ -75,7 +75,21 @@ def _added_mm(out: Any, bias: Any, a: Any, b: Any, *, beta: float = 1, alpha: fl
 
 
 def _sum_like(_out: Any, a: Any, *_rest: Any, **_named: Any) -> dict[str, int]:
-    return {A: numel(a)}
+    return {A: numel(a) * (2 if a.is_complex() else 1)}
+
+
+def _mul(out: Any, *_factors: Any) -> dict[str, int]:
+    if out.is_complex():
+        return {M: 4 * numel(out), A: 2 * numel(out)}
+    return {M: numel(out)} if out.is_floating_point() else {}
+
+
+def _fft(out: Any, a: Any, *_rest: Any) -> dict[str, int]:
+    """Half of radix 2: points/2·log2(points) butterflies of 4 products and 6 sums a line."""
+    real = a if out.is_complex() else out
+    points = real.shape[-1]
+    butterflies = numel(real) * (points.bit_length() - 1) // 2
+    return {M: 4 * butterflies // 2, A: 6 * butterflies // 2}
 
 
 def _mean(out: Any, a: Any, *_rest: Any, **_named: Any) -> dict[str, int]:
@@ -164,7 +178,9 @@ RULES: dict[str, Callable[..., Any]] = {
     "sub": _plus,
     "rsub": _rsub,
     "pow": _pow,
-    "mul": per_entry(multiplications=1),
+    "mul": _mul,
+    "_fft_r2c": _fft,
+    "_fft_c2r": _fft,
     "div": per_entry(divisions=1),
     "reciprocal": per_entry(divisions=1),
     "exp": per_entry(exponentials=1),
@@ -205,7 +221,7 @@ MOVES = words(
     repeat_interleave constant_pad_nd slice_backward select_backward slice_scatter
     select_scatter gather scatter index index_select index_put index_fill flip roll
     unfold_backward bitwise_and bitwise_or bitwise_not logical_and logical_or logical_not
-    eye embedding argsort sort topk diagonal_backward as_strided_scatter
+    eye embedding argsort sort topk diagonal_backward as_strided_scatter conj_physical
     """
 )
 
@@ -249,7 +265,8 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 def _operands(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
     if name.endswith("_like") or name.startswith("new_"):
         return iter(())
-    return _tensors((args[1:] if name in OVERWRITES else args, kwargs))
+    read = {key: value for key, value in kwargs.items() if key != "out"}
+    return _tensors((args[1:] if name in OVERWRITES else args, read))
 
 
 def count(run: Callable[[], Any]) -> Counts:
