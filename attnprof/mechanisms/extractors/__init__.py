@@ -1,0 +1,1 @@
+"""The Extractors of document 002: SHE, HE, WE and ME, causal by nature."""

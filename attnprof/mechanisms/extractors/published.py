@@ -1,0 +1,99 @@
+"""The counts that document 002 prints for the Extractors: Tables 3 to 6, untouched.
+
+Here ``n`` is the document's l (a training sequence) or t (the token decoded).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attnprof.costs import Number, exact_div
+from attnprof.mechanism import Published
+from attnprof.workload import Workload
+
+#: a printed form in n, d
+Form = Callable[[Number, Number], Number]
+QUANTITIES = ("multiplications", "additions", "divisions", "exponentials", "parameters")
+
+
+def _nothing(n: Number, d: Number) -> Number:
+    return 0 * n * d
+
+
+def _halves(form: Form) -> Form:
+    """A form printed with halves, given doubled so that whole numbers stay exact."""
+    return lambda n, d: exact_div(form(n, d), 2)
+
+
+#: Tables 3 and 4: multiplications, additions, parameters of one sequence of length l
+TRAINING: dict[str, tuple[str, Form, Form, Form]] = {
+    "she": (
+        "002-T3",
+        _halves(lambda n, d: n**2 * d**2 + 5 * n * d**2 + 2 * n * d),
+        _halves(lambda n, d: n**2 * d**2 + 5 * n * d**2 - 6 * n * d),
+        lambda n, d: n * d**2 + 2 * d**2,
+    ),
+    "he": (
+        "002-T4",
+        _halves(lambda n, d: n**2 * d + 3 * n * d + 6 * n * d**2),
+        _halves(lambda n, d: 6 * n * d**2 + n**2 * d - 7 * n * d),
+        lambda n, d: n * d + 3 * d**2,
+    ),
+    "we": (
+        "002-T4",
+        _halves(lambda n, d: n**2 * d + 3 * n * d + 4 * n * d**2),
+        _halves(lambda n, d: 4 * n * d**2 + n**2 * d - 5 * n * d),
+        lambda n, d: n * d + 2 * d**2,
+    ),
+    "me": (
+        "002-T4",
+        _halves(lambda n, d: n**2 * d + n * d),
+        _halves(lambda n, d: n**2 * d - n * d),
+        lambda n, _: n,
+    ),
+}
+#: Tables 5 and 6: multiplications, additions of token number t
+INFERENCE: dict[str, tuple[str, Form, Form]] = {
+    "she": (
+        "002-T5",
+        lambda t, d: t * d**2 + 2 * d**2 + d,
+        lambda t, d: t * d**2 + 2 * d**2 - 3 * d,
+    ),
+    "he": (
+        "002-T6",
+        lambda t, d: t * d + 3 * d**2 + d,
+        lambda t, d: t * d + 3 * d**2 - 4 * d,
+    ),
+    "we": (
+        "002-T6",
+        lambda t, d: t * d + 2 * d**2 + d,
+        lambda t, d: t * d + 2 * d**2 - 3 * d,
+    ),
+    "me": ("002-T6", lambda t, d: t * d, lambda t, d: t * d - d),
+}
+
+
+def published_counts(name: str) -> tuple[Published, ...]:
+    """Every printed form of one Extractor, training and inference."""
+    source, mult, add, parameters = TRAINING[name]
+    forms = (mult, add, _nothing, _nothing, parameters)
+    training = tuple(
+        _entry(source, quantity, "forward", form)
+        for quantity, form in zip(QUANTITIES, forms, strict=True)
+    )
+    source, mult, add = INFERENCE[name]
+    inference = tuple(
+        _entry(source, quantity, "decode", form)
+        for quantity, form in zip(QUANTITIES, (mult, add, _nothing, _nothing), strict=False)
+    )
+    return training + inference
+
+
+def _entry(source: str, quantity: str, phase: str, form: Form) -> Published:
+    def formula(workload: Workload) -> Number:
+        return form(workload.seq_len, workload.d_model)
+
+    return Published(
+        source, quantity, scope="layer", phase=phase, convention="operations", formula=formula,
+        causal=True,
+    )  # fmt: skip
