@@ -6,6 +6,7 @@ import torch
 import attnprof
 from attnprof import registry
 from tests.mechanisms.cases import SHAPES, built, inputs, names, params, workload
+from tests.oracles.memory import allocator_peak
 
 
 def decoded(layer, x):
@@ -44,6 +45,25 @@ def test_grouped_key_heads_decode_too(name):
     with torch.no_grad():
         rows, _ = decoded(layer, x)
         torch.testing.assert_close(rows, layer(x, causal=True), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("shape", [(1, 40, 1, 16), (3, 33, 4, 8)], ids=str)
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [*((n, {}) for n in ("standard", "optimised", "efficient", "super")),
+     ("super", {"per_head": True}), ("standard", {"num_kv_heads": 1})],
+)  # fmt: skip
+def test_the_peak_of_a_step_is_the_allocators(name, more, shape):
+    layer, x = built(name, shape, **more), inputs(shape).transpose(0, 1).contiguous()
+    state = layer.init_state(shape[0])
+    sizes = {key: value for key, value in more.items() if key == "num_kv_heads"}
+    asked = workload(shape, phase="decode", **sizes)
+    spec = registry.get(name, **{key: v for key, v in more.items() if key not in sizes})
+    with torch.no_grad():
+        for token in x[:-1]:
+            layer.step(token, state)
+        seen = allocator_peak(lambda: layer.step(x[-1], state))
+    assert spec.cost(asked).peak() == seen
 
 
 def caches(state):

@@ -105,10 +105,9 @@ class Super(Efficient):
         row = tape.constant(batch, 1, w.seq_len)
         if self.per_head:
             many = more_than_one(w.batch_size) * more_than_one(w.num_heads)
-            tape.record(
-                "row a head", row.shape, Cost(bytes_moved=2 * row.size * many), many * row.size
-            )
+            row = tape.rearrange("row a head", row, row.shape, many)
         mixed = tape.bmm("mixed value", row, values)
+        tape.free(row)
         if self.bias:
             bias = tape.constant(w.num_heads if self.per_head else 1)
             mixed = tape.pointwise("mixing bias", [mixed, bias], Cost(additions=1), inplace=True)
