@@ -28,7 +28,8 @@ def describe_environment(device: str, seed: int = 0) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY"),
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "tf32": bool(torch.backends.cuda.matmul.allow_tf32) if device != "cpu" else None,
+        # "highest" keeps float32 products in float32; anything else lets a GPU use TF32
+        "tf32": torch.get_float32_matmul_precision() != "highest" if device != "cpu" else None,
         "clock": "perf_counter_ns" if device == "cpu" else "cuda events",
         "seed": seed,
         "git": git_state(),

@@ -211,3 +211,31 @@ def test_any_other_failure_is_not_hidden(monkeypatch):
     monkeypatch.setattr(point, "build_subject", fail)
     with pytest.raises(RuntimeError, match="a bug"):
         point.measure_point(request())
+
+
+DEADLY = '''
+import os, signal
+from dataclasses import dataclass
+from typing import ClassVar
+from attnprof.mechanisms.standard.module import StandardCore
+from attnprof.mechanisms.standard.spec import Standard
+
+@dataclass(frozen=True, kw_only=True)
+class Deadly(Standard):
+    name: ClassVar[str] = "deadly"
+
+class DeadlyCore(StandardCore):
+    def forward(self, q, k, v, causal=False):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+CORES = {"deadly": DeadlyCore}
+'''
+
+
+def test_the_death_of_a_child_is_a_row_that_names_the_signal(tmp_path):
+    (tmp_path / "deadly.py").write_text(DEADLY)
+    asked = request(f"{tmp_path}/deadly.py:Deadly")
+    report = batch.measure_points([asked], isolate=True)
+    (row,) = report.records
+    assert "killed by SIGKILL, most likely out of memory: needs" in row.skipped
+    assert report.summary["measured"] == 0
