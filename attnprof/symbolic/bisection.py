@@ -11,11 +11,11 @@ from attnprof.symbolic.roots import exactly
 
 #: Lengths searched; a pair of crossings between two neighbours of the grid can be missed.
 LONGEST = 2**40
-#: Every length up to here, and from there on 16 a doubling.
+#: Every length up to here, and from there on 8 a doubling.
 DENSE = 64
-PER_DOUBLING = 16
+PER_DOUBLING = 8
 #: Lengths looked at one by one around each crossing: rounding makes costs cross more than once.
-AROUND = 64
+AROUND = 32
 
 Integers = Callable[[int], int]
 
