@@ -5,8 +5,6 @@ A difference without a reason is said to be unexplained; it is never left out.
 
 from __future__ import annotations
 
-from collections import Counter
-
 from attnprof.measure.allocations import Peak
 from attnprof.measure.counters import FvcoreCount, TorchCount
 from attnprof.units import format_bytes
@@ -26,6 +24,8 @@ _SEEN_AS = {
     "aten.vdot": ("aten::vdot",),
     "aten.addmm_": ("aten::addmm_",),
 }
+#: How fvcore names an ``autograd.Function`` it cannot see into.
+_BLACK_BOX = "prim::PythonOp."
 #: fvcore's own names of products; its other counts are of normalisations and the like.
 _PRODUCTS = ("linear", "addmm", "mm", "bmm", "matmul", "einsum", "conv")
 
@@ -88,7 +88,7 @@ def _fvcore_rows(count: TorchCount, fvcore: FvcoreCount) -> list[str]:
             rows.append(f"fvcore counts {name} as {macs:,} MACs, which is no product")
             gap += 2 * macs
     if gap:
-        rows.append(_rest(gap, fvcore.macs))
+        rows.append(_rest(gap, fvcore))
     return rows
 
 
@@ -98,9 +98,18 @@ def _fvcore_names(operation: str) -> tuple[str, ...]:
     return _SEEN_AS.get(operation, ())
 
 
-def _rest(gap: int, macs: Counter[str]) -> str:
-    """What remains: rules for broadcast ``matmul`` and ``einsum`` that are not 2·m·k·n."""
-    suspects = [name for name in ("matmul", "einsum") if macs[name]]
+def _rest(gap: int, fvcore: FvcoreCount) -> str:
+    """What remains: autograd functions fvcore does not look into, its rules for products.
+
+    Those of broadcast ``matmul`` and of ``einsum`` are not 2·m·k·n.
+    """
+    boxes = [name for name in fvcore.uncounted if name.startswith(_BLACK_BOX)]
+    if boxes and gap > 0:
+        names = ", ".join(
+            f"{name.removeprefix(_BLACK_BOX)} ×{fvcore.uncounted[name]}" for name in boxes
+        )
+        return f"fvcore does not look into the autograd function {names}: {gap:,} FLOPs missing"
+    suspects = [name for name in ("matmul", "einsum") if fvcore.macs[name]]
     if suspects:
         names = " and ".join(suspects)
         return f"fvcore's rule for {names} differs by {-gap:+,} FLOPs from the products executed"

@@ -102,6 +102,12 @@ def test_agreement_needs_no_row():
         (
             8,
             ({"aten.bmm": 8}, {"aten.bmm": 8}),
+            FvcoreCount(Counter(), Counter({"prim::PythonOp.Mine": 1})),
+            "fvcore does not look into the autograd function Mine ×1: 8 FLOPs missing",
+        ),
+        (
+            8,
+            ({"aten.bmm": 8}, {"aten.bmm": 8}),
             FvcoreCount(failed="TypeError: no"),
             "fvcore could not trace the module (TypeError: no)",
         ),

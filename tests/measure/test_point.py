@@ -213,7 +213,7 @@ def test_any_other_failure_is_not_hidden(monkeypatch):
         point.measure_point(request())
 
 
-DEADLY = '''
+DEADLY = """
 import os, signal
 from dataclasses import dataclass
 from typing import ClassVar
@@ -229,7 +229,7 @@ class DeadlyCore(StandardCore):
         os.kill(os.getpid(), signal.SIGKILL)
 
 CORES = {"deadly": DeadlyCore}
-'''
+"""
 
 
 def test_the_death_of_a_child_is_a_row_that_names_the_signal(tmp_path):
