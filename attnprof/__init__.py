@@ -15,6 +15,7 @@ _WHERE = {
     "attend": "attnprof.api",
     "build": "attnprof.api",
     "cost": "attnprof.api",
+    "crossover": "attnprof.api",
     "profile": "attnprof.api",
     "Workload": "attnprof.workload",
     "Cost": "attnprof.costs",
@@ -32,11 +33,12 @@ __all__ = [
     "attend",
     "build",
     "cost",
+    "crossover",
     "profile",
 ]
 
 if TYPE_CHECKING:
-    from attnprof.api import attend, build, cost, profile
+    from attnprof.api import attend, build, cost, crossover, profile
     from attnprof.costs import Cost, CostTable, Stage
     from attnprof.record import Report
     from attnprof.workload import Workload

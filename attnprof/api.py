@@ -62,6 +62,46 @@ def cost(name: str, workload: Workload, scope: str = "layer", **params: Any) -> 
     return registry.get(name, **params).cost(workload, scope)
 
 
+def crossover(
+    a: str,
+    b: str,
+    head_dim: int | Sequence[int] = 64,
+    *,
+    num_heads: int = 1,
+    batch_size: int = 1,
+    scope: str = "core",
+    phase: str = "forward",
+    causal: bool = False,
+    dtype: str = "float32",
+    kinds: Sequence[str] = ("published", "formula"),
+    metrics: Sequence[str] = ("flops", "memory"),
+    curves: bool = False,
+    **params: Any,
+) -> Report:
+    """The length from which one mechanism is cheaper than the other, solved exactly.
+
+    Records are :class:`attnprof.record.CrossoverRecord`, one a head width, metric and kind;
+    ``params`` go to whichever of the two has them, ``curves`` adds what a figure draws. Raises
+    :class:`attnprof.errors.RequestError` for what cannot be compared.
+    """
+    from attnprof import __version__
+    from attnprof.cli.settings import configured
+    from attnprof.symbolic.meeting import Meeting, report
+
+    widths = [head_dim] if isinstance(head_dim, int) else list(head_dim)
+    if not widths:
+        raise RequestError("head_dim is empty: give one width or several, like 64")
+    first, second = configured([a, b], params)
+    meeting = Meeting(
+        first,
+        second,
+        Workload(1, num_heads, min(widths), batch_size, causal=causal, phase=phase, dtype=dtype),
+        scope,
+    )
+    environment = {"attnprof": __version__}
+    return report(meeting, widths, kinds, metrics, with_curves=curves, environment=environment)
+
+
 def profile(
     attention: str | Sequence[str],
     seq_len: int | Sequence[int],

@@ -99,22 +99,40 @@ class Size:
         return result
 
     def __truediv__(self, other: Any) -> Size:
+        if isinstance(other, Size) and set(other.terms) != {(0, 0)}:
+            return self._by_monomial(other)
         divisor = _constant(other)
         return Size({e: Fraction(c) / divisor for e, c in self.terms.items()}, self.branches)
 
+    def _by_monomial(self, other: Size) -> Size:
+        """The quotient by a size like h or 2·h·d, where it is exact; sizes are never zero."""
+        if len(other.terms) != 1:
+            raise NotPolynomialError("a quotient by a sum of sizes")
+        ((k, m), divisor) = next(iter(other.terms.items()))
+        if any(i < k or j < m for i, j in self.terms):
+            raise NotPolynomialError("a quotient that is no polynomial")
+        terms = {(i - k, j - m): Fraction(c) / divisor for (i, j), c in self.terms.items()}
+        return Size(terms, self.branches)
+
     def __floordiv__(self, other: Any) -> Size:
+        if isinstance(other, Size) and set(other.terms) != {(0, 0)}:
+            return self._by_monomial(other) // 1
         divisor = _constant(other)
         if self._remainders(divisor) != {0}:
             raise NotPolynomialError(f"a floor of a quotient by {divisor}")
         return self / divisor
 
     def __mod__(self, other: Any) -> int:
+        if isinstance(other, Size) and set(other.terms) != {(0, 0)}:
+            if self._by_monomial(other)._remainders(Fraction(1)) != {0}:
+                raise NotPolynomialError("a remainder by a size")
+            return 0
         remainders = self._remainders(_constant(other))
-        if len(remainders) != 1:
+        if len(remainders) != 1 or any(value != int(value) for value in remainders):
             raise NotPolynomialError(f"a remainder that depends on the size, by {other}")
-        return remainders.pop()
+        return int(remainders.pop())
 
-    def _remainders(self, divisor: Any) -> set[int]:
+    def _remainders(self, divisor: Any) -> set[Any]:
         """What is left by ``divisor`` for all integer sizes: values repeat with its multiples."""
         scale = math.lcm(*(Fraction(c).denominator for c in self.terms.values()), 1)
         period = int(divisor) * scale
@@ -122,7 +140,7 @@ class Size:
         if divisor != int(divisor) or divisor < 1 or period ** sum(used) > MOST_RESIDUES:
             raise NotPolynomialError(f"a quotient by {divisor}")
         axes = [range(period) if on else range(1) for on in used]
-        return {int(value_of(self.terms, n, d) % divisor) for n, d in product(*axes)}
+        return {value_of(self.terms, n, d) % divisor for n, d in product(*axes)}
 
     def _sign(self, other: Any) -> int:
         return self.branches.sign((self - other).terms)
