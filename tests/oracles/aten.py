@@ -174,6 +174,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "amin": _extreme,
     "max": _extreme,
     "min": _extreme,
+    "cummax": per_entry(other=1),
     "add": _plus,
     "sub": _plus,
     "rsub": _rsub,
