@@ -1,0 +1,1 @@
+"""Kernel attention: softmax replaced, or approximated, by a product of feature maps."""

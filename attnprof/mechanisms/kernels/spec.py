@@ -1,0 +1,212 @@
+"""Linear attention and Performer (003: kernel family)."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from attnprof.costs import Cost, Number, is_plain, more_than_one
+from attnprof.counting.definition import Definition
+from attnprof.counting.engine import Gradients, Tensor
+from attnprof.counting.tape import Tape
+from attnprof.errors import RequestError, closest
+from attnprof.mechanism import Abilities, Mechanism, rows
+from attnprof.mechanisms.kernels.backward import Saved, causal_grads, full_grads
+from attnprof.mechanisms.kernels.forward import Result, causal_forward, full_forward, step
+from attnprof.mechanisms.kernels.stages import Sizes, State, Writer
+from attnprof.workload import Workload
+
+#: Rows of a causal chunk: about as dear inside (rows·(m + dv)) as across (2·m·dv) at 64 a head.
+CHUNK = 128
+#: Rows of a block where nothing is causal: features that stay in the processor's cache.
+BLOCK = 256
+FEATURES = ("softmax", "elu")
+#: elu(x) + 1 an entry: a comparison, an exponential, an addition
+ELU_PLUS_ONE = Cost(other=1, exponentials=1, additions=1)
+
+
+def detached(tensor: Tensor) -> Tensor:
+    """The same memory without a gradient: what a function with its own backward works on."""
+    return Tensor(tensor.shape, tensor.storage, tensor.item_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelAttention(Mechanism):
+    """out_i = φ(q_i) Σ_j φ(k_j) v_jᵀ / φ(q_i)·Σ_j φ(k_j), causal by a chunked prefix scan."""
+
+    document: ClassVar[str] = "003"
+    family: ClassVar[str] = "kernel"
+    time_order: ClassVar[str] = "N"
+    memory_order: ClassVar[str] = "N"
+    transposes_keys: ClassVar[bool] = False
+    abilities: ClassVar[Abilities] = Abilities(value_width=True, cross=True)
+
+    #: Whether q and k go through a matrix first, features are scaled, denominators get 1e-6.
+    projects: ClassVar[bool] = False
+
+    @property
+    def softmax(self) -> bool:
+        """Whether features approximate the exponential kernel."""
+        return False
+
+    @property
+    def floor(self) -> float:
+        """What is added to each denominator."""
+        return 0.0
+
+    def width(self, head_dim: Number) -> Number:
+        """Number of features m of a head."""
+        return head_dim
+
+    # -- what is executed --------------------------------------------------------------
+    def writer(self, tape: Tape, workload: Workload) -> Writer:
+        """A writer for this kind of feature and these sizes."""
+        w = workload
+        batch, m = w.batch_size * w.num_heads, self.width(w.head_dim)
+        sizes = Sizes(batch, m, w.head_dim, w.value_width, CHUNK if w.causal else BLOCK)
+        projection = tape.constant(batch, w.head_dim, m) if self.projects else None
+        return Writer(tape, sizes, projection, self.softmax, bool(self.floor))
+
+    def core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """One function with its own backward, that keeps q, k, v, rows and their totals."""
+        writer = self.writer(tape, workload)
+        run = causal_forward if workload.causal else full_forward
+        result = run(writer, *map(detached, (q, k, v)), tape.grad)
+        if tape.grad:
+            grads = self._grads(writer, (q, k, v), result, causal=workload.causal)
+            tape.attach(result.out, self.name, grads, [q, k, v, result.out, *result.kept])
+            tape.free(*result.kept)
+        return result.out
+
+    def _grads(
+        self, writer: Writer, inputs: tuple[Tensor, ...], result: Result, *, causal: bool
+    ) -> Callable[[Tensor], Gradients]:
+        def backward(grad: Tensor) -> Gradients:
+            saved = Saved(*map(detached, inputs), result, grad)
+            grads = (causal_grads if causal else full_grads)(writer, saved)
+            return list(zip(inputs, grads, strict=True))
+
+        return backward
+
+    def decode_core(
+        self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor
+    ) -> Tensor:
+        """The token's key and value into the state, then its row."""
+        writer, w = self.writer(tape, workload), workload
+        s = writer.sizes
+        item = 4 if tape.item_size == 2 else tape.item_size
+        sums = tape.constant(s.batch, s.features, w.value_width + 1, item_size=item)
+        top = tape.constant(s.batch, 1, 1) if self.softmax else None
+        return step(writer, detached(q), detached(k), detached(v), State(sums, top))
+
+    def state_entries(self, workload: Workload) -> Number:
+        """Sums of φ(k)vᵀ and of φ(k); the largest scale where there is one."""
+        w = workload
+        heads = w.batch_size * w.num_heads
+        return heads * (self.width(w.head_dim) * (w.value_width + 1) + int(self.softmax))
+
+    # -- what is defined ---------------------------------------------------------------
+    def define_core(self, writer: Definition, workload: Workload) -> None:
+        """Features; φ(K)ᵀV and Σφ(k), as running sums where causal; products; division."""
+        w = workload
+        heads, m = w.batch_size * w.num_heads, self.width(w.head_dim)
+        queries = heads * rows(w)
+        keys = heads * (1 if w.phase == "decode" else w.keys)
+        self.define_features(writer, w, queries + keys)
+        results = heads * m
+        if w.phase == "decode":  # added to what is there, from the second token on
+            new = results * more_than_one(w.seq_len)
+            writer.dots("state", results * w.value_width, results * w.value_width)
+            writer.sums("key sums", 0, new * (w.value_width + 1))
+        else:
+            writer.dots("state", results * w.value_width, keys * m * w.value_width)
+            writer.sums("key sums", results, keys * m)
+        writer.dots("numerators", queries * w.value_width, queries * m * w.value_width)
+        writer.dots("denominators", queries, queries * m)
+        if self.floor:
+            writer.stage("floor", Cost(additions=queries), queries)
+        divided = queries * w.value_width
+        writer.stage("normalisation", Cost(divisions=divided), divided)
+
+    def define_features(self, writer: Definition, workload: Workload, count: Number) -> None:
+        """elu(x) + 1 of so many rows."""
+        entries = count * workload.head_dim
+        writer.stage("features", ELU_PLUS_ONE * entries, count, workload.head_dim)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear(KernelAttention):
+    """Kernelized attention with φ(x) = elu(x) + 1 (Katharopoulos et al. 2020, Eq 7)."""
+
+    name: ClassVar[str] = "linear"
+    title: ClassVar[str] = "Linear attention (elu + 1)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Performer(KernelAttention):
+    """FAVOR+: positive orthogonal random features of the softmax kernel, shared by heads.
+
+    ``num_features`` defaults to ⌊d ln d⌋. ``features=elu`` is the article's variant:
+    φ(x) = elu(xΩ) + 1, Ω Gaussian / sqrt m, denominators + 1e-6. Ω is frozen in both.
+    """
+
+    num_features: int | None = None
+    features: str = "softmax"
+
+    name: ClassVar[str] = "performer"
+    title: ClassVar[str] = "Performer (FAVOR+)"
+    projects: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.features not in FEATURES:
+            raise RequestError(
+                f"unknown features '{self.features}': {closest(self.features, list(FEATURES))}"
+            )
+        if self.num_features is not None and self.num_features < 1:
+            raise RequestError(
+                f"num_features must be at least 1, not {self.num_features}; leave it out for d ln d"
+            )
+
+    @property
+    def softmax(self) -> bool:
+        """Whether features approximate the exponential kernel."""
+        return self.features == "softmax"
+
+    @property
+    def floor(self) -> float:
+        """The article adds 1e-6 to its denominators."""
+        return 0.0 if self.softmax else 1e-6
+
+    def width(self, head_dim: Number) -> Number:
+        """``num_features``, or ⌊d ln d⌋ and at least one."""
+        return default_features(head_dim) if self.num_features is None else self.num_features
+
+    def define_features(self, writer: Definition, workload: Workload, count: Number) -> None:
+        """Projection, then exp(ωᵀx - ‖x‖²/2) of x = row / d^(1/4), or elu + 1."""
+        d, m = workload.head_dim, self.width(workload.head_dim)
+        if self.softmax:
+            writer.stage("scaling", Cost(divisions=count * d), count, d)
+        writer.dots("projection", count * m, count * m * d, count, m)
+        if not self.softmax:
+            writer.stage("features", ELU_PLUS_ONE * (count * m), count, m)
+            return
+        writer.dots("squared norms", count, count * d)
+        writer.stage("halves", Cost(divisions=count), count)
+        writer.stage("features", Cost(additions=1, exponentials=1) * (count * m), count, m)
+
+
+def default_features(head_dim: Number) -> Number:
+    """⌊d ln d⌋, at least 1."""
+    if is_plain(head_dim):
+        return max(1, math.floor(head_dim * math.log(head_dim)))
+    if hasattr(head_dim, "free_symbols"):
+        sympy = sys.modules["sympy"]
+        return sympy.Max(1, sympy.floor(head_dim * sympy.log(head_dim)))
+    numpy = sys.modules["numpy"]
+    return numpy.maximum(1, numpy.floor(head_dim * numpy.log(head_dim)).astype("int64"))
+
+
+MECHANISMS = (Linear, Performer)
