@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
 from importlib.util import find_spec
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -39,6 +40,9 @@ def main(args: list[str] | None = None) -> None:
     """Run the command line; always ends with SystemExit."""
     arguments = sys.argv[1:] if args is None else args
     debug = "--debug" in arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # an ASCII terminal shows ? for what it lacks
+            stream.reconfigure(errors="replace")
     arguments = [argument for argument in arguments if argument != "--debug"]
     asked = next((argument for argument in arguments if not argument.startswith("-")), None)
     sys.exit(_guarded(lambda: _application(asked, debug)(arguments, prog_name="attnprof"), debug))

@@ -34,7 +34,7 @@ NARROW_COLUMNS = 4
 def compare(
     *,
     attention: opt.AttentionOption = None,
-    seq: opt.SeqOption = "1024",
+    seq: opt.SeqsOption = "1024",
     d_model: opt.DModelOption = None,
     heads: opt.HeadsOption = None,
     batch: opt.BatchOption = "1",
@@ -63,18 +63,9 @@ def compare(
     one_of(convention, ("flops", "operations"), "--convention")
     shown = some_of(quantity, CONTESTED, "--quantity")
     request = closed_form_request(
-        attention or ",".join(registry.names()),
-        seq or "1024",
-        d_model=d_model,
-        heads=heads,
-        d=d,
-        batch=batch,
-        scope=scope,
-        phase=phase,
-        causal=causal,
-        dtype=dtype,
-        settings=settings,
-    )
+        attention or ",".join(registry.names()), seq, d_model=d_model, heads=heads, d=d,
+        batch=batch, scope=scope, phase=phase, causal=causal, dtype=dtype, settings=settings,
+    )  # fmt: skip
     records = compare_records(request.mechanisms, request.workloads, scope)
     report = Report("compare", records, {"winners": _winners(records)}, environment())
     deliver(report, fmt, output, partial(_tables, shown=shown))

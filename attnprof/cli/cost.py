@@ -25,11 +25,14 @@ from attnprof.symbolic.costing import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+SymbolicOption = Annotated[bool, Option("--symbolic", help="Show the closed forms in B N h d.")]
+LatexOption = Annotated[bool, Option("--latex", help="Show the closed forms in LaTeX.")]
+
 
 def cost(
     *,
-    attention: opt.AttentionOption = "standard",
-    seq: opt.SeqOption = "1024",
+    attention: opt.AttentionsOption = "standard",
+    seq: opt.SeqsOption = "1024",
     d_model: opt.DModelOption = None,
     heads: opt.HeadsOption = None,
     batch: opt.BatchOption = "1",
@@ -43,16 +46,10 @@ def cost(
     dtype: opt.DtypeOption = "float32",
     device: opt.DeviceOption = "auto",  # noqa: ARG001 - arithmetic needs no device
     settings: opt.SetOption = None,
-    kv_heads: Annotated[
-        str | None, Option("--kv-heads", metavar="SIZE", help="Grouped key and value heads.")
-    ] = None,
-    kv_seq: Annotated[
-        str | None, Option("--kv-seq", metavar="SIZE", help="Key length, for cross-attention.")
-    ] = None,
-    symbolic: Annotated[
-        bool, Option("--symbolic", help="Show the closed forms in B N h d.")
-    ] = False,
-    latex: Annotated[bool, Option("--latex", help="Show the closed forms in LaTeX.")] = False,
+    kv_heads: opt.KvHeadsOption = None,
+    kv_seq: opt.KvSeqOption = None,
+    symbolic: SymbolicOption = False,
+    latex: LatexOption = False,
     fmt: opt.FormatOption = Format.TABLE,
     output: opt.OutputOption = None,
 ) -> None:
@@ -72,20 +69,9 @@ def cost(
         latex=latex,
     )
     request = closed_form_request(
-        attention or "standard",
-        seq or "1024",
-        d_model=d_model,
-        heads=heads,
-        d=d,
-        batch=batch,
-        scope=scope,
-        phase=phase,
-        causal=causal,
-        dtype=dtype,
-        settings=settings,
-        num_kv_heads=kv_heads,
-        kv_seq=kv_seq,
-    )
+        attention, seq, d_model=d_model, heads=heads, d=d, batch=batch, scope=scope, phase=phase,
+        causal=causal, dtype=dtype, settings=settings, num_kv_heads=kv_heads, kv_seq=kv_seq,
+    )  # fmt: skip
     report = Report("cost", _records(request, asked), {"convention": convention}, environment())
     deliver(report, fmt, output, partial(_tables, asked=asked))
 

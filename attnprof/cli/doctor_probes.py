@@ -118,7 +118,9 @@ def _cpu_memory() -> tuple[str, str]:
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+    from attnprof.measure.allocations import quiet_stderr
+
+    with quiet_stderr(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         held = torch.empty(SIZE, 1024)
     sizes: list[Any] = [event.cpu_memory_usage for event in seen.events()]
     return _counted(max(sizes, default=0), held.nbytes, "bytes seen by the profiler")

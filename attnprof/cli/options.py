@@ -23,13 +23,13 @@ class Format(StrEnum):
 
 _SIZES = "a size, a list 128,256 or a range 128:16384:x2, 100:1000:+100"
 
-AttentionOption = Annotated[
-    str | None,
-    Option("--attention", "-a", metavar="NAMES", help="Mechanisms, separated by commas."),
-]
-SeqOption = Annotated[
-    str | None, Option("--seq", metavar="SIZES", help=f"Sequence length: {_SIZES}.")
-]
+_ATTENTION = Option("--attention", "-a", metavar="NAMES", help="Mechanisms, separated by commas.")
+_SEQ = Option("--seq", metavar="SIZES", help=f"Sequence length: {_SIZES}.")
+
+AttentionOption = Annotated[str | None, _ATTENTION]
+AttentionsOption = Annotated[str, _ATTENTION]  # where the command has a default
+SeqOption = Annotated[str | None, _SEQ]
+SeqsOption = Annotated[str, _SEQ]
 DModelOption = Annotated[
     str | None, Option("--d-model", metavar="SIZE", help="Model width (default 512).")
 ]
@@ -40,11 +40,25 @@ BatchOption = Annotated[str, Option("--batch", metavar="SIZE", help="Batch size.
 HeadDimOption = Annotated[
     str | None, Option("--d", metavar="SIZE", help="Head width; otherwise d_model / heads.")
 ]
+KvHeadsOption = Annotated[
+    str | None, Option("--kv-heads", metavar="SIZE", help="Grouped key and value heads.")
+]
+KvSeqOption = Annotated[
+    str | None, Option("--kv-seq", metavar="SIZE", help="Key length, for cross-attention.")
+]
 ScopeOption = Annotated[
-    str, Option("--scope", help="core (after q, k, v exist) or layer (with projections).")
+    str,
+    Option(
+        "--scope", metavar="SCOPE", help="core (after q, k, v exist) or layer (with projections)."
+    ),
 ]
 PhaseOption = Annotated[
-    str, Option("--phase", help="forward, prefill (causal forward), backward, train or decode.")
+    str,
+    Option(
+        "--phase",
+        metavar="PHASE",
+        help="forward, prefill (causal forward), backward, train or decode.",
+    ),
 ]
 KindOption = Annotated[
     str | None, Option("--kind", metavar="KINDS", help="published, formula, derived or measured.")
@@ -56,6 +70,7 @@ ConventionOption = Annotated[
     str,
     Option(
         "--convention",
+        metavar="NAME",
         help="flops (what the code executes) or operations (the definition, k-1 additions a dot).",
     ),
 ]
@@ -63,10 +78,16 @@ CausalOption = Annotated[
     bool, Option("--causal/--no-causal", help="Token t attends to tokens 1 to t.")
 ]
 DtypeOption = Annotated[
-    str, Option("--dtype", help="float64, float32, bfloat16 or float16; sets bytes per element.")
+    str,
+    Option(
+        "--dtype",
+        metavar="DTYPE",
+        help="float64, float32, bfloat16 or float16; sets bytes per element.",
+    ),
 ]
 DeviceOption = Annotated[
-    str, Option("--device", help="auto (CUDA if there is one), cpu, cuda or cuda:1.")
+    str,
+    Option("--device", metavar="DEVICE", help="auto (CUDA if there is one), cpu, cuda or cuda:1."),
 ]
 SetOption = Annotated[
     list[str] | None,

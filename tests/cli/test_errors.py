@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -101,6 +102,26 @@ def test_an_unwritable_file_is_left_alone(attnprof, tmp_path):
     kept.mkdir()
     assert attnprof("cost", "--output", str(kept)).code == 2
     assert list(tmp_path.iterdir()) == [kept]
+
+
+def test_a_pipe_is_written_to_and_never_replaced(attnprof, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert attnprof(f"list --format csv --output {pipe}").code == 0
+        assert pipe.is_fifo()
+        assert os.read(reader, 2**16).decode() == attnprof("list --format csv").out
+    finally:
+        os.close(reader)
+
+
+def test_a_link_is_followed(attnprof, tmp_path):
+    target, link = tmp_path / "target", tmp_path / "link"
+    link.symlink_to(target)
+    assert attnprof(f"list --format csv --output {link}").code == 0
+    assert link.is_symlink()
+    assert target.read_text() == attnprof("list --format csv").out
 
 
 @pytest.mark.parametrize("command", ["list", "cost --seq 8 --format csv"])
