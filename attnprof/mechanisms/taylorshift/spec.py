@@ -1,54 +1,164 @@
-"""TaylorShift (004, Algorithm 1): both forms."""
+"""TaylorShift (004): the direct form, the efficient form, and the one that switches."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import ClassVar
 
-from attnprof.mechanism import Abilities, Mechanism, Published
-from attnprof.mechanisms.taylorshift import published
+from attnprof.costs import CostTable, Number, Stage, is_plain, not_dearer
+from attnprof.counting.definition import Definition
+from attnprof.counting.engine import Tensor
+from attnprof.counting.tape import Tape
+from attnprof.errors import RequestError, closest
+from attnprof.mechanisms.taylorshift import published, scan, stages
+from attnprof.mechanisms.taylorshift.forms import Taylor, TaylorDirect, TaylorEfficient
+from attnprof.workload import Workload
+
+SWITCHES = ("formula", "published", "memory")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taylor(Mechanism):
-    """What both forms share; ``temperature`` is the initial value, learned, one a head."""
+class TaylorShift(Taylor):
+    """The direct form while it is not dearer, the efficient form from there on.
 
-    temperature: float = 1.0
+    ``switch`` says in what: ``formula`` (core FLOPs of what is executed), ``published`` (004-EQ4
+    and EQ5) or ``memory`` (elements held at the peak of the core). Without autograd the forward
+    pass decides; for phases ``backward`` and ``train`` the whole of both does, since one form
+    runs through. In decoding the step at token t decides.
+    """
 
-    document: ClassVar[str] = "004"
-    family: ClassVar[str] = "taylor"
-    abilities: ClassVar[Abilities] = Abilities()
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaylorDirect(Taylor):
-    """The Taylor map of N × N scores."""
-
-    name: ClassVar[str] = "taylor-direct"
-    title: ClassVar[str] = "TaylorShift, direct form"
-    time_order: ClassVar[str] = "N^2"
-    memory_order: ClassVar[str] = "N^2"
-
-    def published(self) -> tuple[Published, ...]:
-        """Printed closed forms: Eq 4, entries, Sec 4.3."""
-        return published.DIRECT
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaylorEfficient(Taylor):
-    """Box products N × d² instead of scores; causal by a scan over chunks of ``chunk`` tokens."""
-
-    impl: str = "boxed"
+    switch: str = "formula"
     chunk: int = 64
 
-    name: ClassVar[str] = "taylor-efficient"
-    title: ClassVar[str] = "TaylorShift, efficient form"
+    name: ClassVar[str] = "taylorshift"
+    title: ClassVar[str] = "TaylorShift, switching"
     time_order: ClassVar[str] = "N"
     memory_order: ClassVar[str] = "N"
 
-    def published(self) -> tuple[Published, ...]:
-        """Printed closed forms: Eq 5, entries, Sec 4.3."""
-        return published.EFFICIENT
+    def __post_init__(self) -> None:
+        if self.switch not in SWITCHES:
+            options = closest(self.switch, list(SWITCHES))
+            raise RequestError(f"unknown switch '{self.switch}': {options}")
+        if self.chunk < 1:
+            raise RequestError(f"chunk must be at least 1 token, not {self.chunk}")
+
+    @property
+    def direct(self) -> TaylorDirect:
+        """The direct form with the same parameters."""
+        return TaylorDirect(bias=self.bias, temperature=self.temperature)
+
+    @property
+    def efficient(self) -> TaylorEfficient:
+        """The efficient form with the same parameters."""
+        return TaylorEfficient(bias=self.bias, temperature=self.temperature, chunk=self.chunk)
+
+    def direct_chosen(self, workload: Workload) -> Number:
+        """1 where the direct form is taken, 0 where the efficient one is."""
+        w = workload.with_(dtype="entry")
+        if w.phase == "backward":
+            w = w.with_(phase="train")
+        if self.switch == "published":
+            return not_dearer(published.direct_flops(w), published.efficient_flops(w))
+        direct, efficient = self.direct.cost(w, "core"), self.efficient.cost(w, "core")
+        if self.switch == "memory":
+            return not_dearer(direct.peak(), efficient.peak())
+        return not_dearer(direct.flops, efficient.flops)
+
+    def takes_direct(self, workload: Workload) -> bool:
+        """The same for plain sizes, remembered."""
+        return _takes_direct(self, workload)
+
+    def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
+        """The chosen form's stages; for symbols and grids both forms', each where it is taken."""
+        self.check(workload, scope)
+        direct, efficient = self.direct.cost(workload, scope), self._efficient(workload, scope)
+        return self._chosen(workload, direct, efficient)
+
+    def definition(self, workload: Workload, scope: str = "layer") -> CostTable:
+        """The chosen form's definition."""
+        direct = self.direct.definition(workload, scope)
+        return self._chosen(workload, direct, self.efficient.definition(workload, scope))
+
+    def _chosen(self, w: Workload, direct: CostTable, efficient: CostTable) -> CostTable:
+        if _plain_sizes(w):
+            return direct if self.takes_direct(w) else efficient
+        first = self.direct_chosen(w)
+        second = 1 - first
+        return CostTable(
+            tuple(
+                _times(stage, times)
+                for table, times in ((direct, first), (efficient, second))
+                for stage in table
+            ),
+            direct.parameters,
+            direct.state_entries * first + efficient.state_entries * second,
+            direct.live_before * first + efficient.live_before * second,
+        )
+
+    def _efficient(self, workload: Workload, scope: str) -> CostTable:
+        """The efficient form; the token that leaves the direct one builds the sums first."""
+        table = self.efficient.cost(workload, scope)
+        if workload.phase != "decode":
+            return table
+        tape = Tape(workload.item_size)
+        self._build(tape, workload)
+        times = self._left_direct(workload)
+        return replace(table, stages=(*(_times(s, times) for s in tape.stages), *table.stages))
+
+    def _left_direct(self, workload: Workload) -> Number:
+        """1 where the token before was still decoded directly."""
+        if is_plain(workload.seq_len) and workload.seq_len == 1:
+            return 0
+        return self.direct_chosen(workload.with_(seq_len=workload.seq_len - 1))
+
+    def _build(self, tape: Tape, workload: Workload) -> None:
+        """The sums of the t - 1 cached tokens, in chunks; the state stays."""
+        w, d = workload, workload.head_dim
+        batch = w.batch_size * w.num_heads
+        state = scan.zeros(tape, "build state", batch, d * d + d + 1, d + 1)
+
+        def chunk(c: Number) -> None:
+            rows = tape.constant(batch, c, d)
+            values = stages.padded(tape, rows)
+            scan.absorb(tape, state, rows, values)
+            tape.free(values)
+
+        scan.each_chunk(tape, w.seq_len - 1, self.chunk, chunk)
+
+    def state_entries(self, workload: Workload) -> Number:
+        """Keys and values, or their sums from the switch on."""
+        first = self.direct_chosen(workload.with_(phase="decode"))
+        one, two = (f.state_entries(workload) for f in (self.direct, self.efficient))
+        return one * first + two * (1 - first)
+
+    def core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The direct form's operations: what a caller that writes a core alone gets."""
+        return self.direct.core(tape, workload, q, k, v)
+
+    def define_core(self, writer: Definition, workload: Workload) -> None:
+        """The direct form's definition (see :meth:`definition` for the choice)."""
+        self.direct.define_core(writer, workload)
 
 
-MECHANISMS = (TaylorDirect, TaylorEfficient)
+@cache
+def _takes_direct(mechanism: TaylorShift, workload: Workload) -> bool:
+    return bool(mechanism.direct_chosen(workload))
+
+
+def _plain_sizes(w: Workload) -> bool:
+    return is_plain(w.seq_len, w.num_heads, w.head_dim, w.batch_size)
+
+
+def _times(stage: Stage, times: Number) -> Stage:
+    """A stage where it is executed, nothing where it is not."""
+    return replace(
+        stage,
+        cost=stage.cost * times,
+        allocates=stage.allocates * times,
+        frees=stage.frees * times,
+        workspace=stage.workspace * times,
+    )
+
+
+MECHANISMS = (TaylorDirect, TaylorEfficient, TaylorShift)

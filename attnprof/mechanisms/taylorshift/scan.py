@@ -1,0 +1,167 @@
+"""The causal scan over chunks, and the state it shares with decoding, on the tape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from attnprof.costs import Cost, Number, at_least_one, floor_div, is_plain, more_than_one
+from attnprof.counting.engine import Gradients, Tensor
+from attnprof.counting.tape import Tape
+from attnprof.mechanisms.taylorshift.stages import box_gradient
+
+
+def each_chunk(tape: Tape, n: Number, size: int, write: Callable[[Number], None]) -> None:
+    """Write ⌊n/size⌋ full chunks and what remains."""
+    full = floor_div(n, size)
+    rest = n - size * full
+    for times, tokens in ((full, size), (at_least_one(rest), rest)):
+        if not (is_plain(times) and times == 0):
+            with tape.repeat(times):
+                write(tokens)
+
+
+def features(tape: Tape, name: str, x: Tensor, *, doubled: bool) -> Tensor:
+    """[x ⊠ x, x, 1], or [x ⊠ x, 2x, 2]: (b, c, d) → (b, c, d² + d + 1)."""
+    b, c, d = x.shape
+    cost = Cost(multiplications=b * c * d * d + (b * c * d if doubled else 0))
+    return tape.emit(f"{name}: features", (b, c, d * d + d + 1), cost, [x])
+
+
+def zeros(tape: Tape, name: str, *shape: Number) -> Tensor:
+    """Fresh memory without work."""
+    return tape.emit(name, shape, Cost())
+
+
+def added(tape: Tape, name: str, to: Tensor, more: Tensor) -> None:
+    """``to += more``, which dies."""
+    tape.emit(name, more.shape, Cost(additions=more.count), [more, more], into=to)
+    tape.free(more)
+
+
+def absorb(tape: Tape, state: Tensor, x: Tensor, v: Tensor, *, doubled: bool = False) -> None:
+    """State (d² + d + 1) × width += features(x)ᵀ v."""
+    mapped = features(tape, "state", x, doubled=doubled)
+    update = tape.bmm("state: update", mapped, v, ta=True)
+    tape.free(mapped)
+    added(tape, "state: sum", state, update)
+
+
+def read_state(tape: Tape, name: str, x: Tensor, state: Tensor, *, doubled: bool) -> Tensor:
+    """features(x) · state: (b, c, width)."""
+    mapped = features(tape, name, x, doubled=doubled)
+    out = tape.bmm(f"{name}: read", mapped, state)
+    tape.free(mapped)
+    return out
+
+
+def gradient_of_rows(
+    tape: Tape, x: Tensor, v: Tensor, state: Tensor, n: Number, *, doubled: bool
+) -> tuple[Tensor, Tensor]:
+    """A chunk's gradient through its features, and that of the features, still alive.
+
+    A chunk's rows are gathered for the products where there are several sequences or heads.
+    """
+    part = tape.bmm("state: grad features", v, state, tb=True)
+    copies = more_than_one(x.shape[0]) * at_least_one(n - x.shape[1])
+    row = tape.rearrange("state: rows", x, x.shape, copies)
+    out = box_gradient(tape, "state: grad rows", x)
+    tape.free(row)
+    if doubled:
+        cost = Cost(multiplications=x.count)
+        added(tape, "state: grad", out, tape.emit("state: grad linear", x.shape, cost, [part]))
+    else:
+        tape.emit("state: grad", x.shape, Cost(additions=x.count), [out, part], into=out)
+    return out, part
+
+
+@dataclass(frozen=True)
+class Scan:
+    """One scan over (b, n, d) rows with values (b, n, width), ``size`` tokens a chunk."""
+
+    tape: Tape
+    shape: tuple[Number, Number, Number]
+    width: Number
+    size: int
+
+    def slices(self, c: Number) -> tuple[Tensor, Tensor]:
+        """A chunk of rows as wide as queries, and one as wide as values."""
+        b, _, d = self.shape
+        return self.tape.constant(b, c, d), self.tape.constant(b, c, self.width)
+
+    def state(self) -> Tensor:
+        """The sums, zero at first."""
+        b, _, d = self.shape
+        return zeros(self.tape, "state", b, d * d + d + 1, self.width)
+
+    def chunks(self, write: Callable[[Number], None]) -> None:
+        """Write what every chunk does."""
+        each_chunk(self.tape, self.shape[1], self.size, write)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The causal sums (b, n, width); only the inputs are saved."""
+        out = self.tape.emit(
+            "causal sums", v.shape, Cost(), [q, k, v],
+            backward=lambda _: self.backward(q, k, v), saves=[q, k, v],
+        )  # fmt: skip
+        state = self.state()
+
+        def chunk(c: Number) -> None:
+            tape, (x, v) = self.tape, self.slices(c)
+            weights = tape.bmm("chunk: scores", x, x, tb=True)
+            cost = Cost(additions=2, multiplications=1) * weights.count
+            tape.emit("chunk: Taylor map", weights.shape, cost, [weights], into=weights)
+            part = tape.bmm("chunk: weighted values", weights, v)
+            tape.free(weights)
+            added(tape, "chunk: sum", part, read_state(tape, "queries", x, state, doubled=True))
+            tape.free(part)
+            absorb(tape, state, x, v)
+
+        self.chunks(chunk)
+        self.tape.free(state)
+        return out
+
+    def backward(self, q: Tensor, k: Tensor, v: Tensor) -> Gradients:
+        """Two scans: forwards for q and what stays in a chunk, backwards for k and v."""
+        tape, n = self.tape, self.shape[1]
+        grads = [zeros(tape, "gradients", *t.shape) for t in (q, k, v)]
+        state = self.state()
+
+        def prefix(c: Number) -> None:
+            x, v = self.slices(c)
+            through, part = gradient_of_rows(tape, x, v, state, n, doubled=True)
+            tape.free(through, part)
+            self.within(x, v)
+            absorb(tape, state, x, v)
+
+        def suffix(c: Number) -> None:
+            x, v = self.slices(c)
+            through, part = gradient_of_rows(tape, x, v, state, n, doubled=False)
+            added(tape, "keys: grad", x, through)
+            tape.free(part)
+            added(tape, "values: grad", v, read_state(tape, "keys", x, state, doubled=False))
+            absorb(tape, state, x, v, doubled=True)
+
+        self.chunks(prefix)
+        self.chunks(suffix)
+        tape.free(state)
+        return list(zip((q, k, v), grads, strict=True))
+
+    def within(self, x: Tensor, v: Tensor) -> None:
+        """The gradients that stay within one chunk."""
+        tape = self.tape
+        shifted = tape.bmm("chunk: scores", x, x, tb=True)
+        count = shifted.count
+        tape.emit("chunk: scores", shifted.shape, Cost(additions=count), [shifted], into=shifted)
+        cost = Cost(additions=count, multiplications=count)
+        weights = tape.emit("chunk: Taylor map", shifted.shape, cost, [shifted])
+        values = tape.bmm("chunk: grad values", weights, v, ta=True)
+        tape.free(values, weights)
+        scores = tape.bmm("chunk: grad weights", v, v, tb=True)
+        cost = Cost(multiplications=2 * count)
+        tape.emit("chunk: grad scores", scores.shape, cost, [scores, shifted], into=scores)
+        tape.free(shifted)
+        rows = tape.bmm("chunk: grad queries", scores, x)
+        added(tape, "chunk: grad queries", x, rows)
+        keys = tape.bmm("chunk: grad keys", scores, x, ta=True)
+        tape.free(keys, scores)
