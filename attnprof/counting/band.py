@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from attnprof.costs import Cost, Number, ceil_div, is_plain, maximum, minimum
+from attnprof.counting.engine import Tensor
 from attnprof.counting.gathered import Blocks
 from attnprof.counting.tape import Tape
 
@@ -17,8 +18,8 @@ def band_blocks(
 ) -> list[Blocks]:
     """Blocks of ``rows`` rows (at least ``before`` and ``after``) over n tokens.
 
-    A row sees ``before`` tokens back, ``after`` ahead, and ``open_keys`` gathered in front. Only the
-    first, the last and the last block but one differ from those in the middle.
+    A row sees ``before`` tokens back, ``after`` ahead, and ``open_keys`` gathered in front. Only
+    the first, the last and the last block but one differ from those in the middle.
     """
     count = ceil_div(n, rows)
     last = n - (count - 1) * rows
@@ -38,10 +39,11 @@ def band_blocks(
     return [group for group in groups if not (is_plain(group.times) and group.times == 0)]
 
 
-def write_band_mask(tape: Tape, rows: Number, before: Number, after: Number) -> None:
+def write_band_mask(tape: Tape, rows: Number, before: Number, after: Number) -> Tensor:
     """The booleans all blocks share: two triangles, joined into the first."""
     shape = (rows, before + rows + after)
     mask = tape.emit("band mask", shape, Cost(), item_size=1)
     above = tape.emit("band mask, above", shape, Cost(), item_size=1)
-    tape.emit("band mask, both", shape, Cost(), [mask, above], item_size=1, into=mask)
+    mask = tape.emit("band mask, both", shape, Cost(), [mask, above], item_size=1, into=mask)
     tape.free(above)
+    return mask

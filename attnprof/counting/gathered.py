@@ -28,15 +28,25 @@ class Blocks:
     merges: bool = False
 
 
-def write_gathered(tape: Tape, q: Tensor, k: Tensor, v: Tensor, groups: Sequence[Blocks]) -> Tensor:
-    """Attention of q (b, n, d) over k, v (b, m, d), block by block; backward recomputes scores."""
+def write_gathered(
+    tape: Tape,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    groups: Sequence[Blocks],
+    masks: Sequence[Tensor] = (),
+) -> Tensor:
+    """Attention of q (b, n, d) over k, v (b, m, d), block by block; backward recomputes scores.
+
+    ``masks`` die with the call, or with the graph where autograd needs the blocks again.
+    """
     out = tape.emit("output", (*q.shape[:2], v.shape[2]), Cost())
     lse = tape.emit("log-sum-exp", (*q.shape[:2], 1), Cost())
     for group in groups:
         with tape.repeat(group.times):
             _forward(tape, q, k, v, group)
     if not tape.grad:
-        tape.free(lse)
+        tape.free(lse, *masks)
         return out
 
     def backward(grad: Tensor) -> list[tuple[Tensor, Tensor | None]]:

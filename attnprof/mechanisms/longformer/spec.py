@@ -60,18 +60,20 @@ class Longformer(Mechanism):
         """Rows of global tokens over everything, the others block by block."""
         if self.impl == "dense-mask":
             return self._dense(tape, workload, q, k, v)
-        self._write_masks(tape, workload)
-        return write_gathered(tape, q, k, v, self.groups(workload))
+        masks = self._write_masks(tape, workload)
+        return write_gathered(tape, q, k, v, self.groups(workload), masks)
 
-    def _write_masks(self, tape: Tape, w: Workload) -> None:
+    def _write_masks(self, tape: Tape, w: Workload) -> list[Tensor]:
         """The band's mask, shared by all blocks, and that of the global rows if causal."""
+        masks = []
         if w.causal and self.global_tokens:
             g = minimum(self.global_tokens, w.seq_len)
-            tape.emit("mask of the global rows", (g, g), Cost(), item_size=1)
+            masks.append(tape.emit("mask of the global rows", (g, g), Cost(), item_size=1))
         others = self._others(w.seq_len)
-        rows = minimum(block_rows(self.window), others)
+        rows, after = minimum(block_rows(self.window), others), 0 if w.causal else self.window
         with tape.repeat(reached(others)):
-            write_band_mask(tape, rows, self.window, 0 if w.causal else self.window)
+            masks.append(write_band_mask(tape, rows, self.window, after))
+        return masks
 
     def _others(self, n: Number) -> Number:
         """Tokens that are not global."""

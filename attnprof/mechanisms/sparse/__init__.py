@@ -1,0 +1,1 @@
+"""Sparse Transformer: strided and fixed patterns."""

@@ -1,0 +1,93 @@
+"""Sparse Transformer attention in torch."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from attnprof.blocks.band import band_blocks
+from attnprof.blocks.cache import TokenCache
+from attnprof.blocks.core import AttentionCore, flat
+from attnprof.blocks.gathered import Block, gathered_attention
+from attnprof.errors import RequestError
+from attnprof.mechanisms.sparse.spec import Sparse
+
+
+class SparseCore(AttentionCore):
+    """Strided or fixed pattern by gathered blocks."""
+
+    spec: Sparse
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
+        """(b, h, n, d) each → (b, h, n, d)."""
+        n, stride = q.shape[2], self.spec.stride_for(q.shape[2])
+        make = self.strided if self.spec.pattern == "strided" else self.fixed
+        blocks = make(n, stride, causal, q.device)
+        return gathered_attention(flat(q), flat(k), flat(v), blocks).view(q.shape)
+
+    @staticmethod
+    def strided(n: int, stride: int, causal: bool, device: torch.device) -> list[Block]:
+        """A band nearer than a stride, then every residue class with itself."""
+        near = stride - 1
+        blocks = band_blocks(range(n), stride, near, 0 if causal else near, device)
+        longest = -(-n // stride) - (1 if causal else 0)
+        if n <= stride:
+            return blocks
+        ones = torch.ones(longest, longest, dtype=torch.bool, device=device)
+        # causal rows start a stride later than their keys; else a token is in its own band
+        mask = ones.triu_(1) if causal else ones.tril_().triu_()
+        for offset in range(min(stride, n - stride)):
+            tokens = -(-(n - offset) // stride)
+            count = tokens - 1 if causal else tokens
+            rows = slice(offset + stride if causal else offset, n, stride)
+            keys = slice(offset, n - stride if causal else n, stride)
+            blocks.append(Block(rows, (keys,), mask[:count, :count], merges=True))
+        return blocks
+
+    @staticmethod
+    def fixed(n: int, stride: int, causal: bool, device: torch.device) -> list[Block]:
+        """Every block with itself and the last token of every other whole block."""
+        own = min(stride, n)
+        mask = torch.ones(own, own, dtype=torch.bool, device=device).triu_(1) if causal else None
+        full = n // stride
+        blocks = []
+        for start in range(0, n, stride):
+            end, index = min(start + stride, n), start // stride
+            before = slice(stride - 1, start, stride)
+            after = slice(end + stride - 1, full * stride, stride)
+            seen = None if mask is None else mask[: end - start, : end - start]
+            keys = (
+                before,
+                slice(start, end),
+                *(() if causal or end - start < stride else (after,)),
+            )
+            blocks.append(Block(slice(start, end), keys, seen, index))
+        return blocks
+
+    def init_state(self, batch_size: int, like: Tensor) -> TokenCache:
+        """Keys and values of every token: each may be seen again a multiple of the stride later."""
+        if self.spec.stride is None:
+            raise RequestError(f"sparse {self.spec.refusal('decode')}")
+        batch = batch_size * self.sizes.num_heads
+        return TokenCache(batch, 2 * self.sizes.head_dim, like, self.sizes.seq_len)
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, state: TokenCache) -> tuple[Tensor, TokenCache]:
+        """The new token over those its pattern sees."""
+        stride, d = self.spec.stride or 1, q.shape[-1]
+        rows = state.append(torch.cat([flat(k), flat(v)], -1))
+        t = rows.shape[1]
+        if self.spec.pattern == "strided":
+            near = max(0, t - stride)
+            pieces = [rows[:, (t - 1) % stride : near : stride], rows[:, near:]]
+        else:
+            own = (t - 1) // stride * stride
+            pieces = [rows[:, stride - 1 : own : stride], rows[:, own:]]
+        keys = torch.cat([piece[..., :d] for piece in pieces], 1)
+        values = torch.cat([piece[..., d:] for piece in pieces], 1)
+        scores = torch.bmm(flat(q), keys.transpose(1, 2)).div_(math.sqrt(d))
+        return torch.bmm(torch.softmax(scores, -1), values).view(q.shape), state
+
+
+CORES = {"sparse": SparseCore}
