@@ -162,7 +162,7 @@ class Extractor(Mechanism):
     def published(self) -> tuple[Published, ...]:
         """Tables 3 to 6 of 002; they print the whole layer with its output map."""
         whole = not getattr(self, "extract_only", False) and getattr(self, "output", True)
-        return published_counts(self.name) if whole and not self.bias else ()
+        return published_counts(self.name) if whole else ()
 
 
 MAP_TITLES = {"in_proj": "input", "adj_proj": "adjustment", "out_proj": "output"}
