@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from attnprof.symbolic.pieces import Piece
@@ -59,6 +59,8 @@ def crossings_of(pieces: Sequence[Piece], difference: Callable[[int], int]) -> C
     Raises :class:`NotPolynomialError` where integers do not confirm the last crossing.
     """
     runs = merged([run for piece, start in _spans(pieces) for run in _runs(piece, start)])
+    if len(runs) > 1 and runs[0].sign == 0 and runs[1].start.ceiling <= 2:
+        runs = (replace(runs[1], start=exactly(1)), *runs[2:])  # a tie at length 1 alone
     if len(runs) == 1:
         return Crossings(runs, None)
     return Crossings(runs, _confirmed(runs, difference))

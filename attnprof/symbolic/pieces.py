@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from attnprof.symbolic.polynomials import (
@@ -80,14 +81,29 @@ def _checked(found: list[Piece], difference: Difference, head_dim: int) -> list[
     """
     start = found[0]
     if not _agrees(start, difference, head_dim):
-        alone = difference(1, head_dim)
-        one = Piece(1, exactly(2), at_width({(0, 0): alone}, head_dim), {(0, 0): alone}, False)
         longer = start.end is None or start.end.at >= 2
+        one = _alone(1, difference(1, head_dim), head_dim)
         found = [one, *([replace(start, first=2)] if longer else []), *found[1:]]
+    found = [_jump(piece, after, head_dim) for piece, after in pairwise(found)] + found[-1:]
     for piece in found:
         if not _agrees(piece, difference, head_dim):
             raise NotPolynomialError(f"integers disagree at length {piece.first}")
     return found
+
+
+def _alone(length: int, value: int, head_dim: int) -> Piece:
+    """A length of its own: it keeps its value until the next one."""
+    terms: Terms = {(0, 0): value} if value else {}
+    return Piece(length, exactly(length + 1), at_width(terms, head_dim), terms, general=False)
+
+
+def _jump(piece: Piece, after: Piece, head_dim: int) -> Piece:
+    """The piece; where it is a single length and what follows does not pass through it, alone."""
+    single = piece.end is not None and piece.end.at == piece.first
+    value = value_of(piece.terms, piece.first, head_dim)
+    if single and value != value_of(after.terms, piece.first, head_dim):
+        return _alone(piece.first, value, head_dim)
+    return piece
 
 
 def _agrees(piece: Piece, difference: Difference, head_dim: int) -> bool:

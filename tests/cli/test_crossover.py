@@ -1,0 +1,208 @@
+"""``crossover``: the published numbers, ours against every integer, and its answers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import sympy
+
+import attnprof
+from attnprof import registry
+from attnprof.cli.app import main
+from attnprof.errors import RequestError
+from attnprof.symbolic.bisection import bisected
+from attnprof.symbolic.meeting import Contest, Meeting, contests, solved
+from attnprof.workload import Workload
+
+TABLE_2 = {8: (73, 47), 16: (273, 159), 32: (1057, 574), 64: (4161, 2174), 128: (16513, 8446)}
+PAIRS = [
+    ("taylor-direct", "taylor-efficient", "core", "forward", False),
+    ("taylor-direct", "taylor-efficient", "layer", "train", False),
+    ("standard", "taylor-efficient", "core", "forward", False),
+    ("standard", "efficient", "layer", "backward", False),
+    ("standard", "linformer", "core", "forward", False),
+    ("sdpa", "standard", "layer", "train", True),
+    ("standard", "longformer", "core", "forward", False),
+    ("optimised", "super", "layer", "forward", False),
+]
+
+
+def ran(capsys, *args):
+    with pytest.raises(SystemExit) as ended:
+        main(["crossover", *args])
+    streams = capsys.readouterr()
+    return ended.value.code, streams.out, streams.err
+
+
+def records(capsys, *args):
+    code, out, _ = ran(capsys, *args, "--format", "json")
+    assert code == 0
+    return json.loads(out)["records"]
+
+
+def test_published_crossovers_are_those_of_the_paper(capsys):
+    rows = records(capsys, "--d", "8,16,32,64,128", "--kind", "published")
+    found = {(row["head_dim"], row["metric"]): row for row in rows}
+    for d, (flops, memory) in TABLE_2.items():
+        assert found[d, "flops"]["first_seq_len"] == flops
+        assert found[d, "memory"]["first_seq_len"] == memory
+        assert found[d, "flops"]["crossover_seq_len"] == d * d + d + 0.5
+        assert found[d, "flops"]["closed_form"] == "d**2 + d + 1/2"
+        form = sympy.sympify(found[d, "memory"]["closed_form"])
+        root = "(d**2 + 2*d + 1 + sqrt(d**4 + 12*d**3 + 14*d**2 + 4*d + 1))/4"
+        assert sympy.expand(form - sympy.sympify(root)) == 0
+        assert found[d, "memory"]["unit"] == "entries"
+        assert (found[d, "flops"]["verdict"], found[d, "flops"]["cheaper_above"]) == (
+            "crosses",
+            "taylor-efficient",
+        )
+
+
+def test_memory_of_our_own_is_in_bytes_and_of_a_dtype(capsys):
+    rows = records(capsys, "--d", "16", "--kind", "formula", "--dtype", "float16")
+    assert [(row["metric"], row["unit"], row["dtype"]) for row in rows] == [
+        ("flops", "flops", "float16"),
+        ("memory", "bytes", "float16"),
+    ]
+
+
+@pytest.mark.parametrize("case", PAIRS, ids=lambda case: "-".join(map(str, case)))
+def test_every_integer_agrees(case):
+    """The signs of the integer costs, one length after the other, have the same crossings."""
+    a, b, scope, phase, causal = case
+    for d in (1, 4, 6):
+        workload = Workload(1, 2 if scope == "layer" else 1, d, causal=causal, phase=phase)
+        meeting = Meeting(registry.get(a), registry.get(b), workload, scope)
+        for contest in contests(meeting, ["formula"]):
+            found, form = solved(meeting, contest, d)
+            lengths = range(1, 90)
+            signs = [_sign(meeting, contest, n, d) for n in lengths]
+            expected = [_expected(found, n) for n in lengths]
+            assert [s for s, e in zip(signs, expected, strict=True) if e is not None] == [
+                e for e in expected if e is not None
+            ]
+            if form:
+                value = float(sympy.sympify(form).subs(sympy.Symbol("d"), d))
+                assert value == pytest.approx(float(found.roots[-1].at), rel=1e-9)
+
+
+def _sign(meeting, contest, length, d):
+    first, second = (
+        cost(meeting.workload.with_(seq_len=length, head_dim=d)) for cost in contest.costs
+    )
+    return (first > second) - (first < second)
+
+
+def _expected(found, length):
+    """The sign of the run a length lies in; None where it lies on a boundary."""
+    if length == 1 or any(root.at == length for root in found.roots):
+        return None  # a tie at length 1 belongs to what follows
+    inside = [run for run in found.runs if run.start.at <= length]
+    return inside[-1].sign
+
+
+def test_polynomials_and_bisection_agree():
+    meeting = Meeting(
+        registry.get("taylor-direct"), registry.get("taylor-efficient"), Workload(1, 1, 12)
+    )
+    for contest in contests(meeting):
+        exact, _ = solved(meeting, contest, 12)
+        first, second = contest.costs
+        searched = bisected(
+            lambda n, f=first, s=second: (
+                f(meeting.workload.with_(seq_len=n, head_dim=12))
+                - s(meeting.workload.with_(seq_len=n, head_dim=12))
+            )
+        )
+        assert searched.first == exact.first
+        assert searched.verdict == exact.verdict
+
+
+STUBS = {
+    "crosses": (lambda w: w.seq_len**2, lambda w: 10 * w.seq_len + w.head_dim, 11),
+    "never": (lambda w: w.seq_len, lambda w: 2 * w.seq_len + 1, None),
+    "always": (lambda w: 2 * w.seq_len, lambda w: w.seq_len, 1),
+    "several": (lambda w: w.seq_len**3 + 90 * w.seq_len, lambda w: 20 * w.seq_len**2, 14),
+    "floors": (lambda w: 3 * w.seq_len, lambda w: 64 * -(-w.seq_len // 64) + 640, 342),
+    "far": (lambda w: w.seq_len**2 // 7, lambda w: 10**9 * w.seq_len, 7 * 10**9),
+}
+
+
+@pytest.mark.parametrize("name", STUBS)
+def test_answers_of_stub_costs(name):
+    a, b, first = STUBS[name]
+    meeting = Meeting(registry.get("standard"), registry.get("sdpa"), Workload(1, 1, 5))
+    found, _ = solved(meeting, Contest("flops", "formula", (a, b)), 5)
+    dearer = [n for n in range(1, 3000) if a(Workload(n, 1, 5)) < b(Workload(n, 1, 5))]
+    assert found.first_seq_len == first
+    if name in ("crosses", "never", "always", "several"):
+        assert found.verdict == name
+    if name in ("crosses", "several", "floors"):
+        assert first == max(dearer) + 1
+
+
+def test_the_python_interface_gives_the_report():
+    report = attnprof.crossover("taylor-direct", "taylor-efficient", head_dim=64)
+    first = report.records[0]
+    assert (first.first_seq_len, first.closed_form) == (4161, "d**2 + d + 1/2")
+    with pytest.raises(RequestError, match="head_dim"):
+        attnprof.crossover("taylor-direct", "taylor-efficient", head_dim=0)
+    with pytest.raises(RequestError, match="flops"):
+        attnprof.crossover("taylor-direct", "taylor-efficient", metrics=["flop"])
+
+
+def test_torch_and_pandas_stay_away():
+    code = (
+        "import sys\nfrom attnprof.cli.app import main\n"
+        "try:\n    main(['crossover', '--d', '64'])\nexcept SystemExit as ended:\n"
+        "    assert not ended.code\n"
+        "print([m for m in ('torch', 'pandas', 'matplotlib', 'fvcore') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--d", "0"),
+        ("--d", "1.5"),
+        ("--d", "64:8:x2"),
+        ("--metric", "time"),
+        ("--kind", "guessed"),
+        ("--scope", "half"),
+        ("--phase", "sideways"),
+        ("--dtype", "int8"),
+        ("--set", "window=3"),
+        ("standard",),
+        ("standard", "standard"),
+        ("standard", "efficent"),
+        ("standard", "linformer", "--causal"),
+        ("standard", "sdpa", "--kind", "published"),
+        ("--heads", "4", "--attention", "standard"),
+        ("--plot", "figure.txt"),
+        ("--output", "no/such/folder/x.json"),
+    ],
+)
+def test_wrong_requests_end_with_2_and_one_message(args, capsys):
+    code, out, err = ran(capsys, *args)
+    assert (code, out) == (2, "")
+    assert len(err.strip().splitlines()) == 1
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("fmt", ["table", "csv", "markdown"])
+def test_every_format_shows_the_answer(fmt, capsys):
+    code, out, _ = ran(capsys, "--d", "64", "--format", fmt)
+    assert code == 0
+    assert "4161" in out.replace(",", "").replace(" ", "")
+
+
+def test_a_figure_is_drawn_from_the_curves(tmp_path, capsys):
+    path = tmp_path / "figure.svg"
+    code, _, err = ran(capsys, "--d", "8,16", "--kind", "published", "--plot", str(path))
+    assert (code, path.stat().st_size > 1000) == (0, True)
+    assert str(path) in err
