@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from attnprof.costs import Cost, CostTable, Number, Stage, at_least_one
 
@@ -153,7 +153,8 @@ class Engine:
             out.storage.size = out.size
         moved = sum((tensor.size for tensor in reads), out.size)
         allocates = 0 if into else out.size
-        self.record(name, shape, cost + Cost(bytes_moved=moved), allocates, workspace=workspace)
+        cost = replace(cost, bytes_moved=cost.bytes_moved + moved)
+        self.record(name, shape, cost, allocates, workspace=workspace)
         if self.grad and backward and any(tensor.requires_grad for tensor in reads):
             self.attach(out, name, backward, saves)
         return out

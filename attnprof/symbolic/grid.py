@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from attnprof.errors import RequestError
@@ -204,16 +205,15 @@ def _excess(asked: Heatmap, panels: Sequence[Panel]) -> dict[str, Any]:
 
 def _records(asked: Heatmap, panels: Sequence[Panel]) -> ColumnarRecords:
     """One record a cell: by head count, then length, then width."""
-    seq = [n for n in asked.seq_lens for _ in asked.d_models] * len(panels)
-    width = list(asked.d_models) * (len(asked.seq_lens) * len(panels))
-    area = len(asked.seq_lens) * len(asked.d_models)
-    columns = {
-        "seq_len": seq,
-        "d_model": width,
-        "num_heads": [panel.num_heads for panel in panels for _ in range(area)],
-        "value_a": [value for p in panels for value in _listed(p.value_a, p.present)],
-        "value_b": [value for p in panels for value in _listed(p.value_b, p.present)],
-        "ratio": [value for p in panels for value in _without_nan(p.ratio)],
+    rows, widths = asked.seq_lens, list(asked.d_models)
+    seq = list(chain.from_iterable([n] * len(widths) for n in rows))
+    columns: dict[str, list[Any]] = {
+        "seq_len": seq * len(panels),
+        "d_model": widths * (len(rows) * len(panels)),
+        "num_heads": list(chain.from_iterable([p.num_heads] * len(seq) for p in panels)),
+        "value_a": list(chain.from_iterable(_listed(p.value_a, p.present) for p in panels)),
+        "value_b": list(chain.from_iterable(_listed(p.value_b, p.present) for p in panels)),
+        "ratio": list(chain.from_iterable(_without_nan(p.ratio) for p in panels)),
     }
     constants = {"kind": asked.kind, "quantity": asked.quantity, "phase": asked.phase}
     return ColumnarRecords(HeatmapRecord, columns, constants)
@@ -224,7 +224,7 @@ def _listed(values: np.ndarray, present: np.ndarray) -> list[Any]:
     import numpy as np
 
     if present.all():
-        return list(values.ravel().tolist())
+        return values.ravel().tolist()
     full = np.full((len(values), len(present)), None, dtype=object)
     full[:, present] = values
     return list(full.ravel().tolist())

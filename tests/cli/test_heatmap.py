@@ -1,0 +1,192 @@
+"""attnprof heatmap: exact cells, means and maxima, figures with their CSV, refusals."""
+
+from __future__ import annotations
+
+import csv
+import json
+from fractions import Fraction
+from statistics import mean
+
+import pytest
+
+import attnprof as package
+from attnprof import registry
+from attnprof.symbolic.arrays import quantity_of
+
+POWERS = [2**i for i in range(11)]
+#: 000, Eq 24: the constants beside l·d_model.
+CONSTANTS = {"standard": 15, "optimised": 12, "efficient": 9, "super": 12}
+
+
+def eq24(name, seq_len, d_model, num_heads):
+    return CONSTANTS[name] * seq_len * d_model + 15 * num_heads * seq_len**2
+
+
+def test_defaults_reproduce_the_documents_means_and_maxima(attnprof):
+    summary = attnprof("heatmap", "--format", "json").json["summary"]
+    means = {heads: round(value, 2) for heads, value in summary["mean_excess_percent"].items()}
+    maxima = {heads: round(value, 2) for heads, value in summary["max_excess_percent"].items()}
+    assert means == {"1": 29.68, "2": 24.85, "4": 20.33, "8": 16.20}
+    assert maxima == {"1": 66.56, "2": 66.45, "4": 66.24, "8": 65.81}
+
+
+@pytest.mark.parametrize("pair", [("standard", "efficient"), ("super", "optimised")])
+def test_published_cells_are_the_printed_formula_on_every_cell(attnprof, pair):
+    ended = attnprof(
+        "heatmap", *pair, "--seq", "1,7,96", "--d-model", "5,64", "--heads", "3,8", "-f", "json"
+    )
+    records = ended.json["records"]
+    assert [(r["num_heads"], r["seq_len"], r["d_model"]) for r in records] == [
+        (h, n, width) for h in (3, 8) for n in (1, 7, 96) for width in (5, 64)
+    ]
+    for r in records:
+        a, b = (eq24(name, r["seq_len"], r["d_model"], r["num_heads"]) for name in pair)
+        assert (r["value_a"], r["value_b"], r["ratio"]) == (a, b, a / b)
+        assert (r["kind"], r["quantity"], r["phase"]) == ("published", "flops", "train")
+    assert ended.err == ""
+
+
+def test_matrix_products_follow_the_closed_ratio_for_every_head_count(attnprof):
+    ended = attnprof(
+        "heatmap", "--kind", "formula", "--quantity", "matmul_flops", "--format", "json"
+    )
+    report = ended.json
+    for r in report["records"]:
+        n, width = r["seq_len"], r["d_model"]
+        if width % r["num_heads"]:
+            assert (r["value_a"], r["value_b"], r["ratio"]) == (None, None, None)
+        else:
+            assert Fraction(r["value_a"], r["value_b"]) == Fraction(2 * width + n, width + n)
+    assert report["summary"]["mean_excess_percent"]["1"] == pytest.approx(50, abs=1e-9)
+    assert report["summary"]["null_cells"] == 11 * (1 + 2 + 3)
+    assert report["summary"]["not_divisible_d_model"] == {"2": [1], "4": [1, 2], "8": [1, 2, 4]}
+    assert "66 of 484 cells" in ended.err
+    assert "8 heads: d_model 1, 2, 4" in ended.err
+
+
+def test_mean_excess_of_matrix_products_is_the_same_for_all_heads_on_shared_widths(attnprof):
+    ended = attnprof(
+        *[
+            "heatmap",
+            "--kind",
+            "formula",
+            "--quantity",
+            "matmul_flops",
+            "--d-model",
+            "8:1024:x2",
+            "-f",
+            "json",
+        ]
+    )
+    values = list(ended.json["summary"]["mean_excess_percent"].values())
+    exact = mean(Fraction(width, width + n) for n in POWERS for width in POWERS[3:])
+    assert values == pytest.approx([float(100 * exact)] * 4, abs=1e-9)
+
+
+CASES = [
+    ("standard", "efficient", "train", "flops"),
+    ("standard", "sdpa", "backward", "bytes_moved"),
+    ("super", "optimised", "forward", "peak_bytes"),
+    ("taylor-direct", "taylor-efficient", "train", "flops"),
+    ("taylor-direct", "taylorshift", "forward", "peak_entries"),
+    ("standard", "taylor-efficient", "train", "peak_bytes"),
+    ("standard", "super", "forward", "operations"),
+    ("standard", "efficient", "decode", "state_entries"),
+    ("optimised", "efficient", "train", "parameters"),
+]
+
+
+@pytest.mark.parametrize(("a", "b", "phase", "quantity"), CASES)
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_grid_agrees_with_one_workload_at_a_time(attnprof, a, b, phase, quantity, causal):
+    if phase == "decode" and causal:
+        causal = False  # a step is causal by itself
+    ended = attnprof(
+        "heatmap", a, b, "--kind", "formula", "--phase", phase, "--quantity", quantity,
+        "--causal" if causal else "--no-causal", "--batch", "3", "--dtype", "float16", "-f", "json",
+        "--seq", "1,2,5,64", "--d-model", "1,2,6,32", "--heads", "1,2",
+    )  # fmt: skip
+    assert ended.code == 0, ended.err
+    for r in ended.json["records"]:
+        if r["d_model"] % r["num_heads"]:
+            continue
+        work = package.Workload(
+            r["seq_len"], r["num_heads"], r["d_model"] // r["num_heads"], 3,
+            causal=causal, phase=phase, dtype="float16",
+        )  # fmt: skip
+        for name, value in ((a, r["value_a"]), (b, r["value_b"])):
+            assert value == quantity_of(registry.get(name), work, "layer", quantity), r
+
+
+def test_values_above_64_bits_stay_exact(attnprof):
+    sizes = ["--seq", "1099511627776", "--d-model", "1099511627776", "--heads", "1"]
+    big = 2**40
+    [cell] = attnprof("heatmap", *sizes, "--format", "json").json["records"]
+    assert cell["value_a"] == eq24("standard", big, big, 1)
+    [cell] = attnprof("heatmap", *sizes, "--kind", "formula", "-f", "json").json["records"]
+    work = package.Workload(big, 1, big, phase="train")
+    assert cell["value_a"] == package.cost("standard", work).flops
+
+
+def test_the_same_cells_come_as_json_csv_and_table(attnprof, tmp_path):
+    sizes = ["heatmap", "--kind", "formula", "--seq", "4,8", "--d-model", "2,16", "--heads", "1,4"]
+    records = attnprof(*sizes, "--format", "json").json["records"]
+    rows = attnprof(*sizes, "--format", "csv").csv
+    assert [{k: json.dumps(v) for k, v in r.items()} for r in records] == [
+        {k: v if k not in ("kind", "quantity", "phase") else f'"{v}"' for k, v in row.items()}
+        | {k: "null" for k, v in row.items() if not v}
+        for row in rows
+    ]
+    attnprof(*sizes, "--output", str(tmp_path / "cells.csv"))
+    with (tmp_path / "cells.csv").open() as file:
+        assert list(csv.DictReader(file)) == rows
+    loaded = package.Report.load(_saved(attnprof, sizes, tmp_path))
+    assert loaded.records[0].value_a == records[0]["value_a"]
+    assert "mean excess" in attnprof(*sizes).out
+
+
+def _saved(attnprof, sizes, folder):
+    path = folder / "report.json"
+    attnprof(*sizes, "--output", str(path))
+    return path
+
+
+@pytest.mark.parametrize("flag", ["--plot", "--output"])
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_a_figure_has_its_csv_beside_it_and_repeats_byte_for_byte(attnprof, tmp_path, flag, suffix):
+    path = tmp_path / f"ratio.{suffix}"
+    asked = ["heatmap", "--seq", "1:64:x2", "--heads", "1,4", flag, str(path)]
+    assert attnprof(*asked).code == 0
+    first, cells = path.read_bytes(), path.with_suffix(".csv").read_text()
+    assert attnprof(*asked).code == 0
+    assert path.read_bytes() == first
+    assert len(cells.splitlines()) == 1 + 7 * 11 * 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["ratio.csv", f"ratio.{suffix}"]
+
+
+REFUSED = {
+    "taylor-direct taylor-efficient": "--phase forward",
+    "standard linformer": "--kind formula",
+    "--kind measured": "published, formula",
+    "--quantity flop --kind formula": "did you mean flops",
+    "standard efficient super": "attnprof heatmap standard efficient",
+    "--phase training --kind formula": "train",
+    "--plot figure.gif": ".png, .svg, .pdf",
+    "--output no/such/folder/figure.png": "no folder",
+    "--heads 0": "at least 1",
+    "--heads 3 --d-model 10 --kind formula": "--d-model 3:48:x2",
+    "--seq 1:100000:+1 --d-model 1:100000:+1": "larger steps",
+    "--batch 4": "--kind formula",
+    "--d 64": "--d-model",
+    "--set window=4": "no parameter",
+    "--convention operations": "--kind formula",
+}
+
+
+@pytest.mark.parametrize("arguments", REFUSED)
+def test_a_wrong_request_ends_with_2_and_says_what_is_possible(attnprof, arguments):
+    ended = attnprof("heatmap", *arguments.split())
+    assert ended.code == 2
+    assert ended.out == ""
+    assert REFUSED[arguments] in ended.err
+    assert ended.err.count("\n") == 1

@@ -1,0 +1,205 @@
+"""Figures: right file types, repeatable bytes, every curve and crossover drawn."""
+
+from __future__ import annotations
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+from attnprof.errors import RequestError
+from attnprof.record import CrossoverRecord, HeadsRecord, HeatmapRecord, ProfileRecord, Report
+from attnprof.render.plots.crossover import draw_crossover, plot_crossover
+from attnprof.render.plots.heads import draw_heads, plot_heads
+from attnprof.render.plots.heatmap import Axis, draw_heatmap, edges, plot_heatmap
+from attnprof.render.plots.profile import draw_profile, plot_profile
+from attnprof.render.plots.ratios import Scale
+from attnprof.render.plots.save import check_figure_path
+from attnprof.render.plots.style import PALETTE, colours
+
+LENGTHS = [2**i for i in range(4, 12)]
+MEETINGS = {16: 272.5, 32: 1056.5}
+
+
+def crossover_report(widths=(16, 32)):
+    records, curves = [], []
+    for d in widths:
+        for metric, unit in (("flops", "flops"), ("memory", "entries")):
+            for kind in ("published", "formula"):
+                for name, power in (("taylor-direct", 2), ("taylor-efficient", 1)):
+                    value = [n**power * MEETINGS.get(d, 100.0) ** (2 - power) for n in LENGTHS]
+                    curves.append(
+                        {"metric": metric, "unit": unit, "kind": kind, "mechanism": name,
+                         "head_dim": d, "seq_len": LENGTHS, "value": value}
+                    )  # fmt: skip
+                meets = MEETINGS.get(d)
+                records.append(
+                    CrossoverRecord(
+                        metric=metric, unit=unit, kind=kind, source=None, head_dim=d,
+                        mechanism_a="taylor-direct", mechanism_b="taylor-efficient", scope="core",
+                        phase="forward", causal=False, crossover_seq_len=meets,
+                        verdict="crosses" if meets else "never",
+                    )
+                )  # fmt: skip
+    return Report("crossover", records, {"curves": curves})
+
+
+def heads_report(optimum=547.8):
+    records = [
+        HeadsRecord(
+            mechanism=name, num_heads=h, head_dim=256 // h, quantity=quantity, kind="formula",
+            source=None, value=1000 * h**power,
+        )
+        for name, power in (("taylor-direct", 1), ("taylor-efficient", -1))
+        for quantity in ("flops", "peak_entries")
+        for h in (1, 2, 4, 8)
+    ]  # fmt: skip
+    return Report("heads", records, {"optimum_num_heads": optimum, "optimum_head_dim": 0.467297})
+
+
+def heatmap_report():
+    records = [
+        HeatmapRecord(
+            seq_len=n, d_model=w, num_heads=h, kind="formula", quantity="flops", phase="train",
+            value_a=2 * w + n, value_b=w + n, ratio=None if w % h else (2 * w + n) / (w + n),
+        )
+        for h in (1, 2, 3)
+        for n in (1, 8, 64)
+        for w in (3, 6, 12)
+    ]  # fmt: skip
+    by_head = {"1": 40.0, "2": 40.0, "3": None}
+    summary = {
+        "mechanism_a": "standard", "mechanism_b": "efficient", "kind": "formula",
+        "quantity": "flops", "phase": "train", "causal": False, "scope": "layer",
+        "source_a": None, "source_b": None, "mean_excess_percent": by_head,
+        "max_excess_percent": by_head, "not_divisible_d_model": {"2": [3]},
+    }  # fmt: skip
+    return Report("heatmap", records, summary)
+
+
+def profile_report():
+    records = [
+        ProfileRecord(
+            mechanism=name, batch_size=1, seq_len=n, d_model=64, num_heads=2, head_dim=32,
+            dtype="float32", device="cpu", phase="forward", causal=False,
+            median_s=None if n == 128 else n * 1e-6, ci_low_s=n * 0.9e-6, ci_high_s=n * 1.1e-6,
+            peak_bytes_predicted=n * 1000, peak_bytes_measured=None if n == 128 else n * 1000,
+        )
+        for name in ("standard", "efficient")
+        for n in (32, 64, 128)
+    ]  # fmt: skip
+    return Report("profile", records, {})
+
+
+PLOTS = {
+    plot_crossover: crossover_report,
+    plot_heads: heads_report,
+    plot_heatmap: heatmap_report,
+    plot_profile: profile_report,
+}
+MAGIC = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+@pytest.mark.parametrize("suffix", MAGIC)
+def test_the_suffix_chooses_the_format_and_bytes_repeat(plot, suffix, tmp_path):
+    first, second = tmp_path / f"one{suffix}", tmp_path / f"two{suffix.upper()}"
+    plot(PLOTS[plot](), first)
+    plot(PLOTS[plot](), second)
+    assert first.read_bytes().startswith(MAGIC[suffix])
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_drawing_leaves_the_callers_settings_alone(tmp_path):
+    before = dict(mpl.rcParams)
+    plot_heads(heads_report(), tmp_path / "heads.png")
+    assert dict(mpl.rcParams) == before
+
+
+@pytest.mark.parametrize("name", ["figure.gif", "figure", "figure.csv"])
+def test_an_unknown_suffix_is_refused_with_those_that_exist(name):
+    with pytest.raises(RequestError, match=r"\.png, \.svg, \.pdf.*figure\.png"):
+        check_figure_path(name)
+
+
+def test_a_figure_that_cannot_be_written_leaves_nothing_behind(tmp_path):
+    with pytest.raises(RequestError, match="cannot write"):
+        plot_heads(heads_report(), tmp_path / "missing" / "heads.png")
+    assert not list(tmp_path.iterdir())
+
+
+def _crossing_places(axes):
+    return [
+        float(line.get_xdata()[0])
+        for line in axes.lines
+        if len(line.get_xdata()) == 1 and line.get_marker() not in ("None", None)
+    ]
+
+
+def test_crossovers_are_marked_where_the_curves_meet_and_named():
+    figure = draw_crossover(crossover_report())
+    assert [axes.get_title() for axes in figure.axes] == ["d = 16", "d = 32", "", ""]
+    for axes, d, symbol in zip(figure.axes, (16, 32, 16, 32), "0011", strict=True):
+        assert _crossing_places(axes) == [MEETINGS[d]] * 2
+        heights = [line.get_ydata()[0] for line in axes.lines if len(line.get_xdata()) == 1]
+        assert heights == pytest.approx([MEETINGS[d] ** 2] * 2)
+        [text] = [text.get_text() for text in axes.texts]
+        assert f"$N_{symbol}$ = {MEETINGS[d]} (published)" in text
+
+
+def test_a_pair_that_never_crosses_says_so():
+    [text] = draw_crossover(crossover_report((8,))).axes[0].texts
+    assert text.get_text() == "no crossover (published)\nno crossover (formula)"
+
+
+@pytest.mark.parametrize("widths", [(16,), (8, 16, 32, 64, 128)])
+def test_one_to_five_head_widths_stand_side_by_side(widths):
+    figure = draw_crossover(crossover_report(widths))
+    assert len(figure.axes) == 2 * len(widths)
+    assert figure.get_figwidth() <= 7
+
+
+@pytest.mark.parametrize(("optimum", "says"), [(547.8, "right of every divisor"), (3.0, "3 heads")])
+def test_the_real_optimum_is_named_inside_or_outside_the_range(optimum, says):
+    flops, entries = draw_heads(heads_report(optimum)).axes
+    assert any(says in text.get_text() for text in flops.texts)
+    assert not entries.texts
+
+
+def test_heatmap_panels_carry_mean_and_maximum_and_share_one_scale():
+    figure = draw_heatmap(heatmap_report())
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles[0] == "1 head\nmean +40.00 %, max +40.00 %"
+    assert "no values" in titles[2]
+    meshes = [axes.collections[0] for axes in figure.axes[:3]]
+    assert len({(mesh.norm.vmin, mesh.norm.vmax) for mesh in meshes}) == 1
+    assert meshes[1].get_array().shape == (3, 2)  # width 3 has no cells for two heads
+
+
+def test_evenly_spaced_sizes_lie_evenly_and_powers_by_their_logarithm():
+    assert Axis.of([3, 1, 2]).places([1, 3]).tolist() == [1, 3]
+    assert Axis.of([1, 8, 64]).places([8, 64]).tolist() == [3, 6]
+    assert edges(np.array([0.0, 1.0, 3.0])).tolist() == [-0.5, 0.5, 2.0, 4.0]
+    assert edges(np.array([5.0])).tolist() == [4.5, 5.5]
+
+
+def test_the_colour_scale_is_two_sided_where_each_wins_somewhere():
+    scale = Scale.of(np.array([0.01, np.nan, 20.0]))
+    assert scale.two_sided
+    assert 1.0 in scale.levels()
+    assert scale.norm()(1.0) == pytest.approx(0.5)
+    assert not Scale.of(np.array([1.0, 1.6])).two_sided
+    same = Scale.of(np.array([1.0, 1.0]))
+    assert same.low < 1 < same.high
+
+
+def test_every_mechanism_of_a_figure_has_its_own_colour():
+    names = ["standard", "taylor-direct", "mine", "yours", "efficient", "taylorshift"]
+    found = colours(names)
+    assert len(set(found.values())) == len(names)
+    assert set(found.values()) <= set(PALETTE)
+
+
+def test_a_profile_shows_what_was_measured_and_leaves_skipped_points_out():
+    time, memory = draw_profile(profile_report()).axes
+    assert [len(line.get_xdata()) for line in time.lines if line.get_marker() == "."] == [2, 2]
+    assert [len(line.get_xdata()) for line in memory.lines] == [2, 3, 2, 3]
