@@ -19,14 +19,23 @@ def maximum_of(candidates: list[Any]) -> Any:
     """
     import sympy
 
+    # expanding would walk through a switch's condition for every candidate: a name stands in
+    switches = {
+        switch: sympy.Dummy(nonnegative=True)
+        for candidate in candidates
+        for switch in sympy.sympify(candidate).atoms(sympy.Piecewise)
+    }
+    back = {name: switch for switch, name in switches.items()}
     tables: list[Monomials] = []
-    for candidate in candidates:
+    for candidate in (sympy.sympify(c).xreplace(switches) for c in candidates):
         table = dict(sympy.expand(candidate).as_coefficients_dict())
         if any(_dominates(other, table) for other in tables):
             continue
         tables = [other for other in tables if not _dominates(table, other)]
         tables.append(table)
-    terms = [sympy.Add(*(factor * term for term, factor in t.items())) for t in tables]
+    terms = [
+        sympy.Add(*(factor * term for term, factor in t.items())).xreplace(back) for t in tables
+    ]
     return terms[0] if len(terms) == 1 else sympy.Max(*terms, evaluate=False)
 
 
