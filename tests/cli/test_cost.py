@@ -85,8 +85,7 @@ def test_closed_forms_give_the_values(attnprof, mechanism, phase, scope):
     assert checked > 20
 
 
-@pytest.mark.parametrize("seq", [40, 400])
-@pytest.mark.parametrize("phase", ["forward", "train"])
+@pytest.mark.parametrize(("seq", "phase"), [(40, "forward"), (400, "forward"), (40, "train")])
 def test_a_mechanism_that_switches_has_a_closed_form_a_branch(attnprof, seq, phase):
     ended = attnprof(
         f"cost -a taylorshift --seq {seq} --heads 2 --d 8 --batch 3 --phase {phase} -f json"
