@@ -89,11 +89,11 @@ def _optimum(axes: Axes, report: Report, records: Sequence[Any]) -> None:
         return
     width = report.summary.get("optimum_head_dim")
     heads = [record.num_heads for record in records]
-    text = f"real optimum: {short_count(best)} heads"
+    text = f"{_whose(report, best)}real optimum: {short_count(best)} heads"
     if isinstance(width, int | float):
         text += f"\nof width d = {width:.6g}"
     low, high = axes.get_ylim()
-    axes.set_ylim(low, high * (high / low) ** 0.22)  # room above the curves
+    axes.set_ylim(low, high * (high / low) ** 0.28)  # room above the curves
     inside = min(heads) <= best <= max(heads)
     if inside:
         axes.axvline(best, color=GREY, linewidth=0.8, linestyle=":")
@@ -102,13 +102,21 @@ def _optimum(axes: Axes, report: Report, records: Sequence[Any]) -> None:
         text += f",\n{side} of every divisor"
         beyond = 1.0 if side == "right" else 0.0
         axes.annotate(
-            "", (beyond, 0.80), (beyond - 0.14 if side == "right" else 0.14, 0.80),
+            "", (beyond, 0.76), (beyond - 0.14 if side == "right" else 0.14, 0.76),
             xycoords="axes fraction", arrowprops={"arrowstyle": "->", "color": "black", "lw": 0.9},
         )  # fmt: skip
     axes.text(
         place, 0.98, text, transform=axes.transAxes, ha=align, va="top", fontsize=SMALL,
         linespacing=1.25,
     )  # fmt: skip
+
+
+def _whose(report: Report, best: float) -> str:
+    """Which of the curves has this optimum, where the report says it."""
+    for entry in report.summary.get("optima", ()):
+        if entry["quantity"] == "flops" and entry["optimum_num_heads"] == best:
+            return f"{entry['mechanism']}, {entry['kind']}:\n"
+    return ""
 
 
 def _caption(report: Report, records: Sequence[Any]) -> str:

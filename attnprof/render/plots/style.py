@@ -113,10 +113,8 @@ def power_ticks(low: int, high: int, most: int = 6) -> tuple[list[int], list[str
 
 
 def short_count(value: float) -> str:
-    """A count in a figure: ``73``, ``4160.5``, ``16512``."""
-    if value >= 100_000:
-        return f"{value:,.0f}"
-    return f"{value:.1f}".removesuffix(".0") if value < 10_000 else f"{value:.0f}"
+    """A count in a figure: ``73``, ``4160.5``, ``1,048,577``."""
+    return f"{value:,.0f}" if value >= 100_000 else f"{value:.1f}".removesuffix(".0")
 
 
 def caption(figure: Figure, text: str) -> None:
