@@ -33,7 +33,9 @@ class Rows(Function):
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         norm.masked_fill_(norm == 0, math.inf)
         factor = norm.reciprocal_().mul_(length)
-        return x * factor, factor
+        # heads of one sequence are strided; one after the other, nothing later copies them
+        out = x.new_empty(x.shape)
+        return torch.mul(x, factor, out=out), factor
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, length: float) -> Tensor:
@@ -200,9 +202,9 @@ class Scan(Function):
         state.zero_()
         for here in reversed(list(chunks(q.shape[1], ctx.size))):
             part = torch.bmm(v[:, here], state.transpose(1, 2))
-            dk[:, here] += feature_gradient(part, k[:, here], 1)
+            dk[:, here].add_(feature_gradient(part, k[:, here], 1))
             del part
-            dv[:, here] += torch.bmm(features(k[:, here], 1), state)
+            dv[:, here].add_(torch.bmm(features(k[:, here], 1), state))
             state += torch.bmm(features(q[:, here], 2).transpose(1, 2), grad[:, here])
         return dq, dk, dv, None
 
@@ -224,7 +226,7 @@ def within(
     del weights
     scores = torch.bmm(grad[:, here], v[:, here].transpose(1, 2)).tril_().mul_(2).mul_(shifted)
     del shifted
-    dq[:, here] += torch.bmm(scores, k[:, here])
+    dq[:, here].add_(torch.bmm(scores, k[:, here]))
     dk[:, here] = torch.bmm(scores.transpose(1, 2), q[:, here])
 
 

@@ -169,7 +169,7 @@ class TaylorEfficient(Taylor):
         part = tape.scale("linear part: factor", part, inplace=True)
         y = tape.add("add linear part", y, part, inplace=True)
         tape.free(part, linear)
-        y = tape.add("add sum of values", y, total, inplace=True)
+        y = stages.add_row(tape, "add sum of values", y, total)
         tape.free(total, values)
         return y
 

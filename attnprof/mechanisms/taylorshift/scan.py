@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from attnprof.costs import Cost, Number, at_least_one, floor_div, is_plain, more_than_one
-from attnprof.counting.engine import Gradients, Tensor
+from attnprof.counting.engine import Gradients, Storage, Tensor
 from attnprof.counting.tape import Tape
-from attnprof.mechanisms.taylorshift.stages import box_gradient
+from attnprof.mechanisms.taylorshift.stages import ADD, MUL, box_gradient, copied, inplace
 
 
 def each_chunk(tape: Tape, n: Number, size: int, write: Callable[[Number], None]) -> None:
@@ -24,12 +24,26 @@ def each_chunk(tape: Tape, n: Number, size: int, write: Callable[[Number], None]
 def features(tape: Tape, name: str, x: Tensor, *, doubled: bool) -> Tensor:
     """[x ⊠ x, x, 1], or [x ⊠ x, 2x, 2]: (b, c, d) → (b, c, d² + d + 1)."""
     b, c, d = x.shape
-    cost = Cost(multiplications=b * c * d * d + (b * c * d if doubled else 0))
-    return tape.emit(f"{name}: features", (b, c, d * d + d + 1), cost, [x])
+    squares, one = b * c * d * d, tape.item_size
+    moved = [2 * squares, 2 * squares + x.count, 2 * x.count, b * c]
+    cost = MUL * squares
+    if doubled:
+        cost, moved = cost + MUL * x.count, [*moved, 2 * x.count]
+    out = fresh(tape, f"{name}: features", b, c, d * d + d + 1)
+    tape.record(f"{name}: features", out.shape, cost + Cost(bytes_moved=sum(moved) * one))
+    return out
+
+
+def fresh(tape: Tape, name: str, *shape: Number) -> Tensor:
+    """Memory that nothing was written to yet."""
+    out = Tensor(shape, Storage(0), tape.item_size)
+    out.storage.size = out.size
+    tape.record(name, shape, Cost(), out.size)
+    return out
 
 
 def zeros(tape: Tape, name: str, *shape: Number) -> Tensor:
-    """Fresh memory without work."""
+    """Memory filled with zeros."""
     return tape.emit(name, shape, Cost())
 
 
@@ -63,15 +77,16 @@ def gradient_of_rows(
     A chunk's rows are gathered for the products where there are several sequences or heads.
     """
     part = tape.bmm("state: grad features", v, state, tb=True)
-    copies = more_than_one(x.shape[0]) * at_least_one(n - x.shape[1])
+    several = more_than_one(x.shape[0]) * more_than_one(x.shape[1])
+    copies = several * at_least_one(n - x.shape[1])
     row = tape.rearrange("state: rows", x, x.shape, copies)
     out = box_gradient(tape, "state: grad rows", x)
     tape.free(row)
     if doubled:
-        cost = Cost(multiplications=x.count)
-        added(tape, "state: grad", out, tape.emit("state: grad linear", x.shape, cost, [part]))
+        middle = tape.emit("state: grad linear", x.shape, MUL * x.count, [x])
+        added(tape, "state: grad", out, middle)
     else:
-        tape.emit("state: grad", x.shape, Cost(additions=x.count), [out, part], into=out)
+        inplace(tape, "state: grad", out, ADD, x)
     return out, part
 
 
@@ -100,20 +115,22 @@ class Scan:
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The causal sums (b, n, width); only the inputs are saved."""
-        out = self.tape.emit(
-            "causal sums", v.shape, Cost(), [q, k, v],
-            backward=lambda _: self.backward(q, k, v), saves=[q, k, v],
-        )  # fmt: skip
+        out = fresh(self.tape, "causal sums", *v.shape)
+        if self.tape.grad:
+            self.tape.attach(out, "causal sums", lambda _: self.backward(q, k, v), [q, k, v])
         state = self.state()
 
         def chunk(c: Number) -> None:
             tape, (x, v) = self.tape, self.slices(c)
             weights = tape.bmm("chunk: scores", x, x, tb=True)
-            cost = Cost(additions=2, multiplications=1) * weights.count
-            tape.emit("chunk: Taylor map", weights.shape, cost, [weights], into=weights)
+            inplace(tape, "chunk: scores + 1", weights, ADD)
+            inplace(tape, "chunk: Taylor map", weights, MUL, weights)
+            inplace(tape, "chunk: Taylor map", weights, ADD)
+            inplace(tape, "chunk: masking", weights, Cost())
             part = tape.bmm("chunk: weighted values", weights, v)
             tape.free(weights)
             added(tape, "chunk: sum", part, read_state(tape, "queries", x, state, doubled=True))
+            copied(tape, "chunk: result", part)
             tape.free(part)
             absorb(tape, state, x, v)
 
@@ -124,12 +141,13 @@ class Scan:
     def backward(self, q: Tensor, k: Tensor, v: Tensor) -> Gradients:
         """Two scans: forwards for q and what stays in a chunk, backwards for k and v."""
         tape, n = self.tape, self.shape[1]
-        grads = [zeros(tape, "gradients", *t.shape) for t in (q, k, v)]
+        grads = [fresh(tape, "gradients", *t.shape) for t in (q, k, v)]
         state = self.state()
 
         def prefix(c: Number) -> None:
             x, v = self.slices(c)
             through, part = gradient_of_rows(tape, x, v, state, n, doubled=True)
+            copied(tape, "queries: grad", through)
             tape.free(through, part)
             self.within(x, v)
             absorb(tape, state, x, v)
@@ -143,6 +161,7 @@ class Scan:
             absorb(tape, state, x, v, doubled=True)
 
         self.chunks(prefix)
+        tape.record("state: zero", state.shape, Cost(bytes_moved=state.size))
         self.chunks(suffix)
         tape.free(state)
         return list(zip((q, k, v), grads, strict=True))
@@ -151,17 +170,21 @@ class Scan:
         """The gradients that stay within one chunk."""
         tape = self.tape
         shifted = tape.bmm("chunk: scores", x, x, tb=True)
-        count = shifted.count
-        tape.emit("chunk: scores", shifted.shape, Cost(additions=count), [shifted], into=shifted)
-        cost = Cost(additions=count, multiplications=count)
-        weights = tape.emit("chunk: Taylor map", shifted.shape, cost, [shifted])
+        inplace(tape, "chunk: scores + 1", shifted, ADD)
+        square = MUL * shifted.count
+        weights = tape.emit("chunk: Taylor map", shifted.shape, square, [shifted, shifted])
+        inplace(tape, "chunk: Taylor map", weights, ADD)
+        inplace(tape, "chunk: masking", weights, Cost())
         values = tape.bmm("chunk: grad values", weights, v, ta=True)
+        copied(tape, "chunk: grad values", values)
         tape.free(values, weights)
         scores = tape.bmm("chunk: grad weights", v, v, tb=True)
-        cost = Cost(multiplications=2 * count)
-        tape.emit("chunk: grad scores", scores.shape, cost, [scores, shifted], into=scores)
+        inplace(tape, "chunk: grad scores, masked", scores, Cost())
+        inplace(tape, "chunk: grad scores", scores, MUL)
+        inplace(tape, "chunk: grad scores", scores, MUL, shifted)
         tape.free(shifted)
         rows = tape.bmm("chunk: grad queries", scores, x)
         added(tape, "chunk: grad queries", x, rows)
         keys = tape.bmm("chunk: grad keys", scores, x, ta=True)
+        copied(tape, "chunk: grad keys", keys)
         tape.free(keys, scores)

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
-from attnprof.costs import Cost, Number
-from attnprof.counting.engine import Gradients, Tensor, product
+from attnprof.costs import Cost, Number, more_than_one
+from attnprof.counting.engine import Gradients, Storage, Tensor, product
 from attnprof.counting.tape import Tape
 from attnprof.workload import Workload
+
+
+def inplace(tape: Tape, name: str, target: Tensor, each: Cost, *more: Tensor) -> None:
+    """One operation that overwrites ``target``; ``each`` an entry, ``more`` its other operands."""
+    tape.emit(name, target.shape, each * target.count, [target, *more], into=target)
+
+
+def copied(tape: Tape, name: str, x: Tensor) -> None:
+    """X copied into memory that is there already."""
+    tape.record(name, x.shape, Cost(bytes_moved=2 * x.size))
+
+
+MUL, ADD, DIV, OTHER = (
+    Cost(multiplications=1),
+    Cost(additions=1),
+    Cost(divisions=1),
+    Cost(other=1),
+)
 
 
 def keep(out: Tensor, *saved: Tensor) -> None:
@@ -23,23 +41,27 @@ def rows_to_length(tape: Tape, name: str, x: Tensor) -> Tensor:
     norm = Cost(multiplications=count, additions=count, other=rows, reduction_outputs=rows)
     factor = tape.emit(f"{name}: norms", shape, norm, [x])
     zero = tape.emit(f"{name}: zero rows", shape, Cost(other=rows), [factor], item_size=1)
-    tape.emit(f"{name}: zero rows", shape, Cost(), [factor, zero], into=factor)
+    inplace(tape, f"{name}: zero rows", factor, Cost(), zero)
     tape.free(zero)
-    scale = Cost(divisions=rows, multiplications=rows)
-    tape.emit(f"{name}: factors", shape, scale, [factor], into=factor)
+    inplace(tape, f"{name}: reciprocal norms", factor, DIV)
+    inplace(tape, f"{name}: factors", factor, MUL)
 
     def backward(grad: Tensor) -> Gradients:
         cost = Cost(multiplications=count)
         along_rows = tape.emit(f"{name}: grad along", x.shape, cost, [grad, out])
-        cost = Cost(additions=count, divisions=rows, reduction_outputs=rows)
+        cost = Cost(additions=count, reduction_outputs=rows)
         along = tape.emit(f"{name}: grad along", shape, cost, [along_rows])
         tape.free(along_rows)
-        cost = Cost(multiplications=2 * count, additions=count, other=count)
-        across = tape.emit(f"{name}: grad across", x.shape, cost, [out, along, grad, factor])
+        inplace(tape, f"{name}: grad along", along, DIV)
+        across = tape.emit(f"{name}: grad across", x.shape, MUL * count, [out, along])
+        inplace(tape, f"{name}: grad across", across, OTHER)
+        inplace(tape, f"{name}: grad across", across, ADD, grad)
+        inplace(tape, f"{name}: grad", across, MUL, factor)
         tape.free(along)
         return [(x, across)]
 
-    cost = Cost(multiplications=count)
+    # the memory it writes to is given to it, and counts as an operand
+    cost = Cost(multiplications=count, bytes_moved=x.size)
     out = tape.emit(f"{name}: scaled", x.shape, cost, [x, factor], backward=backward)
     keep(out, out, factor)
     tape.free(factor)
@@ -79,8 +101,8 @@ def box(tape: Tape, name: str, x: Tensor) -> Tensor:
         name,
         (b, n, d * d),
         Cost(multiplications=b * n * d * d),
-        [x],
-        backward=lambda grad: [(x, box_gradient(tape, f"{name}: grad", x))],
+        [x, x],
+        backward=lambda _: [(x, box_gradient(tape, f"{name}: grad", x))],
         saves=[x],
     )
 
@@ -101,26 +123,46 @@ def taylor_map(tape: Tape, scores: Tensor, *, causal: bool) -> Tensor:
     count = scores.count
 
     def backward(grad: Tensor) -> Gradients:
-        cost = Cost(multiplications=2 * count)
-        out = tape.emit("Taylor map: grad", scores.shape, cost, [grad, scores])
+        out = tape.emit("Taylor map: grad", scores.shape, MUL * count, [grad, scores])
+        inplace(tape, "Taylor map: grad", out, MUL)
         if causal:
-            tape.emit("Taylor map: grad, masked", scores.shape, Cost(), [out], into=out)
+            inplace(tape, "Taylor map: grad, masked", out, Cost())
         return [(scores, out)]
 
-    cost = Cost(multiplications=count, additions=count)
     weights = tape.emit(
-        "Taylor map", scores.shape, cost, [scores], backward=backward, saves=[scores]
+        "Taylor map: square",
+        scores.shape,
+        MUL * count,
+        [scores, scores],
+        backward=backward,
+        saves=[scores],
     )
+    inplace(tape, "Taylor map: + 1", weights, ADD)
     if causal:
-        tape.emit("masking", scores.shape, Cost(), [weights], into=weights)
+        inplace(tape, "masking", weights, Cost())
     return weights
+
+
+def add_row(tape: Tape, name: str, y: Tensor, row: Tensor) -> Tensor:
+    """Y (b, n, w) += row (b, 1, w); its gradient is a sum unless there is one row only."""
+    several = more_than_one(y.shape[1])
+
+    def backward(grad: Tensor) -> Gradients:
+        cost = Cost(additions=y.count, reduction_outputs=row.count) * several
+        moved = Cost(bytes_moved=(y.size + row.size) * several)
+        tape.record(f"{name}: grad", row.shape, cost + moved, row.size)
+        summed = Tensor(row.shape, Storage(row.size), row.item_size)
+        return [(y, tape.view(grad, *y.shape)), (row, summed)]
+
+    cost = Cost(additions=y.count)
+    return tape.emit(name, y.shape, cost, [y, row], into=y, backward=backward)
 
 
 def row_scale(tape: Tape, n: Number) -> Tensor:
     """sqrt(d / t) for every row t."""
     scale = tape.emit("row numbers", (n, 1), Cost())
-    cost = Cost(divisions=n, multiplications=n, other=n)
-    tape.emit("output scale", (n, 1), cost, [scale], into=scale)
+    for each in (DIV, MUL, OTHER):
+        inplace(tape, "output scale", scale, each)
     return scale
 
 
@@ -138,12 +180,13 @@ def ratio(tape: Tape, top: Tensor, bottom: Tensor, scale: Tensor | None = None) 
         tape.free(weighted)
         cost = Cost(divisions=count)
         over = tape.emit("division: grad nominator", top.shape, cost, [grad, scaled])
-        cost = Cost(other=rows, multiplications=rows, divisions=rows)
-        tape.emit("division: grad denominator", bottom.shape, cost, [shared, scaled], into=shared)
+        inplace(tape, "division: grad denominator", shared, OTHER)
+        inplace(tape, "division: grad denominator", shared, MUL, *reads[1:])
+        inplace(tape, "division: grad denominator", shared, DIV, scaled)
         return [(top, over), (bottom, shared)]
 
-    reads = [top, bottom]
-    out = tape.emit("division", top.shape, Cost(divisions=count), reads, backward=backward)
+    both, cost = [top, bottom], Cost(divisions=count)
+    out = tape.emit("division", top.shape, cost, both, backward=backward)
     keep(out, out, scaled, *([] if scale is None else [scale]))
     tape.free(scaled)
     return out
