@@ -189,12 +189,12 @@ class TaylorEfficient(Taylor):
         return out
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
-        """Algorithm 1; causal rows read running sums, which take as many terms."""
+        """Algorithm 1; causal rows read running sums, to which every token adds."""
         w, d = workload, workload.head_dim
         self.define_rows(writer, w)
         heads = w.batch_size * w.num_heads
         tokens, width = heads * rows(w), d + 1
-        sums = 0 if w.phase == "decode" else heads
+        sums = 0 if w.causal or w.phase == "decode" else heads  # every token adds to its sums
         writer.stage("values / N", Cost(divisions=tokens * width), tokens, width)
         writer.stage("box products", Cost(multiplications=2 * tokens * d * d), tokens, d * d)
         writer.dots("A_mod", sums * d * d * width, tokens * d * d * width)

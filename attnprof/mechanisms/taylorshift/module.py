@@ -139,6 +139,12 @@ class DirectCore(TaylorCore):
 class EfficientCore(TaylorCore):
     """Forms N × d² box products, never N × N."""
 
+    def init_state(self, batch_size: int, like: Tensor) -> TaylorState:
+        """Sums of nothing."""
+        state = super().init_state(batch_size, like)
+        state.built(self.spec.chunk)
+        return state
+
     def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
         """(b, h, n, d) each."""
         return self.efficient(q, k, v, causal)
@@ -156,6 +162,13 @@ class SwitchingCore(TaylorCore):
         workload = Workload(seq_len, s.num_heads, s.head_dim, batch, causal=causal, phase=phase)
         chosen: bool = self.spec.takes_direct(workload)
         return chosen
+
+    def init_state(self, batch_size: int, like: Tensor) -> TaylorState:
+        """Sums of nothing where even the first token takes the efficient form."""
+        state = super().init_state(batch_size, like)
+        if not self._direct(1, batch_size, causal=True, phase="decode"):
+            state.built(self.spec.chunk)
+        return state
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
         """(b, h, n, d) each; in training the whole step decides."""
