@@ -121,7 +121,7 @@ def test_products_of_a_training_step_have_their_closed_form(name, products):
     ("name", "constant"), [("standard", 15), ("optimised", 12), ("efficient", 9), ("super", 12)]
 )
 def test_equation_24_is_published_as_printed(name, constant):
-    (form,) = registry.get(name).published()
+    form, *_ = registry.get(name).published()
     assert (form.source, form.quantity, form.phase) == ("000-EQ24", "flops", "train")
     printed = form.formula(Workload(L, H, M / H))
     assert sympy.expand(printed - constant * L * M - 15 * H * L**2) == 0
