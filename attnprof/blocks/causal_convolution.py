@@ -110,8 +110,14 @@ class BlockConvolution(torch.autograd.Function):
 
 
 def _add_product(out: Tensor, a: Tensor, b: Tensor) -> None:
-    """``out`` += a b in place; spelt with ``out=`` because torch's counter misses ``baddbmm_``."""
-    torch.baddbmm(out, a, b, out=out)
+    """``out`` += a b in place.
+
+    Spelt with ``out=`` because torch's counter misses ``baddbmm_``; torch.compile takes only that.
+    """
+    if torch.compiler.is_compiling():
+        out.baddbmm_(a, b)
+    else:
+        torch.baddbmm(out, a, b, out=out)
 
 
 def _by_token(rows: Tensor, batch: int, w: Tensor) -> Tensor:

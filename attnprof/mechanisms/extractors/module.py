@@ -113,7 +113,8 @@ class ExtractorLayer(nn.Module):
         weight = torch.empty(spec.weight_shape(self.window, d))
         bound = 1 / math.sqrt(self.window * (d if spec.weights == "matrix" else 1))
         self.weight = nn.Parameter(weight.uniform_(-bound, bound))
-        for name in spec.maps:
+        self.maps = spec.maps
+        for name in self.maps:
             setattr(self, name, nn.Linear(d, d, bias=spec.bias))
 
     def forward(self, x: Tensor, causal: bool = False) -> Tensor:
@@ -136,11 +137,11 @@ class ExtractorLayer(nn.Module):
         return out
 
     def _mapped(self, name: str, x: Tensor) -> Tensor:
-        return getattr(self, name)(x) if name in self.spec.maps else x
+        return getattr(self, name)(x) if name in self.maps else x
 
     def _rest(self, x: Tensor, extracted: Tensor) -> Tensor:
         """Adjustment by the token's own row, then the output map."""
-        if "adj_proj" not in self.spec.maps:
+        if "adj_proj" not in self.maps:
             return extracted
         adjusted = self._mapped("adj_proj", x) * extracted
         del extracted

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attnprof.costs import Cost, Number, exact_div, floor_div
+from attnprof.costs import Cost, Number, ceil_div, exact_div, floor_div, maximum, minimum
 from attnprof.counting.engine import Gradients, Tensor
 from attnprof.counting.tape import Tape
 
-#: distances of one product
+#: distances of one product, and the most products of one call: with 65,536 tokens they meet
 CHUNK = 16
+MOST_PRODUCTS = 4096
+
+
+def chunk_of(n: Number) -> Number:
+    """Distances of one product for n tokens."""
+    return maximum(minimum(CHUNK, n), ceil_div(n, MOST_PRODUCTS))
 
 
 def triangle(count: Number) -> Number:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from attnprof.costs import Cost, CostTable, Number, is_plain, minimum
+from attnprof.costs import Cost, CostTable, Number, is_plain
 from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Abilities, Mechanism, Published, rows
 from attnprof.mechanisms.extractors.convolution import Convolution, convolution, is_direct
-from attnprof.mechanisms.extractors.products import CHUNK, Products, matrix_products, triangle
+from attnprof.mechanisms.extractors.products import Products, chunk_of, matrix_products, triangle
 from attnprof.mechanisms.extractors.published import published_counts
 from attnprof.workload import Workload
 
@@ -190,7 +190,8 @@ class Adjusted(Extractor):
 class SHE(Adjusted):
     """Super high-performance Extractor: a matrix for each distance (002, Eq 23 to 25).
 
-    ``products`` takes 16 distances in one product, ``direct`` one; ``auto`` is ``products``.
+    ``products`` takes 16 distances in one product (more above 65,536 tokens, for at most 4096
+    products), ``direct`` one; ``auto`` is ``products``.
     """
 
     name: ClassVar[str] = "she"
@@ -201,7 +202,7 @@ class SHE(Adjusted):
 
     def chosen(self, n: Number) -> Number:
         """Distances of one product."""
-        return 1 if self.impl == "direct" else minimum(CHUNK, n)
+        return 1 if self.impl == "direct" else chunk_of(n)
 
     def extract(self, tape: Tape, workload: Workload, x: Tensor, weight: Tensor) -> Tensor:
         """All products."""
