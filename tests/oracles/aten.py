@@ -168,13 +168,13 @@ RULES: dict[str, Callable[..., Any]] = {
     "_scaled_dot_product_flash_attention_for_cpu_backward": _flash_backward,
     "sum": _sum_like,
     "cumsum": _sum_like,
+    "scatter_add": lambda _out, _a, _dim, _index, source: {A: numel(source)},
     "mean": _mean,
     "linalg_vector_norm": _norm,
     "amax": _extreme,
     "amin": _extreme,
     "max": _extreme,
     "min": _extreme,
-    "cummax": per_entry(other=1),
     "add": _plus,
     "sub": _plus,
     "rsub": _rsub,
@@ -185,28 +185,24 @@ RULES: dict[str, Callable[..., Any]] = {
     "div": per_entry(divisions=1),
     "reciprocal": per_entry(divisions=1),
     "exp": per_entry(exponentials=1),
-    "neg": per_entry(other=1),
-    "abs": per_entry(other=1),
-    "sqrt": per_entry(other=1),
     "rsqrt": per_entry(other=1, divisions=1),
-    "log": per_entry(other=1),
-    "tanh": per_entry(other=1),
-    "erf": per_entry(other=1),
-    "relu": per_entry(other=1),
-    "threshold_backward": per_entry(other=1),
-    "maximum": per_entry(other=1),
-    "minimum": per_entry(other=1),
-    "clamp": per_entry(other=1),
-    "clamp_min": per_entry(other=1),
     "sigmoid": per_entry(exponentials=1, additions=1, divisions=1),
     "sigmoid_backward": per_entry(additions=1, multiplications=2),
     "tanh_backward": per_entry(additions=1, multiplications=2),
     "addcmul": per_entry(multiplications=1, additions=1),
+    **dict.fromkeys(
+        words(
+            "cummax neg abs sqrt log tanh erf "
+            "relu threshold_backward maximum minimum clamp clamp_min"
+        ),
+        per_entry(other=1),
+    ),
     **dict.fromkeys(("ge", "gt", "le", "lt", "eq", "ne"), _compare),
 }
 
 VIEWS = words(
     """
+    promote_types
     view _unsafe_view reshape t transpose permute expand unsqueeze squeeze slice select
     split split_with_sizes unbind alias detach as_strided narrow chunk diagonal unfold
     _reshape_alias lift_fresh view_as unsqueeze_ squeeze_ t_ transpose_ detach_ empty
