@@ -86,8 +86,6 @@ class Mechanism:
     transposes_keys: ClassVar[bool] = True
     #: the core reads the values' columns as rows, so their gradient arrives transposed
     transposes_values: ClassVar[bool] = False
-    #: the gradient of the keys reaches the head split transposed, as a product's right side
-    transposes_keys: ClassVar[bool] = True
     abilities: ClassVar[Abilities] = Abilities()
     #: what the refusals say, by ability
     reasons: ClassVar[dict[str, str]] = {}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attnprof.blocks.features import FeatureMap
+from attnprof.blocks.features import FeatureMap, key_scale
 from attnprof.blocks.scan import (
     State,
     causal_forward,
@@ -18,7 +18,6 @@ from attnprof.blocks.scan import (
     empty_state,
     full_forward,
     keys_of,
-    key_scale,
     masked,
     parts,
     push,
@@ -192,7 +191,7 @@ class _KernelAttention(torch.autograd.Function):
     """Inputs q, k, v, projection; then softmax, causal, rows a block, floor, keep."""
 
     @staticmethod
-    def forward(  # type: ignore[override]  # torch types every Function as (*args)
+    def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, projection: Tensor | None,
         softmax: bool, causal: bool, rows: int, floor: float, keep: bool,
     ) -> Tensor:  # fmt: skip
@@ -208,8 +207,8 @@ class _KernelAttention(torch.autograd.Function):
         return result.out
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]  # torch leaves it untyped
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]  # the same
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, projection, out, totals, tops, sums, top = ctx.saved_tensors
         softmax, causal, rows = ctx.asked
         maps = FeatureMap(projection, softmax, q.shape[0])
@@ -232,5 +231,6 @@ def kernel_attention(
     that of one block and one state.
     """
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-    out: Tensor = _KernelAttention.apply(q, k, v, projection, softmax, causal, rows, floor, keep)
+    asked = (softmax, causal, rows, floor, keep)
+    out: Tensor = _KernelAttention.apply(q, k, v, projection, *asked)  # type: ignore[no-untyped-call]  # torch
     return out

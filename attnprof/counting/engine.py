@@ -84,7 +84,7 @@ class Engine:
     part: str = "forward"
     _nodes: list[Node] = field(default_factory=list)
     _leaves: dict[Tensor, Tensor | None] = field(default_factory=dict)
-    _times: list[Number] = field(default_factory=list)
+    _times: list[tuple[Number, Number]] = field(default_factory=list)
 
     # -- tensors ---------------------------------------------------------------------
     def input(self, *shape: Number, requires_grad: bool = True) -> Tensor:
@@ -169,7 +169,7 @@ class Engine:
         workspace: Number = 0,
     ) -> None:
         """Append a stage as it is, without a tensor."""
-        for times in self._times:
+        for times, _ in self._times:
             cost = cost * times
         here = self._present()
         stage = Stage(
@@ -212,15 +212,22 @@ class Engine:
     @contextmanager
     def repeat(self, times: Number) -> Iterator[None]:
         """What is written inside runs ``times`` times and leaves nothing of its own alive."""
-        self._times.append(times)
+        self._times.append((times, at_least_one(times)))
+        yield
+        self._times.pop()
+
+    @contextmanager
+    def when(self, flag: Number) -> Iterator[None]:
+        """What is written inside is executed where ``flag`` is 1 and not where it is 0."""
+        self._times.append((flag, flag))
         yield
         self._times.pop()
 
     def _present(self) -> Number:
         """1 if the surrounding repetitions run at least once, else 0."""
         here: Number = 1
-        for times in self._times:
-            here = here * at_least_one(times)
+        for _, present in self._times:
+            here = here * present
         return here
 
     # -- the backward pass -------------------------------------------------------------

@@ -16,6 +16,7 @@ from attnprof.record import HeadsRecord, Report
 from attnprof.symbolic.arrays import quantity_of
 from attnprof.symbolic.polynomials import Branches, NotPolynomialError, terms_of
 from attnprof.symbolic.roots import Root, positive_roots, value_at
+from attnprof.symbolic.univariate import text
 from attnprof.workload import Workload
 
 KINDS = ("published", "formula")
@@ -162,9 +163,7 @@ def trend(found: Optimum | None, d_model: int, values: Sequence[int]) -> str:
 
 def equation_text(equation: Sequence[int]) -> str:
     """``8*d**3 + 10*d**2 - 3 = 0``."""
-    from sympy import Poly, Symbol
-
-    return f"{Poly(list(reversed(equation)), Symbol('d')).as_expr()} = 0"
+    return f"{text(tuple(equation))} = 0"
 
 
 def root_text(found: Optimum) -> str | None:

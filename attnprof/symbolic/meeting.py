@@ -8,16 +8,17 @@ from functools import cache
 from typing import Any
 
 from attnprof.costs import Number
-from attnprof.errors import RequestError
+from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord, Report
 from attnprof.symbolic.arrays import quantity_of
 from attnprof.symbolic.bisection import bisected
-from attnprof.symbolic.crossings import Crossings, crossings_of
-from attnprof.symbolic.pieces import pieces
+from attnprof.symbolic.crossings import SAME, Crossings, crossings_of
+from attnprof.symbolic.pieces import Piece, pieces
 from attnprof.symbolic.polynomials import NotPolynomialError
 from attnprof.symbolic.printed import Pair, comparable
 from attnprof.symbolic.radicals import closed_form
+from attnprof.symbolic.roots import Root, positive_roots
 from attnprof.workload import Workload
 
 KINDS = ("published", "formula")
@@ -73,6 +74,10 @@ def contests(
 
     Raises :class:`RequestError` where nothing can: no document prints both on the same terms.
     """
+    for asked, possible in ((kinds, KINDS), (metrics, METRICS)):
+        wrong = [name for name in asked if name not in possible]
+        if wrong:
+            raise RequestError(f"'{wrong[0]}': {closest(wrong[0], list(possible))}")
     found = []
     for metric in metrics:
         if "published" in kinds and (pair := _printed(meeting, metric)):
@@ -175,11 +180,16 @@ def _closed(found: Crossings, head_dim: int) -> str | None:
     """The closed form from whichever side of the last crossing has its polynomial vanish there."""
     root = found.roots[-1]
     for run in reversed(found.runs[-2:]):
-        if run.piece and run.piece.general:
+        if run.piece and run.piece.general and _vanishes(run.piece, root):
             form = closed_form(run.piece.terms, head_dim, root)
             if form:
                 return form
     return None
+
+
+def _vanishes(piece: Piece, root: Root) -> bool:
+    """Whether a crossing is a root of the piece's own polynomial, and no jump beside it."""
+    return any(abs(own.at - root.at) <= SAME for own in positive_roots(piece.coefficients))
 
 
 def curves(

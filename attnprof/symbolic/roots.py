@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -9,6 +10,7 @@ from functools import cache
 
 #: Width of an isolating interval, so that its middle rounds to the nearest float.
 WIDTH = Fraction(1, 2**64)
+SCALE = 64
 
 
 @dataclass(frozen=True, order=True)
@@ -56,7 +58,32 @@ def positive_roots(coefficients: tuple[int, ...]) -> tuple[Root, ...]:
         return ()
     if len(coefficients) == 2:
         return (exactly(Fraction(-coefficients[0], coefficients[1])),)
+    if len(coefficients) == 3:
+        return _quadratic(*coefficients)
     return tuple(sorted(_isolated(coefficients)))
+
+
+def _quadratic(c: int, b: int, a: int) -> tuple[Root, ...]:
+    """Roots of a quadratic: the square root of its discriminant between two integers."""
+    discriminant = b * b - 4 * a * c
+    if discriminant < 0:
+        return ()
+    if discriminant == 0:
+        both = exactly(Fraction(-b, 2 * a), crosses=False)
+        return (both,) if both.at > 0 else ()
+    whole = math.isqrt(discriminant)
+    if whole * whole == discriminant:
+        exact = sorted(Fraction(sign * whole - b, 2 * a) for sign in (-1, 1))
+        return tuple(exactly(root) for root in exact if root > 0)
+    # A step of the scaled square root moves the root by less than WIDTH.
+    step = Fraction(1, 2**SCALE)
+    near = math.isqrt(discriminant << 2 * SCALE) * step
+    found = []
+    for low, high in ((near, near + step), (-near - step, -near)):
+        ends = sorted(((low - b) / (2 * a), (high - b) / (2 * a)))
+        if ends[1] > 0:
+            found.append(_root((c, b, a), max(ends[0], Fraction(0)), ends[1], 1))
+    return tuple(sorted(found))
 
 
 def _isolated(coefficients: tuple[int, ...]) -> list[Root]:

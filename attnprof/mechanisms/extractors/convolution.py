@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from attnprof.costs import Cost, Number, ceil_div, exact_div, is_plain, minimum
+from attnprof.costs import Cost, Number, ceil_div, exact_div, is_plain, minimum, not_dearer
 from attnprof.counting.engine import Gradients, Tensor
 from attnprof.counting.tape import Tape, product_cost
 from attnprof.mechanisms.extractors.products import triangle
 
 #: tokens of a block of the direct convolution
 BLOCK = 64
+#: ``auto`` takes the FFT from this length on: there it counts fewer FLOPs than one block of
+#: direct sums (with many rows a filter; with a single one from 60 on)
+FFT_FROM = 50
 
 
 def log_length(n: Number) -> Number:
@@ -51,16 +54,18 @@ class Convolution:
     n: Number
     d: Number
     groups: Number
+    #: known to fit one block, where a symbol does not tell
+    short: bool = False
 
     @property
     def block(self) -> Number:
         """Tokens of a block."""
-        return minimum(BLOCK, self.n)
+        return self.n if self.short else minimum(BLOCK, self.n)
 
     @property
     def blocks(self) -> Number:
         """Number of token blocks, the last one padded."""
-        return ceil_div(self.n, self.block)
+        return 1 if self.short else ceil_div(self.n, self.block)
 
     @property
     def bins(self) -> Number:
@@ -71,16 +76,6 @@ class Convolution:
         """All products of blocks, without what accumulates them."""
         width = self.b * self.d
         return product_cost(self.block, self.block, width, triangle(self.blocks))
-
-    def direct_flops(self) -> Number:
-        """Real operations of the block form, forward."""
-        outputs = self.b * self.d * self.block * triangle(self.blocks)
-        return self.products().flops + outputs
-
-    def fft_flops(self) -> Number:
-        """Real operations through the frequency domain, forward."""
-        transforms = transform_cost(self.n, 2 * self.b * self.d + self.groups)
-        return transforms.flops + 6 * self.b * self.d * self.bins
 
 
 def wide(item_size: int) -> int:
@@ -96,40 +91,52 @@ def _copied(tape: Tape, name: str, x: Tensor, item_size: int) -> None:
 Result = TypeVar("Result")
 
 
-def convolution(tape: Tape, s: Convolution, x: Tensor, w: Tensor, direct: Number) -> Tensor:
+def convolution(tape: Tape, s: Convolution, x: Tensor, w: Tensor, impl: str) -> Tensor:
     """The extraction of x (b, n, d) with w (n, groups), forward and backward.
 
-    ``direct`` is 1 for blocks, 0 for the FFT; where a symbol decides, both are written, each
-    under its condition.
+    ``impl`` is ``direct`` (blocks), ``fft``, or ``auto``: by length. Where a symbol decides, both
+    are written, each under its condition.
     """
 
     def backward(grad: Tensor) -> Gradients:
         return _either(
             tape,
-            direct,
-            lambda: _block_backward(tape, s, x, w, grad),
-            lambda: _fft_backward(tape, s, x, w, grad),
+            s,
+            impl,
+            lambda sizes: _block_backward(tape, sizes, x, w, grad),
+            lambda sizes: _fft_backward(tape, sizes, x, w, grad),
         )
 
     out = _either(
         tape,
-        direct,
-        lambda: _block_forward(tape, s, x, w),
-        lambda: _fft_forward(tape, s, x, w),
+        s,
+        impl,
+        lambda sizes: _block_forward(tape, sizes, x, w),
+        lambda sizes: _fft_forward(tape, sizes, x, w),
     )
     return tape.custom("extraction", out, [x, w], backward)
 
 
+def is_direct(impl: str, n: Number) -> Number:
+    """1 for direct sums, 0 for the FFT."""
+    return int(impl == "direct") if impl != "auto" else not_dearer(n, FFT_FROM - 1)
+
+
 def _either(
-    tape: Tape, direct: Number, by_blocks: Callable[[], Result], by_fft: Callable[[], Result]
+    tape: Tape,
+    s: Convolution,
+    impl: str,
+    by_blocks: Callable[[Convolution], Result],
+    by_fft: Callable[[Convolution], Result],
 ) -> Result:
     """One result; written twice, its memory is that of the branch taken."""
+    direct = is_direct(impl, s.n)
     if is_plain(direct):
-        return by_blocks() if direct else by_fft()
-    with tape.repeat(direct):
-        result = by_blocks()
-    with tape.repeat(1 - direct):
-        by_fft()
+        return by_blocks(s) if direct else by_fft(s)
+    with tape.when(direct):
+        result = by_blocks(replace(s, short=True))
+    with tape.when(not_dearer(FFT_FROM, s.n)):
+        by_fft(s)
     return result
 
 

@@ -126,8 +126,8 @@ class ExtractorLayer(nn.Module):
 
     def _extract(self, y: Tensor, weight: Tensor) -> Tensor:
         """The extraction part, (b, n, d) → (b, n, d)."""
-        b, n, d = y.shape
-        way = self.spec.chosen(b, n, d)
+        n = y.shape[1]
+        way = self.spec.chosen(n)
         run: Any = MatrixProducts
         if self.spec.weights != "matrix":
             run, weight = BlockConvolution if way else FourierConvolution, weight.view(n, -1)

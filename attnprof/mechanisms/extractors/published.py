@@ -95,5 +95,5 @@ def _entry(source: str, quantity: str, phase: str, form: Form) -> Published:
 
     return Published(
         source, quantity, scope="layer", phase=phase, convention="operations", formula=formula,
-        causal=True,
+        causal=phase == "forward",  # a decoding step has no mask
     )  # fmt: skip

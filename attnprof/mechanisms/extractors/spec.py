@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from attnprof.costs import Cost, CostTable, Number, is_plain, minimum, not_dearer
+from attnprof.costs import Cost, CostTable, Number, is_plain, minimum
 from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Abilities, Mechanism, Published, rows
-from attnprof.mechanisms.extractors.convolution import Convolution, convolution
+from attnprof.mechanisms.extractors.convolution import Convolution, convolution, is_direct
 from attnprof.mechanisms.extractors.products import CHUNK, Products, matrix_products, triangle
 from attnprof.mechanisms.extractors.published import published_counts
 from attnprof.workload import Workload
@@ -59,12 +59,9 @@ class Extractor(Mechanism):
         """Sizes of the extraction part."""
         return Convolution(b, n, d, d if self.weights == "vector" else 1)
 
-    def chosen(self, b: Number, n: Number, d: Number) -> Number:
-        """1 for direct sums by blocks, 0 for the FFT; auto takes the fewer FLOPs, forward."""
-        if self.impl != "auto":
-            return int(self.impl == "direct")
-        sizes = self.sizes(b, n, d)
-        return not_dearer(sizes.direct_flops(), sizes.fft_flops())
+    def chosen(self, n: Number) -> Number:
+        """1 for direct sums by blocks, 0 for the FFT; ``auto`` decides by length."""
+        return is_direct(self.impl, n)
 
     # -- what is executed --------------------------------------------------------------
     def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
@@ -73,7 +70,7 @@ class Extractor(Mechanism):
         table = super().cost(w, scope)
         if self.weights == "matrix" or w.phase == "decode":
             return table
-        direct = self.chosen(w.batch_size, w.seq_len, w.d_model)
+        direct = self.chosen(w.seq_len)
         fft = not is_plain(direct) or not direct
         return replace(table, notes=(*table.notes, FFT_RULE)) if fft else table
 
@@ -92,9 +89,8 @@ class Extractor(Mechanism):
         """The extraction part, one way or, with symbols, both under their condition."""
         w = workload
         sizes = self.sizes(w.batch_size, w.seq_len, w.d_model)
-        direct = self.chosen(w.batch_size, w.seq_len, w.d_model)
-        groups = (w.seq_len, sizes.groups)
-        return convolution(tape, sizes, x, tape.view(weight, *groups), direct)
+        filters = tape.view(weight, w.seq_len, sizes.groups)
+        return convolution(tape, sizes, x, filters, self.impl)
 
     def _map(self, tape: Tape, name: str, x: Tensor) -> Tensor:
         if name not in self.maps:
@@ -134,7 +130,7 @@ class Extractor(Mechanism):
         b, t, d = past.shape
         if self.weights == "matrix":
             rows, maps = tape.view(past, 1, b, t * d), tape.view(weight, 1, t * d, d)
-            return tape.bmm("extraction", rows, maps)
+            return tape.view(tape.bmm("extraction", rows, maps), b, 1, d)
         if self.weights == "vector":
             products = tape.mul("products", past, weight)
             out = tape.sum("extraction", products, (b, 1, d))
@@ -166,7 +162,7 @@ class Extractor(Mechanism):
     def published(self) -> tuple[Published, ...]:
         """Tables 3 to 6 of 002; they print the whole layer with its output map."""
         whole = not getattr(self, "extract_only", False) and getattr(self, "output", True)
-        return published_counts(self.name) if whole and not self.bias else ()
+        return published_counts(self.name) if whole else ()
 
 
 MAP_TITLES = {"in_proj": "input", "adj_proj": "adjustment", "out_proj": "output"}
@@ -203,14 +199,14 @@ class SHE(Adjusted):
     impls: ClassVar[tuple[str, ...]] = ("auto", "products", "direct")
     weights: ClassVar[str] = "matrix"
 
-    def chosen(self, b: Number, n: Number, d: Number) -> Number:
+    def chosen(self, n: Number) -> Number:
         """Distances of one product."""
         return 1 if self.impl == "direct" else minimum(CHUNK, n)
 
     def extract(self, tape: Tape, workload: Workload, x: Tensor, weight: Tensor) -> Tensor:
         """All products."""
         b, n, d = x.shape
-        return matrix_products(tape, Products(b, n, d, self.chosen(b, n, d)), x, weight)
+        return matrix_products(tape, Products(b, n, d, self.chosen(n)), x, weight)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,7 +72,8 @@ class PerformerCore(KernelCore):
     def _drawn(self, generator: torch.Generator | None) -> Tensor:
         d, m = self.sizes.head_dim, self.spec.width(self.sizes.head_dim)
         if self.spec.softmax:
-            return orthogonal_features(d, m, generator).T.contiguous() * d**-0.25
+            scaled: Tensor = orthogonal_features(d, m, generator).T.contiguous() * d**-0.25
+            return scaled
         return torch.randn(d, m, generator=generator) / math.sqrt(m)
 
 
@@ -87,8 +88,9 @@ def orthogonal_features(d: int, m: int, generator: torch.Generator | None = None
         gaussian = torch.randn(d, d, generator=generator, dtype=torch.float64)
         rotation, upper = torch.linalg.qr(gaussian)
         blocks.append((rotation * upper.diagonal().sign()).T)  # signs make it uniform (Haar)
-    lengths = torch.randn(m, d, generator=generator, dtype=torch.float64).norm(dim=1, keepdim=True)
-    return (torch.cat(blocks)[:m] * lengths).to(torch.get_default_dtype())
+    gaussian = torch.randn(m, d, generator=generator, dtype=torch.float64)
+    rows: Tensor = torch.cat(blocks)[:m] * gaussian.norm(dim=1, keepdim=True)
+    return rows.to(torch.get_default_dtype())
 
 
 CORES = {"linear": KernelCore, "performer": PerformerCore}

@@ -74,7 +74,7 @@ class KernelAttention(Mechanism):
         """One function with its own backward, that keeps q, k, v, rows and their totals."""
         writer = self.writer(tape, workload)
         run = causal_forward if workload.causal else full_forward
-        result = run(writer, *map(detached, (q, k, v)), tape.grad)
+        result = run(writer, detached(q), detached(k), detached(v), tape.grad)
         if tape.grad:
             grads = self._grads(writer, (q, k, v), result, causal=workload.causal)
             tape.attach(result.out, self.name, grads, [q, k, v, result.out, *result.kept])
@@ -82,10 +82,11 @@ class KernelAttention(Mechanism):
         return result.out
 
     def _grads(
-        self, writer: Writer, inputs: tuple[Tensor, ...], result: Result, *, causal: bool
+        self, writer: Writer, inputs: tuple[Tensor, Tensor, Tensor], result: Result, *, causal: bool
     ) -> Callable[[Tensor], Gradients]:
         def backward(grad: Tensor) -> Gradients:
-            saved = Saved(*map(detached, inputs), result, grad)
+            q, k, v = (detached(x) for x in inputs)
+            saved = Saved(q, k, v, result, grad)
             grads = (causal_grads if causal else full_grads)(writer, saved)
             return list(zip(inputs, grads, strict=True))
 

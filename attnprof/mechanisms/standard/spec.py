@@ -11,6 +11,7 @@ from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
 from attnprof.mechanism import Abilities, Mechanism, Published, pairs, rows
 from attnprof.mechanisms.standard.fused import fused_attention
+from attnprof.mechanisms.standard.published import published_counts
 from attnprof.workload import Workload
 
 
@@ -124,7 +125,7 @@ class Standard(SoftmaxAttention):
 
     def published(self) -> tuple[Published, ...]:
         """Printed closed forms."""
-        return (eq24(15),)
+        return (eq24(15), *published_counts())
 
 
 WORKSPACE = (
