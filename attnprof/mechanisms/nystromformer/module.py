@@ -72,10 +72,10 @@ class NystromformerCore(AttentionCore):
         """(b, h, n, d) each → (b, h, n, d)."""
         if causal:
             raise RequestError(f"nystromformer {self.spec.refusal('causal')}")
-        out = self._landmarks(flat(q), flat(k), flat(v)).view(q.shape)
-        if self.spec.conv_kernel is None:
-            return out
-        return out.add_(shifted_sum(v, self.kernel))
+        out = self._landmarks(flat(q), flat(k), flat(v))
+        if self.spec.conv_kernel is not None:
+            out.add_(flat(shifted_sum(v, self.kernel)))
+        return out.view(q.shape)
 
     def _landmarks(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         m = min(self.spec.num_landmarks, q.shape[1])
