@@ -126,19 +126,23 @@ def expressions(
 ) -> dict[tuple[str, str, str], Any]:
     """Closed forms by part, stage and quantity; none where a mechanism needs plain sizes.
 
-    A stage that runs twice under one name, but not so for symbols, has no closed form of its own.
+    Symbols keep every branch of a mechanism that switches, so a stage may stand there twice:
+    its counts add up (one of them is zero). What is held does not add and has no form then.
     """
     try:
         forms = write(mechanism, symbolic(workload), scope)
     except (TypeError, ValueError, AttnprofError):
         return {}
     plain, general = _times(rows), _times(forms)
-    return {
-        (row.part, row.stage, name): value
-        for row in forms
-        if plain[_base(row)] == general[_base(row)]
-        for name, value in row.values.items()
-    }
+    found: dict[tuple[str, str, str], Any] = {}
+    for row in forms:
+        base = _base(row)
+        for name, value in row.values.items():
+            if plain[base] == general[base]:
+                found[row.part, row.stage, name] = value
+            elif plain[base] == 1 and name not in MEMORY:
+                found[*base, name] = found.get((*base, name), 0) + value
+    return found
 
 
 def _base(row: Row) -> tuple[str, str]:

@@ -17,6 +17,7 @@ SYMBOLS = {name: sympy.Symbol(name, positive=True) for name in "BNhdgM"}
 def evaluated(expression, sizes):
     """A closed form's value in exact fractions, without sympy."""
     names = {"Max": max, "Min": min, "floor": math.floor, "ceiling": math.ceil}
+    names["Piecewise"] = lambda *branches: next(value for value, holds in branches if holds)
     return eval(expression, names | {k: Fraction(v) for k, v in sizes.items()})
 
 
@@ -82,6 +83,23 @@ def test_closed_forms_give_the_values(attnprof, mechanism, phase, scope):
         assert evaluated(record["expression"], sizes) == record["value"], record
         checked += 1
     assert checked > 20
+
+
+@pytest.mark.parametrize("seq", [40, 400])
+@pytest.mark.parametrize("phase", ["forward", "train"])
+def test_a_mechanism_that_switches_has_a_closed_form_a_branch(attnprof, seq, phase):
+    ended = attnprof(
+        f"cost -a taylorshift --seq {seq} --heads 2 --d 8 --batch 3 --phase {phase} -f json"
+    )
+    sizes = {"B": 3, "N": seq, "h": 2, "d": 8}
+    forms = 0
+    for record in ended.json["records"]:
+        if record["expression"] is not None:
+            assert evaluated(record["expression"], sizes) == record["value"], record
+            forms += 1
+    assert forms > 100
+    text = total(ended.json["records"], "flops")["expression"]
+    assert text.count("Piecewise") == 1
 
 
 def test_sympy_reads_the_closed_forms(attnprof):
