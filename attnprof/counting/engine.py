@@ -105,6 +105,14 @@ class Engine:
         size = self.item_size if item_size is None else item_size
         return Tensor(shape, Storage(0, external=True), size)
 
+    def held(self, size: Number) -> Tensor:
+        """A few bytes that come alive with the last stage, for whoever keeps them."""
+        size = size if self.item_size > 1 else 1
+        tensor = Tensor((1,), Storage(size * self._present()), size)
+        last = self.stages[-1]
+        self.stages[-1] = replace(last, allocates=last.allocates + tensor.storage.size)
+        return tensor
+
     def free(self, *tensors: Tensor) -> None:
         """The module lets go of these tensors: their memory dies unless someone holds it."""
         for tensor in tensors:
@@ -117,15 +125,7 @@ class Engine:
         if not self.stages:
             return
         last = self.stages[-1]
-        self.stages[-1] = Stage(
-            last.name,
-            last.shape,
-            last.cost,
-            last.allocates,
-            last.frees + size * self._present(),
-            last.workspace,
-            last.part,
-        )
+        self.stages[-1] = replace(last, frees=last.frees + size * self._present())
 
     # -- operations ------------------------------------------------------------------
     def emit(

@@ -99,7 +99,10 @@ class PointwiseOps(Engine):
         def backward(grad: Tensor) -> list[tuple[Tensor, Tensor | None]]:
             return [(a, self.emit(f"{name}: grad", a.shape, cost, [grad]))]
 
-        return self.emit(name, a.shape, cost, [a], backward=backward, into=into)
+        out = self.emit(name, a.shape, cost, [a], backward=backward, into=into)
+        if out.node:  # torch keeps the constant as a double
+            out.node.saved = (*out.node.saved, self.held(8))
+        return out
 
     def square(self, name: str, a: Tensor) -> Tensor:
         """a² as one multiplication an entry. Backward 2·a·grad: two."""

@@ -75,6 +75,8 @@ def _added_mm(out: Any, bias: Any, a: Any, b: Any, *, beta: float = 1, alpha: fl
 
 
 def _sum_like(_out: Any, a: Any, *_rest: Any, **_named: Any) -> dict[str, int]:
+    if not (a.is_floating_point() or a.is_complex()):
+        return {}
     return {A: numel(a) * (2 if a.is_complex() else 1)}
 
 

@@ -1,0 +1,1 @@
+"""Nystromformer: softmax attention through landmarks."""

@@ -1,3 +1,0 @@
-"""Kinds of record."""
-
-from attnprof.record import *  # noqa: F403
