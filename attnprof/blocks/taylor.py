@@ -17,7 +17,8 @@ from torch.nn import functional as F
 
 def apply(function: type[Function], *args: Any) -> Tensor:
     """A function with its own backward; plain operations where none is needed (or traced)."""
-    if torch.is_grad_enabled() and not torch.jit.is_tracing():
+    tracing: bool = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]  # torch's own
+    if torch.is_grad_enabled() and not tracing:
         out: Tensor = function.apply(*args)  # type: ignore[no-untyped-call]  # torch's own
         return out
     plain: Tensor = function.compute(*args)[0]  # type: ignore[attr-defined]  # every class below
@@ -136,7 +137,7 @@ def features(x: Tensor, linear: float) -> Tensor:
     """[x ⊠ x, linear·x, linear]: (b, c, d) → (b, c, d² + d + 1), filled in place."""
     b, c, d = x.shape
     out = x.new_empty(b, c, d * d + d + 1)
-    squares = out[..., : d * d].unflatten(-1, (d, d))
+    squares = out[..., : d * d].view(b, c, d, d)
     squares.copy_(x.unsqueeze(-1).expand(b, c, d, d)).mul_(x.unsqueeze(-2))
     middle = out[..., d * d : -1].copy_(x)
     if linear != 1:

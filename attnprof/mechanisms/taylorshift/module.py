@@ -58,12 +58,12 @@ class TaylorCore(AttentionCore):
             queries, keys = self.normalised(q, k)
             y = apply(Scan, queries, keys, with_ones(flat(v)), self.spec.chunk)
             del queries, keys
-            bottom, top = y.split([1, d], -1)
+            bottom, top = torch.split(y, [1, d], -1)
             return apply(Ratio, top, bottom, row_scale(n, q)).view(b, h, n, d)
         queries, keys = self.normalised(q, k, d**0.25)
         y = boxed_sums(queries, keys, flat(v))
         del queries, keys
-        bottom, top = y.split([1, d], -1)
+        bottom, top = torch.split(y, [1, d], -1)
         return apply(Ratio, top, bottom, 1.0).view(b, h, n, d)
 
     def init_state(self, batch_size: int, like: Tensor) -> TaylorState:

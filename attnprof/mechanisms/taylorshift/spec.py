@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import ClassVar
 
-from attnprof.costs import CostTable, Number, Stage, is_plain, not_dearer
+from attnprof.costs import CostTable, Number, is_plain, is_symbolic, not_dearer
 from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError, closest
 from attnprof.mechanisms.taylorshift import published, scan, stages
 from attnprof.mechanisms.taylorshift.forms import Taylor, TaylorDirect, TaylorEfficient
+from attnprof.mechanisms.taylorshift.switched import switched, times
 from attnprof.workload import Workload
 
 SWITCHES = ("formula", "published", "memory")
@@ -63,7 +64,7 @@ class TaylorShift(Taylor):
         direct, efficient = self.direct.cost(w, "core"), self.efficient.cost(w, "core")
         if self.switch == "memory":
             return not_dearer(direct.peak(), efficient.peak())
-        return not_dearer(direct.flops, efficient.flops)
+        return not_dearer(_short(direct.flops), _short(efficient.flops))
 
     def takes_direct(self, workload: Workload) -> bool:
         """The same for plain sizes, remembered."""
@@ -83,18 +84,7 @@ class TaylorShift(Taylor):
     def _chosen(self, w: Workload, direct: CostTable, efficient: CostTable) -> CostTable:
         if _plain_sizes(w):
             return direct if self.takes_direct(w) else efficient
-        first = self.direct_chosen(w)
-        second = 1 - first
-        return CostTable(
-            tuple(
-                _times(stage, times)
-                for table, times in ((direct, first), (efficient, second))
-                for stage in table
-            ),
-            direct.parameters,
-            direct.state_entries * first + efficient.state_entries * second,
-            direct.live_before * first + efficient.live_before * second,
-        )
+        return switched(direct, efficient, self.direct_chosen(w))
 
     def _efficient(self, workload: Workload, scope: str) -> CostTable:
         """The efficient form; the token that leaves the direct one builds the sums first."""
@@ -103,8 +93,8 @@ class TaylorShift(Taylor):
             return table
         tape = Tape(workload.item_size)
         self._build(tape, workload)
-        times = self._left_direct(workload)
-        return replace(table, stages=(*(_times(s, times) for s in tape.stages), *table.stages))
+        built = self._left_direct(workload)
+        return replace(table, stages=(*(times(s, built) for s in tape.stages), *table.stages))
 
     def _left_direct(self, workload: Workload) -> Number:
         """1 where the token before was still decoded directly."""
@@ -146,19 +136,13 @@ def _takes_direct(mechanism: TaylorShift, workload: Workload) -> bool:
     return bool(mechanism.direct_chosen(workload))
 
 
+def _short(value: Number) -> Number:
+    """A polynomial multiplied out: its stages share most of their terms."""
+    return value.expand() if is_symbolic(value) else value
+
+
 def _plain_sizes(w: Workload) -> bool:
     return is_plain(w.seq_len, w.num_heads, w.head_dim, w.batch_size)
-
-
-def _times(stage: Stage, times: Number) -> Stage:
-    """A stage where it is executed, nothing where it is not."""
-    return replace(
-        stage,
-        cost=stage.cost * times,
-        allocates=stage.allocates * times,
-        frees=stage.frees * times,
-        workspace=stage.workspace * times,
-    )
 
 
 MECHANISMS = (TaylorDirect, TaylorEfficient, TaylorShift)
