@@ -87,7 +87,7 @@ def _query_chunk(wr: Writer, s: Saved, c: int, state: State, dq: Tensor) -> None
     tape.free(earlier)
     wr.push(state, keys, rows, scale, one_of(tops))
     tape.free(keys, rows, grad)
-    slope = wr.slope(wr.rows_of(s.q, c))
+    slope = wr.slope(wr.rows_of(s.q, c), "query")
     grad = wr.input_grad(features, slope)
     tape.free(slope, *([] if scale is None else [scale]))
     wr.put("grad of query rows", dq, grad)
@@ -96,10 +96,10 @@ def _query_chunk(wr: Writer, s: Saved, c: int, state: State, dq: Tensor) -> None
 
 def _key_chunk(wr: Writer, s: Saved, c: int, later: State, into: tuple[Tensor, Tensor]) -> None:
     tape, tops = wr.tape, tops_of(wr, s, c)
-    queries, top = wr.values(wr.rows_of(s.q, c))
+    queries, top = wr.values(wr.rows_of(s.q, c), "query")
     if top is not None:
         tape.free(top)
-    keys, slope, top = wr.values_and_slope(wr.rows_of(s.k, c))
+    keys, slope, top = wr.values_and_slope(wr.rows_of(s.k, c), "key")
     scale = None if top is None else wr.key_scale(wr.rows_of(s.k, c), top)
     rows = wr.with_ones(wr.rows_of(s.v, c))
     grad = sums_grad(wr, s, c)
@@ -178,7 +178,7 @@ def full_grads(wr: Writer, s: Saved) -> list[Tensor]:
 
 def _query_block(wr: Writer, s: Saved, c: int, states: tuple[State, State], dq: Tensor) -> None:
     tape, (state, seen) = wr.tape, states
-    queries, slope, top = wr.values_and_slope(wr.rows_of(s.q, c))
+    queries, slope, top = wr.values_and_slope(wr.rows_of(s.q, c), "query")
     if top is not None:
         tape.free(top)
     grad = sums_grad(wr, s, c)
@@ -197,7 +197,7 @@ def _key_block(
     wr: Writer, s: Saved, c: int, states: tuple[State, State], into: tuple[Tensor, Tensor]
 ) -> None:
     tape, (state, seen) = wr.tape, states
-    keys, slope, top = wr.values_and_slope(wr.rows_of(s.k, c))
+    keys, slope, top = wr.values_and_slope(wr.rows_of(s.k, c), "key")
     rows = wr.with_ones(wr.rows_of(s.v, c))
     sums = wr.like(seen)
     rows_grad = tape.bmm("grad of values", keys, sums)

@@ -59,7 +59,7 @@ def running_tops(wr: Writer, scale: Tensor, top: Tensor) -> Tensor:
 def causal_sums(wr: Writer, q: Tensor, k: Tensor, v: Tensor, state: State) -> tuple[Tensor, ...]:
     """Sums of a chunk's rows, and their scales where keys have one."""
     tape = wr.tape
-    queries, top = wr.values(q)
+    queries, top = wr.values(q, "query")
     if top is not None:
         tape.free(top)
     keys, scale = wr.keys_of(k)
@@ -106,7 +106,7 @@ def full_forward(wr: Writer, q: Tensor, k: Tensor, v: Tensor, keep: bool) -> Res
     for c in wr.blocks(k.shape[1]):
         wr.absorb(state, wr.rows_of(k, c), wr.rows_of(v, c))
     for c in wr.blocks(q.shape[1]):
-        queries, top = wr.values(wr.rows_of(q, c))
+        queries, top = wr.values(wr.rows_of(q, c), "query")
         if top is not None:
             wr.tape.free(top)
         seen = wr.like(state)
@@ -123,7 +123,7 @@ def full_forward(wr: Writer, q: Tensor, k: Tensor, v: Tensor, keep: bool) -> Res
 def step(wr: Writer, q: Tensor, k: Tensor, v: Tensor, state: State) -> Tensor:
     """One new token: into the state, then its row."""
     wr.absorb(state, k, v)
-    queries, top = wr.values(q)
+    queries, top = wr.values(q, "query")
     seen = wr.like(state)
     sums = wr.tape.bmm("sums", queries, seen)
     wr.tape.free(seen)

@@ -86,55 +86,55 @@ class Writer:
                     yield rows
 
     # -- features ------------------------------------------------------------------------
-    def projected(self, x: Tensor) -> Tensor:
+    def projected(self, x: Tensor, who: str) -> Tensor:
         """X Ω, or x itself."""
         if self.projection is None:
             return x
-        return self.tape.bmm("projection", x, self.projection)
+        return self.tape.bmm(f"{who} projection", x, self.projection)
 
-    def values(self, x: Tensor) -> Scaled:
+    def values(self, x: Tensor, who: str) -> Scaled:
         """Features, and the logarithm of what divided them."""
-        z = self.projected(x)
+        z = self.projected(x, who)
         if self.softmax:
-            z, top = self._exponential(z)
-            return self.over("add epsilon", z, ADD), top
-        positive = self.new("features: max(z, 0)", z.shape, COMPARE, z)
-        falling = self._falling(z)
-        out = self.over("features", positive, ADD, falling)
+            z, top = self._exponential(z, who)
+            return self.over(f"{who} features: epsilon", z, ADD), top
+        positive = self.new(f"{who} features: max(z, 0)", z.shape, COMPARE, z)
+        falling = self._falling(z, who)
+        out = self.over(f"{who} features", positive, ADD, falling)
         self.tape.free(falling)
         return out, None
 
-    def slope(self, x: Tensor) -> Tensor:
+    def slope(self, x: Tensor, who: str) -> Tensor:
         """Slopes alone."""
-        z = self.projected(x)
+        z = self.projected(x, who)
         if self.softmax:
-            z, top = self._exponential(z)
+            z, top = self._exponential(z, who)
             self.tape.free(top)
             return z
-        return self._falling(z)
+        return self._falling(z, who)
 
-    def values_and_slope(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    def values_and_slope(self, x: Tensor, who: str) -> tuple[Tensor, Tensor, Tensor | None]:
         """Features, slopes, logarithm of the divisor."""
-        z = self.projected(x)
+        z = self.projected(x, who)
         if self.softmax:
-            slope, top = self._exponential(z)
-            return self.new("add epsilon", slope.shape, ADD, slope), slope, top
-        positive = self.new("features: max(z, 0)", z.shape, COMPARE, z)
-        slope = self._falling(z)
-        return self.over("features", positive, ADD, slope), slope, None
+            slope, top = self._exponential(z, who)
+            return self.new(f"{who} features: epsilon", slope.shape, ADD, slope), slope, top
+        positive = self.new(f"{who} features: max(z, 0)", z.shape, COMPARE, z)
+        slope = self._falling(z, who)
+        return self.over(f"{who} features", positive, ADD, slope), slope, None
 
-    def _exponential(self, z: Tensor) -> tuple[Tensor, Tensor]:
+    def _exponential(self, z: Tensor, who: str) -> tuple[Tensor, Tensor]:
         shape = (*z.shape[:2], 1)
-        top = self.tape.emit("largest exponent", shape, Cost(other=z.count), [z])
-        z = self.over("features: shift", z, ADD, top)
-        return self.over("features: exp", z, EXP), top
+        top = self.tape.emit(f"{who} features: largest", shape, Cost(other=z.count), [z])
+        z = self.over(f"{who} features: shift", z, ADD, top)
+        return self.over(f"{who} features: exp", z, EXP), top
 
-    def _falling(self, z: Tensor) -> Tensor:
+    def _falling(self, z: Tensor, who: str) -> Tensor:
         if self.projection is None:
-            z = self.new("features: min(z, 0)", z.shape, COMPARE, z)
+            z = self.new(f"{who} features: min(z, 0)", z.shape, COMPARE, z)
         else:
-            z = self.over("features: min(z, 0)", z, COMPARE)
-        return self.over("features: exp", z, EXP)
+            z = self.over(f"{who} features: min(z, 0)", z, COMPARE)
+        return self.over(f"{who} features: exp", z, EXP)
 
     def input_grad(self, grad: Tensor, slope: Tensor) -> Tensor:
         """Gradient of the rows; overwrites that of the features."""
@@ -157,7 +157,7 @@ class Writer:
 
     def keys_of(self, k: Tensor) -> Scaled:
         """Features of keys and their scale."""
-        features, top = self.values(k)
+        features, top = self.values(k, "key")
         return features, None if top is None else self.key_scale(k, top)
 
     def with_ones(self, v: Tensor) -> Tensor:
