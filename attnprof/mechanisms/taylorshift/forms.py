@@ -9,6 +9,7 @@ from attnprof.costs import Cost, Number
 from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
+from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism, Published, pairs, rows
 from attnprof.mechanisms.taylorshift import published, scan, stages
 from attnprof.workload import Workload
@@ -121,6 +122,12 @@ class TaylorEfficient(Taylor):
     title: ClassVar[str] = "TaylorShift, efficient form"
     time_order: ClassVar[str] = "N"
     memory_order: ClassVar[str] = "N"
+
+    def __post_init__(self) -> None:
+        if self.chunk < 1:
+            raise RequestError(f"chunk must be at least 1 token, not {self.chunk}")
+        if self.impl != "boxed":
+            raise RequestError(f"unknown impl '{self.impl}' of {self.name}: possible: boxed")
 
     def published(self) -> tuple[Published, ...]:
         """Printed closed forms: Eq 5, entries, Sec 4.3."""
