@@ -115,7 +115,7 @@ def test_gradients_are_those_of_the_function(name, impl):
     assert torch.autograd.gradcheck(run, (x.requires_grad_(), *weights.values()))
 
 
-@pytest.mark.parametrize("n", [19, 130])
+@pytest.mark.parametrize("n", [19, 70])
 @pytest.mark.parametrize(("name", "impl"), IMPLS)
 def test_gradients_over_several_chunks_are_autograds_own(name, impl, n):
     layer, x = built(name, 2, n, 2, impl=impl)
@@ -251,14 +251,14 @@ def test_products_are_those_torchs_counter_sees(name, impl, n):
     assert counter.get_total_flops() == cost.matmul_flops
 
 
-@pytest.mark.parametrize("name", ["he", "we", "me"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_million_tokens_are_counted(name):
     n = 1 << 20
     with torch.device("meta"):
-        layer, x = attnprof.build(name, 2, 1, n), torch.empty(1, n, 2)
+        layer, x = attnprof.build(name, 1, 1, n), torch.empty(1, n, 1)
     with FlopCounterMode(display=False) as counter:
         layer(x)
-    assert counter.get_total_flops() == attnprof.cost(name, Workload(n, 1, 2)).matmul_flops
+    assert counter.get_total_flops() == attnprof.cost(name, Workload(n, 1, 1)).matmul_flops
 
 
 @pytest.mark.parametrize("name", ["he", "we", "me"])

@@ -119,7 +119,7 @@ class ExtractorLayer(nn.Module):
 
     def forward(self, x: Tensor, causal: bool = False) -> Tensor:
         """(b, n, d_model) → (b, n, d_model)."""
-        n = x.shape[1]
+        n = int(x.shape[1])
         if n > self.window:
             raise self._too_long(n)
         weight = self.weight if n == self.window else self.weight[:n]
@@ -127,7 +127,7 @@ class ExtractorLayer(nn.Module):
 
     def _extract(self, y: Tensor, weight: Tensor) -> Tensor:
         """The extraction part, (b, n, d) → (b, n, d)."""
-        n = y.shape[1]
+        n = int(y.shape[1])  # torch.jit's tracer gives a tensor
         way = self.spec.chosen(n)
         run: Any = MatrixProducts
         if self.spec.weights != "matrix":
