@@ -21,7 +21,8 @@ def apply(function: type[Function], *args: Any) -> Tensor:
     if torch.is_grad_enabled() and not tracing:
         out: Tensor = function.apply(*args)  # type: ignore[no-untyped-call]  # torch's own
         return out
-    plain: Tensor = function.compute(*args)[0]  # type: ignore[attr-defined]  # every class below
+    with torch.no_grad():  # a tracer may want gradients nevertheless
+        plain: Tensor = function.compute(*args)[0]  # type: ignore[attr-defined]  # every class below
     return plain
 
 
@@ -178,7 +179,8 @@ class Scan(Function):
             part += torch.bmm(features(q[:, here], 2), state)
             out[:, here] = part
             del part
-            absorb(state, k[:, here], v[:, here])
+            if here.stop < q.shape[1]:  # nothing reads what the last chunk would add
+                absorb(state, k[:, here], v[:, here])
         return (out,)
 
     @staticmethod
@@ -199,14 +201,16 @@ class Scan(Function):
             dq[:, here] = feature_gradient(part, q[:, here], 2)
             del part
             within(q, k, v, grad, dq, dk, dv, here)
-            absorb(state, k[:, here], v[:, here])
+            if here.stop < q.shape[1]:  # nothing reads what the last chunk would add
+                absorb(state, k[:, here], v[:, here])
         state.zero_()
         for here in reversed(list(chunks(q.shape[1], ctx.size))):
             part = torch.bmm(v[:, here], state.transpose(1, 2))
             dk[:, here].add_(feature_gradient(part, k[:, here], 1))
             del part
             dv[:, here].add_(torch.bmm(features(k[:, here], 1), state))
-            state += torch.bmm(features(q[:, here], 2).transpose(1, 2), grad[:, here])
+            if here.start > 0:
+                state += torch.bmm(features(q[:, here], 2).transpose(1, 2), grad[:, here])
         return dq, dk, dv, None
 
 

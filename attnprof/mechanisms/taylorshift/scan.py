@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from attnprof.costs import Cost, Number, at_least_one, floor_div, is_plain, more_than_one
+from attnprof.costs import Cost, Number, at_least_one, ceil_div, floor_div, is_plain, more_than_one
 from attnprof.counting.engine import Gradients, Storage, Tensor
 from attnprof.counting.tape import Tape
 from attnprof.mechanisms.taylorshift.stages import ADD, MUL, box_gradient, copied, inplace
@@ -15,10 +15,15 @@ def each_chunk(tape: Tape, n: Number, size: int, write: Callable[[Number], None]
     """Write ⌊n/size⌋ full chunks and what remains."""
     full = floor_div(n, size)
     rest = n - size * full
-    for times, tokens in ((full, size), (at_least_one(rest), rest)):
-        if not (is_plain(times) and times == 0):
-            with tape.repeat(times):
-                write(tokens)
+    repeated(tape, full, size, write)
+    repeated(tape, at_least_one(rest), rest, write)
+
+
+def repeated(tape: Tape, times: Number, tokens: Number, write: Callable[[Number], None]) -> None:
+    """Write what is done ``times`` times for chunks of so many tokens; nothing for none."""
+    if not (is_plain(times) and times == 0):
+        with tape.repeat(times):
+            write(tokens)
 
 
 def features(tape: Tape, name: str, x: Tensor, *, doubled: bool) -> Tensor:
@@ -113,6 +118,25 @@ class Scan:
         """Write what every chunk does."""
         each_chunk(self.tape, self.shape[1], self.size, write)
 
+    def updates(self, state: Tensor) -> None:
+        """Every chunk but the last joins the state; these are full ones."""
+
+        def update(c: Number) -> None:
+            absorb(self.tape, state, *self.slices(c))
+
+        repeated(self.tape, ceil_div(self.shape[1], self.size) - 1, self.size, update)
+
+    def suffix_updates(self, state: Tensor) -> None:
+        """Every chunk but the first joins the state of the backward scan."""
+
+        def update(c: Number) -> None:
+            absorb(self.tape, state, *self.slices(c), doubled=True)
+
+        full = floor_div(self.shape[1], self.size)
+        rest, later = self.shape[1] - self.size * full, at_least_one(full)
+        repeated(self.tape, full - later, self.size, update)
+        repeated(self.tape, at_least_one(rest) * later, rest, update)
+
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The causal sums (b, n, width); only the inputs are saved."""
         out = fresh(self.tape, "causal sums", *v.shape)
@@ -132,9 +156,9 @@ class Scan:
             added(tape, "chunk: sum", part, read_state(tape, "queries", x, state, doubled=True))
             copied(tape, "chunk: result", part)
             tape.free(part)
-            absorb(tape, state, x, v)
 
         self.chunks(chunk)
+        self.updates(state)
         self.tape.free(state)
         return out
 
@@ -150,7 +174,6 @@ class Scan:
             copied(tape, "queries: grad", through)
             tape.free(through, part)
             self.within(x, v)
-            absorb(tape, state, x, v)
 
         def suffix(c: Number) -> None:
             x, v = self.slices(c)
@@ -158,11 +181,12 @@ class Scan:
             added(tape, "keys: grad", x, through)
             tape.free(part)
             added(tape, "values: grad", v, read_state(tape, "keys", x, state, doubled=False))
-            absorb(tape, state, x, v, doubled=True)
 
         self.chunks(prefix)
+        self.updates(state)
         tape.record("state: zero", state.shape, Cost(bytes_moved=state.size))
         self.chunks(suffix)
+        self.suffix_updates(state)
         tape.free(state)
         return list(zip((q, k, v), grads, strict=True))
 
