@@ -99,7 +99,9 @@ class Nystromformer(Mechanism):
         """
         m = a.shape[1]
         eye = tape.emit("identity", (m, m), Cost())
-        eyes = [tape.emit(f"{c} I", (m, m), Cost(multiplications=m * m), [eye]) for c in (7, 15, 13)]
+        eyes = [
+            tape.emit(f"{c} I", (m, m), Cost(multiplications=m * m), [eye]) for c in (7, 15, 13)
+        ]
         tape.free(eye)
         z = self._start(tape, a)
         for step in range(1, self.iterations + 1):
@@ -137,7 +139,9 @@ class Nystromformer(Mechanism):
         def backward(grad: Tensor) -> list[tuple[Tensor, Tensor | None]]:
             minus = tape.emit("reciprocal: minus", x.shape, Cost(other=x.count), [grad])
             square = tape.emit("reciprocal: square", x.shape, Cost(multiplications=x.count), [x])
-            out = tape.emit("reciprocal: grad", x.shape, Cost(multiplications=x.count), [minus, square])
+            out = tape.emit(
+                "reciprocal: grad", x.shape, Cost(multiplications=x.count), [minus, square]
+            )
             tape.free(minus, square)
             return [(x, out)]
 
