@@ -82,7 +82,8 @@ class Longformer(Mechanism):
 
     def groups(self, w: Workload) -> list[Blocks]:
         """The rows of global tokens over everything, then the band."""
-        g, after = minimum(self.global_tokens, w.seq_len), 0 if w.causal else self.window
+        after = 0 if w.causal else self.window
+        g = minimum(self.global_tokens, w.seq_len) if self.global_tokens else 0
         rows = block_rows(self.window)
         band = band_blocks(self._others(w.seq_len), rows, self.window, after, g)
         if not self.global_tokens:
