@@ -117,7 +117,9 @@ class _GatheredAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         q, k, v, out, lse = ctx.saved_tensors
         delta = (grad * out).sum(-1, keepdim=True)
-        dq, dk, dv = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        plain = torch.contiguous_format
+        dq = torch.empty_like(q, memory_format=plain)
+        dk, dv = (torch.zeros_like(x, memory_format=plain) for x in (k, v))
         for block in ctx.blocks:
             _attend_backward((q, k, v, lse), grad, delta, block, (dq, dk, dv))
         return dq, dk, dv, None

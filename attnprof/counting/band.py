@@ -42,8 +42,8 @@ def band_blocks(
 def write_band_mask(tape: Tape, rows: Number, before: Number, after: Number) -> Tensor:
     """The booleans all blocks share: two triangles, joined into the first."""
     shape = (rows, before + rows + after)
-    mask = tape.emit("band mask", shape, Cost(), item_size=1)
-    above = tape.emit("band mask, above", shape, Cost(), item_size=1)
+    mask = tape.booleans("band mask", *shape)
+    above = tape.booleans("band mask, above", *shape)
     mask = tape.emit("band mask, both", shape, Cost(), [mask, above], item_size=1, into=mask)
     tape.free(above)
     return mask

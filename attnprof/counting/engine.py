@@ -105,6 +105,12 @@ class Engine:
         size = self.item_size if item_size is None else item_size
         return Tensor(shape, Storage(0, external=True), size)
 
+    def empty(self, name: str, *shape: Number) -> Tensor:
+        """Memory that something writes to later: allocated, not yet moved."""
+        out = Tensor(shape, Storage(product(shape) * self.item_size), self.item_size)
+        self.record(name, shape, Cost(), out.storage.size)
+        return out
+
     def held(self, size: Number) -> Tensor:
         """A few bytes that come alive with the last stage, for whoever keeps them."""
         size = size if self.item_size > 1 else 1

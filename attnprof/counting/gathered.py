@@ -40,8 +40,8 @@ def write_gathered(
 
     ``masks`` die with the call, or with the graph where autograd needs the blocks again.
     """
-    out = tape.emit("output", (*q.shape[:2], v.shape[2]), Cost())
-    lse = tape.emit("log-sum-exp", (*q.shape[:2], 1), Cost())
+    out = tape.empty("output", *q.shape[:2], v.shape[2])
+    lse = tape.empty("log-sum-exp", *q.shape[:2], 1)
     for group in groups:
         with tape.repeat(group.times):
             _forward(tape, q, k, v, group)
@@ -144,8 +144,9 @@ def _backward(
     product = tape.mul("grad times output", grad, out)
     delta = tape.sum("row sums of grad times output", product, (*q.shape[:2], 1))
     tape.free(product)
-    dq, dk, dv = (
-        tape.emit(f"grad {n}", t.shape, Cost()) for n, t in zip("qkv", (q, k, v), strict=True)
+    dq = tape.empty("grad queries", *q.shape)
+    dk, dv = (
+        tape.emit(f"grad {name}", x.shape, Cost()) for name, x in (("keys", k), ("values", v))
     )
     for group in groups:
         with tape.repeat(group.times):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attnprof.costs import Cost, Number, same_size
+from attnprof.costs import Cost, Number, more_than_one, same_size
 from attnprof.counting.engine import Engine, Shape, Tensor
 
 
@@ -61,13 +61,20 @@ class PointwiseOps(Engine):
 
     def sum_to(self, name: str, tensor: Tensor, shape: Shape) -> Tensor:
         """Sum a gradient down to the shape that was stretched; nothing where it was not."""
-        if len(shape) == len(tensor.shape) and all(
-            same_size(a, b) for a, b in zip(shape, tensor.shape, strict=True)
-        ):
+        added = len(tensor.shape) - len(shape)
+        stretched = [
+            large
+            for small, large in zip(shape, tensor.shape[added:], strict=True)
+            if not same_size(small, large)
+        ]
+        if not added and not stretched:
             return tensor
-        cost = Cost(additions=tensor.count, reduction_outputs=_count(shape))
-        out = self.emit(f"{name} (summed)", shape, cost, [tensor])
-        self.free(tensor)
+        # an axis that turns out to be one long was not stretched; a new axis is summed anyway
+        happens = 1 if added else more_than_one(_count(tuple(stretched)))
+        with self.when(happens):
+            cost = Cost(additions=tensor.count, reduction_outputs=_count(shape))
+            out = self.emit(f"{name} (summed)", shape, cost, [tensor])
+            self.free(tensor)
         return out
 
     def add(self, name: str, a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
@@ -135,6 +142,11 @@ class PointwiseOps(Engine):
             [a],
             backward=lambda g: [(a, self.view(g, *a.shape))],
         )
+
+    def booleans(self, name: str, rows: Number, columns: Number, *, passes: int = 1) -> Tensor:
+        """A mask, a byte an entry: filled, then cut to shape in place ``passes`` times."""
+        cut = Cost(bytes_moved=2 * passes * rows * columns)
+        return self.emit(name, (rows, columns), cut, item_size=1)
 
     def masked_fill(self, name: str, a: Tensor, mask: Tensor, *, inplace: bool = True) -> Tensor:
         """Overwrite where a mask is set: no FLOPs; the gradient is masked into a new tensor."""

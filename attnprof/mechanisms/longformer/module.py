@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from attnprof.blocks.band import band_blocks
-from attnprof.blocks.cache import TokenCache
 from attnprof.blocks.core import AttentionCore, flat
 from attnprof.blocks.gathered import Block, gathered_attention
 from attnprof.mechanisms.longformer.spec import Longformer, block_rows
@@ -18,10 +16,10 @@ from attnprof.mechanisms.standard.module import softmax_attention
 
 @dataclass
 class WindowState:
-    """Keys and values still in sight: the first tokens, and a ring of the latest ones."""
+    """Keys and values still in sight: the first tokens, then a ring of the latest ones."""
 
-    first: TokenCache
-    ring: Tensor
+    keys: Tensor
+    values: Tensor
     seen: int = 0
 
 
@@ -69,30 +67,23 @@ class LongformerCore(AttentionCore):
 
     def init_state(self, batch_size: int, like: Tensor) -> WindowState:
         """Room for the global tokens and one window."""
-        batch, d = batch_size * self.sizes.num_heads, self.sizes.head_dim
-        room = max(1, self.spec.global_tokens)
-        ring = like.new_empty(batch, self.spec.window + 1, 2 * d)
-        return WindowState(TokenCache(batch, 2 * d, like, room), ring)
+        room = self.spec.global_tokens + self.spec.window + 1
+        shape = (batch_size * self.sizes.num_heads, room, self.sizes.head_dim)
+        return WindowState(like.new_empty(shape), like.new_empty(shape))
 
     def step(
         self, q: Tensor, k: Tensor, v: Tensor, state: WindowState
     ) -> tuple[Tensor, WindowState]:
         """The new token over what is still in sight; the order of keys does not matter."""
-        pair = torch.cat([flat(k), flat(v)], -1)
-        if state.seen < self.spec.global_tokens:
-            state.first.append(pair)
-        else:
-            place = (state.seen - self.spec.global_tokens) % state.ring.shape[1]
-            state.ring[:, place : place + 1] = pair
+        place, first = state.seen, self.spec.global_tokens
+        if place >= first:
+            place = first + (place - first) % (self.spec.window + 1)
+        state.keys[:, place : place + 1] = flat(k)
+        state.values[:, place : place + 1] = flat(v)
         state.seen += 1
-        inside = min(max(state.seen - self.spec.global_tokens, 0), state.ring.shape[1])
-        sight = state.ring[:, :inside]
-        if state.first.length:
-            sight = torch.cat([state.first.seen, sight], 1)
-        d = q.shape[-1]
-        scores = torch.bmm(flat(q), sight[..., :d].transpose(1, 2)).div_(math.sqrt(d))
-        weights = torch.softmax(scores, -1)
-        return torch.bmm(weights, sight[..., d:]).view(q.shape), state
+        inside = min(state.seen, state.keys.shape[1])
+        keys, values = state.keys[:, :inside], state.values[:, :inside]
+        return softmax_attention(flat(q), keys, values, None).view(q.shape), state
 
 
 CORES = {"longformer": LongformerCore}

@@ -45,6 +45,7 @@ class Longformer(Mechanism):
     time_order: ClassVar[str] = "N"
     memory_order: ClassVar[str] = "N"
     abilities: ClassVar[Abilities] = Abilities()
+    transposes_keys: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.window < 1 or self.global_tokens < 0:
@@ -68,7 +69,7 @@ class Longformer(Mechanism):
         masks = []
         if w.causal and self.global_tokens:
             g = minimum(self.global_tokens, w.seq_len)
-            masks.append(tape.emit("mask of the global rows", (g, g), Cost(), item_size=1))
+            masks.append(tape.booleans("mask of the global rows", g, g))
         others = self._others(w.seq_len)
         rows, after = minimum(block_rows(self.window), others), 0 if w.causal else self.window
         with tape.repeat(reached(others)):
@@ -81,7 +82,8 @@ class Longformer(Mechanism):
 
     def groups(self, w: Workload) -> list[Blocks]:
         """The rows of global tokens over everything, then the band."""
-        g, after = minimum(self.global_tokens, w.seq_len), 0 if w.causal else self.window
+        after = 0 if w.causal else self.window
+        g = minimum(self.global_tokens, w.seq_len) if self.global_tokens else 0
         rows = block_rows(self.window)
         band = band_blocks(self._others(w.seq_len), rows, self.window, after, g)
         if not self.global_tokens:

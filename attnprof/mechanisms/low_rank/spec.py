@@ -32,6 +32,7 @@ class LowRank(Mechanism):
     time_order: ClassVar[str] = "N"
     memory_order: ClassVar[str] = "N"
     abilities: ClassVar[Abilities] = Abilities(causal=False, decode=False, cross=True)
+    transposes_keys: ClassVar[bool] = False
     reasons: ClassVar[dict[str, str]] = {
         "causal": "normalises its key factor over all tokens, so a row would see later ones; "
         "leave --causal out",

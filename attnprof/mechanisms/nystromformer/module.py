@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from attnprof.blocks.core import AttentionCore, ModuleSizes, flat
 from attnprof.blocks.shifts import shifted_sum
@@ -13,16 +15,38 @@ from attnprof.errors import RequestError
 from attnprof.mechanisms.nystromformer.spec import Nystromformer
 
 
+class _SegmentMeans(torch.autograd.Function):
+    """Means of m segments, the first n mod m one token longer; backward spreads them evenly."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, m: int) -> Tensor:
+        ctx.shape = x.shape
+        longer, shorter = _segments(x, m)
+        return torch.cat([longer.mean(2), shorter.mean(2)], 1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        out = grad.new_empty(ctx.shape)
+        longer, shorter = _segments(out, grad.shape[1])
+        more = longer.shape[1]
+        shares = grad[:, :more] / max(1, longer.shape[2]), grad[:, more:] / shorter.shape[2]
+        longer.copy_(shares[0].unsqueeze(2))
+        shorter.copy_(shares[1].unsqueeze(2))
+        return out, None
+
+
+def _segments(x: Tensor, m: int) -> tuple[Tensor, Tensor]:
+    """(b, n, d) as (b, n mod m, ⌊n/m⌋ + 1, d) and (b, the other segments, ⌊n/m⌋, d), views."""
+    size, more = divmod(x.shape[1], m)
+    longer, shorter = torch.split(x, [more * (size + 1), (m - more) * size], 1)
+    return longer.unflatten(1, (more, size + 1)), shorter.unflatten(1, (m - more, size))
+
+
 def segment_means(x: Tensor, m: int) -> Tensor:
     """(b, n, d) → (b, m, d): means of m segments, the first n mod m one token longer."""
-    size, more = divmod(x.shape[1], m)
-    first = more * (size + 1)
-    longer, shorter = x.split([first, x.shape[1] - first], 1)
-    means = [
-        longer.unflatten(1, (more, size + 1)).mean(2),
-        shorter.unflatten(1, (m - more, size)).mean(2),
-    ]
-    return torch.cat(means, 1)
+    out: Tensor = _SegmentMeans.apply(x, m)  # type: ignore[no-untyped-call]  # torch
+    return out
 
 
 def softmax_weights(q: Tensor, k: Tensor) -> Tensor:

@@ -20,8 +20,8 @@ class Nystromformer(Mechanism):
 
     A landmark is the mean of a segment; segments differ by one token where m does not divide N,
     and there are never more landmarks than tokens. ``iterations`` of the pseudo-inverse's cubic
-    iteration start from the transpose over its own norms: no sample reads another's. ``conv_kernel``
-    (odd) adds a depthwise convolution of the values along the tokens, one kernel a head.
+    iteration start from the transpose over its own norms: no sample reads another's. An odd
+    ``conv_kernel`` adds a depthwise convolution of the values along the tokens, one kernel a head.
     """
 
     num_landmarks: int = 64
@@ -72,10 +72,13 @@ class Nystromformer(Mechanism):
         shape = (x.shape[0], m, x.shape[2])
 
         def backward(grad: Tensor) -> list[tuple[Tensor, Tensor | None]]:
-            parts = tape.emit(f"{name} means: grad", x.shape, Cost(divisions=x.count), [grad])
-            joined = tape.move(f"{name} means: grad joined", parts)
-            tape.free(parts)
-            return [(x, joined)]
+            out = tape.empty(f"{name} means: grad", *x.shape)
+            cost = Cost(divisions=grad.count)
+            shares = tape.emit(f"{name} means: shares", shape, cost, [grad])
+            moved = Cost(bytes_moved=shares.size + out.size)
+            tape.record(f"{name} means: spread", x.shape, moved)
+            tape.free(shares)
+            return [(x, out)]
 
         outputs = shape[0] * shape[1] * shape[2]
         cost = Cost(additions=x.count, divisions=outputs, reduction_outputs=outputs)
@@ -99,7 +102,9 @@ class Nystromformer(Mechanism):
         """
         m = a.shape[1]
         eye = tape.emit("identity", (m, m), Cost())
-        eyes = [tape.emit(f"{c} I", (m, m), Cost(multiplications=m * m), [eye]) for c in (7, 15, 13)]
+        eyes = [
+            tape.emit(f"{c} I", (m, m), Cost(multiplications=m * m), [eye]) for c in (7, 15, 13)
+        ]
         tape.free(eye)
         z = self._start(tape, a)
         for step in range(1, self.iterations + 1):
@@ -114,7 +119,9 @@ class Nystromformer(Mechanism):
 
         def amax_backward(grad: Tensor) -> list[tuple[Tensor, Tensor | None]]:
             count = columns.count
-            mask = tape.emit("largest column: which", (b, m), Cost(other=count), item_size=1)
+            reads = [columns, tape.constant(b, 1)]
+            which = Cost(other=count)
+            mask = tape.emit("largest column: which", (b, m), which, reads, item_size=1)
             ties = tape.emit("largest column: ties", (b, 1), Cost(), [mask], item_size=8)
             shared = tape.emit("largest column: share", (b, 1), Cost(divisions=b), [grad, ties])
             kept = Cost(multiplications=count)
@@ -136,8 +143,10 @@ class Nystromformer(Mechanism):
     def _reciprocal(tape: Tape, x: Tensor) -> Tensor:
         def backward(grad: Tensor) -> list[tuple[Tensor, Tensor | None]]:
             minus = tape.emit("reciprocal: minus", x.shape, Cost(other=x.count), [grad])
-            square = tape.emit("reciprocal: square", x.shape, Cost(multiplications=x.count), [x])
-            out = tape.emit("reciprocal: grad", x.shape, Cost(multiplications=x.count), [minus, square])
+            square = tape.emit("reciprocal: square", x.shape, Cost(multiplications=x.count), [x, x])
+            out = tape.emit(
+                "reciprocal: grad", x.shape, Cost(multiplications=x.count), [minus, square]
+            )
             tape.free(minus, square)
             return [(x, out)]
 

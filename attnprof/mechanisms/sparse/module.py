@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -13,6 +11,7 @@ from attnprof.blocks.core import AttentionCore, flat
 from attnprof.blocks.gathered import Block, gathered_attention
 from attnprof.errors import RequestError
 from attnprof.mechanisms.sparse.spec import Sparse
+from attnprof.mechanisms.standard.module import KeyValueState, softmax_attention
 
 
 class SparseCore(AttentionCore):
@@ -66,28 +65,36 @@ class SparseCore(AttentionCore):
             blocks.append(Block(slice(start, end), keys, seen, index))
         return blocks
 
-    def init_state(self, batch_size: int, like: Tensor) -> TokenCache:
+    def init_state(self, batch_size: int, like: Tensor) -> KeyValueState:
         """Keys and values of every token: each may be seen again a multiple of the stride later."""
         if self.spec.stride is None:
             raise RequestError(f"sparse {self.spec.refusal('decode')}")
-        batch = batch_size * self.sizes.num_heads
-        return TokenCache(batch, 2 * self.sizes.head_dim, like, self.sizes.seq_len)
+        batch, width, room = (
+            batch_size * self.sizes.num_heads,
+            self.sizes.head_dim,
+            self.sizes.seq_len,
+        )
+        return KeyValueState(*(TokenCache(batch, width, like, room) for _ in range(2)))
 
-    def step(self, q: Tensor, k: Tensor, v: Tensor, state: TokenCache) -> tuple[Tensor, TokenCache]:
+    def step(
+        self, q: Tensor, k: Tensor, v: Tensor, state: KeyValueState
+    ) -> tuple[Tensor, KeyValueState]:
         """The new token over those its pattern sees."""
-        stride, d = self.spec.stride or 1, q.shape[-1]
-        rows = state.append(torch.cat([flat(k), flat(v)], -1))
-        t = rows.shape[1]
+        state.keys.append(flat(k))
+        state.values.append(flat(v))
+        keys, values = self._seen(state.keys), self._seen(state.values)
+        return softmax_attention(flat(q), keys, values, None).view(q.shape), state
+
+    def _seen(self, cache: TokenCache) -> Tensor:
+        rows, stride = cache.seen, self.spec.stride or 1
+        last = rows.shape[1] - 1
         if self.spec.pattern == "strided":
-            near = max(0, t - stride)
-            pieces = [rows[:, (t - 1) % stride : near : stride], rows[:, near:]]
+            near = max(0, last + 1 - stride)
+            far = rows[:, last % stride : near : stride]
         else:
-            own = (t - 1) // stride * stride
-            pieces = [rows[:, stride - 1 : own : stride], rows[:, own:]]
-        keys = torch.cat([piece[..., :d] for piece in pieces], 1)
-        values = torch.cat([piece[..., d:] for piece in pieces], 1)
-        scores = torch.bmm(flat(q), keys.transpose(1, 2)).div_(math.sqrt(d))
-        return torch.bmm(torch.softmax(scores, -1), values).view(q.shape), state
+            near = last // stride * stride
+            far = rows[:, stride - 1 : near : stride]
+        return torch.cat([far, rows[:, near:]], 1)
 
 
 CORES = {"sparse": SparseCore}

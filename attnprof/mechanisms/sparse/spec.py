@@ -60,6 +60,7 @@ class Sparse(Mechanism):
     time_order: ClassVar[str] = "N^1.5"
     memory_order: ClassVar[str] = "N"
     abilities: ClassVar[Abilities] = Abilities()
+    transposes_keys: ClassVar[bool] = False
     reasons: ClassVar[dict[str, str]] = {
         "decode": "needs a stride that does not change while it decodes: set stride",
     }
@@ -82,7 +83,7 @@ class Sparse(Mechanism):
             masks = self._strided_masks(tape, w, stride)
             return write_gathered(tape, q, k, v, self.strided_blocks(w, stride), masks)
         own = minimum(stride, w.seq_len)
-        masks = [tape.emit("own mask", (own, own), Cost(), item_size=1)] if w.causal else []
+        masks = [tape.booleans("own mask", own, own)] if w.causal else []
         return write_gathered(tape, q, k, v, self.fixed_blocks(w, stride), masks)
 
     @staticmethod
@@ -91,7 +92,7 @@ class Sparse(Mechanism):
         near = write_band_mask(tape, minimum(stride, n), stride - 1, 0 if w.causal else stride - 1)
         classes = ceil_div(n, stride)
         far = (classes - (1 if w.causal else 0)) * reached(classes - 1)
-        return [near, tape.emit("far mask", (far, far), Cost(), item_size=1)]
+        return [near, tape.booleans("far mask", far, far, passes=1 if w.causal else 2)]
 
     def strided_blocks(self, w: Workload, stride: Number) -> list[Blocks]:
         """The band nearer than a stride, then one residue class after the other."""
