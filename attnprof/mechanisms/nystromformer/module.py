@@ -40,7 +40,12 @@ def _segments(x: Tensor, m: int) -> tuple[Tensor, Tensor]:
     """(b, n, d) as (b, n mod m, ⌊n/m⌋ + 1, d) and (b, the other segments, ⌊n/m⌋, d), views."""
     size, more = divmod(x.shape[1], m)
     longer, shorter = torch.split(x, [more * (size + 1), (m - more) * size], 1)
-    return longer.unflatten(1, (more, size + 1)), shorter.unflatten(1, (m - more, size))
+    return _rows(longer, more, size + 1), _rows(shorter, m - more, size)
+
+
+def _rows(x: Tensor, segments: int, size: int) -> Tensor:
+    """(b, segments·size, d) as (b, segments, size, d)."""
+    return x.view(x.shape[0], segments, size, x.shape[2])
 
 
 def segment_means(x: Tensor, m: int) -> Tensor:
