@@ -97,13 +97,18 @@ def _mask(todo: Sequence[Chunk], causal: bool, like: Tensor) -> Tensor | None:
     return torch.ones(rows, rows, dtype=torch.bool, device=like.device).triu_(1)
 
 
+def _network(last: Tensor, scale: float, deeper: Sequence[Tensor]) -> Network:
+    second, bias = deeper or (None, None)
+    return Network(second, bias, (last / scale).t())
+
+
 class _PairNetwork(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: tuple[list[Chunk], bool, float], *tensors: Tensor) -> Tensor:
         q, k, v, weight, bias, last, _, *deeper = tensors
         todo, causal, scale = plan
         terms = _terms(q, k, weight, bias)
-        net = Network(*(deeper or (None, None)), (last / scale).t())
+        net = _network(last, scale, deeper)
         mask = _mask(todo, causal, q)
         out, lse = v.new_empty(v.shape), v.new_empty(*v.shape[:2], 1)
         for chunk in todo:
@@ -119,7 +124,7 @@ class _PairNetwork(torch.autograd.Function):
         todo, causal, scale = ctx.plan
         delta = (grad * out).sum(-1, keepdim=True)
         terms = _terms(q, k, weight, bias)
-        net = Network(*(deeper or (None, None)), (last / scale).t())
+        net = _network(last, scale, deeper)
         mask = _mask(todo, causal, q)
         sums = _Sums.start(terms, v, net)
         for chunk in todo:

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from attnprof.costs import Cost, Number
+from attnprof.costs import Cost, Number, is_plain, is_symbolic
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape, product_cost
+
+
+def root(n: Number) -> Number:
+    """⌈sqrt n⌉, exactly."""
+    if is_plain(n):
+        return math.isqrt(n - 1) + 1
+    if is_symbolic(n):
+        import sympy
+
+        return sympy.ceiling(sympy.sqrt(n))
+    import numpy as np
+
+    return np.vectorize(root, otypes=["int64"])(n)
 
 
 @dataclass(frozen=True)

@@ -50,10 +50,6 @@ class NeuralCore(AttentionCore):
         bias: Tensor = getattr(self, f"{which}_down_bias")
         return torch.bmm(x, weight.unsqueeze(0).expand(x.shape[0], -1, -1)).add_(bias)
 
-    @property
-    def _second(self) -> list[Tensor]:
-        return [self.second_weight, self.second_bias] if self.spec.depth == 2 else []
-
     def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
         """(b, h, n, d) each → (b, h, n, d)."""
         rows, keys = self._down("query", flat(q)), self._down("key", flat(k))
@@ -64,7 +60,8 @@ class NeuralCore(AttentionCore):
         heads, n, d = v.shape
         todo = chunks(heads, n, *self.spec.chunk(heads, n, d), causal)
         weights = [self.hidden_weight, self.hidden_bias, self.score_weight, self.score_bias]
-        weights += self._second
+        if self.spec.depth == 2:
+            weights += [self.second_weight, self.second_bias]
         return pair_network_attention(q, k, v, weights, todo, causal, math.sqrt(d))
 
     def _naive(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:

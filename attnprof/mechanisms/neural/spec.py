@@ -5,20 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from attnprof.costs import Cost, Number, floor_div, maximum, minimum
+from attnprof.costs import Cost, Number, ceil_div, floor_div, maximum, minimum
 from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism, Published, pairs, rows
 from attnprof.mechanisms.neural import stages
-from attnprof.mechanisms.neural.chunk import Net
+from attnprof.mechanisms.neural.chunk import Net, root
 from attnprof.workload import Workload
 
 #: hidden values a chunk aims at: they stay in a core's cache
 CHUNK_ENTRIES = 1 << 18
-#: rows a chunk has at least: fewer would make a long sequence a loop of tiny steps
-CHUNK_ROWS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +29,7 @@ class Neural(Mechanism):
     layer of Eq 4. ``hidden_dim`` is the width of the first hidden layer, d' where none. The
     document leaves its activation open (sigma); it is ReLU here. ``impl`` ``naive`` writes out C
     (n × n × 2d'), as Algorithm 1; ``factored`` adds the two terms of W_h [q; k] instead, a chunk
-    of rows at a time. Any layer may use it; the document uses it in the first layer only.
+    of rows at a time: its memory grows as N·sqrt N, that of ``naive`` as N². Any layer may use it; the document uses it in the first layer only.
     """
 
     down_dim: int | None = None
@@ -44,7 +42,7 @@ class Neural(Mechanism):
     document: ClassVar[str] = "001"
     family: ClassVar[str] = "exact"
     time_order: ClassVar[str] = "N^2"
-    memory_order: ClassVar[str] = "N"
+    memory_order: ClassVar[str] = "N^1.5"
     transposes_keys: ClassVar[bool] = False
     abilities: ClassVar[Abilities] = Abilities()
 
@@ -68,9 +66,13 @@ class Neural(Mechanism):
         return reduced, hidden, maximum(1, floor_div(hidden, 2))
 
     def chunk(self, heads: Number, n: Number, head_dim: Number) -> tuple[Number, Number]:
-        """Heads and rows of a chunk; several heads only where all their rows fit."""
+        """Heads and rows of a chunk; several heads only where all their rows fit.
+
+        At least a quarter of sqrt N rows: a head is at most 4 sqrt N chunks.
+        """
         entries = n * self.widths(head_dim)[1]
-        rows_each = minimum(n, maximum(CHUNK_ROWS, floor_div(CHUNK_ENTRIES, entries)))
+        least = ceil_div(root(n), 4)
+        rows_each = minimum(n, maximum(least, floor_div(CHUNK_ENTRIES, entries)))
         return minimum(heads, maximum(1, floor_div(CHUNK_ENTRIES, n * entries))), rows_each
 
     # -- what runs -----------------------------------------------------------------------

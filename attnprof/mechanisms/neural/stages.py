@@ -129,7 +129,8 @@ def factored(
 ) -> Tensor:
     """The two terms of the hidden layer, then a chunk of rows at a time."""
     q, k, v = operands
-    todo = chunks_by_shape(*v.shape[:2], chunk, causal)
+    heads, n = v.shape[:2]
+    todo = chunks_by_shape(heads, n, chunk, causal)
     hidden = terms(tape, net, q, k)
     last = scaled_output(tape, net)
     masks = [causal_mask(tape, chunk[1])] if causal else []
