@@ -29,7 +29,8 @@ class Neural(Mechanism):
     layer of Eq 4. ``hidden_dim`` is the width of the first hidden layer, d' where none. The
     document leaves its activation open (sigma); it is ReLU here. ``impl`` ``naive`` writes out C
     (n × n × 2d'), as Algorithm 1; ``factored`` adds the two terms of W_h [q; k] instead, a chunk
-    of rows at a time: its memory grows as N·sqrt N, that of ``naive`` as N². Any layer may use it; the document uses it in the first layer only.
+    of rows at a time: its memory grows as N·sqrt N, that of ``naive`` as N². Any layer may use
+    it; the document uses it in the first layer only.
     """
 
     down_dim: int | None = None
@@ -66,14 +67,15 @@ class Neural(Mechanism):
         return reduced, hidden, maximum(1, floor_div(hidden, 2))
 
     def chunk(self, heads: Number, n: Number, head_dim: Number) -> tuple[Number, Number]:
-        """Heads and rows of a chunk; several heads only where all their rows fit.
+        """Heads and rows of a chunk; several heads only where all rows of one fit.
 
-        At least a quarter of sqrt N rows: a head is at most 4 sqrt N chunks.
+        A head is at most 4 sqrt N chunks: finer ones would make a long sequence a loop of tiny
+        steps.
         """
-        entries = n * self.widths(head_dim)[1]
-        least = ceil_div(root(n), 4)
-        rows_each = minimum(n, maximum(least, floor_div(CHUNK_ENTRIES, entries)))
-        return minimum(heads, maximum(1, floor_div(CHUNK_ENTRIES, n * entries))), rows_each
+        entries = n * n * self.widths(head_dim)[1]
+        parts = minimum(ceil_div(entries, CHUNK_ENTRIES), 4 * root(n))
+        heads_each = ceil_div(heads, ceil_div(heads * entries, CHUNK_ENTRIES))
+        return heads_each, ceil_div(n, parts)
 
     # -- what runs -----------------------------------------------------------------------
     def core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

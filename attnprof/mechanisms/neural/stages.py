@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from attnprof.costs import Cost, Number, floor_div, is_plain, maximum, more_than_one
-from attnprof.counting.band import reached
+from attnprof.costs import Cost, Number, at_least_one, floor_div, is_plain, more_than_one
 from attnprof.counting.engine import Gradients, Tensor
 from attnprof.counting.tape import Tape
 from attnprof.mechanisms.neural.backward import write_backward
@@ -101,8 +100,8 @@ def chunks_by_shape(
     else:
         found = [Chunk("chunks", groups * whole, heads_each, rows_each, n, masked=False)]
     ends = [
-        Chunk("last rows", groups * reached(rows_left), heads_each, rows_left, n, causal),
-        Chunk("last heads", reached(heads_left), heads_left, n, n, causal),
+        Chunk("last rows", groups * at_least_one(rows_left), heads_each, rows_left, n, causal),
+        Chunk("last heads", at_least_one(heads_left), heads_left, n, n, causal),
     ]
     return [c for c in (*found, *ends) if not (is_plain(c.times) and c.times == 0)]
 
@@ -115,7 +114,7 @@ def _growing(groups: Number, heads: Number, whole: Number, rows: Number) -> list
     """
     plain = is_plain(whole)
     single = min(whole, 1 + whole % 2) if plain else 1
-    early = maximum(0, whole - single)
+    early = whole - single
     mean = (early + 1) // 2 if plain else (early + 1) / 2
     found = [Chunk("early chunks", groups * early, heads, rows, rows * mean)]
     for back in range(single, 0, -1):
