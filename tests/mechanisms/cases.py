@@ -23,6 +23,8 @@ PARAMS = {
 }
 #: the peak on the CPU leaves something out, and says so in the cost table's notes
 WORKSPACE = ("sdpa",)
+#: these call torch once for each block of rows: thousands of times for a million tokens
+LOOPS = ("linear", "longformer", "neural", "performer", "reformer", "she", "sparse")
 
 
 def names(**abilities):
