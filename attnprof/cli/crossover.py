@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
+from typer import Argument
 
 from attnprof.cli import options as opt
 from attnprof.cli.options import Format
@@ -41,25 +41,19 @@ def crossover(
     ] = None,
     *,
     attention: opt.AttentionOption = None,
-    d: Annotated[
-        str, Option("--d", metavar="SIZES", help="Head widths: a list 8,16 or a range 8:128:x2.")
-    ] = "64",
-    heads: Annotated[str, Option("--heads", metavar="SIZE", help="Number of heads.")] = "1",
+    d: opt.HeadDimsOption = "64",
+    heads: opt.HeadCountOption = "1",
     batch: opt.BatchOption = "1",
     scope: opt.ScopeOption = "core",
     phase: opt.PhaseOption = "forward",
     kind: opt.KindOption = None,
-    metric: Annotated[
-        str | None, Option("--metric", metavar="NAMES", help="flops, memory or both.")
-    ] = None,
+    metric: opt.MetricOption = None,
     quantity: opt.QuantityOption = None,
     causal: opt.CausalOption = False,
     dtype: opt.DtypeOption = "float32",
     device: opt.DeviceOption = "auto",  # noqa: ARG001 - arithmetic needs no device
     settings: opt.SetOption = None,
-    plot: Annotated[
-        Path | None, Option("--plot", metavar="FILE", help="Draw both costs: PNG, SVG or PDF.")
-    ] = None,
+    plot: opt.PlotOption = None,
     fmt: opt.FormatOption = Format.TABLE,
     output: opt.OutputOption = None,
 ) -> None:
