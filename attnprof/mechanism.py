@@ -114,6 +114,11 @@ class Mechanism:
         return "k" not in self.projections and "v" not in self.projections
 
     @property
+    def shares_queries(self) -> bool:
+        """Whether keys are the queries: values are projected, keys are not."""
+        return "k" not in self.projections and "v" in self.projections
+
+    @property
     def params(self) -> dict[str, Any]:
         """Parameters and their values, as records show them."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
