@@ -257,7 +257,17 @@ class OperationCounter(TorchDispatchMode):
             self.result.unknown.add(name)
         self.result.operations[name] += 1
         self.result.bytes_moved += sum(map(size, _operands(name, args, kwargs)))
+        self.result.bytes_moved -= _untouched(base, out, args)
         self.result.bytes_moved += sum(map(size, _tensors(out)))
+
+
+def _untouched(name: str, out: Any, args: tuple[Any, ...]) -> int:
+    """Bytes of operands and result that picking or placing whole rows leaves alone."""
+    if name == "index_select":
+        return size(args[0]) - size(out)
+    if name == "index_copy":  # the source is read, and written
+        return 2 * size(args[0]) - size(args[3])
+    return 0
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
