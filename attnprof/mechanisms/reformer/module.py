@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from attnprof.blocks.core import AttentionCore, ModuleSizes, flat
+from attnprof.blocks.hashed_attention import ALONE, FLOOR, Attention
+from attnprof.blocks.hashed_backward import hashed_attention
+from attnprof.blocks.hashing import hashed
 from attnprof.errors import RequestError
-from attnprof.mechanisms.reformer.attention import ALONE, FLOOR, Attention
-from attnprof.mechanisms.reformer.backward import hashed_attention
-from attnprof.mechanisms.reformer.places import hashed
 from attnprof.mechanisms.reformer.spec import Reformer
 
 
@@ -78,9 +78,9 @@ class ReformerCore(AttentionCore):
 
     def init_state(self, batch_size: int, like: Tensor) -> BucketState:
         """Empty buckets; their number must not move with the length."""
-        if self.spec.num_buckets is None:
-            raise RequestError(f"reformer {self.spec.refusal('decode')}")
         s, spec = self.sizes, self.spec
+        if spec.num_buckets is None:
+            raise RequestError(f"reformer {spec.refusal('decode')}")
         buckets = batch_size * s.num_heads * spec.num_hashes * spec.num_buckets
         rows = like.new_zeros(buckets, 2 * spec.bucket_size, 2 * s.head_dim)
         return BucketState(rows, torch.zeros(buckets, dtype=torch.int64, device=like.device))

@@ -17,6 +17,7 @@ from attnprof.costs import (
 )
 from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Backward, Gradients, Tensor
+from attnprof.counting.hashed import GROUP, Plan
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism, rows
@@ -26,7 +27,6 @@ from attnprof.mechanisms.reformer.definition import (
     seen_in_bucket,
     seen_until,
 )
-from attnprof.mechanisms.reformer.plan import GROUP, Plan
 from attnprof.mechanisms.reformer.stages import (
     write_sequence,
     write_sequence_backward,

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from attnprof.costs import Cost, Number, at_least_one
 from attnprof.counting.engine import Tensor
+from attnprof.counting.hashed import ROWS
 from attnprof.counting.tape import product_cost
-from attnprof.mechanisms.reformer.plan import ROWS
 from attnprof.mechanisms.reformer.writer import ADD, DIV, EXP, MUL, OTHER, Writer
 
 

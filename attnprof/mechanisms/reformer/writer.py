@@ -1,4 +1,4 @@
-"""What :mod:`.places`, :mod:`.attention` and :mod:`.backward` execute, line by line: shared parts.
+"""What ``blocks/hashing.py`` and ``blocks/hashed_*.py`` execute, line by line: shared parts.
 
 Element sizes: places and ranks are 8 bytes, buckets 4, a comparison's result 1.
 """
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from attnprof.costs import Cost, Number, at_least_one, floor_div
 from attnprof.counting.engine import Storage, Tensor, product
+from attnprof.counting.hashed import HASHED, ROWS, Plan
 from attnprof.counting.tape import Tape, product_cost
-from attnprof.mechanisms.reformer.plan import HASHED, ROWS, Plan
 
 ADD, MUL, DIV = Cost(additions=1), Cost(multiplications=1), Cost(divisions=1)
 EXP, OTHER = Cost(exponentials=1), Cost(other=1)
@@ -19,7 +19,7 @@ EXP, OTHER = Cost(exponentials=1), Cost(other=1)
 
 @dataclass
 class Indexes:
-    """As in :mod:`.places`."""
+    """As in ``blocks/hashing.py``."""
 
     order: Tensor
     lower: Tensor

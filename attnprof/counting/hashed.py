@@ -1,8 +1,9 @@
-"""The fixed layout both sides of Reformer agree on: sorted rows, windows of keys, groups."""
+"""The fixed layout of hashed attention: sorted rows, windows of keys, groups of blocks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from attnprof.costs import Number, ceil_div, floor_div, minimum
 
@@ -27,39 +28,39 @@ class Plan:
     bucket_size: int
     causal: bool
 
-    @property
+    @cached_property
     def blocks(self) -> Number:
         """Blocks of rows; the last one is filled up."""
         return ceil_div(self.seq_len, ROWS)
 
-    @property
+    @cached_property
     def back(self) -> Number:
         """Places before a block: own and previous chunk, 2·bucket_size - 1 in whole blocks."""
         return ROWS * minimum(-(-(2 * self.bucket_size - 1) // ROWS), self.blocks - 1)
 
-    @property
+    @cached_property
     def ahead(self) -> Number:
         """Places after a block: the rest of the chunk, none if causal."""
         if self.causal:
             return 0
         return ROWS * minimum(-(-(self.bucket_size - 1) // ROWS), self.blocks - 1)
 
-    @property
+    @cached_property
     def window(self) -> Number:
         """Keys a block reads."""
         return self.back + ROWS + self.ahead
 
-    @property
+    @cached_property
     def rows(self) -> Number:
         """Sorted rows, filled up to whole blocks."""
         return self.blocks * ROWS
 
-    @property
+    @cached_property
     def places(self) -> Number:
         """Sorted rows and what windows read beyond both ends."""
         return self.back + self.rows + self.ahead
 
-    @property
+    @cached_property
     def groups(self) -> tuple[Number, Number]:
         """Whole groups, and the blocks of the last one."""
         whole = floor_div(self.blocks, GROUP)

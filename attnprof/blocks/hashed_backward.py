@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attnprof.mechanisms.reformer.attention import Attention, Round, joined_columns, round_of
-from attnprof.mechanisms.reformer.places import Indexes, indexes, mask_table
-from attnprof.mechanisms.reformer.plan import GROUP, ROWS
+from attnprof.blocks.hashed_attention import Attention, Round, joined_columns, round_of
+from attnprof.blocks.hashing import Indexes, indexes, mask_table
+from attnprof.counting.hashed import GROUP, ROWS
 
 
 def sequence_backward(
@@ -79,8 +79,8 @@ def _backward_group(one: Round, start: int, columns: Tensor, sums: Tensor) -> No
 
 def _add_windows(sums: Tensor, windows: Tensor) -> None:
     """Add (g, window, d), each a block further than the one before, to (…, ROWS, d)."""
-    count = windows.shape[0]
-    pieces = windows.unflatten(1, (-1, ROWS))
+    count, _, d = windows.shape
+    pieces = windows.view(count, -1, ROWS, d)
     for piece in range(pieces.shape[1]):
         sums[piece : piece + count].add_(pieces[:, piece])
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnprof.mechanisms.reformer.places import Indexes, hashed, indexes
-from attnprof.mechanisms.reformer.plan import GROUP, HASHED, ROWS, Plan
+from attnprof.blocks.hashing import Indexes, hashed, indexes
+from attnprof.counting.hashed import GROUP, HASHED, ROWS, Plan
 
 #: Score of a row with itself: it weighs nothing unless no other token is in sight.
 ALONE = -5e4
@@ -55,7 +55,8 @@ class Round:
 def round_of(
     plan: Plan, sees_itself: bool, table: Tensor, gathered: Tensor, at: Indexes, r: int, d: int
 ) -> Round:
-    rows = gathered[plan.back : plan.back + plan.rows, :d].unflatten(0, (plan.blocks, ROWS))
+    """Round ``r`` of a sequence whose columns are ``gathered`` (places, …) in sorted order."""
+    rows = gathered[plan.back : plan.back + plan.rows, :d].view(plan.blocks, ROWS, d)
     windows = gathered.unfold(0, plan.window, ROWS)
     return Round(plan, sees_itself, table, at.lower[r], at.upper[r], rows, windows)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnprof.mechanisms.reformer.plan import ROWS, Plan
+from attnprof.counting.hashed import ROWS, Plan
 
 
 @dataclass(frozen=True)
