@@ -63,6 +63,16 @@ class Abilities:
     needs_seq_len: bool = False
 
 
+@dataclass(frozen=True)
+class Variant:
+    """Parameters with which a mechanism grows faster than it claims, and why."""
+
+    params: dict[str, Any]
+    time_order: str
+    memory_order: str
+    reason: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
     """Base of every mechanism; subclasses add their parameters as dataclass fields.
@@ -79,6 +89,8 @@ class Mechanism:
     family: ClassVar[str] = ""
     time_order: ClassVar[str] = ""
     memory_order: ClassVar[str] = ""
+    #: known exceptions to these orders; without parameters: the default itself
+    variants: ClassVar[tuple[Variant, ...]] = ()
     projections: ClassVar[str] = "qkvo"
     #: the kernel reads heads where the projection left them: splitting and merging copy nothing
     strided_heads: ClassVar[bool] = False

@@ -2,25 +2,53 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Option
 
 from attnprof import registry
+from attnprof.cli.growth_table import growth_tables
 from attnprof.cli.options import Format, FormatOption, OutputOption
 from attnprof.cli.output import deliver, ensure_writable, environment
+from attnprof.cli.progress import progress_bar
 from attnprof.record import MechanismRecord, Report
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-def list_(fmt: FormatOption = Format.TABLE, output: OutputOption = None) -> None:
+def list_(
+    verify: Annotated[
+        bool,
+        Option("--verify", help="Count and fit the orders of growth; exit 1 if one is exceeded."),
+    ] = False,
+    fmt: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+) -> int:
     """Mechanisms: orders of growth in the length N, parameters with defaults, and their paper.
 
     Example: attnprof list --format json
     """
     ensure_writable(output)
+    if verify:
+        report = _verified()
+        deliver(report, fmt, output, growth_tables)
+        return 1 if report.summary["unexpected"] or report.summary["miscounted"] else 0
     records = [_shipped(name) for name in registry.names()] + _plugins()
     deliver(Report("list", records, {}, environment()), fmt, output, _table)
+    return 0
+
+
+def _verified() -> Report:
+    """Claimed against found, for every shipped mechanism."""
+    import torch
+
+    from attnprof.measure.growth import subjects, verify
+
+    asked = subjects(registry.names())
+    made_with = environment(torch=torch.__version__)
+    with progress_bar(len(asked), "verify") as show:
+        return verify(asked, environment=made_with, on_progress=show)
 
 
 def _shipped(name: str) -> MechanismRecord:

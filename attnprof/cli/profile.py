@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
@@ -28,6 +26,7 @@ from attnprof.cli.options import (
     SetOption,
 )
 from attnprof.cli.output import deliver, ensure_writable
+from attnprof.cli.progress import progress_bar
 from attnprof.cli.settings import configured
 from attnprof.cli.sizes import head_shape, parse_names, parse_size, parse_sizes
 from attnprof.errors import CannotRunError, RequestError
@@ -102,31 +101,16 @@ def _measure(
     # threads that spin while they wait double the times of a busy machine; read at torch's import
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from attnprof.measure.batch import measure_points, plan_points
-    from attnprof.measure.request import Budget
+    from attnprof.measure.request import Budget, PointRequest
 
     points = plan_points(mechanisms, workloads, budget=Budget(*budget), **how)
-    with _progress_bar(len(points)) as show:
-        return measure_points(points, isolate=isolate, on_progress=show)
+    with progress_bar(len(points), "profile") as show:
 
+        def on_progress(done: int, _: int, request: PointRequest) -> None:
+            if show is not None:
+                show(done, f"{request.mechanism}, {request.seq_len} tokens")
 
-@contextmanager
-def _progress_bar(total: int) -> Iterator[Any]:
-    """A bar on stderr if that is a terminal; nothing otherwise."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as p:
-        task = p.add_task("profile", total=total)
-
-        def show(done: int, _: int, request: Any) -> None:
-            point = f"{request.mechanism}, {request.seq_len} tokens"
-            p.update(task, completed=done, description=point)
-
-        yield show
+        return measure_points(points, isolate=isolate, on_progress=on_progress)
 
 
 COUNTS = (

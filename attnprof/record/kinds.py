@@ -28,6 +28,45 @@ class MechanismRecord(Record):
     skipped: str | None = column("skipped")
 
 
+def _listed(title: str) -> Any:
+    return field(default_factory=list, metadata={"title": title, "unit": "", "format": "text"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrowthRecord(Record):
+    """``list --verify``: how one quantity grows with the length, claimed against found.
+
+    Exponents are fitted over the longer half of ``seq_lens``; ``claimed_exponent`` is the
+    claim's own over the same lengths. ``declared_order`` is what the specification says of these
+    parameters, ``expected`` whether the found growth stays within it. ``equals_formula`` says of
+    torch's count whether it is the closed form's at every length.
+    """
+
+    mechanism: str = column("mechanism")
+    variant: str = column("variant")
+    params: dict[str, Any] = _mapping()
+    scope: str = column("scope")
+    phase: str = column("phase")
+    causal: bool = column("causal")
+    num_heads: int = column("heads", fmt="count")
+    head_dim: int = column("head dim", fmt="count")
+    dtype: str = column("dtype")
+    quantity: str = column("quantity")
+    kind: str = column("kind")
+    source: str = column("source")
+    claimed_order: str = column("claimed")
+    declared_order: str = column("declared")
+    claimed_exponent: float | None = column("claimed exponent", fmt="number")
+    found_exponent: float | None = column("found exponent", fmt="number")
+    verdict: str | None = column("verdict")
+    expected: bool | None = column("expected")
+    equals_formula: bool | None = column("equals the closed form")
+    reason: str | None = column("because")
+    seq_lens: list[int] = _listed("lengths")
+    values: list[int] = _listed("values")
+    skipped: str | None = column("skipped")
+
+
 @dataclass(frozen=True, kw_only=True)
 class CostRecord(Record):
     """``cost``: one quantity of one stage, as expression and value."""
@@ -201,6 +240,7 @@ class DoctorRecord(Record):
 
 KINDS: dict[str, type[Record]] = {
     "list": MechanismRecord,
+    "list --verify": GrowthRecord,
     "cost": CostRecord,
     "compare": CompareRecord,
     "crossover": CrossoverRecord,

@@ -137,6 +137,10 @@ def test_squares_leave_a_root(a, b):
 
 
 @given(coefficients.filter(any))
-def test_polynomials_are_written_as_sympy_writes_them(values):
+def test_polynomials_are_written_as_sympy_reads_them(values):
     d = sympy.Symbol("d")
-    assert text(values) == str(sympy.Poly(list(reversed(values)), d).as_expr())
+    assert sympy.sympify(text(values)) == sympy.Poly(list(reversed(values)), d).as_expr()
+
+
+def test_a_polynomial_is_written_from_its_highest_power_as_sympy_does():
+    assert text((1, 2, 3)) == str(3 * sympy.Symbol("d") ** 2 + 2 * sympy.Symbol("d") + 1)

@@ -12,7 +12,7 @@ from attnprof.counting.engine import Tensor
 from attnprof.counting.gathered import Blocks, write_gathered
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError
-from attnprof.mechanism import Abilities, Mechanism
+from attnprof.mechanism import Abilities, Mechanism, Variant
 from attnprof.mechanisms.standard.spec import causal_mask
 from attnprof.workload import Workload
 
@@ -44,6 +44,9 @@ class Longformer(Mechanism):
     family: ClassVar[str] = "sparse"
     time_order: ClassVar[str] = "N"
     memory_order: ClassVar[str] = "N"
+    variants: ClassVar[tuple[Variant, ...]] = (
+        Variant({"impl": "dense-mask"}, "N^2", "N^2", "the whole N×N product, then a mask"),
+    )
     abilities: ClassVar[Abilities] = Abilities()
     transposes_keys: ClassVar[bool] = False
 

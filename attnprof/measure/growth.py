@@ -1,0 +1,87 @@
+"""``list --verify``: the order of growth every mechanism claims, against what is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from attnprof import registry
+from attnprof.measure.counters import count_on_meta
+from attnprof.measure.request import PointRequest
+from attnprof.record import GrowthRecord, Report
+from attnprof.symbolic.growth import FASTER, LENGTHS, Subject, closed_form_growth
+from attnprof.workload import Workload
+
+HEAD_DIM = 64
+#: torch's counter takes about a millisecond a product with what surrounds it: no longer lengths
+#: are counted for a mechanism that loops, once a call has seen this many.
+MOST_PRODUCTS = 400
+COUNTER = "FlopCounterMode, meta tensors"
+
+Progress = Callable[[int, str], object]
+
+
+def subjects(names: Sequence[str], causal: bool = False) -> list[Subject]:
+    """Every mechanism with its defaults and its variants: one head, the core where it has one."""
+    found = []
+    workload = Workload(1, 1, HEAD_DIM, causal=causal)
+    for name in names:
+        default = registry.get(name)
+        settings = [{}, *(v.params for v in default.variants if v.params)]
+        scope = "core" if default.abilities.attend else "layer"
+        found += [Subject(default.with_params(some), workload, scope) for some in settings]
+    return found
+
+
+def verify(
+    asked: Sequence[Subject],
+    *,
+    lengths: Sequence[int] = LENGTHS,
+    environment: dict[str, Any] | None = None,
+    on_progress: Progress | None = None,
+) -> Report:
+    """Three records a mechanism: products counted by torch, FLOPs and peak of the closed form.
+
+    The summary names those that grow ``faster`` than claimed, among them those whose
+    specification does not say so (``unexpected``), and those that torch counts otherwise
+    (``miscounted``).
+    """
+    records: list[GrowthRecord] = []
+    for done, subject in enumerate(asked):
+        if on_progress is not None:
+            on_progress(done, subject.label)
+        records += [counted_growth(subject, lengths), *closed_form_growth(subject, lengths)]
+    summary = {
+        "seq_lens": list(lengths),
+        "faster": _labels(r for r in records if r.verdict == FASTER),
+        "unexpected": _labels(r for r in records if r.expected is False),
+        "miscounted": _labels(r for r in records if r.equals_formula is False),
+    }
+    return Report("list --verify", records, summary, environment or {})
+
+
+def _labels(records: Iterable[GrowthRecord]) -> list[str]:
+    return list(dict.fromkeys(record.variant for record in records))
+
+
+def counted_growth(subject: Subject, lengths: Sequence[int] = LENGTHS) -> GrowthRecord:
+    """FLOPs of the products that torch's counter sees the real module execute."""
+    counted = dict(_counts(subject, lengths))
+    record = subject.record(
+        "matmul_flops", "measured", COUNTER, list(counted), list(counted.values())
+    )
+    ours = all(subject.table(n).matmul_flops == flops for n, flops in counted.items())
+    return replace(record, equals_formula=ours)
+
+
+def _counts(subject: Subject, lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
+    for n in lengths:
+        request = PointRequest(
+            subject.mechanism.name, n, 1, HEAD_DIM, causal=subject.workload.causal,
+            scope=subject.scope, params=subject.mechanism.params,
+        )  # fmt: skip
+        flops, products = count_on_meta(request)
+        yield n, flops
+        if products > MOST_PRODUCTS:
+            return

@@ -1,0 +1,174 @@
+"""How counts grow with the length: exponents fitted over N, claimed against found.
+
+The exponent of a count is the slope of its logarithm over that of N, by least squares over the
+longer half of the lengths: what is constant or small there has mostly died out.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from attnprof.costs import CostTable
+from attnprof.errors import RequestError
+from attnprof.mechanism import Mechanism
+from attnprof.record import GrowthRecord
+from attnprof.units import setting_text
+from attnprof.workload import Workload
+
+LENGTHS = tuple(2**power for power in range(10, 17))
+#: A found exponent may lie above its claim by this much: edges of blocks, roots rounded up.
+TOLERANCE = 0.05
+#: A stage of less than this share at the longest length explains nothing.
+SHARE = 0.01
+DIGITS = 4
+AGREES, FASTER = "agrees", "grows faster"
+_ORDER = re.compile(r"N(?:\^(?P<power>[0-9.]+))?(?P<log> log N)?")
+
+
+def order_value(order: str, n: int) -> float:
+    """An order of growth such as ``N^1.5`` or ``N log N`` at a length.
+
+    Raises :class:`RequestError` for an order that is not written like that.
+    """
+    found = _ORDER.fullmatch(order)
+    if found is None:
+        raise RequestError(
+            f"order of growth '{order}': write it like N, N^2, N^1.5 or N log N, in tokens N"
+        )
+    value = math.pow(n, float(found["power"] or 1))
+    return value * math.log2(n) if found["log"] else value
+
+
+def fitted(lengths: Sequence[int], values: Sequence[float]) -> float:
+    """The exponent over the longer half of the lengths (at least two of them)."""
+    first = min(len(lengths) // 2, len(lengths) - 2)
+    points = [
+        (math.log(n), math.log(value))
+        for n, value in zip(lengths[first:], values[first:], strict=True)
+    ]
+    x_mean = sum(x for x, _ in points) / len(points)
+    y_mean = sum(y for _, y in points) / len(points)
+    slope = sum((x - x_mean) * (y - y_mean) for x, y in points)
+    return slope / sum((x - x_mean) ** 2 for x, _ in points)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A mechanism with parameters, the sizes beside the length, and what it claims."""
+
+    mechanism: Mechanism
+    workload: Workload
+    scope: str
+
+    @property
+    def variant(self) -> dict[str, object]:
+        """The parameters that are not the defaults."""
+        defaults = type(self.mechanism)().params
+        return {k: v for k, v in self.mechanism.params.items() if v != defaults[k]}
+
+    @property
+    def label(self) -> str:
+        """The mechanism as one asks for it: ``longformer impl=dense-mask``."""
+        changed = (f"{name}={setting_text(value)}" for name, value in self.variant.items())
+        return " ".join([self.mechanism.name, *changed])
+
+    def orders(self, quantity: str) -> tuple[str, str, str]:
+        """What the mechanism claims, what its specification says of these parameters, and why."""
+        memory = quantity == "peak_bytes"
+        claimed = self.mechanism.memory_order if memory else self.mechanism.time_order
+        for known in self.mechanism.variants:
+            if known.params == self.variant:
+                order = known.memory_order if memory else known.time_order
+                return claimed, order, known.reason if order != claimed else ""
+        return claimed, claimed, ""
+
+    def table(self, n: int) -> CostTable:
+        """The closed form at a length."""
+        return self.mechanism.cost(self.workload.with_(seq_len=n), self.scope)
+
+    def record(
+        self,
+        quantity: str,
+        kind: str,
+        source: str,
+        lengths: Sequence[int],
+        values: Sequence[int],
+        *,
+        because: Callable[[], str] = str,
+    ) -> GrowthRecord:
+        """A quantity's growth, judged; all values 0 is no growth to judge."""
+        claimed, declared, why = self.orders(quantity)
+        w = self.workload
+        blank = GrowthRecord(
+            mechanism=self.mechanism.name, params=self.mechanism.params, scope=self.scope,
+            phase=w.phase, causal=w.causal, num_heads=w.num_heads, head_dim=w.head_dim,
+            dtype=w.dtype, quantity=quantity, kind=kind, source=source,
+            claimed_order=claimed, declared_order=declared,
+            variant=self.label, seq_lens=list(lengths), values=list(values),
+        )  # fmt: skip
+        if len(lengths) < 2 or not all(values):
+            return replace(blank, skipped=f"{source} finds nothing to count")
+        found = fitted(lengths, values)
+        claim, limit = (
+            fitted(lengths, [order_value(order, n) for n in lengths])
+            for order in (claimed, declared)
+        )
+        faster = found > claim + TOLERANCE
+        reason = "; ".join(filter(None, (because(), why))) if faster else None
+        return replace(
+            blank,
+            claimed_exponent=round(claim, DIGITS),
+            found_exponent=round(found, DIGITS),
+            verdict=FASTER if faster else AGREES,
+            expected=found <= limit + TOLERANCE,
+            reason=reason,
+        )
+
+
+def closed_form_growth(
+    subject: Subject, lengths: Sequence[int] = LENGTHS
+) -> tuple[GrowthRecord, GrowthRecord]:
+    """FLOPs and peak memory of the closed form over the lengths."""
+    tables = [subject.table(n) for n in lengths]
+    flops = [int(table.flops) for table in tables]
+    peaks = [int(table.peak()) for table in tables]
+
+    def steepest() -> str:
+        return _steepest_stage(lengths, tables)
+
+    def largest() -> str:
+        return _stage_of_peak(tables[-1])
+
+    source = "closed form"
+    return (
+        subject.record("flops", "formula", source, lengths, flops, because=steepest),
+        subject.record("peak_bytes", "formula", source, lengths, peaks, because=largest),
+    )
+
+
+def _steepest_stage(lengths: Sequence[int], tables: Sequence[CostTable]) -> str:
+    """The stage that grows fastest among those that matter at the longest length."""
+    by_stage: dict[str, list[int]] = defaultdict(lambda: [0] * len(lengths))
+    for place, table in enumerate(tables):
+        for stage in table:
+            by_stage[stage.name][place] += int(stage.cost.flops)
+    total = int(tables[-1].flops)
+    half = len(lengths) // 2
+    slopes = [
+        (round(fitted(lengths[half:], counts[half:]), 1), counts[-1] / total, name)
+        for name, counts in by_stage.items()
+        if all(counts[half:]) and counts[-1] >= SHARE * total
+    ]
+    slope, share, name = max(slopes)
+    return f"{name} grows like N^{slope:g}, {share:.0%} at {lengths[-1]:,} tokens"
+
+
+def _stage_of_peak(table: CostTable) -> str:
+    """The stage at which memory peaks."""
+    live = table.live()
+    name = table.stages[live.index(max(live))].name
+    return f"the peak is in {name}"
