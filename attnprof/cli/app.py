@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 import attnprof
-from attnprof.errors import AttnprofError
+from attnprof.errors import AttnprofError, CannotRunError
 
 #: Commands in the order help shows them; each is a file of this folder, loaded when asked for.
 COMMANDS = {
@@ -32,6 +32,8 @@ HELP = """What attention costs: FLOPs, memory and time, in closed form and on th
 
 Example: attnprof crossover --d 64
 """
+#: Requirements that only some commands import.
+NEEDED = ("torch", "sympy", "numpy", "matplotlib", "pandas", "fvcore", "psutil")
 BUG = 70
 INTERRUPTED = 130
 
@@ -122,18 +124,31 @@ def _guarded(work: Callable[[], Any], debug: bool) -> int:
         return 0
     except typer.Exit as ended:
         return int(ended.exit_code)
+    except ModuleNotFoundError as error:
+        return _missing(error, debug)
     except Exception as error:  # noqa: BLE001 - the last resort: one line, never a traceback
-        if debug:
-            import traceback
-
-            traceback.print_exc()
-        name = type(error).__name__
-        return _failed(
-            f"attnprof: {name}: {_first_line(error)} (this is a bug in attnprof; "
-            "run with --debug for the traceback)",
-            BUG,
-        )
+        return _bug(error, debug)
     return result if isinstance(result, int) else 0
+
+
+def _missing(error: ModuleNotFoundError, debug: bool) -> int:
+    """A package that attnprof needs and this environment lacks; anything else is a bug."""
+    if (error.name or "").split(".")[0] not in NEEDED:
+        return _bug(error, debug)
+    needs = f"{error.name} is not installed here: pip install {error.name} (see: attnprof doctor)"
+    return _failed(f"attnprof: this command needs {error.name}; {needs}", CannotRunError.exit_code)
+
+
+def _bug(error: Exception, debug: bool) -> int:
+    if debug:
+        import traceback
+
+        traceback.print_exc()
+    return _failed(
+        f"attnprof: {type(error).__name__}: {_first_line(error)} (this is a bug in attnprof; "
+        "run with --debug for the traceback)",
+        BUG,
+    )
 
 
 def _first_line(error: Exception) -> str:
