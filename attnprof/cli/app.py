@@ -124,22 +124,18 @@ def _guarded(work: Callable[[], Any], debug: bool) -> int:
         return 0
     except typer.Exit as ended:
         return int(ended.exit_code)
-    except ModuleNotFoundError as error:
-        return _missing(error, debug)
     except Exception as error:  # noqa: BLE001 - the last resort: one line, never a traceback
-        return _bug(error, debug)
+        return _unforeseen(error, debug)
     return result if isinstance(result, int) else 0
 
 
-def _missing(error: ModuleNotFoundError, debug: bool) -> int:
-    """A package that attnprof needs and this environment lacks; anything else is a bug."""
-    if (error.name or "").split(".")[0] not in NEEDED:
-        return _bug(error, debug)
-    needs = f"{error.name} is not installed here: pip install {error.name} (see: attnprof doctor)"
-    return _failed(f"attnprof: this command needs {error.name}; {needs}", CannotRunError.exit_code)
-
-
-def _bug(error: Exception, debug: bool) -> int:
+def _unforeseen(error: Exception, debug: bool) -> int:
+    """A requirement this environment lacks, or else a bug of ours."""
+    missing = (getattr(error, "name", None) or "").split(".")[0]
+    if isinstance(error, ModuleNotFoundError) and missing in NEEDED:
+        advice = f"pip install {missing} (see: attnprof doctor)"
+        message = f"attnprof: this command needs {missing}, which is not installed here: {advice}"
+        return _failed(message, CannotRunError.exit_code)
     if debug:
         import traceback
 
