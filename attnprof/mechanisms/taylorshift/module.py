@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 from typing import Any
-
-import operator
 
 import torch
 from torch import Tensor, nn
