@@ -85,13 +85,12 @@ def crossover(
     :class:`attnprof.errors.RequestError` for what cannot be compared.
     """
     from attnprof import __version__
-    from attnprof.cli.settings import configured
     from attnprof.symbolic.meeting import Meeting, report
 
     widths = [head_dim] if isinstance(head_dim, int) else list(head_dim)
     if not widths:
         raise RequestError("head_dim is empty: give one width or several, like 64")
-    first, second = configured([a, b], params)
+    first, second = registry.configured([a, b], params)
     meeting = Meeting(
         first,
         second,
@@ -128,7 +127,6 @@ def profile(
     that has them. Records are :class:`attnprof.record.ProfileRecord`; a point that could not run
     says why in ``skipped``. ``isolate`` True measures each point in a process of its own.
     """
-    from attnprof.cli.settings import configured
     from attnprof.measure.batch import measure_points, plan_points
     from attnprof.measure.request import Budget
 
@@ -141,7 +139,7 @@ def profile(
         Workload(n, num_heads, head_dim, batch_size, causal=causal, phase=phase, dtype=dtype)
         for n in lengths
     ]
-    mechanisms = dict(zip(names, configured(names, params), strict=True))
+    mechanisms = dict(zip(names, registry.configured(names, params), strict=True))
     points = plan_points(
         mechanisms, workloads, scope=scope, device=device, seed=seed,
         threads=threads, budget=Budget(samples, min_time_s, max_time_s),

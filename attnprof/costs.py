@@ -27,6 +27,12 @@ def _numpy(*values: Number) -> Any:
     return numpy if numpy and any(isinstance(value, numpy.ndarray) for value in values) else None
 
 
+def _sum(values: list[Number]) -> Number:
+    """The sum; of expressions in one go, where adding one by one would sort all terms each time."""
+    sympy = _sympy(*values)
+    return sympy.Add(*values) if sympy else sum(values)
+
+
 def is_symbolic(*values: Number) -> bool:
     """Whether any value is a sympy expression that is not a plain number."""
     sympy = _sympy(*values)
@@ -195,7 +201,7 @@ class CostTable:
     def total(self) -> Cost:
         """The sum of all stages."""
         costs = [stage.cost for stage in self.stages]
-        return Cost(*(sum(getattr(cost, name) for cost in costs) for name in COST_FIELDS))
+        return Cost(*(_sum([getattr(cost, name) for cost in costs]) for name in COST_FIELDS))
 
     @property
     def flops(self) -> Number:
@@ -222,11 +228,12 @@ class CostTable:
 
     def peak(self) -> Number:
         """The largest of :meth:`live`, in bytes; a max of polynomials for symbols."""
-        during = self.live() or [self.live_before]
-        if _sympy(*during):
-            from attnprof.peaks import maximum_of
+        steps = [(stage.allocates, stage.workspace, stage.frees) for stage in self.stages]
+        if _sympy(self.live_before, *(size for step in steps for size in step)):
+            from attnprof.peaks import running_maximum
 
-            return maximum_of(during)
+            return running_maximum(self.live_before, steps)
+        during = self.live() or [self.live_before]
         peak = during[0]
         for held in during[1:]:
             peak = maximum(peak, held)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import Field, dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
-from attnprof.costs import Cost, CostTable, Number
+from attnprof.costs import CostTable, Number
 from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
@@ -124,6 +124,11 @@ class Mechanism:
     def shares_rows(self) -> bool:
         """Whether keys and values are the same rows of the input: neither is projected."""
         return "k" not in self.projections and "v" not in self.projections
+
+    @property
+    def shares_queries(self) -> bool:
+        """Whether keys are the queries: values are projected, keys are not."""
+        return "k" not in self.projections and "v" in self.projections
 
     @property
     def params(self) -> dict[str, Any]:
@@ -291,6 +296,3 @@ def pairs(workload: Workload) -> Number:
 def rows(workload: Workload) -> Number:
     """Query rows of one call: one in a decoding step."""
     return 1 if workload.phase == "decode" else workload.seq_len
-
-
-NOTHING = Cost()

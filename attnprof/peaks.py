@@ -6,37 +6,82 @@ non-negative coefficients, the dominated ones drop out at once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 Monomials = dict[Any, Any]
 
 
-def maximum_of(candidates: list[Any]) -> Any:
-    """The largest of several expressions in sizes (each at least 1), as one sympy Max.
+class _Reader:
+    """Expressions as monomials; what repeats (most tensors' sizes do) is expanded once."""
 
-    A candidate is dropped where another has every coefficient at least as large; what
-    remains may cross and is kept.
+    def __init__(self) -> None:
+        self._seen: dict[Any, Monomials] = {}
+        self._names: dict[Any, Any] = {}
+
+    def monomials(self, expression: Any) -> Monomials:
+        import sympy
+
+        expression = sympy.sympify(expression)
+        found = self._seen.get(expression)
+        if found is None:
+            # expanding would walk through a switch's condition: a name stands in for it
+            for switch in expression.atoms(sympy.Piecewise):
+                self._names.setdefault(switch, sympy.Dummy(nonnegative=True))
+            plain = sympy.expand(expression.xreplace(self._names))
+            found = self._seen[expression] = dict(plain.as_coefficients_dict())
+        return found
+
+    def expression(self, table: Monomials) -> Any:
+        import sympy
+
+        back = {name: switch for switch, name in self._names.items()}
+        terms = sympy.Add(*(factor * term for term, factor in table.items()))
+        return terms.xreplace(back) if back else terms
+
+
+def maximum_of(candidates: Iterable[Any]) -> Any:
+    """The largest of several expressions in sizes (each at least 1), as one sympy Max."""
+    return running_maximum(0, [(candidate, 0, candidate) for candidate in candidates])
+
+
+def running_maximum(start: Any, steps: Iterable[tuple[Any, Any, Any]]) -> Any:
+    """The most that is held at any time, as one sympy Max of what may be the largest.
+
+    ``start`` is held before; each step is (allocates, workspace, frees): what comes alive with
+    it, what lives only during it, and what is gone after it. A candidate is dropped where another
+    has every coefficient at least as large (sizes are at least 1); what remains may cross and
+    is kept.
     """
     import sympy
 
-    # expanding would walk through a switch's condition for every candidate: a name stands in
-    switches = {
-        switch: sympy.Dummy(nonnegative=True)
-        for candidate in candidates
-        for switch in sympy.sympify(candidate).atoms(sympy.Piecewise)
-    }
-    back = {name: switch for switch, name in switches.items()}
-    tables: list[Monomials] = []
-    for candidate in (sympy.sympify(c).xreplace(switches) for c in candidates):
-        table = dict(sympy.expand(candidate).as_coefficients_dict())
-        if any(_dominates(other, table) for other in tables):
-            continue
-        tables = [other for other in tables if not _dominates(table, other)]
-        tables.append(table)
-    terms = [
-        sympy.Add(*(factor * term for term, factor in t.items())).xreplace(back) for t in tables
-    ]
+    reader = _Reader()
+    held, peaks = dict(reader.monomials(start)), list[Monomials]()
+    for allocates, workspace, frees in steps:
+        held = _plus(held, reader.monomials(allocates), 1)
+        _keep(peaks, _plus(held, reader.monomials(workspace), 1))
+        held = _plus(held, reader.monomials(frees), -1)
+    terms = [reader.expression(table) for table in peaks or [held]]
     return terms[0] if len(terms) == 1 else sympy.Max(*terms, evaluate=False)
+
+
+def _plus(one: Monomials, more: Monomials, sign: int) -> Monomials:
+    total = dict(one)
+    for term, factor in more.items():
+        summed = total.get(term, 0) + sign * factor
+        if summed:
+            total[term] = summed
+        else:
+            total.pop(term, None)
+    return total
+
+
+def _keep(peaks: list[Monomials], table: Monomials) -> None:
+    """Add a candidate, unless one is at least as large; drop those that it is."""
+    if any(_dominates(other, table) for other in peaks):
+        return
+    peaks[:] = [other for other in peaks if not _dominates(table, other)]
+    peaks.append(table)
 
 
 def _dominates(large: Monomials, small: Monomials) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 import sys
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -53,6 +54,27 @@ def get(name: str, **params: Any) -> Mechanism:
     Raises :class:`RequestError` for an unknown name and for a plug-in that does not load.
     """
     return _class_of(name)[0]().with_params(params)
+
+
+def configured(names: Sequence[str], values: Mapping[str, Any]) -> list[Mechanism]:
+    """The named mechanisms, each with those of the values it has a parameter for.
+
+    Raises :class:`RequestError` for an unknown name, and for a value that none of them takes.
+    """
+    found = [get(name) for name in names]
+    known = {name for mechanism in found for name in mechanism.parameter_names()}
+    for name, value in values.items():
+        if name not in known:
+            hint = closest(name, sorted(known)) if known else "it has no parameters at all"
+            raise RequestError(
+                f"--set {name}={value}: {', '.join(names)} has no parameter '{name}'; {hint}"
+            )
+    return [
+        mechanism.with_params(
+            {name: value for name, value in values.items() if name in mechanism.parameter_names()}
+        )
+        for mechanism in found
+    ]
 
 
 def module_of(name: str) -> Any:

@@ -69,7 +69,7 @@ class AttentionLayer(nn.Module):
     def _mixed(self, x: Tensor, causal: bool, context: Tensor | None) -> Tensor:
         source = x if context is None else context
         q = self._heads("q", x)
-        k = self._heads("k", source)
+        k = q if self.spec.shares_queries else self._heads("k", source)
         v = k if self.spec.shares_rows else self._heads("v", source)
         return merge_heads(self.core(q, k, v, causal))
 
@@ -85,7 +85,9 @@ class AttentionLayer(nn.Module):
     def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One token: (b, d_model) or (b, 1, d_model) → the same shape, and the new state."""
         x = x_t.unsqueeze(1) if x_t.dim() == 2 else x_t
-        q, k, v = (self._heads(letter, x, decoding=True) for letter in "qkv")
+        q = self._heads("q", x, decoding=True)
+        k = q if self.spec.shares_queries else self._heads("k", x, decoding=True)
+        v = self._heads("v", x, decoding=True)
         y, state = self.core.step(q, k, v, state)
         y = merge_heads(y)
         if "o" in self.spec.projections:

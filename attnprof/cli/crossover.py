@@ -5,16 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
+from typer import Argument
 
 from attnprof.cli import options as opt
 from attnprof.cli.options import Format
 from attnprof.cli.output import deliver, ensure_writable, environment, note
-from attnprof.cli.request import one_of, some_of
+from attnprof.cli.request import label, one_of, some_of
 from attnprof.cli.settings import configured
 from attnprof.cli.sizes import parse_names, parse_size, parse_sizes
 from attnprof.errors import RequestError
 from attnprof.record import CrossoverRecord, Report
+from attnprof.symbolic.bisection import LONGEST
 from attnprof.symbolic.meeting import KINDS, METRICS, Meeting, report
 from attnprof.workload import DTYPES, SCOPES, Workload
 
@@ -41,25 +42,19 @@ def crossover(
     ] = None,
     *,
     attention: opt.AttentionOption = None,
-    d: Annotated[
-        str, Option("--d", metavar="SIZES", help="Head widths: a list 8,16 or a range 8:128:x2.")
-    ] = "64",
-    heads: Annotated[str, Option("--heads", metavar="SIZE", help="Number of heads.")] = "1",
+    d: opt.HeadDimsOption = "64",
+    heads: opt.HeadCountOption = "1",
     batch: opt.BatchOption = "1",
     scope: opt.ScopeOption = "core",
     phase: opt.PhaseOption = "forward",
     kind: opt.KindOption = None,
-    metric: Annotated[
-        str | None, Option("--metric", metavar="NAMES", help="flops, memory or both.")
-    ] = None,
+    metric: opt.MetricOption = None,
     quantity: opt.QuantityOption = None,
     causal: opt.CausalOption = False,
     dtype: opt.DtypeOption = "float32",
     device: opt.DeviceOption = "auto",  # noqa: ARG001 - arithmetic needs no device
     settings: opt.SetOption = None,
-    plot: Annotated[
-        Path | None, Option("--plot", metavar="FILE", help="Draw both costs: PNG, SVG or PDF.")
-    ] = None,
+    plot: opt.PlotOption = None,
     fmt: opt.FormatOption = Format.TABLE,
     output: opt.OutputOption = None,
 ) -> None:
@@ -147,24 +142,20 @@ def _tables(found: Report) -> list[RenderableType]:
 
     rows = [record for record in found.records if isinstance(record, CrossoverRecord)]
     table = new_table(_title(rows[0]))
-    for name in ("d", "metric", "kind", "crossover", "from token", "below", "above", "closed form"):
+    for name in ("d", "metric", "kind", "crossover", "from token", "below", "above"):
         numeric = name in ("d", "crossover", "from token")
-        table.add_column(
-            name,
-            justify="right" if numeric else "left",
-            no_wrap=name != "closed form",
-            overflow="fold",
-        )
+        table.add_column(name, justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
         table.add_row(*_cells(row))
-    notes = [Text(f" {text}") for text in _remarks(rows)]
+    notes = [Text(f" {text}") for text in (*_forms(rows), *_remarks(rows))]
     return [table, *notes, Text(CAPTION, style="dim")]
 
 
 def _title(row: CrossoverRecord) -> str:
     mask = ", causal" if row.causal else ""
     return (
-        f"Cheaper: {row.mechanism_a} or {row.mechanism_b}\n"
+        f"Cheaper: {label(row.mechanism_a, row.params_a)} or "
+        f"{label(row.mechanism_b, row.params_b)}\n"
         f"{row.scope}, {row.phase}{mask}, batch {row.batch_size}, heads {row.num_heads}"
     )
 
@@ -174,8 +165,9 @@ def _cells(row: CrossoverRecord) -> list[str]:
 
     unit = "FLOPs" if row.unit == "flops" else f"memory, {row.unit}"
     if row.skipped:
-        return [str(row.head_dim), unit, row.kind, "skipped", *[MISSING] * 4]
-    at = row.verdict if row.crossover_seq_len is None else f"{row.crossover_seq_len:,.2f}"
+        return [str(row.head_dim), unit, row.kind, "skipped", *[MISSING] * 3]
+    digits = 0 if row.method == "searched" else 2  # a search knows whole lengths
+    at = row.verdict if row.crossover_seq_len is None else f"{row.crossover_seq_len:,.{digits}f}"
     return [
         str(row.head_dim),
         unit,
@@ -184,23 +176,46 @@ def _cells(row: CrossoverRecord) -> list[str]:
         MISSING if row.first_seq_len is None else format_count(row.first_seq_len),
         row.cheaper_below or "equal",
         row.cheaper_above or "equal",
-        row.closed_form or MISSING,
+    ]
+
+
+def _named(metric: str) -> str:
+    return "FLOPs" if metric == "flops" else metric
+
+
+def _forms(rows: list[CrossoverRecord]) -> list[str]:
+    """Closed forms, one line each with the head widths it holds for where there are several."""
+    widths: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        if row.closed_form:
+            what = (row.metric, row.kind, row.closed_form)
+            widths.setdefault(what, []).append(str(row.head_dim))
+    asked = len({row.head_dim for row in rows})
+    return [
+        f"{_named(metric)} ({kind}): crossover = {form}"
+        + (f", d = {', '.join(found)}" if len(found) < asked else "")
+        for (metric, kind, form), found in widths.items()
     ]
 
 
 def _remarks(rows: list[CrossoverRecord]) -> list[str]:
     """What a row cannot say: several crossings, refusals, the formulas' sources."""
-    found = [
-        f"d={row.head_dim} {row.metric} ({row.kind}): crosses {len(row.all_crossings)} times, at "
-        + ", ".join(f"{x:,.2f}" for x in row.all_crossings[:8])
-        + (", …" if len(row.all_crossings) > 8 else "")
-        for row in rows
-        if row.verdict == "several"
-    ]
-    found += [
-        f"d={row.head_dim} {row.metric} ({row.kind}) skipped: {row.skipped}"
-        for row in rows
-        if row.skipped
-    ]
-    found += [f"published {row.metric}: {row.source}" for row in rows if row.source]
+    found = []
+    for row in rows:
+        what = f"d={row.head_dim} {_named(row.metric)} ({row.kind})"
+        if row.verdict == "several":
+            shown = ", ".join(f"{x:,.2f}" for x in row.all_crossings[:8])
+            more = ", …" if len(row.all_crossings) > 8 else ""
+            found.append(f"{what}: crosses {len(row.all_crossings)} times, at {shown}{more}")
+        if row.skipped:
+            found.append(f"{what} skipped: {row.skipped}")
+    searched = dict.fromkeys(
+        f"{_named(row.metric)} ({row.kind})" for row in rows if row.method == "searched"
+    )
+    if searched:
+        found.append(
+            f"{', '.join(searched)}: sizes are rounded up or down, so there is no closed form; "
+            f"searched by integers to 2**{LONGEST.bit_length() - 1} tokens"
+        )
+    found += [f"{_named(row.metric)} (published) from {row.source}" for row in rows if row.source]
     return list(dict.fromkeys(found))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
@@ -49,9 +49,7 @@ def heads_(
     dtype: opt.DtypeOption = "float32",
     device: opt.DeviceOption = "auto",  # noqa: ARG001 - arithmetic needs no device
     settings: opt.SetOption = None,
-    plot: Annotated[
-        Path | None, Option("--plot", metavar="FILE", help="Draw the costs: PNG, SVG or PDF.")
-    ] = None,
+    plot: opt.PlotOption = None,
     fmt: opt.FormatOption = Format.TABLE,
     output: opt.OutputOption = None,
 ) -> None:
@@ -112,41 +110,66 @@ def _head_counts(text: str | None, width: int) -> list[int]:
 
 
 def _tables(found: Report) -> list[RenderableType]:
+    """A table a quantity (more where the terminal is narrow), then the optima."""
     from rich.text import Text
 
-    from attnprof.render.terminal import is_narrow, new_table
-    from attnprof.units import format_count
-
     rows = [record for record in found.records if isinstance(record, HeadsRecord)]
-    columns = list(dict.fromkeys((row.mechanism, row.quantity, row.kind) for row in rows))
-    values = {(row.num_heads, row.mechanism, row.quantity, row.kind): row.value for row in rows}
-    summary, short = found.summary, is_narrow()
-    table = new_table(f"d_model {summary['d_model']:,}, seq {summary['seq_len']:,}")
-    for name in ("heads", "d"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for mechanism, quantity, kind in columns:
-        unit = "FLOPs" if quantity == "flops" else "entries"
-        table.add_column(f"{mechanism}\n{unit}, {kind}", justify="right", no_wrap=True)
-    for h in sorted({row.num_heads for row in rows}):
-        cells = [format_count(values[h, *column] or 0, short=short) for column in columns]
-        table.add_row(f"{h:,}", f"{summary['d_model'] // h:,}", *cells)
-    lines = [Text(line) for line in _optima(found)]
-    return [table, *lines, Text(CAPTION, style="dim")]
-
-
-def _optima(found: Report) -> list[str]:
-    """One line a cost: how it goes with heads, the best divisor, the real optimum."""
-    lines = []
-    for one in found.summary["optima"]:
-        what = "FLOPs" if one["quantity"] == "flops" else "entries"
-        line = (
-            f" {one['mechanism']} {what} ({one['kind']}): {one['trend']}; "
-            f"best divisor {one['best_divisor']:,} heads"
+    title = f"d_model {found.summary['d_model']:,}, seq {found.summary['seq_len']:,}"
+    parts: list[RenderableType] = []
+    for quantity in dict.fromkeys(row.quantity for row in rows):
+        some = [row for row in rows if row.quantity == quantity]
+        parts += _values(f"{_unit(quantity)} against heads, {title}", some)
+    roots = [
+        Text(
+            f" {one['mechanism']}, {_unit(one['quantity'])}, {one['kind']}: root of {one['equation']}"
         )
+        for one in found.summary["optima"]
+        if one["optimum_head_dim"] is not None
+    ]
+    return [*parts, _optima(found), *roots, Text(CAPTION, style="dim")]
+
+
+def _values(title: str, rows: list[HeadsRecord]) -> Iterator[RenderableType]:
+    """One quantity: a row a head count, a column a mechanism and kind, as many as fit."""
+    from attnprof.render.terminal import columns_that_fit, new_table
+    from attnprof.units import MISSING, format_count
+
+    columns = list(dict.fromkeys((row.mechanism, row.kind) for row in rows))
+    texts = {(r.num_heads, r.mechanism, r.kind): format_count(r.value or 0) for r in rows}
+    widths = {row.num_heads: row.head_dim for row in rows}
+    widest = max(len(text) for text in (*texts.values(), *(name for name, _ in columns)))
+    at_once = columns_that_fit(widest, beside=2 * (len(f"{max(widths):,}") + 4))
+    for first in range(0, len(columns), at_once):
+        some = columns[first : first + at_once]
+        table = new_table(title)
+        for heading in ("heads", "d", *("\n".join(column) for column in some)):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for h in sorted(widths):
+            cells = [texts.get((h, *column), MISSING) for column in some]
+            table.add_row(f"{h:,}", f"{widths[h]:,}", *cells)
+        yield table
+
+
+def _unit(quantity: str) -> str:
+    return "FLOPs" if quantity == "flops" else "Entries"
+
+
+def _optima(found: Report) -> RenderableType:
+    """One row a cost: how it goes with heads, the best divisor, the real optimum."""
+    from attnprof.render.terminal import new_table
+    from attnprof.units import MISSING
+
+    table = new_table("Optimum")
+    for heading in ("mechanism", "quantity", "kind"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("over heads", overflow="fold")
+    for heading in ("best divisor", "real d", "real heads"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for one in found.summary["optima"]:
+        best = f"{one['best_divisor']:,} head{'s' * (one['best_divisor'] > 1)}"
+        real = [MISSING] * 2
         if one["optimum_head_dim"] is not None:
-            line += (
-                f"; real optimum d = {one['optimum_head_dim']:.6f}, "
-                f"{one['optimum_num_heads']:,.2f} heads ({one['equation']})"
-            )
-        lines.append(line)
-    return lines
+            real = [f"{one['optimum_head_dim']:.6f}", f"{one['optimum_num_heads']:,.2f}"]
+        quantity = _unit(one["quantity"])
+        table.add_row(one["mechanism"], quantity, one["kind"], one["trend"], best, *real)
+    return table

@@ -34,17 +34,11 @@ def heatmap(
     ] = None,
     attention: opt.AttentionOption = None,
     seq: opt.SeqOption = POWERS,
-    d_model: Annotated[
-        str, Option("--d-model", metavar="SIZES", help="Model widths: a list or a range.")
-    ] = POWERS,
-    heads: Annotated[
-        str, Option("--heads", metavar="SIZES", help="Head counts, a panel each.")
-    ] = "1,2,4,8",
+    d_model: opt.DModelsOption = POWERS,
+    heads: opt.HeadCountsOption = "1,2,4,8",
     batch: opt.BatchOption = "1",
     d: Annotated[str | None, Option("--d", hidden=True)] = None,
-    scope: Annotated[
-        str | None, Option("--scope", help="core or layer; formula default: layer.")
-    ] = None,
+    scope: opt.HeatmapScopeOption = None,
     phase: opt.PhaseOption = "train",
     kind: Annotated[str, Option("--kind", help="published or formula.")] = "published",
     quantity: Annotated[
@@ -55,17 +49,9 @@ def heatmap(
     dtype: opt.DtypeOption = "float32",
     device: opt.DeviceOption = "auto",  # noqa: ARG001 - arithmetic needs no device
     settings: opt.SetOption = None,
-    plot: Annotated[
-        Path | None,
-        Option("--plot", metavar="FILE", help="Figure (.png, .svg, .pdf), its CSV beside it."),
-    ] = None,
-    fmt: Annotated[
-        Format | None, Option("--format", "-f", help="How to write the result (default table).")
-    ] = None,
-    output: Annotated[
-        Path | None,
-        Option("--output", "-o", metavar="FILE", help="Write data, or a figure, to a file."),
-    ] = None,
+    plot: opt.FigureBesideOption = None,
+    fmt: opt.HeatmapFormatOption = None,
+    output: opt.HeatmapOutputOption = None,
 ) -> None:
     """Ratio of two costs over sequence length and model width, for several head counts.
 

@@ -98,3 +98,35 @@ OutputOption = Annotated[
     Path | None,
     Option("--output", "-o", metavar="FILE", help="Write to a file instead of stdout."),
 ]
+PlotOption = Annotated[
+    Path | None, Option("--plot", metavar="FILE", help="Draw it, too: PNG, SVG or PDF.")
+]
+#: crossover and heads take several head widths or counts, and few of the others' defaults
+HeadDimsOption = Annotated[
+    str, Option("--d", metavar="SIZES", help="Head widths: a list 8,16 or a range 8:128:x2.")
+]
+HeadCountOption = Annotated[str, Option("--heads", metavar="SIZE", help="Number of heads.")]
+HeadCountsOption = Annotated[
+    str, Option("--heads", metavar="SIZES", help="Head counts, a panel each.")
+]
+DModelsOption = Annotated[
+    str, Option("--d-model", metavar="SIZES", help="Model widths: a list or a range.")
+]
+MetricOption = Annotated[
+    str | None, Option("--metric", metavar="NAMES", help="flops, memory or both.")
+]
+#: heatmap: what depends on the kind or on a file's suffix where nothing is asked
+HeatmapScopeOption = Annotated[
+    str | None, Option("--scope", metavar="SCOPE", help="core or layer; formula default: layer.")
+]
+HeatmapFormatOption = Annotated[
+    Format | None, Option("--format", "-f", help="How to write the result (default table).")
+]
+HeatmapOutputOption = Annotated[
+    Path | None,
+    Option("--output", "-o", metavar="FILE", help="Write data, or a figure, to a file."),
+]
+FigureBesideOption = Annotated[
+    Path | None,
+    Option("--plot", metavar="FILE", help="Figure (.png, .svg, .pdf), its CSV beside it."),
+]

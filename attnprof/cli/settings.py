@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attnprof import registry
-from attnprof.errors import RequestError, closest
+from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
 
 
@@ -20,25 +20,9 @@ def parse_set(settings: Sequence[str] | None) -> dict[str, str]:
     return found
 
 
-def configured(
-    names: Sequence[str], settings: Sequence[str] | dict[str, str] | None
-) -> list[Mechanism]:
-    """The named mechanisms, each with those settings it has a parameter for.
+def configured(names: Sequence[str], settings: Sequence[str] | None) -> list[Mechanism]:
+    """The named mechanisms, each with those ``--set`` texts it has a parameter for.
 
     Raises :class:`RequestError` for an unknown name, and for a setting that none of them has.
     """
-    values = settings if isinstance(settings, dict) else parse_set(settings)
-    found = [registry.get(name) for name in names]
-    known = {name for mechanism in found for name in mechanism.parameter_names()}
-    for name, value in values.items():
-        if name not in known:
-            hint = closest(name, sorted(known))
-            raise RequestError(
-                f"--set {name}={value}: {', '.join(names)} has no parameter '{name}'; {hint}"
-            )
-    return [
-        mechanism.with_params(
-            {name: value for name, value in values.items() if name in mechanism.parameter_names()}
-        )
-        for mechanism in found
-    ]
+    return registry.configured(names, parse_set(settings))

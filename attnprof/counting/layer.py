@@ -54,6 +54,14 @@ def _shared_rows(mechanism: Mechanism, tape: Tape, x: Tensor, heads: Number) -> 
     return tape.rearrange("split keys and values", x, shape, many * more_than_one(b), back)
 
 
+def _keys(mechanism: Mechanism, tape: Tape, q: Tensor, context: Tensor, heads: Number) -> Tensor:
+    """A projection of the keys' own, or the queries where they are shared."""
+    if mechanism.shares_queries:
+        return tape.view(q, *q.shape)
+    k = projected(mechanism, tape, "k", context, heads * q.shape[-1])
+    return split(mechanism, tape, "split keys", k, heads, flipped=mechanism.transposes_keys)
+
+
 def write_layer(mechanism: Mechanism, tape: Tape, workload: Workload, scope: str) -> Tensor:
     """Write a whole layer (``layer``) or what lies between q, k, v and the heads (``core``)."""
     w = workload
@@ -71,8 +79,7 @@ def write_layer(mechanism: Mechanism, tape: Tape, workload: Workload, scope: str
         k = _shared_rows(mechanism, tape, x, h)
         v = tape.view(k, *k.shape)
     else:
-        k = projected(mechanism, tape, "k", context, g * d)
-        k = split(mechanism, tape, "split keys", k, g, flipped=mechanism.transposes_keys)
+        k = _keys(mechanism, tape, q, context, g)
         v = projected(mechanism, tape, "v", context, g * dv)
         v = split(mechanism, tape, "split values", v, g)
     y = mechanism.core(tape, w, q, k, v)
@@ -92,7 +99,10 @@ def write_step(mechanism: Mechanism, tape: Tape, workload: Workload, scope: str)
         return mechanism.decode_core(tape, w, q, k, v)
     x = tape.input(b, 1, w.d_model)
     q = tape.split_heads("split queries", projected(mechanism, tape, "q", x, h * d), h)
-    k = tape.split_heads("split keys", projected(mechanism, tape, "k", x, g * d), g)
+    if mechanism.shares_queries:
+        k = tape.view(q, *q.shape)
+    else:
+        k = tape.split_heads("split keys", projected(mechanism, tape, "k", x, g * d), g)
     v = tape.split_heads("split values", projected(mechanism, tape, "v", x, g * dv), g)
     y = mechanism.decode_core(tape, w, q, k, v)
     y = tape.merge_heads("merge heads", y, b, h)

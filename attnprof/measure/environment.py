@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from attnprof import __version__
+import attnprof
 
 
 def describe_environment(device: str, seed: int = 0) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def describe_environment(device: str, seed: int = 0) -> dict[str, Any]:
     import torch
 
     return {
-        "attnprof": __version__,
+        "attnprof": attnprof.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "platform": platform.platform(),

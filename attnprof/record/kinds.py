@@ -123,7 +123,11 @@ class CompareRecord(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class CrossoverRecord(Record):
-    """``crossover``: where two mechanisms cost the same, for one metric and kind."""
+    """``crossover``: where two mechanisms cost the same, for one metric and kind.
+
+    ``method``: ``solved`` as polynomials, for every length; ``searched`` by integers, on a grid up
+    to 2**40 tokens and by bisection between its points, where costs round sizes up or down.
+    """
 
     metric: str = column("metric")
     unit: str = column("unit")
@@ -141,6 +145,7 @@ class CrossoverRecord(Record):
     phase: str = column("phase")
     causal: bool = column("causal")
     closed_form: str | None = column("closed form")
+    method: str | None = column("method")
     crossover_seq_len: float | None = column("crossover", "tokens", "number")
     first_seq_len: int | None = column("from token", "tokens", "count")
     verdict: str = column("verdict")

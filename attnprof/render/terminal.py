@@ -33,6 +33,12 @@ def is_narrow() -> bool:
     return Console(width=console_width()).width < NARROW
 
 
+def columns_that_fit(width: int, *, beside: int = 0) -> int:
+    """How many columns of this width fit into a line, next to ``beside`` characters; at least 1."""
+    gap = 2
+    return max(1, (Console(width=console_width()).width - beside) // (width + gap))
+
+
 def new_table(title: str | None = None, caption: str | None = None) -> Table:
     """An empty table in the house style."""
     return Table(

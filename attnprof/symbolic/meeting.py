@@ -143,6 +143,7 @@ def _record(meeting: Meeting, contest: Contest, head_dim: int) -> CrossoverRecor
         closed_form=form,
         crossover_seq_len=float(found.roots[-1].at) if found.roots else None,
         first_seq_len=found.first_seq_len,
+        method="solved" if found.runs[-1].piece else "searched",
         verdict=found.verdict,
         cheaper_below=names[found.runs[0].sign],
         cheaper_above=names[found.runs[-1].sign],

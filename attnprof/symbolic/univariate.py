@@ -135,5 +135,8 @@ def joined(terms: list[str]) -> str:
 
 
 def text(a: Poly) -> str:
-    """A polynomial as sympy prints it."""
-    return joined(terms_text(a))
+    """A polynomial as sympy prints it: highest power first, but ``1 - d``."""
+    terms = terms_text(a)
+    if len(terms) == 2 and a[0] > 0 and terms[0].startswith("-"):
+        terms.reverse()
+    return joined(terms)

@@ -19,10 +19,17 @@ PARAMS = {
     "nystromformer": {"num_landmarks": 3},
     "performer": {"num_features": 5},
     "longformer": {"window": 2},
+    "reformer": {"num_hashes": 2, "bucket_size": 2, "num_buckets": 4},
     "sparse": {"stride": 3},
 }
 #: the peak on the CPU leaves something out, and says so in the cost table's notes
 WORKSPACE = ("sdpa",)
+#: no single graph, and why
+GRAPH_BREAKS = {"reformer": "its plan of chunks is remembered behind a lock"}
+#: another number format is another result, and why
+HASHES = {"reformer": "rounding moves tokens to other buckets"}
+#: these call torch once for each block of rows: thousands of times for a million tokens
+LOOPS = ("linear", "longformer", "neural", "performer", "reformer", "she", "sparse")
 
 
 def names(**abilities):

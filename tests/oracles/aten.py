@@ -103,6 +103,8 @@ def _norm(out: Any, a: Any, order: Any = 2, *_rest: Any, **_named: Any) -> dict[
 
 
 def _plus(out: Any, _a: Any, _b: Any, *, alpha: float = 1) -> dict[str, int]:
+    if not out.is_floating_point() and not out.is_complex():
+        return {}
     return {A: numel(out), M: numel(out) if alpha != 1 else 0}
 
 
@@ -220,6 +222,7 @@ MOVES = words(
     repeat_interleave constant_pad_nd slice_backward select_backward slice_scatter
     select_scatter gather scatter index index_select index_put index_fill flip roll
     unfold_backward bitwise_and bitwise_or bitwise_not logical_and logical_or logical_not
+    remainder searchsorted index_copy
     eye embedding argsort sort topk diagonal_backward as_strided_scatter conj_physical
     """
 )
@@ -254,7 +257,17 @@ class OperationCounter(TorchDispatchMode):
             self.result.unknown.add(name)
         self.result.operations[name] += 1
         self.result.bytes_moved += sum(map(size, _operands(name, args, kwargs)))
+        self.result.bytes_moved -= _untouched(base, out, args)
         self.result.bytes_moved += sum(map(size, _tensors(out)))
+
+
+def _untouched(name: str, out: Any, args: tuple[Any, ...]) -> int:
+    """Bytes of operands and result that picking or placing whole rows leaves alone."""
+    if name == "index_select":
+        return size(args[0]) - size(out)
+    if name == "index_copy":  # the source is read, and written
+        return 2 * size(args[0]) - size(args[3])
+    return 0
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -1,0 +1,127 @@
+"""The backward pass of attention within buckets: scores are computed again, window by window."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from attnprof.blocks.hashed_attention import Attention, Round, joined_columns, round_of
+from attnprof.blocks.hashing import Indexes, indexes, mask_table
+from attnprof.counting.hashed import GROUP, ROWS
+
+
+def sequence_backward(
+    attention: Attention,
+    saved: tuple[Tensor, ...],
+    grad: Tensor,
+    dq: Tensor,
+    dv: Tensor,
+    table: Tensor,
+) -> None:
+    """One sequence: saved q, v (n, d), buckets, log-sum-exp and grad·output (n, 1) → grads."""
+    q, v, buckets, lse, delta = saved
+    n, d = q.shape
+    at = indexes(attention.plan, buckets)
+    joined, norms = joined_columns(q, v, grad)
+    stats = torch.cat([lse, delta], 1)
+    places = at.order[:, attention.plan.back : attention.plan.back + n]
+    tokens = torch.arange(n, device=q.device).expand(attention.rounds, n)
+    inverse = places.new_empty(attention.rounds, n).scatter_(1, places, tokens)
+    del tokens
+    grads = q.new_zeros(n, 3 * d)
+    for r in range(attention.rounds):
+        _backward_round(attention, joined, stats, at, r, inverse[r], grads, table)
+    _grad_of_queries(joined[:, d : 2 * d], norms, grads, dq)
+    dv.copy_(grads[:, 2 * d :])
+
+
+def _backward_round(
+    attention: Attention, joined: Tensor, stats: Tensor, at: Indexes, r: int, inverse: Tensor,
+    grads: Tensor, table: Tensor,
+) -> None:  # fmt: skip
+    plan, n = attention.plan, joined.shape[0]
+    gathered = joined.index_select(0, at.order[r])
+    one = round_of(plan, attention.sees_itself, table, gathered, at, r, joined.shape[1] // 4)
+    columns = stats.index_select(0, at.order[r][plan.back : plan.back + plan.rows])
+    columns = columns.view(plan.blocks, ROWS, 2)
+    sums = gathered.new_zeros(plan.places // ROWS, ROWS, grads.shape[1])
+    for start in range(0, plan.blocks, GROUP):
+        _backward_group(one, start, columns, sums)
+    own = sums.view(plan.places, -1)[plan.back : plan.back + n]
+    grads.add_(own.index_select(0, inverse))
+
+
+def _backward_group(one: Round, start: int, columns: Tensor, sums: Tensor) -> None:
+    """Add what the blocks from ``start`` on give to queries, keys and values (in places)."""
+    weights = one.scores(start)
+    count, d = len(weights), one.rows.shape[-1]
+    blocks = slice(start, start + count)
+    first = one.plan.back // ROWS
+    window = one.windows[blocks]
+    weights.sub_(columns[blocks, :, :1]).exp_()
+    above = window[:, 3 * d :, one.plan.back : one.plan.back + ROWS].transpose(1, 2)
+    _add_windows(sums[start:, :, 2 * d :], torch.bmm(weights.transpose(1, 2), above))
+    inner = torch.bmm(above, window[:, 2 * d : 3 * d])
+    inner.sub_(columns[blocks, :, 1:]).mul_(weights)
+    del weights
+    if not one.sees_itself:
+        one.itself(inner).zero_()
+    to_rows = torch.bmm(inner, window[:, d : 2 * d].transpose(1, 2))
+    sums[start + first : start + first + count, :, :d].copy_(to_rows)
+    del to_rows
+    to_keys = torch.bmm(inner.transpose(1, 2), one.rows[blocks])
+    del inner
+    _add_windows(sums[start:, :, d : 2 * d], to_keys)
+
+
+def _add_windows(sums: Tensor, windows: Tensor) -> None:
+    """Add (g, window, d), each a block further than the one before, to (…, ROWS, d)."""
+    count, _, d = windows.shape
+    pieces = windows.view(count, -1, ROWS, d)
+    for piece in range(pieces.shape[1]):
+        sums[piece : piece + count].add_(pieces[:, piece])
+
+
+def _grad_of_queries(keys: Tensor, norms: Tensor, grads: Tensor, dq: Tensor) -> None:
+    """The gradient as queries plus that through the keys q / (|q| sqrt d)."""
+    d = keys.shape[1]
+    to_keys = grads[:, d : 2 * d]
+    along = (to_keys * keys).sum(-1, keepdim=True).mul_(d)
+    to_keys.addcmul_(keys, along, value=-1).div_(norms)
+    torch.add(grads[:, :d], to_keys, out=dq)
+
+
+class _HashedAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, v: Tensor, attention: Attention) -> Tensor:
+        b, n, _ = q.shape
+        out, lse = v.new_empty(v.shape), q.new_empty(b, n, 1)
+        buckets = torch.empty(b, attention.rounds, n, dtype=torch.int32, device=q.device)
+        table = mask_table(attention.plan, q)
+        for i in range(b):
+            attention.hash_into(buckets[i], q[i])
+            attention.forward(q[i], v[i], buckets[i], out[i], lse[i], table)
+        ctx.save_for_backward(q, v, buckets, out, lse)
+        ctx.attention = attention
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        q, v, buckets, out, lse = ctx.saved_tensors
+        delta = (grad * out).sum(-1, keepdim=True)
+        dq, dv = q.new_empty(q.shape), v.new_empty(v.shape)
+        table = mask_table(ctx.attention.plan, q)
+        for i in range(q.shape[0]):
+            saved = (q[i], v[i], buckets[i], lse[i], delta[i])
+            sequence_backward(ctx.attention, saved, grad[i], dq[i], dv[i], table)
+        return dq, dv, None
+
+
+def hashed_attention(q: Tensor, v: Tensor, attention: Attention) -> Tensor:
+    """Reformer's attention of (b, n, d) queries, which are the keys too, over (b, n, d) values."""
+    out: Tensor = _HashedAttention.apply(q, v, attention)  # type: ignore[no-untyped-call]  # torch
+    return out

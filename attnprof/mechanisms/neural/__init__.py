@@ -1,0 +1,1 @@
+"""Neural Attention (001): a small network scores every pair of query and key."""

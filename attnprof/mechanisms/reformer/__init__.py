@@ -1,0 +1,1 @@
+"""Reformer: softmax attention within buckets of a locality-sensitive hash."""

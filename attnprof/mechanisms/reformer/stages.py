@@ -1,0 +1,216 @@
+"""Costs of attention within buckets, forward, backward and a decoding step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attnprof.costs import Cost, Number, at_least_one
+from attnprof.counting.engine import Tensor
+from attnprof.counting.hashed import ROWS
+from attnprof.counting.tape import product_cost
+from attnprof.mechanisms.reformer.writer import ADD, DIV, EXP, MUL, OTHER, Writer
+
+
+def by_groups(writer: Writer, group: int, write: Callable[[Writer, Number], None]) -> None:
+    """Whole groups of blocks, then the last one."""
+    whole, rest = writer.plan.groups
+    for times, blocks in ((whole, group), (at_least_one(rest), rest)):
+        with writer.tape.repeat(times):
+            write(writer, blocks)
+
+
+def write_sequence(writer: Writer, group: int) -> None:
+    """One sequence of the forward pass, its hash first."""
+    tape, n, d = writer.tape, writer.plan.seq_len, writer.head_dim
+    writer.hash_into()
+    at = writer.indexes()
+    joined, norms = writer.joined(1)
+    tape.free(norms)
+    parts = writer.empty("rounds", writer.rounds, n, d)
+    sums = writer.empty("rounds, log-sum-exp", writer.rounds, n, 1)
+    with tape.repeat(writer.rounds):
+        gathered = writer.chosen("sorted", (writer.plan.places, 3 * d), writer.plan.places)
+        mixed = writer.empty("sorted outputs", writer.plan.rows, d)
+        logs = writer.empty("sorted log-sum-exp", writer.plan.rows, 1)
+        by_groups(writer, group, write_group)
+        writer.placed("outputs in order", writer.part(n, d), n)
+        writer.placed("log-sum-exp in order", writer.part(n, 1), n)
+        tape.free(mixed, logs, gathered)
+    _join(writer, parts, sums)
+    tape.free(joined, parts, sums, at.order, at.lower, at.upper)
+
+
+def write_group(writer: Writer, blocks: Number) -> None:
+    """Rows' softmax over their window."""
+    tape, w, d = writer.tape, writer.plan.window, writer.head_dim
+    rows = blocks * ROWS
+    scores = writer.scores(blocks)
+    highest = writer.new("row maximum", (rows, 1), scores, cost=OTHER * scores.count)
+    writer.inplace("shift", scores, highest, each=ADD)
+    writer.inplace("exponentials", scores, each=EXP)
+    total, mixed = writer.part(rows, 1), writer.part(rows, d)
+    added = Cost(additions=scores.count, reduction_outputs=rows)
+    writer.into("row sums", total, scores, cost=added)
+    values = writer.part(blocks, w, d)
+    writer.into("weighted values", mixed, scores, values, cost=product_cost(rows, w, d))
+    writer.inplace("normalisation", mixed, total, each=DIV)
+    writer.inplace("logarithm", total, each=OTHER)
+    writer.inplace("log-sum-exp", total, highest, each=ADD)
+    tape.free(highest, scores)
+
+
+def _join(writer: Writer, parts: Tensor, sums: Tensor) -> None:
+    tape, n, d = writer.tape, writer.plan.seq_len, writer.head_dim
+    out, entries = writer.part(n, d), sums.count
+    highest = writer.new("largest round", (n, 1), sums, cost=OTHER * entries)
+    writer.inplace("shift of rounds", sums, highest, each=ADD)
+    writer.inplace("weights of rounds", sums, each=EXP)
+    added = Cost(additions=entries, reduction_outputs=n)
+    total = writer.new("sum of rounds' weights", (n, 1), sums, cost=added)
+    writer.inplace("weighted rounds", parts, sums, each=MUL)
+    added = Cost(additions=parts.count, reduction_outputs=out.count)
+    writer.into("sum of rounds", out, parts, cost=added)
+    writer.inplace("normalisation of rounds", out, total, each=DIV)
+    writer.inplace("logarithm of rounds", total, each=OTHER)
+    writer.into("log-sum-exp of rounds", total, total, highest, cost=ADD * n)
+    tape.free(highest, total)
+
+
+def write_sequence_backward(writer: Writer, group: int) -> None:
+    """One sequence of the backward pass, sorted again."""
+    tape, plan, rounds = writer.tape, writer.plan, writer.rounds
+    n, d = plan.seq_len, writer.head_dim
+    at = writer.indexes()
+    joined, norms = writer.joined(2)
+    column = writer.part(n, 1)
+    stats = writer.new("log-sum-exp and row sums", (n, 2), column, column)
+    tokens = writer.new("tokens in order", (n,), size=8)
+    inverse = writer.empty("inverse order", rounds, n, size=8)
+    index = writer.part(rounds, n, size=8)
+    writer.inplace("inverse order, store", inverse, index, index)
+    tape.free(tokens)
+    grads = writer.new("gradients", (n, 3 * d))
+    with tape.repeat(rounds):
+        gathered = writer.chosen("sorted", (plan.places, 4 * d), plan.places)
+        columns = writer.chosen("sorted columns", (plan.rows, 2), plan.rows)
+        sums = writer.new("sorted gradients", (plan.places, 3 * d))
+        by_groups(writer, group, write_group_backward)
+        back = writer.chosen("gradients in order", (n, 3 * d), n)
+        writer.inplace("add gradients of the round", grads, back, each=ADD)
+        tape.free(back, sums, columns, gathered)
+    _grad_of_queries(writer, norms)
+    part = writer.part(n, d)
+    writer.into("grad values", part, part)
+    tape.free(grads, inverse, stats, norms, joined, at.order, at.lower, at.upper)
+
+
+def write_group_backward(writer: Writer, blocks: Number) -> None:
+    """Scores again, then five products' worth of gradients."""
+    tape, w, d = writer.tape, writer.plan.window, writer.head_dim
+    rows = blocks * ROWS
+    column, rowed, keyed = writer.part(rows, 1), writer.part(rows, d), writer.part(blocks, w, d)
+    weights = writer.scores(blocks)
+    writer.inplace("shift", weights, column, each=ADD)
+    writer.inplace("exponentials", weights, each=EXP)
+    cost = product_cost(rows, w, d)
+    _add_windows(writer, "values", writer.new("to values", keyed.shape, weights, rowed, cost=cost))
+    back = product_cost(rows, d, w)
+    inner = writer.new("grad weights", weights.shape, rowed, keyed, cost=back)
+    writer.inplace("centre", inner, column, each=ADD)
+    writer.inplace("grad scores", inner, weights, each=MUL)
+    tape.free(weights)
+    if not writer.sees_itself:
+        writer.into("itself", column)
+    to_rows = writer.new("to rows", rowed.shape, inner, keyed, cost=cost)
+    writer.into("store to rows", rowed, to_rows)
+    tape.free(to_rows)
+    to_keys = writer.new("to keys", keyed.shape, inner, rowed, cost=cost)
+    tape.free(inner)
+    _add_windows(writer, "keys", to_keys)
+
+
+def _add_windows(writer: Writer, name: str, windows: Tensor) -> None:
+    blocks, w, d = windows.shape
+    part = writer.part(blocks, ROWS, d)
+    with writer.tape.repeat(w // ROWS if isinstance(w, int) else w / ROWS):
+        writer.inplace(f"add to {name}", part, part, each=ADD)
+    writer.tape.free(windows)
+
+
+def _grad_of_queries(writer: Writer, norms: Tensor) -> None:
+    tape, n, d = writer.tape, writer.plan.seq_len, writer.head_dim
+    part = writer.part(n, d)
+    along = writer.new("along keys, products", (n, d), part, part, cost=MUL * part.count)
+    added = Cost(additions=part.count, reduction_outputs=n)
+    total = writer.new("along keys", (n, 1), along, cost=added)
+    tape.free(along)
+    writer.inplace("along keys times d", total, each=MUL)
+    writer.inplace("across keys", part, part, total, each=Cost(multiplications=1, additions=1))
+    writer.inplace("over norms", part, norms, each=DIV)
+    writer.into("grad queries", part, part, part, cost=ADD * part.count)
+    tape.free(total)
+
+
+def write_step(writer: Writer, batch: Number, size: int, q: Tensor) -> Tensor:
+    """The new token into its buckets, softmax over what stands there."""
+    tape, rounds, d = writer.tape, writer.rounds, writer.head_dim
+    count = batch * rounds
+    bucket = writer.new("first buckets", (count,), size=8)
+    if not (isinstance(writer.half, int) and writer.half == 0):
+        index = writer.hashed(batch)
+        writer.inplace("its buckets", bucket, index)
+        tape.free(index)
+    number = writer.part(count, size=8)
+    rank = writer.new("rank", (count,), number, number, size=8)
+    more = writer.new("rank + 1", (count,), rank, size=8)
+    writer.into("count", number, number, more)
+    tape.free(more)
+    _enter(writer, batch, bucket, rank)
+    seen = writer.chosen("seen", (count, 2 * size, 2 * d), count)
+    keys = writer.part(batch, rounds * 2 * size, d)
+    shape = (batch, 1, rounds * 2 * size)
+    scores = writer.new("scores", shape, q, keys, cost=product_cost(batch, d, shape[2]))
+    _hide(writer, scores, rank, size)
+    weights = tape.softmax("softmax", scores)
+    mixed = product_cost(batch, shape[2], d)
+    out = writer.new("weighted values", (batch, 1, d), weights, keys, cost=mixed)
+    tape.free(weights, scores, seen, rank, bucket)
+    return out
+
+
+def _enter(writer: Writer, batch: Number, bucket: Tensor, rank: Tensor) -> None:
+    tape, rounds, d = writer.tape, writer.rounds, writer.head_dim
+    x = writer.part(batch, 1, d)
+    squares = Cost(multiplications=x.count, additions=x.count, reduction_outputs=batch, other=batch)
+    norm = writer.new("norm", (batch, 1, 1), x, cost=squares)
+    writer.inplace("norm, floor", norm, each=OTHER)
+    writer.inplace("norm times sqrt d", norm, each=MUL)
+    key = writer.new("key", x.shape, x, norm, cost=DIV * x.count)
+    row = writer.new("key and value", (batch, 1, 2 * d), key, x)
+    tape.free(key)
+    rows = writer.new("a row a round", (batch, rounds, 2 * d), row)
+    first = writer.new("first slot", bucket.shape, bucket, size=8)
+    slot = writer.new("slot in the bucket", rank.shape, rank, size=8)
+    place = writer.new("slot", rank.shape, first, slot, size=8)
+    tape.free(first, slot)
+    writer.placed("store", rows, bucket.count)
+    tape.free(place, rows, row, norm)
+
+
+def _hide(writer: Writer, scores: Tensor, rank: Tensor, size: int) -> None:
+    tape, shape = writer.tape, (rank.count, 2 * size)
+    slots = writer.new("slots", shape[1:], size=8)
+    age = writer.new("age", shape, rank, slots, size=8)
+    tape.free(slots)
+    writer.inplace("age in the ring", age)
+    inside = writer.new("rank in the chunk", rank.shape, rank, size=8)
+    back = writer.new("with the chunk before", rank.shape, inside, size=8)
+    tape.free(inside)
+    reach = writer.new("reach back", rank.shape, rank, back, size=8)
+    tape.free(back)
+    masks = [("too old", [age, reach])] + ([] if writer.sees_itself else [("itself", [age])])
+    for name, reads in masks:
+        mask = writer.new(name, shape, *reads, size=1)
+        writer.inplace(f"hide {name}", scores, mask)
+        tape.free(mask)
+    tape.free(age, reach)

@@ -1,0 +1,249 @@
+"""Reformer against loops over its definition: hash, rank in the bucket, chunk, joined rounds."""
+
+import math
+
+import pytest
+import sympy
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import attnprof
+from attnprof import Workload, registry
+from attnprof.errors import RequestError
+from tests.oracles.memory import allocator_peak
+
+SMALL = {"num_hashes": 2, "bucket_size": 3, "num_buckets": 4}
+
+
+def buckets_of(q, rotations):
+    """Bucket of each row of q (n, d) by the directions (half, d) and their opposites."""
+    if rotations.shape[0] == 0:
+        return [0] * len(q)
+    return [int(torch.cat([rotations @ x, -(rotations @ x)]).argmax()) for x in q]
+
+
+def sees(buckets, size, causal, with_itself):
+    """For each token the tokens it sees in one round."""
+    n = len(buckets)
+    chunk = [buckets[:i].count(buckets[i]) // size for i in range(n)]
+    return [
+        [
+            j
+            for j in range(i + 1 if causal else n)
+            if buckets[j] == buckets[i]
+            and chunk[i] - chunk[j] in (0, 1)
+            and (j != i or with_itself)
+        ]
+        for i in range(n)
+    ]
+
+
+def loops(q, v, rotations, size, causal, with_itself):
+    n, d = q.shape
+    rounds = [sees(buckets_of(q, r), size, causal, with_itself) for r in rotations]
+    out = torch.zeros_like(v)
+    for i in range(n):
+        weights = [
+            (math.exp(float(q[i] @ q[j]) / float(q[j].norm()) / math.sqrt(d)), j)
+            for seen in rounds
+            for j in seen[i]
+        ]
+        for weight, j in weights or [(1.0, i)]:
+            out[i] += weight / sum(w for w, _ in weights or [(1.0, i)]) * v[j]
+    return out
+
+
+def random(*shape):
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("with_itself", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "rounds", "size", "buckets"),
+    [((3, 2, 37, 4), 2, 3, 4), ((1, 1, 70, 3), 3, 5, None), ((2, 1, 1, 4), 1, 2, None),
+     ((1, 1, 45, 4), 2, 50, 1), ((1, 2, 90, 4), 1, 1, 2), ((1, 1, 150, 2), 1, 4, 6)],
+)  # fmt: skip
+def test_attend_is_the_definition(shape, rounds, size, buckets, causal, with_itself):
+    torch.manual_seed(0)
+    q, v = random(*shape), random(*shape)
+    half = (buckets or 2 * math.ceil(shape[2] / 2 / size)) // 2
+    rotations = random(rounds, half, shape[3])
+    got = attnprof.attend(
+        "reformer", q, q, v, causal=causal, weights={"rotations": rotations}, num_hashes=rounds,
+        bucket_size=size, num_buckets=buckets, self_attention=with_itself,
+    )  # fmt: skip
+    last = loops(q[-1, -1], v[-1, -1], rotations, size, causal, with_itself)
+    torch.testing.assert_close(got[-1, -1], last, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("n", [1, 23, 80])
+def test_one_bucket_of_all_tokens_is_standard_attention_over_normalised_keys(n, causal):
+    q, v = random(2, 2, n, 4), random(2, 2, n, 4)
+    how = {"num_buckets": 1, "bucket_size": 80, "self_attention": True}
+    got = attnprof.attend("reformer", q, q, v, causal=causal, **how)
+    keys = q / q.norm(dim=-1, keepdim=True)
+    expected = attnprof.attend("standard", q, keys, v, causal=causal)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("params", [SMALL, {"bucket_size": 4}], ids=str)
+def test_no_row_moves_when_a_later_token_changes(params):
+    layer = attnprof.build("reformer", 8, 2, 140, **params).double()
+    x = random(2, 140, 8)
+    with torch.no_grad():
+        before = layer(x, causal=True)
+        for t in (1, 33, 64, 100):
+            changed = x.clone()
+            changed[:, t:] = 3 * random(2, 140 - t, 8)
+            after = layer(changed, causal=True)
+            torch.testing.assert_close(after[:, :t], before[:, :t], rtol=0, atol=1e-12)
+            assert not torch.allclose(after[:, t:], before[:, t:])
+
+
+def test_keys_are_the_queries_and_k_is_not_read():
+    q, k, v = (random(1, 2, 20, 4) for _ in range(3))
+    one, other = (attnprof.attend("reformer", q, keys, v, **SMALL) for keys in (q, k))
+    assert torch.equal(one, other)
+    layer = attnprof.build("reformer", 8, 2)
+    assert {name for name, _ in layer.named_parameters()} == {
+        "q_proj.weight", "v_proj.weight", "o_proj.weight",
+    }  # fmt: skip
+
+
+def test_rotations_are_the_same_in_training_and_after_loading_and_change_when_redrawn():
+    x = torch.randn(1, 70, 8)
+    first, second = (attnprof.build("reformer", 8, 2, bucket_size=4) for _ in range(2))
+    y = first(x)
+    assert torch.equal(first.eval()(x), y)
+    first(x[:, :9])  # other lengths draw other rotations, and leave no trace
+    assert torch.equal(first(x), y)
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(second(x), y)
+    second.core.redraw(5)
+    assert not torch.allclose(second(x), y)
+    first.core.redraw(5)
+    assert torch.equal(first(x), second(x))
+
+
+@pytest.mark.parametrize("with_itself", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_are_those_of_the_function(causal, with_itself):
+    torch.manual_seed(1)
+    layer = attnprof.build("reformer", 4, 2, self_attention=with_itself, **SMALL).double()
+    x = random(2, 70, 4).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: layer(x, causal=causal), (x,), fast_mode=True)
+
+
+@pytest.mark.parametrize("more", [{}, {"num_buckets": 1}, {"self_attention": True}], ids=str)
+def test_a_step_is_the_causal_forwards_row(more):
+    layer = attnprof.build("reformer", 8, 2, **{**SMALL, **more}).double()
+    x = random(2, 50, 8)
+    with torch.no_grad():
+        state, rows = layer.init_state(2), []
+        for token in x.unbind(1):
+            row, state = layer.step(token, state)
+            rows.append(row)
+        expected = layer(x, causal=True)
+    torch.testing.assert_close(torch.stack(rows, 1), expected, rtol=0, atol=1e-12)
+    entries = state.rows.numel() + state.counts.numel()
+    spec = registry.get("reformer", **{**SMALL, **more})
+    work = Workload(50, 2, 4, 2, phase="decode")
+    assert spec.cost(work).state_entries == entries
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_low_precision_stays_finite_and_keeps_its_format(dtype):
+    layer = attnprof.build("reformer", 16, 2, 100, bucket_size=8).to(dtype)
+    x = (30 * torch.randn(2, 100, 16)).to(dtype).requires_grad_()
+    y = layer(x, causal=True)
+    y.sum().backward()
+    assert y.dtype == x.grad.dtype == dtype
+    assert y.isfinite().all()
+    assert x.grad.isfinite().all()
+
+
+def test_a_compiled_layer_is_the_layer():
+    layer = attnprof.build("reformer", 8, 2, 40, **SMALL)
+    x = torch.randn(2, 40, 8)
+    compiled = torch.compile(layer, backend="aot_eager")
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x, causal=True), layer(x, causal=True))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("n", "phase"), [(1, "train"), (129, "train"), (2049, "train"), (1_048_576, "forward")]
+)
+def test_torchs_counter_on_tensors_without_numbers_agrees(n, phase, causal):
+    with torch.device("meta"):
+        layer = attnprof.build("reformer", 2, 1, n, num_hashes=1)
+        x = torch.randn(1, n, 2, requires_grad=True)
+        with FlopCounterMode(display=False) as counter:
+            y = layer(x, causal=causal)
+            if phase == "train":
+                y.backward(torch.ones_like(y))
+    cost = attnprof.cost("reformer", Workload(n, 1, 2, causal=causal, phase=phase), num_hashes=1)
+    assert counter.get_total_flops() == cost.matmul_flops
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("phase", ["forward", "train"])
+def test_symbols_are_the_numbers_where_buckets_follow_the_length(phase, causal):
+    n = sympy.Symbol("n", positive=True)
+    table = attnprof.cost("reformer", Workload(n, 2, 8, 3, causal=causal, phase=phase))
+    flops, peak = table.flops, table.peak()
+    for size in (1, 64, 65, 513, 70_001):
+        work = Workload(size, 2, 8, 3, causal=causal, phase=phase)
+        expected = attnprof.cost("reformer", work)
+        found = (flops.xreplace({n: size}), peak.xreplace({n: size}))
+        assert found == (expected.flops, expected.peak())
+
+
+@pytest.mark.parametrize("n", [700, 2200])
+def test_the_forward_peak_is_the_allocators(n):
+    layer, x = attnprof.build("reformer", 32, 2, n), torch.randn(1, n, 32)
+    with torch.no_grad():
+        layer(x)
+        seen = allocator_peak(lambda: layer(x))
+    assert attnprof.cost("reformer", Workload(n, 2, 16)).peak() == pytest.approx(seen, rel=1e-3)
+
+
+def test_hashing_is_a_quadratic_stage_of_its_own_and_memory_is_linear():
+    def hashing(n, **params):
+        table = attnprof.cost("reformer", Workload(n, 1, 64), "core", **params)
+        return sum(s.cost.matmul_flops for s in table if s.name == "rotated"), table
+
+    (short, _), (long, table) = hashing(1 << 16), hashing(1 << 17)
+    assert long == 4 * short == 8 * (1 << 34) * 64 // 64
+    assert any("N^2" in note for note in table.notes)
+    assert hashing(1 << 17, num_buckets=64)[0] == 2 * hashing(1 << 16, num_buckets=64)[0]
+    peaks = [hashing(1 << size)[1].peak() for size in (16, 17)]
+    assert peaks[1] / peaks[0] == pytest.approx(2, rel=0.01)
+
+
+@pytest.mark.parametrize("with_itself", [False, True])
+@pytest.mark.parametrize(("n", "size", "buckets"), [(1, 2, 4), (23, 3, 2), (24, 4, 2), (9, 2, 10)])
+def test_the_definitions_pairs_are_those_of_evenly_filled_buckets(n, size, buckets, with_itself):
+    spec = registry.get(
+        "reformer", bucket_size=size, num_buckets=buckets, self_attention=with_itself
+    )
+    even = [i % buckets for i in range(n)]
+    for causal in (False, True):
+        work = Workload(n, 1, 4, causal=causal)
+        pairs = [max(1, len(seen)) for seen in sees(even, size, causal, with_itself)]
+        assert spec.pairs(work) == sum(pairs)
+    steps = [spec.pairs(Workload(t, 1, 4, phase="decode")) for t in range(1, n + 1)]
+    assert steps == pairs
+
+
+def test_what_cannot_be_is_refused_with_what_to_type():
+    with pytest.raises(RequestError, match="num_buckets=64"):
+        attnprof.cost("reformer", Workload(9, 1, 4, phase="decode"))
+    with pytest.raises(RequestError, match="num_buckets=64"):
+        attnprof.build("reformer", 8, 2).init_state(1)
+    with pytest.raises(RequestError, match="even"):
+        registry.get("reformer", num_buckets=3)
+    with pytest.raises(RequestError, match="at least 1"):
+        registry.get("reformer", bucket_size=0)
