@@ -186,7 +186,7 @@ def report(rows: list[Row]) -> str:
     head = [
         "# attnprof against public implementations", "",
         (f"Ratio of thread CPU time, ours / reference: below 1 is faster. float32, d_model "
-        f"{WIDTH}, {HEADS} heads, batch {BATCH}, one thread, interleaved pairs, random order, no dropout, "
+        f"{WIDTH}, {HEADS} heads, batch {BATCH}, one thread, pairs in random order, no dropout, "
         f"CPU {platform.machine()}; {found}."), "",
         ("Median, and first to third quartile in brackets; *forward* under inference mode, *train* "
         "= forward and the gradients of inputs and parameters. Memory: peak of the allocator. "
