@@ -16,7 +16,7 @@ from attnprof.workload import Workload
 HEAD_DIM = 64
 #: torch's counter takes about a millisecond a product with what surrounds it: no longer lengths
 #: are counted for a mechanism that loops, once a call has seen this many.
-MOST_PRODUCTS = 400
+MOST_PRODUCTS = 250
 COUNTER = "FlopCounterMode, meta tensors"
 
 Progress = Callable[[int, str], object]
