@@ -254,6 +254,13 @@ _REFUSALS = {
 }
 
 
+def _bounded(text: str) -> int:
+    value = int(text)
+    if abs(value) > 2**40:  # as for sizes
+        raise ValueError
+    return value
+
+
 def _parsed(item: Field[Any], value: Any) -> Any:
     """A parameter's value from text, by the type of its default."""
     if not isinstance(value, str):
@@ -261,7 +268,7 @@ def _parsed(item: Field[Any], value: Any) -> Any:
     text, kind = value.strip(), str(item.type)
     if text.lower() in ("none", "null") and "None" in kind:
         return None
-    readers: dict[str, Callable[[str], Any]] = {"bool": _boolean, "int": int, "float": float}
+    readers: dict[str, Callable[[str], Any]] = {"bool": _boolean, "int": _bounded, "float": float}
     for name, reader in readers.items():
         if name in kind:
             try:
