@@ -15,6 +15,7 @@ from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError, closest
+from attnprof.units import integer
 from attnprof.workload import SCOPES, Workload
 
 
@@ -254,13 +255,6 @@ _REFUSALS = {
 }
 
 
-def _bounded(text: str) -> int:
-    value = int(text)
-    if abs(value) > 2**40:  # as for sizes
-        raise ValueError
-    return value
-
-
 def _parsed(item: Field[Any], value: Any) -> Any:
     """A parameter's value from text, by the type of its default."""
     if not isinstance(value, str):
@@ -268,7 +262,7 @@ def _parsed(item: Field[Any], value: Any) -> Any:
     text, kind = value.strip(), str(item.type)
     if text.lower() in ("none", "null") and "None" in kind:
         return None
-    readers: dict[str, Callable[[str], Any]] = {"bool": _boolean, "int": _bounded, "float": float}
+    readers: dict[str, Callable[[str], Any]] = {"bool": _boolean, "int": integer, "float": float}
     for name, reader in readers.items():
         if name in kind:
             try:

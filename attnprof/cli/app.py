@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 import attnprof
-from attnprof.errors import AttnprofError, RequestError
+from attnprof.errors import AttnprofError, CannotRunError, RequestError
 
 #: Commands in the order help shows them; each is a file of this folder, loaded when asked for.
 COMMANDS = {
@@ -32,6 +32,8 @@ HELP = """What attention costs: FLOPs, memory and time, in closed form and on th
 
 Example: attnprof crossover --d 64
 """
+#: Requirements that only some commands import.
+NEEDED = ("torch", "sympy", "numpy", "matplotlib", "pandas", "fvcore", "psutil")
 BUG = 70
 INTERRUPTED = 130
 
@@ -138,17 +140,26 @@ def _guarded(work: Callable[[], Any], debug: bool) -> int:
     except typer.Exit as ended:
         return int(ended.exit_code)
     except Exception as error:  # noqa: BLE001 - the last resort: one line, never a traceback
-        if debug:
-            import traceback
-
-            traceback.print_exc()
-        name = type(error).__name__
-        return _failed(
-            f"attnprof: {name}: {_first_line(error)} (this is a bug in attnprof; "
-            "run with --debug for the traceback)",
-            BUG,
-        )
+        return _unforeseen(error, debug)
     return result if isinstance(result, int) else 0
+
+
+def _unforeseen(error: Exception, debug: bool) -> int:
+    """A requirement this environment lacks, or else a bug of ours."""
+    missing = (getattr(error, "name", None) or "").split(".")[0]
+    if isinstance(error, ModuleNotFoundError) and missing in NEEDED:
+        advice = f"pip install {missing} (see: attnprof doctor)"
+        message = f"attnprof: this command needs {missing}, which is not installed here: {advice}"
+        return _failed(message, CannotRunError.exit_code)
+    if debug:
+        import traceback
+
+        traceback.print_exc()
+    return _failed(
+        f"attnprof: {type(error).__name__}: {_first_line(error)} (this is a bug in attnprof; "
+        "run with --debug for the traceback)",
+        BUG,
+    )
 
 
 def _first_line(error: Exception) -> str:

@@ -13,24 +13,36 @@ def reached(count: Number) -> Number:
     return minimum(1, maximum(0, count))
 
 
+def neighbours(reach: Number, rows: Number) -> int:
+    """Blocks of ``rows`` rows that ``reach`` tokens touch: one where either is a symbol."""
+    plain = is_plain(reach) and is_plain(rows)
+    return max(1, int(ceil_div(reach, rows))) if plain else 1
+
+
 def band_blocks(
     n: Number, rows: Number, before: Number, after: Number, open_keys: Number = 0
 ) -> list[Blocks]:
-    """Blocks of ``rows`` rows (at least ``before`` and ``after``) over n tokens.
+    """Blocks of ``rows`` rows over n tokens (a symbol of rows: more than before and after).
 
     A row sees ``before`` tokens back, ``after`` ahead, and ``open_keys`` gathered in front. Only
-    the first, the last and the last block but one differ from those in the middle.
+    as many blocks as the band reaches at each end differ from those in the middle.
     """
     count = ceil_div(n, rows)
     last = n - (count - 1) * rows
-    only = reached(count) - reached(count - 1)
-    sizes = [
-        ("only block", only, minimum(n, rows), minimum(n, rows)),
-        ("first block", reached(count - 1), rows, minimum(n, rows + after)),
-        ("middle blocks", maximum(0, count - 3), rows, rows + before + after),
-        ("last block but one", reached(count - 2), rows, rows + before + minimum(after, last)),
-        ("last block", reached(count - 1), last, last + before),
-    ]
+    front = neighbours(before, rows)
+    back = 0 if is_plain(after) and after == 0 else neighbours(after, rows)
+    sizes: list[tuple[str, Number, Number, Number]] = []
+    for i in range(front):
+        height = minimum(rows, n - i * rows)
+        keys = minimum(n, (i + 1) * rows + after)
+        sizes.append((f"block {i + 1}", reached(count - i), height, keys))
+    middle = maximum(0, count - front - back - 1)
+    sizes.append(("middle blocks", middle, rows, rows + before + after))
+    for j in range(back, 0, -1):
+        ahead = minimum(after, last + (j - 1) * rows)
+        name = f"block {j + 1} from the end"
+        sizes.append((name, reached(count - front - j), rows, rows + before + ahead))
+    sizes.append(("last block", reached(count - front), last, last + before))
     pieces = 1 if is_plain(open_keys) and open_keys == 0 else 2
     groups = [
         Blocks(name, times, height, keys + open_keys, pieces, open_keys=open_keys)

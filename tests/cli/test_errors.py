@@ -74,8 +74,10 @@ def raising(error):
         (KeyboardInterrupt(), 130),
         (ZeroDivisionError("division by zero"), 70),
         (RecursionError(), 70),
+        (ModuleNotFoundError("No module named 'torch'", name="torch"), 3),
+        (ModuleNotFoundError("No module named 'attnprof.x'", name="attnprof.x"), 70),
     ],
-    ids=lambda value: type(value).__name__,
+    ids=lambda value: str(value) or type(value).__name__,
 )
 def test_failures_end_with_the_codes_of_the_contract(attnprof, monkeypatch, error, code):
     import attnprof.cli.list as command

@@ -21,8 +21,8 @@ SMALLEST_BLOCK = 64
 
 
 def block_rows(window: int) -> int:
-    """Rows of a block: the window, so that a block touches its two neighbours at most."""
-    return max(window, SMALLEST_BLOCK)
+    """Rows of a block: half the window, so that few of its keys lie outside a row's own band."""
+    return max((window + 1) // 2, SMALLEST_BLOCK)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError
-from attnprof.mechanism import Abilities, Mechanism, Published, pairs, rows
+from attnprof.mechanism import Abilities, Mechanism, Published, Variant, pairs, rows
 from attnprof.mechanisms.neural import stages
 from attnprof.mechanisms.neural.chunk import Net, root
 from attnprof.workload import Workload
@@ -44,6 +44,9 @@ class Neural(Mechanism):
     family: ClassVar[str] = "exact"
     time_order: ClassVar[str] = "N^2"
     memory_order: ClassVar[str] = "N^1.5"
+    variants: ClassVar[tuple[Variant, ...]] = (
+        Variant({"impl": "naive"}, "N^2", "N^2", "writes out every pair of a query and a key"),
+    )
     transposes_keys: ClassVar[bool] = False
     abilities: ClassVar[Abilities] = Abilities()
 

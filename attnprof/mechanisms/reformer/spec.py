@@ -20,7 +20,7 @@ from attnprof.counting.engine import Backward, Gradients, Tensor
 from attnprof.counting.hashed import GROUP, Plan
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError
-from attnprof.mechanism import Abilities, Mechanism, rows
+from attnprof.mechanism import Abilities, Mechanism, Variant, rows
 from attnprof.mechanisms.reformer.definition import (
     only_one,
     seen_before,
@@ -67,6 +67,9 @@ class Reformer(Mechanism):
     projections: ClassVar[str] = "qvo"
     time_order: ClassVar[str] = "N log N"
     memory_order: ClassVar[str] = "N"
+    variants: ClassVar[tuple[Variant, ...]] = (
+        Variant({}, "N^2", "N", "N log N leaves out hashing to N/bucket_size buckets"),
+    )
     abilities: ClassVar[Abilities] = Abilities()
     reasons: ClassVar[dict[str, str]] = {
         "decode": "needs a number of buckets that does not change while it decodes: set "

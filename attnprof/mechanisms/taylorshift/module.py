@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,7 +158,9 @@ class EfficientCore(TaylorCore):
 class SwitchingCore(TaylorCore):
     """The direct form while it is not dearer."""
 
-    def _direct(self, seq_len: int, batch: int, *, causal: bool, phase: str) -> bool:
+    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator] # torch's own
+    def _direct(self, seq_len: int, batch: int, causal: bool, phase: str) -> bool:
+        """Whether the direct form is taken; a compiler asks once a shape and does not trace it."""
         s = self.sizes
         workload = Workload(seq_len, s.num_heads, s.head_dim, batch, causal=causal, phase=phase)
         chosen: bool = self.spec.takes_direct(workload)
@@ -166,20 +169,21 @@ class SwitchingCore(TaylorCore):
     def init_state(self, batch_size: int, like: Tensor) -> TaylorState:
         """Sums of nothing where even the first token takes the efficient form."""
         state = super().init_state(batch_size, like)
-        if not self._direct(1, batch_size, causal=True, phase="decode"):
+        if not self._direct(1, batch_size, True, "decode"):
             state.built(self.spec.chunk)
         return state
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
         """(b, h, n, d) each; in training the whole step decides."""
         phase = "train" if torch.is_grad_enabled() else "forward"
-        direct = self._direct(q.shape[2], q.shape[0], causal=causal, phase=phase)
+        length, batch = operator.index(q.shape[2]), operator.index(q.shape[0])  # not symbols
+        direct = self._direct(length, batch, causal, phase)
         return self.direct(q, k, v, causal) if direct else self.efficient(q, k, v, causal)
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, state: TaylorState) -> tuple[Tensor, Any]:
         """One token, (b, h, 1, d) each; once the sums are built they are kept."""
         token, batch = state.length + 1, q.shape[0]
-        direct = state.sums is None and self._direct(token, batch, causal=True, phase="decode")
+        direct = state.sums is None and self._direct(token, batch, True, "decode")
         return (self.direct_step if direct else self.efficient_step)(q, k, v, state), state
 
 

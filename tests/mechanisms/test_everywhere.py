@@ -1,0 +1,133 @@
+"""What torch asks of every module: compiled, in every number format, trained, copied, counted."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import attnprof
+from attnprof import Workload, registry
+from tests.mechanisms.cases import (
+    GRAPH_BREAKS,
+    HASHES,
+    LOOPS,
+    built,
+    inputs,
+    names,
+    params,
+    workload,
+)
+
+SHAPE = (2, 7, 2, 4)
+MILLION = 1_048_576
+
+
+def causals(name):
+    return (False, True) if registry.get(name).abilities.causal else (False,)
+
+
+def ran(layer, x, causal):
+    """Output and the input's gradient."""
+    x = x.clone().requires_grad_()
+    y = layer(x, causal=causal)
+    y.square().sum().backward()
+    return y.detach(), x.grad
+
+
+# torch looks at the gradients of what crosses a break of the graph
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.parametrize("name", registry.names())
+def test_a_compiled_layer_is_the_layer(name):
+    layer, x = built(name, SHAPE), inputs(SHAPE)
+    causal = causals(name)[-1]
+    torch.compiler.reset()
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=name not in GRAPH_BREAKS)
+    torch.testing.assert_close(ran(compiled, x, causal), ran(layer, x, causal))
+
+
+#: relative to the largest value: bfloat16 keeps 8 bits, and sums of them
+CLOSE = {torch.bfloat16: 0.1, torch.float64: 1e-4}
+
+
+@pytest.mark.parametrize("dtype", CLOSE, ids=str)
+@pytest.mark.parametrize("name", registry.names())
+def test_other_number_formats_are_near_float32(name, dtype):
+    layer, x = built(name, SHAPE), inputs(SHAPE)
+    for causal in causals(name):
+        expected = ran(layer, x, causal)
+        seen = ran(copy.deepcopy(layer).to(dtype), x.to(dtype), causal)
+        for ours, theirs in zip(seen, expected, strict=True):
+            assert ours.dtype == dtype
+            assert ours.isfinite().all()
+            if name in HASHES:
+                continue
+            off = (ours.float() - theirs).abs().max() / theirs.abs().max()
+            assert off < CLOSE[dtype]
+
+
+@pytest.mark.parametrize("name", names(attend=True))
+def test_the_seed_of_attend_decides(name):
+    q, k, v = (torch.randn(2, 2, 9, 4) for _ in range(3))
+    first, again = (attnprof.attend(name, q, k, v, seed=5, **params(name)) for _ in range(2))
+    assert torch.equal(first, again)
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_gradients_of_input_and_parameters_are_numerical_ones(name):
+    shape = (1, 5, 2, 2)
+    layer, x = built(name, shape, torch.float64), inputs(shape, torch.float64)
+    for causal in causals(name):
+        weights = dict(layer.named_parameters())
+        keys = list(weights)
+
+        def run(x, *values, causal=causal, keys=keys, layer=layer):
+            named = dict(zip(keys, values, strict=True))
+            return torch.func.functional_call(layer, named, (x, causal))
+
+        values = [w.detach().clone().requires_grad_() for w in weights.values()]
+        asked = (x.clone().requires_grad_(), *values)
+        assert torch.autograd.gradcheck(run, asked, fast_mode=True)
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_copies_pickles_and_state_dicts_compute_the_same(name):
+    layer, x = built(name, SHAPE), inputs(SHAPE)
+    loaded = built(name, SHAPE)
+    stream = io.BytesIO()
+    torch.save(layer.state_dict(), stream)
+    stream.seek(0)
+    loaded.load_state_dict(torch.load(stream, weights_only=True))
+    with torch.no_grad():
+        for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), loaded):
+            assert torch.equal(other(x), layer(x))
+
+
+def counted(name, shape, causal):
+    b, n, h, d = shape
+    with torch.device("meta"), torch.no_grad():
+        layer = attnprof.build(name, h * d, h, n, **params(name))
+        with FlopCounterMode(display=False) as counter:
+            layer(torch.randn(b, n, h * d), causal=causal)
+    return counter.get_total_flops()
+
+
+#: odd lengths, several samples and heads; but torch counts causal fused attention as dense
+COUNTED = ((1, 33, 1, 2), (3, 101, 2, 4), (1, 255, 3, 8), (2, 128, 4, 4), (1, 611, 1, 16))
+
+
+@pytest.mark.parametrize("shape", COUNTED, ids=str)
+@pytest.mark.parametrize("name", registry.names())
+def test_torchs_counter_finds_the_closed_forms_products(name, shape):
+    for causal in causals(name) if name != "sdpa" else (False,):
+        asked = workload(shape, causal=causal)
+        expected = attnprof.cost(name, asked, **params(name)).matmul_flops
+        assert (causal, counted(name, shape, causal)) == (causal, expected)
+
+
+@pytest.mark.parametrize("name", [n for n in registry.names() if n not in LOOPS])
+def test_a_million_tokens_count_too(name):
+    expected = attnprof.cost(name, Workload(MILLION, 1, 2), **params(name)).matmul_flops
+    assert counted(name, (1, MILLION, 1, 2), causal=False) == expected
