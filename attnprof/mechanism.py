@@ -15,6 +15,7 @@ from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError, closest
+from attnprof.units import integer
 from attnprof.workload import SCOPES, Workload
 
 
@@ -261,7 +262,7 @@ def _parsed(item: Field[Any], value: Any) -> Any:
     text, kind = value.strip(), str(item.type)
     if text.lower() in ("none", "null") and "None" in kind:
         return None
-    readers: dict[str, Callable[[str], Any]] = {"bool": _boolean, "int": int, "float": float}
+    readers: dict[str, Callable[[str], Any]] = {"bool": _boolean, "int": integer, "float": float}
     for name, reader in readers.items():
         if name in kind:
             try:

@@ -83,6 +83,14 @@ def setting_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
+def integer(text: str) -> int:
+    """The integer a text says; ValueError beyond 2**40, the largest size taken, too."""
+    value = int(text)
+    if abs(value) > 2**40:
+        raise ValueError(text)
+    return value
+
+
 def is_numeric(fmt: str) -> bool:
     """Whether a column of this format is right-aligned."""
     return fmt in _WRITERS

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 import attnprof
-from attnprof.errors import AttnprofError, CannotRunError
+from attnprof.errors import AttnprofError, CannotRunError, RequestError
 
 #: Commands in the order help shows them; each is a file of this folder, loaded when asked for.
 COMMANDS = {
@@ -47,7 +47,22 @@ def main(args: list[str] | None = None) -> None:
             stream.reconfigure(errors="replace")
     arguments = [argument for argument in arguments if argument != "--debug"]
     asked = next((argument for argument in arguments if not argument.startswith("-")), None)
-    sys.exit(_guarded(lambda: _application(asked, debug)(arguments, prog_name="attnprof"), debug))
+    sys.exit(_guarded(lambda: _run(asked, arguments, debug), debug))
+
+
+def _run(asked: str | None, arguments: list[str], debug: bool) -> Any:
+    """Parse and run; what the parser refuses is one line like every other message."""
+    try:
+        return _application(asked, debug)(arguments, prog_name="attnprof", standalone_mode=False)
+    except Exception as error:
+        told = getattr(error, "format_message", None)  # the parser's errors have it, ours do not
+        message = " ".join(told().split()) if told else ""
+        if told and not message:  # no arguments: help was shown
+            return RequestError.exit_code
+        if not message:
+            raise
+        command = f"attnprof {asked}" if asked in COMMANDS else "attnprof"
+        raise RequestError(f"{message} (see: {command} --help)") from error
 
 
 def _application(asked: str | None, debug: bool) -> typer.Typer:

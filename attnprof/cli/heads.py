@@ -119,13 +119,9 @@ def _tables(found: Report) -> list[RenderableType]:
     for quantity in dict.fromkeys(row.quantity for row in rows):
         some = [row for row in rows if row.quantity == quantity]
         parts += _values(f"{_unit(quantity)} against heads, {title}", some)
-    roots = [
-        Text(
-            f" {one['mechanism']}, {_unit(one['quantity'])}, {one['kind']}: root of {one['equation']}"
-        )
-        for one in found.summary["optima"]
-        if one["optimum_head_dim"] is not None
-    ]
+    real = [one for one in found.summary["optima"] if one["optimum_head_dim"] is not None]
+    whose = "{mechanism}, {quantity}, {kind}"
+    roots = [Text(f" {whose.format_map(one)}: root of {one['equation']}") for one in real]
     return [*parts, _optima(found), *roots, Text(CAPTION, style="dim")]
 
 

@@ -5,11 +5,14 @@ List-valued flags arrive as text and are read by :mod:`attnprof.cli.sizes`.
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 from typer import Option
+
+from attnprof.errors import RequestError
 
 
 class Format(StrEnum):
@@ -19,6 +22,13 @@ class Format(StrEnum):
     JSON = "json"
     CSV = "csv"
     MARKDOWN = "markdown"
+
+
+def _device(text: str) -> str:
+    """A device's name as it is; whether it is there shows when it is used."""
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", text):
+        raise RequestError(f"unknown device '{text}': possible are auto, cpu, cuda and cuda:1")
+    return text
 
 
 _SIZES = "a size, a list 128,256 or a range 128:16384:x2, 100:1000:+100"
@@ -87,7 +97,12 @@ DtypeOption = Annotated[
 ]
 DeviceOption = Annotated[
     str,
-    Option("--device", metavar="DEVICE", help="auto (CUDA if there is one), cpu, cuda or cuda:1."),
+    Option(
+        "--device",
+        metavar="DEVICE",
+        help="auto (CUDA if there is one), cpu, cuda or cuda:1.",
+        callback=_device,
+    ),
 ]
 SetOption = Annotated[
     list[str] | None,

@@ -57,7 +57,7 @@ def profile(
     samples: Annotated[int, Option(help="Times to take, if the time allows.")] = 20,
     min_time: Annotated[float, Option(help="Seconds a point is timed for at least.")] = 0.5,
     max_time: Annotated[float, Option(help="Seconds after which a point ends.")] = 5.0,
-    seed: Annotated[int, Option(help="Seed of weights and inputs.")] = 0,
+    seed: Annotated[int, Option(help="Seed of weights and inputs.", min=0, max=2**63 - 1)] = 0,
     threads: Annotated[int | None, Option(help="Compute threads (default: torch's).")] = None,
     isolate: Annotated[
         bool | None,

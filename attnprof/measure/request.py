@@ -27,7 +27,8 @@ class Budget:
     least: int = 3
 
     def __post_init__(self) -> None:
-        if self.samples < 1 or self.min_time_s < 0 or self.max_time_s <= 0:
+        fits = self.samples >= 1 and 0 <= self.min_time_s < 1e9 and 0 < self.max_time_s < 1e9
+        if not fits:  # nan fits nothing
             raise RequestError(
                 f"samples={self.samples}, min time {self.min_time_s} s, max time "
                 f"{self.max_time_s} s cannot be met: use at least 1 sample and times above 0"

@@ -9,6 +9,7 @@ from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.layer import projected
 from attnprof.counting.tape import Tape
+from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism, rows
 from attnprof.workload import Workload
 
@@ -36,6 +37,10 @@ class Linformer(Mechanism):
         "leave --causal out",
         "decode": "compresses a whole sequence at once and has no step; use --phase forward",
     }
+
+    def __post_init__(self) -> None:
+        if self.proj_len < 1:
+            raise RequestError(f"proj_len={self.proj_len}: at least 1, for example proj_len=256")
 
     def maps(self, tape: Tape, workload: Workload) -> tuple[Tensor, Tensor]:
         """E and F as (1, proj_len, N) parameters; the same one if shared."""

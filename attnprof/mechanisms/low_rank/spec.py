@@ -9,6 +9,7 @@ from attnprof.costs import Cost
 from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
+from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
 from attnprof.workload import Workload
 
@@ -38,6 +39,10 @@ class LowRank(Mechanism):
         "leave --causal out",
         "decode": "normalises over a whole sequence and has no step; use --phase forward",
     }
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise RequestError(f"rank={self.rank}: at least 1, for example rank=64")
 
     def core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The key factor meets the values first: no stage is larger than N × rank."""

@@ -1,0 +1,189 @@
+"""Wrong requests over all commands: an exit code, one line on stderr, nothing on stdout."""
+
+from __future__ import annotations
+
+import pytest
+
+import attnprof as package
+from attnprof.errors import RequestError
+
+WRONG = """
+list --format yaml
+list --seq 5
+list extra
+compare --seq 0
+compare --attention standard,nothing --seq 8
+compare --seq 8 --heads 7
+compare --seq 8 --set nobody=1
+compare --seq 8 --dtype int8
+compare --attention linformer --seq 8 --causal
+compare --seq 8 --scope stage
+compare --seq 8 --batch 1e3
+compare --seq 8 --format html
+compare --seq 8 --output /no/such/x
+crossover --d 0
+crossover --d -1
+crossover --d 1.5
+crossover --d 99999999999999999999
+crossover --d 64:8:x2
+crossover --d 8:64
+crossover --d x
+crossover standard standard
+crossover standard
+crossover standard nothing
+crossover standard efficient sdpa
+crossover standard efficient --attention standard,sdpa
+crossover --attention standard
+crossover --heads 0
+crossover --heads 1,2
+crossover --batch 0
+crossover --scope head
+crossover --phase sideways
+crossover --kind measured
+crossover --kind derived
+crossover standard linformer --kind published
+crossover --metric time
+crossover --metric flops --quantity flops
+crossover --quantity parameters
+crossover --set nobody=3
+crossover standard linformer --set proj_len=0
+crossover standard linformer --set proj_len=x
+crossover standard linformer --causal
+crossover standard she --phase forward
+crossover standard linformer --phase decode
+crossover --plot x.xyz
+crossover --plot /no/such/x.png
+crossover --plot /
+crossover --output /no/such/x
+crossover --dtype float8
+crossover --device tpu
+cost --device tpu
+compare --seq 8 --device gpu0
+heads --device x
+heatmap --device x
+heads --d-model 0
+heads --d-model 64 --heads 3
+heads --d-model 64,128
+heads --seq 0
+heads --seq 1,2
+heads --seq x
+heads --kind measured
+heads --quantity time
+heads nothing
+heads standard --kind published
+heads --attention standard taylor-direct
+heads --plot heads.docx
+heads --set nobody=1
+heads --phase decode linformer
+heads --causal linformer
+heads --scope x
+heatmap --seq 0
+heatmap --d-model 0
+heatmap --heads 0
+heatmap --heads x
+heatmap standard
+heatmap standard efficient sdpa
+heatmap standard nothing
+heatmap standard sdpa
+heatmap standard linformer
+heatmap --kind measured
+heatmap --quantity time --kind formula
+heatmap --quantity peak_bytes
+heatmap --phase sideways --kind formula
+heatmap --scope x
+heatmap --d 64
+heatmap --convention operations
+heatmap --plot x.xyz
+heatmap --plot x
+heatmap --output /no/such/x.png
+heatmap standard efficient --attention standard,efficient
+heatmap --seq 1:1000000:+1
+heatmap --seq 1:100000:+10 --d-model 1:100000:+10
+heatmap --heads 3 --d-model 4,8 --kind formula
+heatmap --set nobody=1
+heatmap linformer standard --kind formula --causal
+heatmap --dtype x
+profile
+profile --attention standard
+profile --seq 8
+profile --attention nothing --seq 8
+profile --attention standard --seq 0
+profile --attention standard --seq 8 --heads 7
+profile --attention standard --seq 8 --device cuda
+profile --attention standard --seq 8 --device cuda:7
+profile --attention standard --seq 8 --device tpu
+profile --attention standard --seq 8 --dtype float8
+profile --attention standard --seq 8 --phase sideways
+profile --attention standard --seq 8 --scope x
+profile --attention standard --seq 8 --samples 0
+profile --attention standard --seq 8 --samples -1
+profile --attention standard --seq 8 --samples x
+profile --attention standard --seq 8 --min-time -1
+profile --attention standard --seq 8 --max-time 0
+profile --attention standard --seq 8 --max-time nan
+profile --attention standard --seq 8 --threads 0
+profile --attention standard --seq 8 --threads -2
+profile --attention standard --seq 8 --seed -1
+profile --attention standard --seq 8 --seed 99999999999999999999999
+profile --attention linformer --seq 8 --causal
+profile --attention she --seq 8 --scope core
+profile --attention standard --seq 8 --output /no/such/x
+profile --attention standard --seq 8 --set nobody=1
+doctor --format x
+doctor --output /no/such/x
+doctor --seq 3
+cost --attention standard --seq 8 --kv-heads 3
+cost --attention standard --seq 8 --kv-heads 0
+cost --attention linformer --seq 8 --kv-heads 2
+cost --attention linformer --seq 8 --kv-seq 5
+cost --attention standard --seq 8 --causal --kv-seq 4
+cost --attention linformer --seq 8 --causal
+cost --attention linformer --seq 8 --phase prefill
+cost --attention linformer --seq 8 --phase decode
+cost --attention she --seq 8 --scope core
+cost --attention linformer --set proj_len=0 --seq 8
+cost --attention performer --set num_features=-3 --seq 8
+cost --attention longformer --set window=0 --seq 8
+cost --attention longformer --set window=-1 --seq 8
+cost --attention longformer --set window=2.5 --seq 8
+cost --attention sparse --set pattern=round --seq 8
+cost --attention sparse --set stride=0 --seq 8
+cost --attention taylor-direct --set temperature=x --seq 8
+cost --attention taylorshift --set switch=never --seq 8
+cost --attention low-rank --set rank=0 --seq 8
+cost --attention linformer --set proj_len=999999999999999999999999 --seq 8
+cost --attention nystromformer --set num_landmarks=0 --seq 8
+cost --attention she --set depth=0 --seq 8
+cost --attention standard --set bias= --seq 8
+cost --attention standard --set =true --seq 8
+cost --attention efficient-taylorshift --seq 8
+cost --attention taylor --seq 8
+cost --attention /no/such/file.py:Mine --seq 8
+cost --attention standard --seq 8 extra
+cost --attention efficient --d-model 7 --heads 9 --seq 8
+"""
+
+
+@pytest.mark.parametrize("line", WRONG.strip().splitlines())
+def test_a_wrong_request_is_told_in_one_line(attnprof, tmp_path, monkeypatch, line):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    ended = attnprof(line)
+    assert ended.code == (3 if "cuda" in line else 2)
+    assert ended.out == ""
+    assert ended.err.startswith("attnprof: ")
+    assert ended.err.count("\n") == 1
+    assert len(ended.err) > 30
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_super_without_a_length_says_what_is_missing():
+    with pytest.raises(RequestError, match="seq_len"):
+        package.build("super", 64, 4)
+
+
+def test_no_arguments_show_the_help(attnprof):
+    ended = attnprof()
+    assert ended.code == 2
+    assert "crossover" in ended.out + ended.err
+    assert "bug" not in ended.err
