@@ -114,17 +114,17 @@ def _measure(
 
 
 COUNTS = (
-    "mechanism", "seq_len", "parameters", "flops_formula", "matmul_flops_formula", "flops_torch",
-    "flops_fvcore",
+    "mechanism", "seq_len", "flops_formula", "matmul_flops_formula", "flops_torch", "flops_fvcore",
 )  # fmt: skip
-MEASURES = (
-    "mechanism", "seq_len", "peak_bytes_predicted", "peak_bytes_measured", "median_s", "ci_low_s",
-    "ci_high_s", "flops_per_s", "arithmetic_intensity",
+MEMORY = ("mechanism", "seq_len", "parameters", "peak_bytes_predicted", "peak_bytes_measured")
+TIMES = (
+    "mechanism", "seq_len", "median_s", "ci_low_s", "ci_high_s", "flops_per_s",
+    "arithmetic_intensity",
 )  # fmt: skip
 
 
 def tables(report: Report) -> Sequence[RenderableType]:
-    """Counts, then memory and time, then what differs, is noisy, or was skipped."""
+    """Counts, memory, time, then what differs, is noisy, or was skipped."""
     from rich.text import Text
 
     from attnprof.render.terminal import record_table
@@ -135,8 +135,10 @@ def tables(report: Report) -> Sequence[RenderableType]:
     if done:
         caption = "closed form against torch's FlopCounterMode and twice fvcore's MACs"
         parts.append(record_table(done, COUNTS, title="FLOPs", caption=caption))
-        caption = "median with the 95 % interval of order statistics; peak over what was live"
-        parts.append(record_table(done, MEASURES, title="Memory and time", caption=caption))
+        caption = "peak over what was live before the call"
+        parts.append(record_table(done, MEMORY, title="Memory", caption=caption))
+        caption = "median with the 95 % interval of order statistics"
+        parts.append(record_table(done, TIMES, title="Time", caption=caption))
     parts += [Text(line) for line in dict.fromkeys(_notes(records))]
     return parts
 
