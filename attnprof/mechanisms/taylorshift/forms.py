@@ -9,10 +9,12 @@ from attnprof.costs import Cost, Number
 from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
-from attnprof.errors import RequestError
+from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Abilities, Mechanism, Published, pairs, rows
-from attnprof.mechanisms.taylorshift import published, scan, stages
+from attnprof.mechanisms.taylorshift import published, scan, stages, symmetric
 from attnprof.workload import Workload
+
+IMPLS = ("boxed", "symmetric")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +115,11 @@ class TaylorDirect(Taylor):
 
 @dataclass(frozen=True, kw_only=True)
 class TaylorEfficient(Taylor):
-    """Box products N × d² instead of scores; causal by a scan over chunks of ``chunk`` tokens."""
+    """Box products N × d² instead of scores; causal by a scan over chunks of ``chunk`` tokens.
+
+    ``impl=symmetric`` makes each pair of entries once, d(d+1)/2 products, and in chunks with or
+    without a mask (eight at once without), so that nothing of N × d² is ever held.
+    """
 
     impl: str = "boxed"
     chunk: int = 64
@@ -126,17 +132,22 @@ class TaylorEfficient(Taylor):
     def __post_init__(self) -> None:
         if self.chunk < 1:
             raise RequestError(f"chunk must be at least 1 token, not {self.chunk}")
-        if self.impl != "boxed":
-            raise RequestError(f"unknown impl '{self.impl}' of {self.name}: possible: boxed")
+        if self.impl not in IMPLS:
+            possible = closest(self.impl, list(IMPLS))
+            raise RequestError(f"unknown impl '{self.impl}' of {self.name}: {possible}")
 
     def published(self) -> tuple[Published, ...]:
         """Printed closed forms: Eq 5, entries, Sec 4.3."""
         return published.EFFICIENT
 
     def state_entries(self, workload: Workload) -> Number:
-        """(d² + d + 1) × (d + 1) a head, whatever the length."""
+        """Features × (d + 1) a head, whatever the length."""
         w, d = workload, workload.head_dim
-        return w.batch_size * w.num_heads * (d * d + d + 1) * (d + 1)
+        return w.batch_size * w.num_heads * self.num_features(d) * (d + 1)
+
+    def num_features(self, d: Number) -> Number:
+        """d² + d + 1, or d(d+1)/2 + d + 1 with each pair once."""
+        return symmetric.features_of(d) if self.impl == "symmetric" else d * d + d + 1
 
     def core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Algorithm 1; a scan where causal."""
@@ -144,6 +155,14 @@ class TaylorEfficient(Taylor):
         temperature = tape.parameter(w.num_heads)
         queries, keys = stages.normalised(tape, w, q, k, temperature)
         values = stages.padded(tape, v)
+        if self.impl == "symmetric":
+            kind = symmetric.CausalSums if w.causal else symmetric.Sums
+            y = kind(tape, q.shape, values.shape[-1], self.chunk).forward(queries, keys, values)
+            tape.free(values, queries, keys)
+            scale = stages.row_scale(tape, w.seq_len) if w.causal else None
+            out = stages.split_ratio(tape, y, scale)
+            tape.free(y, *([] if scale is None else [scale]))
+            return out
         if not w.causal:
             values = tape.scale("values / N", values, divide=True, inplace=True)
             y = self._boxed(tape, queries, keys, values)
@@ -186,11 +205,13 @@ class TaylorEfficient(Taylor):
         """The state takes the new token in and is read."""
         w, d = workload, workload.head_dim
         queries, key = stages.normalised(tape, w, q, k, tape.parameter(w.num_heads))
-        state = tape.constant(w.batch_size * w.num_heads, d * d + d + 1, d + 1)
+        state = tape.constant(w.batch_size * w.num_heads, self.num_features(d), d + 1)
         values = stages.padded(tape, v)
-        scan.absorb(tape, state, key, values)
+        kind = symmetric.CausalSums if self.impl == "symmetric" else scan.Scan
+        sums = kind(tape, q.shape, d + 1, self.chunk)
+        sums.absorb(state, key, values)
         tape.free(values)
-        y = scan.read_state(tape, "queries", queries, state, doubled=True)
+        y = sums.read("queries", queries, state, doubled=True)
         out = stages.split_ratio(tape, y)
         tape.free(y, queries, key)
         return out

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnprof.blocks import symmetric
 from attnprof.blocks.cache import TokenCache
 from attnprof.blocks.core import AttentionCore, flat
 from attnprof.blocks.taylor import (
@@ -26,6 +27,7 @@ from attnprof.blocks.taylor import (
     weighted,
     with_ones,
 )
+from attnprof.mechanisms.taylorshift.symmetric import AT_ONCE
 from attnprof.workload import Workload
 
 
@@ -155,6 +157,46 @@ class EfficientCore(TaylorCore):
         return self.efficient_step(q, k, v, state), state
 
 
+class SymmetricCore(EfficientCore):
+    """Each pair of entries once, in chunks, never N × d²."""
+
+    def init_state(self, batch_size: int, like: Tensor) -> TaylorState:
+        """Sums of nothing."""
+        state = TaylorCore.init_state(self, batch_size, like)
+        rows = like.detach().new_empty(state.batch, 0, state.head_dim)
+        state.sums = symmetric.empty_state(rows, state.head_dim + 1)
+        return state
+
+    def efficient(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
+        """All tokens' sums, or those of a scan."""
+        b, h, n, d = q.shape
+        queries, keys = self.normalised(q, k)
+        values, chunk = with_ones(flat(v)), self.spec.chunk
+        if causal:
+            y = apply(symmetric.Scan, queries, keys, values, chunk)
+        else:
+            y = apply(symmetric.Sums, queries, keys, values, AT_ONCE * chunk)
+        del queries, keys, values
+        bottom, top = torch.split(y, [1, d], -1)
+        scale = row_scale(n, q) if causal else math.sqrt(d / n)
+        return apply(Ratio, top, bottom, scale).view(b, h, n, d)
+
+    def efficient_step(self, q: Tensor, k: Tensor, v: Tensor, state: TaylorState) -> Tensor:
+        """The new token joins the sums and reads them: half the products."""
+        sums = state.built(self.spec.chunk)
+        state.length += 1
+        queries, keys = self.normalised(q, k)
+        symmetric.absorb(sums, keys, with_ones(flat(v)))
+        y = symmetric.read(queries, sums, True)
+        scale = math.sqrt(q.shape[-1] / state.length)
+        return apply(Ratio, y[..., 1:], y[..., :1], scale).view(q.shape)
+
+
+def efficient_core(spec: Any, sizes: Any) -> TaylorCore:
+    """The efficient form as ``impl`` says."""
+    return (SymmetricCore if spec.impl == "symmetric" else EfficientCore)(spec, sizes)
+
+
 class SwitchingCore(TaylorCore):
     """The direct form while it is not dearer."""
 
@@ -189,6 +231,6 @@ class SwitchingCore(TaylorCore):
 
 CORES = {
     "taylor-direct": DirectCore,
-    "taylor-efficient": EfficientCore,
+    "taylor-efficient": efficient_core,
     "taylorshift": SwitchingCore,
 }

@@ -114,6 +114,20 @@ class Scan:
         b, _, d = self.shape
         return zeros(self.tape, "state", b, d * d + d + 1, self.width)
 
+    def absorb(self, state: Tensor, x: Tensor, v: Tensor, *, doubled: bool = False) -> None:
+        """A chunk joins the state."""
+        absorb(self.tape, state, x, v, doubled=doubled)
+
+    def read(self, name: str, x: Tensor, state: Tensor, *, doubled: bool) -> Tensor:
+        """A chunk reads the state."""
+        return read_state(self.tape, name, x, state, doubled=doubled)
+
+    def rows(
+        self, _name: str, x: Tensor, v: Tensor, state: Tensor, *, doubled: bool
+    ) -> tuple[Tensor, ...]:
+        """A chunk's gradient through its features, and what is still alive with it."""
+        return gradient_of_rows(self.tape, x, v, state, self.shape[1], doubled=doubled)
+
     def chunks(self, write: Callable[[Number], None]) -> None:
         """Write what every chunk does."""
         each_chunk(self.tape, self.shape[1], self.size, write)
@@ -122,7 +136,7 @@ class Scan:
         """Every chunk but the last joins the state; these are full ones."""
 
         def update(c: Number) -> None:
-            absorb(self.tape, state, *self.slices(c))
+            self.absorb(state, *self.slices(c))
 
         repeated(self.tape, ceil_div(self.shape[1], self.size) - 1, self.size, update)
 
@@ -130,7 +144,7 @@ class Scan:
         """Every chunk but the first joins the state of the backward scan."""
 
         def update(c: Number) -> None:
-            absorb(self.tape, state, *self.slices(c), doubled=True)
+            self.absorb(state, *self.slices(c), doubled=True)
 
         full = floor_div(self.shape[1], self.size)
         rest, later = self.shape[1] - self.size * full, at_least_one(full)
@@ -153,7 +167,7 @@ class Scan:
             inplace(tape, "chunk: masking", weights, Cost())
             part = tape.bmm("chunk: weighted values", weights, v)
             tape.free(weights)
-            added(tape, "chunk: sum", part, read_state(tape, "queries", x, state, doubled=True))
+            added(tape, "chunk: sum", part, self.read("queries", x, state, doubled=True))
             copied(tape, "chunk: result", part)
             tape.free(part)
 
@@ -164,23 +178,23 @@ class Scan:
 
     def backward(self, q: Tensor, k: Tensor, v: Tensor) -> Gradients:
         """Two scans: forwards for q and what stays in a chunk, backwards for k and v."""
-        tape, n = self.tape, self.shape[1]
+        tape = self.tape
         grads = [fresh(tape, "gradients", *t.shape) for t in (q, k, v)]
         state = self.state()
 
         def prefix(c: Number) -> None:
             x, v = self.slices(c)
-            through, part = gradient_of_rows(tape, x, v, state, n, doubled=True)
-            copied(tape, "queries: grad", through)
-            tape.free(through, part)
+            held = self.rows("queries", x, v, state, doubled=True)
+            copied(tape, "queries: grad", held[0])
+            tape.free(*held)
             self.within(x, v)
 
         def suffix(c: Number) -> None:
             x, v = self.slices(c)
-            through, part = gradient_of_rows(tape, x, v, state, n, doubled=False)
+            through, *held = self.rows("keys", x, v, state, doubled=False)
             added(tape, "keys: grad", x, through)
-            tape.free(part)
-            added(tape, "values: grad", v, read_state(tape, "keys", x, state, doubled=False))
+            tape.free(*held)
+            added(tape, "values: grad", v, self.read("keys", x, state, doubled=False))
 
         self.chunks(prefix)
         self.updates(state)

@@ -1,0 +1,138 @@
+"""TaylorShift's symmetric features: the direct form's values, exact counts, a smaller state."""
+
+import pytest
+import sympy
+import torch
+
+import attnprof
+from attnprof import Workload
+from attnprof.blocks.symmetric import Scan, Sums
+from attnprof.errors import RequestError
+from tests.oracles.aten import KINDS, count, count_layer
+from tests.oracles.memory import allocator_peak
+
+NAME = "taylor-efficient"
+SHAPES = ((3, 9, 2, 4), (1, 70, 3, 5), (2, 8, 1, 3), (2, 7, 1, 1), (1, 33, 2, 2), (2, 1, 2, 6))
+PARAMS = {"impl": "symmetric", "chunk": 4}
+
+
+def asked(shape, **more):
+    b, n, h, d = shape
+    return Workload(n, h, d, b, **more)
+
+
+def built(shape):
+    torch.manual_seed(0)
+    b, n, h, d = shape
+    return attnprof.build(NAME, h * d, h, n, **PARAMS), torch.randn(b, n, h * d)
+
+
+def cost(shape, **more):
+    return attnprof.cost(NAME, asked(shape, **more), **PARAMS)
+
+
+def kinds(table):
+    return {kind: getattr(table.total, kind) for kind in KINDS}
+
+
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_values_and_gradients_are_those_of_the_direct_form(shape, causal, dtype, close):
+    torch.manual_seed(0)
+    b, n, h, d = shape
+    leaves = [torch.randn(b, h, n, d, dtype=dtype, requires_grad=True) for _ in range(3)]
+    results = []
+    for name, params in ((NAME, PARAMS), ("taylor-direct", {})):
+        y = attnprof.attend(name, *leaves, causal=causal, **params)
+        results.append((y, *torch.autograd.grad(y, leaves, torch.cos(y.detach()))))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=close, atol=close)
+
+
+@pytest.mark.parametrize("function", [Sums, Scan])
+@pytest.mark.parametrize("d", [1, 2, 3, 4])
+def test_the_backward_is_the_derivative(function, d):
+    torch.manual_seed(0)
+    rows = [torch.randn(2, 5, w, dtype=torch.float64, requires_grad=True) for w in (d, d, d + 1)]
+    assert torch.autograd.gradcheck(lambda *x: function.apply(*x, 2), rows)
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_counts_bytes_and_peak_are_those_of_the_run(shape, causal, phase):
+    layer, x = built(shape)
+    seen, table = (
+        count_layer(layer, x, phase, causal=causal),
+        cost(shape, causal=causal, phase=phase),
+    )
+    assert not seen.unknown
+    assert kinds(table) == seen.by_kind()
+    assert table.total.bytes_moved == seen.bytes_moved
+    layer.zero_grad(set_to_none=True)
+    x, ones = x.clone().requires_grad_(phase == "train"), torch.ones_like(x)
+
+    def run():
+        with torch.set_grad_enabled(phase == "train"):
+            y = layer(x, causal=causal)
+        return y.backward(ones) if phase == "train" else y
+
+    held = allocator_peak(run)
+    assert abs(held - table.peak()) <= 1e-3 * held + 64
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_steps_are_the_causal_rows_and_count_as_dispatched(shape):
+    layer, x = built(shape)
+    state, rows = layer.init_state(shape[0]), []
+    with torch.no_grad():
+        expected = layer(x, causal=True)
+        for t in range(shape[1]):
+            token = x[:, t].contiguous()
+            seen = count(lambda token=token: rows.append(layer.step(token, state)[0]))
+    d, table = shape[3], cost(shape, phase="decode")
+    assert kinds(table) == seen.by_kind()
+    assert table.total.bytes_moved == seen.bytes_moved
+    features = d * (d + 1) // 2 + d + 1
+    assert table.state_entries == state.sums.numel() == shape[0] * shape[2] * features * (d + 1)
+    torch.testing.assert_close(torch.stack(rows, 1), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("scope", ["core", "layer"])
+@pytest.mark.parametrize("phase", ["forward", "backward", "train", "decode"])
+def test_symbols_are_the_numbers(phase, scope):
+    n, h, d, b = sympy.symbols("n h d b", positive=True)
+    for causal in (False, True):
+        w = Workload(n, h, d, b, causal=causal, phase=phase)
+        table = attnprof.cost(NAME, w, scope, **PARAMS)
+        for shape in SHAPES[:4]:
+            exact = attnprof.cost(NAME, asked(shape, causal=causal, phase=phase), scope, **PARAMS)
+            values = dict(zip((b, n, h, d), shape, strict=True))
+            assert sympy.sympify(table.flops).xreplace(values) == exact.flops
+            assert table.total.bytes_moved.xreplace(values) == exact.total.bytes_moved
+            held = [sympy.sympify(size).xreplace(values) for size in table.live()]
+            assert max(held) == exact.peak()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_nothing_of_n_by_d_squared_is_held(causal):
+    n, d = 1 << 20, 32
+    w = Workload(n, 1, d, causal=causal, phase="train")
+    more = attnprof.cost(NAME, w, "core", impl="symmetric").peak()
+    assert more < 4 * n * d * 20
+
+
+def test_it_crosses_earlier_and_says_its_parameters():
+    found = {}
+    for impl in ("boxed", "symmetric"):
+        report = attnprof.crossover("taylor-direct", NAME, 16, kinds=["formula"], impl=impl)
+        found[impl] = [record.first_seq_len for record in report.records]
+        assert report.records[0].params_b["impl"] == impl
+        assert "impl" not in report.records[0].params_a
+    assert all(a < b for a, b in zip(found["symmetric"], found["boxed"], strict=True))
+
+
+def test_an_unknown_impl_is_refused():
+    with pytest.raises(RequestError, match="symmetric"):
+        attnprof.build(NAME, 8, 2, impl="symetric")
