@@ -12,6 +12,7 @@ from attnprof.blocks.core import AttentionCore, ModuleSizes, flat
 from attnprof.blocks.layer import AttentionLayer, merge_heads, split_heads
 from attnprof.errors import RequestError
 from attnprof.mechanisms.linformer.spec import Linformer
+from attnprof.mechanisms.standard.module import softmax_attention
 
 
 class LinformerCore(AttentionCore):
@@ -41,19 +42,13 @@ class LinformerCore(AttentionCore):
             weight = weight[:, :n]
         return torch.bmm(weight.unsqueeze(0).expand(x.shape[0], -1, -1), x)
 
-    def attention(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Softmax attention: q (b, n, d), k and v (b, proj_len, d)."""
-        scores = torch.bmm(q, k.transpose(1, 2)).div_(math.sqrt(q.shape[-1]))
-        scores = torch.softmax(scores, -1)
-        return torch.bmm(scores, v)
-
     def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
         """(b, h, n, d) each → (b, h, n, d)."""
         if causal:
             raise RequestError(f"linformer {self.spec.refusal('causal')}")
         k_short = self.compress("keys", flat(k))
         v_short = self.compress("values", flat(v))
-        return self.attention(flat(q), k_short, v_short).view(q.shape)
+        return softmax_attention(flat(q), k_short, v_short, None).view(q.shape)
 
 
 class LinformerLayer(AttentionLayer):
@@ -80,7 +75,7 @@ class LinformerLayer(AttentionLayer):
             raise RequestError(f"linformer {self.core.spec.refusal(ability)}")
         q = self._heads("q", x)
         k, v = self._short_heads(x)
-        return merge_heads(self.core.attention(flat(q), flat(k), flat(v)).view(q.shape))
+        return merge_heads(softmax_attention(flat(q), flat(k), flat(v), None).view(q.shape))
 
 
 def _layer(spec: Linformer, sizes: ModuleSizes) -> LinformerLayer:

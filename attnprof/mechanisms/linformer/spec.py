@@ -11,6 +11,7 @@ from attnprof.counting.layer import projected
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism, rows
+from attnprof.mechanisms.standard.spec import weighted_values
 from attnprof.workload import Workload
 
 
@@ -58,18 +59,8 @@ class Linformer(Mechanism):
         """Compression of k and v, then softmax attention over proj_len tokens."""
         e, f = self.maps(tape, workload)
         k, v = self.compressed(tape, "keys", e, k), self.compressed(tape, "values", f, v)
-        out = self.attention(tape, q, k, v)
+        out = weighted_values(tape, q, k, v)
         tape.free(k, v)
-        return out
-
-    def attention(self, tape: Tape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Softmax attention of n rows over proj_len compressed tokens."""
-        scores = tape.bmm("scores", q, k, tb=True)
-        scores = tape.scale("scaling", scores, divide=True, inplace=True)
-        weights = tape.softmax("softmax", scores)
-        tape.free(scores)
-        out = tape.bmm("weighted values", weights, v)
-        tape.free(weights)
         return out
 
     def write(self, tape: Tape, workload: Workload, scope: str) -> Tensor:
@@ -84,7 +75,7 @@ class Linformer(Mechanism):
         k, v = self._keys_values(tape, w, x, e, f)
         k = tape.split_heads("split keys", k, h, flipped=True)
         v = tape.split_heads("split values", v, h)
-        y = tape.merge_heads("merge heads", self.attention(tape, q, k, v), b, h)
+        y = tape.merge_heads("merge heads", weighted_values(tape, q, k, v), b, h)
         tape.free(q, k, v)
         out = projected(self, tape, "o", y, w.d_model)
         tape.free(y)

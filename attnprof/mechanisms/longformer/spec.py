@@ -13,7 +13,7 @@ from attnprof.counting.gathered import Blocks, write_gathered
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism, Variant
-from attnprof.mechanisms.standard.spec import causal_mask
+from attnprof.mechanisms.standard.spec import causal_mask, weighted_values
 from attnprof.workload import Workload
 
 #: Rows of a block: small windows still make products worth their start-up.
@@ -101,13 +101,8 @@ class Longformer(Mechanism):
         lower = tape.emit("window mask, below", (n, n), Cost(), item_size=1)
         mask = tape.emit("window mask", (n, n), Cost(), [mask, lower], item_size=1, into=mask)
         tape.free(lower)
-        scores = tape.bmm("scores", q, k, tb=True)
-        scores = tape.scale("scaling", scores, divide=True, inplace=True)
-        scores = tape.masked_fill("masking", scores, mask)
-        weights = tape.softmax("softmax", scores)
-        tape.free(scores)
-        out = tape.bmm("weighted values", weights, v)
-        tape.free(weights, mask)
+        out = weighted_values(tape, q, k, v, mask)
+        tape.free(mask)
         return out
 
     # -- decoding ------------------------------------------------------------------------
@@ -124,13 +119,7 @@ class Longformer(Mechanism):
         batch, seen = w.batch_size * w.num_heads, self.seen(w.seq_len)
         keys, values = (tape.constant(batch, seen, w.head_dim) for _ in range(2))
         tape.record("append to cache", (batch, 1), Cost(bytes_moved=2 * (k.size + v.size)))
-        scores = tape.bmm("scores", q, keys, tb=True)
-        scores = tape.scale("scaling", scores, divide=True, inplace=True)
-        weights = tape.softmax("softmax", scores)
-        tape.free(scores)
-        out = tape.bmm("weighted values", weights, values)
-        tape.free(weights)
-        return out
+        return weighted_values(tape, q, keys, values)
 
     def state_entries(self, workload: Workload) -> Number:
         """Keys and values of the tokens that can still be seen."""

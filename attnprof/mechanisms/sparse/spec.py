@@ -24,6 +24,7 @@ from attnprof.counting.gathered import Blocks, write_gathered
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
+from attnprof.mechanisms.standard.spec import weighted_values
 from attnprof.workload import Workload
 
 
@@ -165,12 +166,8 @@ class Sparse(Mechanism):
         source = tape.constant(batch, seen, w.head_dim)
         keys = tape.emit("gathered keys", source.shape, Cost(), [source])
         values = tape.emit("gathered values", source.shape, Cost(), [source])
-        scores = tape.bmm("scores", q, keys, tb=True)
-        scores = tape.scale("scaling", scores, divide=True, inplace=True)
-        weights = tape.softmax("softmax", scores)
-        tape.free(scores)
-        out = tape.bmm("weighted values", weights, values)
-        tape.free(weights, keys, values)
+        out = weighted_values(tape, q, keys, values)
+        tape.free(keys, values)
         return out
 
     # -- the definition ------------------------------------------------------------------
