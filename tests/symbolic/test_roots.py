@@ -24,7 +24,7 @@ def solved(polynomial):
 
 
 @given(coefficients)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_positive_roots_are_those_sympy_finds(values):
     x = sympy.Symbol("x")
     polynomial = sympy.Poly(list(reversed(values)), x)
@@ -43,7 +43,7 @@ def test_positive_roots_are_those_sympy_finds(values):
 
 
 @given(st.lists(st.integers(2, 400), min_size=1, max_size=3, unique=True), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_signs_over_integers_give_the_same_first_length(places, flip):
     def polynomial(n):
         value = -1 if flip else 1
@@ -111,7 +111,7 @@ def test_triangular_numbers_are_polynomials():
 
 
 @given(st.lists(st.integers(-9, 9), min_size=2, max_size=9).filter(any))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_closed_forms_are_roots_at_every_width(values):
     """(a·d+b)·N² + (c·d²+e)·N + …: the text, read by sympy, solves the equation."""
     powers = [(2, 0), (2, 1), (1, 0), (1, 1), (1, 2), (0, 0), (0, 1), (0, 2), (0, 3)]
@@ -127,7 +127,7 @@ def test_closed_forms_are_roots_at_every_width(values):
 
 
 @given(coefficients.filter(any), coefficients.filter(any))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_squares_leave_a_root(a, b):
     whole = times(times(a, a), b)
     outside, inside = square_split(whole)
