@@ -113,11 +113,6 @@ def _rest(gap: int, fvcore: FvcoreCount) -> str:
     if suspects:
         names = " and ".join(suspects)
         return f"fvcore's rule for {names} differs by {-gap:+,} FLOPs from the products executed"
-    if gap > 0 and fvcore.macs:
-        return (
-            f"fvcore's traced graph lacks products of {gap:,} FLOPs that are executed "
-            "(cause not established)"
-        )
     return f"unexplained difference of {-gap:+,} FLOPs in fvcore's count"
 
 
