@@ -13,7 +13,7 @@ from attnprof.measure.subject import Subject
 
 @dataclass(frozen=True)
 class Peak:
-    """``bytes`` at the peak; ``workspace`` of it inside a fused kernel, which ``kernel`` names.
+    """``bytes`` at the peak; ``workspace`` of it inside a kernel, which ``kernel`` names.
 
     ``without_workspace`` is the peak that remains when such kernels' own memory is left out.
     """
@@ -35,8 +35,11 @@ class Event:
     size: int = 0
 
 
-#: Kernels that allocate inside themselves what no tensor of the program shows.
-FUSED = ("_scaled_dot_product", "_flash_attention", "_efficient_attention")
+#: Kernels that allocate inside themselves what no tensor of the program shows: fused attention,
+#: and products, whose library takes scratch and copies operands for some formats on some
+#: processors (oneDNN's bfloat16 with AVX-512).
+KERNELS = ("_scaled_dot_product", "_flash_attention", "_efficient_attention")
+PRODUCTS = ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm")
 
 
 #: Marks the measured call in the profiler's events.
@@ -97,16 +100,14 @@ def _cpu_events(subject: Subject, torch: Any) -> list[Event]:
 
 
 def peak_of(events: Sequence[Event]) -> Peak:
-    """The running sum's peak during the marked call, and what of it a fused kernel holds.
+    """The running sum's peak during the marked call, and what of it a kernel holds for itself.
 
     Without a mark everything belongs to the call.
     """
     start = next((e.start for e in events if e.name == MARK), 0)
-    memory = [e for e in events if e.name == "[memory]"]
-    kernels = _outermost([e for e in events if any(mark in e.name for mark in FUSED)])
     running = own = plain_best = 0
     best, inner, kernel = 0, 0, ""
-    for event, scratch, name in _with_scratch(memory, kernels):
+    for event, scratch, name in _with_scratch(events):
         if event.start >= start and best == 0:  # what the call finds alive is held by it too
             best = plain_best = running
         running += event.size
@@ -119,31 +120,39 @@ def peak_of(events: Sequence[Event]) -> Peak:
     return Peak(best, kernel, inner, plain_best, "torch profiler, CPU allocator")
 
 
-def _outermost(operations: list[Event]) -> list[Event]:
-    """Operations that lie in no other one of the list."""
-    return [
-        a
-        for a in operations
-        if not any(b is not a and b.start <= a.start and a.end <= b.end for b in operations)
-    ]
-
-
-def _with_scratch(memory: list[Event], kernels: list[Event]) -> Iterator[tuple[Event, bool, str]]:
+def _with_scratch(events: Sequence[Event]) -> Iterator[tuple[Event, bool, str]]:
     """Each memory event; whether it is a kernel's scratch, taken and given back inside it."""
+    memory = [e for e in events if e.name == "[memory]"]
+    kernels = _kernels_of(memory, [e for e in events if e.name != "[memory]"])
     scratch: set[int] = set()
-    inside: dict[int, str] = {}
-    for kernel in kernels:
-        waiting: dict[int, list[int]] = {}
-        for index, event in enumerate(memory):
-            if not kernel.start <= event.start <= kernel.end:
-                continue
-            inside[index] = kernel.name
-            if event.size > 0:
-                waiting.setdefault(event.size, []).append(index)
-            elif waiting.get(-event.size):
-                scratch |= {index, waiting[-event.size].pop()}
+    waiting: dict[tuple[Event, int], list[int]] = {}
+    for index, kernel in kernels.items():
+        size = memory[index].size
+        if size > 0:
+            waiting.setdefault((kernel, size), []).append(index)
+        elif waiting.get((kernel, -size)):
+            scratch |= {index, waiting[kernel, -size].pop()}
     for index, event in enumerate(memory):
-        yield event, index in scratch, inside.get(index, "")
+        yield event, index in scratch, kernels[index].name if index in kernels else ""
+
+
+def _kernels_of(memory: list[Event], operations: list[Event]) -> dict[int, Event]:
+    """The kernel that each memory event, by its index, happened in, where it is one of ours."""
+    waiting = sorted(operations, key=lambda e: (-e.start, e.end))  # the next one is the last
+    running: list[Event] = []
+    found = {}
+    for index, event in sorted(enumerate(memory), key=lambda pair: pair[1].start):
+        while waiting and waiting[-1].start <= event.start:
+            running.append(waiting.pop())
+        running = [e for e in running if e.end >= event.start]
+        kernel = next((e for e in running if _has_scratch(e.name)), None)
+        if kernel is not None:
+            found[index] = kernel
+    return found
+
+
+def _has_scratch(name: str) -> bool:
+    return name in PRODUCTS or any(mark in name for mark in KERNELS)
 
 
 @contextmanager

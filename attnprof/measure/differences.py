@@ -125,7 +125,7 @@ def peak_differences(mechanism: str, predicted: int, peak: Peak) -> list[str]:
         exact = _same(predicted, peak.without_workspace)
         rest = "" if exact else f"; {format_bytes(peak.without_workspace)} without it"
         row = (
-            f"{mechanism}: kernel workspace: {gap:+,} bytes, inside the fused kernel "
+            f"{mechanism}: kernel workspace: {gap:+,} bytes, inside the kernel "
             f"{peak.kernel} (it holds {peak.workspace:,} of its own at the peak{rest})"
         )
         return [row]

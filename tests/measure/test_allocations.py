@@ -118,3 +118,10 @@ def test_the_cuda_peak_is_the_increment_over_what_was_live_before_the_saved_tens
 
     subject = subject_of(prepare, call, reset)
     assert measure_peak(subject, "cuda", SimpleNamespace(cuda=cuda)).bytes == expected
+
+
+def test_scratch_of_a_product_is_told_apart_its_result_is_not():
+    product = Event("aten::bmm", 0, 9)
+    events = [product, memory(1, 100), memory(2, 30), memory(3, 50), memory(4, -50), memory(5, -30)]
+    found = peak_of(events)
+    assert (found.bytes, found.kernel, found.without_workspace) == (180, "aten::bmm", 100)
