@@ -22,11 +22,14 @@ class KeyValueState:
 
 
 def softmax_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    """Rows of softmax(q kᵀ / sqrt d) v; q (b, r·n, d), k (b, m, d), v (b, m, dv).
+    """Rows of softmax((q / sqrt d) kᵀ) v; q (b, r·n, d), k (b, m, d), v (b, m, dv).
 
-    ``mask`` (r·n, m) is True where a row must not look.
+    ``mask`` (r·n, m) is True where a row must not look. Queries are scaled and not scores: d
+    entries a row, forward and backward, where scores would be m.
     """
-    scores = torch.bmm(q, k.transpose(1, 2)).div_(math.sqrt(q.shape[-1]))
+    scaled = q / math.sqrt(q.shape[-1])
+    scores = torch.bmm(scaled, k.transpose(1, 2))
+    del scaled
     if mask is not None:
         scores.masked_fill_(mask, float("-inf"))
     weights = torch.softmax(scores, -1)
@@ -35,7 +38,7 @@ def softmax_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> T
 
 
 class StandardCore(AttentionCore):
-    """Scores, scaling, softmax and values, one tensor operation each; grouped key heads."""
+    """Scaling, scores, softmax and values, one tensor operation each; grouped key heads."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
         """Q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv) → (b, h, n, dv)."""

@@ -48,9 +48,10 @@ def weighted_values(
     *,
     columns: bool = False,
 ) -> Tensor:
-    """Rows of softmax(q kᵀ / sqrt d) v; ``columns``: v comes as (batch, d, m)."""
-    scores = tape.bmm("scores", q, k, tb=True)
-    scores = tape.scale("scaling", scores, divide=True, inplace=True)
+    """Rows of softmax((q / sqrt d) kᵀ) v; ``columns``: v comes as (batch, d, m)."""
+    scaled = tape.scale("scaling", q, divide=True)
+    scores = tape.bmm("scores", scaled, k, tb=True)
+    tape.free(scaled)
     if mask is not None:
         scores = tape.masked_fill("masking", scores, mask)
     weights = tape.softmax("softmax", scores)
@@ -72,7 +73,7 @@ class SoftmaxAttention(Mechanism):
     memory_order: ClassVar[str] = "N^2"
 
     def core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Scores, scaling, softmax, values; grouped heads share their keys."""
+        """Scaled queries, scores, softmax, values; grouped heads share their keys."""
         w = workload
         group = 1 if w.num_kv_heads is None else exact_div(w.num_heads, w.kv_heads)
         mask = causal_mask(tape, w.seq_len, group) if w.causal else None
