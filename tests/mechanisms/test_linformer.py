@@ -6,7 +6,12 @@ import pytest
 import torch
 
 import attnprof
+from attnprof.blocks.row_attention import row_attention
+from attnprof.counting.row_attention import ROWS
 from attnprof.errors import RequestError
+from tests.mechanisms.cases import built, inputs, workload
+from tests.oracles.aten import count_layer
+from tests.oracles.memory import allocator_peak
 
 
 def loops(q, k, v, e, f):
@@ -89,3 +94,32 @@ def test_gradients_are_those_of_the_function():
     layer = attnprof.build("linformer", 6, 2, 5, proj_len=3).double()
     x = torch.randn(2, 5, 6, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(layer, (x,))
+
+
+@pytest.mark.parametrize("n", [ROWS - 1, ROWS, 2 * ROWS, 2 * ROWS + 3])
+def test_blocks_of_rows_are_the_rows_and_their_gradients(n):
+    q = torch.randn(2, n, 3, 5, dtype=torch.float64).transpose(1, 2).requires_grad_()
+    k, v = (torch.randn(2, 3, 7, w, dtype=torch.float64, requires_grad=True) for w in (5, 4))
+    expected = torch.softmax(q @ k.transpose(2, 3), -1) @ v
+    got = row_attention(q, k, v)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+    with torch.no_grad():
+        torch.testing.assert_close(row_attention(q, k, v), expected, rtol=0, atol=1e-12)
+    grad = torch.randn_like(expected)
+    ours, theirs = (torch.autograd.grad(y, (q, k, v), grad) for y in (got, expected))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("shape", [(2, 2 * ROWS + 3, 2, 4), (1, ROWS, 1, 3)])
+def test_several_blocks_cost_what_is_executed(shape, shared):
+    layer, x = built("linformer", shape, shared=shared), inputs(shape)
+    for phase in ("forward", "train"):
+        seen = count_layer(layer, x, phase)
+        table = attnprof.cost("linformer", workload(shape, phase=phase), proj_len=3, shared=shared)
+        assert {kind: getattr(table.total, kind) for kind in seen.by_kind()} == seen.by_kind()
+        assert table.total.bytes_moved == seen.bytes_moved
+    with torch.no_grad():
+        seen = allocator_peak(lambda: layer(x))
+    peak = attnprof.cost("linformer", workload(shape), proj_len=3, shared=shared).peak()
+    assert peak == pytest.approx(seen, abs=16, rel=0)

@@ -277,7 +277,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 def _operands(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
     if name.endswith("_like") or name.startswith("new_"):
         return iter(())
-    read = {key: value for key, value in kwargs.items() if key != "out"}
+    read = {key: value for key, value in kwargs.items() if key not in ("out", "grad_input")}
     return _tensors((args[1:] if name in OVERWRITES else args, read))
 
 

@@ -1,0 +1,86 @@
+"""Softmax attention a block of query rows at a time, heads read where a projection left them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from attnprof.blocks.in_place import add_product, put_product, softmax_, softmax_grad_
+from attnprof.counting.row_attention import ROWS
+
+Block = tuple[int, slice, slice, tuple[int, int, int]]
+
+
+def _blocks(q: Tensor, k: Tensor, rows: int, keep: bool) -> Iterator[Block]:
+    """For each block: its sample, its rows, its weights' place in one flat tensor, their shape.
+
+    Kept weights lie one block after the other; weights that are not kept share one place.
+    """
+    samples, heads, n, _ = q.shape
+    m = k.shape[2]
+    for sample in range(samples):
+        for start in range(0, n, rows):
+            end = min(n, start + rows)
+            shape = (heads, end - start, m)
+            first = (sample * n + start) * heads * m if keep else 0
+            place = slice(first, first + heads * (end - start) * m)
+            yield sample, slice(start, end), place, shape
+
+
+def _rows_like(x: Tensor) -> Tensor:
+    """Memory for (b, h, n, d), laid out as (b, n, h, d)."""
+    b, h, n, d = x.shape
+    return x.new_empty(b, n, h, d).transpose(1, 2)
+
+
+class _RowAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, rows: int, keep: bool) -> Tensor:
+        b, h, n, _ = q.shape
+        m = k.shape[2]
+        out = q.new_empty(b, n, h, v.shape[3]).transpose(1, 2)
+        held = q.new_empty(b * h * n * m if keep else h * min(n, rows) * m)
+        for i, part, place, shape in _blocks(q, k, rows, keep):
+            weights = held[place].view(shape)
+            put_product(weights, q[i, :, part], k[i].transpose(1, 2))
+            softmax_(weights)
+            put_product(out[i, :, part], weights, v[i])
+        if keep:
+            ctx.save_for_backward(q, k, v, held)
+            ctx.rows = rows
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, held = ctx.saved_tensors
+        h, n = q.shape[1:3]
+        to_q, to_k, to_v = _rows_like(q), _rows_like(k).zero_(), _rows_like(v).zero_()
+        buffer = q.new_empty(h * min(n, ctx.rows) * k.shape[2])
+        for i, part, place, shape in _blocks(q, k, ctx.rows, keep=True):
+            weights = held[place].view(shape)
+            above = grad[i, :, part]
+            add_product(to_v[i], weights.transpose(1, 2), above)
+            scores = buffer[: place.stop - place.start].view(shape)
+            put_product(scores, above, v[i].transpose(1, 2))
+            softmax_grad_(scores, weights)
+            put_product(to_q[i, :, part], scores, k[i])
+            add_product(to_k[i], scores.transpose(1, 2), q[i, :, part])
+        return to_q, to_k, to_v, None, None
+
+
+def row_attention(q: Tensor, k: Tensor, v: Tensor, rows: int = ROWS) -> Tensor:
+    """softmax(q kᵀ) v, scores unscaled; q (b, h, n, d), k (b, h, m, d), v (b, h, m, dv).
+
+    Takes ``rows`` queries of one sample at a time, all heads together. The result (b, h, n, dv)
+    is laid out as (b, n, h, dv): merging heads copies nothing, and neither does splitting them,
+    here and in the backward pass. Without autograd live memory beyond inputs and output is that
+    of one block of weights; with it all weights are kept.
+    """
+    keep = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+    out: Tensor = _RowAttention.apply(q, k, v, rows, keep)  # type: ignore[no-untyped-call]  # torch
+    return out
