@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attnprof.costs import Cost, Number, ceil_div, is_plain, maximum, minimum
 from attnprof.counting.engine import Tensor
-from attnprof.counting.gathered import Blocks
+from attnprof.counting.gathered import Blocks, write_hidden
 from attnprof.counting.tape import Tape
 
 
@@ -52,10 +52,10 @@ def band_blocks(
 
 
 def write_band_mask(tape: Tape, rows: Number, before: Number, after: Number) -> Tensor:
-    """The booleans all blocks share: two triangles, joined into the first."""
+    """The mask all blocks share: two triangles of booleans, joined into the first."""
     shape = (rows, before + rows + after)
     mask = tape.booleans("band mask", *shape)
     above = tape.booleans("band mask, above", *shape)
     mask = tape.emit("band mask, both", shape, Cost(), [mask, above], item_size=1, into=mask)
     tape.free(above)
-    return mask
+    return write_hidden(tape, mask)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attnprof.costs import Cost, Number
-from attnprof.counting.engine import Tensor
-from attnprof.counting.tape import Tape
+from attnprof.counting.engine import Tensor, product
+from attnprof.counting.tape import SOFTMAX, Tape, product_cost
 
 
 @dataclass(frozen=True)
@@ -35,27 +35,37 @@ def write_gathered(
     v: Tensor,
     groups: Sequence[Blocks],
     masks: Sequence[Tensor] = (),
+    merges: bool = False,
 ) -> Tensor:
     """Attention of q (b, n, d) over k, v (b, m, d), block by block; backward recomputes scores.
 
     ``masks`` die with the call, or with the graph where autograd needs the blocks again.
+    ``merges``: blocks may join softmaxes of earlier ones, so their log-sum-exps are kept.
     """
     out = tape.empty("output", *q.shape[:2], v.shape[2])
-    lse = tape.empty("log-sum-exp", *q.shape[:2], 1)
+    lse = [tape.empty("log-sum-exp", *q.shape[:2], 1)] if merges else []
     for group in groups:
         with tape.repeat(group.times):
-            _forward(tape, q, k, v, group)
+            _forward(tape, q, k, v, group, merges)
     if not tape.grad:
-        tape.free(lse, *masks)
+        tape.free(*lse, *masks)
         return out
 
     def backward(grad: Tensor) -> list[tuple[Tensor, Tensor | None]]:
-        return _backward(tape, (q, k, v, out), grad, groups)
+        return _backward(tape, (q, k, v, out), grad, groups, merges)
 
     if any(t.requires_grad for t in (q, k, v)):
-        tape.attach(out, "gathered attention", backward, (q, k, v, out, lse))
-    tape.free(lse)
+        tape.attach(out, "gathered attention", backward, (q, k, v, out, *lse))
+    tape.free(*lse)
     return out
+
+
+def write_hidden(tape: Tape, mask: Tensor) -> Tensor:
+    """A boolean mask as what is added to scores."""
+    values = tape.emit("mask values", mask.shape, Cost())
+    tape.record("mask values, hidden", mask.shape, Cost(bytes_moved=2 * values.size + mask.size))
+    tape.free(mask)
+    return values
 
 
 def _part(tape: Tape, x: Tensor, rows: Number) -> Tensor:
@@ -74,39 +84,52 @@ def _scores(tape: Tape, q: Tensor, k: Tensor, group: Blocks) -> tuple[Tensor, Te
     part = _part(tape, q, group.rows)
     rows = tape.scale(f"scaled rows, {group.name}", part, divide=True)
     keys = _gathered(tape, "gathered keys", k, group)
+    columns = group.keys - group.open_keys
+    mask = tape.constant(group.rows, columns)
+    if group.masked and group.pieces == 1:
+        shape = (part.shape[0], group.rows, group.keys)
+        cost = product_cost(group.rows, part.shape[2], group.keys, part.shape[0])
+        cost = cost + Cost(additions=product(shape))
+        scores = tape.emit(f"masked scores, {group.name}", shape, cost, [rows, keys, mask])
+        return rows, keys, scores
     scores = tape.bmm(f"scores, {group.name}", rows, keys, tb=True)
     if group.masked:
-        columns = group.keys - group.open_keys
-        part = scores.shape[0] * group.rows * columns * scores.item_size
-        moved = 2 * part + group.rows * columns  # the mask takes a byte an entry
-        tape.record(f"masking, {group.name}", scores.shape, Cost(bytes_moved=moved))
+        entries = scores.shape[0] * group.rows * columns
+        moved = 2 * entries * scores.item_size + mask.size
+        cost = Cost(additions=entries, bytes_moved=moved)
+        tape.record(f"masking, {group.name}", scores.shape, cost)
     return rows, keys, scores
 
 
-def _forward(tape: Tape, q: Tensor, k: Tensor, v: Tensor, group: Blocks) -> None:
+def _softmax(tape: Tape, scores: Tensor, group: Blocks) -> Tensor:
+    return tape.pointwise(f"softmax, {group.name}", [scores], SOFTMAX, inplace=True)
+
+
+def _forward(tape: Tape, q: Tensor, k: Tensor, v: Tensor, group: Blocks, merges: bool) -> None:
     rows, keys, scores = _scores(tape, q, k, group)
     tape.free(rows, keys)
-    name, count = group.name, scores.count
+    name, lse = group.name, []
     column = (scores.shape[0], group.rows, 1)
-    highest = tape.emit(f"row maximum, {name}", column, Cost(other=count), [scores])
-    shifted = Cost(additions=1)
-    scores = tape.pointwise(f"shift, {name}", [scores, highest], shifted, inplace=True)
-    scores = tape.pointwise(f"exponentials, {name}", [scores], Cost(exponentials=1), inplace=True)
-    total = tape.sum(f"row sums, {name}", scores, column)
+    compared = Cost(other=scores.count)
+    if merges:
+        lse = [tape.emit(f"row maximum, {name}", column, compared, [scores])]
+    scores = _softmax(tape, scores, group)
+    if merges:
+        top = tape.emit(f"largest weight, {name}", column, compared, [scores])
+        top = tape.pointwise(f"logarithm, {name}", [top], Cost(other=1), inplace=True)
+        added = Cost(additions=1)
+        lse = [tape.pointwise(f"log-sum-exp, {name}", [lse[0], top], added, inplace=True)]
+        tape.free(top)
     values = _gathered(tape, "gathered values", v, group)
     mixed = tape.bmm(f"weighted values, {name}", scores, values)
     tape.free(values)
-    mixed = tape.pointwise(
-        f"normalisation, {name}", [mixed, total], Cost(divisions=1), inplace=True
-    )
-    total = tape.pointwise(f"logarithm, {name}", [total], Cost(other=1), inplace=True)
-    total = tape.pointwise(f"log-sum-exp, {name}", [total, highest], shifted, inplace=True)
     if group.merges:
-        _merge(tape, name, mixed, total)
+        _merge(tape, name, mixed, lse[0])
     else:
         _store(tape, f"store rows, {name}", mixed)
-        _store(tape, f"store log-sum-exp, {name}", total)
-    tape.free(mixed, scores, highest, total)
+        for total in lse:
+            _store(tape, f"store log-sum-exp, {name}", total)
+    tape.free(mixed, scores, *lse)
 
 
 def _merge(tape: Tape, name: str, mixed: Tensor, total: Tensor) -> None:
@@ -138,54 +161,63 @@ def _store(tape: Tape, name: str, x: Tensor) -> None:
 
 
 def _backward(
-    tape: Tape, saved: tuple[Tensor, ...], grad: Tensor, groups: Sequence[Blocks]
+    tape: Tape, saved: tuple[Tensor, ...], grad: Tensor, groups: Sequence[Blocks], merges: bool
 ) -> list[tuple[Tensor, Tensor | None]]:
     q, k, v, out = saved
-    product = tape.mul("grad times output", grad, out)
-    delta = tape.sum("row sums of grad times output", product, (*q.shape[:2], 1))
-    tape.free(product)
+    weighted = tape.mul("grad times output", grad, out)
+    delta = tape.sum("row sums of grad times output", weighted, (*q.shape[:2], 1))
+    tape.free(weighted)
     dq = tape.empty("grad queries", *q.shape)
     dk, dv = (
         tape.emit(f"grad {name}", x.shape, Cost()) for name, x in (("keys", k), ("values", v))
     )
     for group in groups:
         with tape.repeat(group.times):
-            _block_backward(tape, saved, group)
+            _block_backward(tape, saved, group, merges)
+    dq = tape.pointwise("grad queries scaled", [dq], Cost(divisions=1), inplace=True)
     tape.free(delta)
     return [(q, dq), (k, dk), (v, dv)]
 
 
-def _block_backward(tape: Tape, saved: tuple[Tensor, ...], group: Blocks) -> None:
+def _block_backward(tape: Tape, saved: tuple[Tensor, ...], group: Blocks, merges: bool) -> None:
     q, k, v, out = saved
     name = group.name
     rows, keys, weights = _scores(tape, q, k, group)
     column = tape.constant(weights.shape[0], group.rows, 1)
-    shifted = Cost(additions=1)
-    weights = tape.pointwise(f"shift, {name}", [weights, column], shifted, inplace=True)
-    weights = tape.pointwise(f"exponentials, {name}", [weights], Cost(exponentials=1), inplace=True)
+    added, exp = Cost(additions=1), Cost(exponentials=1)
+    if merges:
+        weights = tape.pointwise(f"shift, {name}", [weights, column], added, inplace=True)
+        weights = tape.pointwise(f"exponentials, {name}", [weights], exp, inplace=True)
+    else:
+        weights = _softmax(tape, weights, group)
     above = _part(tape, out, group.rows)
-    _add_into(
-        tape, f"grad values, {name}", tape.bmm(f"grad values, {name}", weights, above, ta=True)
-    )
+    _add_product(tape, f"grad values, {name}", weights, above, group)
     values = _gathered(tape, "gathered values", v, group)
     inner = tape.bmm(f"grad weights, {name}", above, values, tb=True)
     tape.free(values)
-    inner = tape.pointwise(f"centre, {name}", [inner, column], shifted, inplace=True)
+    inner = tape.pointwise(f"centre, {name}", [inner, column], added, inplace=True)
     inner = tape.pointwise(
         f"grad scores, {name}", [inner, weights], Cost(multiplications=1), inplace=True
     )
     tape.free(weights)
-    to_q = tape.bmm(f"grad rows, {name}", inner, keys)
-    to_q = tape.pointwise(f"grad rows scaled, {name}", [to_q], Cost(divisions=1), inplace=True)
     if group.merges:
-        _add_into(tape, f"grad rows, {name}", to_q)
+        part = _part(tape, q, group.rows)
+        cost = product_cost(group.rows, group.keys, part.shape[2], part.shape[0])
+        moved = Cost(bytes_moved=2 * part.size + inner.size + keys.size)
+        cost = cost + moved + Cost(additions=part.count)
+        tape.record(f"add grad rows, {name}", part.shape, cost)
     else:
+        to_q = tape.bmm(f"grad rows, {name}", inner, keys)
         _store(tape, f"store grad rows, {name}", to_q)
         tape.free(to_q)
-    _add_into(tape, f"grad keys, {name}", tape.bmm(f"grad keys, {name}", inner, rows, ta=True))
+    _add_product(tape, f"grad keys, {name}", inner, rows, group)
     tape.free(inner, keys, rows)
 
 
-def _add_into(tape: Tape, name: str, x: Tensor) -> None:
-    tape.record(f"add {name}", x.shape, Cost(additions=x.count, bytes_moved=3 * x.size))
-    tape.free(x)
+def _add_product(tape: Tape, name: str, weights: Tensor, rows: Tensor, group: Blocks) -> None:
+    """Add weightsᵀ rows to where the keys came from, a piece at a time."""
+    batch, _, width = rows.shape
+    into = tape.constant(batch, group.keys, width)
+    cost = product_cost(group.keys, group.rows, width, batch)
+    moved = Cost(bytes_moved=2 * into.size + weights.size + group.pieces * rows.size)
+    tape.record(f"add {name}", into.shape, cost + moved + Cost(additions=into.count))

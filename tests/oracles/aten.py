@@ -166,7 +166,9 @@ RULES: dict[str, Callable[..., Any]] = {
     "baddbmm": _added_mm,
     "mv": _mv,
     "dot": _mv,
-    "_softmax": per_entry(other=1, additions=2, exponentials=1, divisions=1),
+    **dict.fromkeys(
+        ("_softmax", "softmax"), per_entry(other=1, additions=2, exponentials=1, divisions=1)
+    ),
     "_softmax_backward_data": per_entry(multiplications=2, additions=2),
     "_scaled_dot_product_flash_attention_for_cpu": _flash,
     "_scaled_dot_product_flash_attention_for_cpu_backward": _flash_backward,

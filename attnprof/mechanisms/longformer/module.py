@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attnprof.blocks.band import band_blocks
 from attnprof.blocks.core import AttentionCore, flat
-from attnprof.blocks.gathered import Block, gathered_attention
+from attnprof.blocks.gathered import Block, gathered_attention, hidden
 from attnprof.mechanisms.longformer.spec import Longformer, block_rows
 from attnprof.mechanisms.standard.module import softmax_attention
 
@@ -34,7 +34,7 @@ class LongformerCore(AttentionCore):
         if self.spec.impl == "dense-mask":
             mask = self.dense_mask(q.shape[2], causal, q.device)
             return softmax_attention(q_rows, keys, values, mask).view(q.shape)
-        blocks = self.blocks(q.shape[2], causal, q.device)
+        blocks = self.blocks(q.shape[2], causal, q_rows)
         return gathered_attention(q_rows, keys, values, blocks).view(q.shape)
 
     def dense_mask(self, n: int, causal: bool, device: torch.device) -> Tensor:
@@ -50,20 +50,20 @@ class LongformerCore(AttentionCore):
                 mask[:g, g:] = True
         return mask
 
-    def blocks(self, n: int, causal: bool, device: torch.device) -> list[Block]:
+    def blocks(self, n: int, causal: bool, like: Tensor) -> list[Block]:
         """Rows after the global ones in blocks; a block sees its neighbours and the globals."""
         window, g = self.spec.window, min(self.spec.global_tokens, n)
         after = 0 if causal else window
-        found = [self._global_rows(n, g, causal, device)] if g else []
-        band = band_blocks(range(g, n), block_rows(window), window, after, device, g)
+        found = [self._global_rows(n, g, causal, like)] if g else []
+        band = band_blocks(range(g, n), block_rows(window), window, after, like, g)
         return found + band
 
     @staticmethod
-    def _global_rows(n: int, g: int, causal: bool, device: torch.device) -> Block:
+    def _global_rows(n: int, g: int, causal: bool, like: Tensor) -> Block:
         if not causal:
             return Block(slice(0, g), (slice(0, n),))
-        mask = torch.ones(g, g, dtype=torch.bool, device=device).triu_(1)
-        return Block(slice(0, g), (slice(0, g),), mask)
+        mask = torch.ones(g, g, dtype=torch.bool, device=like.device).triu_(1)
+        return Block(slice(0, g), (slice(0, g),), hidden(mask, like))
 
     def init_state(self, batch_size: int, like: Tensor) -> WindowState:
         """Room for the global tokens and one window."""

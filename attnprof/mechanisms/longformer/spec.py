@@ -9,7 +9,7 @@ from attnprof.costs import Cost, Number, exact_div, maximum, minimum
 from attnprof.counting.band import band_blocks, reached, write_band_mask
 from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
-from attnprof.counting.gathered import Blocks, write_gathered
+from attnprof.counting.gathered import Blocks, write_gathered, write_hidden
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism, Variant
@@ -21,8 +21,8 @@ SMALLEST_BLOCK = 64
 
 
 def block_rows(window: int) -> int:
-    """Rows of a block: half the window, so that few of its keys lie outside a row's own band."""
-    return max((window + 1) // 2, SMALLEST_BLOCK)
+    """Rows of a block: a quarter of the window; few of its keys lie outside a row's own band."""
+    return max(-(-window // 4), SMALLEST_BLOCK)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class Longformer(Mechanism):
         masks = []
         if w.causal and self.global_tokens:
             g = minimum(self.global_tokens, w.seq_len)
-            masks.append(tape.booleans("mask of the global rows", g, g))
+            masks.append(write_hidden(tape, tape.booleans("mask of the global rows", g, g)))
         others = self._others(w.seq_len)
         rows, after = minimum(block_rows(self.window), others), 0 if w.causal else self.window
         with tape.repeat(reached(others)):

@@ -8,7 +8,7 @@ from torch import Tensor
 from attnprof.blocks.band import band_blocks
 from attnprof.blocks.cache import TokenCache
 from attnprof.blocks.core import AttentionCore, flat
-from attnprof.blocks.gathered import Block, gathered_attention
+from attnprof.blocks.gathered import Block, gathered_attention, hidden
 from attnprof.errors import RequestError
 from attnprof.mechanisms.sparse.spec import Sparse
 from attnprof.mechanisms.standard.module import KeyValueState, softmax_attention
@@ -22,21 +22,22 @@ class SparseCore(AttentionCore):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
         """(b, h, n, d) each → (b, h, n, d)."""
         n, stride = q.shape[2], self.spec.stride_for(q.shape[2])
-        make = self.strided if self.spec.pattern == "strided" else self.fixed
-        blocks = make(n, stride, causal, q.device)
-        return gathered_attention(flat(q), flat(k), flat(v), blocks).view(q.shape)
+        rows, strided = flat(q), self.spec.pattern == "strided"
+        make = self.strided if strided else self.fixed
+        blocks = make(n, stride, causal, rows)
+        return gathered_attention(rows, flat(k), flat(v), blocks, merges=strided).view(q.shape)
 
     @staticmethod
-    def strided(n: int, stride: int, causal: bool, device: torch.device) -> list[Block]:
+    def strided(n: int, stride: int, causal: bool, like: Tensor) -> list[Block]:
         """A band nearer than a stride, then every residue class with itself."""
         near = stride - 1
-        blocks = band_blocks(range(n), stride, near, 0 if causal else near, device)
+        blocks = band_blocks(range(n), stride, near, 0 if causal else near, like)
         longest = -(-n // stride) - (1 if causal else 0)
         if n <= stride:
             return blocks
-        ones = torch.ones(longest, longest, dtype=torch.bool, device=device)
+        ones = torch.ones(longest, longest, dtype=torch.bool, device=like.device)
         # causal rows start a stride later than their keys; else a token is in its own band
-        mask = ones.triu_(1) if causal else ones.tril_().triu_()
+        mask = hidden(ones.triu_(1) if causal else ones.tril_().triu_(), like)
         for offset in range(min(stride, n - stride)):
             tokens = -(-(n - offset) // stride)
             count = tokens - 1 if causal else tokens
@@ -46,10 +47,13 @@ class SparseCore(AttentionCore):
         return blocks
 
     @staticmethod
-    def fixed(n: int, stride: int, causal: bool, device: torch.device) -> list[Block]:
+    def fixed(n: int, stride: int, causal: bool, like: Tensor) -> list[Block]:
         """Every block with itself and the last token of every other whole block."""
         own = min(stride, n)
-        mask = torch.ones(own, own, dtype=torch.bool, device=device).triu_(1) if causal else None
+        mask = None
+        if causal:
+            later = torch.ones(own, own, dtype=torch.bool, device=like.device).triu_(1)
+            mask = hidden(later, like)
         full = n // stride
         blocks = []
         for start in range(0, n, stride):

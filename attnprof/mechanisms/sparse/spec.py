@@ -20,7 +20,7 @@ from attnprof.costs import (
 from attnprof.counting.band import band_blocks, reached, write_band_mask
 from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
-from attnprof.counting.gathered import Blocks, write_gathered
+from attnprof.counting.gathered import Blocks, write_gathered, write_hidden
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
@@ -82,9 +82,10 @@ class Sparse(Mechanism):
         w, stride = workload, self.stride_for(workload.seq_len)
         if self.pattern == "strided":
             masks = self._strided_masks(tape, w, stride)
-            return write_gathered(tape, q, k, v, self.strided_blocks(w, stride), masks)
+            blocks = self.strided_blocks(w, stride)
+            return write_gathered(tape, q, k, v, blocks, masks, merges=True)
         own = minimum(stride, w.seq_len)
-        masks = [tape.booleans("own mask", own, own)] if w.causal else []
+        masks = [write_hidden(tape, tape.booleans("own mask", own, own))] if w.causal else []
         return write_gathered(tape, q, k, v, self.fixed_blocks(w, stride), masks)
 
     @staticmethod
@@ -93,7 +94,8 @@ class Sparse(Mechanism):
         near = write_band_mask(tape, minimum(stride, n), stride - 1, 0 if w.causal else stride - 1)
         classes = ceil_div(n, stride)
         far = (classes - (1 if w.causal else 0)) * reached(classes - 1)
-        return [near, tape.booleans("far mask", far, far, passes=1 if w.causal else 2)]
+        mask = tape.booleans("far mask", far, far, passes=1 if w.causal else 2)
+        return [near, write_hidden(tape, mask)]
 
     def strided_blocks(self, w: Workload, stride: Number) -> list[Blocks]:
         """The band nearer than a stride, then one residue class after the other."""
