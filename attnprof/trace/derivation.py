@@ -1,0 +1,89 @@
+"""What a derivation gives: a formula for every phase and quantity, and where it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from attnprof.errors import RequestError
+from attnprof.trace.evaluating import Value, evaluate
+from attnprof.trace.events import Trace
+
+#: How a formula was found.
+SYMBOLIC, INTERPOLATED, COUNTED = "symbolic", "interpolated", "counted"
+
+
+@dataclass(frozen=True)
+class Formula:
+    """One quantity of one phase.
+
+    ``expression`` is over the request's symbols, or None where only numbers at the asked shape
+    could be counted (``method`` is then ``counted`` and ``value`` the number).
+    """
+
+    phase: str
+    quantity: str
+    expression: Any
+    value: Value | None = None
+
+
+@dataclass(frozen=True)
+class PhaseForms:
+    """A phase: its formulas, the way they were found, and the conditions under which they hold.
+
+    ``domain`` are conditions in words of the symbols; ``verified_at`` the shapes at which a run
+    gave the same numbers; ``uncounted`` what the totals leave out (they are then "at least"),
+    ``notes`` why another way was not taken and what else to know; ``trace`` the run behind it.
+    """
+
+    phase: str
+    method: str
+    formulas: Mapping[str, Formula]
+    domain: tuple[str, ...] = ()
+    verified_at: tuple[Mapping[str, int], ...] = ()
+    uncounted: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    trace: Trace | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """Closed forms of a module or function, by phase, over ``symbols``."""
+
+    name: str
+    symbols: tuple[str, ...]
+    phases: Mapping[str, PhaseForms]
+    asked: Mapping[str, int] = field(default_factory=dict)
+
+    def expression(self, quantity: str = "flops", phase: str = "forward") -> Any:
+        """The sympy expression of a quantity; RequestError for what was not derived."""
+        return self._formula(quantity, phase).expression
+
+    def at(self, quantity: str = "flops", phase: str = "forward", **sizes: int) -> Value:
+        """A quantity's exact value at sizes, like ``B=1, N=4096, h=8, d=64``."""
+        formula = self._formula(quantity, phase)
+        if formula.expression is None:
+            raise RequestError(
+                f"{self.name} has no formula for {quantity} in {phase}, only its value at "
+                f"{told(self.asked)}"
+            )
+        missing = {s.name for s in formula.expression.free_symbols} - set(sizes)
+        if missing:
+            raise RequestError(
+                f"{quantity} depends on {', '.join(sorted(missing))}: give a value for each"
+            )
+        return evaluate(formula.expression, sizes)
+
+    def _formula(self, quantity: str, phase: str) -> Formula:
+        if phase not in self.phases:
+            raise RequestError(f"phase {phase} was not derived; there is {', '.join(self.phases)}")
+        forms = self.phases[phase].formulas
+        if quantity not in forms:
+            raise RequestError(f"no quantity '{quantity}'; possible: {', '.join(forms)}")
+        return forms[quantity]
+
+
+def told(sizes: Mapping[str, int]) -> str:
+    """``B=2, N=64``."""
+    return ", ".join(f"{name}={value}" for name, value in sizes.items())

@@ -1,0 +1,82 @@
+"""Exact values of expressions in sizes: integers stay integers, at any size, in microseconds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any
+
+Value = Any  # int | Fraction | float
+
+
+def evaluate(expression: Any, sizes: Mapping[str, Any]) -> Value:
+    """The expression at these sizes: an int wherever the value is whole.
+
+    Raises KeyError for a symbol that has no value.
+    """
+    value = _value(expression, sizes)
+    if isinstance(value, Fraction) and value.denominator == 1:
+        return value.numerator
+    return value
+
+
+def _value(node: Any, sizes: Mapping[str, Any]) -> Value:
+    if isinstance(node, int | float | Fraction):
+        return node
+    if node.is_Symbol:
+        return sizes[node.name]
+    if node.is_Integer:
+        return int(node)
+    if node.is_Rational:
+        return Fraction(int(node.p), int(node.q))
+    rule = _RULES.get(type(node).__name__)
+    if rule is None:
+        return node.subs(sizes)
+    return rule([_value(arg, sizes) for arg in node.args])
+
+
+def _power(args: list[Value]) -> Value:
+    base, exponent = args
+    if isinstance(exponent, int) and exponent >= 0:
+        return base**exponent
+    if isinstance(exponent, int):
+        return Fraction(1) / Fraction(base) ** -exponent
+    return float(base) ** float(exponent)
+
+
+def _log(args: list[Value]) -> Value:
+    if len(args) == 1 and isinstance(args[0], int) and args[0] & (args[0] - 1) == 0:
+        return math.log(args[0])
+    return math.log(*map(float, args))
+
+
+def _piecewise(args: list[Value]) -> Value:
+    return next(value for value, holds in args if holds)
+
+
+_RULES: dict[str, Callable[[list[Value]], Value]] = {
+    "Add": sum,
+    "Mul": math.prod,
+    "Pow": _power,
+    "Max": max,
+    "Min": min,
+    "floor": lambda args: math.floor(args[0]),
+    "ceiling": lambda args: math.ceil(args[0]),
+    "Mod": lambda args: args[0] % args[1],
+    "log": _log,
+    "Abs": lambda args: abs(args[0]),
+    "Piecewise": _piecewise,
+    "ExprCondPair": tuple,
+    "StrictGreaterThan": lambda args: args[0] > args[1],
+    "GreaterThan": lambda args: args[0] >= args[1],
+    "StrictLessThan": lambda args: args[0] < args[1],
+    "LessThan": lambda args: args[0] <= args[1],
+    "Equality": lambda args: args[0] == args[1],
+    "Unequality": lambda args: args[0] != args[1],
+    "BooleanTrue": lambda _: True,
+    "BooleanFalse": lambda _: False,
+    "And": all,
+    "Or": any,
+    "Not": lambda args: not args[0],
+}

@@ -1,0 +1,52 @@
+"""What one run left behind: operations in order, with what each counts, moves and holds.
+
+A size is an int in a run at a concrete shape and a sympy expression in a symbolic one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Size = Any  # int | sympy.Expr
+
+#: Additive counts of a run; the last two lines of ``QUANTITIES`` are sums and sizes.
+KINDS = ("multiplications", "additions", "divisions", "exponentials", "other", "matmul_flops")
+#: Everything a formula is derived for.
+QUANTITIES = (*KINDS[:5], "flops", "matmul_flops", "bytes_moved", "peak_bytes", "parameters")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One operation: its ATen name, counts by kind, bytes, and the storages it brought to life.
+
+    ``part`` is ``forward`` or ``backward``; ``line`` the place in the user's code, of a backward
+    operation that of the forward one it differentiates. ``takes`` are bytes of storages that come
+    to life with it, ``gives`` of those that died since the operation before; ``workspace`` lives
+    only while it runs. ``uncounted`` names what the counts leave out; ``touched`` is its bytes.
+    """
+
+    op: str
+    counts: Mapping[str, Size]
+    bytes_moved: Size
+    part: str
+    line: str
+    takes: Size = 0
+    gives: Size = 0
+    workspace: Size = 0
+    uncounted: str = ""
+    touched: Size = 0
+
+
+@dataclass
+class Trace:
+    """The calls of one run. ``before`` is what an earlier part holds when the first one starts."""
+
+    calls: list[Call] = field(default_factory=list)
+    parameters: Size = 0
+    notes: list[str] = field(default_factory=list)
+
+    def part(self, phase: str) -> Iterator[Call]:
+        """The calls that a phase counts: those of its part, or all of a training step."""
+        return (call for call in self.calls if phase in {"train", call.part})

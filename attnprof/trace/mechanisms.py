@@ -1,0 +1,44 @@
+"""Registered mechanisms as targets: layer or core, at symbolic or concrete sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attnprof import registry
+from attnprof.blocks import assemble
+from attnprof.blocks.core import ModuleSizes
+from attnprof.errors import RequestError
+from attnprof.trace.symbols import DEFAULT, Expression
+from attnprof.trace.target import Input, Sizes, Target
+
+
+def mechanism_target(
+    spec: Any, scope: str = "layer", *, causal: bool = False, dtype: str = "float32"
+) -> Target:
+    """A mechanism's layer on (B, N, h·d), or its core on q, k, v of (B, h, N, d)."""
+    source = registry.module_of(spec.name)
+
+    def make(sizes: Sizes) -> Any:
+        made = _sizes(spec, sizes["N"], sizes["h"], sizes["d"])
+        if scope == "layer":
+            return assemble.build_layer(spec, source, made)
+        return source.CORES[spec.name](spec, made)
+
+    if scope == "core" and not spec.abilities.attend:
+        raise RequestError(f"{spec.name} {spec.refusal('attend')}")
+    flag = Input("causal", value=causal, literal=True)
+    return Target(spec.name, make, (*_inputs(scope), flag), DEFAULT, dtype, frozenset({"causal"}))
+
+
+def _inputs(scope: str) -> tuple[Input, ...]:
+    if scope == "layer":
+        return (Input("x", tuple(map(Expression, ("B", "N", "h*d")))),)
+    head = tuple(map(Expression, ("B", "h", "N", "d")))
+    return tuple(Input(name, head) for name in "qkv")
+
+
+def _sizes(spec: Any, n: Any, h: Any, d: Any) -> ModuleSizes:
+    """Checked where they are numbers; a symbol cannot be compared and is taken as it is."""
+    if all(isinstance(size, int) for size in (n, h, d)):
+        return assemble.checked_sizes(spec, h * d, h, n)
+    return ModuleSizes(h, d, h, d, n)

@@ -1,0 +1,153 @@
+"""Watches one run: every ATen operation, what it counts, and which storages live.
+
+The recorder keeps no tensor alive: storages are followed by weak references, whose death is
+noticed when the next operation starts.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._C import _current_autograd_node
+from torch._C._autograd import _get_sequence_nr
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from attnprof.trace.events import Call, Size, Trace
+from attnprof.trace.rules import cost_of
+from attnprof.trace.sizes import storage_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Code whose frames are not the user's.
+_OURS = (str(torch.__path__[0]), __file__.rsplit("/", 1)[0])
+
+
+class _Held:
+    """A storage followed without keeping it alive, and its bytes."""
+
+    def __init__(self, tensor: Any, held: Size = 0) -> None:
+        self._storage: Any = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+        self.bytes = held
+
+    @property
+    def dead(self) -> bool:
+        return bool(self._storage.expired())
+
+
+class Recorder(TorchDispatchMode):
+    """Fills a :class:`Trace` with the operations that run inside it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.trace = Trace()
+        self.part = "forward"
+        self._paused = False
+        self._live: dict[int, _Held] = {}
+        self._foreign: dict[int, _Held] = {}
+        self._lines: dict[int, str] = {}
+        self._given: Size = 0
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What runs inside is not recorded; tensors made there count as given from outside."""
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
+
+    def given(self, tensors: Any) -> None:
+        """Tensors that were there before: parameters, inputs, output gradients."""
+        for tensor in _tensors(tensors):
+            self._foreign[_key(tensor)] = _Held(tensor)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self._paused or func.namespace == "prim":
+            return func(*args, **kwargs)
+        gives = self._buried()
+        line = self._line()
+        out = func(*args, **kwargs)
+        operands = _tensors((args, kwargs))
+        for tensor in operands:
+            if _key(tensor) not in self._live:
+                self._foreign.setdefault(_key(tensor), _Held(tensor))
+        takes = self._born(_tensors(out))
+        found = cost_of(func, out, args, kwargs)
+        self.trace.calls.append(
+            Call(
+                op=_name(func),
+                counts=found.counts,
+                bytes_moved=found.bytes_moved,
+                part=self.part,
+                line=line,
+                takes=takes,
+                gives=gives,
+                workspace=found.workspace,
+                uncounted=found.uncounted,
+                touched=found.touched,
+            )
+        )
+        return out
+
+    def _born(self, results: list[Any]) -> Size:
+        total: Size = 0
+        for tensor in results:
+            key = _key(tensor)
+            if key in self._live or key in self._foreign:
+                continue
+            held = storage_bytes(tensor)
+            self._live[key] = _Held(tensor, held)
+            total = total + held
+        return total
+
+    def _buried(self) -> Size:
+        """Bytes of storages that died since the operation before."""
+        total: Size = 0
+        for key in [key for key, held in self._live.items() if held.dead]:
+            total = total + self._live.pop(key).bytes
+        for key in [key for key, held in self._foreign.items() if held.dead]:
+            del self._foreign[key]
+        return total
+
+    def _line(self) -> str:
+        """The user's line; a backward operation has that of the operation it differentiates."""
+        node = _current_autograd_node() if self.part == "backward" else None
+        if node is not None:
+            return self._lines.get(node._sequence_nr(), "")
+        line = _place(sys._getframe(2))
+        if torch.is_grad_enabled():
+            self._lines[_get_sequence_nr() - 1] = line
+        return line
+
+
+def _place(frame: FrameType | None) -> str:
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(_OURS) and "torch_dispatch" not in frame.f_code.co_name:
+            return f"{name.rsplit('/', 1)[-1]}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _name(func: Any) -> str:
+    name: str = func._schema.name
+    return name.removeprefix("aten::").replace("::", ".")
+
+
+def _key(tensor: Any) -> int:
+    key: int = tensor.untyped_storage()._cdata
+    return key
+
+
+def _tensors(value: Any) -> list[Any]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]

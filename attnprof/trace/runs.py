@@ -1,0 +1,72 @@
+"""One run of a target at given sizes, concrete or symbolic, recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from attnprof.trace.events import Trace
+from attnprof.trace.making import fake_world
+from attnprof.trace.recorder import Recorder
+from attnprof.trace.sizes import numel
+from attnprof.trace.target import Sizes, Target
+
+
+def record(target: Target, sizes: Sizes, *, training: bool, environment: Any = None) -> Trace:
+    """A forward pass without autograd, or a forward and a backward pass with it.
+
+    The gradient of the (first) output is given, of ones; ``.grad`` is empty before.
+    """
+    with fake_world(environment, target.dtype):
+        subject = target.make(sizes)
+        positional, named = target.call_inputs(sizes)
+        parameters = _prepared(subject, training)
+        inputs = [x for x in tree_leaves((positional, named)) if isinstance(x, torch.Tensor)]
+        recorder = Recorder()
+        recorder.given([*parameters, *_buffers(subject), *inputs])
+        if training:
+            _train(subject, positional, named, inputs, recorder)
+        else:
+            with torch.no_grad(), recorder:
+                kept = subject(*positional, **named)
+            del kept
+        trace = recorder.trace
+        trace.parameters = sum((numel(p) for p in parameters), start=0)
+        return trace
+
+
+def _prepared(subject: Any, training: bool) -> list[Any]:
+    """The module's parameters; in training mode only where it trains."""
+    if not isinstance(subject, torch.nn.Module):
+        return []
+    subject.train(training)
+    return list(subject.parameters())
+
+
+def _buffers(subject: Any) -> list[Any]:
+    return list(subject.buffers()) if isinstance(subject, torch.nn.Module) else []
+
+
+def _train(subject: Any, positional: Any, named: Any, inputs: Any, recorder: Recorder) -> None:
+    for x in inputs:
+        if x.is_floating_point():
+            x.requires_grad_()
+    with recorder:
+        kept = subject(*positional, **named)
+        output = first_tensor(kept)
+        with recorder.paused():
+            ones = torch.ones_like(output)
+            recorder.given(ones)
+        recorder.part = "backward"
+        output.backward(ones)
+    del kept, output
+
+
+def first_tensor(result: Any) -> Any:
+    """The output that a loss would look at: the first one that has a gradient."""
+    values = list(result.values()) if isinstance(result, Mapping) else result
+    leaves = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    return next((leaf for leaf in leaves if leaf.requires_grad), leaves[0])

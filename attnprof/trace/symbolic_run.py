@@ -1,0 +1,54 @@
+"""The first way: one run with symbolic sizes; its totals are the formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attnprof.trace.domain import Domain
+from attnprof.trace.events import Trace
+from attnprof.trace.runs import record
+from attnprof.trace.sizes import spoken
+from attnprof.trace.symbols import symbolic_sizes
+from attnprof.trace.target import Target
+from attnprof.trace.totals import totals
+
+
+class NotSymbolicError(Exception):
+    """The module does not stay symbolic; the message says where."""
+
+
+@dataclass(frozen=True)
+class SymbolicRun:
+    """Formulas by phase, the conditions they rely on, and the run itself."""
+
+    forms: Mapping[str, Mapping[str, Any]]
+    domain: Domain
+    trace: Trace
+
+
+def run_symbolically(
+    target: Target, hints: Mapping[str, int], phases: Sequence[str]
+) -> SymbolicRun:
+    """Formulas for phases of one kind: ``forward`` alone, or ``backward`` and ``train``.
+
+    ``hints`` choose the branch; sizes hinted as 1 stay the number 1. Raises
+    :class:`NotSymbolicError` where a size was pinned to a number or the run broke.
+    """
+    free = {name: hint for name, hint in hints.items() if hint != 1}
+    environment, sizes, names = symbolic_sizes(free)
+    with spoken(names):
+        trace = _recorded(target, {**hints, **sizes}, phases, environment)
+        domain = Domain(environment)
+        if domain.pinned:
+            raise NotSymbolicError(f"the code fixes a size: {'; '.join(domain.pinned)}")
+        return SymbolicRun({phase: totals(trace, phase) for phase in phases}, domain, trace)
+
+
+def _recorded(target: Target, sizes: Any, phases: Sequence[str], environment: Any) -> Trace:
+    try:
+        return record(target, sizes, training="forward" not in phases, environment=environment)
+    except Exception as error:
+        first = (str(error).splitlines() or [""])[0]
+        raise NotSymbolicError(f"{type(error).__name__}: {first[:160]}") from error

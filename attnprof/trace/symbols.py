@@ -1,0 +1,80 @@
+"""The request's sizes: names, expressions over them, and the symbols of a symbolic run."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attnprof.errors import RequestError
+
+#: Sizes of a request that says nothing else: batch, tokens, heads, head width.
+DEFAULT = ("B", "N", "h", "d")
+#: What a symbol stands for while a symbolic run looks for its branch: prime, apart, above one.
+HINTS = {"B": 3, "N": 421, "h": 5, "d": 32}
+_OTHERS = (7, 11, 13, 17, 19, 23, 29, 31)
+_ALLOWED = (
+    ast.Expression, ast.BinOp, ast.UnaryOp, ast.Constant, ast.Name, ast.Load,
+    ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.Pow, ast.USub, ast.UAdd, ast.Div,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A size as the request writes it: ``h*d``, ``N//2``, ``4``."""
+
+    text: str
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The symbols it uses."""
+        tree = ast.parse(self.text, mode="eval")
+        return frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+
+    def at(self, sizes: Mapping[str, Any]) -> Any:
+        """Its value for ints, SymInts or sympy symbols."""
+        code = compile(ast.parse(self.text, mode="eval"), "<size>", "eval")
+        value = eval(code, {"__builtins__": {}}, dict(sizes))  # noqa: S307 - checked by `parsed`
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def parsed(text: str, where: str) -> Expression:
+    """An arithmetic expression over symbols; RequestError for anything else."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except SyntaxError:
+        tree = None
+    if tree is None or not all(isinstance(node, _ALLOWED) for node in ast.walk(tree)):
+        raise RequestError(
+            f"{where}: '{text}' is not a size; type numbers and names with + - * // %, like h*d"
+        )
+    return Expression(text.strip())
+
+
+def hints_for(names: Iterable[str], asked: Mapping[str, int]) -> dict[str, int]:
+    """A value for every symbol: the asked one, or a number that coincides with no other."""
+    others = iter(_OTHERS)
+    return {name: asked.get(name) or HINTS.get(name) or next(others, 37) for name in sorted(names)}
+
+
+def symbol(name: str) -> Any:
+    """The sympy symbol of a size: positive and real, as in a symbolic workload."""
+    import sympy
+
+    return sympy.Symbol(name, positive=True)
+
+
+def symbolic_sizes(hints: Mapping[str, int]) -> tuple[Any, dict[str, Any], dict[Any, Any]]:
+    """A shape environment, torch's size for every name, and torch's symbols → the user's."""
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+    environment = ShapeEnv()
+    sizes, names = {}, {}
+    for name, hint in hints.items():
+        source = ConstantSource(name)
+        own = environment.create_symbol(hint, source, DimDynamic.DYNAMIC)
+        sizes[name] = environment.create_symintnode(own, hint=hint, source=source)
+        names[own] = symbol(name)
+    return environment, sizes, names

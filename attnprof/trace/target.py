@@ -1,0 +1,53 @@
+"""What is derived: how to make it, and its inputs, at any sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from attnprof.trace.symbols import Expression
+
+Sizes = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Input:
+    """One argument of the call: a tensor of these dimensions, or a plain value."""
+
+    name: str
+    dims: tuple[Expression, ...] = ()
+    dtype: str = ""
+    value: Any = None
+    literal: bool = False
+
+    def made(self, sizes: Sizes, default_dtype: str, device: str) -> Any:
+        """The tensor (zeros: values do not matter) or the value."""
+        import torch
+
+        if self.literal:
+            return self.value
+        shape = [dim.at(sizes) for dim in self.dims]
+        return torch.zeros(shape, dtype=getattr(torch, self.dtype or default_dtype), device=device)
+
+
+@dataclass(frozen=True)
+class Target:
+    """``make`` builds the module (or gives the function) for sizes; ``inputs`` are what it takes.
+
+    ``positional`` inputs are passed in order, others by name. ``at`` are sizes that a run at one
+    shape should start from; ``dtype`` of floating inputs and of parameters.
+    """
+
+    name: str
+    make: Callable[[Sizes], Any]
+    inputs: tuple[Input, ...]
+    symbols: tuple[str, ...]
+    dtype: str = "float32"
+    keywords: frozenset[str] = field(default_factory=frozenset)
+
+    def call_inputs(self, sizes: Sizes, device: str = "cpu") -> tuple[list[Any], dict[str, Any]]:
+        """Positional and named arguments of the call."""
+        made = {item.name: item.made(sizes, self.dtype, device) for item in self.inputs}
+        positional = [value for name, value in made.items() if name not in self.keywords]
+        return positional, {name: made[name] for name in self.keywords}

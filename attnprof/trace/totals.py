@@ -1,0 +1,75 @@
+"""A trace summed up: every quantity of a phase, as an int or an expression."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attnprof.peaks import running_maximum
+from attnprof.trace.events import KINDS, Call, Size, Trace
+
+PHASES = ("forward", "backward", "train")
+
+
+def totals(trace: Trace, phase: str) -> dict[str, Size]:
+    """Counts by kind, ``flops``, ``bytes_moved``, ``peak_bytes`` and ``parameters`` of a phase."""
+    calls = list(trace.part(phase))
+    found: dict[str, Size] = {}
+    for kind in KINDS:
+        found[kind] = added([call.counts[kind] for call in calls if kind in call.counts])
+    found["flops"] = added([found[kind] for kind in KINDS if kind != "matmul_flops"])
+    found["bytes_moved"] = added([call.bytes_moved for call in calls])
+    found["peak_bytes"] = peak(trace, phase)
+    found["parameters"] = trace.parameters
+    return found
+
+
+def added(values: list[Size]) -> Size:
+    """The sum, expanded where it is symbolic."""
+    if all(isinstance(value, int) for value in values):
+        return sum(values)
+    import sympy
+
+    return sympy.expand(sympy.Add(*values))
+
+
+def peak(trace: Trace, phase: str) -> Size:
+    """Most bytes held at once; a backward pass starts with what its forward pass left alive."""
+    held: list[Size] = []
+    steps: list[tuple[Size, Size, Size]] = []
+    for call in trace.calls:
+        if phase == "backward" and call.part == "forward":
+            held += [call.takes, -call.gives]
+            continue
+        steps.append((-call.gives, 0, 0))
+        steps.append((call.takes, call.workspace, 0))
+    start = added(held)
+    if all(isinstance(x, int) for step in steps for x in step) and isinstance(start, int):
+        return _largest(start, steps)
+    return running_maximum(start, steps)
+
+
+def _largest(start: int, steps: list[tuple[int, int, int]]) -> int:
+    held = most = start
+    for takes, workspace, _ in steps:
+        held += takes
+        most = max(most, held + workspace)
+    return most
+
+
+def uncounted(trace: Trace, phase: str) -> Mapping[str, tuple[int, Size]]:
+    """What the counts leave out: calls and bytes touched, by operation."""
+    found: dict[str, tuple[int, Any]] = {}
+    for call in trace.part(phase):
+        if call.uncounted:
+            times, touched = found.get(call.uncounted, (0, 0))
+            found[call.uncounted] = (times + 1, touched + call.touched)
+    return found
+
+
+def by_line(trace: Trace, phase: str) -> dict[str, list[Call]]:
+    """Calls of a phase by the line of the user's code they belong to, in order."""
+    found: dict[str, list[Call]] = {}
+    for call in trace.part(phase):
+        found.setdefault(call.line, []).append(call)
+    return found
