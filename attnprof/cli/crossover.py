@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
 
@@ -16,7 +16,7 @@ from attnprof.cli.sizes import parse_names, parse_size, parse_sizes
 from attnprof.errors import RequestError
 from attnprof.record import CrossoverRecord, Report
 from attnprof.symbolic.bisection import LONGEST
-from attnprof.symbolic.meeting import KINDS, METRICS, Meeting, report
+from attnprof.symbolic.meeting import ALL_KINDS, KINDS, METRICS, Meeting, report
 from attnprof.workload import DTYPES, SCOPES, Workload
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ METRIC_OF = {"flops": "flops", "memory": "memory", "peak_bytes": "memory", "peak
 CAPTION = (
     "published: the documents' printed formulas, memory as an idealised sum of entries. "
     "formula: our closed forms of the shipped implementation, memory as its peak in bytes; "
-    "the two are not expected to be equal. From token: the first whole length from which the "
+    "the two are not expected to be equal. derived: counted in the running code; measured: the "
+    "allocator's own peaks. From token: the first whole length from which the "
     "one cheaper above is not dearer."
 )
 
@@ -69,7 +70,7 @@ def crossover(
     ensure_figure(plot)
     one_of(scope, SCOPES, "--scope")
     one_of(dtype, DTYPES, "--dtype")
-    kinds = some_of(kind, KINDS, "--kind")
+    kinds = some_of(kind, ALL_KINDS, "--kind") if kind else list(KINDS)
     metrics = _metrics(metric, quantity)
     head_dims = parse_sizes(d, "--d")
     first, second = configured(pair_of(mechanism_a, mechanism_b, attention, DEFAULT), settings)
@@ -82,16 +83,47 @@ def crossover(
         phase=phase,
         dtype=dtype,
     )
-    meeting = Meeting(first, second, workload, scope)
-    found = report(
-        meeting, head_dims, kinds, metrics, with_curves=plot is not None, environment=environment()
-    )
+    found = _found(first, second, workload, scope, head_dims, kinds, metrics, plot is not None)
     if plot is not None:
         from attnprof.render.plots.crossover import plot_crossover
 
         plot_crossover(found, plot)
         note(f"wrote {plot}")
-    deliver(found, fmt, output, _tables)
+    deliver(
+        found, fmt, output, lambda shown: [*_tables(shown), *_why(first, second, workload, shown)]
+    )
+
+
+def _why(first: Any, second: Any, workload: Workload, found: Report) -> list[RenderableType]:
+    """The sentence that belongs to memory rows of a document beside rows of running code."""
+    from rich.text import Text
+
+    rows = [r for r in found.records if isinstance(r, CrossoverRecord) and r.metric == "memory"]
+    kinds = {row.kind for row in rows}
+    if not ("published" in kinds and kinds & {"derived", "measured"}):
+        return []
+    from attnprof.symbolic.memory_words import why_memory_differs
+
+    said = why_memory_differs(first, second, workload, rows[0].scope)
+    return [Text(f" {said}")] if said else []
+
+
+def _found(
+    first: Any, second: Any, workload: Workload, scope: str,
+    head_dims: list[int], kinds: list[str], metrics: list[str], with_curves: bool,
+) -> Report:  # fmt: skip
+    """Arithmetic alone where that is enough; torch only where code has to run."""
+    if set(kinds) <= set(KINDS):
+        meeting = Meeting(first, second, workload, scope)
+        return report(
+            meeting, head_dims, kinds, metrics, with_curves=with_curves, environment=environment()
+        )
+    from attnprof.measure.meetings import meet
+
+    return meet(
+        first, second, workload, scope, head_dims, kinds, metrics,
+        with_curves=with_curves, environment=environment(),
+    )  # fmt: skip
 
 
 def pair_of(

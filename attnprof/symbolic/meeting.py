@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -22,6 +22,9 @@ from attnprof.symbolic.roots import Root, positive_roots
 from attnprof.workload import Workload
 
 KINDS = ("published", "formula")
+#: Costs counted in running code, and what a machine shows: where asked for only.
+DERIVED, MEASURED = "derived", "measured"
+ALL_KINDS = (*KINDS, DERIVED, MEASURED)
 METRICS = ("flops", "memory")
 #: What a metric is called as a quantity of each kind, and its unit.
 QUANTITIES = {
@@ -29,6 +32,8 @@ QUANTITIES = {
     ("flops", "formula"): ("flops", "flops"),
     ("memory", "published"): ("peak_entries", "entries"),
     ("memory", "formula"): ("peak_bytes", "bytes"),
+    ("flops", DERIVED): ("flops", "flops"),
+    ("memory", DERIVED): ("peak_bytes", "bytes"),
 }
 #: Points of a curve, and how far around the crossovers it goes.
 POINTS = 64
@@ -39,17 +44,31 @@ CostOf = Callable[[Workload], Number]
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """Two mechanisms and what is asked of them; ``workload`` carries all sizes but two."""
+class Side:
+    """A module of somebody's own: no closed form of ours, no document prints it."""
 
-    a: Mechanism
-    b: Mechanism
+    name: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Two mechanisms and what is asked of them; ``workload`` carries all sizes but two.
+
+    Either side may be a :class:`Side` instead: something that only has a name and derived costs,
+    which ``derived`` gives for a metric.
+    """
+
+    a: Mechanism | Side
+    b: Mechanism | Side
     workload: Workload
     scope: str = "core"
+    derived: Callable[[str], tuple[CostOf, CostOf]] | None = None
 
     def __post_init__(self) -> None:
-        for mechanism in (self.a, self.b):
-            mechanism.check(self.workload, self.scope)
+        for side in (self.a, self.b):
+            if not isinstance(side, Side):
+                side.check(self.workload, self.scope)
 
 
 @dataclass(frozen=True)
@@ -74,18 +93,27 @@ def contests(
 
     Raises :class:`RequestError` where nothing can: no document prints both on the same terms.
     """
-    for asked, possible in ((kinds, KINDS), (metrics, METRICS)):
+    for asked, possible in ((kinds, (*KINDS, DERIVED)), (metrics, METRICS)):
         wrong = [name for name in asked if name not in possible]
         if wrong:
             raise RequestError(f"'{wrong[0]}': {closest(wrong[0], list(possible))}")
     found = []
+    a, b = meeting.a, meeting.b
     for metric in metrics:
-        if "published" in kinds and (pair := _printed(meeting, metric)):
-            source = ", ".join(dict.fromkeys(form.source for form in pair))
-            found.append(Contest(metric, "published", (pair[0].formula, pair[1].formula), source))
-        if "formula" in kinds:
-            costs = _cost(meeting.a, meeting.scope, metric), _cost(meeting.b, meeting.scope, metric)
-            found.append(Contest(metric, "formula", costs))
+        if not isinstance(a, Side) and not isinstance(b, Side):
+            if "published" in kinds and (pair := _printed(a, b, meeting, metric)):
+                source = ", ".join(dict.fromkeys(form.source for form in pair))
+                costs = (pair[0].formula, pair[1].formula)
+                found.append(Contest(metric, "published", costs, source))
+            if "formula" in kinds:
+                costs = _cost(a, meeting.scope, metric), _cost(b, meeting.scope, metric)
+                found.append(Contest(metric, "formula", costs))
+        if DERIVED in kinds and meeting.derived is not None:
+            found.append(Contest(metric, DERIVED, meeting.derived(metric)))
+    if not found and (isinstance(a, Side) or isinstance(b, Side)):
+        raise RequestError(
+            f"{a.name} and {b.name} can be compared by what they execute only: use --kind derived"
+        )
     if not found:
         w = meeting.workload
         raise RequestError(
@@ -101,13 +129,13 @@ def _cost(mechanism: Mechanism, scope: str, metric: str) -> CostOf:
     return lambda workload: quantity_of(mechanism, workload, scope, quantity)
 
 
-def _printed(meeting: Meeting, metric: str) -> Pair | None:
+def _printed(a: Mechanism, b: Mechanism, meeting: Meeting, metric: str) -> Pair | None:
     """The two printed forms for what is asked; for one head, the one-head form comes first."""
     w, quantity = meeting.workload, QUANTITIES[metric, "published"][0]
     asked = (meeting.scope, w.phase, w.causal, quantity)
     found = [
         pair
-        for pair in comparable(meeting.a, meeting.b)
+        for pair in comparable(a, b)
         if (pair[0].scope, pair[0].phase, pair[0].causal, pair[0].quantity) == asked
         and (pair[0].heads != "one" or w.num_heads == 1)
     ]
@@ -123,12 +151,12 @@ def _record(meeting: Meeting, contest: Contest, head_dim: int) -> CrossoverRecor
         "source": contest.source,
         "mechanism_a": meeting.a.name,
         "mechanism_b": meeting.b.name,
-        "params_a": meeting.a.params,
-        "params_b": meeting.b.params,
+        "params_a": dict(meeting.a.params),
+        "params_b": dict(meeting.b.params),
         "head_dim": head_dim,
         "num_heads": w.num_heads,
         "batch_size": w.batch_size,
-        "dtype": w.dtype if contest.kind == "formula" else None,
+        "dtype": None if contest.kind == "published" else w.dtype,
         "scope": meeting.scope,
         "phase": w.phase,
         "causal": w.causal,

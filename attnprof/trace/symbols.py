@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from attnprof.errors import RequestError
@@ -22,9 +22,10 @@ _ALLOWED = (
 
 @dataclass(frozen=True)
 class Expression:
-    """A size as the request writes it: ``h*d``, ``N//2``, ``4``."""
+    """A size as the request writes it: ``h*d``, ``N//2``, ``4``; ``given`` are fixed names."""
 
     text: str
+    given: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @property
     def names(self) -> frozenset[str]:
@@ -35,7 +36,7 @@ class Expression:
     def at(self, sizes: Mapping[str, Any]) -> Any:
         """Its value for ints, SymInts or sympy symbols."""
         code = compile(ast.parse(self.text, mode="eval"), "<size>", "eval")
-        value = eval(code, {"__builtins__": {}}, dict(sizes))  # noqa: S307 - checked by `parsed`
+        value = eval(code, {"__builtins__": {}}, {**self.given, **sizes})  # noqa: S307 - checked by `parsed`
         return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from attnprof.trace.symbols import Expression
@@ -51,3 +51,15 @@ class Target:
         made = {item.name: item.made(sizes, self.dtype, device) for item in self.inputs}
         positional = [value for name, value in made.items() if name not in self.keywords]
         return positional, {name: made[name] for name in self.keywords}
+
+    def fixed(self, **sizes: int) -> Target:
+        """The same with some sizes given: what remains are symbols."""
+        free = tuple(name for name in self.symbols if name not in sizes)
+        given = tuple(replace(item, dims=_given(item.dims, sizes)) for item in self.inputs)
+        return replace(
+            self, make=lambda rest: self.make({**sizes, **rest}), inputs=given, symbols=free
+        )
+
+
+def _given(dims: tuple[Expression, ...], sizes: Mapping[str, int]) -> tuple[Expression, ...]:
+    return tuple(replace(dim, given={**dim.given, **sizes}) for dim in dims)

@@ -1,0 +1,39 @@
+"""A derived cost as a function of a workload: what a crossover needs of one of its two sides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attnprof.costs import Number
+from attnprof.errors import CannotRunError, RequestError
+from attnprof.trace.derivation import told
+from attnprof.trace.deriving import derive_target
+from attnprof.trace.evaluating import evaluate
+from attnprof.trace.target import Target
+from attnprof.workload import Workload
+
+#: What is fixed in a comparison by length and head width.
+FIXED = ("B", "h")
+#: What a metric of a crossover is called here.
+QUANTITY_OF = {"flops": "flops", "memory": "peak_bytes"}
+
+
+def derived_cost(target: Target, metric: str, workload: Workload) -> Callable[[Workload], Number]:
+    """The derived FLOPs or peak bytes of a target, for any length and head width.
+
+    Batch and heads are the workload's. Raises :class:`RequestError` where the target has other
+    sizes, :class:`CannotRunError` where no formula was found.
+    """
+    others = set(target.symbols) - {"B", "N", "h", "d"}
+    if others:
+        raise RequestError(
+            f"{target.name} has sizes {', '.join(sorted(others))}: to compare by length and head "
+            "width write its --arg and --input with B, N, h and d"
+        )
+    sizes = {"B": workload.batch_size, "h": workload.num_heads}
+    known = {name: size for name, size in sizes.items() if name in target.symbols}
+    found = derive_target(target.fixed(**known), [workload.phase])
+    expression = found.expression(QUANTITY_OF[metric], workload.phase)
+    if expression is None:
+        raise CannotRunError(f"{target.name}: no formula at {told(sizes)}")
+    return lambda asked: evaluate(expression, {"N": asked.seq_len, "d": asked.head_dim})
