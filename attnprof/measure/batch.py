@@ -100,7 +100,7 @@ def measure_points(
             records.append(blank(request, str(error)))
     if refusals and len(refusals) == len(records):
         raise refusals[0]
-    return Report("profile", records, summarise(records), _environment(requests[0]))
+    return Report("profile", records, summarise(records), point_environment(requests[0]))
 
 
 def _one(request: PointRequest, isolate: bool | None) -> ProfileRecord:
@@ -111,7 +111,8 @@ def _one(request: PointRequest, isolate: bool | None) -> ProfileRecord:
     return measure_apart(request) if apart else measure_point(request)
 
 
-def _environment(request: PointRequest) -> dict[str, Any]:
+def point_environment(request: PointRequest) -> dict[str, Any]:
+    """What a point is measured on."""
     found = describe_environment(request.device, request.seed)
     return {**found, "threads": request.threads or found["threads"]}
 

@@ -22,10 +22,17 @@ from attnprof.record import ProfileRecord
 SETUP_S = 120.0
 #: A child takes this many times the budget before it counts as stuck.
 PATIENCE = 20.0
+#: The variable that tells a child how much memory it may map, in bytes.
+_LIMIT = "ATTNPROF_MEMORY_LIMIT"
 
 
-def measure_apart(request: PointRequest, limit_s: float | None = None) -> ProfileRecord:
-    """The point's record from a child process; its death or silence is a ``skipped`` reason."""
+def measure_apart(
+    request: PointRequest, limit_s: float | None = None, memory_limit: int | None = None
+) -> ProfileRecord:
+    """The point's record from a child process; its death or silence is a ``skipped`` reason.
+
+    ``memory_limit`` is how many bytes of data the child may map.
+    """
     limit = SETUP_S + PATIENCE * request.budget.max_time_s if limit_s is None else limit_s
     with tempfile.TemporaryDirectory(prefix="attnprof-") as folder:
         answer = Path(folder) / "record.json"
@@ -33,7 +40,8 @@ def measure_apart(request: PointRequest, limit_s: float | None = None) -> Profil
             done = subprocess.run(  # noqa: S603 - this interpreter, our own module
                 [sys.executable, "-m", "attnprof.measure.isolation", str(answer)],
                 input=json.dumps(request.to_dict()),
-                capture_output=True, text=True, check=False, timeout=limit, env=_environment(),
+                capture_output=True, text=True, check=False, timeout=limit,
+                env=_environment(memory_limit),
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return blank(request, f"stopped: no result after {limit:.0f} s in a process of its own")
@@ -42,11 +50,12 @@ def measure_apart(request: PointRequest, limit_s: float | None = None) -> Profil
     return blank(request, _cause_of_death(request, done.returncode, done.stderr))
 
 
-def _environment() -> dict[str, str]:
+def _environment(memory_limit: int | None) -> dict[str, str]:
     """This process's variables, with the place this package was imported from."""
+    limit = {} if memory_limit is None else {_LIMIT: str(memory_limit)}
     here = str(Path(attnprof.__file__).parents[1])
     paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    return {**os.environ, **limit, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _cause_of_death(request: PointRequest, code: int, stderr: str) -> str:
@@ -66,9 +75,22 @@ def _volunteer() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
+def _limit_memory() -> None:
+    """Let the kernel refuse what is more than the parent allows: an error instead of a kill."""
+    limit = os.environ.get(_LIMIT)
+    if limit is None:
+        return
+    try:
+        import resource
+    except ImportError:  # no such limits on this system
+        return
+    resource.setrlimit(resource.RLIMIT_DATA, (int(limit), int(limit)))
+
+
 def main() -> int:
     """Read a request from stdin, measure, write the record to the file named."""
     _volunteer()
+    _limit_memory()
     request = PointRequest.from_dict(json.load(sys.stdin))
     try:
         record = measure_point(request)

@@ -1,0 +1,107 @@
+"""Which points a sweep has, and the name each one keeps from run to run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any
+
+from attnprof import registry
+from attnprof.errors import RequestError
+from attnprof.measure.batch import plan_points
+from attnprof.measure.request import Budget, PointRequest
+from attnprof.workload import Workload
+
+#: What makes a point another point; how long it is measured does not.
+_NOT_IN_KEY = frozenset({"budget"})
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All combinations of these values; ``params`` maps a parameter to the values it takes.
+
+    A parameter goes to every mechanism that has it, as ``--set`` does.
+    """
+
+    attention: Sequence[str]
+    seq_len: Sequence[int]
+    d_model: Sequence[int] = (512,)
+    num_heads: Sequence[int] = (8,)
+    batch_size: Sequence[int] = (1,)
+    dtype: Sequence[str] = ("float32",)
+    phase: Sequence[str] = ("forward",)
+    device: Sequence[str] = ("auto",)
+    causal: Sequence[bool] = (False,)
+    scope: Sequence[str] = ("layer",)
+    params: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+
+def points_of(
+    grids: Sequence[Grid], budget: Budget, *, seed: int = 0, threads: int | None = None
+) -> list[PointRequest]:
+    """Every point once, mechanisms innermost: neighbours in time share a size.
+
+    Raises :class:`RequestError` where heads do not divide a width, or a value is unknown.
+    """
+    found: dict[str, PointRequest] = {}
+    for grid in grids:
+        for settings in _settings(grid.params):
+            named = dict(
+                zip(grid.attention, registry.configured(grid.attention, settings), strict=True)
+            )
+            for workloads, scope, device in _workloads(grid):
+                planned = plan_points(
+                    named, workloads, scope=scope, device=device, seed=seed, threads=threads,
+                    budget=budget,
+                )  # fmt: skip
+                found.update({key_of(point): point for point in planned})
+    return list(found.values())
+
+
+def _settings(params: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    names = list(params)
+    return [
+        dict(zip(names, values, strict=True))
+        for values in product(*(params[name] for name in names))
+    ]
+
+
+def _workloads(grid: Grid) -> list[tuple[list[Workload], str, str]]:
+    """One group of workloads for each scope and device, in the order of the grid."""
+    groups = []
+    for scope, device in product(grid.scope, grid.device):
+        sizes = product(
+            grid.dtype, grid.phase, grid.causal, grid.batch_size, grid.d_model, grid.num_heads,
+            grid.seq_len,
+        )  # fmt: skip
+        workloads = [
+            Workload(n, heads, _width(width, heads), batch, causal=causal, phase=phase, dtype=dtype)
+            for dtype, phase, causal, batch, width, heads, n in sizes
+        ]
+        groups.append((workloads, scope, device))
+    return groups
+
+
+def _width(d_model: int, heads: int) -> int:
+    if d_model % heads:
+        raise RequestError(
+            f"{heads} heads do not divide d_model {d_model}: give grids of their own for other "
+            "widths, or heads that divide all of them"
+        )
+    return d_model // heads
+
+
+def key_of(point: PointRequest, process: int = 0) -> str:
+    """The name of a point (and of one process of several that measure it), the same every run."""
+    plain = {k: v for k, v in point.to_dict().items() if k not in _NOT_IN_KEY}
+    text = json.dumps(plain, sort_keys=True, default=str)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return f"{point.mechanism}-{point.seq_len}-{digest}/{process}"
+
+
+def on_device(point: PointRequest, device: str) -> PointRequest:
+    """The same point elsewhere."""
+    return replace(point, device=device)

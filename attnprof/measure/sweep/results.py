@@ -1,0 +1,71 @@
+"""A sweep's file as a report: processes of one point joined into one record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from attnprof.measure.statistics import estimate_over_processes
+from attnprof.measure.sweep.journal import read
+from attnprof.record import ProfileRecord, Report
+
+_FIELDS = frozenset(item.name for item in fields(ProfileRecord))
+
+
+def load_results(path: Path) -> Report:
+    """The report of a results file; its environment is the first record's, others in the summary.
+
+    Raises :class:`attnprof.errors.RequestError` for a file that is none.
+    """
+    return report_of(read(path))
+
+
+def report_of(entries: Sequence[dict[str, Any]]) -> Report:
+    """Entries of a journal as one report, in the order their points first appear."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for entry in entries:
+        groups.setdefault(entry["key"].rpartition("/")[0], []).append(entry)
+    records = [joined([_record(entry) for entry in group]) for group in groups.values()]
+    places: list[dict[str, Any]] = []
+    for entry in entries:
+        where = entry.get("environment", {})
+        if where not in places:
+            places.append(where)
+    measured = sum(record.skipped is None for record in records)
+    summary = {
+        "measured": measured,
+        "skipped": len(records) - measured,
+        "processes": max((len(group) for group in groups.values()), default=0),
+        "environments": places,
+    }
+    return Report("sweep", records, summary, places[0] if places else {})
+
+
+def _record(entry: dict[str, Any]) -> ProfileRecord:
+    row = {name: value for name, value in entry["record"].items() if name in _FIELDS}
+    return ProfileRecord(**row)
+
+
+def joined(records: Sequence[ProfileRecord]) -> ProfileRecord:
+    """Several processes' records of one point as one: their times together, the interval over both.
+
+    A process that could not run is said in the notes; where none could, its reason stays.
+    """
+    timed = [record for record in records if record.skipped is None and record.times_s]
+    if len(records) == 1 or not timed:
+        return records[0]
+    found = estimate_over_processes([record.times_s for record in timed])
+    failed = [record.skipped for record in records if record.skipped]
+    notes = [*timed[0].differences, *(f"a process gave no times: {why}" for why in failed)]
+    return replace(
+        timed[0],
+        times_s=[time for record in timed for time in record.times_s],
+        median_s=found.median_s,
+        ci_low_s=found.low_s,
+        ci_high_s=found.high_s,
+        noisy=found.noisy,
+        differences=list(dict.fromkeys(notes)),
+        flops_per_s=(timed[0].flops_formula or 0) / found.median_s if found.median_s else None,
+    )
