@@ -28,8 +28,6 @@ WORKSPACE = ("sdpa",)
 GRAPH_BREAKS = {"reformer": "its plan of chunks is remembered behind a lock"}
 #: another number format is another result, and why
 HASHES = {"reformer": "rounding moves tokens to other buckets"}
-#: these call torch once for each block of rows: thousands of times for a million tokens
-LOOPS = ("linear", "longformer", "neural", "performer", "reformer", "she", "sparse")
 
 
 def names(**abilities):

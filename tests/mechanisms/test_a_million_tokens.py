@@ -1,0 +1,53 @@
+"""A layer of 1,048,576 tokens against its closed form, operation by operation, on meta tensors."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import attnprof
+from attnprof import Workload, registry
+from tests.mechanisms.cases import params
+from tests.oracles.aten import KINDS, OperationCounter
+from tests.oracles.meta import RememberedLayouts
+
+MILLION = 1_048_576
+HEAD_DIM = 2
+
+#: larger steps than those that fit a handful of tokens, so that fewer of them make a million
+STEPS = {
+    "longformer": {"window": 2048},
+    "reformer": {"num_hashes": 2},
+    "sparse": {},
+    "taylor-efficient": {"chunk": 8192},
+    "taylorshift": {"chunk": 8192},
+}
+#: a fused kernel is another one on every device, and torch counts a causal one as dense
+FUSED = ("sdpa",)
+#: hundreds of thousands of operations where causal, in chunks of a fixed size; she: the same again
+NOT_CAUSAL = ("linear", "neural", "performer", "she")
+
+
+def cases():
+    """Every mechanism, causal too where it can be and takes few enough steps."""
+    for name in registry.names():
+        yield name, False
+        if registry.get(name).abilities.causal and name not in (*FUSED, *NOT_CAUSAL):
+            yield name, True
+
+
+@pytest.mark.parametrize(("name", "causal"), list(cases()))
+def test_flops_and_bytes_of_a_million_tokens_are_those_dispatched(name, causal):
+    chosen = STEPS.get(name, params(name))
+    asked = Workload(MILLION, 1, HEAD_DIM, causal=causal)
+    expected = attnprof.cost(name, asked, **chosen)
+    with torch.device("meta"), torch.no_grad():
+        layer = attnprof.build(name, HEAD_DIM, 1, MILLION, **chosen)
+        x = torch.randn(1, MILLION, HEAD_DIM)
+        theirs, ours = FlopCounterMode(display=False), OperationCounter()
+        with RememberedLayouts(), theirs, ours:
+            layer(x, causal=causal)
+    assert theirs.get_total_flops() == expected.matmul_flops
+    if name not in FUSED:
+        assert not ours.result.unknown
+        assert ours.result.by_kind() == {kind: getattr(expected.total, kind) for kind in KINDS}
+        assert ours.result.bytes_moved == expected.total.bytes_moved
