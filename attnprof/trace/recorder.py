@@ -23,7 +23,7 @@ from attnprof.trace.rules import cost_of
 from attnprof.trace.sizes import storage_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 #: Code whose frames are not the user's.
 _OURS = (str(torch.__path__[0]), __file__.rsplit("/", 1)[0])
@@ -42,11 +42,15 @@ class _Held:
 
 
 class Recorder(TorchDispatchMode):
-    """Fills a :class:`Trace` with the operations that run inside it."""
+    """Fills a :class:`Trace` with the operations that run inside it.
 
-    def __init__(self) -> None:
+    ``before_each`` is called before each one; what it raises ends the run.
+    """
+
+    def __init__(self, before_each: Callable[[], None] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.trace = Trace()
+        self._before_each = before_each
         self.part = "forward"
         self._paused = False
         self._live: dict[int, _Held] = {}
@@ -74,6 +78,8 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if self._paused or func.namespace == "prim":
             return func(*args, **kwargs)
+        if self._before_each:
+            self._before_each()
         gives = self._buried()
         line = self._line()
         out = func(*args, **kwargs)

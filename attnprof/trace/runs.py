@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -15,17 +15,25 @@ from attnprof.trace.sizes import numel
 from attnprof.trace.target import Sizes, Target
 
 
-def record(target: Target, sizes: Sizes, *, training: bool, environment: Any = None) -> Trace:
+def record(
+    target: Target,
+    sizes: Sizes,
+    *,
+    training: bool,
+    environment: Any = None,
+    before_each: Callable[[], None] | None = None,
+) -> Trace:
     """A forward pass without autograd, or a forward and a backward pass with it.
 
     The gradient of the (first) output is given, of ones; ``.grad`` is empty before.
+    ``before_each`` is called before every operation; what it raises ends the run.
     """
     with fake_world(environment, target.dtype):
         subject = target.make(sizes)
         positional, named = target.call_inputs(sizes)
         parameters = _prepared(subject, training)
         inputs = [x for x in tree_leaves((positional, named)) if isinstance(x, torch.Tensor)]
-        recorder = Recorder()
+        recorder = Recorder(before_each)
         recorder.given([*parameters, *_buffers(subject), *inputs])
         if training:
             _train(subject, positional, named, inputs, recorder)

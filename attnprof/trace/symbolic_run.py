@@ -41,14 +41,31 @@ def run_symbolically(
     with spoken(names):
         trace = _recorded(target, {**hints, **sizes}, phases, environment)
         domain = Domain(environment)
-        if domain.pinned:
-            raise NotSymbolicError(f"the code fixes a size: {'; '.join(domain.pinned)}")
+        _refuse_pins(domain)
         return SymbolicRun({phase: totals(trace, phase) for phase in phases}, domain, trace)
 
 
 def _recorded(target: Target, sizes: Any, phases: Sequence[str], environment: Any) -> Trace:
+    """The run, ended by the first operation after a size was pinned: what follows is wasted."""
+    seen = 0
+
+    def look() -> None:
+        nonlocal seen
+        facts = len(environment.guards) + len(environment.replacements)
+        if facts != seen:
+            seen = facts
+            _refuse_pins(Domain(environment))
+
+    training = "forward" not in phases
     try:
-        return record(target, sizes, training="forward" not in phases, environment=environment)
+        return record(target, sizes, training=training, environment=environment, before_each=look)
+    except NotSymbolicError:
+        raise
     except Exception as error:
         first = (str(error).splitlines() or [""])[0]
         raise NotSymbolicError(f"{type(error).__name__}: {first[:160]}") from error
+
+
+def _refuse_pins(domain: Domain) -> None:
+    if domain.pinned:
+        raise NotSymbolicError(f"the code fixes a size: {'; '.join(domain.pinned)}")
