@@ -57,11 +57,17 @@ def ensure_writable(path: Path | None) -> None:
         )
 
 
-def deliver(report: Report, fmt: str, output: Path | None, table: Tables) -> None:
+def deliver(
+    report: Report,
+    fmt: str,
+    output: Path | None,
+    table: Tables,
+    page: Callable[[Report], str] | None = None,
+) -> None:
     """Write a report in the format asked for, to stdout or to a file.
 
-    ``table`` makes the renderables of the ``table`` format. Raises :class:`RequestError` for an
-    unwritable file.
+    ``table`` makes the renderables of the ``table`` format, ``page`` the Markdown where that is
+    more than the records. Raises :class:`RequestError` for an unwritable file.
     """
     if fmt == "table":
         from attnprof.render import terminal
@@ -70,6 +76,8 @@ def deliver(report: Report, fmt: str, output: Path | None, table: Tables) -> Non
             terminal.print_tables(table(report))
             return
         text = terminal.render_text(table(report))
+    elif fmt == "markdown" and page is not None:
+        text = page(report)
     else:
         text = as_text(report, fmt)
     if output is None:

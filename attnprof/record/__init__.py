@@ -2,6 +2,7 @@
 
 from attnprof.record.base import FORMATS, Record, column
 from attnprof.record.columnar import ColumnarRecords
+from attnprof.record.derived import DeriveRecord
 from attnprof.record.files import write_whole
 from attnprof.record.kinds import (
     KINDS,
@@ -25,6 +26,7 @@ __all__ = [
     "CompareRecord",
     "CostRecord",
     "CrossoverRecord",
+    "DeriveRecord",
     "DoctorRecord",
     "GrowthRecord",
     "HeadsRecord",

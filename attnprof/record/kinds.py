@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnprof.record.base import Record, column
+from attnprof.record.derived import DeriveRecord
 
 
 def _mapping() -> Any:
@@ -253,5 +254,6 @@ KINDS: dict[str, type[Record]] = {
     "heatmap": HeatmapRecord,
     "profile": ProfileRecord,
     "sweep": ProfileRecord,
+    "derive": DeriveRecord,
     "doctor": DoctorRecord,
 }

@@ -6,16 +6,19 @@ fan): it is left out. ``math.sqrt`` of a symbolic size stays symbolic.
 
 from __future__ import annotations
 
+import copy
+import logging
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 
 @contextmanager
@@ -39,8 +42,54 @@ def fake_world(environment: Any = None, dtype: str = "float32") -> Iterator[Fake
             torch.set_default_dtype(before)
 
 
+def constructed(build: Callable[[], Any], sizes: Iterable[Any]) -> Any:
+    """What ``build`` makes: of fake tensors inside a fake world.
+
+    A constructor that cannot work on those (it goes through numpy, or reads a value) runs for
+    real where sizes are numbers; what it made becomes fake.
+    """
+    mode = current_mode()
+    if mode is None or any(isinstance(size, torch.SymInt) for size in sizes):
+        return build()
+    try:
+        return build()
+    except Exception:  # noqa: BLE001 - whatever a constructor of somebody's raises
+        with unset_fake_temporarily():
+            return faked(build(), mode)
+
+
+def current_mode() -> FakeTensorMode | None:
+    """The fake world that this runs in, if any."""
+    mode = _get_current_dispatch_mode()
+    return mode if isinstance(mode, FakeTensorMode) else None
+
+
+def faked(module: Any, mode: FakeTensorMode | None) -> Any:
+    """A copy of a module with a fake tensor for each of its own; the module where none is asked.
+
+    Sizes of its tensors are numbers; shared ones stay shared.
+    """
+    if mode is None or not isinstance(module, torch.nn.Module):
+        return module
+    held = [value for part in module.modules() for value in _tensors_of(part)]
+    with unset_fake_temporarily():
+        fakes = {id(tensor): mode.from_tensor(tensor, static_shapes=True) for tensor in held}
+        return copy.deepcopy(module, fakes)
+
+
+def _tensors_of(module: Any) -> Iterator[torch.Tensor]:
+    yield from module.parameters(recurse=False)
+    yield from module.buffers(recurse=False)
+    yield from (value for value in vars(module).values() if isinstance(value, torch.Tensor))
+
+
 def _quiet() -> Iterator[Any]:
-    """Patches for the time of a run: no initialisation, symbolic square roots."""
+    """Patches for the time of a run: no initialisation, symbolic square roots, no log of torch's.
+
+    Torch logs the traceback of what fails on fake tensors, which callers catch and tell.
+    """
+    for place in ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes"):
+        yield patch.object(logging.getLogger(place), "disabled", new=True)
     for name in dir(torch.nn.init):
         if name.endswith("_") and not name.startswith("_"):
             yield patch.object(torch.nn.init, name, _as_it_is)

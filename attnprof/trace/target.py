@@ -13,7 +13,10 @@ Sizes = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Input:
-    """One argument of the call: a tensor of these dimensions, or a plain value."""
+    """One argument of the call: a tensor of these dimensions, or (``literal``) a plain value.
+
+    A plain value may be an expression: it is then the number it has at the sizes.
+    """
 
     name: str
     dims: tuple[Expression, ...] = ()
@@ -21,12 +24,22 @@ class Input:
     value: Any = None
     literal: bool = False
 
+    @property
+    def spelled(self) -> str:
+        """As ``--input`` takes it: ``x: B, N, h*d``, ``mask: N, N bool``, ``causal: True``."""
+        if self.literal:
+            value = self.value.text if isinstance(self.value, Expression) else repr(self.value)
+            return f"{self.name}: {value}"
+        dims = ", ".join(dim.text for dim in self.dims)
+        body = f"{dims}," if len(self.dims) == 1 else dims or "()"
+        return f"{self.name}: {body} {self.dtype}".rstrip()
+
     def made(self, sizes: Sizes, default_dtype: str, device: str) -> Any:
         """The tensor (zeros: values do not matter) or the value."""
         import torch
 
         if self.literal:
-            return self.value
+            return self.value.at(sizes) if isinstance(self.value, Expression) else self.value
         shape = [dim.at(sizes) for dim in self.dims]
         return torch.zeros(shape, dtype=getattr(torch, self.dtype or default_dtype), device=device)
 
@@ -36,7 +49,8 @@ class Target:
     """``make`` builds the module (or gives the function) for sizes; ``inputs`` are what it takes.
 
     ``positional`` inputs are passed in order, others by name. ``at`` are sizes that a run at one
-    shape should start from; ``dtype`` of floating inputs and of parameters.
+    shape should start from; ``dtype`` of floating inputs and of parameters. ``notes`` tell the
+    reader what was guessed of the request.
     """
 
     name: str
@@ -45,6 +59,12 @@ class Target:
     symbols: tuple[str, ...]
     dtype: str = "float32"
     keywords: frozenset[str] = field(default_factory=frozenset)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def spelled_inputs(self) -> list[str]:
+        """Every input as ``--input`` takes it."""
+        return [item.spelled for item in self.inputs]
 
     def call_inputs(self, sizes: Sizes, device: str = "cpu") -> tuple[list[Any], dict[str, Any]]:
         """Positional and named arguments of the call."""

@@ -1,0 +1,150 @@
+"""``attnprof derive``: closed forms from running code."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import redirect_stdout
+from functools import partial
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+from attnprof.cli.options import (
+    CausalOption,
+    DtypeOption,
+    Format,
+    FormatOption,
+    OutputOption,
+    QuantityOption,
+    SetOption,
+)
+from attnprof.cli.output import deliver, ensure_writable, environment, note
+from attnprof.cli.request import one_of, some_of
+from attnprof.cli.settings import parse_set
+from attnprof.cli.sizes import parse_size
+from attnprof.errors import RequestError
+from attnprof.record import Report
+from attnprof.workload import DTYPES, SCOPES
+
+PHASES = ("forward", "backward", "train")
+EXAMPLE = (
+    'attnprof derive my.py:MyAttention --arg d_model=h*d --arg num_heads=h --input "x: B, N, h*d"'
+)
+
+TargetArgument = Annotated[
+    str | None,
+    Argument(
+        metavar="TARGET",
+        help="path.py:Name, package.module:Name (a module class, a module, a function), "
+        "or a mechanism of attnprof list.",
+        show_default=False,
+    ),
+]
+ArgOption = Annotated[
+    list[str] | None,
+    Option("--arg", metavar="NAME=EXPR", help="A constructor argument, like d_model=h*d."),
+]
+InputOption = Annotated[
+    list[str] | None,
+    Option("--input", metavar="'NAME: DIMS'", help="An input, like 'x: B, N, h*d'."),
+]
+PhasesOption = Annotated[
+    str, Option("--phase", metavar="PHASES", help="Of forward, backward, train (both).")
+]
+AtOption = Annotated[
+    str | None,
+    Option("--at", metavar="SIZES", help="Numbers, too, at a shape: B=1,N=4096,h=8,d=64."),
+]
+DeriveScopeOption = Annotated[
+    str | None,
+    Option("--scope", metavar="SCOPE", help="Of a mechanism: core, or layer (the default)."),
+]
+LatexOption = Annotated[bool, Option("--latex", help="Show the formulas in LaTeX.")]
+
+
+def derive(
+    *,
+    target: TargetArgument = None,
+    args: ArgOption = None,
+    inputs: InputOption = None,
+    phase: PhasesOption = "forward,backward",
+    at: AtOption = None,
+    quantity: QuantityOption = None,
+    scope: DeriveScopeOption = None,
+    causal: CausalOption = False,
+    dtype: DtypeOption = "float32",
+    settings: SetOption = None,
+    latex: LatexOption = False,
+    fmt: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Closed forms from anybody's torch code: FLOPs by kind, bytes, parameters, peak memory.
+
+    The code runs on fake tensors of symbolic sizes; every formula is checked by runs at other
+    shapes before it is shown. What is left out of the request is guessed, and said.
+
+    Example: attnprof derive my.py:MyAttention --arg d_model=h*d --arg num_heads=h
+    --input "x: B, N, h*d" --at B=1,N=4096,h=8,d=64
+    """
+    ensure_writable(output)
+    if target is None:
+        raise RequestError(f"derive needs what to derive: type {EXAMPLE}")
+    phases = some_of(phase, PHASES, "--phase")
+    asked = _sizes(at)
+    one_of(dtype, DTYPES, "--dtype")
+    if scope is not None:
+        one_of(scope, SCOPES, "--scope")
+    how = {"params": parse_set(settings), "scope": scope, "causal": causal, "dtype": dtype}
+    with redirect_stdout(sys.stderr):  # what somebody's module prints is no data
+        report = _report(target, args, inputs, phases, asked, quantity, fmt, how)
+    from attnprof.render.derivation import derivation_tables
+    from attnprof.render.derivation_page import derivation_page
+
+    table = partial(derivation_tables, latex=latex)
+    deliver(report, fmt, output, table, derivation_page)
+
+
+def _sizes(text: str | None) -> dict[str, int]:
+    """``B=1,N=4096`` as a mapping."""
+    found: dict[str, int] = {}
+    for part in (text or "").split(",") if text else ():
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not name.isidentifier():
+            raise RequestError(f"--at {text}: type names and sizes, like B=1,N=4096,h=8,d=64")
+        found[name] = parse_size(value, f"--at {name}")
+    return found
+
+
+def _report(
+    text: str,
+    args: list[str] | None,
+    inputs: list[str] | None,
+    phases: list[str],
+    asked: dict[str, int],
+    quantity: str | None,
+    fmt: str,
+    how: dict[str, Any],
+) -> Report:
+    from attnprof.trace.deriving import derive_target
+    from attnprof.trace.events import QUANTITIES
+    from attnprof.trace.finding import target_from
+    from attnprof.trace.reporting import report_of
+    from attnprof.trace.trying import tried
+
+    quantities = some_of(quantity, QUANTITIES, "--quantity")
+    found = target_from(text, args, inputs, **how)
+    for line in found.notes:
+        note(line)
+    tried(found, asked)
+    derivation = derive_target(found, phases, asked)
+    import torch
+
+    return report_of(
+        derivation,
+        quantities,
+        notes=found.notes,
+        environment=environment(torch=torch.__version__),
+        in_steps=fmt == Format.MARKDOWN,
+        inputs=found.spelled_inputs,
+        **how,
+    )

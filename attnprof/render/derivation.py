@@ -1,0 +1,143 @@
+"""A derivation on the terminal: formulas by phase, how they were found, where costs arise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.padding import Padding
+from rich.text import Text
+
+from attnprof.record import DeriveRecord, Report
+from attnprof.render.terminal import is_narrow, new_table
+from attnprof.units import format_bytes, format_value
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+TITLES = {
+    "flops": "FLOPs",
+    "matmul_flops": "matmul FLOPs",
+    "bytes_moved": "bytes moved",
+    "peak_bytes": "peak memory",
+}
+_BYTES = ("bytes_moved", "peak_bytes")
+#: Operations shown by name; the rest is in JSON and on the Markdown page.
+_MOST = 12
+
+
+def derivation_tables(report: Report, *, latex: bool = False) -> list[RenderableType]:
+    """One block a phase: formulas, domain, method, then operations by name."""
+    records = [record for record in report.records if isinstance(record, DeriveRecord)]
+    phases: Mapping[str, Any] = report.summary["phases"]
+    blocks: list[RenderableType] = []
+    for phase, found in phases.items():
+        rows = [record for record in records if record.phase == phase]
+        title = f"{report.summary['name']}: {phase}"
+        if latex:
+            blocks += [f"% {title}", *_latex(rows)]
+            continue
+        blocks += [Text(title, style="bold"), _formulas(rows)]
+        blocks += [Padding(Text(line), (0, 0, 0, 1)) for line in _how(found)]
+        if found.get("operations"):
+            blocks.append(_operations(found["operations"]))
+    return blocks
+
+
+def name_of(quantity: str) -> str:
+    """A quantity as one reads it."""
+    return TITLES.get(quantity, quantity)
+
+
+def value_text(value: Any, quantity: str, *, short: bool = False) -> str:
+    """A value with its unit where it is bytes."""
+    return format_value(value, "bytes" if quantity in _BYTES else "count", short=short)
+
+
+def _formulas(rows: Sequence[DeriveRecord]) -> Table:
+    valued = any(row.value is not None for row in rows)
+    table = new_table()
+    table.add_column("quantity", no_wrap=True)
+    table.add_column("formula", overflow="fold")
+    if valued:
+        table.add_column("value", justify="right", no_wrap=True)
+    short = is_narrow()
+    for row in rows:
+        bound = "at least " if row.bound != "exact" else ""
+        cells = [Text(name_of(row.quantity)), Text(bound + (row.expression or "no formula"))]
+        if valued:
+            cells.append(Text(value_text(row.value, row.quantity, short=short)))
+        table.add_row(*cells)
+    return table
+
+
+def shape_text(sizes: Mapping[str, Any]) -> str:
+    """``B=2, N=64``."""
+    return ", ".join(f"{name}={value}" for name, value in sizes.items())
+
+
+METHODS = {
+    "symbolic": "one run on symbolic sizes",
+    "interpolated": "exact interpolation of runs at many shapes",
+    "counted": "counted at one shape; no formula was found",
+}
+
+
+def how_found(found: Mapping[str, Any]) -> str:
+    """The method in words."""
+    method = str(found["method"])
+    return f"{method} ({METHODS[method]})" if method in METHODS else method
+
+
+def _how(found: Mapping[str, Any]) -> Iterator[str]:
+    shapes = "; ".join(shape_text(shape) for shape in found["verified_at"])
+    yield f"holds for: {', '.join(found['domain']) or 'all sizes'}"
+    yield f"found: {how_found(found)}; the same counts in runs at {shapes or 'no other shape'}"
+    if found["uncounted"]:
+        yield f"at least: not counted are {', '.join(found['uncounted'])}"
+    for line in found["notes"]:
+        yield f"note: {line}"
+    yield from peak_lines(found.get("peak", {}))
+
+
+def peak_lines(peak: Mapping[str, Any]) -> Iterator[str]:
+    """At the asked shape: during which operation the peak is reached, by which polynomial."""
+    if "bytes" not in peak:
+        return
+    place = f" ({peak['line']})" if peak["line"] else ""
+    wins = next((r["expression"] for r in peak["regimes"] if r["value"] == peak["bytes"]), None)
+    of = f", where it is {wins}" if wins and len(peak["regimes"]) > 1 else ""
+    yield f"peak: {format_bytes(peak['bytes'])} during {peak['operation']}{place}{of}"
+
+
+def _operations(found: Sequence[Mapping[str, Any]]) -> Table:
+    valued = any(row["flops_value"] is not None for row in found)
+    table = new_table("by operation")
+    table.add_column("operation", overflow="fold")
+    table.add_column("calls", justify="right", no_wrap=True)
+    table.add_column("FLOPs", overflow="fold")
+    if valued:
+        table.add_column("value", justify="right", no_wrap=True)
+    short = is_narrow()
+    counted = [row for row in found if row["flops"] != "0"]
+    for row in counted[:_MOST]:
+        cells = [row["operation"], str(row["calls"]), row["flops"]]
+        if valued:
+            cells.append(value_text(row["flops_value"], "flops", short=short))
+        table.add_row(*map(Text, cells))
+    rest = [row for row in found if row not in counted[:_MOST]]
+    moves = sum(row["calls"] for row in rest)
+    if rest:
+        kinds = "more, and moves and views" if len(counted) > _MOST else "moves and views"
+        table.add_row(Text(kinds), Text(str(moves)), Text("" if len(counted) > _MOST else "0"))
+    return table
+
+
+def _latex(rows: Sequence[DeriveRecord]) -> list[RenderableType]:
+    """A comment and a formula each: text to be pasted, so never wrapped."""
+    lines: list[RenderableType] = []
+    for row in rows:
+        if row.expression != "0":
+            lines += [f"% {row.quantity}", row.latex or "% no formula"]
+    return lines

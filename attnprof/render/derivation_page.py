@@ -1,0 +1,89 @@
+"""A derivation as a Markdown page: formulas, conditions, then operation by operation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from attnprof.record import DeriveRecord, Report
+from attnprof.render.derivation import how_found, name_of, peak_lines, shape_text, value_text
+from attnprof.units import format_bytes
+
+
+def derivation_page(report: Report) -> str:
+    """The whole page."""
+    return "\n".join(_page(report)) + "\n"
+
+
+def _page(report: Report) -> Iterator[str]:
+    summary = report.summary
+    yield f"# {summary['name']}\n"
+    yield f"Inputs: {', '.join(f'`{item}`' for item in summary.get('inputs', ()))}. "
+    yield f"Symbols: {', '.join(f'`{name}`' for name in summary['symbols'])}; {summary['dtype']}."
+    if summary["at"]:
+        yield f"Values at {shape_text(summary['at'])}."
+    for line in summary["notes"]:
+        yield f"\n{line[:1].upper()}{line[1:]}."
+    records = [record for record in report.records if isinstance(record, DeriveRecord)]
+    for phase, found in summary["phases"].items():
+        yield f"\n## {phase}\n"
+        yield from _formulas([record for record in records if record.phase == phase])
+        yield ""
+        yield from _how(found)
+        yield from _lines(found)
+        yield from _steps(found)
+
+
+def _formulas(rows: Sequence[DeriveRecord]) -> Iterator[str]:
+    yield "| quantity | formula | value |"
+    yield "| --- | --- | ---: |"
+    for row in rows:
+        bound = "at least " if row.bound != "exact" else ""
+        formula = f"`{row.expression}`" if row.expression is not None else "no formula"
+        value = "" if row.value is None else value_text(row.value, row.quantity)
+        yield f"| {name_of(row.quantity)} | {bound}{formula} | {value} |"
+
+
+def _how(found: Mapping[str, Any]) -> Iterator[str]:
+    yield f"- Holds for: {', '.join(f'`{item}`' for item in found['domain']) or 'all sizes'}"
+    yield f"- Found: {how_found(found)}"
+    shapes = "; ".join(f"`{shape_text(shape)}`" for shape in found["verified_at"])
+    yield f"- The same counts in runs at: {shapes or 'no other shape'}"
+    if found["uncounted"]:
+        yield f"- Not counted: {', '.join(found['uncounted'])}; totals are lower bounds"
+    yield from (f"- {line}" for line in found["notes"])
+    peak = found.get("peak", {})
+    if len(peak.get("regimes", ())) > 1:
+        yield "- The peak is the largest of:"
+        for regime in peak["regimes"]:
+            value = "" if regime["value"] is None else f" = {format_bytes(regime['value'])}"
+            yield f"  - `{regime['expression']}`{value}"
+    yield from (f"- {line[:1].upper()}{line[1:]}" for line in peak_lines(peak))
+
+
+def _lines(found: Mapping[str, Any]) -> Iterator[str]:
+    if not found.get("lines"):
+        return
+    yield "\n### By line\n"
+    yield "| line | operations | FLOPs | bytes |"
+    yield "| --- | ---: | --- | --- |"
+    for row in found["lines"]:
+        flops, moved = f"`{row['flops']}`", f"`{row['bytes_moved']}`"
+        yield f"| {row['line'] or 'between lines'} | {row['calls']} | {flops} | {moved} |"
+
+
+def _steps(found: Mapping[str, Any]) -> Iterator[str]:
+    if not found.get("steps"):
+        return
+    yield "\n### Operation by operation\n"
+    yield "| line | part | operation | FLOPs | bytes | allocates | freed before |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    for row in found["steps"]:
+        flops = "not counted" if row["uncounted"] else f"`{row['flops']}`"
+        cells = (row["line"], row["part"], row["operation"], flops)
+        sizes = (row["bytes_moved"], row["allocates"], row["frees_before"])
+        yield f"| {' | '.join((*cells, *(_size(size) for size in sizes)))} |"
+
+
+def _size(size: str) -> str:
+    return "" if size == "0" else f"`{size}`"

@@ -1,0 +1,165 @@
+"""From what is typed to the Python object: ``my.py:MyAttention``, ``torch.nn:Transformer``."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha1
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from attnprof.errors import RequestError, closest
+
+_SHOWN = 12
+
+
+def is_place(text: str) -> bool:
+    """Whether a text names a place in code, not a registered mechanism."""
+    return ":" in text or text.endswith(".py")
+
+
+def loaded(text: str) -> Any:
+    """The class, function or module that ``path.py:Name`` or ``package.module:Name`` names.
+
+    Raises :class:`RequestError` where nothing is found, with the names that exist, and where
+    importing fails, with the exception and its line.
+    """
+    path, _, name = (text, "", "") if text.endswith(".py") else text.rpartition(":")
+    module = _from_file(text, path) if path.endswith(".py") else _from_package(text, path)
+    if not name:
+        raise RequestError(f"{text}: say what to derive of it; {_type_one_of(path, module)}")
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise RequestError(f"{text}: {path} has no '{name}': {_near(path, name, module)}")
+        found = getattr(found, part)
+    return found
+
+
+def _from_file(text: str, path: str) -> ModuleType:
+    where = Path(path)
+    if not where.is_file():
+        near = sorted(p.name for p in where.parent.glob("*.py")) if where.parent.is_dir() else []
+        hint = closest(where.name, near) if near else "type path/to/file.py:ClassName"
+        raise RequestError(f"{text}: there is no file {path}; {hint}")
+    unique = sha1(str(where.resolve()).encode(), usedforsecurity=False).hexdigest()[:8]
+    name = f"attnprof_file_{where.stem}_{unique}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise RequestError(f"{text}: {path} is not a Python file")
+    module, loader = module_from_spec(spec), spec.loader
+    sys.modules[name] = module  # dataclasses and pickle look their module up there
+    try:
+        with _reachable(where.resolve().parent):
+            _imported(text, path, lambda: loader.exec_module(module))
+    except RequestError:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _from_package(text: str, name: str) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise RequestError(
+            f"{text}: type path/to/file.py:Name or package.module:Name, like my.py:MyAttention"
+        )
+    with _reachable(Path.cwd()):
+        module: ModuleType = _imported(text, name, lambda: import_module(name))
+    return module
+
+
+@contextmanager
+def _reachable(folder: Path) -> Iterator[None]:
+    """What lies in the folder can be imported, as where Python runs a script; later on, too."""
+    place = str(folder)
+    known = place in sys.path
+    sys.path.insert(0, place)
+    try:
+        yield
+    finally:
+        sys.path.remove(place)
+        if not known:
+            sys.path.append(place)
+
+
+def _imported(text: str, place: str, work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except (Exception, SystemExit) as error:
+        missing = getattr(error, "name", None) or ""
+        if isinstance(error, ModuleNotFoundError) and f"{place}.".startswith(f"{missing}."):
+            raise RequestError(
+                f"{text}: there is no module '{missing}' here; type path/to/file.py:Name for a "
+                "file, or install its package"
+            ) from error
+        advice = _advice(error)
+        raise RequestError(f"{text}: {place} does not import: {told(error)}{advice}") from error
+
+
+def _advice(error: BaseException) -> str:
+    if isinstance(error, ImportError) and "relative import" in str(error):
+        return "; the file is part of a package: type package.module:Name"
+    return ""
+
+
+def told(error: BaseException) -> str:
+    """``ValueError: what it says (my.py:12)``: the exception and the line of the user's code."""
+    first = (str(error).splitlines() or [""])[0][:300]
+    said = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    line = _line(error)
+    return f"{said} ({line})" if line else said
+
+
+def _line(error: BaseException) -> str:
+    """The innermost line that is neither attnprof's, torch's, nor the import machinery's."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{Path(error.filename).name}:{error.lineno}"
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not _foreign(frame.filename):
+            return f"{Path(frame.filename).name}:{frame.lineno}"
+    return ""
+
+
+def _foreign(filename: str) -> bool:
+    ours = str(Path(__file__).parents[1])
+    parts = Path(filename).parts
+    return filename.startswith((ours, "<")) or "torch" in parts or "importlib" in parts
+
+
+def offered(module: ModuleType) -> list[str]:
+    """What a module itself defines that can be derived: modules, then functions."""
+    from torch import nn
+
+    values = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    own = {n: v for n, v in values.items() if getattr(v, "__module__", None) == module.__name__}
+    layers = [n for n, v in own.items() if isinstance(v, type) and issubclass(v, nn.Module)]
+    instances = [n for n, v in values.items() if isinstance(v, nn.Module)]
+    functions = [n for n, v in own.items() if callable(v) and not isinstance(v, type)]
+    return list(dict.fromkeys([*layers, *instances, *functions]))
+
+
+def _type_one_of(path: str, module: ModuleType) -> str:
+    names = offered(module)
+    if not names:
+        return f"{path} defines no module and no function"
+    return f"type {' or '.join(f'{path}:{name}' for name in names[:_SHOWN])}"
+
+
+def _near(path: str, name: str, module: ModuleType) -> str:
+    defined = offered(module)
+    public = [n for n, v in vars(module).items() if not n.startswith("_") and callable(v)]
+    hint = closest(name, sorted({*defined, *public}))
+    if hint.startswith("did you mean"):
+        return hint
+    names = defined or public
+    if not names:
+        return f"{path} defines no module and no function"
+    more = ", …" if len(names) > _SHOWN else ""
+    return f"it defines {', '.join(names[:_SHOWN])}{more}"
