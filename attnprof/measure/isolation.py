@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import json
-import os
 import signal
-import subprocess
 import sys
 import tempfile
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-import attnprof
 from attnprof.errors import AttnprofError, CannotRunError
+from attnprof.measure.forks import ForkServer
 from attnprof.measure.point import blank, describe_need, measure_point
 from attnprof.measure.request import PointRequest
 from attnprof.record import ProfileRecord
@@ -22,8 +22,10 @@ from attnprof.record import ProfileRecord
 SETUP_S = 120.0
 #: A child takes this many times the budget before it counts as stuck.
 PATIENCE = 20.0
-#: The variable that tells a child how much memory it may map, in bytes.
-_LIMIT = "ATTNPROF_MEMORY_LIMIT"
+
+
+_SERVER = ForkServer()
+atexit.register(_SERVER.close)
 
 
 def measure_apart(
@@ -36,26 +38,12 @@ def measure_apart(
     limit = SETUP_S + PATIENCE * request.budget.max_time_s if limit_s is None else limit_s
     with tempfile.TemporaryDirectory(prefix="attnprof-") as folder:
         answer = Path(folder) / "record.json"
-        try:
-            done = subprocess.run(  # noqa: S603 - this interpreter, our own module
-                [sys.executable, "-m", "attnprof.measure.isolation", str(answer)],
-                input=json.dumps(request.to_dict()),
-                capture_output=True, text=True, check=False, timeout=limit,
-                env=_environment(memory_limit),
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return blank(request, f"stopped: no result after {limit:.0f} s in a process of its own")
-        if done.returncode == 0 and answer.exists():
+        ended = _SERVER.run(request.to_dict(), answer, limit, memory_limit)
+        if ended.timed_out:
+            return blank(request, f"stopped: no result after {limit:g} s in a process of its own")
+        if ended.code == 0 and answer.exists():
             return ProfileRecord(**json.loads(answer.read_text(encoding="utf-8")))
-    return blank(request, _cause_of_death(request, done.returncode, done.stderr))
-
-
-def _environment(memory_limit: int | None) -> dict[str, str]:
-    """This process's variables, with the place this package was imported from."""
-    limit = {} if memory_limit is None else {_LIMIT: str(memory_limit)}
-    here = str(Path(attnprof.__file__).parents[1])
-    paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, **limit, "PYTHONPATH": os.pathsep.join(paths)}
+    return blank(request, _cause_of_death(request, ended.code, ended.message))
 
 
 def _cause_of_death(request: PointRequest, code: int, stderr: str) -> str:
@@ -75,31 +63,24 @@ def _volunteer() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
-def _limit_memory() -> None:
+def _limit_memory(limit: int) -> None:
     """Let the kernel refuse what is more than the parent allows: an error instead of a kill."""
-    limit = os.environ.get(_LIMIT)
-    if limit is None:
-        return
-    try:
+    with suppress(ImportError):  # no such limits on some systems
         import resource
-    except ImportError:  # no such limits on this system
-        return
-    resource.setrlimit(resource.RLIMIT_DATA, (int(limit), int(limit)))
+
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
-def main() -> int:
-    """Read a request from stdin, measure, write the record to the file named."""
+def answer_to(request: dict[str, Any], answer: Path, memory_limit: int | None) -> int:
+    """Measure in this process and write the record to a file; the exit code."""
     _volunteer()
-    _limit_memory()
-    request = PointRequest.from_dict(json.load(sys.stdin))
+    if memory_limit is not None:
+        _limit_memory(memory_limit)
     try:
-        record = measure_point(request)
+        record = measure_point(PointRequest.from_dict(request))
     except AttnprofError as error:
         sys.stderr.write(f"{error}\n")
+        sys.stderr.flush()
         return CannotRunError.exit_code
-    Path(sys.argv[1]).write_text(json.dumps(asdict(record)), encoding="utf-8")
+    answer.write_text(json.dumps(asdict(record)), encoding="utf-8")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
