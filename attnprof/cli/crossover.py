@@ -11,12 +11,13 @@ from attnprof.cli import options as opt
 from attnprof.cli.options import Format
 from attnprof.cli.output import deliver, ensure_writable, environment, note
 from attnprof.cli.request import label, one_of, some_of
-from attnprof.cli.settings import configured
+from attnprof.cli.sides import sides
 from attnprof.cli.sizes import parse_names, parse_size, parse_sizes
 from attnprof.errors import RequestError
+from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord, Report
 from attnprof.symbolic.bisection import LONGEST
-from attnprof.symbolic.meeting import ALL_KINDS, KINDS, METRICS, Meeting, report
+from attnprof.symbolic.meeting import ALL_KINDS, DERIVED, KINDS, METRICS, Meeting, report
 from attnprof.workload import DTYPES, SCOPES, Workload
 
 if TYPE_CHECKING:
@@ -25,13 +26,14 @@ if TYPE_CHECKING:
 DEFAULT = ("taylor-direct", "taylor-efficient")
 #: Quantities by the metric they are.
 METRIC_OF = {"flops": "flops", "memory": "memory", "peak_bytes": "memory", "peak_entries": "memory"}
-CAPTION = (
-    "published: the documents' printed formulas, memory as an idealised sum of entries. "
-    "formula: our closed forms of the shipped implementation, memory as its peak in bytes; "
-    "the two are not expected to be equal. derived: counted in the running code; measured: the "
-    "allocator's own peaks. From token: the first whole length from which the "
-    "one cheaper above is not dearer."
-)
+#: What each kind is, under the table.
+MEANING = {
+    "published": "the documents' printed formulas, memory as an idealised sum of entries",
+    "formula": "our closed forms of the shipped implementation, memory as its peak in bytes",
+    "derived": "counted in the running code",
+    "measured": "the allocator's own peaks",
+}
+FIRST_LENGTH = "from token: the first whole length from which the one cheaper above is not dearer"
 
 
 def crossover(
@@ -46,7 +48,7 @@ def crossover(
     d: opt.HeadDimsOption = "64",
     heads: opt.HeadCountOption = "1",
     batch: opt.BatchOption = "1",
-    scope: opt.ScopeOption = "core",
+    scope: opt.CrossoverScopeOption = None,
     phase: opt.PhaseOption = "forward",
     kind: opt.KindOption = None,
     metric: opt.MetricOption = None,
@@ -55,6 +57,8 @@ def crossover(
     dtype: opt.DtypeOption = "float32",
     device: opt.DeviceOption = "auto",  # noqa: ARG001 - arithmetic needs no device
     settings: opt.SetOption = None,
+    args: opt.ArgOption = None,
+    inputs: opt.InputOption = None,
     plot: opt.PlotOption = None,
     fmt: opt.FormatOption = Format.TABLE,
     output: opt.OutputOption = None,
@@ -68,12 +72,18 @@ def crossover(
     """
     ensure_writable(output)
     ensure_figure(plot)
-    one_of(scope, SCOPES, "--scope")
+    if scope is not None:
+        one_of(scope, SCOPES, "--scope")
     one_of(dtype, DTYPES, "--dtype")
-    kinds = some_of(kind, ALL_KINDS, "--kind") if kind else list(KINDS)
     metrics = _metrics(metric, quantity)
     head_dims = parse_sizes(d, "--d")
-    first, second = configured(pair_of(mechanism_a, mechanism_b, attention, DEFAULT), settings)
+    names = pair_of(mechanism_a, mechanism_b, attention, DEFAULT)
+    how = {"args": args, "inputs": inputs, "causal": causal, "dtype": dtype}
+    first, second = sides(names, settings, **how)
+    # a module of somebody's own is a layer: what is compared with it is one, too
+    own = any(not isinstance(side, Mechanism) for side in (first, second))
+    kinds = some_of(kind, ALL_KINDS, "--kind") if kind else [DERIVED] if own else list(KINDS)
+    scope = scope or ("layer" if own else "core")
     workload = Workload(
         1,
         parse_size(heads, "--heads"),
@@ -113,7 +123,8 @@ def _found(
     head_dims: list[int], kinds: list[str], metrics: list[str], with_curves: bool,
 ) -> Report:  # fmt: skip
     """Arithmetic alone where that is enough; torch only where code has to run."""
-    if set(kinds) <= set(KINDS):
+    own = any(not isinstance(side, Mechanism) for side in (first, second))
+    if set(kinds) <= set(KINDS) and not own:
         meeting = Meeting(first, second, workload, scope)
         return report(
             meeting, head_dims, kinds, metrics, with_curves=with_curves, environment=environment()
@@ -180,7 +191,15 @@ def _tables(found: Report) -> list[RenderableType]:
     for row in rows:
         table.add_row(*_cells(row))
     notes = [Text(f" {text}") for text in (*_forms(rows), *_remarks(rows))]
-    return [table, *notes, Text(CAPTION, style="dim")]
+    return [table, *notes, Text(_caption(rows), style="dim")]
+
+
+def _caption(rows: list[CrossoverRecord]) -> str:
+    kinds = dict.fromkeys(row.kind for row in rows)
+    lines = [f"{kind}: {MEANING[kind]}" for kind in kinds]
+    if "published" in kinds and len(kinds) > 1:
+        lines.append("published memory and the others are not expected to be equal")
+    return "; ".join([*lines, FIRST_LENGTH])
 
 
 def _title(row: CrossoverRecord) -> str:

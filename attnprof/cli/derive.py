@@ -10,10 +10,12 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from attnprof.cli.options import (
+    ArgOption,
     CausalOption,
     DtypeOption,
     Format,
     FormatOption,
+    InputOption,
     OutputOption,
     QuantityOption,
     SetOption,
@@ -39,14 +41,6 @@ TargetArgument = Annotated[
         "or a mechanism of attnprof list.",
         show_default=False,
     ),
-]
-ArgOption = Annotated[
-    list[str] | None,
-    Option("--arg", metavar="NAME=EXPR", help="A constructor argument, like d_model=h*d."),
-]
-InputOption = Annotated[
-    list[str] | None,
-    Option("--input", metavar="'NAME: DIMS'", help="An input, like 'x: B, N, h*d'."),
 ]
 PhasesOption = Annotated[
     str, Option("--phase", metavar="PHASES", help="Of forward, backward, train (both).")

@@ -62,6 +62,10 @@ ScopeOption = Annotated[
         "--scope", metavar="SCOPE", help="core (after q, k, v exist) or layer (with projections)."
     ),
 ]
+CrossoverScopeOption = Annotated[
+    str | None,
+    Option("--scope", metavar="SCOPE", help="core (default; layer beside a module) or layer."),
+]
 PhaseOption = Annotated[
     str,
     Option(
@@ -107,6 +111,14 @@ DeviceOption = Annotated[
 SetOption = Annotated[
     list[str] | None,
     Option("--set", metavar="K=V", help="A mechanism's parameter, like bias=false; repeatable."),
+]
+ArgOption = Annotated[
+    list[str] | None,
+    Option("--arg", metavar="NAME=EXPR", help="A module's argument, like d_model=h*d."),
+]
+InputOption = Annotated[
+    list[str] | None,
+    Option("--input", metavar="'NAME: DIMS'", help="A module's input, like 'x: B, N, h*d'."),
 ]
 FormatOption = Annotated[Format, Option("--format", "-f", help="How to write the result.")]
 OutputOption = Annotated[

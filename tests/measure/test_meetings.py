@@ -49,7 +49,7 @@ def test_a_crossing_is_found_from_any_guess_nearby(guess):
 
 def test_a_crossing_that_is_not_there_is_said():
     with pytest.raises(CannotRunError, match="no sign change"):
-        first_crossing(lambda n: 1, 10)
+        first_crossing(lambda _: 1, 10)
 
 
 def test_unknown_kinds_are_refused():

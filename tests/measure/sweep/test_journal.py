@@ -65,7 +65,7 @@ def test_a_full_disk_keeps_what_was_there(tmp_path, monkeypatch):
 
 
 def test_a_failing_disk_says_why(tmp_path, monkeypatch):
-    def fails(handle):
+    def fails(_handle):
         raise OSError(errno.EIO, "Input/output error")
 
     with Journal(tmp_path / "r.jsonl") as journal:
