@@ -11,10 +11,9 @@ from attnprof.cli import options as opt
 from attnprof.cli.options import Format
 from attnprof.cli.output import deliver, ensure_writable, environment, note
 from attnprof.cli.request import label, one_of, some_of
-from attnprof.cli.sides import sides
+from attnprof.cli.sides import has_module, sides
 from attnprof.cli.sizes import parse_names, parse_size, parse_sizes
 from attnprof.errors import RequestError
-from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord, Report
 from attnprof.symbolic.bisection import LONGEST
 from attnprof.symbolic.meeting import ALL_KINDS, DERIVED, KINDS, METRICS, Meeting, report
@@ -77,22 +76,13 @@ def crossover(
     one_of(dtype, DTYPES, "--dtype")
     metrics = _metrics(metric, quantity)
     head_dims = parse_sizes(d, "--d")
-    names = pair_of(mechanism_a, mechanism_b, attention, DEFAULT)
     how = {"args": args, "inputs": inputs, "causal": causal, "dtype": dtype}
-    first, second = sides(names, settings, **how)
-    # a module of somebody's own is a layer: what is compared with it is one, too
-    own = any(not isinstance(side, Mechanism) for side in (first, second))
+    first, second = sides(pair_of(mechanism_a, mechanism_b, attention, DEFAULT), settings, **how)
+    own = has_module(first, second)
     kinds = some_of(kind, ALL_KINDS, "--kind") if kind else [DERIVED] if own else list(KINDS)
-    scope = scope or ("layer" if own else "core")
-    workload = Workload(
-        1,
-        parse_size(heads, "--heads"),
-        head_dims[0],
-        parse_size(batch, "--batch"),
-        causal=causal,
-        phase=phase,
-        dtype=dtype,
-    )
+    scope = scope or ("layer" if own else "core")  # a module is a layer: so is its rival
+    count, size = parse_size(heads, "--heads"), parse_size(batch, "--batch")
+    workload = Workload(1, count, head_dims[0], size, causal=causal, phase=phase, dtype=dtype)
     found = _found(first, second, workload, scope, head_dims, kinds, metrics, plot is not None)
     if plot is not None:
         from attnprof.render.plots.crossover import plot_crossover
@@ -123,8 +113,7 @@ def _found(
     head_dims: list[int], kinds: list[str], metrics: list[str], with_curves: bool,
 ) -> Report:  # fmt: skip
     """Arithmetic alone where that is enough; torch only where code has to run."""
-    own = any(not isinstance(side, Mechanism) for side in (first, second))
-    if set(kinds) <= set(KINDS) and not own:
+    if set(kinds) <= set(KINDS) and not has_module(first, second):
         meeting = Meeting(first, second, workload, scope)
         return report(
             meeting, head_dims, kinds, metrics, with_curves=with_curves, environment=environment()

@@ -34,6 +34,11 @@ def sides(names: list[str], settings: list[str] | None, **how: Any) -> list[Any]
     return [specs[name] if name in specs else targets[name] for name in names]
 
 
+def has_module(*found: Any) -> bool:
+    """Whether one of the sides is a module, with derived costs only."""
+    return any(not isinstance(side, Mechanism) for side in found)
+
+
 def _is_mechanism(name: str) -> bool:
     """Whether ``path.py:Name`` is a specification of a mechanism and no torch module."""
     from attnprof.trace.loading import loaded

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-from typer import Option
+from typing import TYPE_CHECKING, Any
 
 from attnprof.cli import options as opt
+from attnprof.cli import sweep_options as of
 from attnprof.cli.options import Format
 from attnprof.cli.output import deliver, note
 from attnprof.cli.profile import tables
@@ -24,52 +23,32 @@ EXAMPLE = "attnprof sweep --attention standard,linear --seq 128:4096:x2 -o sweep
 
 
 def sweep(
-    grid: Annotated[
-        Path | None, Option("--grid", metavar="FILE", help="A TOML file with [[grid]] tables.")
-    ] = None,
+    grid: of.GridOption = None,
     *,
     attention: opt.AttentionOption = None,
     seq: opt.SeqOption = None,
-    d_model: Annotated[
-        str | None, Option("--d-model", metavar="SIZES", help="Model widths (default 512).")
-    ] = None,
-    heads: Annotated[
-        str | None, Option("--heads", metavar="SIZES", help="Head counts (default 8).")
-    ] = None,
-    batch: Annotated[str | None, Option("--batch", metavar="SIZES", help="Batch sizes.")] = None,
-    scope: Annotated[str | None, Option("--scope", metavar="NAMES", help="core, layer.")] = None,
-    phase: Annotated[str | None, Option("--phase", metavar="NAMES", help="Phases.")] = None,
-    dtype: Annotated[str | None, Option("--dtype", metavar="NAMES", help="Formats.")] = None,
-    device: Annotated[str | None, Option("--device", metavar="NAMES", help="Devices.")] = None,
-    causal: Annotated[str, Option("--causal", metavar="no|yes|both", help="Masks.")] = "no",
+    d_model: of.DModelsOption = None,
+    heads: of.HeadsOption = None,
+    batch: of.BatchesOption = None,
+    scope: of.ScopesOption = None,
+    phase: of.PhasesOption = None,
+    dtype: of.DtypesOption = None,
+    device: of.DevicesOption = None,
+    causal: of.CausalsOption = "no",
     settings: opt.SetOption = None,
-    output: Annotated[
-        Path, Option("--output", "-o", metavar="FILE", help="The results file; it is resumed.")
-    ] = Path("sweep.jsonl"),
-    samples: Annotated[int, Option(help="Times to take in a process.")] = 20,
-    min_time: Annotated[float, Option(help="Seconds a point is timed for at least.")] = 0.5,
-    max_time: Annotated[float, Option(help="Seconds after which its timing ends.")] = 5.0,
-    limit: Annotated[
-        float | None, Option("--limit", metavar="SECONDS", help="A point's process ends after.")
-    ] = None,
-    memory_limit: Annotated[
-        str | None, Option("--memory-limit", metavar="SIZE", help="Memory a point may map: 2GiB.")
-    ] = None,
-    try_all: Annotated[
-        bool, Option("--try-all", help="Also start points that do not fit by the closed form.")
-    ] = False,
-    processes: Annotated[int, Option(min=1, help="Processes a point is measured in.")] = 1,
-    in_process: Annotated[
-        bool, Option("--in-process", help="No process of its own for each point: faster.")
-    ] = False,
-    workers: Annotated[
-        int, Option("--workers", min=0, help="Local workers of a Dask cluster (extra: cluster).")
-    ] = 0,
-    scheduler: Annotated[
-        str | None, Option("--scheduler", metavar="ADDRESS", help="A running Dask scheduler.")
-    ] = None,
-    threads: Annotated[int | None, Option(help="Compute threads (default: torch's).")] = None,
-    seed: Annotated[int, Option(help="Seed of weights and inputs.", min=0, max=2**63 - 1)] = 0,
+    output: of.ResultsOption = Path("sweep.jsonl"),
+    samples: of.SamplesOption = 20,
+    min_time: of.MinTimeOption = 0.5,
+    max_time: of.MaxTimeOption = 5.0,
+    limit: of.LimitOption = None,
+    memory_limit: of.MemoryLimitOption = None,
+    try_all: of.TryAllOption = False,
+    processes: of.ProcessesOption = 1,
+    in_process: of.InProcessOption = False,
+    workers: of.WorkersOption = 0,
+    scheduler: of.SchedulerOption = None,
+    threads: of.ThreadsOption = None,
+    seed: of.SeedOption = 0,
     fmt: opt.FormatOption = Format.TABLE,
 ) -> int:
     """Measure every combination of mechanisms and sizes into a file; run again to resume.

@@ -53,8 +53,8 @@ def test_two_orders_of_one_product_meet_at_the_head_width(attnprof, modules):
 
 
 def test_a_module_meets_a_registered_mechanism(attnprof, modules):
-    done = attnprof("crossover", "--d", "16", "standard", f"{modules}:States", "--set", "bias=false",
-               "--format", "json")  # fmt: skip
+    pair = f"standard {modules}:States"
+    done = attnprof(f"crossover --d 16 {pair} --set bias=false --format json")
     assert done.code == 0
     assert {r["kind"] for r in done.json["records"]} == {"derived"}
 
