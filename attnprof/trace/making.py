@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -96,6 +97,9 @@ def _quiet() -> Iterator[Any]:
     for layer in _resettable():
         yield patch.object(layer, "reset_parameters", _no_reset)
     yield patch.object(math, "sqrt", _root(math.sqrt))
+    flexible = sys.modules.get("torch.nn.attention.flex_attention")
+    if flexible is not None:  # it would compile, which torch refuses under a dispatch mode
+        yield patch.object(flexible, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", new=True)
 
 
 def _resettable() -> list[Any]:

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from attnprof.trace.events import Call, Size, Trace
-from attnprof.trace.rules import cost_of
+from attnprof.trace.rules import cost_of, expansion_of, name_of, result_of
 from attnprof.trace.sizes import storage_bytes
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class Recorder(TorchDispatchMode):
 
     ``before_each`` is called before each one; what it raises ends the run.
     """
+
+    supports_higher_order_operators = True
 
     def __init__(self, before_each: Callable[[], None] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -78,11 +80,15 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if self._paused or func.namespace == "prim":
             return func(*args, **kwargs)
+        inside = expansion_of(func)
+        if inside is not None:
+            with self:
+                return inside(*args, **kwargs)
         if self._before_each:
             self._before_each()
         gives = self._buried()
         line = self._line()
-        out = func(*args, **kwargs)
+        out = result_of(func, args, kwargs)
         operands = _tensors((args, kwargs))
         for tensor in operands:
             if _key(tensor) not in self._live:
@@ -146,8 +152,7 @@ def _place(frame: FrameType | None) -> str:
 
 
 def _name(func: Any) -> str:
-    name: str = func._schema.name
-    return name.removeprefix("aten::").replace("::", ".")
+    return name_of(func).removeprefix("aten.")
 
 
 def _key(tensor: Any) -> int:

@@ -118,6 +118,24 @@ def half(value: Size) -> Size:
     return value / 2
 
 
+def smaller(a: Size, b: Size) -> Size:
+    """min(a, b), of ints or expressions."""
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b)
+    import sympy
+
+    return sympy.Min(a, b)
+
+
+def levels(points: Size) -> Size:
+    """The logarithm to base 2, rounded up: levels of a tree over so many points."""
+    if isinstance(points, int):
+        return (points - 1).bit_length()
+    import sympy
+
+    return sympy.ceiling(sympy.log(points) / sympy.log(2))
+
+
 def is_floating(tensor: Any) -> bool:
     """Whether its arithmetic counts: real or complex numbers, not integers or booleans."""
     return bool(tensor.is_floating_point() or tensor.is_complex())

@@ -2,56 +2,96 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils._pytree import tree_leaves
 
 from attnprof.trace.events import Size
-from attnprof.trace.rules.moves import MOVES, OVERWRITES, UNCOUNTED, VIEWS
-from attnprof.trace.rules.table import RULES, Found
+from attnprof.trace.rules.moves import MOVES, OVERWRITES, VIEWS
+from attnprof.trace.rules.table import BY_NAME, RULES, Found
 from attnprof.trace.rules.workspaces import workspace_of
 from attnprof.trace.sizes import nbytes
 
 #: Arguments that say how, not on what.
 _SETTINGS = frozenset(
-    {"dtype", "out", "layout", "device", "pin_memory", "memory_format", "non_blocking"}
+    {"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"}
 )
 
 
 def cost_of(func: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found:
     """The cost of one dispatched operation."""
-    full: str = func._schema.name
-    name = full.removeprefix("aten::")
-    base = name.removesuffix("_") if not name.startswith("__") else name.strip("_")
+    if isinstance(func, HigherOrderOperator):
+        touched = sum(nbytes(x) for x in _tensors((args, kwargs, out)))
+        return Found(bytes_moved=touched, uncounted=name_of(func), touched=touched)
+    name, base, outs = _names(func)
     if name in VIEWS:
         return Found()
-    moved = _moved(name, base, out, args, kwargs)
+    given = {key: value for key, value in kwargs.items() if key not in outs}
+    moved = _moved(name, base, out, args, given)
+    workspace = workspace_of(base, out, args)
+    if base in MOVES:
+        return Found(bytes_moved=moved, workspace=workspace)
+    counts = _counted(func, base, out, args, given)
+    if counts is None:
+        return Found({}, moved, workspace, name_of(func), moved)
+    return Found(counts, moved, workspace)
+
+
+def name_of(func: Any) -> str:
+    """``aten.mm``, ``mylib.op``, ``higher_order.cond``."""
+    if isinstance(func, HigherOrderOperator):
+        return f"higher_order.{func._name}"
+    name: str = func._schema.name
+    return name.replace("::", ".")
+
+
+def _counted(
+    func: Any, base: str, out: Any, args: tuple[Any, ...], given: dict[str, Any]
+) -> Mapping[str, Size] | None:
+    """Counts by the operation's rule; None without one, or where it does not know the case."""
     rule = RULES.get(base)
-    if rule is None and base in MOVES:
-        return Found(bytes_moved=moved, workspace=workspace_of(base, out, args))
     if rule is None:
-        return Found(bytes_moved=moved, uncounted=_said(full), touched=moved)
-    scalars = {key: value for key, value in kwargs.items() if key not in _SETTINGS}
-    counts = rule(out, *args, **scalars)
-    return Found(
-        counts,
-        moved,
-        workspace_of(base, out, args),
-        _said(full) if base in UNCOUNTED else "",
-        moved if base in UNCOUNTED else 0,
-    )
+        return None
+    if base in BY_NAME:
+        return rule(out, bound(func, args, given))
+    scalars = {key: value for key, value in given.items() if key not in _SETTINGS}
+    return rule(out, *args, **scalars)
 
 
-def _said(full: str) -> str:
-    return full.replace("::", ".")
+@cache
+def _names(func: Any) -> tuple[str, str, frozenset[str]]:
+    """Name; name shared with the in-place spelling; arguments that only receive results.
+
+    An operation of another library than ``aten`` keeps its library's name and finds no rule.
+    """
+    full: str = func._schema.name
+    name = full.removeprefix("aten::")
+    base = name.strip("_") if name.startswith("__") else name.removesuffix("_")
+    outs = frozenset(argument.name for argument in func._schema.arguments if argument.is_out)
+    return name, base, outs
 
 
-def _moved(name: str, base: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Size:
+def bound(func: Any, args: tuple[Any, ...], given: dict[str, Any]) -> SimpleNamespace:
+    """The call's arguments by the schema's names, defaults filled in."""
+    told = {}
+    for place, argument in enumerate(func._schema.arguments):
+        default = argument.default_value if argument.has_default_value() else None
+        told[argument.name] = (
+            args[place] if place < len(args) else given.get(argument.name, default)
+        )
+    return SimpleNamespace(**told)
+
+
+def _moved(name: str, base: str, out: Any, args: tuple[Any, ...], given: dict[str, Any]) -> Size:
     """Every operand read once, every result written once; rows left alone are not."""
-    read = _operands(name, args, kwargs)
+    read = _operands(name, args, given)
     total = sum((nbytes(t) for t in read), start=sum(nbytes(t) for t in _tensors(out)))
-    if base == "index_select":
+    if base in {"index_select", "embedding"}:
         return total - nbytes(args[0]) + nbytes(out)
     if base == "index_copy":  # the source is read, and written
         return total - 2 * nbytes(args[0]) + nbytes(args[3])
@@ -62,8 +102,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
-def _operands(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+def _operands(name: str, args: tuple[Any, ...], given: dict[str, Any]) -> list[torch.Tensor]:
     if name.endswith("_like") or name.startswith("new_"):
         return []
-    read = {key: value for key, value in kwargs.items() if key != "out"}
-    return _tensors((args[1:] if name in OVERWRITES else args, read))
+    return _tensors((args[1:] if name in OVERWRITES else args, given))

@@ -7,41 +7,78 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-#: Nothing moves: another look at the same storage, or memory nobody has written yet.
+#: Nothing moves: another look at the same storage, memory nobody has written yet, a question.
 VIEWS = _words(
     """
-    promote_types view _unsafe_view reshape t transpose permute expand unsqueeze squeeze slice
-    select split split_with_sizes unbind alias detach as_strided narrow chunk diagonal unfold
-    _reshape_alias lift_fresh view_as unsqueeze_ squeeze_ t_ transpose_ detach_ empty empty_like
-    empty_strided new_empty new_empty_strided view_as_real view_as_complex real imag movedim
-    swapaxes expand_as unflatten flatten squeeze_copy sym_size sym_stride sym_numel
-    sym_storage_offset is_same_size
+    view _unsafe_view reshape t transpose permute expand unsqueeze squeeze slice select split
+    split_with_sizes unbind alias detach as_strided narrow chunk diagonal unfold _reshape_alias
+    lift_fresh view_as view_as_real view_as_complex real imag movedim moveaxis swapaxes swapdims
+    expand_as broadcast_to unflatten flatten ravel unsafe_split unsafe_chunk
+    unsafe_split_with_sizes tensor_split _conj _neg_view resolve_conj resolve_neg adjoint mT mH
+    unsqueeze_ squeeze_ t_ transpose_ detach_ as_strided_ swapaxes_ swapdims_ set_ resize_
+    resize_as_ empty empty_like empty_strided empty_permuted new_empty new_empty_strided
+    promote_types result_type sym_size sym_stride sym_numel sym_storage_offset sym_is_contiguous
+    is_same_size dim numel size stride storage_offset is_pinned _has_compatible_shallow_copy_type
+    _assert_async _assert_tensor_metadata _assert_scalar _functional_assert_async
+    _functional_assert_scalar sym_constrain_range sym_constrain_range_for_size _version
+    _is_zerotensor _efficientzerotensor _fused_sdp_choice requires_grad_ retain_grad
+    _nested_tensor_from_mask_left_aligned
     """
 )
 
 #: Work without real operations: their bytes count.
 MOVES = _words(
     """
-    clone copy _to_copy fill zero zeros ones full arange zeros_like ones_like full_like
-    scalar_tensor new_zeros new_ones new_full masked_fill where tril triu cat stack repeat
-    repeat_interleave constant_pad_nd slice_backward select_backward slice_scatter
-    select_scatter gather scatter index index_select index_put index_fill flip roll
-    unfold_backward bitwise_and bitwise_or bitwise_not bitwise_xor logical_and logical_or
-    logical_not logical_xor remainder searchsorted index_copy eye embedding diagonal_backward
-    as_strided_scatter conj_physical _conj _neg_view resolve_conj resolve_neg lift
-    isnan isinf isfinite any all nonzero one_hot linspace tril_indices triu_indices
-    randn rand randint randperm randn_like rand_like bernoulli normal uniform random
-    masked_scatter masked_select take take_along_dim take_along_axis pad reflection_pad1d
-    replication_pad1d im2col col2im pixel_shuffle channel_shuffle rot90 diag_embed
-    _assert_async _assert_tensor_metadata _unsafe_index _local_scalar_dense bucketize
-    split_with_sizes_copy complex polar_ channels_last meshgrid tile fill_diagonal
-    _nested_tensor_from_mask_left_aligned bitwise_left_shift bitwise_right_shift floor_divide_int
-    __lshift__ __rshift__ and or xor lshift rshift
+    clone copy _to_copy fill zero zeros ones full arange range linspace logspace eye
+    zeros_like ones_like full_like scalar_tensor new_zeros new_ones new_full lift
+    tril_indices triu_indices fft_fftfreq fft_rfftfreq complex conj_physical _conj_physical
+    _local_scalar_dense item equal nan_to_num copysign
+    masked_fill where tril triu fill_diagonal masked_scatter masked_scatter_backward
+    masked_select one_hot nonzero nonzero_static argwhere count_nonzero isin
+    cat stack hstack vstack concatenate _chunk_cat repeat repeat_interleave tile constant_pad_nd
+    reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
+    replication_pad3d _pad_circular block_diag diag_embed diagflat flip fliplr flipud roll rot90
+    pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle im2col meshgrid
+    slice_backward select_backward slice_scatter select_scatter diagonal_backward
+    diagonal_scatter as_strided_scatter value_selecting_reduction_backward
+    gather index index_select index_copy index_fill take take_along_dim embedding
+    _unsafe_index _unsafe_masked_index unfold_copy squeeze_copy unsqueeze_copy transpose_copy
+    t_copy permute_copy expand_copy view_copy slice_copy select_copy split_copy
+    split_with_sizes_copy unbind_copy alias_copy detach_copy as_strided_copy diagonal_copy
+    narrow_copy view_as_real_copy view_as_complex_copy _reshape_alias_copy
+    bitwise_and bitwise_or bitwise_not bitwise_xor bitwise_left_shift bitwise_right_shift
+    and or xor lshift rshift iand ior ixor ilshift irshift
+    logical_and logical_or logical_not logical_xor all any _is_all_true _is_any_true
+    isnan isinf isfinite isposinf isneginf isreal signbit gcd lcm _int_mm bincount
+    rand randn randint randperm rand_like randn_like randint_like bernoulli normal uniform random
+    exponential geometric cauchy log_normal normal_functional
+    max_pool2d_with_indices_backward
     """
 )
 
-#: Operations whose work has no closed form of ours; named wherever they run, bytes counted.
-UNCOUNTED = _words("sort argsort topk msort unique unique_consecutive _unique2 kthvalue median")
+#: Work that no rule puts in numbers; like every operation without a rule it is named where it
+#: runs. A list to read, not to look up: what is neither here nor in a rule is named too.
+UNCOUNTED = _words(
+    """
+    kthvalue median nanmedian mode quantile nanquantile
+    histc histogram multinomial poisson binomial
+    _linalg_svd _linalg_eigh linalg_eig _linalg_eigvals linalg_qr geqrf linalg_cholesky_ex
+    linalg_inv_ex _linalg_solve_ex linalg_lu linalg_lu_factor_ex linalg_lu_solve
+    linalg_solve_triangular triangular_solve _linalg_det _linalg_slogdet linalg_lstsq linalg_pinv
+    linalg_matrix_exp linalg_householder_product ormqr cholesky_solve cholesky_inverse
+    lgamma digamma polygamma igamma igammac i0 special_i0e special_i1 special_i1e erfinv
+    special_erfcx special_ndtri special_log_ndtr special_zeta
+    grid_sampler_2d grid_sampler_3d upsample_linear1d upsample_bilinear2d upsample_bicubic2d
+    _embedding_bag embedding_renorm renorm _ctc_loss smooth_l1_loss huber_loss
+    _scaled_mm _grouped_mm _sparse_addmm _cudnn_rnn mkldnn_rnn_layer _pdist_forward
+    cummaxmin_backward _thnn_fused_lstm_cell _thnn_fused_gru_cell
+    """
+)
 
 #: In-place operations that do not read what they overwrite.
-OVERWRITES = frozenset({"copy_", "fill_", "zero_"})
+OVERWRITES = _words(
+    """
+    copy_ fill_ zero_ bernoulli_ normal_ uniform_ random_ exponential_ geometric_ cauchy_
+    log_normal_
+    """
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from attnprof.trace.events import Size
 from attnprof.trace.sizes import is_floating, numel
@@ -16,9 +16,14 @@ M, A, D, E, OTHER, MM = (
 )  # fmt: skip
 
 Counts = dict[str, Size]
-Rule = Callable[..., Mapping[str, Size]]
+#: A rule gives None where it does not know this case: the operation is then named.
+Rule = Callable[..., Mapping[str, Size] | None]
+
+Known = TypeVar("Known", bound=Rule)
 
 RULES: dict[str, Rule] = {}
+#: Operations whose rule takes the call as one object with the schema's argument names.
+BY_NAME: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -32,26 +37,47 @@ class Found:
     touched: Size = 0
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
+def rule(*names: str) -> Callable[[Known], Known]:
     """Enter a function for these operations (without ``aten::``, overload or final ``_``)."""
 
-    def enter(function: Rule) -> Rule:
-        RULES.update(dict.fromkeys(names, function))
+    def enter(function: Known) -> Known:
+        _enter(names, function)
         return function
 
     return enter
 
 
-def per_entry(names: str, **kinds: int) -> None:
-    """So many operations for each entry of the (first) result, where it is floating point."""
+def rule_by_name(*names: str) -> Callable[[Known], Known]:
+    """The same for ``function(out, call)``, where ``call.query`` is the argument ``query``.
 
-    def counts(out: Any, *_args: Any, **_named: Any) -> Counts:
+    For kernels that differ in the order of their arguments, not in their names.
+    """
+    BY_NAME.update(names)
+    return rule(*names)
+
+
+def per_entry(names: str, **kinds: int) -> None:
+    """So many operations for each entry of the (first) result, where it is floating point.
+
+    Complex results are not counted this way: the rule does not know them.
+    """
+
+    def counts(out: Any, *_args: Any, **_named: Any) -> Counts | None:
         first = first_of(out)
+        if first.is_complex():
+            return None
         if not is_floating(first):
             return {}
         return {kind: times * numel(first) for kind, times in kinds.items()}
 
-    RULES.update(dict.fromkeys(names.split(), counts))
+    _enter(names.split(), counts)
+
+
+def _enter(names: Any, function: Rule) -> None:
+    for name in names:
+        if name in RULES:
+            raise ValueError(f"{name} has two rules")
+        RULES[name] = function
 
 
 def first_of(out: Any) -> Any:
@@ -59,9 +85,15 @@ def first_of(out: Any) -> Any:
     return out[0] if isinstance(out, tuple | list) else out
 
 
-def product_counts(macs: Size) -> Counts:
-    """A matrix product of so many multiply-adds."""
-    return {M: macs, A: macs, MM: 2 * macs}
+def product_counts(macs: Size, *, of_complex: bool = False) -> Counts:
+    """A matrix product of so many multiply-adds; a complex one is four real ones."""
+    real = 4 * macs if of_complex else macs
+    return {M: real, A: real, MM: 2 * real}
+
+
+def entries(count: Size, *, real: bool = True, **kinds: int) -> Counts:
+    """So many operations of each kind for each of ``count`` real entries; else nothing."""
+    return {kind: times * count for kind, times in kinds.items() if times} if real else {}
 
 
 def summed(*parts: Mapping[str, Size]) -> Counts:

@@ -1,0 +1,170 @@
+"""Operations that torch makes of others below the level where they can be watched.
+
+Spelt out here as the kernels do it, so that what is inside is counted, and held, by itself.
+Sources: torch's aten/src/ATen/native: transformers/attention.cpp and transformer.cpp,
+ReduceOps.cpp, SoftMax.cpp, Dropout.cpp, Distance.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator
+from torch._subclasses.fake_tensor import FakeTensor
+
+from attnprof.trace.rules.costing import bound, name_of
+
+Expansion = Callable[..., Any]
+
+aten = torch.ops.aten
+_INFINITE = float("inf")
+
+
+def _safe_softmax(x: Any, dim: int, dtype: Any = None) -> Any:
+    """Softmax with zeros for rows that are masked in full."""
+    out = torch.softmax(x, dim, dtype)
+    masked = x.eq(-_INFINITE)
+    rows = torch.all(masked, dim, keepdim=True)
+    return torch.where(rows, torch.zeros((), dtype=out.dtype, device=out.device), out)
+
+
+def _logsumexp(x: Any, dims: Any, keepdim: bool = False) -> Any:
+    """The maximum taken out, unless it is infinite."""
+    tops = torch.amax(x, dims, keepdim=True)
+    given = tops if keepdim else tops.squeeze(dims)
+    given.masked_fill_(given.abs() == _INFINITE, 0)
+    return (x - tops).exp_().sum(dims, keepdim).log_().add_(given)
+
+
+def _euclidean(a: Any, b: Any) -> Any:
+    """|a|² + |b|² - 2ab as one product of rows with two columns more."""
+    norms = [x.pow(2).sum(-1, True) for x in (a, b)]
+    ones = [torch.ones_like(norm) for norm in norms]
+    left = torch.cat([a.mul(-2), norms[0], ones[0]], -1)
+    right = torch.cat([b, ones[1], norms[1]], -1)
+    return left.matmul(right.mT).clamp_min_(0).sqrt_()
+
+
+def _multi_head(
+    query: Any, key: Any, value: Any, _width: int, heads: int, qkv_weight: Any, qkv_bias: Any,
+    weight: Any, bias: Any, mask: Any = None, need_weights: bool = True,
+    average_attn_weights: bool = True, mask_type: int | None = None,
+) -> tuple[Any, Any]:  # fmt: skip
+    """The fast path of ``nn.MultiheadAttention``: (batch, tokens, width)."""
+    qkv = _projected(query, key, value, qkv_weight)
+    q, k, v = aten._transform_bias_rescale_qkv(qkv, qkv_bias, heads)
+    del qkv
+    scores = torch.bmm(q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2)).view(*q.shape[:3], -1)
+    scores = _weights(scores, mask, mask_type)
+    # the result takes the place of the queries
+    torch.bmm(scores.flatten(0, 1), v.flatten(0, 1), out=q.flatten(0, 1))
+    kept = scores if need_weights else None
+    del scores
+    by_token = q.permute(0, 2, 1, 3).contiguous().view(query.shape)
+    out = torch.nn.functional.linear(by_token.flatten(0, 1), weight, bias).view(query.shape)
+    if kept is not None and average_attn_weights:
+        kept = kept.sum(1).div_(heads)
+    return out, kept
+
+
+def _projected(query: Any, key: Any, value: Any, weight: Any) -> Any:
+    if key is not value:
+        parts = zip((query, key, value), weight.chunk(3), strict=True)
+    elif query is not key:
+        width = query.shape[-1]
+        parts = zip((query, key), weight.split([width, 2 * width]), strict=True)
+    else:
+        return query.matmul(weight.t())
+    return torch.cat([x.matmul(w.t()) for x, w in parts], 2)
+
+
+def _weights(scores: Any, mask: Any, mask_type: int | None) -> Any:
+    if mask is None:
+        return aten._softmax.out(scores, scores.dim() - 1, False, out=scores)
+    return aten._masked_softmax(scores, mask.bool(), scores.dim() - 1, mask_type)
+
+
+def _encoder_layer(*args: Any, **kwargs: Any) -> Any:
+    """The fast path of ``nn.TransformerEncoderLayer``."""
+    call = bound(aten._transformer_encoder_layer_fwd.default, args, kwargs)
+    first = (call.norm_weight_1, call.norm_bias_1, call.eps)
+    second = (call.norm_weight_2, call.norm_bias_2, call.eps)
+    x = _normed(call.src, *first) if call.norm_first else call.src
+    x = _multi_head(
+        x, x, x, call.embed_dim, call.num_heads, call.qkv_weight, call.qkv_bias, call.proj_weight,
+        call.proj_bias, call.mask, need_weights=False, mask_type=call.mask_type,
+    )[0].add_(call.src)  # fmt: skip
+    before = x = x if call.norm_first else _normed(x, *first)
+    x = _normed(x, *second) if call.norm_first else x
+    up, down = call.ffn_weight_1.t(), call.ffn_weight_2.t()
+    x = torch._addmm_activation(call.ffn_bias_1, x.flatten(0, 1), up, use_gelu=call.use_gelu)
+    x = torch.addmm(call.ffn_bias_2, x, down).view(call.src.shape).add_(before)
+    return x if call.norm_first else _normed(x, *second)
+
+
+def _normed(x: Any, weight: Any, bias: Any, eps: float) -> Any:
+    return torch.nn.functional.layer_norm(x, (x.shape[-1],), weight, bias, eps)
+
+
+def _dropout(x: Any, p: float, train: bool | None = None) -> tuple[Any, Any]:
+    """A random mask, times it, times the scale; nothing but a copy outside of training."""
+    if train is False or p == 0:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    mask = torch.empty_like(x, dtype=torch.bool).bernoulli_(1 - p)
+    return x.mul(mask).mul_(0 if p == 1 else 1 / (1 - p)), mask
+
+
+def _dropout_backward(grad: Any, mask: Any, scale: float) -> Any:
+    return grad * (mask.type_as(grad) * scale)
+
+
+def _split_heads(qkv: Any, _bias: Any, heads: int) -> tuple[Any, ...]:
+    """Shapes alone: three (batch, heads, tokens, head width), in one storage."""
+    batch, tokens, width = qkv.shape
+    made = qkv.new_empty(3, batch, heads, tokens, width // (3 * heads))
+    return tuple(made.unbind(0))
+
+
+def _dense_flex(*args: Any, **kwargs: Any) -> Any:
+    """``flex_attention`` as torch runs it without ``torch.compile``: the dense scores."""
+    from torch._higher_order_ops.flex_attention import sdpa_dense
+
+    return sdpa_dense(*args, **kwargs)
+
+
+#: By operation, in the overload without results to write to.
+EXPANSIONS: dict[str, Expansion] = {
+    "_safe_softmax": _safe_softmax,
+    "logsumexp": _logsumexp,
+    "_euclidean_dist": _euclidean,
+    "_native_multi_head_attention": _multi_head,
+    "_transformer_encoder_layer_fwd": _encoder_layer,
+    "native_dropout": _dropout,
+    "native_dropout_backward": _dropout_backward,
+}
+#: Results of operations that torch cannot run on fake tensors: shapes, no values.
+STAND_INS: dict[str, Expansion] = {"_transform_bias_rescale_qkv": _split_heads}
+
+
+@cache
+def expansion_of(func: Any) -> Expansion | None:
+    """What an operation is made of; None where it is one piece."""
+    if isinstance(func, HigherOrderOperator):
+        return _dense_flex if func._name == "flex_attention" else None
+    name = name_of(func).removeprefix("aten.")
+    if name in EXPANSIONS and func._overloadname == "default":
+        return EXPANSIONS[name]
+    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        return partial(func._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
+    return None
+
+
+def result_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The operation's result; of fake tensors also where torch has none."""
+    stand_in = STAND_INS.get(name_of(func).removeprefix("aten."))
+    if stand_in is not None and isinstance(args[0], FakeTensor):
+        return stand_in(*args, **kwargs)
+    return func(*args, **kwargs)
