@@ -27,6 +27,14 @@ def add_product(to: Tensor, a: Tensor, b: Tensor) -> None:
         torch.baddbmm(to, a, b, out=to)
 
 
+def add_scaled_product(to: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> None:
+    """``beta`` times what is there, plus ``alpha`` times the products."""
+    if torch.compiler.is_compiling():
+        to.copy_(torch.baddbmm(to, a, b, beta=beta, alpha=alpha))
+    else:
+        torch.baddbmm(to, a, b, beta=beta, alpha=alpha, out=to)
+
+
 def softmax_(scores: Tensor) -> None:
     """Softmax over the last axis of contiguous scores, in their own memory."""
     torch.ops.aten._softmax.out(scores, -1, False, out=scores)  # noqa: SLF001 - an operation

@@ -31,18 +31,12 @@ def _blocks(q: Tensor, k: Tensor, rows: int, keep: bool) -> Iterator[Block]:
             yield sample, slice(start, end), place, shape
 
 
-def _rows_like(x: Tensor) -> Tensor:
-    """Memory for (b, h, n, d), laid out as (b, n, h, d)."""
-    b, h, n, d = x.shape
-    return x.new_empty(b, n, h, d).transpose(1, 2)
-
-
 class _RowAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, rows: int, keep: bool) -> Tensor:
         b, h, n, _ = q.shape
         m = k.shape[2]
-        out = q.new_empty(b, n, h, v.shape[3]).transpose(1, 2)
+        out = torch.empty_like(q)
         held = q.new_empty(b * h * n * m if keep else h * min(n, rows) * m)
         for i, part, place, shape in _blocks(q, k, rows, keep):
             weights = held[place].view(shape)
@@ -59,7 +53,8 @@ class _RowAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, held = ctx.saved_tensors
         h, n = q.shape[1:3]
-        to_q, to_k, to_v = _rows_like(q), _rows_like(k).zero_(), _rows_like(v).zero_()
+        to_q = torch.empty_like(q)
+        to_k, to_v = torch.zeros_like(k), torch.zeros_like(v)
         buffer = q.new_empty(h * min(n, ctx.rows) * k.shape[2])
         for i, part, place, shape in _blocks(q, k, ctx.rows, keep=True):
             weights = held[place].view(shape)
@@ -74,12 +69,12 @@ class _RowAttention(torch.autograd.Function):
 
 
 def row_attention(q: Tensor, k: Tensor, v: Tensor, rows: int = ROWS) -> Tensor:
-    """softmax(q kᵀ) v, scores unscaled; q (b, h, n, d), k (b, h, m, d), v (b, h, m, dv).
+    """softmax(q kᵀ) v, scores unscaled; q (b, h, n, d), k (b, h, m, d), v (b, h, m, d).
 
-    Takes ``rows`` queries of one sample at a time, all heads together. The result (b, h, n, dv)
-    is laid out as (b, n, h, dv): merging heads copies nothing, and neither does splitting them,
-    here and in the backward pass. Without autograd live memory beyond inputs and output is that
-    of one block of weights; with it all weights are kept.
+    Takes ``rows`` queries of one sample at a time, all heads together. Results and gradients are
+    laid out as their operands: where these lie as a projection left them, splitting and merging
+    heads copies nothing in either pass. Without autograd live memory beyond inputs and output is
+    that of one block of weights; with it all weights are kept.
     """
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
     out: Tensor = _RowAttention.apply(q, k, v, rows, keep)  # type: ignore[no-untyped-call]  # torch

@@ -7,6 +7,9 @@ from attnprof.counting.engine import Tensor
 from attnprof.counting.gathered import Blocks, write_hidden
 from attnprof.counting.tape import Tape
 
+#: rows of a block of a convolution as a band matrix
+CONVOLUTION_ROWS = 64
+
 
 def reached(count: Number) -> Number:
     """1 where a count is one or more, else 0."""

@@ -99,7 +99,7 @@ def test_gradients_are_those_of_the_function():
 @pytest.mark.parametrize("n", [ROWS - 1, ROWS, 2 * ROWS, 2 * ROWS + 3])
 def test_blocks_of_rows_are_the_rows_and_their_gradients(n):
     q = torch.randn(2, n, 3, 5, dtype=torch.float64).transpose(1, 2).requires_grad_()
-    k, v = (torch.randn(2, 3, 7, w, dtype=torch.float64, requires_grad=True) for w in (5, 4))
+    k, v = (torch.randn(2, 3, 7, 5, dtype=torch.float64, requires_grad=True) for _ in range(2))
     expected = torch.softmax(q @ k.transpose(2, 3), -1) @ v
     got = row_attention(q, k, v)
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)

@@ -196,6 +196,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "sigmoid_backward": per_entry(additions=1, multiplications=2),
     "tanh_backward": per_entry(additions=1, multiplications=2),
     "addcmul": per_entry(multiplications=1, additions=1),
+    "lerp": per_entry(multiplications=1, additions=2),
     **dict.fromkeys(
         words(
             "cummax neg abs sqrt log tanh erf "
