@@ -2,75 +2,160 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from attnprof.trace.evaluating import evaluate
 from attnprof.trace.sizes import translated
 
+#: Shapes at which conditions are compared, to say each once.
+_SHAPES = 400
+
 
 class Domain:
     """Guards of a symbolic run, over the user's symbols.
 
-    Made inside :func:`attnprof.trace.sizes.spoken`.
+    Made inside :func:`attnprof.trace.sizes.spoken`. A condition that holds for all sizes is left
+    out; one that leaves a size a single value is in ``pinned``: the formula would be a mixed,
+    wrong one.
     """
 
     def __init__(self, environment: Any) -> None:
-        guards = [guard.expr for guard in environment.guards]
-        # a float that a size went into is a factor, not a shape; if it becomes one after all,
-        # the runs at other shapes say so
-        self._guards = [guard for guard in guards if not _is_float(guard)]
-        self._pins = [
+        pins = [
             f"{translated(old)} = {translated(new)}"
             for old, new in environment.replacements.items()
             if old.free_symbols - new.free_symbols
         ]
-        self._conditions = [self._plain(guard) for guard in self._guards]
-
-    @property
-    def pinned(self) -> tuple[str, ...]:
-        """Conditions that leave a size one value only: the formula would be a mixed, wrong one."""
-        equal = [
-            text(guard) for guard in self._guards if _is_equality(guard) and not _divides(guard)
-        ]
-        return tuple(dict.fromkeys([*self._pins, *equal]))
-
-    @property
-    def conditions(self) -> tuple[str, ...]:
-        """The guards in words of the symbols."""
-        return tuple(dict.fromkeys(text(guard) for guard in self._guards))
+        self._conditions: list[Any] = []
+        for guard in (guard.expr for guard in environment.guards):
+            found = _plain(guard)
+            pins += [said(condition) for condition in found if _pins(condition)]
+            self._conditions += [x for x in found if x not in self._conditions]
+        self.pinned = tuple(dict.fromkeys(pins))
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether a shape lies inside."""
         return all(bool(evaluate(condition, sizes)) for condition in self._conditions)
 
-    @staticmethod
-    def _plain(guard: Any) -> Any:
-        return translated(guard)
+    @cached_property
+    def conditions(self) -> tuple[str, ...]:
+        """The guards in words of the symbols, the shortest first.
+
+        Those are left out that hold at every shape of a large sample where the shorter ones do:
+        torch asks the same in many ways.
+        """
+        names = sorted({s.name for c in self._conditions for s in c.free_symbols})
+        shapes = list(_sample(names))
+        kept = []
+        for condition in sorted(self._conditions, key=lambda c: (len(str(c)), str(c))):
+            inside = [shape for shape in shapes if evaluate(condition, shape)]
+            if len(inside) < len(shapes):
+                kept.append(said(condition))
+                shapes = inside
+        return tuple(kept)
+
+
+def _sample(names: Sequence[str]) -> Iterator[dict[str, int]]:
+    """Shapes of all magnitudes, half of them with sizes that powers of two divide; repeatable."""
+    chance = random.Random(0)  # noqa: S311 - no secret
+    for count in range(_SHAPES):
+        sizes = [max(2, int(2 ** chance.uniform(1, 14))) for _ in names]
+        unit = 2 ** chance.randint(0, 8) if count % 2 else 1
+        yield {name: -(-size // unit) * unit for name, size in zip(names, sizes, strict=True)}
+
+
+def _plain(guard: Any) -> list[Any]:
+    """A guard as conditions over the user's symbols, none that always holds."""
+    if _is_equality(guard):
+        # a float that a size went into is a factor, not a shape; if it becomes one after all,
+        # the runs at other shapes say so
+        if any(side.is_Float for side in guard.args):
+            return []
+        least = _least_values(translated(guard.lhs), translated(guard.rhs))
+        if least is not None:
+            return least
+    condition = translated(guard)
+    return [] if str(condition) == "True" else [condition]  # symbols are positive
 
 
 def _is_equality(guard: Any) -> bool:
     return type(guard).__name__ == "Equality"
 
 
-def _is_float(guard: Any) -> bool:
-    """Whether it fixes a real number computed from sizes, like 1/sqrt(d)."""
-    return _is_equality(guard) and any(side.is_Float for side in guard.args)
+def _least_values(left: Any, right: Any) -> list[Any] | None:
+    """The conditions of an equality that holds wherever some sizes are not 0, else None.
+
+    Strides are made of max(1, size); a guard that equates one with the size itself asks for one
+    or more. An identity asks for nothing.
+    """
+    import sympy
+
+    difference = sympy.sympify(left) - right
+    bounded = [part for part in difference.atoms(sympy.Max) if 1 in part.args]
+    sizes = {part: sympy.Max(*(arg for arg in part.args if arg != 1)) for part in bounded}
+    if difference.xreplace(sizes).expand() != 0:
+        return None
+    return [sympy.Ge(size, 1) for size in sizes.values()]
 
 
-def _divides(guard: Any) -> bool:
-    """Whether the guard says that one size divides another."""
-    return guard.rhs == 0 and type(guard.lhs).__name__ in ("Mod", "PythonMod")
+def _pins(condition: Any) -> bool:
+    return _is_equality(condition) and _divided(condition) is None
 
 
-def text(guard: Any) -> str:
+def _divided(condition: Any) -> tuple[Any, Any] | None:
+    """Number and divisor of a condition that says, or denies, that one divides the other."""
+    import sympy
+
+    if condition.rhs != 0:
+        return None
+    for floor in condition.lhs.atoms(sympy.floor):
+        number, divisor = floor.args[0].as_numer_denom()
+        if (condition.lhs - number + divisor * floor).expand() == 0:
+            return number, divisor
+    return None
+
+
+_SIGNS = {
+    "StrictGreaterThan": ">", "GreaterThan": ">=", "StrictLessThan": "<", "LessThan": "<=",
+    "Equality": "=", "Unequality": "!=",
+}  # fmt: skip
+
+
+def said(condition: Any) -> str:
     """``N > 307``, ``64 divides N``."""
-    if _is_equality(guard) and _divides(guard):
-        number, divisor = (translated(arg) for arg in guard.lhs.args)
-        return f"{divisor} divides {number}"
-    symbols = {"StrictGreaterThan": ">", "GreaterThan": ">=", "StrictLessThan": "<",
-               "LessThan": "<=", "Equality": "=", "Unequality": "!="}  # fmt: skip
-    sign = symbols.get(type(guard).__name__)
+    sign = _SIGNS.get(type(condition).__name__)
     if sign is None:
-        return str(translated(guard))
-    return f"{translated(guard.lhs)} {sign} {translated(guard.rhs)}"
+        return _spelled(condition)
+    parts = _divided(condition) if sign in ("=", "!=") else None
+    if parts:
+        return f"{parts[1]} {'divides' if sign == '=' else 'does not divide'} {parts[0]}"
+    left, right = _sides(condition)
+    return f"{_spelled(left)} {sign} {_spelled(right)}"
+
+
+def _sides(condition: Any) -> tuple[Any, Any]:
+    """Both sides; of polynomials without what they share, nothing subtracted on either."""
+    import sympy
+
+    left, right = condition.args
+    if not (left - right).is_polynomial(*condition.free_symbols):
+        return left, right
+    shared, *rest = sympy.Mul.make_args(sympy.factor_terms(sympy.expand(left - right)))[::-1]
+    terms = sympy.Add.make_args(shared)
+    if any(factor.is_negative for factor in rest) or len(terms) < 2:
+        return left, right
+    minus = [term for term in terms if term.could_extract_minus_sign()]
+    return shared - sympy.Add(*minus), -sympy.Add(*minus)
+
+
+def _spelled(expression: Any) -> str:
+    """Its text; a remainder as ``(N mod 64)``."""
+    import sympy
+
+    printed = str(expression)
+    for floor in expression.atoms(sympy.floor):
+        number, divisor = floor.args[0].as_numer_denom()
+        printed = printed.replace(str(number - divisor * floor), f"{number} mod {divisor}")
+    return printed

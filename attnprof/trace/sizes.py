@@ -65,13 +65,39 @@ def _plain(expression: Any, names: dict[Any, Any]) -> Any:
 def _floor(*ratio: Any) -> Any:
     import sympy
 
-    return sympy.floor(_ratio(*ratio))
+    value = _ratio(*ratio)
+    return value if _is_whole(value) else sympy.floor(value)
 
 
 def _ceiling(*ratio: Any) -> Any:
     import sympy
 
-    return sympy.ceiling(_ratio(*ratio))
+    value = _ratio(*ratio)
+    return value if _is_whole(value) else sympy.ceiling(value)
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether it is an integer wherever the sizes are: the user's symbols do not say so."""
+    import sympy
+
+    whole = {s: sympy.Symbol(s.name, integer=True, positive=True) for s in value.free_symbols}
+    return bool(value.xreplace(whole).is_integer)
+
+
+def _larger(*args: Any) -> Any:
+    """Their maximum; no free size is below two, so that one is less than a product of sizes."""
+    import sympy
+
+    above = any(_is_product(argument) for argument in args)
+    return sympy.Max(*(argument for argument in args if argument != 1 or not above))
+
+
+def _is_product(value: Any) -> bool:
+    """Whether it is a product of free sizes, like B·h·d²."""
+    powers = value.as_powers_dict()
+    return all(
+        base.is_Symbol and exponent.is_Integer and exponent > 0 for base, exponent in powers.items()
+    )
 
 
 def _ratio(a: Any, b: Any = 1) -> Any:
@@ -85,6 +111,7 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("CleanDiv", "IntTrueDiv", "FloatTrueDiv", "ToFloat", "Identity"), _ratio),
     **dict.fromkeys(("Mod", "PythonMod"), lambda a, b: a - b * _floor(a, b)),
     **dict.fromkeys(("PowByNatural", "FloatPow"), lambda a, b: a**b),
+    "Max": _larger,
 }
 
 

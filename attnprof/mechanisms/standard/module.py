@@ -77,7 +77,7 @@ class SdpaCore(StandardCore):
     @property
     def _grouped(self) -> bool:
         # from the sizes, not from shapes: a tracer makes tensors of those
-        return self.sizes.num_kv_heads != self.sizes.num_heads
+        return bool(self.sizes.num_kv_heads != self.sizes.num_heads)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
         """Q (b, h, n, d), k and v (b, g, m, d) → (b, h, n, d)."""

@@ -197,6 +197,12 @@ def efficient_core(spec: Any, sizes: Any) -> TaylorCore:
     return (SymmetricCore if spec.impl == "symmetric" else EfficientCore)(spec, sizes)
 
 
+def _size(size: Any) -> int:
+    """A plain number, also of a compiler's; of a symbolic run the symbol, to be compared itself."""
+    symbolic = isinstance(size, torch.SymInt) and not torch.compiler.is_compiling()
+    return size if symbolic else operator.index(size)
+
+
 class SwitchingCore(TaylorCore):
     """The direct form while it is not dearer."""
 
@@ -218,8 +224,7 @@ class SwitchingCore(TaylorCore):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
         """(b, h, n, d) each; in training the whole step decides."""
         phase = "train" if torch.is_grad_enabled() else "forward"
-        length, batch = operator.index(q.shape[2]), operator.index(q.shape[0])  # not symbols
-        direct = self._direct(length, batch, causal, phase)
+        direct = self._direct(_size(q.shape[2]), _size(q.shape[0]), causal, phase)
         return self.direct(q, k, v, causal) if direct else self.efficient(q, k, v, causal)
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, state: TaylorState) -> tuple[Tensor, Any]:

@@ -67,8 +67,12 @@ class TaylorShift(Taylor):
         return not_dearer(_short(direct.flops), _short(efficient.flops))
 
     def takes_direct(self, workload: Workload) -> bool:
-        """The same for plain sizes, remembered."""
-        return _takes_direct(self, workload)
+        """The same for plain sizes, remembered; a tracer's sizes are compared anew."""
+        w = workload
+        sizes = (w.seq_len, w.num_heads, w.head_dim, w.batch_size)
+        if all(isinstance(size, int) for size in sizes):
+            return _takes_direct(self, w)
+        return bool(self.direct_chosen(w))
 
     def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
         """The chosen form's stages; for symbols and grids both forms', each where it is taken."""
