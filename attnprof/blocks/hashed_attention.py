@@ -73,18 +73,19 @@ def joined_columns(q: Tensor, v: Tensor, *more: Tensor) -> tuple[Tensor, Tensor]
     return joined, norms
 
 
-def _attend(one: Round, start: int, mixed: Tensor, sums: Tensor) -> None:
-    """Blocks from ``start`` on: rows' softmax over their window, and its log-sum-exp."""
+def _attend(one: Round, start: int, mixed: Tensor, logs: Tensor) -> None:
+    """Blocks from ``start`` on: rows' softmax over their window, and its log-sum-exp.
+
+    The largest weight is 1 / the sum of exp(score - largest score).
+    """
     scores = one.scores(start)
     blocks = slice(start, start + len(scores))
     d = mixed.shape[-1]
-    highest = scores.amax(-1, keepdim=True)
-    scores.sub_(highest).exp_()
-    total = torch.sum(scores, -1, keepdim=True, out=sums[blocks])
+    lse = torch.amax(scores, -1, keepdim=True, out=logs[blocks])
+    torch.softmax(scores, -1, out=scores)
+    lse.sub_(scores.amax(-1, keepdim=True).log_())
     values = one.windows[blocks, 2 * d : 3 * d].transpose(1, 2)
     torch.bmm(scores, values, out=mixed[blocks])
-    mixed[blocks].div_(total)
-    total.log_().add_(highest)
 
 
 def _attend_round(one: Round, order: Tensor, part: Tensor, sums: Tensor) -> None:
@@ -99,15 +100,19 @@ def _attend_round(one: Round, order: Tensor, part: Tensor, sums: Tensor) -> None
     sums.index_copy_(0, places, logs.view(-1, 1)[:n])
 
 
-def _join_rounds(parts: Tensor, sums: Tensor, out: Tensor, lse: Tensor) -> None:
-    """Rounds (rounds, n, d) weighted by their log-sum-exp, as one softmax over all of them."""
-    highest = sums.amax(0)
+def _join_rounds(parts: Tensor, sums: Tensor, out: Tensor, norms: tuple[Tensor, Tensor]) -> None:
+    """Rounds (rounds, n, d) weighted by their log-sum-exp, as one softmax over all of them.
+
+    ``norms`` (n, 1) become the largest log-sum-exp H and the sum T of exp(log-sum-exp - H).
+    Backward needs both: H + log T of a token that sees itself alone would be ``ALONE`` + log T,
+    where float32 has two digits left for T.
+    """
+    highest = torch.amax(sums, 0, out=norms[0])
     sums.sub_(highest).exp_()
-    total = sums.sum(0)
+    torch.sum(sums, 0, out=norms[1])
     parts.mul_(sums)
     torch.sum(parts, 0, out=out)
-    out.div_(total)
-    torch.add(total.log_(), highest, out=lse)
+    out.div_(norms[1])
 
 
 @dataclass(frozen=True)
@@ -129,9 +134,10 @@ class Attention:
             buckets[:, part].copy_(hashed(x[part], self.rotations).t())
 
     def forward(
-        self, q: Tensor, v: Tensor, buckets: Tensor, out: Tensor, lse: Tensor, table: Tensor
-    ) -> None:
-        """One sequence: q, v (n, d) → out (n, d), log-sum-exp (n, 1)."""
+        self, q: Tensor, v: Tensor, buckets: Tensor, out: Tensor, norms: tuple[Tensor, Tensor],
+        table: Tensor,
+    ) -> None:  # fmt: skip
+        """One sequence: q, v (n, d) → out (n, d) and the two norms (n, 1) of its softmax."""
         n, d = q.shape
         at = indexes(self.plan, buckets)
         joined = joined_columns(q, v)[0]
@@ -141,4 +147,4 @@ class Attention:
             one = round_of(self.plan, self.sees_itself, table, gathered, at, r, d)
             _attend_round(one, at.order[r], parts[r], sums[r])
             del one, gathered
-        _join_rounds(parts, sums, out, lse)
+        _join_rounds(parts, sums, out, norms)

@@ -21,12 +21,12 @@ def sequence_backward(
     dv: Tensor,
     table: Tensor,
 ) -> None:
-    """One sequence: saved q, v (n, d), buckets, log-sum-exp and grad·output (n, 1) → grads."""
-    q, v, buckets, lse, delta = saved
+    """One sequence: saved q, v (n, d), buckets, two norms and grad·output (n, 1) → grads."""
+    q, v, buckets, *columns = saved
     n, d = q.shape
     at = indexes(attention.plan, buckets)
     joined, norms = joined_columns(q, v, grad)
-    stats = torch.cat([lse, delta], 1)
+    stats = torch.cat(columns, 1)
     places = at.order[:, attention.plan.back : attention.plan.back + n]
     tokens = torch.arange(n, device=q.device).expand(attention.rounds, n)
     inverse = places.new_empty(attention.rounds, n).scatter_(1, places, tokens)
@@ -46,7 +46,7 @@ def _backward_round(
     gathered = joined.index_select(0, at.order[r])
     one = round_of(plan, attention.sees_itself, table, gathered, at, r, joined.shape[1] // 4)
     columns = stats.index_select(0, at.order[r][plan.back : plan.back + plan.rows])
-    columns = columns.view(plan.blocks, ROWS, 2)
+    columns = columns.view(plan.blocks, ROWS, 3)
     sums = gathered.new_zeros(plan.places // ROWS, ROWS, grads.shape[1])
     for start in range(0, plan.blocks, GROUP):
         _backward_group(one, start, columns, sums)
@@ -61,12 +61,12 @@ def _backward_group(one: Round, start: int, columns: Tensor, sums: Tensor) -> No
     blocks = slice(start, start + count)
     first = one.plan.back // ROWS
     window = one.windows[blocks]
-    weights.sub_(columns[blocks, :, :1]).exp_()
-    above = window[:, 3 * d :, one.plan.back : one.plan.back + ROWS].transpose(1, 2)
+    share = _softmax(weights, columns[blocks])
+    above = window[:, 3 * d :, one.plan.back : one.plan.back + ROWS].transpose(1, 2) * share
     _add_windows(sums[start:, :, 2 * d :], torch.bmm(weights.transpose(1, 2), above))
     inner = torch.bmm(above, window[:, 2 * d : 3 * d])
-    inner.sub_(columns[blocks, :, 1:]).mul_(weights)
-    del weights
+    inner.sub_(share.mul_(columns[blocks, :, 2:])).mul_(weights)
+    del weights, share, above
     if not one.sees_itself:
         one.itself(inner).zero_()
     to_rows = torch.bmm(inner, window[:, d : 2 * d].transpose(1, 2))
@@ -75,6 +75,17 @@ def _backward_group(one: Round, start: int, columns: Tensor, sums: Tensor) -> No
     to_keys = torch.bmm(inner.transpose(1, 2), one.rows[blocks])
     del inner
     _add_windows(sums[start:, :, d : 2 * d], to_keys)
+
+
+def _softmax(scores: Tensor, columns: Tensor) -> Tensor:
+    """Scores become weights of their own window; their share in the softmax over all rounds.
+
+    ``columns`` (g, ROWS, 3): H and T of ``_join_rounds``, and a third.
+    """
+    share = scores.amax(-1, keepdim=True)
+    torch.softmax(scores, -1, out=scores)
+    share.sub_(columns[..., :1]).exp_().div_(scores.amax(-1, keepdim=True))
+    return share.div_(columns[..., 1:2])
 
 
 def _add_windows(sums: Tensor, windows: Tensor) -> None:
@@ -98,25 +109,26 @@ class _HashedAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, v: Tensor, attention: Attention) -> Tensor:
         b, n, _ = q.shape
-        out, lse = v.new_empty(v.shape), q.new_empty(b, n, 1)
+        out, highest, total = v.new_empty(v.shape), q.new_empty(b, n, 1), q.new_empty(b, n, 1)
         buckets = torch.empty(b, attention.rounds, n, dtype=torch.int32, device=q.device)
         table = mask_table(attention.plan, q)
         for i in range(b):
             attention.hash_into(buckets[i], q[i])
-            attention.forward(q[i], v[i], buckets[i], out[i], lse[i], table)
-        ctx.save_for_backward(q, v, buckets, out, lse)
+            norms = (highest[i], total[i])
+            attention.forward(q[i], v[i], buckets[i], out[i], norms, table)
+        ctx.save_for_backward(q, v, buckets, out, highest, total)
         ctx.attention = attention
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        q, v, buckets, out, lse = ctx.saved_tensors
+        q, v, buckets, out, highest, total = ctx.saved_tensors
         delta = (grad * out).sum(-1, keepdim=True)
         dq, dv = q.new_empty(q.shape), v.new_empty(v.shape)
         table = mask_table(ctx.attention.plan, q)
         for i in range(q.shape[0]):
-            saved = (q[i], v[i], buckets[i], lse[i], delta[i])
+            saved = (q[i], v[i], buckets[i], highest[i], total[i], delta[i])
             sequence_backward(ctx.attention, saved, grad[i], dq[i], dv[i], table)
         return dq, dv, None
 

@@ -126,7 +126,7 @@ class Reformer(Mechanism):
         writer = self.writer(tape, w.seq_len, w.head_dim, causal=w.causal)
         batch, n = w.batch_size * w.num_heads, w.seq_len
         out = writer.empty("output", batch, n, w.head_dim)
-        lse = writer.empty("log-sum-exp", batch, n, 1)
+        norms = [writer.empty(f"{name} of rows", batch, n, 1) for name in ("largest", "sums")]
         buckets = writer.empty("buckets", batch, self.num_hashes, n, size=4)
         table = writer.table()
         with tape.repeat(batch):
@@ -134,8 +134,8 @@ class Reformer(Mechanism):
         tape.free(table)
         if tape.grad:
             backward = self._backward(writer, q, v, out)
-            tape.attach(out, self.name, backward, (q, v, buckets, out, lse))
-        tape.free(lse, buckets)
+            tape.attach(out, self.name, backward, (q, v, buckets, out, *norms))
+        tape.free(*norms, buckets)
         return out
 
     @staticmethod

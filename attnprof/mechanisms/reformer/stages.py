@@ -7,7 +7,7 @@ from collections.abc import Callable
 from attnprof.costs import Cost, Number, at_least_one
 from attnprof.counting.engine import Tensor
 from attnprof.counting.hashed import ROWS
-from attnprof.counting.tape import product_cost
+from attnprof.counting.tape import SOFTMAX, product_cost
 from attnprof.mechanisms.reformer.writer import ADD, DIV, EXP, MUL, OTHER, Writer
 
 
@@ -45,35 +45,31 @@ def write_group(writer: Writer, blocks: Number) -> None:
     tape, w, d = writer.tape, writer.plan.window, writer.head_dim
     rows = blocks * ROWS
     scores = writer.scores(blocks)
-    highest = writer.new("row maximum", (rows, 1), scores, cost=OTHER * scores.count)
-    writer.inplace("shift", scores, highest, each=ADD)
-    writer.inplace("exponentials", scores, each=EXP)
-    total, mixed = writer.part(rows, 1), writer.part(rows, d)
-    added = Cost(additions=scores.count, reduction_outputs=rows)
-    writer.into("row sums", total, scores, cost=added)
-    values = writer.part(blocks, w, d)
+    lse, mixed, values = writer.part(rows, 1), writer.part(rows, d), writer.part(blocks, w, d)
+    compared = OTHER * scores.count
+    writer.into("row maximum", lse, scores, cost=compared)
+    writer.inplace("softmax", scores, each=SOFTMAX)
+    top = writer.new("largest weight", lse.shape, scores, cost=compared)
+    writer.inplace("logarithm", top, each=OTHER)
+    writer.inplace("log-sum-exp", lse, top, each=ADD)
+    tape.free(top)
     writer.into("weighted values", mixed, scores, values, cost=product_cost(rows, w, d))
-    writer.inplace("normalisation", mixed, total, each=DIV)
-    writer.inplace("logarithm", total, each=OTHER)
-    writer.inplace("log-sum-exp", total, highest, each=ADD)
-    tape.free(highest, scores)
+    tape.free(scores)
 
 
 def _join(writer: Writer, parts: Tensor, sums: Tensor) -> None:
-    tape, n, d = writer.tape, writer.plan.seq_len, writer.head_dim
+    n, d = writer.plan.seq_len, writer.head_dim
     out, entries = writer.part(n, d), sums.count
-    highest = writer.new("largest round", (n, 1), sums, cost=OTHER * entries)
+    highest = total = writer.part(n, 1)
+    writer.into("largest round", highest, sums, cost=OTHER * entries)
     writer.inplace("shift of rounds", sums, highest, each=ADD)
     writer.inplace("weights of rounds", sums, each=EXP)
     added = Cost(additions=entries, reduction_outputs=n)
-    total = writer.new("sum of rounds' weights", (n, 1), sums, cost=added)
+    writer.into("sum of rounds' weights", total, sums, cost=added)
     writer.inplace("weighted rounds", parts, sums, each=MUL)
     added = Cost(additions=parts.count, reduction_outputs=out.count)
     writer.into("sum of rounds", out, parts, cost=added)
     writer.inplace("normalisation of rounds", out, total, each=DIV)
-    writer.inplace("logarithm of rounds", total, each=OTHER)
-    writer.into("log-sum-exp of rounds", total, total, highest, cost=ADD * n)
-    tape.free(highest, total)
 
 
 def write_sequence_backward(writer: Writer, group: int) -> None:
@@ -83,7 +79,7 @@ def write_sequence_backward(writer: Writer, group: int) -> None:
     at = writer.indexes()
     joined, norms = writer.joined(2)
     column = writer.part(n, 1)
-    stats = writer.new("log-sum-exp and row sums", (n, 2), column, column)
+    stats = writer.new("norms and row sums", (n, 3), column, column, column)
     tokens = writer.new("tokens in order", (n,), size=8)
     inverse = writer.empty("inverse order", rounds, n, size=8)
     index = writer.part(rounds, n, size=8)
@@ -92,7 +88,7 @@ def write_sequence_backward(writer: Writer, group: int) -> None:
     grads = writer.new("gradients", (n, 3 * d))
     with tape.repeat(rounds):
         gathered = writer.chosen("sorted", (plan.places, 4 * d), plan.places)
-        columns = writer.chosen("sorted columns", (plan.rows, 2), plan.rows)
+        columns = writer.chosen("sorted columns", (plan.rows, 3), plan.rows)
         sums = writer.new("sorted gradients", (plan.places, 3 * d))
         by_groups(writer, group, write_group_backward)
         back = writer.chosen("gradients in order", (n, 3 * d), n)
@@ -110,15 +106,16 @@ def write_group_backward(writer: Writer, blocks: Number) -> None:
     rows = blocks * ROWS
     column, rowed, keyed = writer.part(rows, 1), writer.part(rows, d), writer.part(blocks, w, d)
     weights = writer.scores(blocks)
-    writer.inplace("shift", weights, column, each=ADD)
-    writer.inplace("exponentials", weights, each=EXP)
+    share = _softmax(writer, weights, column)
+    above = writer.new("grad times share", rowed.shape, rowed, share, cost=MUL * rowed.count)
     cost = product_cost(rows, w, d)
-    _add_windows(writer, "values", writer.new("to values", keyed.shape, weights, rowed, cost=cost))
+    _add_windows(writer, "values", writer.new("to values", keyed.shape, weights, above, cost=cost))
     back = product_cost(rows, d, w)
     inner = writer.new("grad weights", weights.shape, rowed, keyed, cost=back)
-    writer.inplace("centre", inner, column, each=ADD)
+    writer.inplace("row sums times share", share, column, each=MUL)
+    writer.inplace("centre", inner, share, each=ADD)
     writer.inplace("grad scores", inner, weights, each=MUL)
-    tape.free(weights)
+    tape.free(weights, share, above)
     if not writer.sees_itself:
         writer.into("itself", column)
     to_rows = writer.new("to rows", rowed.shape, inner, keyed, cost=cost)
@@ -127,6 +124,19 @@ def write_group_backward(writer: Writer, blocks: Number) -> None:
     to_keys = writer.new("to keys", keyed.shape, inner, rowed, cost=cost)
     tape.free(inner)
     _add_windows(writer, "keys", to_keys)
+
+
+def _softmax(writer: Writer, scores: Tensor, column: Tensor) -> Tensor:
+    compared = OTHER * scores.count
+    share = writer.new("row maximum", column.shape, scores, cost=compared)
+    writer.inplace("softmax", scores, each=SOFTMAX)
+    writer.inplace("row maximum, shift", share, column, each=ADD)
+    writer.inplace("share", share, each=EXP)
+    top = writer.new("largest weight", column.shape, scores, cost=compared)
+    writer.inplace("share, over largest weight", share, top, each=DIV)
+    writer.tape.free(top)
+    writer.inplace("share, over sum", share, column, each=DIV)
+    return share
 
 
 def _add_windows(writer: Writer, name: str, windows: Tensor) -> None:
