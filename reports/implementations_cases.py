@@ -9,6 +9,8 @@ from typing import Any
 
 BATCH, WIDTH, HEADS = 2, 256, 4
 HEAD = WIDTH // HEADS
+#: Settings of both sides of the hashed cases.
+LSH = "8 rounds, buckets of 64"
 Pair = tuple[Callable[..., Any], Callable[..., Any], list[Any]]
 
 
@@ -42,6 +44,14 @@ def cases() -> list[Case]:
         Case("longformer", "local-attention", "core, window 256 a side", local(False), 0.6),
         Case("longformer causal", "local-attention", "core, window 256 back", local(True), 0.6),
         Case("longformer layer", "transformers", "layer, window 256 a side", hf_longformer, 0.6),
+        Case("reformer", "reformer-pytorch", f"core, {LSH}", reformer(False), 0.7),
+        Case("reformer causal", "reformer-pytorch", f"core, {LSH}", reformer(True), 0.7),
+        Case("reformer layer", "reformer-pytorch", f"layer, {LSH}", reformer_layer, 0.7),
+        Case("reformer layer HF", "transformers", f"layer, {LSH}", hf_reformer, 0.7),
+        Case("linear", "performer-pytorch", "core, elu + 1, its linear_attention", linear(False),
+             1.05),
+        Case("linear causal", "performer-pytorch", "core, elu + 1, its pure torch form",
+             linear(True), 0.7, 512),
         Case("sdpa", "nn.MultiheadAttention", "layer, no weights asked", multihead(False), 1.05),
         Case("standard", "nn.MultiheadAttention", "layer, weights asked", multihead(True), 1.05,
              2048),
@@ -175,6 +185,64 @@ def hf_longformer(n: int) -> Pair:
         return theirs[1](found[0])
 
     return layer("longformer", n, window=256, bias=True), side(theirs, run), tokens(n)
+
+
+def reformer(causal: bool) -> Callable[[int], Pair]:
+    """Equal rounds and bucket sizes; theirs looks a chunk of 64 back, in mixed buckets."""
+
+    def make(n: int) -> Pair:
+        from reformer_pytorch import LSHAttention
+
+        theirs = LSHAttention(bucket_size=64, n_hashes=8, causal=causal)
+        core = layer("reformer", n, num_hashes=8, bucket_size=64).core
+        own = side(core, lambda q, v: core(q, q, v, causal))
+        call = side(theirs, lambda q, v: theirs(q.flatten(0, 1), v.flatten(0, 1))[0])
+        return own, call, rows_of(n)[:2]
+
+    return make
+
+
+def reformer_layer(n: int) -> Pair:
+    """With projections; theirs has a bias in the output map."""
+    from reformer_pytorch import LSHSelfAttention
+
+    theirs = LSHSelfAttention(WIDTH, heads=HEADS, bucket_size=64, n_hashes=8)
+    return layer("reformer", n, num_hashes=8, bucket_size=64), theirs, tokens(n)
+
+
+def hf_reformer(n: int) -> Pair:
+    """The model's self-attention with an output map behind it, as its layer has."""
+    from torch import nn
+    from transformers.models.reformer import modeling_reformer as source
+
+    config = SimpleNamespace(
+        lsh_attn_chunk_length=64, num_hashes=8, num_buckets=None, lsh_num_chunks_before=1,
+        lsh_num_chunks_after=0, hash_seed=None, is_decoder=False, max_position_embeddings=n,
+        lsh_attention_probs_dropout_prob=0.0, num_attention_heads=HEADS, attention_head_size=HEAD,
+        hidden_size=WIDTH,
+    )  # fmt: skip
+    attention = source.LSHSelfAttention(config)
+    out = nn.Linear(WIDTH, WIDTH, bias=False)
+    theirs = nn.ModuleList([attention, out])
+    own = layer("reformer", n, num_hashes=8, bucket_size=64)
+    return own, side(theirs, lambda x: out(attention(x)[0])), tokens(n)
+
+
+def linear(causal: bool) -> Callable[[int], Pair]:
+    """The functions inside the package, on the same features."""
+
+    def make(n: int) -> Pair:
+        from performer_pytorch import performer_pytorch as source
+        from torch import nn
+        from torch.nn import functional as F
+
+        attend = source.causal_linear_attention_noncuda if causal else source.linear_attention
+        core = layer("linear", n).core
+        own = side(core, lambda q, k, v: core(q, k, v, causal))
+        call = side(nn.Module(), lambda q, k, v: attend(F.elu(q) + 1, F.elu(k) + 1, v))
+        return own, call, rows_of(n)
+
+    return make
 
 
 def multihead(weights: bool) -> Callable[[int], Pair]:
