@@ -45,6 +45,7 @@ def sweep(
     try_all: of.TryAllOption = False,
     processes: of.ProcessesOption = 1,
     in_process: of.InProcessOption = False,
+    counts: of.CountsOption = False,
     workers: of.WorkersOption = 0,
     scheduler: of.SchedulerOption = None,
     threads: of.ThreadsOption = None,
@@ -64,7 +65,8 @@ def sweep(
     from attnprof.measure.sweep.runner import Terms, tasks_of
 
     grids = _grids(grid, texts, causal, settings or [])
-    points = points_of(grids, Budget(samples, min_time, max_time), seed=seed, threads=threads)
+    budget = Budget(samples, min_time, max_time)
+    points = points_of(grids, budget, seed=seed, threads=threads, counts=counts)
     terms = Terms(not in_process, limit, parse_bytes(memory_limit), try_all)
     found = _run(tasks_of(points, processes), output, terms, _engine(workers, scheduler))
     deliver(found, fmt, None, tables)

@@ -12,9 +12,7 @@ def _texts(flag: str, help_text: str, metavar: str = "NAMES") -> object:
     return Option(flag, metavar=metavar, help=help_text)
 
 
-GridOption = Annotated[
-    Path | None, Option("--grid", metavar="FILE", help="A TOML file with [[grid]] tables.")
-]
+GridOption = Annotated[Path | None, Option("--grid", metavar="FILE", help="A TOML file of grids.")]
 DModelsOption = Annotated[str | None, _texts("--d-model", "Widths (default 512).", "SIZES")]
 HeadsOption = Annotated[str | None, _texts("--heads", "Head counts (default 8).", "SIZES")]
 BatchesOption = Annotated[str | None, _texts("--batch", "Batch sizes (default 1).", "SIZES")]
@@ -47,6 +45,9 @@ ProcessesOption = Annotated[
 ]
 InProcessOption = Annotated[
     bool, Option("--in-process", help="No process of its own for each point: faster.")
+]
+CountsOption = Annotated[
+    bool, Option("--counts", help="Ask torch's counter and fvcore at every point, too.")
 ]
 WorkersOption = Annotated[
     int, Option("--workers", min=0, help="Local workers of a Dask cluster (extra: cluster).")

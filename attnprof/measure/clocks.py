@@ -100,7 +100,7 @@ class CudaClock:
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
     enabled = gc.isenabled()
-    gc.collect()
+    gc.collect(1)  # what is young; a full collection would take longer than many a point
     gc.disable()
     try:
         yield

@@ -66,7 +66,7 @@ def needed_bytes(request: PointRequest) -> int:
 
 def measure_point(request: PointRequest) -> ProfileRecord:
     """Count and measure one point in this process; out of memory is a reason, not a crash."""
-    record = count_point(request)
+    record = count_point(request) if request.counts else predict_point(request)
     try:
         with _threads(request.threads):
             return _measured(request, record)

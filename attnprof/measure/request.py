@@ -58,6 +58,7 @@ class PointRequest:
     threads: int | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
     budget: Budget = field(default_factory=Budget)
+    counts: bool = True  # ask torch's counter and fvcore, too
 
     @property
     def workload(self) -> Workload:

@@ -16,7 +16,7 @@ from attnprof.measure.request import Budget, PointRequest
 from attnprof.workload import Workload
 
 #: What makes a point another point; how long it is measured does not.
-_NOT_IN_KEY = frozenset({"budget"})
+_NOT_IN_KEY = frozenset({"budget", "counts"})
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,9 @@ class Grid:
 
 
 def points_of(
-    grids: Sequence[Grid], budget: Budget, *, seed: int = 0, threads: int | None = None
-) -> list[PointRequest]:
+    grids: Sequence[Grid], budget: Budget, *, seed: int = 0, threads: int | None = None,
+    counts: bool = False,
+) -> list[PointRequest]:  # fmt: skip
     """Every point once, mechanisms innermost: neighbours in time share a size.
 
     Raises :class:`RequestError` where heads do not divide a width, or a value is unknown.
@@ -57,7 +58,8 @@ def points_of(
                     named, workloads, scope=scope, device=device, seed=seed, threads=threads,
                     budget=budget,
                 )  # fmt: skip
-                found.update({key_of(point): point for point in planned})
+                points = [replace(point, counts=counts) for point in planned]
+                found.update({key_of(point): point for point in points})
     return list(found.values())
 
 
@@ -100,8 +102,3 @@ def key_of(point: PointRequest, process: int = 0) -> str:
     text = json.dumps(plain, sort_keys=True, default=str)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return f"{point.mechanism}-{point.seq_len}-{digest}/{process}"
-
-
-def on_device(point: PointRequest, device: str) -> PointRequest:
-    """The same point elsewhere."""
-    return replace(point, device=device)

@@ -1,0 +1,159 @@
+"""Sweeps end, account for every point, and are resumed without loss or double."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from attnprof.errors import RequestError
+from attnprof.measure.request import Budget
+from attnprof.measure.sweep.journal import read
+from attnprof.measure.sweep.plan import Grid, key_of, points_of
+from attnprof.measure.sweep.results import load_results, report_of
+from attnprof.measure.sweep.runner import Terms, sweep, tasks_of
+
+QUICK = Budget(samples=3, min_time_s=0.0, max_time_s=0.05, warmup_s=0.0)
+ROOT = Path(__file__).parents[3]
+#: A mechanism whose forward pass never ends, and one that takes memory without saying so.
+PLUGIN = """
+import time
+from dataclasses import dataclass
+import torch
+from attnprof.mechanisms.standard.module import StandardCore
+from attnprof.mechanisms.standard.spec import Standard
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hangs(Standard):
+    name = "hangs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hungry(Standard):
+    name = "hungry"
+
+
+class HangingCore(StandardCore):
+    def forward(self, q, k, v, causal=False):
+        time.sleep(1000)
+
+
+class HungryCore(StandardCore):
+    def forward(self, q, k, v, causal=False):
+        return v * torch.zeros(1 << 33, dtype=torch.uint8)[0]
+
+
+CORES = {"hangs": HangingCore, "hungry": HungryCore}
+"""
+
+
+def small(names, lengths, **more):
+    return points_of([Grid(names, lengths, [16], [2], **more)], QUICK)
+
+
+def test_points_are_all_combinations_once():
+    points = small(["standard", "linear"], [8, 16], phase=["forward", "train"], batch_size=[1, 2])
+    assert len(points) == len({key_of(point) for point in points}) == 16
+    assert [p.mechanism for p in points[:4]] == ["standard", "linear"] * 2
+
+
+def test_a_parameter_with_several_values_makes_points_of_its_own():
+    points = small(["longformer"], [64], params={"window": ["8", "16"]})
+    assert sorted(p.params["window"] for p in points) == [8, 16]
+
+
+def test_the_key_does_not_depend_on_how_long_a_point_is_measured():
+    one, other = (points_of([Grid(["linear"], [8], [16], [2])], b)[0] for b in (QUICK, Budget()))
+    assert key_of(one) == key_of(other) != key_of(one, 1)
+
+
+def test_heads_that_do_not_divide_are_refused():
+    with pytest.raises(RequestError, match="do not divide"):
+        points_of([Grid(["linear"], [8], [16], [3])], QUICK)
+
+
+def test_a_sweep_is_resumed_where_it_stopped(tmp_path):
+    path, tasks = tmp_path / "r.jsonl", tasks_of(small(["standard", "linear"], [8, 16]))
+    here = Terms(apart=False)
+    assert sweep(tasks[:3], path, here) == 3
+    assert sweep(tasks, path, here) == 1
+    assert sweep(tasks, path, here) == 0
+    assert [entry["key"] for entry in read(path)] == [task.key for task in tasks]
+    report = load_results(path)
+    assert report.summary["measured"] == 4
+    assert all(record.median_s for record in report.records)
+
+
+def test_processes_take_turns_and_are_joined(tmp_path):
+    path, points = tmp_path / "r.jsonl", small(["standard", "linear"], [8])
+    tasks = tasks_of(points, 3)
+    assert [task.point.mechanism for task in tasks] == ["standard", "linear"] * 3
+    sweep(tasks, path, Terms(apart=False))
+    report = load_results(path)
+    assert [record.mechanism for record in report.records] == ["standard", "linear"]
+    assert all(len(record.times_s) >= 9 for record in report.records)
+    assert all(r.ci_low_s < r.median_s < r.ci_high_s for r in report.records)
+
+
+def test_what_hangs_dies_or_does_not_fit_is_a_row_with_its_reason(tmp_path):
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text(PLUGIN)
+    names = [f"{plugin}:Hangs", f"{plugin}:Hungry", "standard", "linear"]
+    points = [*small(names, [8]), *small(["standard"], [1 << 20])]
+    path = tmp_path / "r.jsonl"
+    sweep(tasks_of(points), path, Terms(limit_s=20, memory_limit=2 << 30))
+    hangs, hungry, standard, linear, large = load_results(path).records
+    assert "no result after 20 s" in hangs.skipped
+    assert "memory" in hungry.skipped
+    assert standard.median_s
+    assert linear.median_s
+    assert "does not fit" in large.skipped
+
+
+def test_a_killed_sweep_is_resumed_to_the_same_records(tmp_path):
+    path = tmp_path / "r.jsonl"
+    command = [
+        sys.executable, "-m", "attnprof", "sweep", "--in-process", "--attention",
+        "standard,linear,efficient", "--seq", "8,16,32,64", "--d-model", "16", "--heads", "2",
+        "--min-time", "0.1", "--max-time", "0.2", "--threads", "1", "-o", str(path),
+    ]  # fmt: skip
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_WAIT_POLICY": "PASSIVE"}
+    chance = random.Random(3)
+    for _ in range(5):
+        seen = len(read(path)) if path.exists() else 0
+        child = subprocess.Popen(command, env=env, stdout=-3, stderr=-3, start_new_session=True)
+        while child.poll() is None and (len(read(path)) if path.exists() else 0) <= seen:
+            time.sleep(0.01)
+        time.sleep(chance.random() * 0.2)
+        os.killpg(child.pid, signal.SIGKILL) if child.poll() is None else None
+        child.wait()
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    entries = read(path)
+    keys = [entry["key"] for entry in entries]
+    assert len(keys) == len(set(keys)) == 12
+    assert report_of(entries).summary["measured"] == 12
+
+
+def test_two_workers_give_the_same_records(tmp_path):
+    pytest.importorskip("distributed")
+    from attnprof.measure.sweep.cluster import DaskEngine
+
+    tasks = tasks_of(small(["standard", "linear"], [8, 16]))
+    alone, together = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    sweep(tasks, alone, Terms(apart=False))
+    sweep(tasks, together, Terms(apart=False), DaskEngine(workers=2))
+
+    def counted(path):
+        return {
+            (r.mechanism, r.seq_len, r.flops_formula, r.peak_bytes_measured, r.skipped)
+            for r in load_results(path).records
+        }
+
+    assert counted(alone) == counted(together)
+    assert len(read(together)) == 4
