@@ -25,6 +25,9 @@ class Call:
     operation that of the forward one it differentiates. ``takes`` are bytes of storages that come
     to life with it, ``gives`` of those that died since the operation before; ``workspace`` lives
     only while it runs. ``uncounted`` names what the counts leave out; ``touched`` is its bytes.
+    ``scratch`` names an operation whose kernel takes memory of its own that ``workspace`` does not
+    know. ``born`` are the storages behind ``takes``, (number, bytes) each, and ``died`` the
+    numbers of those behind ``gives``.
     """
 
     op: str
@@ -37,6 +40,9 @@ class Call:
     workspace: Size = 0
     uncounted: str = ""
     touched: Size = 0
+    scratch: str = ""
+    born: tuple[tuple[int, Size], ...] = ()
+    died: tuple[int, ...] = ()
 
 
 @dataclass

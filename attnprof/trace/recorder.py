@@ -32,8 +32,9 @@ _OURS = (str(torch.__path__[0]), __file__.rsplit("/", 1)[0])
 class _Held:
     """A storage followed without keeping it alive, and its bytes."""
 
-    def __init__(self, tensor: Any, held: Size = 0) -> None:
+    def __init__(self, tensor: Any, number: int = 0, held: Size = 0) -> None:
         self._storage: Any = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+        self.number = number
         self.bytes = held
 
     @property
@@ -58,7 +59,7 @@ class Recorder(TorchDispatchMode):
         self._live: dict[int, _Held] = {}
         self._foreign: dict[int, _Held] = {}
         self._lines: dict[int, str] = {}
-        self._given: Size = 0
+        self._made = 0
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -86,14 +87,14 @@ class Recorder(TorchDispatchMode):
                 return inside(*args, **kwargs)
         if self._before_each:
             self._before_each()
-        gives = self._buried()
+        dead = self._buried()
         line = self._line()
         out = result_of(func, args, kwargs)
         operands = _tensors((args, kwargs))
         for tensor in operands:
             if _key(tensor) not in self._live:
                 self._foreign.setdefault(_key(tensor), _Held(tensor))
-        takes = self._born(_tensors(out))
+        born = self._born(_tensors(out))
         found = cost_of(func, out, args, kwargs)
         self.trace.calls.append(
             Call(
@@ -102,34 +103,36 @@ class Recorder(TorchDispatchMode):
                 bytes_moved=found.bytes_moved,
                 part=self.part,
                 line=line,
-                takes=takes,
-                gives=gives,
+                takes=sum((held.bytes for held in born), start=0),
+                gives=sum((held.bytes for held in dead), start=0),
                 workspace=found.workspace,
                 uncounted=found.uncounted,
                 touched=found.touched,
+                scratch=found.scratch,
+                born=tuple((held.number, held.bytes) for held in born),
+                died=tuple(held.number for held in dead),
             )
         )
         return out
 
-    def _born(self, results: list[Any]) -> Size:
-        total: Size = 0
+    def _born(self, results: list[Any]) -> list[_Held]:
+        """Storages that came to life with these results."""
+        found: list[_Held] = []
         for tensor in results:
             key = _key(tensor)
             if key in self._live or key in self._foreign:
                 continue
-            held = storage_bytes(tensor)
-            self._live[key] = _Held(tensor, held)
-            total = total + held
-        return total
+            self._made += 1
+            self._live[key] = _Held(tensor, self._made, storage_bytes(tensor))
+            found.append(self._live[key])
+        return found
 
-    def _buried(self) -> Size:
-        """Bytes of storages that died since the operation before."""
-        total: Size = 0
-        for key in [key for key, held in self._live.items() if held.dead]:
-            total = total + self._live.pop(key).bytes
+    def _buried(self) -> list[_Held]:
+        """Storages that died since the operation before."""
+        found = [self._live.pop(key) for key in [k for k, held in self._live.items() if held.dead]]
         for key in [key for key, held in self._foreign.items() if held.dead]:
             del self._foreign[key]
-        return total
+        return found
 
     def _line(self) -> str:
         """The user's line; a backward operation has that of the operation it differentiates."""

@@ -9,6 +9,8 @@ from attnprof.trace.rules import (
     activations,
     arithmetic,
     attention,
+    attention_workspaces,
+    convolution_workspaces,
     convolutions,
     distances,
     functions,
@@ -18,6 +20,7 @@ from attnprof.trace.rules import (
     reductions,
     scattering,
     softmax,
+    transform_workspaces,
     transforms,
 )
 from attnprof.trace.rules.costing import cost_of, name_of
@@ -25,6 +28,7 @@ from attnprof.trace.rules.expansions import expansion_of, result_of
 from attnprof.trace.rules.table import Found, known_operations
 
 __all__ = ["Found", "cost_of", "expansion_of", "known_operations", "name_of", "result_of"]
+_WORKSPACES = (attention_workspaces, convolution_workspaces, transform_workspaces)
 _FAMILIES = (
     activations, arithmetic, attention, convolutions, distances, functions, losses, norms,
     products, reductions, scattering, softmax, transforms,

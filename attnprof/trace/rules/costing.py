@@ -27,19 +27,19 @@ def cost_of(func: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     """The cost of one dispatched operation."""
     if isinstance(func, HigherOrderOperator):
         touched = sum(nbytes(x) for x in _tensors((args, kwargs, out)))
-        return Found(bytes_moved=touched, uncounted=name_of(func), touched=touched)
+        said = name_of(func)
+        return Found(bytes_moved=touched, uncounted=said, touched=touched, scratch=said)
     name, base, outs = _names(func)
     if name in VIEWS:
         return Found()
     given = {key: value for key, value in kwargs.items() if key not in outs}
     moved = _moved(name, base, out, args, given)
-    workspace = workspace_of(base, out, args)
-    if base in MOVES:
-        return Found(bytes_moved=moved, workspace=workspace)
-    counts = _counted(func, base, out, args, given)
+    workspace, known = workspace_of(base, out, tuple(vars(bound(func, args, given)).values()))
+    scratch = "" if known else name_of(func)
+    counts = {} if base in MOVES else _counted(func, base, out, args, given)
     if counts is None:
-        return Found({}, moved, workspace, name_of(func), moved)
-    return Found(counts, moved, workspace)
+        return Found({}, moved, workspace, name_of(func), moved, scratch)
+    return Found(counts, moved, workspace, scratch=scratch)
 
 
 def name_of(func: Any) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 
-def _words(text: str) -> frozenset[str]:
+def words(text: str) -> frozenset[str]:
+    """Names separated by spaces."""
     return frozenset(text.split())
 
 
 #: Nothing moves: another look at the same storage, memory nobody has written yet, a question.
-VIEWS = _words(
+VIEWS = words(
     """
     view _unsafe_view reshape t transpose permute expand unsqueeze squeeze slice select split
     split_with_sizes unbind alias detach as_strided narrow chunk diagonal unfold _reshape_alias
@@ -27,7 +28,7 @@ VIEWS = _words(
 )
 
 #: Work without real operations: their bytes count.
-MOVES = _words(
+MOVES = words(
     """
     clone copy _to_copy fill zero zeros ones full arange range linspace logspace eye
     zeros_like ones_like full_like scalar_tensor new_zeros new_ones new_full lift
@@ -58,7 +59,7 @@ MOVES = _words(
 
 #: Work that no rule puts in numbers; like every operation without a rule it is named where it
 #: runs. A list to read, not to look up: what is neither here nor in a rule is named too.
-UNCOUNTED = _words(
+UNCOUNTED = words(
     """
     kthvalue median nanmedian mode quantile nanquantile
     histc histogram multinomial poisson binomial
@@ -76,7 +77,7 @@ UNCOUNTED = _words(
 )
 
 #: In-place operations that do not read what they overwrite.
-OVERWRITES = _words(
+OVERWRITES = words(
     """
     copy_ fill_ zero_ bernoulli_ normal_ uniform_ random_ exponential_ geometric_ cauchy_
     log_normal_

@@ -28,13 +28,18 @@ BY_NAME: set[str] = set()
 
 @dataclass(frozen=True)
 class Found:
-    """What one operation costs; ``uncounted`` names it where ``counts`` leave something out."""
+    """What one operation costs.
+
+    ``uncounted`` names it where ``counts`` leave something out, ``scratch`` where its kernel takes
+    memory that ``workspace`` does not know.
+    """
 
     counts: Mapping[str, Size] = field(default_factory=dict)
     bytes_moved: Size = 0
     workspace: Size = 0
     uncounted: str = ""
     touched: Size = 0
+    scratch: str = ""
 
 
 def rule(*names: str) -> Callable[[Known], Known]:

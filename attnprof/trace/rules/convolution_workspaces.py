@@ -1,0 +1,150 @@
+"""What convolutions take for themselves on the CPU.
+
+Two libraries share the work (``use_mkldnn`` of torch's ``Convolution.cpp``). torch's own lays the
+entries under the kernel out as columns. oneDNN lays input, kernel and result out anew, in blocks of
+as many channels as a vector register holds numbers; how its backward pass shares the sums over
+samples among threads is its own choice of algorithm, and is not predicted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from attnprof.trace.events import Size
+from attnprof.trace.rules.layouts import copied, larger
+from attnprof.trace.rules.workspaces import UnknownWorkspaceError, threads, workspace
+from attnprof.trace.sizes import nbytes, product, size_of
+
+#: float32 numbers in a vector register, by instruction set.
+_REGISTER = {"AVX512": 16, "AVX2": 8}
+#: oneDNN aligns what it takes besides tensors.
+_ALIGNED = 128
+
+
+@dataclass(frozen=True)
+class _Convolution:
+    """One convolution's tensors (input, kernel, result) and settings."""
+
+    a: Any
+    weight: Any
+    result: Any
+    stride: Any
+    padding: Any
+    dilation: Any
+    groups: int
+
+    @property
+    def by_channel(self) -> bool:
+        """Whether each channel has a kernel of its own (depthwise)."""
+        channels, results = size_of(self.a.shape[1]), size_of(self.weight.shape[0])
+        return bool(self.groups == channels == results)
+
+    @property
+    def one_by_one(self) -> bool:
+        return all(size_of(size) == 1 for size in self.weight.shape[2:])
+
+    @property
+    def in_onednn(self) -> bool:
+        """Torch's choice for float32; a list of tokens is an image one token high."""
+        import torch
+
+        present = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        if self.a.dtype != torch.float32 or not present:
+            return False
+        samples, kernel = size_of(self.a.shape[0]), [size_of(s) for s in self.weight.shape[2:]]
+        moved = any(s != 1 for s in (*self.stride, *self.dilation))
+        many = moved or _at_least(samples, 16) or not self.one_by_one or threads() > 1
+        large = len(kernel) > 1 and all(size > 3 for size in kernel[-2:])
+        entries = product(self.a.shape)
+        return many and (self.groups > 1 or large or _at_least(samples, 2)
+                         or _at_least(entries, 20481))  # fmt: skip
+
+    @property
+    def blocked(self) -> tuple[Size, Size, Size]:
+        """Bytes of input, kernel and result in oneDNN's layout."""
+        channels, results = size_of(self.a.shape[1]), size_of(self.weight.shape[0])
+        taps, result = product(self.weight.shape[2:]), _rounded(results) * _rest(self.result)
+        if self.by_channel:
+            source, pairs = _rounded(channels) * _rest(self.a), _rounded(results)
+        elif self.groups > 1:
+            raise UnknownWorkspaceError
+        elif self.one_by_one or _at_least(channels, _register()):
+            source = _rounded(channels) * _rest(self.a)
+            pairs = _rounded(channels) * _rounded(results)
+        else:  # a kernel for few channels reads them as they lie
+            source, pairs = 0, channels * _rounded(results)
+        return 4 * source, 4 * pairs * taps, 4 * result
+
+
+def _rest(tensor: Any) -> Size:
+    """Samples times places: everything but channels."""
+    return size_of(tensor.shape[0]) * product(tensor.shape[2:])
+
+
+def _register() -> int:
+    import torch
+
+    known = _REGISTER.get(torch.backends.cpu.get_cpu_capability())
+    if known is None:
+        raise UnknownWorkspaceError
+    return known
+
+
+def _rounded(channels: Size) -> Size:
+    """Channels in whole blocks."""
+    block = _register()
+    if isinstance(channels, int):
+        return -(-channels // block) * block
+    import sympy
+
+    return block * sympy.ceiling(channels / block)
+
+
+def _at_least(value: Size, limit: int) -> bool:
+    """Of an expression: at the sizes a symbolic run stands for, which are large."""
+    return value >= limit if isinstance(value, int) else True
+
+
+@workspace("convolution")
+def _forward(out: Any, a: Any, weight: Any, bias: Any, *settings: Any) -> Size:
+    stride, padding, dilation, transposed, _, groups = settings
+    if transposed:
+        raise UnknownWorkspaceError
+    asked = _Convolution(a, weight, out, stride, padding, dilation, groups)
+    if not asked.in_onednn:
+        return copied(a) + _columns(asked)
+    source, kernel, result = asked.blocked
+    channels = size_of(weight.shape[0])
+    padded = 0
+    if bias is not None and _rounded(channels) != channels:
+        padded = 4 * _rounded(channels) + _ALIGNED
+    inside = source + kernel + result + padded
+    return copied(a) + larger(inside, nbytes(out) + result) - nbytes(out)
+
+
+def _columns(asked: _Convolution) -> Size:
+    """Every entry under the kernel, for every result."""
+    if asked.one_by_one and all(s == 1 for s in asked.stride) and not any(asked.padding):
+        return 0
+    if asked.groups > 1:
+        raise UnknownWorkspaceError
+    taps = size_of(asked.a.shape[1]) * product(asked.weight.shape[2:])
+    return taps * _rest(asked.result) * asked.a.element_size()
+
+
+@workspace("convolution_backward")
+def _backward(out: Any, grad: Any, a: Any, weight: Any, _bias: Any, *settings: Any) -> Size:
+    """At least: tensors in oneDNN's layout, first for the input's gradient, then the kernel's."""
+    stride, padding, dilation, transposed, _, groups, asked = settings
+    if transposed:
+        return 0
+    shape = _Convolution(a, weight, grad, stride, padding, dilation, groups)
+    if not shape.in_onednn:
+        return copied(a) + _columns(shape)
+    source, kernel, result = shape.blocked
+    gradients = sum((nbytes(x) for x in out if x is not None), start=0)
+    to_input = larger(source + kernel + result, nbytes(a) + source) if asked[0] else 0
+    given = nbytes(a) if asked[0] else 0
+    to_kernel = given + source + kernel + result if asked[1] else 0
+    return copied(a, grad) + larger(larger(to_input, to_kernel), gradients) - gradients
