@@ -11,7 +11,7 @@ from attnprof.trace.runs import record
 from attnprof.trace.symbolic_run import NotSymbolicError, run_symbolically
 from attnprof.trace.symbols import hints_for
 from attnprof.trace.target import Target
-from attnprof.trace.totals import PHASES, totals, uncounted
+from attnprof.trace.totals import PHASES, at_least, totals, uncounted
 from attnprof.trace.verification import differences, held_out, runner
 
 
@@ -80,7 +80,7 @@ def _symbolic(
             domain,
             tuple(shapes),
             _named(result.trace, phase),
-            tuple(reasons),
+            (*reasons, *at_least(result.trace, phase)),
             result.trace,
         )
         for phase in phases
@@ -110,7 +110,7 @@ def _numbers(
             (told(asked),),
             (asked,),
             _named(trace, phase),
-            tuple(reasons),
+            (*reasons, *at_least(trace, phase)),
             trace,
         )
         for phase in phases

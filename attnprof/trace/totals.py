@@ -67,6 +67,14 @@ def uncounted(trace: Trace, phase: str) -> Mapping[str, tuple[int, Size]]:
     return found
 
 
+def at_least(trace: Trace, phase: str) -> tuple[str, ...]:
+    """A sentence where kernels take memory of their own that the peak does not contain."""
+    names = sorted({call.scratch for call in trace.part(phase) if call.scratch})
+    if not names:
+        return ()
+    return (f"peak_bytes is at least: what {', '.join(names)} takes inside itself is not known",)
+
+
 def by_line(trace: Trace, phase: str) -> dict[str, list[Call]]:
     """Calls of a phase by the line of the user's code they belong to, in order."""
     found: dict[str, list[Call]] = {}

@@ -16,8 +16,6 @@ from attnprof.trace.rules.layouts import copied, larger
 from attnprof.trace.rules.workspaces import UnknownWorkspaceError, threads, workspace
 from attnprof.trace.sizes import nbytes, product, size_of
 
-#: float32 numbers in a vector register, by instruction set.
-_REGISTER = {"AVX512": 16, "AVX2": 8}
 #: oneDNN aligns what it takes besides tensors.
 _ALIGNED = 128
 
@@ -83,12 +81,14 @@ def _rest(tensor: Any) -> Size:
 
 
 def _register() -> int:
-    import torch
+    """float32 numbers in a vector register, of the widest kind oneDNN finds."""
+    from torch import cpu
 
-    known = _REGISTER.get(torch.backends.cpu.get_cpu_capability())
-    if known is None:
-        raise UnknownWorkspaceError
-    return known
+    if cpu._is_avx512_supported():  # noqa: SLF001 - torch has no other name for these
+        return 16
+    if cpu._is_avx2_supported():  # noqa: SLF001
+        return 8
+    raise UnknownWorkspaceError
 
 
 def _rounded(channels: Size) -> Size:
