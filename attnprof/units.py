@@ -50,6 +50,12 @@ def format_rate(value: float) -> str:
     return f"{head} {prefix}FLOP/s"
 
 
+def format_bandwidth(value: float) -> str:
+    """Bytes a second in decimal units: ``12.5 GB/s``."""
+    head, _, prefix = _decimal(value).partition(" ")
+    return f"{head} {prefix}B/s"
+
+
 def format_percent(value: float) -> str:
     """A fraction as percent with two digits."""
     return f"{100 * value:.2f} %"
@@ -72,6 +78,7 @@ _WRITERS: dict[str, Callable[[float], str]] = {
     "bytes": format_bytes,
     "time": format_time,
     "flops_rate": format_rate,
+    "bytes_rate": format_bandwidth,
     "percent": format_percent,
     "ratio": format_ratio,
     "number": format_number,

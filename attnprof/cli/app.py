@@ -27,6 +27,7 @@ COMMANDS = {
     "heatmap": "Ratio of two costs over length and width, as figure and CSV.",
     "profile": "Build the real module and measure it beside the closed form.",
     "sweep": "Grids of measurements into one file that can be resumed.",
+    "calibrate": "What this device can do at most, measured.",
     "doctor": "Environment, devices, and which counters work.",
 }
 HELP = """What attention costs: FLOPs, memory and time, in closed form and on the clock.

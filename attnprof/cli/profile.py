@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
@@ -32,6 +32,7 @@ from attnprof.cli.sizes import head_shape, parse_names, parse_size, parse_sizes
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.record import Report
+from attnprof.units import format_bandwidth, format_rate
 from attnprof.workload import Workload
 
 if TYPE_CHECKING:
@@ -87,7 +88,9 @@ def profile(
     ]
     how = {"scope": scope, "device": device, "seed": seed, "threads": threads}
     report = _measure(mechanisms, workloads, how, (samples, min_time, max_time), isolate)
-    deliver(report, fmt, output, tables)
+    from attnprof.device.roofline import with_roofline
+
+    deliver(with_roofline(report), fmt, output, tables)
     return 0 if report.summary["measured"] else CannotRunError.exit_code
 
 
@@ -121,6 +124,9 @@ TIMES = (
     "mechanism", "seq_len", "median_s", "ci_low_s", "ci_high_s", "flops_per_s",
     "arithmetic_intensity",
 )  # fmt: skip
+ROOFLINE = (
+    "mechanism", "seq_len", "bound", "roofline_time_s", "median_s", "roofline_fraction",
+)  # fmt: skip
 
 
 def tables(report: Report) -> Sequence[RenderableType]:
@@ -139,8 +145,19 @@ def tables(report: Report) -> Sequence[RenderableType]:
         parts.append(record_table(done, MEMORY, title="Memory", caption=caption))
         caption = "median with the 95 % interval of order statistics"
         parts.append(record_table(done, TIMES, title="Time", caption=caption))
+        if any(record.roofline_fraction for record in done):
+            caption = _ceilings(report.summary["roofline"])
+            parts.append(record_table(done, ROOFLINE, title="Roofline", caption=caption))
     parts += [Text(line) for line in dict.fromkeys(_notes(records))]
     return parts
+
+
+def _ceilings(known: Mapping[str, Any]) -> str:
+    """What the shares are of, and who says so."""
+    rates = ", ".join(f"{dtype} {format_rate(r)}" for dtype, r in known["flops_per_s"].items())
+    return (
+        f"{known['device']}: {rates}, {format_bandwidth(known['bytes_per_s'])} ({known['source']})"
+    )
 
 
 def _headline(report: Report, first: Any) -> str:

@@ -69,7 +69,9 @@ def sweep(
     points = points_of(grids, budget, seed=seed, threads=threads, counts=counts)
     terms = Terms(not in_process, limit, parse_bytes(memory_limit), try_all)
     found = _run(tasks_of(points, processes), output, terms, _engine(workers, scheduler))
-    deliver(found, fmt, None, tables)
+    from attnprof.device.roofline import with_roofline
+
+    deliver(with_roofline(found), fmt, None, tables)
     return 0 if found.summary["measured"] else CannotRunError.exit_code
 
 

@@ -6,6 +6,7 @@ from attnprof.record.derived import DeriveRecord
 from attnprof.record.files import write_whole
 from attnprof.record.kinds import (
     KINDS,
+    CalibrationRecord,
     CompareRecord,
     CostRecord,
     CrossoverRecord,
@@ -22,6 +23,7 @@ __all__ = [
     "FORMATS",
     "KINDS",
     "SCHEMA",
+    "CalibrationRecord",
     "ColumnarRecords",
     "CompareRecord",
     "CostRecord",

@@ -8,7 +8,8 @@ from typing import Any
 
 #: How a column is written.
 FORMATS = (
-    "text", "count", "bytes", "time", "ratio", "percent", "flops_rate", "number",
+    "text", "count", "bytes", "time", "ratio", "percent", "flops_rate", "bytes_rate",
+    "number",
 )  # fmt: skip
 
 

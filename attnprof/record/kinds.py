@@ -230,8 +230,23 @@ class ProfileRecord(Record):
     flops_per_s: float | None = column("rate", "FLOP/s", "flops_rate")
     bytes_moved: int | None = column("bytes moved", "B", "bytes")
     arithmetic_intensity: float | None = column("intensity", "FLOP/B", "number")
+    roofline_time_s: float | None = column("roofline", "s", "time")
+    bound: str | None = column("bound")
     roofline_fraction: float | None = column("of roofline", fmt="percent")
     skipped: str | None = column("skipped")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationRecord(Record):
+    """``calibrate``: the ceilings of a device for one number format."""
+
+    device: str = column("device")
+    device_name: str = column("name")
+    threads: int = column("threads", fmt="count")
+    dtype: str = column("dtype")
+    flops_per_s: float = column("products", "FLOP/s", "flops_rate")
+    bytes_per_s: float = column("copy", "B/s", "bytes_rate")
+    source: str = column("source")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,5 +270,6 @@ KINDS: dict[str, type[Record]] = {
     "profile": ProfileRecord,
     "sweep": ProfileRecord,
     "derive": DeriveRecord,
+    "calibrate": CalibrationRecord,
     "doctor": DoctorRecord,
 }

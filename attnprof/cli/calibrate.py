@@ -1,0 +1,81 @@
+"""`attnprof calibrate`: this device's own ceilings, measured."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Option
+
+from attnprof.cli.options import DeviceOption, Format, FormatOption, OutputOption
+from attnprof.cli.output import deliver, ensure_writable, note
+from attnprof.cli.request import some_of
+from attnprof.errors import RequestError
+from attnprof.record import CalibrationRecord, Report
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+
+def calibrate(
+    *,
+    device: DeviceOption = "auto",
+    dtype: Annotated[
+        str, Option("--dtype", metavar="NAMES", help="Number formats of the products.")
+    ] = "float32,bfloat16",
+    seconds: Annotated[float, Option("--seconds", help="For each product size.")] = 0.5,
+    threads: Annotated[int | None, Option("--threads", help="Compute threads.", min=1)] = None,
+    file: Annotated[
+        Path | None,
+        Option("--file", metavar="FILE", help="Keep the ceilings here, not in the cache folder."),
+    ] = None,
+    fmt: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Measure what this device can do at most: FLOP/s of products, bytes/s of a copy.
+
+    profile and sweep set their results beside it. No attention is run.
+
+    Example: attnprof calibrate --dtype float32,bfloat16
+    """
+    ensure_writable(output)
+    if not 0 < seconds < 3600:
+        raise RequestError(f"--seconds {seconds}: give a time from above 0 to an hour")
+    wanted = some_of(dtype, DTYPES, "--dtype")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    import torch
+
+    from attnprof.device.calibration import calibrate as measure
+    from attnprof.device.calibration import default_path, save
+    from attnprof.measure.batch import resolve_device
+    from attnprof.measure.environment import describe_environment
+
+    where = resolve_device(device)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    found = measure(where, wanted, seconds)
+    path = default_path() if file is None else file
+    save(found, path, device=where, threads=torch.get_num_threads())
+    note(f"kept in {path}")
+    records = [
+        CalibrationRecord(
+            device=where, device_name=found.name, threads=torch.get_num_threads(), dtype=name,
+            flops_per_s=rate, bytes_per_s=found.bytes_per_s, source=found.source,
+        )
+        for name, rate in found.flops_per_s.items()
+    ]  # fmt: skip
+    missing = [name for name in wanted if name not in found.flops_per_s]
+    summary = {"file": str(path), "not_multiplied": missing}
+    deliver(
+        Report("calibrate", records, summary, describe_environment(where)), fmt, output, _tables
+    )
+
+
+def _tables(report: Report) -> list[RenderableType]:
+    from attnprof.render.terminal import record_table
+
+    columns = ("device_name", "threads", "dtype", "flops_per_s", "bytes_per_s")
+    return [record_table(list(report.records), columns, title="Ceilings measured")]

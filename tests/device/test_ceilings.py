@@ -1,0 +1,105 @@
+"""What devices can do at most, and how near a measurement comes."""
+
+import pytest
+import torch
+
+from attnprof.device import calibration
+from attnprof.device.roofline import roofline, with_roofline
+from attnprof.device.table import GPUS, Ceilings, stated
+from attnprof.errors import RequestError
+from attnprof.record import ProfileRecord, Report
+
+SOME = Ceilings("some device", {"float32": 100.0, "tf32": 400.0}, 10.0, "a test")
+
+
+def record(**fields):
+    sizes = {"batch_size": 1, "seq_len": 8, "d_model": 4, "num_heads": 1, "head_dim": 4}
+    return ProfileRecord(
+        mechanism="standard", dtype="float32", device="cpu", phase="forward", causal=False,
+        flops_formula=1000, bytes_moved=50, median_s=20.0, **sizes, **fields,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
+def test_every_number_has_a_source_and_rates_fall_with_digits(gpu):
+    assert gpu.source
+    assert gpu.bytes_per_s > 1e11
+    assert gpu.flops_per_s["float16"] > gpu.flops_per_s["float32"]
+    assert gpu.flops_per_s.get("float64", 0) <= gpu.flops_per_s["float32"]
+
+
+@pytest.mark.parametrize(
+    ("reported", "found"),
+    [
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("NVIDIA A100-SXM4-80GB", "A100-SXM4-80GB"),
+        ("NVIDIA A100-PCIE-40GB", "A100"),
+        ("NVIDIA A10G", "A10G"),
+        ("NVIDIA A10", "A10"),
+        ("NVIDIA L40S", "L40S"),
+        ("Tesla T4", "T4"),
+        ("AMD EPYC 7763", None),
+        ("NVIDIA Something New", None),
+        ("", None),
+    ],
+)
+def test_a_device_is_known_by_its_drivers_name_or_not_at_all(reported, found):
+    known = stated(reported)
+    assert (known.name if known else None) == found
+
+
+def test_the_slower_of_compute_and_memory_bounds():
+    assert (roofline(1000, 50, SOME, 100.0).time_s, roofline(1000, 50, SOME, 100.0).bound) == (
+        10.0,
+        "compute",
+    )
+    assert roofline(10, 50, SOME, 100.0).bound == "memory"
+
+
+def test_tf32_raises_the_ceiling_only_where_it_is_on():
+    assert (SOME.rate("float32"), SOME.rate("float32", tf32=True)) == (100.0, 400.0)
+    assert SOME.rate("bfloat16", tf32=True) is None
+
+
+def test_an_unknown_device_has_no_share_and_says_what_to_do(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = with_roofline(Report("profile", [record()], {}, {"device_name": "a toaster"}))
+    assert found.records[0].roofline_fraction is None
+    assert "attnprof calibrate" in found.summary["roofline"]
+
+
+def test_a_calibrated_device_has_a_share_of_its_own_ceilings(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    calibration.save(SOME, calibration.default_path(), device="cpu", threads=3)
+    where = {"device_name": "some device", "threads": 3, "tf32": None}
+    found = with_roofline(Report("profile", [record()], {}, where))
+    assert (found.records[0].bound, found.records[0].roofline_fraction) == ("compute", 0.5)
+    other = with_roofline(Report("profile", [record()], {}, {**where, "threads": 1}))
+    assert other.records[0].roofline_fraction is None
+
+
+def test_calibrations_replace_their_own_and_keep_others(tmp_path):
+    path = tmp_path / "c.json"
+    for threads in (1, 2, 1):
+        calibration.save(SOME, path, device="cpu", threads=threads)
+    assert calibration.load("some device", 2, path).flops_per_s == SOME.flops_per_s
+    assert path.read_text().count('"threads"') == 2
+
+
+def test_another_file_is_no_calibration(tmp_path):
+    path = tmp_path / "c.json"
+    path.write_text("hello")
+    with pytest.raises(RequestError, match="attnprof calibrate"):
+        calibration.load("x", 1, path)
+
+
+def test_ceilings_are_measured_here(monkeypatch):
+    monkeypatch.setattr(calibration, "PRODUCTS", (64,))
+    monkeypatch.setattr(calibration, "COPY_BYTES", 1 << 20)
+    found = calibration.calibrate("cpu", ["float32"], 0.02)
+    assert found.measured
+    assert found.flops_per_s["float32"] > 0
+    assert found.bytes_per_s > 0
+    assert torch.__version__ in found.source
