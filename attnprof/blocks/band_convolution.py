@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from attnprof.blocks.autocast import apply
 from attnprof.blocks.in_place import add_product, put_product
 from attnprof.counting.band import CONVOLUTION_ROWS as ROWS
 
@@ -76,5 +77,5 @@ def band_convolution(x: Tensor, kernel: Tensor) -> Tensor:
     A block of rows is one product with the band matrix of the kernel: more operations than the
     taps have, on a processor's fastest path.
     """
-    out: Tensor = _Convolution.apply(x, kernel)  # type: ignore[no-untyped-call]  # torch
+    out: Tensor = apply(_Convolution, x, kernel)
     return out

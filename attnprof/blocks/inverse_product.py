@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from attnprof.blocks.autocast import apply
 from attnprof.blocks.in_place import add_product, add_scaled_product
 
 
@@ -167,5 +168,5 @@ def _columns(a: Tensor, scale: Tensor, to_scale: Tensor) -> Tensor:
 def inverse_product(a: Tensor, x: Tensor, iterations: int) -> Tensor:
     """Pseudo-inverse of row-stochastic (b, m, m) times (b, m, d), each of the batch by itself."""
     keep = torch.is_grad_enabled() and (a.requires_grad or x.requires_grad)
-    out: Tensor = _InverseProduct.apply(a, x, iterations, keep)  # type: ignore[no-untyped-call]  # torch
+    out: Tensor = apply(_InverseProduct, a, x, iterations, keep)
     return out

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from attnprof.blocks.autocast import apply
 from attnprof.blocks.in_place import add_product, put_product, softmax_, softmax_grad_
 from attnprof.counting.row_attention import ROWS
 
@@ -77,5 +78,5 @@ def row_attention(q: Tensor, k: Tensor, v: Tensor, rows: int = ROWS) -> Tensor:
     that of one block of weights; with it all weights are kept.
     """
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-    out: Tensor = _RowAttention.apply(q, k, v, rows, keep)  # type: ignore[no-untyped-call]  # torch
+    out: Tensor = apply(_RowAttention, q, k, v, rows, keep)
     return out

@@ -123,3 +123,18 @@ def test_several_blocks_cost_what_is_executed(shape, shared):
         seen = allocator_peak(lambda: layer(x))
     peak = attnprof.cost("linformer", workload(shape), proj_len=3, shared=shared).peak()
     assert peak == pytest.approx(seen, abs=16, rel=0)
+
+
+@pytest.mark.parametrize("name", ["linformer", "nystromformer"])
+def test_automatic_mixed_precision_is_near_and_trains(name):
+    shape = (2, 9, 2, 4)
+    more = {"conv_kernel": 3} if name == "nystromformer" else {}
+    layer, x = built(name, shape, **more), inputs(shape).requires_grad_()
+    expected = layer(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = layer(x)
+    assert got.dtype == torch.bfloat16
+    assert (got - expected).abs().max() < 0.05 * expected.abs().max()
+    for y in (expected, got.float()):
+        grads = torch.autograd.grad(y.square().sum(), (x, *layer.parameters()))
+        assert all(grad.isfinite().all() and grad.dtype == torch.float32 for grad in grads)

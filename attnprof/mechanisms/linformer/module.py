@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from attnprof.blocks.autocast import apply
 from attnprof.blocks.core import AttentionCore, ModuleSizes, flat
 from attnprof.blocks.in_place import add_product
 from attnprof.blocks.layer import AttentionLayer, merge_heads, split_heads
@@ -75,7 +76,7 @@ class LinformerCore(AttentionCore):
 
     def compress(self, x: Tensor, *maps: Tensor) -> tuple[Tensor, ...]:
         """(batch, n, width) → (batch, proj_len, width) for each map."""
-        out: tuple[Tensor, ...] = _Compression.apply(x, *maps)  # type: ignore[no-untyped-call]  # torch
+        out: tuple[Tensor, ...] = apply(_Compression, x, *maps)
         return out
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:

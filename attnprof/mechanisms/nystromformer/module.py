@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from attnprof.blocks.autocast import apply
 from attnprof.blocks.band_convolution import band_convolution
 from attnprof.blocks.core import AttentionCore, ModuleSizes, flat
 from attnprof.blocks.inverse_product import inverse_product
@@ -51,7 +52,7 @@ def _segments(x: Tensor, m: int) -> tuple[Tensor, Tensor]:
 
 def with_means(x: Tensor, m: int) -> tuple[Tensor, Tensor]:
     """(b, h, n, d) → itself and (b, h, m, d): means of m segments, the first ones longer."""
-    out: tuple[Tensor, Tensor] = _WithMeans.apply(x, m)  # type: ignore[no-untyped-call]  # torch
+    out: tuple[Tensor, Tensor] = apply(_WithMeans, x, m)
     return out
 
 
