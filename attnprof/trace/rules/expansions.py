@@ -149,6 +149,10 @@ EXPANSIONS: dict[str, Expansion] = {
 STAND_INS: dict[str, Expansion] = {"_transform_bias_rescale_qkv": _split_heads}
 
 
+#: Questions that torch asks as operations, which its dispatcher does not know.
+SIZES = {aten.size.default, aten.stride.default}
+
+
 @cache
 def expansion_of(func: Any) -> Expansion | None:
     """What an operation is made of; None where it is one piece."""
@@ -157,7 +161,10 @@ def expansion_of(func: Any) -> Expansion | None:
     name = name_of(func).removeprefix("aten.")
     if name in EXPANSIONS and func._overloadname == "default":
         return EXPANSIONS[name]
-    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+    if func in SIZES:
+        return None
+    has = partial(torch._C._dispatch_has_kernel_for_dispatch_key, func.name())
+    if has("CompositeImplicitAutograd") and not has("CPU"):
         return partial(func._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
     return None
 

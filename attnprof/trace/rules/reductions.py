@@ -102,4 +102,4 @@ def _extremes(_out: Any, a: Any, *_rest: Any, **_named: Any) -> Counts:
 
 
 # maximum, minimum, log1p; their difference, its exponential, the sum
-per_entry("_logcumsumexp", other=3, additions=2, exponentials=1)
+per_entry("logcumsumexp _logcumsumexp", other=3, additions=2, exponentials=1)

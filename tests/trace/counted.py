@@ -1,0 +1,88 @@
+"""What a call counts, on fake tensors: at concrete sizes, and at symbolic ones put in again."""
+
+from math import prod
+
+import torch
+
+from attnprof.trace.evaluating import evaluate
+from attnprof.trace.events import KINDS
+from attnprof.trace.making import fake_world
+from attnprof.trace.recorder import Recorder
+from attnprof.trace.sizes import spoken
+from attnprof.trace.symbols import symbolic_sizes
+from attnprof.trace.totals import totals, uncounted
+
+#: M multiplications, A additions, D divisions, E exponentials, O others, P FLOPs of products.
+LETTERS = dict(zip("MADEOP", KINDS, strict=True))
+
+
+def counted(run, *shapes, dtype=torch.float32, backward=False):
+    """Counts by letter, zeros left out, of ``run(*tensors)``; a shape None is no tensor."""
+    with fake_world():
+        return _letters(_trace(run, shapes, dtype, backward), backward)
+
+
+def named(run, *shapes, dtype=torch.float32):
+    """The operations that a run leaves uncounted."""
+    with fake_world():
+        return set(uncounted(_trace(run, shapes, dtype, backward=False), "forward"))
+
+
+def counted_by_symbols(run, *shapes, dtype=torch.float32):
+    """The same with every size above 1 a symbol, evaluated at the sizes."""
+    hints = {f"s{size}": size for shape in shapes if shape for size in shape if size > 1}
+    environment, sizes, names = symbolic_sizes(hints)
+    of = {hint: sizes[name] for name, hint in hints.items()}
+    symbolic = [shape and tuple(of.get(size, size) for size in shape) for shape in shapes]
+    with spoken(names), fake_world(environment):
+        found = totals(_trace(run, symbolic, dtype, backward=False), "forward")
+    values = {letter: evaluate_at(found[kind], hints) for letter, kind in LETTERS.items()}
+    return {letter: value for letter, value in values.items() if value}
+
+
+def evaluate_at(expression, sizes):
+    return evaluate(expression, sizes) if not isinstance(expression, int) else expression
+
+
+def _trace(run, shapes, dtype, backward):
+    tensors = [None if shape is None else torch.zeros(shape, dtype=dtype) for shape in shapes]
+    recorder = Recorder()
+    recorder.given(tensors)
+    if not backward:
+        with torch.no_grad(), recorder:
+            run(*tensors)
+        return recorder.trace
+    for x in tensors:
+        x.requires_grad_()
+    with recorder:
+        y = run(*tensors)
+        recorder.part = "backward"
+        y.backward(torch.ones_like(y))
+    return recorder.trace
+
+
+def _letters(trace, backward):
+    phase = "backward" if backward else "forward"
+    assert not uncounted(trace, phase)
+    found = totals(trace, phase)
+    return {letter: found[kind] for letter, kind in LETTERS.items() if found[kind]}
+
+
+def each(text, entries):
+    """``"3M A O"`` for each of so many entries, as counts."""
+    return {word[-1]: int(word[:-1] or 1) * entries for word in text.split()}
+
+
+def plus(*parts):
+    """Counts added letter by letter."""
+    letters = {letter for part in parts for letter in part}
+    return {letter: sum(part.get(letter, 0) for part in parts) for letter in letters}
+
+
+def products(macs):
+    """A matrix product of so many multiply-adds."""
+    return {"M": macs, "A": macs, "P": 2 * macs}
+
+
+def size(*shape):
+    return prod(shape)

@@ -1,0 +1,233 @@
+"""Operations over groups of entries: reductions, norms, placing, distances, losses, transforms."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.trace.counted import counted, counted_by_symbols, each, named, plus
+
+SHAPE = (2, 3, 7)
+N, ROWS = 42, 6
+aten = torch.ops.aten
+
+#: call on one tensor → operations an entry, and a row of 7
+BY_ROW = {
+    "sum": (lambda x: x.sum(-1), "A", ""),
+    "sum of all": (torch.sum, "A", ""),
+    "nansum": (torch.nansum, "A", ""),
+    "mean": (lambda x: x.mean(-1), "A", "D"),
+    "prod": (lambda x: x.prod(-1), "M", ""),
+    "amax": (lambda x: x.amax(-1), "O", ""),
+    "max": (lambda x: x.max(-1), "O", ""),
+    "min": (lambda x: x.min(-1), "O", ""),
+    "argmax": (lambda x: x.argmax(-1), "O", ""),
+    "aminmax": (lambda x: x.aminmax(dim=-1), "2O", ""),
+    "any": (lambda x: x.any(-1), "", ""),
+    "var": (lambda x: x.var(-1), "3A M", "2D"),
+    "var_mean": (lambda x: torch.var_mean(x, -1), "3A M", "2D"),
+    "std": (lambda x: x.std(-1), "3A M", "2D O"),
+    "norm": (lambda x: x.norm(dim=-1), "M A", "O"),
+    "norm of order 1": (lambda x: x.norm(p=1, dim=-1), "A O", ""),
+    "norm of order 3": (lambda x: x.norm(p=3, dim=-1), "A 2O", "O"),
+    "norm of order infinity": (lambda x: x.norm(p=math.inf, dim=-1), "2O", ""),
+    "logsumexp": (lambda x: x.logsumexp(-1), "O 2A E", "3O A"),
+    "log softmax": (lambda x: x.log_softmax(-1), "O 3A E", "O"),
+    "safe softmax": (lambda x: aten._safe_softmax(x, -1), "2O 2A E D", ""),
+    "layer norm": (lambda x: F.layer_norm(x, (x.shape[-1],)), "4A 2M", "2D A O D"),
+    "rms norm": (lambda x: F.rms_norm(x, (x.shape[-1],)), "2M A", "2D A O"),
+    "normalize": (lambda x: F.normalize(x, dim=-1), "M A D", "2O"),
+    "batch of distances": (lambda x: aten._cdist_forward(x, x[:, :1], 2.0, None), "2A M", "O"),
+}
+
+
+@pytest.mark.parametrize("call", BY_ROW)
+def test_a_group_of_entries_counts(call):
+    run, entry, row = BY_ROW[call]
+    rows = ROWS if "of all" not in call else 1
+    expected = plus(each(entry, N), *(each(word, rows) for word in row.split()))
+    assert counted(run, SHAPE) == expected
+    if call not in FIXED:
+        assert counted_by_symbols(run, SHAPE) == expected
+
+
+#: torch fixes the sizes, or decomposes otherwise, where they are symbolic
+FIXED = set()
+
+
+def test_layer_norm_with_weights_and_backward():
+    def run(x, weight, bias):
+        return F.layer_norm(x, (7,), weight, bias)
+
+    affine = each("M A", N)
+    assert counted(run, SHAPE, (7,), (7,)) == plus(each("4A 2M", N), each("3D A O", ROWS) | {
+        "D": 2 * ROWS + ROWS}, affine)  # fmt: skip
+    to_input = plus(each("6M 4A", N), each("8M 2A", ROWS))
+    to_weights = plus(each("2M 3A", N), each("M", ROWS))
+    got = counted(run, SHAPE, (7,), (7,), backward=True)
+    assert got == plus(to_input, to_weights)
+
+
+def test_group_norm():
+    # 2 samples of 2 groups, 6 channels
+    def run(x, weight, bias):
+        return F.group_norm(x, 2, weight, bias)
+
+    expected = plus(each("4A 2M", 60), each("3D A O", 4), each("2M A", 12))
+    assert counted(run, (2, 6, 5), (6,), (6,)) == expected
+
+
+def test_batch_norm_in_training_and_after():
+    def run(x, mean, var, weight, bias, *, training):
+        return F.batch_norm(x, mean, var, weight, bias, training=training)
+
+    sizes = ((2, 6, 5), (6,), (6,), (6,), (6,))
+    after = plus(each("M A", 60), each("A O D", 6), each("2M A", 6))
+    assert counted(lambda *x: run(*x, training=False), *sizes) == after
+    moments = plus(each("3A M", 60), each("2D", 6), each("4M 2A", 6))
+    assert counted(lambda *x: run(*x, training=True), *sizes) == plus(after, moments)
+
+
+INDEX = torch.tensor([0, 2, 2, 1])
+
+#: placing of 4 × 7 entries
+PLACED = {
+    "index add": (lambda x, y: x.index_add(0, INDEX, y), "A"),
+    "index add scaled": (lambda x, y: x.index_add(0, INDEX, y, alpha=2), "A M"),
+    "index put": (lambda x, y: x.index_put((INDEX,), y), ""),
+    "index put accumulated": (lambda x, y: x.index_put((INDEX,), y, accumulate=True), "A"),
+    "one value everywhere": (
+        lambda x, y: x.index_put((INDEX,), y[0, 0], accumulate=True), "A"),
+    "scatter": (lambda x, y: x.scatter(0, INDEX[:, None].expand(4, 7), y), ""),
+    "scatter add": (lambda x, y: x.scatter_add(0, INDEX[:, None].expand(4, 7), y), "A"),
+    "scatter with sum": (
+        lambda x, y: x.scatter_reduce(0, INDEX[:, None].expand(4, 7), y, "sum"), "A"),
+    "scatter with maximum": (
+        lambda x, y: x.scatter_reduce(0, INDEX[:, None].expand(4, 7), y, "amax"), "O"),
+    "scatter by product": (
+        lambda x, y: x.scatter(0, INDEX[:, None].expand(4, 7), y, reduce="multiply"), "M"),
+    "index copy": (lambda x, y: x.index_copy(0, INDEX, y), ""),
+    "index select": (lambda x, _: x.index_select(0, INDEX), ""),
+    "gather": (lambda x, _: x.gather(0, INDEX[:, None].expand(4, 7)), ""),
+    "embedding": (lambda x, _: F.embedding(INDEX, x), ""),
+    "embedding, backward": (
+        lambda _, y: aten.embedding_dense_backward(y, INDEX, 5, -1, False), "A"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("call", PLACED)
+def test_entries_that_are_placed_count(call):
+    run, expected = PLACED[call]
+    assert counted(run, (5, 7), (4, 7)) == each(expected, 28)
+
+
+def test_a_mean_that_is_scattered_divides():
+    index = INDEX[:, None].expand(4, 7)
+    got = counted(lambda x, y: x.scatter_reduce(0, index, y, "mean"), (5, 7), (4, 7))
+    assert got == {"A": 28, "D": 35}
+
+
+def test_gradients_of_gathered_entries_are_added():
+    assert counted(lambda x: x[INDEX], (5, 7), backward=True) == {"A": 28}
+
+
+def test_distances():
+    pairs = 4 * 5 * 3
+    small = counted(torch.cdist, (4, 3), (5, 3))
+    assert small == {"A": 2 * pairs, "M": pairs, "O": 20}
+    by_product = counted(torch.cdist, (30, 3), (40, 3))
+    assert by_product["P"] == 2 * 30 * 40 * 5
+
+
+def test_losses():
+    n = 42
+    assert counted(F.mse_loss, SHAPE, SHAPE) == {"A": 2 * n, "M": n, "D": 1}
+    assert counted(lambda x, y: F.mse_loss(x, y, reduction="sum"), SHAPE, SHAPE) == {
+        "A": 2 * n, "M": n}  # fmt: skip
+    assert counted(F.l1_loss, SHAPE, SHAPE) == {"A": 2 * n, "O": n, "D": 1}
+    labels = torch.zeros(6, dtype=torch.long)
+    entropy = counted(lambda x: F.cross_entropy(x.view(6, 7), labels), SHAPE)
+    assert entropy == plus(each("O 3A E", n), {"O": 6, "A": 6, "D": 1})
+
+
+def _levels(points):
+    return math.ceil(math.log2(points))
+
+
+@pytest.mark.parametrize("points", [2, 8, 64, 12, 7])
+def test_fourier_transforms_are_radix_2(points):
+    n, deep = 3 * points, _levels(points)
+    complex_ = {"M": 2 * n * deep, "A": 3 * n * deep}
+    real = {"M": n * deep, "A": (n + n // 2) * deep}
+    assert counted(torch.fft.fft, (3, points), dtype=torch.complex64) == complex_
+    assert counted(torch.fft.rfft, (3, points)) == real
+    back = counted(lambda z: torch.fft.irfft(z, n=points), (3, points // 2 + 1),
+                   dtype=torch.complex64)  # fmt: skip
+    assert back == real
+
+
+def test_butterflies_of_a_small_transform_counted_one_by_one():
+    """4 multiplications and 6 additions for each butterfly of a radix-2 transform."""
+    count = 0
+
+    def fft(z):
+        nonlocal count
+        if len(z) == 1:
+            return z
+        even, odd = fft(z[::2]), fft(z[1::2])
+        turned = odd * np.exp(-2j * np.pi * np.arange(len(odd)) / len(z))
+        count += len(odd)
+        return np.concatenate([even + turned, even - turned])
+
+    z = np.random.default_rng(0).normal(size=16) + 0j
+    assert np.allclose(fft(z), np.fft.fft(z))
+    expected = {"M": 4 * count, "A": 6 * count}
+    assert counted(torch.fft.fft, (16,), dtype=torch.complex64) == expected
+
+
+@pytest.mark.parametrize("shape", [(3, 8), (3, 10), (4, 7), (2, 5, 6)])
+def test_transforms_with_symbolic_sizes(shape):
+    for run in (torch.fft.rfft, lambda x: torch.fft.rfft(x, n=2 * x.shape[-1])):
+        assert counted_by_symbols(run, shape) == counted(run, shape)
+
+
+def test_transforms_in_two_dimensions():
+    got = counted(torch.fft.rfft2, (6, 8))
+    rows = {"M": 48 * 3, "A": 72 * 3}
+    columns = {"M": 2 * 6 * 5 * 3, "A": 3 * 6 * 5 * 3}
+    assert got == plus(rows, columns)
+
+
+NAMED = {
+    "sort": lambda x: x.sort(-1),
+    "topk": lambda x: x.topk(2),
+    "linalg_qr": torch.linalg.qr,
+    "linalg_pinv": torch.linalg.pinv,
+    "linalg_matrix_exp": lambda x: torch.matrix_exp(x[..., :2, :2]),
+    "median": lambda x: x.median(),
+    "searchsorted": lambda x: torch.searchsorted(x, x),
+    "lgamma": torch.lgamma,
+    "smooth_l1_loss": lambda x: F.smooth_l1_loss(x, x),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_what_has_no_rule_is_named(name):
+    assert f"aten.{name}" in named(NAMED[name], SHAPE)
+
+
+def test_a_custom_operation_is_named():
+    @torch.library.custom_op("attnprof_tests::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    twice.register_fake(torch.empty_like)
+    assert named(twice, SHAPE) == {"attnprof_tests.twice"}
+
+
+def test_pooling():
+    assert counted(nn.AvgPool2d(2), (1, 1, 4, 6)) == {"A": 24, "D": 6}
+    assert counted(nn.MaxPool2d(2), (1, 1, 4, 6)) == {"O": 24}

@@ -1,0 +1,183 @@
+"""Products in every spelling, against torch's own formulas and against each other."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from tests.trace.counted import counted, counted_by_symbols, each, plus, products
+
+#: spelling → call, shapes, multiply-adds, what else an entry of the result counts
+SPELLINGS = {
+    "mm": (torch.mm, [(3, 5), (5, 7)], 105, ""),
+    "bmm": (torch.bmm, [(2, 3, 5), (2, 5, 7)], 210, ""),
+    "matmul by vector": (torch.matmul, [(3, 5), (5,)], 15, ""),
+    "dot": (torch.dot, [(5,), (5,)], 5, ""),
+    "linear": (F.linear, [(3, 5), (7, 5)], 105, ""),
+    "linear with bias": (F.linear, [(3, 5), (7, 5), (7,)], 105, "A"),
+    "linear of three": (F.linear, [(2, 3, 5), (7, 5), (7,)], 210, "A"),
+    "addmm": (torch.addmm, [(3, 7), (3, 5), (5, 7)], 105, "A"),
+    "addmm in place": (lambda c, a, b: c.addmm_(a, b), [(3, 7), (3, 5), (5, 7)], 105, "A"),
+    "addmm scaled": (
+        lambda c, a, b: torch.addmm(c, a, b, beta=0.5, alpha=2),
+        [(3, 7), (3, 5), (5, 7)], 105, "A 2M"),
+    "addmm, minus": (
+        lambda c, a, b: torch.addmm(c, a, b, alpha=-1), [(3, 7), (3, 5), (5, 7)], 105, "A"),
+    "addmm without what was": (
+        lambda c, a, b: torch.addmm(c, a, b, beta=0), [(3, 7), (3, 5), (5, 7)], 105, ""),
+    "baddbmm": (torch.baddbmm, [(2, 3, 7), (2, 3, 5), (2, 5, 7)], 210, "A"),
+    "baddbmm in place": (
+        lambda c, a, b: c.baddbmm_(a, b), [(2, 3, 7), (2, 3, 5), (2, 5, 7)], 210, "A"),
+    "baddbmm to a place": (
+        lambda c, a, b: torch.baddbmm(c, a, b, out=c), [(2, 3, 7), (2, 3, 5), (2, 5, 7)], 210,
+        "A"),
+    "addbmm": (torch.addbmm, [(3, 7), (2, 3, 5), (2, 5, 7)], 210, "A"),
+    "addmv": (torch.addmv, [(3,), (3, 5), (5,)], 15, "A"),
+    "einsum": (lambda a, b: torch.einsum("ij,jk->ik", a, b), [(3, 5), (5, 7)], 105, ""),
+    "einsum of heads": (
+        lambda a, b: torch.einsum("bnhd,bmhd->bhnm", a, b), [(2, 3, 4, 5), (2, 7, 4, 5)], 840, ""),
+    "tensordot": (lambda a, b: torch.tensordot(a, b, 1), [(2, 3, 5), (5, 7)], 210, ""),
+    "inner": (torch.inner, [(3, 5), (7, 5)], 105, ""),
+    "multi_dot": (lambda a, b: torch.linalg.multi_dot([a, b]), [(3, 5), (5, 7)], 105, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_a_product_counts(name):
+    run, shapes, macs, rest = SPELLINGS[name]
+    with torch.device("meta"):
+        size = run(*(torch.zeros(shape) for shape in shapes)).numel()
+    expected = plus(products(macs), each(rest, size))
+    assert counted(run, *shapes) == expected
+    assert counted_by_symbols(run, *shapes) == expected
+
+
+def test_products_counted_one_by_one():
+    count = 0
+    for _ in itertools.product(range(2), range(3), range(7)):
+        total = 0.0
+        for _ in range(5):
+            total += 0.5 * 2.0
+            count += 1
+    assert counted(torch.bmm, (2, 3, 5), (2, 5, 7)) == products(count)
+
+
+def test_what_is_no_product():
+    assert counted(torch.outer, (3,), (5,)) == {"M": 15}
+    assert counted(lambda a, b: (a * b).sum(-1), (3, 5), (3, 5)) == {"M": 15, "A": 15}
+    assert counted(torch.kron, (2, 3), (5, 7)) == {"M": 210}
+    assert counted(torch.addr, (3, 5), (3,), (5,)) == {"M": 15, "A": 15}
+    assert counted(torch.bmm, (2, 3, 5), (2, 5, 7), dtype=torch.int64) == {}
+
+
+def test_a_complex_product_is_four_real_ones():
+    assert counted(torch.mm, (3, 5), (5, 7), dtype=torch.complex64) == products(420)
+
+
+def test_a_bilinear_form_is_two_products():
+    # 4 pairs of (3, 5) to 7: x w for every output, then times y
+    got = counted(F.bilinear, (4, 3), (4, 5), (7, 3, 5))
+    assert got == products(4 * 7 * 3 * 5 + 4 * 7 * 5)
+
+
+CONVOLUTIONS = {
+    "1d": (nn.Conv1d(4, 6, 3), (2, 4, 9)),
+    "padded": (nn.Conv1d(4, 6, 3, padding=2), (2, 4, 9)),
+    "strided": (nn.Conv1d(4, 6, 3, stride=2), (2, 4, 9)),
+    "dilated": (nn.Conv1d(4, 6, 3, dilation=2), (2, 4, 9)),
+    "depthwise": (nn.Conv1d(4, 4, 3, groups=4), (2, 4, 9)),
+    "of groups": (nn.Conv1d(4, 6, 3, groups=2, bias=False), (2, 4, 9)),
+    "2d": (nn.Conv2d(3, 5, (2, 3)), (2, 3, 6, 7)),
+    "3d": (nn.Conv3d(2, 3, 2), (1, 2, 4, 5, 6)),
+    "transposed": (nn.ConvTranspose1d(4, 6, 3, stride=2), (2, 4, 9)),
+    "transposed of groups": (nn.ConvTranspose2d(4, 6, 3, groups=2, bias=False), (2, 4, 5, 5)),
+}
+
+
+def _torchs_count(run):
+    with FlopCounterMode(display=False) as counter:
+        run()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_a_convolution_counts_as_torch_does_and_its_bias(name):
+    layer, shape = CONVOLUTIONS[name]
+    flops = _torchs_count(lambda: layer(torch.zeros(shape)))
+    results = layer(torch.zeros(shape)).numel()
+    expected = plus(products(flops // 2), {"A": 0 if layer.bias is None else results})
+    names, parameters = zip(*layer.named_parameters(), strict=True)
+
+    def run(x, *weights):
+        return torch.func.functional_call(layer, dict(zip(names, weights, strict=True)), (x,))
+
+    shapes = [tuple(p.shape) for p in parameters]
+    assert counted(run, shape, *shapes) == expected
+    back = counted(run, shape, *shapes, backward=True)
+    assert back == plus(expected, products(flops // 2))
+
+
+def test_taps_of_a_convolution_counted_one_by_one():
+    count = 0
+    for _ in itertools.product(range(2), range(6), range(7)):  # batch, out channels, places
+        for _ in itertools.product(range(2), range(3)):  # channels of the group, taps
+            count += 1
+    got = counted(lambda x, w: F.conv1d(x, w, groups=2), (2, 4, 9), (6, 2, 3))
+    assert got == products(count)
+
+
+B, H, T, W = 2, 3, 5, 7
+
+
+def _by_einsum(q, k, v):
+    return torch.einsum("bhnm,bhmd->bhnd", torch.einsum("bhnd,bhmd->bhnm", q, k).softmax(-1), v)
+
+
+def _by_matmul(q, k, v):
+    return (q @ k.transpose(-1, -2)).softmax(-1) @ v
+
+
+def _by_bmm(q, k, v):
+    q, k, v = (x.reshape(-1, *x.shape[2:]) for x in (q, k, v))
+    return torch.bmm(torch.bmm(q, k.mT).softmax(-1), v)
+
+
+def _by_baddbmm(q, k, v):
+    q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+    mask = q.new_zeros(q.shape[0], q.shape[1], k.shape[1])
+    return torch.bmm(F.softmax(torch.baddbmm(mask, q, k.mT), dim=-1), v)
+
+
+def _by_heads(q, k, v):
+    heads = [a @ b.mT for a, b in zip(q.unbind(1), k.unbind(1), strict=True)]
+    return torch.stack([s.softmax(-1) @ c for s, c in zip(heads, v.unbind(1), strict=True)], 1)
+
+
+def _by_broadcasting(q, k, v):
+    weights = (q.unsqueeze(-2) * k.unsqueeze(-3)).sum(-1).softmax(-1)
+    return (weights.unsqueeze(-1) * v.unsqueeze(-3)).sum(-2)
+
+
+ATTENTIONS = [_by_einsum, _by_matmul, _by_bmm, _by_baddbmm, _by_heads]
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_attention_has_two_products_in_any_spelling(attention):
+    shapes = [(B, H, T, W)] * 3
+    macs = 2 * B * H * T * T * W
+    found = counted(attention, *shapes)
+    softmax = each("O 2A E D", B * H * T * T)
+    added = {"A": B * H * T * T} if attention is _by_baddbmm else {}
+    assert found == plus(products(macs), softmax, added)
+    assert counted(attention, *shapes, backward=True)["P"] == 4 * macs
+    if attention is not _by_heads:
+        assert counted_by_symbols(attention, *shapes) == found
+
+
+def test_attention_by_broadcasting_is_the_same_work_but_no_product():
+    found = counted(_by_broadcasting, *[(B, H, T, W)] * 3)
+    product = counted(_by_matmul, *[(B, H, T, W)] * 3)
+    assert found == {letter: value for letter, value in product.items() if letter != "P"}

@@ -1,0 +1,43 @@
+"""The lists of operations: one place for each, all of them torch's."""
+
+import pytest
+import torch
+
+from attnprof.trace.rules.expansions import EXPANSIONS, STAND_INS
+from attnprof.trace.rules.moves import MOVES, OVERWRITES, UNCOUNTED, VIEWS
+from attnprof.trace.rules.table import BY_NAME, RULES
+
+PLACES = {
+    "views": VIEWS,
+    "moves": MOVES,
+    "uncounted": UNCOUNTED,
+    "rules": set(RULES),
+    "expansions": set(EXPANSIONS),
+}
+
+
+@pytest.mark.parametrize("first", PLACES)
+@pytest.mark.parametrize("second", PLACES)
+def test_an_operation_is_in_one_place(first, second):
+    if first != second and {first, second} != {"rules", "expansions"}:
+        assert not PLACES[first] & PLACES[second]
+
+
+def test_a_rule_by_name_is_a_rule():
+    assert set(RULES) >= BY_NAME
+    assert set(STAND_INS) <= set(RULES)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_every_name_is_an_operation_of_torch(place):
+    known = {
+        schema.name.removeprefix("aten::")
+        for schema in torch._C._jit_get_all_schemas()
+        if schema.name.startswith("aten::")
+    }
+    spellings = known | {name.removesuffix("_") for name in known} | {n.strip("_") for n in known}
+    assert not {name for name in PLACES[place] if name not in spellings}
+
+
+def test_what_is_overwritten_is_a_move_in_place():
+    assert all(name.endswith("_") and name.removesuffix("_") in MOVES for name in OVERWRITES)
