@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnprof.trace.events import Size
-from attnprof.trace.rules.layouts import copied, larger
+from attnprof.trace.rules.layouts import copied, larger, same
 from attnprof.trace.rules.workspaces import UnknownWorkspaceError, threads, workspace
 from attnprof.trace.sizes import nbytes, product, size_of
 
@@ -30,13 +30,13 @@ class _Convolution:
     stride: Any
     padding: Any
     dilation: Any
-    groups: int
+    groups: Size
 
     @property
     def by_channel(self) -> bool:
         """Whether each channel has a kernel of its own (depthwise)."""
         channels, results = size_of(self.a.shape[1]), size_of(self.weight.shape[0])
-        return bool(self.groups == channels == results)
+        return same(self.groups, channels) and same(self.groups, results)
 
     @property
     def one_by_one(self) -> bool:
@@ -55,7 +55,7 @@ class _Convolution:
         many = moved or _at_least(samples, 16) or not self.one_by_one or threads() > 1
         large = len(kernel) > 1 and all(size > 3 for size in kernel[-2:])
         entries = product(self.a.shape)
-        return many and (self.groups > 1 or large or _at_least(samples, 2)
+        return many and (self.groups != 1 or large or _at_least(samples, 2)
                          or _at_least(entries, 20481))  # fmt: skip
 
     @property
@@ -65,7 +65,7 @@ class _Convolution:
         taps, result = product(self.weight.shape[2:]), _rounded(results) * _rest(self.result)
         if self.by_channel:
             source, pairs = _rounded(channels) * _rest(self.a), _rounded(results)
-        elif self.groups > 1:
+        elif self.groups != 1:
             raise UnknownWorkspaceError
         elif self.one_by_one or _at_least(channels, _register()):
             source = _rounded(channels) * _rest(self.a)
@@ -111,7 +111,7 @@ def _forward(out: Any, a: Any, weight: Any, bias: Any, *settings: Any) -> Size:
     stride, padding, dilation, transposed, _, groups = settings
     if transposed:
         raise UnknownWorkspaceError
-    asked = _Convolution(a, weight, out, stride, padding, dilation, groups)
+    asked = _Convolution(a, weight, out, stride, padding, dilation, size_of(groups))
     if not asked.in_onednn:
         return copied(a) + _columns(asked)
     source, kernel, result = asked.blocked
@@ -127,7 +127,7 @@ def _columns(asked: _Convolution) -> Size:
     """Every entry under the kernel, for every result."""
     if asked.one_by_one and all(s == 1 for s in asked.stride) and not any(asked.padding):
         return 0
-    if asked.groups > 1:
+    if asked.groups != 1:
         raise UnknownWorkspaceError
     taps = size_of(asked.a.shape[1]) * product(asked.weight.shape[2:])
     return taps * _rest(asked.result) * asked.a.element_size()
@@ -139,7 +139,7 @@ def _backward(out: Any, grad: Any, a: Any, weight: Any, _bias: Any, *settings: A
     stride, padding, dilation, transposed, _, groups, asked = settings
     if transposed:
         return 0
-    shape = _Convolution(a, weight, grad, stride, padding, dilation, groups)
+    shape = _Convolution(a, weight, grad, stride, padding, dilation, size_of(groups))
     if not shape.in_onednn:
         return copied(a) + _columns(shape)
     source, kernel, result = shape.blocked
