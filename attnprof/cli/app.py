@@ -25,6 +25,7 @@ COMMANDS = {
     "crossover": "The length from which one mechanism is cheaper than another.",
     "heads": "Cost against the number of heads, and the optimum.",
     "heatmap": "Ratio of two costs over length and width, as figure and CSV.",
+    "derive": "Closed forms from anybody's torch code, checked by runs.",
     "profile": "Build the real module and measure it beside the closed form.",
     "sweep": "Grids of measurements into one file that can be resumed.",
     "calibrate": "What this device can do at most, measured.",
