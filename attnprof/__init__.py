@@ -16,6 +16,7 @@ _WHERE = {
     "build": "attnprof.api",
     "cost": "attnprof.api",
     "crossover": "attnprof.api",
+    "derive": "attnprof.api",
     "profile": "attnprof.api",
     "Workload": "attnprof.workload",
     "Cost": "attnprof.costs",
@@ -34,11 +35,12 @@ __all__ = [
     "build",
     "cost",
     "crossover",
+    "derive",
     "profile",
 ]
 
 if TYPE_CHECKING:
-    from attnprof.api import attend, build, cost, crossover, profile
+    from attnprof.api import attend, build, cost, crossover, derive, profile
     from attnprof.costs import Cost, CostTable, Stage
     from attnprof.record import Report
     from attnprof.workload import Workload

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnprof import registry
@@ -13,6 +13,8 @@ from attnprof.workload import Workload
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from attnprof.trace.derivation import Derivation
 
 
 def build(
@@ -99,6 +101,39 @@ def crossover(
     )
     environment = {"attnprof": __version__}
     return report(meeting, widths, kinds, metrics, with_curves=curves, environment=environment)
+
+
+def derive(
+    module_or_factory: Any,
+    workload: Workload | None = None,
+    *,
+    inputs: Sequence[str] | Mapping[str, Any] | None = None,
+    args: Sequence[str] | Mapping[str, Any] | None = None,
+    phases: Sequence[str] = ("forward", "backward"),
+    at: Mapping[str, int] | None = None,
+    dtype: str = "float32",
+    scope: str | None = None,
+    causal: bool = False,
+    **params: Any,
+) -> Derivation:
+    """Closed forms of running torch code: FLOPs by kind, bytes moved, parameters, peak memory.
+
+    ``module_or_factory`` is an ``nn.Module`` class or a function that returns a module (called
+    with ``args``, like ``{"d_model": "h*d"}``), a module (its weights keep their sizes), a
+    function of tensors, a mechanism's name (with its ``params`` and ``scope``), or text like
+    ``my.py:MyAttention``. ``inputs`` are those of the call, like ``{"x": "B, N, h*d"}``. What is
+    left out is guessed; ``Derivation.notes`` says how. ``workload`` gives a shape at which the
+    formulas must hold, number format and mask; ``at`` does so by symbol.
+
+    Raises :class:`attnprof.errors.RequestError` for what does not run, and
+    :class:`attnprof.errors.CannotRunError` where no formula is found.
+    """
+    from attnprof.trace.asking import derive_anything
+
+    return derive_anything(
+        module_or_factory, workload, args=args, inputs=inputs, phases=phases, at=at, dtype=dtype,
+        scope=scope, causal=causal, params=params,
+    )  # fmt: skip
 
 
 def profile(

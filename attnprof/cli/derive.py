@@ -21,6 +21,7 @@ from attnprof.cli.options import (
     SetOption,
 )
 from attnprof.cli.output import deliver, ensure_writable, environment, note
+from attnprof.cli.progress import working
 from attnprof.cli.request import one_of, some_of
 from attnprof.cli.settings import parse_set
 from attnprof.cli.sizes import parse_size
@@ -74,11 +75,11 @@ def derive(
 ) -> None:
     """Closed forms from anybody's torch code: FLOPs by kind, bytes, parameters, peak memory.
 
-    The code runs on fake tensors of symbolic sizes; every formula is checked by runs at other
-    shapes before it is shown. What is left out of the request is guessed, and said.
+    It runs on fake tensors of symbolic sizes; runs at other shapes check every formula.
+    What is left out of the request is guessed, and said.
 
-    Example: attnprof derive my.py:MyAttention --arg d_model=h*d --arg num_heads=h
-    --input "x: B, N, h*d" --at B=1,N=4096,h=8,d=64
+    Example: attnprof derive my.py:MyAttention --arg d_model=h*d --arg num_heads=h --input "x: B, N,
+    h*d" --at B=1,N=4096,h=8,d=64
     """
     ensure_writable(output)
     if target is None:
@@ -105,7 +106,7 @@ def _sizes(text: str | None) -> dict[str, int]:
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not name.isidentifier():
             raise RequestError(f"--at {text}: type names and sizes, like B=1,N=4096,h=8,d=64")
-        found[name] = parse_size(value, f"--at {name}")
+        found[name] = parse_size(value, f"--at {name} =")
     return found
 
 
@@ -119,26 +120,19 @@ def _report(
     fmt: str,
     how: dict[str, Any],
 ) -> Report:
-    from attnprof.trace.deriving import derive_target
+    from attnprof.trace.asking import derived
     from attnprof.trace.events import QUANTITIES
     from attnprof.trace.finding import target_from
     from attnprof.trace.reporting import report_of
-    from attnprof.trace.trying import tried
 
     quantities = some_of(quantity, QUANTITIES, "--quantity")
     found = target_from(text, args, inputs, **how)
     for line in found.notes:
         note(line)
-    tried(found, asked)
-    derivation = derive_target(found, phases, asked)
+    with working(f"deriving {text}: {', '.join(phases)}"):
+        derivation = derived(found, phases, asked)
     import torch
 
-    return report_of(
-        derivation,
-        quantities,
-        notes=found.notes,
-        environment=environment(torch=torch.__version__),
-        in_steps=fmt == Format.MARKDOWN,
-        inputs=found.spelled_inputs,
-        **how,
-    )
+    where = environment(torch=torch.__version__)
+    in_steps = fmt == Format.MARKDOWN
+    return report_of(derivation, quantities, environment=where, in_steps=in_steps, **how)

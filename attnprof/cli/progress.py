@@ -37,3 +37,15 @@ def progress_bar(total: int, title: str) -> Iterator[Show | None]:
             p.update(task, completed=done, description=text)
 
         yield show
+
+
+@contextmanager
+def working(text: str) -> Iterator[None]:
+    """A line on stderr for as long as something takes, if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text):
+        yield

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnprof.errors import RequestError
+from attnprof.record import Report
 from attnprof.trace.evaluating import Value, evaluate
 from attnprof.trace.events import Trace
 
@@ -49,12 +50,17 @@ class PhaseForms:
 
 @dataclass(frozen=True)
 class Derivation:
-    """Closed forms of a module or function, by phase, over ``symbols``."""
+    """Closed forms of a module or function, by phase, over ``symbols``.
+
+    ``inputs`` are those of the call as ``--input`` takes them; ``notes`` say what was guessed.
+    """
 
     name: str
     symbols: tuple[str, ...]
     phases: Mapping[str, PhaseForms]
     asked: Mapping[str, int] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def expression(self, quantity: str = "flops", phase: str = "forward") -> Any:
         """The sympy expression of a quantity; RequestError for what was not derived."""
@@ -68,12 +74,19 @@ class Derivation:
                 f"{self.name} has no formula for {quantity} in {phase}, only its value at "
                 f"{told(self.asked)}"
             )
-        missing = {s.name for s in formula.expression.free_symbols} - set(sizes)
+        free = getattr(formula.expression, "free_symbols", ())  # a plain number has none
+        missing = {s.name for s in free} - set(sizes)
         if missing:
             raise RequestError(
                 f"{quantity} depends on {', '.join(sorted(missing))}: give a value for each"
             )
         return evaluate(formula.expression, sizes)
+
+    def report(self) -> Report:
+        """Records of every quantity and phase, and in the summary where costs arise."""
+        from attnprof.trace.reporting import report_of
+
+        return report_of(self)
 
     def _formula(self, quantity: str, phase: str) -> Formula:
         if phase not in self.phases:

@@ -75,7 +75,7 @@ def target_of(
     if isinstance(thing, type) and issubclass(thing, nn.Module):
         return of_class(thing, request)
     if not callable(thing) or isinstance(thing, type):
-        is_a = "a class, but no nn.Module" if isinstance(thing, type) else type(thing).__name__
+        is_a = "a class, but no nn.Module" if isinstance(thing, type) else repr(thing)[:60]
         raise RequestError(f"{name} is {is_a}: point at a module class, a module or a function")
     return of_factory(thing, request) if request.is_factory(thing) else of_function(thing, request)
 

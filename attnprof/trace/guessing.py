@@ -59,11 +59,20 @@ class Guesses:
 
 
 def parameters_of(function: Any, what: str) -> dict[str, Parameter]:
-    """A callable's parameters without ``self``; RequestError where Python cannot tell."""
+    """A callable's parameters without ``self``.
+
+    Built-in functions do not say theirs: they take anything. Raises :class:`RequestError` for a
+    module without a forward pass.
+    """
+    if getattr(function, "__name__", "") == "_forward_unimplemented":
+        raise RequestError(f"{what} is not defined: the module has no forward pass to derive")
     try:
         found = inspect.signature(function).parameters
-    except (TypeError, ValueError) as error:
-        raise RequestError(f"{what} does not say what it takes: wrap it in a function") from error
+    except (TypeError, ValueError):
+        return {
+            "inputs_in_order": Parameter("inputs_in_order", Parameter.VAR_POSITIONAL),
+            "values_by_name": Parameter("values_by_name", Parameter.VAR_KEYWORD),
+        }
     return {name: item for name, item in found.items() if name != "self"}
 
 
@@ -151,6 +160,11 @@ def guess_inputs(
         elif is_required(item):
             found[name] = _guessed(what, name, width, heads_apart, guesses)
     found.update(given)
+    if not found:
+        raise RequestError(
+            f'{what} does not say what it takes: give its inputs in order, like --input "q: B, h, '
+            'N, d"'
+        )
     return tuple(found.values()), _by_name(found, parameters)
 
 
@@ -170,9 +184,11 @@ def _guessed(what: str, name: str, width: str, heads_apart: bool, guesses: Guess
 
 
 def _by_name(found: Mapping[str, Input], parameters: Mapping[str, Parameter]) -> frozenset[str]:
-    """Inputs after a gap, or that can only be given by name."""
+    """Inputs after a gap, or that can only be given by name; to ``*args`` tensors go in order."""
     named: set[str] = set()
     gap = False
+    if any(item.kind is Parameter.VAR_POSITIONAL for item in parameters.values()):
+        return frozenset(name for name, item in found.items() if item.literal)
     for name, item in parameters.items():
         gap = gap or name not in found or item.kind in (Parameter.KEYWORD_ONLY, *_VARIADIC)
         if gap and name in found:

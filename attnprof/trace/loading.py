@@ -111,13 +111,14 @@ def _advice(error: BaseException) -> str:
 
 def told(error: BaseException) -> str:
     """``ValueError: what it says (my.py:12)``: the exception and the line of the user's code."""
-    first = (str(error).splitlines() or [""])[0][:300]
+    text = str(error.msg if isinstance(error, SyntaxError) else error)
+    first = (text.splitlines() or [""])[0][:300]
     said = f"{type(error).__name__}: {first}" if first else type(error).__name__
-    line = _line(error)
+    line = line_of(error)
     return f"{said} ({line})" if line else said
 
 
-def _line(error: BaseException) -> str:
+def line_of(error: BaseException) -> str:
     """The innermost line that is neither attnprof's, torch's, nor the import machinery's."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{Path(error.filename).name}:{error.lineno}"

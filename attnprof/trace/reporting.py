@@ -19,15 +19,13 @@ def report_of(
     derivation: Derivation,
     quantities: Sequence[str] = QUANTITIES,
     *,
-    notes: Sequence[str] = (),
     environment: Mapping[str, Any] | None = None,
     in_steps: bool = False,
     **asked: Any,
 ) -> Report:
     """Records of the quantities by phase; the summary has the rest.
 
-    ``asked`` is what the reader wants to see again (arguments, inputs, number format);
-    ``in_steps`` adds every operation in order.
+    ``asked`` is what the reader wants to see again; ``in_steps`` adds every operation in order.
     """
     records = [
         _record(derivation, forms, forms.formulas[quantity])
@@ -38,8 +36,9 @@ def report_of(
         "name": derivation.name,
         "symbols": list(derivation.symbols),
         "at": dict(derivation.asked),
+        "inputs": list(derivation.inputs),
         **asked,
-        "notes": list(notes),
+        "notes": list(derivation.notes),
         "phases": {
             phase: _phase(derivation, forms, in_steps=in_steps)
             for phase, forms in derivation.phases.items()
@@ -59,10 +58,18 @@ def _record(derivation: Derivation, forms: PhaseForms, formula: Formula) -> Deri
         bound="at least" if lacking else "exact",
         domain=list(forms.domain),
         method=forms.method,
-        verified_at=[dict(shape) for shape in forms.verified_at],
+        verified_at=_shapes(derivation, forms),
         uncounted=list(forms.uncounted),
         value=_value(formula, derivation.asked),
     )
+
+
+def _shapes(derivation: Derivation, forms: PhaseForms) -> list[dict[str, int]]:
+    """The shapes of the runs, sizes in the order of the symbols."""
+    return [
+        {name: shape[name] for name in derivation.symbols if name in shape}
+        for shape in forms.verified_at
+    ]
 
 
 def text(expression: Any) -> str | None:
@@ -86,6 +93,8 @@ def _value(formula: Formula, asked: Mapping[str, int]) -> Any:
 
 def value_at(expression: Any, sizes: Mapping[str, int]) -> Any:
     """The value where every symbol of the expression has a size, else None."""
+    if expression is None:
+        return None
     names = {symbol.name for symbol in getattr(expression, "free_symbols", ())}
     return evaluate(expression, sizes) if names <= set(sizes) and sizes else None
 
@@ -95,7 +104,7 @@ def _phase(derivation: Derivation, forms: PhaseForms, *, in_steps: bool) -> dict
     found: dict[str, Any] = {
         "method": forms.method,
         "domain": list(forms.domain),
-        "verified_at": [dict(shape) for shape in forms.verified_at],
+        "verified_at": _shapes(derivation, forms),
         "uncounted": list(forms.uncounted),
         "notes": list(forms.notes),
     }

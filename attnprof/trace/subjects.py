@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import Parameter
 from typing import Any
 
 from attnprof.errors import RequestError
@@ -63,6 +64,8 @@ class Request:
     def is_factory(self, function: Any) -> bool:
         """Whether a function makes a module: it takes sizes (or nothing), and no tensor."""
         parameters = parameters_of(function, self.what)
+        if any(item.kind is Parameter.VAR_POSITIONAL for item in parameters.values()):
+            return False
         if any(name.lower() in TOKENS | HEADS or name in self.inputs for name in parameters):
             return False
         required = [name for name, item in parameters.items() if is_required(item)]
