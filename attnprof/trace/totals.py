@@ -50,7 +50,7 @@ def peak(trace: Trace, phase: str) -> Size:
 
 
 def _largest(start: int, steps: list[tuple[int, int, int]]) -> int:
-    held = most = start
+    held, most = start, 0 if steps else start  # the first step frees what died before it
     for takes, workspace, _ in steps:
         held += takes
         most = max(most, held + workspace)
