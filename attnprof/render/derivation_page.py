@@ -76,13 +76,18 @@ def _steps(found: Mapping[str, Any]) -> Iterator[str]:
     if not found.get("steps"):
         return
     yield "\n### Operation by operation\n"
+    rows = [row for row in found["steps"] if any(row[name] != "0" for name in _COSTS)]
+    yield f"Views ({len(found['steps']) - len(rows)}), which cost nothing, are left out.\n"
     yield "| line | part | operation | FLOPs | bytes | allocates | freed before |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
-    for row in found["steps"]:
-        flops = "not counted" if row["uncounted"] else f"`{row['flops']}`"
+    for row in rows:
+        flops = "not counted" if row["uncounted"] else _size(row["flops"])
         cells = (row["line"], row["part"], row["operation"], flops)
         sizes = (row["bytes_moved"], row["allocates"], row["frees_before"])
         yield f"| {' | '.join((*cells, *(_size(size) for size in sizes)))} |"
+
+
+_COSTS = ("flops", "bytes_moved", "allocates", "frees_before")
 
 
 def _size(size: str) -> str:

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 #: Code whose frames are not the user's.
 _OURS = (str(torch.__path__[0]), __file__.rsplit("/", 1)[0])
+#: Torch's own layers, which speak where no code of the user's is in between.
+_LAYERS = str(torch.nn.__path__[0])
+#: Where a run starts: what called that is not the user's code either.
+_START = __file__.rsplit("/", 1)[0] + "/runs.py"
 
 
 class _Held:
@@ -146,12 +150,19 @@ class Recorder(TorchDispatchMode):
 
 
 def _place(frame: FrameType | None) -> str:
-    while frame is not None:
+    layer = ""
+    while frame is not None and frame.f_code.co_filename != _START:
         name = frame.f_code.co_filename
         if not name.startswith(_OURS) and "torch_dispatch" not in frame.f_code.co_name:
-            return f"{name.rsplit('/', 1)[-1]}:{frame.f_lineno}"
+            return _spelled(frame)
+        if not layer and name.startswith(_LAYERS) and not name.endswith("/module.py"):
+            layer = _spelled(frame)
         frame = frame.f_back
-    return ""
+    return layer
+
+
+def _spelled(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
 
 
 def _name(func: Any) -> str:
