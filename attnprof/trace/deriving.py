@@ -6,13 +6,25 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.trace.derivation import COUNTED, SYMBOLIC, Derivation, Formula, PhaseForms, told
+from attnprof.trace.derivation import (
+    COUNTED,
+    INTERPOLATED,
+    SYMBOLIC,
+    Derivation,
+    Formula,
+    PhaseForms,
+    told,
+)
+from attnprof.trace.events import QUANTITIES
+from attnprof.trace.interpolation import Interpolated, interpolate
+from attnprof.trace.probing import NotPolynomialError
 from attnprof.trace.runs import record
+from attnprof.trace.shots import OutOfBudgetError, Shots
 from attnprof.trace.symbolic_run import NotSymbolicError, run_symbolically
 from attnprof.trace.symbols import hints_for
 from attnprof.trace.target import Target
 from attnprof.trace.totals import PHASES, at_least, totals, uncounted
-from attnprof.trace.verification import differences, held_out, runner
+from attnprof.trace.verification import HELD_OUT, Runner, differences, held_out, runner
 
 
 def derive_target(
@@ -44,7 +56,56 @@ def _group(
             return _symbolic(target, phases, hints, asked, reasons)
         except NotSymbolicError as error:
             reasons.append(str(error))
+    shots = Shots(target, training="forward" not in phases)
+    for hints in _branches(target, asked):
+        try:
+            return _interpolated(target, phases, shots, hints, asked, reasons)
+        except (NotPolynomialError, OutOfBudgetError) as error:
+            reasons.append(f"interpolation: {error}")
     return _numbers(target, phases, asked, reasons)
+
+
+def _interpolated(
+    target: Target,
+    phases: Sequence[str],
+    shots: Shots,
+    hints: Mapping[str, int],
+    asked: Mapping[str, int],
+    reasons: Sequence[str],
+) -> dict[str, PhaseForms]:
+    found = interpolate(target, shots, hints, asked, phases)
+    run = runner(target, phases)
+    shapes = list(found.held_out(HELD_OUT))
+    if set(asked) == set(target.symbols):
+        shapes.append(dict(asked))
+    for shape in shapes:
+        wrong = differences(found.forms, run(shape), shape)
+        if wrong:
+            raise NotPolynomialError(f"at {told(shape)}: {wrong[0]}")
+    return {
+        phase: PhaseForms(
+            phase,
+            INTERPOLATED,
+            _formulas(found, phase, run, asked),
+            found.domain,
+            tuple(shapes),
+            _named(found.trace, phase),
+            (*reasons, *found.notes(phase), *at_least(found.trace, phase)),
+            found.trace,
+        )
+        for phase in phases
+    }
+
+
+def _formulas(
+    found: Interpolated, phase: str, run: Runner, asked: Mapping[str, int]
+) -> dict[str, Formula]:
+    forms = {q: Formula(phase, q, e) for q, e in found.forms[phase].items()}
+    for quantity in QUANTITIES:
+        if quantity not in forms:
+            value = run(asked)[phase][quantity] if asked else None
+            forms[quantity] = Formula(phase, quantity, None, value)
+    return forms
 
 
 def _branches(target: Target, asked: Mapping[str, int]) -> list[dict[str, int]]:

@@ -19,7 +19,7 @@ from unittest.mock import patch
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
-from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 
 @contextmanager
@@ -41,6 +41,37 @@ def fake_world(environment: Any = None, dtype: str = "float32") -> Iterator[Fake
             yield mode
         finally:
             torch.set_default_dtype(before)
+
+
+@contextmanager
+def meta_world(dtype: str = "float32") -> Iterator[None]:
+    """Tensors made inside have no values and no device; one that would have them is an error."""
+    before = torch.get_default_dtype()
+    with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        for place in _quiet():
+            stack.enter_context(place)
+        stack.enter_context(torch.device("meta"))
+        stack.enter_context(_OnlyMeta())  # type: ignore[no-untyped-call]
+        torch.set_default_dtype(getattr(torch, dtype))
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
+
+
+class _OnlyMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Refuses operations that would make real tensors, before they take memory."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        device = kwargs.get("device")
+        if device is not None and torch.device(device).type != "meta":
+            raise RuntimeError(f"{func} on {device}: meta tensors only")
+        return func(*args, **kwargs)
 
 
 def constructed(build: Callable[[], Any], sizes: Iterable[Any]) -> Any:

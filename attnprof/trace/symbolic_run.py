@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attnprof.errors import AttnprofError
 from attnprof.trace.domain import Domain
 from attnprof.trace.events import Trace
 from attnprof.trace.runs import record
@@ -59,7 +60,7 @@ def _recorded(target: Target, sizes: Any, phases: Sequence[str], environment: An
     training = "forward" not in phases
     try:
         return record(target, sizes, training=training, environment=environment, before_each=look)
-    except NotSymbolicError:
+    except (NotSymbolicError, AttnprofError):
         raise
     except Exception as error:
         first = (str(error).splitlines() or [""])[0]

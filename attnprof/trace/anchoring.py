@@ -1,0 +1,65 @@
+"""The shape around which runs are interpolated: one that runs, in few operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from attnprof.errors import AttnprofError
+from attnprof.trace.loading import told
+from attnprof.trace.probing import NotPolynomialError
+from attnprof.trace.shots import Shots, TooLongError
+
+#: Sizes that divide what code likes to be divided.
+_EVEN = {"B": 2, "N": 512, "h": 4, "d": 32}
+#: A run of more operations is tried at smaller sizes.
+_MANY = 250
+
+
+def anchored(shots: Shots, hints: Mapping[str, int], asked: Mapping[str, int]) -> dict[str, int]:
+    """The hints if the code runs there, or even sizes; smaller ones where they spare operations.
+
+    Sizes of 1 stay. Raises :class:`NotPolynomialError` with what the code raised at all of them.
+    """
+    failure: Exception = NotPolynomialError("no shape to start from")
+    for sizes in _starts(hints, asked):
+        try:
+            shots.at(sizes)
+        except AttnprofError:
+            raise
+        except TooLongError as error:
+            failure = error
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            if isinstance(failure, NotPolynomialError):
+                failure = error
+        else:
+            return _smaller(shots, sizes)
+    if isinstance(failure, TooLongError):
+        raise NotPolynomialError(str(failure)) from failure
+    raise NotPolynomialError(f"it does not run: {told(failure)}") from failure
+
+
+def _starts(hints: Mapping[str, int], asked: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    yield dict(hints)
+    yield {name: asked.get(name) or _EVEN.get(name, 16) for name in hints}
+    few = {name: min(size, 2) if name not in ("N", "d") else size for name, size in hints.items()}
+    yield few
+    yield {name: _cut(size) if name == "N" else size for name, size in few.items()}
+
+
+def _cut(size: int) -> int:
+    """A fraction of a long size, in its class modulo 256."""
+    rest = size % 256
+    return size if size < 320 else rest + 256 * max(size // 1024, int(rest < 64))
+
+
+def _smaller(shots: Shots, sizes: dict[str, int]) -> dict[str, int]:
+    """The same with sizes made small one after the other, where a run takes many operations."""
+    best, calls = sizes, len(shots.at(sizes).calls)
+    for name in sorted(sizes, key=lambda name: sizes[name]):
+        least = min(best[name], 2) if best[name] < 64 else _cut(best[name])
+        if calls <= _MANY or least == best[name]:
+            continue
+        trace = shots.tried({**best, name: least})
+        if trace is not None and len(trace.calls) < 0.8 * calls:
+            best, calls = {**best, name: least}, len(trace.calls)
+    return best

@@ -1,0 +1,221 @@
+"""One size at a time: is the cost a polynomial in it, in which class of sizes, and how far.
+
+Where consecutive sizes give no polynomial, sizes a stride apart may: code that works in blocks
+or pads to a multiple. Where even those do not, a border lies between two branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import gcd, lcm
+
+from attnprof.trace.columns import sheet
+from attnprof.trace.derivation import told
+from attnprof.trace.events import Trace
+from attnprof.trace.fitting import MOST, degree
+from attnprof.trace.shots import Shots
+from attnprof.trace.symbols import DEFAULT
+
+#: Strides tried for a length, and for other sizes.
+_LONG, _SHORT = (64, 256, 1024), (1, 8, 64)
+
+
+class NotPolynomialError(Exception):
+    """No class of sizes gives a polynomial."""
+
+
+@dataclass
+class Line:
+    """What is known of one size: cost is a polynomial in it for low, low + stride, … up to high.
+
+    ``nodes`` are sizes that fix the polynomial, the anchor's first; ``borders`` tell where the
+    code takes another branch. ``smooth``: what is held is a polynomial, too.
+    """
+
+    name: str
+    nodes: list[int]
+    step: int
+    stride: int
+    low: int
+    high: int
+    smooth: bool = True
+    borders: list[str] = field(default_factory=list)
+
+    def holds(self, size: int) -> bool:
+        """Whether a size lies in the class and in the range."""
+        return self.low <= size <= self.high and (size - self.nodes[0]) % self.stride == 0
+
+    @property
+    def conditions(self) -> list[str]:
+        """The class in words, ``64 divides N - 37``, and where another branch is taken."""
+        rest = self.nodes[0] % self.stride
+        number = f"{self.name} - {rest}" if rest else self.name
+        word = [f"{self.stride} divides {number}"] if self.stride > 1 else []
+        return [*word, *self.borders]
+
+    def halve(self) -> None:
+        """A range half as wide around the anchor."""
+        start = self.nodes[0]
+        self.low = start - (start - self.low) // 2 // self.stride * self.stride
+        self.high = start + (self.high - start) // 2 // self.stride * self.stride
+
+
+@dataclass
+class Probe:
+    """Finds the lines through an anchor. ``numbers`` are integers that the module has."""
+
+    shots: Shots
+    anchor: Mapping[str, int]
+    phases: Sequence[str]
+    numbers: Sequence[int] = ()
+    lines: dict[str, Line] = field(default_factory=dict)
+
+    def line(self, name: str) -> Line:
+        """The line of one size; NotPolynomialError where there is none."""
+        start = self.anchor[name]
+        for thorough in (True, False):
+            for stride in self._strides(name):
+                for step in (stride, -stride):
+                    ladder = self._ladder(name, step, thorough=thorough)
+                    if ladder:
+                        nodes, smooth = ladder
+                        line = Line(
+                            name, nodes, step, stride, min(nodes), max(nodes), smooth=smooth
+                        )
+                        self._refine(line)
+                        self._extend(line)
+                        return line
+        raise NotPolynomialError(f"what it does is no polynomial in {name} around {start}")
+
+    def _at(self, name: str, size: int) -> Trace | None:
+        if size < 2:
+            return None
+        return self.shots.tried({**self.anchor, name: size})
+
+    def _strides(self, name: str) -> list[int]:
+        long = self.anchor[name] >= 64 or name == DEFAULT[1]
+        own = [lcm(64, n) if long else n for n in self.numbers if 1 < n <= 4096]
+        plain = _LONG if long else _SHORT
+        return list(dict.fromkeys([*plain, *sorted(own), *((16, 4, 1) if long else ())]))
+
+    def _ladder(self, name: str, step: int, *, thorough: bool) -> tuple[list[int], bool] | None:
+        """Nodes a step apart that fix the polynomial and confirm it; whether peaks follow it."""
+        start = self.anchor[name]
+        sizes, traces = list[int](), list[Trace]()
+        for place in range(MOST + 2):
+            trace = self._at(name, start + place * step)
+            if trace is None:
+                return None
+            sizes.append(start + place * step)
+            traces.append(trace)
+            if place < 2:
+                continue
+            found = self._fit(sizes, traces)
+            if found is None:
+                continue
+            nodes = sizes[: found[0] + 1]
+            if not thorough:
+                return nodes, found[1]
+            return self._far(name, step, sizes, traces, nodes)
+        return None
+
+    def _far(
+        self, name: str, step: int, sizes: list[int], traces: list[Trace], nodes: list[int]
+    ) -> tuple[list[int], bool] | None:
+        """The same nodes, if sizes well above and below fit as well."""
+        start, stride = nodes[0], abs(step)
+        above = start + stride * max(len(sizes) + 1, start // stride)
+        below = start - stride * (start // 2 // stride)
+        for size in {above, below} - set(sizes):
+            trace = self._at(name, size)
+            if trace is not None:
+                sizes, traces = [*sizes, size], [*traces, trace]
+        found = self._fit(sizes, traces)
+        return (nodes, found[1]) if found and found[0] < len(nodes) else None
+
+    def _fit(self, sizes: Sequence[int], traces: Sequence[Trace]) -> tuple[int, bool] | None:
+        """The highest degree of all columns, and whether peaks are polynomials; or None."""
+        found = sheet(traces, self.phases)
+        highest = 0
+        for column in set(found.columns()):
+            of = degree(sizes, column)
+            if of is None:
+                return None
+            highest = max(highest, of)
+        peaks = [degree(sizes, column) for column in set(found.peaks())]
+        return max([highest, *(of for of in peaks if of is not None)]), None not in peaks
+
+    # -- smaller strides, further ends ---------------------------------------------------
+
+    def _fits(self, line: Line, more: Sequence[int]) -> bool:
+        """Whether further sizes lie on the polynomial; those that cannot run do not."""
+        sizes = list(dict.fromkeys([*line.nodes, *_confirming(line), *more]))
+        traces = [self._at(line.name, size) for size in sizes]
+        kept = [trace for trace in traces if trace is not None]
+        if len(kept) < len(traces):
+            return False
+        found = self._fit(sizes, kept)
+        return found is not None and found[0] < len(line.nodes) and found[1] >= line.smooth
+
+    def _refine(self, line: Line) -> None:
+        """The smallest stride on which the polynomial still holds."""
+        start = line.nodes[0]
+        room = max(2, start // 2)
+        for stride in _divisors(line.stride):
+            near = [start + stride, start - stride, start + stride * (line.stride // stride - 1)]
+            odd = [start + stride * k for k in (-3, 5, 11) if abs(stride * k) < room]
+            if all(self._fits(line, [size]) for size in [*near, *odd] if size >= 2):
+                line.stride = stride
+                return
+
+    def _extend(self, line: Line) -> None:
+        """Out to twice the anchor and down to the smallest size, or to a border on the way."""
+        start, stride = line.nodes[0], line.stride
+        for size in (2 * start, 4 * start):
+            far = start + (size - start) // stride * stride
+            if far <= line.high:
+                continue
+            if self._at(line.name, far) is None:
+                break
+            if not self._fits(line, [far]):
+                line.high = self._border(line, line.high, far)
+                break
+            line.high = far
+        for size in (start // 2, start // 4, start // 16, start // 128, 2):
+            far = start - (start - max(size, 2)) // stride * stride
+            if far >= line.low:
+                continue
+            if self._at(line.name, far) is None:
+                break
+            if not self._fits(line, [far]):
+                line.low = self._border(line, line.low, far)
+                break
+            line.low = far
+
+    def _border(self, line: Line, good: int, bad: int) -> int:
+        """The last size that fits before one that does not; says so if the code runs beyond it."""
+        while abs(bad - good) > line.stride:
+            steps = (bad - good) // line.stride
+            middle = good + (steps // 2 if steps > 1 else -(-steps // 2)) * line.stride
+            if self._fits(line, [middle]):
+                good = middle
+            else:
+                bad = middle
+        if self._at(line.name, bad) is not None:
+            others = told({k: v for k, v in self.anchor.items() if k != line.name})
+            line.borders.append(
+                f"the code branches between {line.name} = {min(good, bad)} and {max(good, bad)}"
+                + (f" (at {others})" if others else "")
+            )
+        return good
+
+
+def _confirming(line: Line) -> list[int]:
+    """Further sizes of the ladder: with them a polynomial is more than an accident."""
+    more = 2 if len(line.nodes) == 1 else 1
+    return [line.nodes[-1] + line.step * (k + 1) for k in range(more)]
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number) if gcd(n, number) == n]

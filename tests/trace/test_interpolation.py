@@ -1,0 +1,87 @@
+import pytest
+import sympy
+import torch
+from torch import nn
+
+from attnprof.trace.deriving import derive_target
+from attnprof.trace.fitting import coefficients, degree, expression, lower_set
+from attnprof.trace.requests import parse_arguments, parse_inputs
+from attnprof.trace.subjects import Request, of_class
+from attnprof.trace.symbols import symbol
+
+B, N, h, d = map(symbol, ("B", "N", "h", "d"))
+
+
+def target_of(layer, args="d_model=h*d", inputs="x: B, N, h*d"):
+    given = dict(parse_arguments([args], {"B", "N", "h", "d"}))
+    return of_class(layer, Request(layer.__name__, given, parse_inputs([inputs]), False, "float32"))
+
+
+def test_degrees_need_two_more_points_than_they_say():
+    assert degree([2, 3, 4], [4, 9, 16]) is None
+    assert degree([2, 3, 4, 5], [4, 9, 16, 25]) == 2
+    assert degree([2, 3, 7], [5, 5, 5]) == 0
+    assert degree([2, 3], [0, 0]) == 0
+    assert degree([1, 2, 4, 8, 16], [0, 1, 2, 3, 4]) is None
+
+
+def test_a_lower_set_of_points_fixes_exactly_its_monomials():
+    nodes = [[3, 5, 11], [4, 7, 9], [2, 6]]
+    indices = lower_set([(2, 1, 0), (0, 2, 1)])
+    assert len(indices) == 10
+
+    def value(x, y, z):
+        return 7 * x**2 * y - x * y + y**2 * z * 3 - 12 + x * (x + 1) // 2
+
+    values = {i: [value(nodes[0][i[0]], nodes[1][i[1]], nodes[2][i[2]])] for i in indices}
+    table = coefficients(nodes, values)
+    found = expression("BNh", {i: row[0] for i, row in table.items()})
+    assert sympy.expand(found - (7 * B**2 * N - B * N + 3 * N**2 * h - 12 + B * (B + 1) / 2)) == 0
+
+
+class Padded(nn.Module):
+    """Pads the tokens to whole blocks of 64."""
+
+    def __init__(self, d_model):
+        super().__init__()
+        self.proj = nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        pad = (-x.shape[1]) % 64
+        blocks = nn.functional.pad(x, (0, 0, 0, pad)).reshape(-1, 64, x.shape[2])
+        return self.proj((blocks @ blocks.transpose(1, 2)).softmax(-1) @ blocks)
+
+
+def test_padding_gives_a_class_of_lengths():
+    found = derive_target(target_of(Padded), ["forward"])
+    forms = found.phases["forward"]
+    assert forms.method == "interpolated"
+    assert "64 divides N - 37" in forms.domain
+    blocks = (N - 37) / 64 + 1
+    products = B * blocks * (4 * 64**2 * d * h + 2 * 64 * d**2 * h**2)
+    assert sympy.expand(found.expression("matmul_flops") - products) == 0
+    assert found.at("matmul_flops", B=2, N=101, h=2, d=8) == products.subs(
+        {B: 2, N: 101, h: 2, d: 8}
+    )
+    assert found.expression("peak_bytes") is not None
+
+
+class Branching(nn.Module):
+    """Does other things up to 300 tokens."""
+
+    def __init__(self, d_model):
+        super().__init__()
+        self.scale = float(torch.tensor(d_model).shape == ()) / int(d_model / 1)
+
+    def forward(self, x):
+        if x.shape[1] > 300:
+            return (x * self.scale).softmax(-1)
+        return x @ x.transpose(1, 2)
+
+
+@pytest.mark.parametrize(("length", "softmax"), [(421, True), (100, False)])
+def test_the_formula_is_of_the_branch_that_was_asked_for(length, softmax):
+    found = derive_target(target_of(Branching), ["forward"], {"N": length})
+    exps = B * N * h * d if softmax else 0
+    assert sympy.expand(found.expression("exponentials") - exps) == 0
+    assert any("300" in text and "301" in text for text in found.phases["forward"].domain)
