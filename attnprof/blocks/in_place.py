@@ -35,6 +35,14 @@ def add_scaled_product(to: Tensor, a: Tensor, b: Tensor, beta: float, alpha: flo
         torch.baddbmm(to, a, b, beta=beta, alpha=alpha, out=to)
 
 
+def put_entries(to: Tensor, a: Tensor, b: Tensor | float) -> None:
+    """A times b, entry by entry."""
+    if torch.compiler.is_compiling():
+        to.copy_(a * b)
+    else:
+        torch.mul(a, b, out=to)
+
+
 def softmax_(scores: Tensor) -> None:
     """Softmax over the last axis of contiguous scores, in their own memory."""
     torch.ops.aten._softmax.out(scores, -1, False, out=scores)  # noqa: SLF001 - an operation

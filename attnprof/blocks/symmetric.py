@@ -6,13 +6,11 @@ are then one multiplication of whole blocks a shift s, with i + s going round.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
-from attnprof.blocks.taylor import chunks, within
+from attnprof.blocks.in_place import add_product, put_entries
+from attnprof.blocks.taylor_scan import RowFeatures
 
 
 def width_of(d: int) -> int:
@@ -42,18 +40,18 @@ def features(x: Tensor, d: int, doubled: bool) -> Tensor:
     out = x.new_empty(b, width_of(d), c)
     base = out[:, :d]
     if doubled:
-        torch.mul(x[:, :d], 2, out=base)
+        put_entries(base, x[:, :d], 2)
     else:
         base.copy_(x[:, :d])
     out[:, d].fill_(2 if doubled else 1)
     pairs = out[:, d + 1 :]
-    torch.mul(x[:, :d], x[:, :d], out=pairs[:, :d])
+    put_entries(pairs[:, :d], x[:, :d], x[:, :d])
     if shifts:
         others = x[:, 1:].unfold(1, d, 1).transpose(2, 3)
         blocks = pairs[:, d : d + shifts * d].view(b, shifts, d, c)
-        torch.mul(base.unsqueeze(1), others, out=blocks)
+        put_entries(blocks, base.unsqueeze(1), others)
     if half:  # d is even: at a shift of d/2 the second half would repeat the first
-        torch.mul(base[:, : d // 2], x[:, d // 2 : d], out=pairs[:, d + shifts * d :])
+        put_entries(pairs[:, d + shifts * d :], base[:, : d // 2], x[:, d // 2 : d])
     return out
 
 
@@ -80,111 +78,25 @@ def feature_gradient(grad: Tensor, x: Tensor, d: int, doubled: bool) -> Tensor:
     return rows.mul_(2) if doubled else rows
 
 
-class Sums(Function):
-    """Σ_s ((q_t·k_s + 1)² + 1) v_s over all tokens: a state first, then every chunk reads it.
+class Symmetric(RowFeatures):
+    """Each pair once: the features of q, doubled, times those of k are (q·k + 1)² + 1."""
 
-    Backward makes the features again; besides the inputs only the state is kept.
-    """
+    def width(self, d: int) -> int:
+        """Number of features of d entries: the pairs i ≤ j, the entries, and one."""
+        return width_of(d)
 
-    @staticmethod
-    def compute(q: Tensor, k: Tensor, v: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """Q, k (b, n, d), v (b, n, width) → (b, n, width), and the state."""
-        out, state = torch.empty_like(v), empty_state(q, v.shape[-1])
-        for here in chunks(q.shape[1], size):
-            absorb(state, k[:, here], v[:, here])
-        for here in chunks(q.shape[1], size):
-            out[:, here] = read(q[:, here], state, True)
-        return out, state
+    def absorb(self, state: Tensor, x: Tensor, v: Tensor, doubled: bool = False) -> None:
+        """Add rows with their values to a state, in place."""
+        add_product(state, features(columns(x), x.shape[-1], doubled), v)
 
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, size: int) -> Tensor:
-        """The sums."""
-        out, state = Sums.compute(q, k, v, size)
-        ctx.save_for_backward(q, k, v, state)
-        ctx.size = size
-        return out
+    def read(self, x: Tensor, state: Tensor, doubled: bool) -> Tensor:
+        """What rows read from a state."""
+        return torch.bmm(features(columns(x), x.shape[-1], doubled).transpose(1, 2), state)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """Gradients of q and of the state, then of k and v."""
-        q, k, v, state = ctx.saved_tensors
-        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        later = torch.zeros_like(state)
-        for here in chunks(q.shape[1], ctx.size):
-            dq[:, here] = row_gradient(q[:, here], grad[:, here], state, True)
-            absorb(later, q[:, here], grad[:, here], True)
-        for here in chunks(q.shape[1], ctx.size):
-            dk[:, here] = row_gradient(k[:, here], v[:, here], later, False)
-            dv[:, here] = read(k[:, here], later, False)
-        return dq, dk, dv, None
+    def row_gradient(self, x: Tensor, v: Tensor, state: Tensor, doubled: bool) -> Tensor:
+        """The gradient of rows whose features met values in a state."""
+        part = torch.bmm(state, v.transpose(1, 2))
+        return feature_gradient(part, columns(x), x.shape[-1], doubled).transpose(1, 2)
 
 
-class Scan(Function):
-    """The same over s ≤ t: within a chunk the scores, across chunks the state.
-
-    Backward scans again, forwards for q and backwards for k and v.
-    """
-
-    @staticmethod
-    def compute(q: Tensor, k: Tensor, v: Tensor, size: int) -> tuple[Tensor]:
-        """Q, k (b, n, d), v (b, n, width) → (b, n, width)."""
-        out, state = torch.empty_like(v), empty_state(q, v.shape[-1])
-        for here in chunks(q.shape[1], size):
-            weights = torch.bmm(q[:, here], k[:, here].transpose(1, 2)).add_(1)
-            weights = weights.mul_(weights).add_(1).tril_()
-            part = torch.bmm(weights, v[:, here])
-            del weights
-            part += read(q[:, here], state, True)
-            out[:, here] = part
-            del part
-            if here.stop < q.shape[1]:  # nothing reads what the last chunk would add
-                absorb(state, k[:, here], v[:, here])
-        return (out,)
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, size: int) -> Tensor:
-        """The sums; only the inputs are saved."""
-        ctx.save_for_backward(q, k, v)
-        ctx.size = size
-        return Scan.compute(q, k, v, size)[0]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """Gradients of q, k, v by two scans."""
-        q, k, v = ctx.saved_tensors
-        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        state = empty_state(q, v.shape[-1])
-        for here in chunks(q.shape[1], ctx.size):
-            dq[:, here] = row_gradient(q[:, here], grad[:, here], state, True)
-            within(q, k, v, grad, dq, dk, dv, here)
-            if here.stop < q.shape[1]:
-                absorb(state, k[:, here], v[:, here])
-        state.zero_()
-        for here in reversed(list(chunks(q.shape[1], ctx.size))):
-            dk[:, here].add_(row_gradient(k[:, here], v[:, here], state, False))
-            dv[:, here].add_(read(k[:, here], state, False))
-            if here.start > 0:
-                absorb(state, q[:, here], grad[:, here], True)
-        return dq, dk, dv, None
-
-
-def empty_state(like: Tensor, width: int) -> Tensor:
-    """Zeros (b, features, width)."""
-    b, _, d = like.shape
-    return like.new_zeros(b, width_of(d), width)
-
-
-def absorb(state: Tensor, k: Tensor, v: Tensor, doubled: bool = False) -> None:
-    """Add rows (b, c, d) with their values (b, c, width) to a state, in place."""
-    state.baddbmm_(features(columns(k), k.shape[-1], doubled), v)
-
-
-def read(x: Tensor, state: Tensor, doubled: bool) -> Tensor:
-    """What rows (b, c, d) read from a state: (b, c, width)."""
-    return torch.bmm(features(columns(x), x.shape[-1], doubled).transpose(1, 2), state)
-
-
-def row_gradient(x: Tensor, v: Tensor, state: Tensor, doubled: bool) -> Tensor:
-    """The gradient (b, c, d) of rows whose features met values (b, c, width) in a state."""
-    part = torch.bmm(state, v.transpose(1, 2))
-    return feature_gradient(part, columns(x), x.shape[-1], doubled).transpose(1, 2)
+SYMMETRIC = Symmetric()

@@ -1,4 +1,4 @@
-"""TaylorShift's operations with their own backward: rows, boxes, maps, ratios, the causal scan.
+"""TaylorShift's operations with their own backward: rows, boxes, maps, ratios.
 
 Each saves less than autograd would, and runs as plain operations where no gradient is wanted.
 """
@@ -6,7 +6,6 @@ Each saves less than autograd would, and runs as plain operations where no gradi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -132,118 +131,6 @@ class Ratio(Function):
         scale = tensors[0] if tensors else ctx.factor
         shared = (grad * out).sum(-1, keepdim=True)
         return grad / scaled, shared.neg_().mul_(scale).div_(scaled), None
-
-
-def features(x: Tensor, linear: float) -> Tensor:
-    """[x ⊠ x, linear·x, linear]: (b, c, d) → (b, c, d² + d + 1), filled in place."""
-    b, c, d = x.shape
-    out = x.new_empty(b, c, d * d + d + 1)
-    squares = out[..., : d * d].view(b, c, d, d)
-    squares.copy_(x.unsqueeze(-1).expand(b, c, d, d)).mul_(x.unsqueeze(-2))
-    middle = out[..., d * d : -1].copy_(x)
-    if linear != 1:
-        middle.mul_(linear)
-    out[..., -1:].fill_(linear)
-    return out
-
-
-def feature_gradient(grad: Tensor, x: Tensor, linear: float) -> Tensor:
-    """The gradient of x from that of its features."""
-    d = x.shape[-1]
-    out = box_gradient(grad[..., : d * d], x)
-    middle = grad[..., d * d : -1]
-    return out.add_(middle * linear if linear != 1 else middle)
-
-
-def chunks(n: int, size: int) -> Iterator[slice]:
-    """Slices of the tokens, the last one shorter where it must be."""
-    return (slice(low, min(low + size, n)) for low in range(0, n, size))
-
-
-class Scan(Function):
-    """Causal sums Σ_{s ≤ t} ((q_t·k_s + 1)² + 1) v_s, a chunk at a time.
-
-    Within a chunk the scores, across chunks the state (d² + d + 1) × width. Backward scans
-    again, forwards for q and backwards for k and v, so nothing of N × d² is ever kept.
-    """
-
-    @staticmethod
-    def compute(q: Tensor, k: Tensor, v: Tensor, size: int) -> tuple[Tensor]:
-        """Q, k (b, n, d), v (b, n, width) → (b, n, width)."""
-        out, state = torch.empty_like(v), empty_state(q, v.shape[-1])
-        for here in chunks(q.shape[1], size):
-            weights = torch.bmm(q[:, here], k[:, here].transpose(1, 2)).add_(1)
-            weights = weights.mul_(weights).add_(1).tril_()
-            part = torch.bmm(weights, v[:, here])
-            del weights
-            part += torch.bmm(features(q[:, here], 2), state)
-            out[:, here] = part
-            del part
-            if here.stop < q.shape[1]:  # nothing reads what the last chunk would add
-                absorb(state, k[:, here], v[:, here])
-        return (out,)
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, size: int) -> Tensor:
-        """The sums; only the inputs are saved."""
-        ctx.save_for_backward(q, k, v)
-        ctx.size = size
-        return Scan.compute(q, k, v, size)[0]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """Gradients of q, k, v by two scans."""
-        q, k, v = ctx.saved_tensors
-        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        state = empty_state(q, v.shape[-1])
-        for here in chunks(q.shape[1], ctx.size):
-            part = torch.bmm(grad[:, here], state.transpose(1, 2))
-            dq[:, here] = feature_gradient(part, q[:, here], 2)
-            del part
-            within(q, k, v, grad, dq, dk, dv, here)
-            if here.stop < q.shape[1]:  # nothing reads what the last chunk would add
-                absorb(state, k[:, here], v[:, here])
-        state.zero_()
-        for here in reversed(list(chunks(q.shape[1], ctx.size))):
-            part = torch.bmm(v[:, here], state.transpose(1, 2))
-            dk[:, here].add_(feature_gradient(part, k[:, here], 1))
-            del part
-            dv[:, here].add_(torch.bmm(features(k[:, here], 1), state))
-            if here.start > 0:
-                state += torch.bmm(features(q[:, here], 2).transpose(1, 2), grad[:, here])
-        return dq, dk, dv, None
-
-
-def within(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    grad: Tensor,
-    dq: Tensor,
-    dk: Tensor,
-    dv: Tensor,
-    here: slice,
-) -> None:
-    """The gradients that stay within one chunk; dq is added to, dk and dv are set."""
-    shifted = torch.bmm(q[:, here], k[:, here].transpose(1, 2)).add_(1)
-    weights = (shifted * shifted).add_(1).tril_()
-    dv[:, here] = torch.bmm(weights.transpose(1, 2), grad[:, here])
-    del weights
-    scores = torch.bmm(grad[:, here], v[:, here].transpose(1, 2)).tril_().mul_(2).mul_(shifted)
-    del shifted
-    dq[:, here].add_(torch.bmm(scores, k[:, here]))
-    dk[:, here] = torch.bmm(scores.transpose(1, 2), q[:, here])
-
-
-def empty_state(like: Tensor, width: int) -> Tensor:
-    """Zeros (b, d² + d + 1, width)."""
-    b, _, d = like.shape
-    return like.new_zeros(b, d * d + d + 1, width)
-
-
-def absorb(state: Tensor, k: Tensor, v: Tensor) -> None:
-    """Add keys (b, c, d) with their values (b, c, width) to a state, in place."""
-    state += torch.bmm(features(k, 1).transpose(1, 2), v)
 
 
 def with_ones(v: Tensor) -> Tensor:

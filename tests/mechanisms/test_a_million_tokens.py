@@ -27,17 +27,21 @@ FUSED = ("sdpa",)
 NOT_CAUSAL = ("linear", "neural", "performer", "she")
 
 
+#: other ways of doing the same
+MORE = {"taylor-efficient": [{"impl": "symmetric", "chunk": 8192}]}
+
+
 def cases():
     """Every mechanism, causal too where it can be and takes few enough steps."""
     for name in registry.names():
-        yield name, False
-        if registry.get(name).abilities.causal and name not in (*FUSED, *NOT_CAUSAL):
-            yield name, True
+        for chosen in (STEPS.get(name, params(name)), *MORE.get(name, ())):
+            yield name, chosen, False
+            if registry.get(name).abilities.causal and name not in (*FUSED, *NOT_CAUSAL):
+                yield name, chosen, True
 
 
-@pytest.mark.parametrize(("name", "causal"), list(cases()))
-def test_flops_and_bytes_of_a_million_tokens_are_those_dispatched(name, causal):
-    chosen = STEPS.get(name, params(name))
+@pytest.mark.parametrize(("name", "chosen", "causal"), list(cases()))
+def test_flops_and_bytes_of_a_million_tokens_are_those_dispatched(name, chosen, causal):
     asked = Workload(MILLION, 1, HEAD_DIM, causal=causal)
     expected = attnprof.cost(name, asked, **chosen)
     with torch.device("meta"), torch.no_grad():

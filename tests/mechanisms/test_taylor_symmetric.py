@@ -3,10 +3,13 @@
 import pytest
 import sympy
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
 
 import attnprof
 from attnprof import Workload
-from attnprof.blocks.symmetric import Scan, Sums
+from attnprof.blocks.symmetric import SYMMETRIC
+from attnprof.blocks.taylor_scan import Scan, Sums
 from attnprof.errors import RequestError
 from tests.oracles.aten import KINDS, count, count_layer
 from tests.oracles.memory import allocator_peak
@@ -55,7 +58,7 @@ def test_values_and_gradients_are_those_of_the_direct_form(shape, causal, dtype,
 def test_the_backward_is_the_derivative(function, d):
     torch.manual_seed(0)
     rows = [torch.randn(2, 5, w, dtype=torch.float64, requires_grad=True) for w in (d, d, d + 1)]
-    assert torch.autograd.gradcheck(lambda *x: function.apply(*x, 2), rows)
+    assert torch.autograd.gradcheck(lambda *x: function.apply(*x, 2, SYMMETRIC), rows)
 
 
 @pytest.mark.parametrize("phase", ["forward", "train"])
@@ -80,6 +83,32 @@ def test_counts_bytes_and_peak_are_those_of_the_run(shape, causal, phase):
 
     held = allocator_peak(run)
     assert abs(held - table.peak()) <= 1e-3 * held + 64
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_torchs_own_counter_finds_the_products(shape, causal, phase):
+    with FakeTensorMode(), torch.set_grad_enabled(phase == "train"):
+        layer, x = built(shape)
+        with FlopCounterMode(display=False) as counter:
+            y = layer(x.requires_grad_(phase == "train"), causal=causal)
+            if phase == "train":
+                y.backward(torch.ones_like(y))
+    assert counter.get_total_flops() == cost(shape, causal=causal, phase=phase).matmul_flops
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_compiled_layer_is_the_layer(causal):
+    layer, x = built(SHAPES[0])
+    torch.compiler.reset()
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    results = []
+    for run in (compiled, layer):
+        leaf = x.clone().requires_grad_()
+        y = run(leaf, causal=causal)
+        results.append((y, *torch.autograd.grad(y.square().sum(), leaf)))
+    torch.testing.assert_close(*results)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

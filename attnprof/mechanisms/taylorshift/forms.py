@@ -11,7 +11,7 @@ from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Abilities, Mechanism, Published, pairs, rows
-from attnprof.mechanisms.taylorshift import published, scan, stages, symmetric
+from attnprof.mechanisms.taylorshift import boxed, published, scan, stages, symmetric
 from attnprof.workload import Workload
 
 IMPLS = ("boxed", "symmetric")
@@ -118,7 +118,7 @@ class TaylorEfficient(Taylor):
     """Box products N × d² instead of scores; causal by a scan over chunks of ``chunk`` tokens.
 
     ``impl=symmetric`` makes each pair of entries once, d(d+1)/2 products, and in chunks with or
-    without a mask (eight at once without), so that nothing of N × d² is ever held.
+    without a mask (two at once with one, eight without), so that nothing of N × d² is ever held.
     """
 
     impl: str = "boxed"
@@ -143,11 +143,18 @@ class TaylorEfficient(Taylor):
     def state_entries(self, workload: Workload) -> Number:
         """Features × (d + 1) a head, whatever the length."""
         w, d = workload, workload.head_dim
-        return w.batch_size * w.num_heads * self.num_features(d) * (d + 1)
+        return w.batch_size * w.num_heads * self.features.width(d) * (d + 1)
 
-    def num_features(self, d: Number) -> Number:
-        """d² + d + 1, or d(d+1)/2 + d + 1 with each pair once."""
-        return symmetric.features_of(d) if self.impl == "symmetric" else d * d + d + 1
+    @property
+    def features(self) -> scan.RowFeatures:
+        """d² + d + 1 a row, or d(d+1)/2 + d + 1 with each pair once."""
+        return symmetric.SYMMETRIC if self.impl == "symmetric" else boxed.BOXED
+
+    def at_once(self, causal: bool) -> int:
+        """Tokens that are taken together."""
+        if self.impl == "boxed":
+            return self.chunk
+        return self.chunk * (symmetric.SCANNED if causal else symmetric.AT_ONCE)
 
     def core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Algorithm 1; a scan where causal."""
@@ -155,27 +162,21 @@ class TaylorEfficient(Taylor):
         temperature = tape.parameter(w.num_heads)
         queries, keys = stages.normalised(tape, w, q, k, temperature)
         values = stages.padded(tape, v)
-        if self.impl == "symmetric":
-            kind = symmetric.CausalSums if w.causal else symmetric.Sums
-            y = kind(tape, q.shape, values.shape[-1], self.chunk).forward(queries, keys, values)
-            tape.free(values, queries, keys)
-            scale = stages.row_scale(tape, w.seq_len) if w.causal else None
-            out = stages.split_ratio(tape, y, scale)
-            tape.free(y, *([] if scale is None else [scale]))
-            return out
-        if not w.causal:
+        if self.impl == "boxed" and not w.causal:
             values = tape.scale("values / N", values, divide=True, inplace=True)
             y = self._boxed(tape, queries, keys, values)
             tape.free(queries, keys)
             out = stages.split_ratio(tape, y)
             tape.free(y)
             return out
-        sums = scan.Scan(tape, q.shape, values.shape[-1], self.chunk)
+        kind = scan.Scan if w.causal else scan.Sums
+        size = self.at_once(w.causal)
+        sums = kind(tape, self.features, q.shape, values.shape[-1], size)
         y = sums.forward(queries, keys, values)
         tape.free(values, queries, keys)
-        scale = stages.row_scale(tape, w.seq_len)
+        scale = stages.row_scale(tape, w.seq_len) if w.causal else None
         out = stages.split_ratio(tape, y, scale)
-        tape.free(y, scale)
+        tape.free(y, *([] if scale is None else [scale]))
         return out
 
     @staticmethod
@@ -205,13 +206,11 @@ class TaylorEfficient(Taylor):
         """The state takes the new token in and is read."""
         w, d = workload, workload.head_dim
         queries, key = stages.normalised(tape, w, q, k, tape.parameter(w.num_heads))
-        state = tape.constant(w.batch_size * w.num_heads, self.num_features(d), d + 1)
+        state = tape.constant(w.batch_size * w.num_heads, self.features.width(d), d + 1)
         values = stages.padded(tape, v)
-        kind = symmetric.CausalSums if self.impl == "symmetric" else scan.Scan
-        sums = kind(tape, q.shape, d + 1, self.chunk)
-        sums.absorb(state, key, values)
+        self.features.absorb(tape, state, key, values)
         tape.free(values)
-        y = sums.read("queries", queries, state, doubled=True)
+        y = self.features.read(tape, "queries", queries, state, doubled=True)
         out = stages.split_ratio(tape, y)
         tape.free(y, queries, key)
         return out

@@ -10,29 +10,31 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnprof.blocks import symmetric
+from attnprof.blocks.boxed import BOXED
 from attnprof.blocks.cache import TokenCache
 from attnprof.blocks.core import AttentionCore, flat
+from attnprof.blocks.symmetric import SYMMETRIC
 from attnprof.blocks.taylor import (
     Map,
     Ratio,
     Rows,
-    Scan,
-    absorb,
     apply,
     boxed_sums,
-    chunks,
-    features,
     row_scale,
     weighted,
     with_ones,
 )
-from attnprof.mechanisms.taylorshift.symmetric import AT_ONCE
+from attnprof.blocks.taylor_scan import RowFeatures, Scan, Sums, chunks
+from attnprof.mechanisms.taylorshift.symmetric import AT_ONCE, SCANNED
 from attnprof.workload import Workload
 
 
 class TaylorCore(AttentionCore):
     """What both forms share: a temperature a head, and normalised rows."""
+
+    #: the features of the sums, and how many chunks the scan takes at once
+    features: RowFeatures = BOXED
+    scanned: int = 1
 
     def __init__(self, spec: Any, sizes: Any) -> None:
         super().__init__(spec, sizes)
@@ -55,24 +57,30 @@ class TaylorCore(AttentionCore):
         return weighted(weights, flat(v), scale).view(b, h, n, d)
 
     def efficient(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
-        """Algorithm 1; where causal a scan over chunks, with N := t in row t."""
+        """Algorithm 1; where causal a scan."""
         b, h, n, d = q.shape
         if causal:
-            queries, keys = self.normalised(q, k)
-            y = apply(Scan, queries, keys, with_ones(flat(v)), self.spec.chunk)
-            del queries, keys
-            bottom, top = torch.split(y, [1, d], -1)
-            return apply(Ratio, top, bottom, row_scale(n, q)).view(b, h, n, d)
+            return self.scan(q, k, v)
         queries, keys = self.normalised(q, k, d**0.25)
         y = boxed_sums(queries, keys, flat(v))
         del queries, keys
         bottom, top = torch.split(y, [1, d], -1)
         return apply(Ratio, top, bottom, 1.0).view(b, h, n, d)
 
+    def scan(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Causal sums by chunks, with N := t in row t."""
+        b, h, n, d = q.shape
+        queries, keys = self.normalised(q, k)
+        size = self.scanned * self.spec.chunk
+        y = apply(Scan, queries, keys, with_ones(flat(v)), size, self.features)
+        del queries, keys
+        bottom, top = torch.split(y, [1, d], -1)
+        return apply(Ratio, top, bottom, row_scale(n, q)).view(b, h, n, d)
+
     def init_state(self, batch_size: int, like: Tensor) -> TaylorState:
         """Nothing seen yet."""
         batch, d = batch_size * self.sizes.num_heads, self.sizes.head_dim
-        return TaylorState(batch, d, like, self.sizes.seq_len)
+        return TaylorState(batch, d, like, self.features, self.sizes.seq_len)
 
     def direct_step(self, q: Tensor, k: Tensor, v: Tensor, state: TaylorState) -> Tensor:
         """The new token against the cached normalised keys and values."""
@@ -87,8 +95,8 @@ class TaylorCore(AttentionCore):
         sums = state.built(self.spec.chunk)
         state.length += 1
         queries, keys = self.normalised(q, k)
-        absorb(sums, keys, with_ones(flat(v)))
-        y = torch.bmm(features(queries, 2), sums)
+        self.features.absorb(sums, keys, with_ones(flat(v)))
+        y = self.features.read(queries, sums, True)
         scale = math.sqrt(q.shape[-1] / state.length)
         return apply(Ratio, y[..., 1:], y[..., :1], scale).view(q.shape)
 
@@ -100,6 +108,7 @@ class TaylorState:
     batch: int
     head_dim: int
     like: Tensor
+    features: RowFeatures
     room: int | None = None
     length: int = 0
     keys: TokenCache | None = None
@@ -115,14 +124,14 @@ class TaylorState:
         return self.keys.append(k), self.values.append(v)
 
     def built(self, size: int) -> Tensor:
-        """The sums (b·h, d² + d + 1, d + 1); built once from the cache, which is let go."""
+        """The sums (b·h, features, d + 1); built once from the cache, which is let go."""
         if self.sums is None:
-            d = self.head_dim
-            self.sums = self.like.detach().new_zeros(self.batch, d * d + d + 1, d + 1)
+            d, like = self.head_dim, self.like.detach()
+            self.sums = like.new_zeros(self.batch, self.features.width(d), d + 1)
             if self.keys is not None and self.values is not None:
                 keys, values = self.keys.seen, self.values.seen
                 for here in chunks(self.length, size):
-                    absorb(self.sums, keys[:, here], with_ones(values[:, here]))
+                    self.features.absorb(self.sums, keys[:, here], with_ones(values[:, here]))
             self.keys = self.values = None
         return self.sums
 
@@ -160,36 +169,20 @@ class EfficientCore(TaylorCore):
 class SymmetricCore(EfficientCore):
     """Each pair of entries once, in chunks, never N × d²."""
 
-    def init_state(self, batch_size: int, like: Tensor) -> TaylorState:
-        """Sums of nothing."""
-        state = TaylorCore.init_state(self, batch_size, like)
-        rows = like.detach().new_empty(state.batch, 0, state.head_dim)
-        state.sums = symmetric.empty_state(rows, state.head_dim + 1)
-        return state
+    features = SYMMETRIC
+    scanned = SCANNED
 
     def efficient(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
         """All tokens' sums, or those of a scan."""
+        if causal:
+            return self.scan(q, k, v)
         b, h, n, d = q.shape
         queries, keys = self.normalised(q, k)
-        values, chunk = with_ones(flat(v)), self.spec.chunk
-        if causal:
-            y = apply(symmetric.Scan, queries, keys, values, chunk)
-        else:
-            y = apply(symmetric.Sums, queries, keys, values, AT_ONCE * chunk)
-        del queries, keys, values
+        size = AT_ONCE * self.spec.chunk
+        y = apply(Sums, queries, keys, with_ones(flat(v)), size, self.features)
+        del queries, keys
         bottom, top = torch.split(y, [1, d], -1)
-        scale = row_scale(n, q) if causal else math.sqrt(d / n)
-        return apply(Ratio, top, bottom, scale).view(b, h, n, d)
-
-    def efficient_step(self, q: Tensor, k: Tensor, v: Tensor, state: TaylorState) -> Tensor:
-        """The new token joins the sums and reads them: half the products."""
-        sums = state.built(self.spec.chunk)
-        state.length += 1
-        queries, keys = self.normalised(q, k)
-        symmetric.absorb(sums, keys, with_ones(flat(v)))
-        y = symmetric.read(queries, sums, True)
-        scale = math.sqrt(q.shape[-1] / state.length)
-        return apply(Ratio, y[..., 1:], y[..., :1], scale).view(q.shape)
+        return apply(Ratio, top, bottom, math.sqrt(d / n)).view(b, h, n, d)
 
 
 def efficient_core(spec: Any, sizes: Any) -> TaylorCore:

@@ -1,14 +1,24 @@
-"""The causal scan over chunks, and the state it shares with decoding, on the tape."""
+"""Sums by a state of features, causal by a scan over chunks or over all tokens, on the tape."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from attnprof.costs import Cost, Number, at_least_one, ceil_div, floor_div, is_plain, more_than_one
-from attnprof.counting.engine import Gradients, Storage, Tensor
+from attnprof.costs import Cost, Number, at_least_one, ceil_div, floor_div, is_plain
+from attnprof.counting.engine import Gradients, Tensor
 from attnprof.counting.tape import Tape
-from attnprof.mechanisms.taylorshift.stages import ADD, MUL, box_gradient, copied, inplace
+from attnprof.mechanisms.taylorshift.stages import (
+    ADD,
+    MUL,
+    added,
+    copied,
+    fresh,
+    inplace,
+    keep,
+    zeros,
+)
 
 
 def each_chunk(tape: Tape, n: Number, size: int, write: Callable[[Number], None]) -> None:
@@ -26,80 +36,44 @@ def repeated(tape: Tape, times: Number, tokens: Number, write: Callable[[Number]
             write(tokens)
 
 
-def features(tape: Tape, name: str, x: Tensor, *, doubled: bool) -> Tensor:
-    """[x ⊠ x, x, 1], or [x ⊠ x, 2x, 2]: (b, c, d) → (b, c, d² + d + 1)."""
-    b, c, d = x.shape
-    squares, one = b * c * d * d, tape.item_size
-    moved = [2 * squares, 2 * squares + x.count, 2 * x.count, b * c]
-    cost = MUL * squares
-    if doubled:
-        cost, moved = cost + MUL * x.count, [*moved, 2 * x.count]
-    out = fresh(tape, f"{name}: features", b, c, d * d + d + 1)
-    tape.record(f"{name}: features", out.shape, cost + Cost(bytes_moved=sum(moved) * one))
-    return out
+class RowFeatures(ABC):
+    """How a chunk of rows (b, c, d) with values (b, c, width) meets a state, on the tape."""
 
+    @abstractmethod
+    def width(self, d: Number) -> Number:
+        """Number of features of d entries."""
 
-def fresh(tape: Tape, name: str, *shape: Number) -> Tensor:
-    """Memory that nothing was written to yet."""
-    out = Tensor(shape, Storage(0), tape.item_size)
-    out.storage.size = out.size
-    tape.record(name, shape, Cost(), out.size)
-    return out
+    @abstractmethod
+    def absorb(
+        self, tape: Tape, state: Tensor, x: Tensor, v: Tensor, *, doubled: bool = False
+    ) -> None:
+        """State += features(x)ᵀ v."""
 
+    @abstractmethod
+    def read(self, tape: Tape, name: str, x: Tensor, state: Tensor, *, doubled: bool) -> Tensor:
+        """features(x) · state: (b, c, width)."""
 
-def zeros(tape: Tape, name: str, *shape: Number) -> Tensor:
-    """Memory filled with zeros."""
-    return tape.emit(name, shape, Cost())
-
-
-def added(tape: Tape, name: str, to: Tensor, more: Tensor) -> None:
-    """``to += more``, which dies."""
-    tape.emit(name, more.shape, Cost(additions=more.count), [more, more], into=to)
-    tape.free(more)
-
-
-def absorb(tape: Tape, state: Tensor, x: Tensor, v: Tensor, *, doubled: bool = False) -> None:
-    """State (d² + d + 1) × width += features(x)ᵀ v."""
-    mapped = features(tape, "state", x, doubled=doubled)
-    update = tape.bmm("state: update", mapped, v, ta=True)
-    tape.free(mapped)
-    added(tape, "state: sum", state, update)
-
-
-def read_state(tape: Tape, name: str, x: Tensor, state: Tensor, *, doubled: bool) -> Tensor:
-    """features(x) · state: (b, c, width)."""
-    mapped = features(tape, name, x, doubled=doubled)
-    out = tape.bmm(f"{name}: read", mapped, state)
-    tape.free(mapped)
-    return out
-
-
-def gradient_of_rows(
-    tape: Tape, x: Tensor, v: Tensor, state: Tensor, n: Number, *, doubled: bool
-) -> tuple[Tensor, Tensor]:
-    """A chunk's gradient through its features, and that of the features, still alive.
-
-    A chunk's rows are gathered for the products where there are several sequences or heads.
-    """
-    part = tape.bmm("state: grad features", v, state, tb=True)
-    several = more_than_one(x.shape[0]) * more_than_one(x.shape[1])
-    copies = several * at_least_one(n - x.shape[1])
-    row = tape.rearrange("state: rows", x, x.shape, copies)
-    out = box_gradient(tape, "state: grad rows", x)
-    tape.free(row)
-    if doubled:
-        middle = tape.emit("state: grad linear", x.shape, MUL * x.count, [x])
-        added(tape, "state: grad", out, middle)
-    else:
-        inplace(tape, "state: grad", out, ADD, x)
-    return out, part
+    @abstractmethod
+    def row_gradient(
+        self,
+        tape: Tape,
+        name: str,
+        x: Tensor,
+        v: Tensor,
+        state: Tensor,
+        n: Number,
+        *,
+        doubled: bool,
+    ) -> Tensor:
+        """The gradient of rows, of n in all, whose features met values in a state."""
 
 
 @dataclass(frozen=True)
-class Scan:
-    """One scan over (b, n, d) rows with values (b, n, width), ``size`` tokens a chunk."""
+class Chunks:
+    """(b, n, d) rows with values (b, n, width), ``size`` tokens a chunk."""
 
     tape: Tape
+    features: RowFeatures
     shape: tuple[Number, Number, Number]
     width: Number
     size: int
@@ -112,25 +86,30 @@ class Scan:
     def state(self) -> Tensor:
         """The sums, zero at first."""
         b, _, d = self.shape
-        return zeros(self.tape, "state", b, d * d + d + 1, self.width)
+        return zeros(self.tape, "state", b, self.features.width(d), self.width)
 
     def absorb(self, state: Tensor, x: Tensor, v: Tensor, *, doubled: bool = False) -> None:
         """A chunk joins the state."""
-        absorb(self.tape, state, x, v, doubled=doubled)
+        self.features.absorb(self.tape, state, x, v, doubled=doubled)
 
     def read(self, name: str, x: Tensor, state: Tensor, *, doubled: bool) -> Tensor:
         """A chunk reads the state."""
-        return read_state(self.tape, name, x, state, doubled=doubled)
+        return self.features.read(self.tape, name, x, state, doubled=doubled)
 
-    def rows(
-        self, _name: str, x: Tensor, v: Tensor, state: Tensor, *, doubled: bool
-    ) -> tuple[Tensor, ...]:
-        """A chunk's gradient through its features, and what is still alive with it."""
-        return gradient_of_rows(self.tape, x, v, state, self.shape[1], doubled=doubled)
+    def row_gradient(
+        self, name: str, x: Tensor, v: Tensor, state: Tensor, *, doubled: bool
+    ) -> Tensor:
+        """A chunk's gradient through its features."""
+        n = self.shape[1]
+        return self.features.row_gradient(self.tape, name, x, v, state, n, doubled=doubled)
 
     def chunks(self, write: Callable[[Number], None]) -> None:
         """Write what every chunk does."""
         each_chunk(self.tape, self.shape[1], self.size, write)
+
+
+class Scan(Chunks):
+    """Causal: a chunk's own scores, and the state of the chunks before it."""
 
     def updates(self, state: Tensor) -> None:
         """Every chunk but the last joins the state; these are full ones."""
@@ -184,16 +163,15 @@ class Scan:
 
         def prefix(c: Number) -> None:
             x, v = self.slices(c)
-            held = self.rows("queries", x, v, state, doubled=True)
-            copied(tape, "queries: grad", held[0])
-            tape.free(*held)
+            through = self.row_gradient("queries", x, v, state, doubled=True)
+            copied(tape, "queries: grad", through)
+            tape.free(through)
             self.within(x, v)
 
         def suffix(c: Number) -> None:
             x, v = self.slices(c)
-            through, *held = self.rows("keys", x, v, state, doubled=False)
+            through = self.row_gradient("keys", x, v, state, doubled=False)
             added(tape, "keys: grad", x, through)
-            tape.free(*held)
             added(tape, "values: grad", v, self.read("keys", x, state, doubled=False))
 
         self.chunks(prefix)
@@ -226,3 +204,54 @@ class Scan:
         keys = tape.bmm("chunk: grad keys", scores, x, ta=True)
         copied(tape, "chunk: grad keys", keys)
         tape.free(keys, scores)
+
+
+class Sums(Chunks):
+    """Without a mask: a state of all tokens, which every chunk reads."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The sums (b, n, width); the inputs and the state are saved."""
+        tape = self.tape
+        out = fresh(tape, "sums", *v.shape)
+        state = self.state()
+        if tape.grad:
+            tape.attach(out, "sums", lambda _: self.gradients(q, k, v, state), [q, k, v])
+            keep(out, state)
+        self.chunks(lambda c: self.absorb(state, *self.slices(c)))
+
+        def chunk(c: Number) -> None:
+            x, _ = self.slices(c)
+            part = self.read("queries", x, state, doubled=True)
+            copied(tape, "chunk: result", part)
+            tape.free(part)
+
+        self.chunks(chunk)
+        tape.free(state)
+        return out
+
+    def gradients(self, q: Tensor, k: Tensor, v: Tensor, state: Tensor) -> Gradients:
+        """Gradients of q and of the state, then of k and v."""
+        tape = self.tape
+        grads = [fresh(tape, "gradients", *t.shape) for t in (q, k, v)]
+        later = self.state()
+
+        def first(c: Number) -> None:
+            x, v = self.slices(c)
+            part = self.row_gradient("queries", x, v, state, doubled=True)
+            copied(tape, "queries: grad", x)
+            tape.free(part)
+            self.absorb(later, x, v, doubled=True)
+
+        def second(c: Number) -> None:
+            x, v = self.slices(c)
+            part = self.row_gradient("keys", x, v, later, doubled=False)
+            copied(tape, "keys: grad", x)
+            tape.free(part)
+            part = self.read("keys", x, later, doubled=False)
+            copied(tape, "values: grad", part)
+            tape.free(part)
+
+        self.chunks(first)
+        self.chunks(second)
+        tape.free(later)
+        return list(zip((q, k, v), grads, strict=True))

@@ -110,12 +110,12 @@ class TaylorShift(Taylor):
         """The sums of the t - 1 cached tokens, in chunks; the state stays."""
         w, d = workload, workload.head_dim
         batch = w.batch_size * w.num_heads
-        state = scan.zeros(tape, "build state", batch, d * d + d + 1, d + 1)
+        state = stages.zeros(tape, "build state", batch, d * d + d + 1, d + 1)
 
         def chunk(c: Number) -> None:
             rows = tape.constant(batch, c, d)
             values = stages.padded(tape, rows)
-            scan.absorb(tape, state, rows, values)
+            self.efficient.features.absorb(tape, state, rows, values)
             tape.free(values)
 
         scan.each_chunk(tape, w.seq_len - 1, self.chunk, chunk)

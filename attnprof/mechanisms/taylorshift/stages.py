@@ -18,6 +18,25 @@ def copied(tape: Tape, name: str, x: Tensor) -> None:
     tape.record(name, x.shape, Cost(bytes_moved=2 * x.size))
 
 
+def fresh(tape: Tape, name: str, *shape: Number) -> Tensor:
+    """Memory that nothing was written to yet."""
+    out = Tensor(shape, Storage(0), tape.item_size)
+    out.storage.size = out.size
+    tape.record(name, shape, Cost(), out.size)
+    return out
+
+
+def zeros(tape: Tape, name: str, *shape: Number) -> Tensor:
+    """Memory filled with zeros."""
+    return tape.emit(name, shape, Cost())
+
+
+def added(tape: Tape, name: str, to: Tensor, more: Tensor) -> None:
+    """``to += more``, which dies."""
+    tape.emit(name, more.shape, Cost(additions=more.count), [more, more], into=to)
+    tape.free(more)
+
+
 MUL, ADD, DIV, OTHER = (
     Cost(multiplications=1),
     Cost(additions=1),
