@@ -28,6 +28,7 @@ COMMANDS = {
     "derive": "Closed forms from anybody's torch code, checked by runs.",
     "profile": "Build the real module and measure it beside the closed form.",
     "sweep": "Grids of measurements into one file that can be resumed.",
+    "plot": "Figures from results files.",
     "calibrate": "What this device can do at most, measured.",
     "doctor": "Environment, devices, and which counters work.",
 }

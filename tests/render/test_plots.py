@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from attnprof.errors import RequestError
-from attnprof.record import CrossoverRecord, HeadsRecord, HeatmapRecord, ProfileRecord, Report
+from attnprof.record import CrossoverRecord, HeadsRecord, HeatmapRecord, Report
 from attnprof.render.plots.crossover import draw_crossover, plot_crossover
 from attnprof.render.plots.heads import draw_heads, plot_heads
 from attnprof.render.plots.heatmap import Axis, draw_heatmap, edges, plot_heatmap
-from attnprof.render.plots.profile import draw_profile, plot_profile
 from attnprof.render.plots.ratios import Scale
 from attnprof.render.plots.save import check_figure_path
 from attnprof.render.plots.style import PALETTE, colours
@@ -76,25 +75,10 @@ def heatmap_report():
     return Report("heatmap", records, summary)
 
 
-def profile_report():
-    records = [
-        ProfileRecord(
-            mechanism=name, batch_size=1, seq_len=n, d_model=64, num_heads=2, head_dim=32,
-            dtype="float32", device="cpu", phase="forward", causal=False,
-            median_s=None if n == 128 else n * 1e-6, ci_low_s=n * 0.9e-6, ci_high_s=n * 1.1e-6,
-            peak_bytes_predicted=n * 1000, peak_bytes_measured=None if n == 128 else n * 1000,
-        )
-        for name in ("standard", "efficient")
-        for n in (32, 64, 128)
-    ]  # fmt: skip
-    return Report("profile", records, {})
-
-
 PLOTS = {
     plot_crossover: crossover_report,
     plot_heads: heads_report,
     plot_heatmap: heatmap_report,
-    plot_profile: profile_report,
 }
 MAGIC = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
@@ -197,9 +181,3 @@ def test_every_mechanism_of_a_figure_has_its_own_colour():
     found = colours(names)
     assert len(set(found.values())) == len(names)
     assert set(found.values()) <= set(PALETTE)
-
-
-def test_a_profile_shows_what_was_measured_and_leaves_skipped_points_out():
-    time, memory = draw_profile(profile_report()).axes
-    assert [len(line.get_xdata()) for line in time.lines if line.get_marker() == "."] == [2, 2]
-    assert [len(line.get_xdata()) for line in memory.lines] == [2, 3, 2, 3]

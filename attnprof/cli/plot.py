@@ -1,0 +1,74 @@
+"""`attnprof plot`: figures from any results file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+from attnprof.cli.output import ensure_writable, note
+from attnprof.cli.request import one_of
+from attnprof.errors import RequestError
+from attnprof.record import ProfileRecord, Report
+from attnprof.render.plots.results import KINDS, plot_results
+from attnprof.render.plots.save import check_figure_path
+
+
+def plot(
+    results: Annotated[
+        list[Path],
+        Argument(metavar="RESULTS...", help="Files of sweep (.jsonl) or profile (.json)."),
+    ],
+    *,
+    output: Annotated[
+        Path, Option("--output", "-o", metavar="FIGURE", help="PNG, SVG or PDF.")
+    ] = Path("results.png"),
+    kind: Annotated[
+        str,
+        Option(
+            "--kind",
+            metavar="KIND",
+            help="growth (time and memory over length), surface or width or heads (FLOPs over "
+            "them), roofline, pareto (error over time).",
+        ),
+    ] = "growth",
+) -> None:
+    """Draw a results file, or several (other devices) in one figure.
+
+    Example: attnprof plot sweep.jsonl --kind growth -o growth.png
+    """
+    ensure_writable(output)
+    check_figure_path(output)
+    one_of(kind, KINDS, "--kind")
+    reports = [load(path) for path in results]
+    if not any(isinstance(record, ProfileRecord) for r in reports for record in r.records):
+        raise RequestError(
+            f"{', '.join(map(str, results))}: no measured points; plot draws the results of sweep "
+            "and profile --format json"
+        )
+    plot_results(reports, output, kind, _ceilings(reports) if kind == "roofline" else ())
+    note(f"wrote {output}")
+
+
+def load(path: Path) -> Report:
+    """A results file of either kind; :class:`RequestError` for another one."""
+    if path.suffix == ".jsonl":
+        from attnprof.measure.sweep.results import load_results
+
+        return load_results(path)
+    return Report.load(path)
+
+
+def _ceilings(reports: list[Report]) -> list[dict[str, Any]]:
+    """What the devices can do: as the results say, else as is known of them here."""
+    from attnprof.device.roofline import with_roofline
+
+    found = {}
+    for report in reports:
+        told = report.summary.get("roofline")
+        if not isinstance(told, dict):
+            told = with_roofline(report).summary.get("roofline")
+        if isinstance(told, dict):
+            found[told["device"]] = told
+    return list(found.values())

@@ -1,0 +1,111 @@
+"""Figures of results: every curve, its ends and its crossings; repeatable bytes."""
+
+from __future__ import annotations
+
+import pytest
+
+from attnprof.errors import RequestError
+from attnprof.record import ProfileRecord, Report
+from attnprof.render.plots.results import KINDS, draw_results, plot_results
+from attnprof.render.plots.rooflines import _front
+from attnprof.render.plots.series import series_of
+
+CEILINGS = [{"device": "a device", "flops_per_s": {"float32": 1e11}, "bytes_per_s": 1e10,
+             "source": "a test"}]  # fmt: skip
+
+
+def record(name, n, *, width=64, heads=2, time=None, **fields):
+    seconds = n**2 * 1e-8 if name == "standard" else n * 1e-6
+    seconds = seconds if time is None else time
+    values = {
+        "median_s": seconds, "ci_low_s": seconds * 0.9, "ci_high_s": seconds * 1.1,
+        "peak_bytes_predicted": n * 1000, "peak_bytes_measured": n * 1000,
+        "flops_formula": n * width * 100, "flops_per_s": 1e9, "arithmetic_intensity": n / 100,
+        "device": "cpu", **fields,
+    }  # fmt: skip
+    return ProfileRecord(
+        mechanism=name, batch_size=1, seq_len=n, d_model=width, num_heads=heads, dtype="float32",
+        head_dim=width // heads, phase="forward", causal=False, **values,
+    )  # fmt: skip
+
+
+def report(**more):
+    records = [
+        record(name, n, width=width, heads=heads)
+        for name in ("standard", "linear")
+        for n in (32, 64, 128, 256)
+        for width in more.get("widths", (64,))
+        for heads in more.get("heads", (2,))
+    ]
+    return Report("sweep", records, {}, {"device_name": more.get("device", "a device")})
+
+
+SHOWN = {
+    "growth": report(), "surface": report(widths=(64, 128)), "width": report(widths=(64, 128)),
+    "heads": report(heads=(1, 2, 4)), "roofline": report(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SHOWN)
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_every_kind_is_drawn_and_its_bytes_repeat(tmp_path, kind, suffix):
+    paths = [tmp_path / f"{i}{suffix}" for i in range(2)]
+    for path in paths:
+        plot_results([SHOWN[kind]], path, kind, CEILINGS)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_measured_curves_that_cross_are_marked_where_they_do():
+    time = draw_results([report()]).axes[0]
+    (circle,) = [line for line in time.lines if line.get_markerfacecolor() == "none"]
+    assert circle.get_xdata()[0] == pytest.approx(100, rel=1e-6)  # n²·1e-8 = n·1e-6
+
+
+def test_a_curve_ends_with_a_cross_where_the_next_length_did_not_fit():
+    failed = record("standard", 512, median_s=None, peak_bytes_measured=None,
+                    skipped="does not fit: needs 2 GiB")  # fmt: skip
+    found = Report("sweep", [*report().records, failed])
+    for axes in draw_results([found]).axes:
+        assert [t.get_text() for t in axes.texts if t.get_text() == "OOM"]
+        assert [line for line in axes.lines if line.get_marker() == "x"]
+
+
+def test_labels_say_only_what_differs():
+    assert {s.label for s in series_of(report().records, "seq_len")} == {"standard", "linear"}
+    both = [*report().records, *(record("linear", n, phase="train") for n in ())]
+    wide = [*both, record("linear", 32, width=128)]
+    assert "linear, d_model 128" in {s.label for s in series_of(wide, "seq_len")}
+
+
+def test_devices_of_several_files_have_curves_of_their_own():
+    figure = draw_results([report(device="one"), report(device="two")])
+    labels = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert labels == {"standard, one", "standard, two", "linear, one", "linear, two"}
+
+
+@pytest.mark.parametrize(("kind", "said"), [
+    ("surface", "one d_model"), ("width", "one d_model"), ("heads", "one num_heads"),
+    ("pareto", "error"),
+])  # fmt: skip
+def test_results_that_lack_what_a_kind_shows_are_refused(kind, said):
+    with pytest.raises(RequestError, match=said):
+        draw_results([report()], kind)
+
+
+def test_a_roofline_needs_ceilings():
+    with pytest.raises(RequestError, match="calibrate"):
+        draw_results([report()], "roofline", ())
+
+
+def test_nothing_measured_is_nothing_to_draw():
+    empty = Report("sweep", [record("linear", 8, median_s=None, peak_bytes_predicted=None)])
+    with pytest.raises(RequestError, match="nothing to draw"):
+        draw_results([empty])
+
+
+def test_the_front_is_what_nothing_beats():
+    assert _front([(1, 5), (2, 6), (3, 2), (4, 2), (5, 1)]) == [(1, 5), (3, 2), (5, 1)]
+
+
+def test_all_kinds_are_known():
+    assert set(KINDS) == {*SHOWN, "pareto"}
