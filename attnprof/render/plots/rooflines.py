@@ -54,15 +54,18 @@ def draw_roofline(
 
 def _log_axes(axes: Axes) -> None:
     """Both logarithmic, with enough plain numbers where a decade is not passed."""
-    from matplotlib.ticker import LogLocator, NullFormatter
+    from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator
 
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.grid(visible=True, which="both")
     axes.set_axisbelow(True)
-    for axis in (axes.xaxis, axes.yaxis):
+    plain = FuncFormatter(lambda value, _: f"{value:g}")
+    for axis, written in ((axes.xaxis, plain), (axes.yaxis, EngFormatter(sep=" "))):
         axis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))
-        axis.set_minor_formatter(NullFormatter())
+        axis.set_major_formatter(written)
+        axis.set_minor_formatter(written)
+    axes.tick_params(which="both", labelsize=SMALL)
 
 
 def _roof(axes: Axes, ceiling: Ceiling, formats: Sequence[str], low: float, high: float) -> None:
