@@ -34,6 +34,8 @@ def fake_world(environment: Any = None, dtype: str = "float32") -> Iterator[Fake
         mode = stack.enter_context(
             FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
         )
+        if environment is not None:  # keys of symbolic shapes cost more than the work they save
+            mode.cache_enabled = False
         for place in _quiet():
             stack.enter_context(place)
         torch.set_default_dtype(getattr(torch, dtype))

@@ -65,6 +65,11 @@ class Recorder(TorchDispatchMode):
         self._lines: dict[int, str] = {}
         self._made = 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled in here: torch need not guard each call against it."""
+        return False
+
     @contextmanager
     def paused(self) -> Iterator[None]:
         """What runs inside is not recorded; tensors made there count as given from outside."""

@@ -66,12 +66,27 @@ def symbol(name: str) -> Any:
     return sympy.Symbol(name, positive=True)
 
 
+def _environment() -> Any:
+    """A shape environment that does not look for the line behind every guard.
+
+    Torch imports its whole exporter to tell its own lines from the user's.
+    """
+    from torch._guards import SLoc
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    class Environment(ShapeEnv):
+        def _get_stack_summary(self, *_args: Any, **_named: Any) -> tuple[SLoc, str]:
+            return SLoc("", None), ""
+
+    return Environment()
+
+
 def symbolic_sizes(hints: Mapping[str, int]) -> tuple[Any, dict[str, Any], dict[Any, Any]]:
     """A shape environment, torch's size for every name, and torch's symbols → the user's."""
     from torch._dynamo.source import ConstantSource
-    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
 
-    environment = ShapeEnv()
+    environment = _environment()
     sizes, names = {}, {}
     for name, hint in hints.items():
         source = ConstantSource(name)
