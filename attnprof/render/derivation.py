@@ -36,10 +36,11 @@ def derivation_tables(report: Report, *, latex: bool = False) -> list[Renderable
         rows = [record for record in records if record.phase == phase]
         title = f"{report.summary['name']}: {phase}"
         if latex:
-            blocks += [f"% {title}", *_latex(rows)]
+            blocks += [f"% {title}; holds for {domain_text(found)}", *_latex(rows)]
             continue
         blocks += [Text(title, style="bold"), _formulas(rows)]
         blocks += [Padding(Text(line), (0, 0, 0, 1)) for line in _how(found)]
+        blocks.append("")
         if found.get("operations"):
             blocks.append(_operations(found["operations"]))
     return blocks
@@ -63,13 +64,27 @@ def _formulas(rows: Sequence[DeriveRecord]) -> Table:
     if valued:
         table.add_column("value", justify="right", no_wrap=True)
     short = is_narrow()
-    for row in rows:
+    for row in _informative(rows):
         bound = "at least " if row.bound != "exact" else ""
-        cells = [Text(name_of(row.quantity)), Text(bound + (row.expression or "no formula"))]
+        cells = [Text(name_of(row.quantity)), Text(bound + _spread(row.expression))]
         if valued:
             cells.append(Text(value_text(row.value, row.quantity, short=short)))
         table.add_row(*cells)
     return table
+
+
+def _informative(rows: Sequence[DeriveRecord]) -> Sequence[DeriveRecord]:
+    """Without what is 0, unless that is all there is."""
+    return [row for row in rows if row.expression != "0"] or rows
+
+
+def _spread(expression: str | None) -> str:
+    """A formula; a maximum with one candidate a line."""
+    if expression is None:
+        return "no formula"
+    if not expression.startswith("Max(") or "(" in expression[4:]:
+        return expression
+    return expression.replace(", ", ",\n    ")
 
 
 def shape_text(sizes: Mapping[str, Any]) -> str:
@@ -77,10 +92,23 @@ def shape_text(sizes: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in sizes.items())
 
 
+def shapes_text(shapes: Sequence[Mapping[str, Any]]) -> str:
+    """``(B, N) = (2, 64), (3, 70)``."""
+    tuples = [tuple(shape.values()) for shape in shapes]
+    if not tuples or len(tuples[0]) < 2:
+        return "; ".join(map(shape_text, shapes))
+    return f"({', '.join(shapes[0])}) = {', '.join(map(str, tuples))}"
+
+
+def domain_text(found: Mapping[str, Any]) -> str:
+    """The conditions, one after the other."""
+    return "; ".join(found["domain"]) or "all sizes"
+
+
 METHODS = {
     "symbolic": "one run on symbolic sizes",
     "interpolated": "exact interpolation of runs at many shapes",
-    "counted": "counted at one shape; no formula was found",
+    "counted": "one run at this shape; no formula was found",
 }
 
 
@@ -91,12 +119,13 @@ def how_found(found: Mapping[str, Any]) -> str:
 
 
 def _how(found: Mapping[str, Any]) -> Iterator[str]:
-    shapes = "; ".join(shape_text(shape) for shape in found["verified_at"])
-    yield f"holds for: {', '.join(found['domain']) or 'all sizes'}"
-    yield f"found: {how_found(found)}; the same counts in runs at {shapes or 'no other shape'}"
+    checked = shapes_text(found["verified_at"])
+    runs = f"; runs agree at {checked}" if checked and found["method"] != "counted" else ""
+    yield f"holds for: {domain_text(found)}"
+    yield f"method: {how_found(found)}{runs}"
     if found["uncounted"]:
         yield f"at least: not counted are {', '.join(found['uncounted'])}"
-    for line in found["notes"]:
+    for line in dict.fromkeys(found["notes"]):
         yield f"note: {line}"
     yield from peak_lines(found.get("peak", {}))
 

@@ -6,7 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from attnprof.record import DeriveRecord, Report
-from attnprof.render.derivation import how_found, name_of, peak_lines, shape_text, value_text
+from attnprof.render.derivation import (
+    how_found,
+    name_of,
+    peak_lines,
+    shape_text,
+    shapes_text,
+    value_text,
+)
 from attnprof.units import format_bytes
 
 
@@ -18,8 +25,8 @@ def derivation_page(report: Report) -> str:
 def _page(report: Report) -> Iterator[str]:
     summary = report.summary
     yield f"# {summary['name']}\n"
-    yield f"Inputs: {', '.join(f'`{item}`' for item in summary.get('inputs', ()))}. "
-    yield f"Symbols: {', '.join(f'`{name}`' for name in summary['symbols'])}; {summary['dtype']}."
+    yield f"Inputs: {', '.join(f'`{item}`' for item in summary['inputs'])}; {summary['dtype']}."
+    yield f"Symbols: {', '.join(f'`{name}`' for name in summary['symbols'])}."
     if summary["at"]:
         yield f"Values at {shape_text(summary['at'])}."
     for line in summary["notes"]:
@@ -46,12 +53,12 @@ def _formulas(rows: Sequence[DeriveRecord]) -> Iterator[str]:
 
 def _how(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"- Holds for: {', '.join(f'`{item}`' for item in found['domain']) or 'all sizes'}"
-    yield f"- Found: {how_found(found)}"
-    shapes = "; ".join(f"`{shape_text(shape)}`" for shape in found["verified_at"])
-    yield f"- The same counts in runs at: {shapes or 'no other shape'}"
+    yield f"- Method: {how_found(found)}"
+    if found["verified_at"] and found["method"] != "counted":
+        yield f"- Verified by runs at {shapes_text(found['verified_at'])}"
     if found["uncounted"]:
         yield f"- Not counted: {', '.join(found['uncounted'])}; totals are lower bounds"
-    yield from (f"- {line}" for line in found["notes"])
+    yield from (f"- Note: {line}" for line in dict.fromkeys(found["notes"]))
     peak = found.get("peak", {})
     if len(peak.get("regimes", ())) > 1:
         yield "- The peak is the largest of:"

@@ -42,7 +42,8 @@ def derived(target: Target, phases: Sequence[str], asked: Mapping[str, int]) -> 
         if not type(error).__module__.startswith("torch."):
             raise
         raise CannotRunError(f"{target.name} cannot be derived: {_why(error)}") from error
-    return replace(found, notes=target.notes, inputs=tuple(target.spelled_inputs))
+    inputs = tuple(target.spelled_inputs)
+    return replace(found, notes=target.notes, inputs=inputs, dtype=target.dtype)
 
 
 def _why(error: Exception) -> str:

@@ -52,7 +52,8 @@ class PhaseForms:
 class Derivation:
     """Closed forms of a module or function, by phase, over ``symbols``.
 
-    ``inputs`` are those of the call as ``--input`` takes them; ``notes`` say what was guessed.
+    ``inputs`` are those of the call as ``--input`` takes them; ``notes`` say what was guessed;
+    ``dtype`` is that of weights and floating inputs.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Derivation:
     asked: Mapping[str, int] = field(default_factory=dict)
     inputs: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    dtype: str = "float32"
 
     def expression(self, quantity: str = "flops", phase: str = "forward") -> Any:
         """The sympy expression of a quantity; RequestError for what was not derived."""

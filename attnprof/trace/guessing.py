@@ -152,7 +152,8 @@ def guess_inputs(
     ``heads_apart``: q, k and v are (B, h, N, d), as a function takes them. Raises
     :class:`RequestError` for a required one that nobody can guess.
     """
-    checked_names(given, parameters, "--input", what)
+    if not any(item.kind is Parameter.VAR_POSITIONAL for item in parameters.values()):
+        checked_names(given, parameters, "--input", what)
     found: dict[str, Input] = {}
     for name, item in parameters.items():
         if name in given:

@@ -37,6 +37,7 @@ def report_of(
         "symbols": list(derivation.symbols),
         "at": dict(derivation.asked),
         "inputs": list(derivation.inputs),
+        "dtype": derivation.dtype,
         **asked,
         "notes": list(derivation.notes),
         "phases": {

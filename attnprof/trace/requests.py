@@ -33,7 +33,7 @@ def at(value: Any, sizes: Sizes) -> Any:
 def parse_arguments(texts: Iterable[str] | Mapping[str, Any] | None, known: set[str]) -> Given:
     """``name=value`` texts (or a mapping from Python) as expressions and plain values.
 
-    ``known`` are the names that stand for sizes where a value is one word. Raises
+    One word is a size where ``known`` has it or it is one letter, else text. Raises
     :class:`RequestError` for what is neither.
     """
     if isinstance(texts, Mapping):
@@ -59,7 +59,7 @@ def _value(name: str, given: Any, known: set[str]) -> Any:
     except (ValueError, SyntaxError):
         pass
     if text.isidentifier():
-        return Expression(text) if text in known else text
+        return Expression(text) if text in known or len(text) == 1 else text
     try:
         return parsed(text, f"--arg {name}")
     except RequestError as error:
