@@ -29,13 +29,17 @@ class Ended:
 
 @pytest.fixture
 def attnprof(capsys, monkeypatch):
-    """A function that runs ``attnprof ARGUMENTS``, split at spaces, and returns what came out."""
+    """A function that runs ``attnprof ARGUMENTS``, split at spaces, and returns what came out.
+
+    The words of a tuple are taken as they are.
+    """
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("NO_COLOR", "1")
 
-    def run(*arguments: str) -> Ended:
+    def run(*arguments: str | tuple[str, ...]) -> Ended:
+        words = (text if isinstance(text, tuple) else text.split() for text in arguments)
         with pytest.raises(SystemExit) as ended:
-            main([word for text in arguments for word in text.split()])
+            main([word for group in words for word in group])
         captured = capsys.readouterr()
         code = ended.value.code
         return Ended(0 if code is None else code, captured.out, captured.err)

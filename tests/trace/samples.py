@@ -100,6 +100,7 @@ def attention(q, k, v, temperature=1.0):
 
 
 def split(x, num_heads, flavour):
+    assert flavour != "bitter"
     B, N, C = x.shape
     heads = x.view(B, N, num_heads, C // num_heads).transpose(1, 2)
     return attention(heads, heads, heads)

@@ -1,0 +1,272 @@
+"""attnprof derive: formulas counted by hand, what is printed, what is refused."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+import sympy
+
+import attnprof as package
+from attnprof import Workload
+from attnprof.errors import RequestError
+from attnprof.record import Report
+from attnprof.trace.events import QUANTITIES
+from tests.trace import samples
+
+FILE = samples.__file__
+MINE = f"{FILE}:MyAttention"
+CONTRACT = (
+    "derive", MINE, "--arg", "d_model=h*d", "--arg", "num_heads=h", "--input", "x: B, N, h*d",
+)  # fmt: skip
+KEYS = {
+    "phase", "quantity", "expression", "domain", "method", "verified_at", "uncounted", "value",
+}  # fmt: skip
+SYMBOLS = {name: sympy.Symbol(name, positive=True) for name in "BNhd"}
+SHAPE = {"B": 3, "N": 70, "h": 4, "d": 8}
+AT = "--at " + ",".join(f"{name}={size}" for name, size in SHAPE.items())
+B, N, h, d = SYMBOLS.values()
+#: Counted by hand: 4 projections of width (hd), two products of N·N·d a head, softmax, sqrt(d).
+FORWARD = {
+    "multiplications": 4 * B * N * (h * d) ** 2 + 2 * B * h * N**2 * d,
+    "additions": 4 * B * N * (h * d) ** 2
+    + 2 * B * h * N**2 * d
+    + 4 * B * N * h * d
+    + 2 * B * h * N**2,
+    "divisions": 2 * B * h * N**2,
+    "exponentials": B * h * N**2,
+    "other": B * h * N**2,
+    "matmul_flops": 8 * B * N * (h * d) ** 2 + 4 * B * h * N**2 * d,
+    "parameters": 4 * (h * d) ** 2 + 4 * h * d,
+}
+#: Each product twice; softmax's backward: 2 multiplications, 2 additions an entry; biases.
+BACKWARD = {
+    "multiplications": 8 * B * N * (h * d) ** 2 + 4 * B * h * N**2 * d + 2 * B * h * N**2,
+    "additions": 8 * B * N * (h * d) ** 2
+    + 4 * B * h * N**2 * d
+    + 2 * B * h * N**2
+    + 4 * B * N * h * d,
+    "divisions": B * h * N**2,
+    "exponentials": sympy.Integer(0),
+    "other": sympy.Integer(0),
+}
+
+
+def read(text):
+    return sympy.sympify(text, locals=SYMBOLS)
+
+
+@pytest.fixture(scope="module")
+def formulas():
+    """The contract's example, once: record by phase and quantity."""
+    how = {"args": ["d_model=h*d", "num_heads=h"], "inputs": ["x: B, N, h*d"], "at": SHAPE}
+    found = package.derive(MINE, phases=("forward", "backward", "train"), **how)
+    return found, {(r.phase, r.quantity): r for r in found.report().records}
+
+
+@pytest.mark.parametrize(("phase", "expected"), [("forward", FORWARD), ("backward", BACKWARD)])
+def test_formulas_are_those_counted_by_hand(formulas, phase, expected):
+    for quantity, formula in expected.items():
+        found = read(formulas[1][phase, quantity].expression)
+        assert sympy.expand(found - formula) == 0, quantity
+
+
+def test_a_training_step_is_both_passes(formulas):
+    records = formulas[1]
+    for quantity in ("flops", "matmul_flops", "multiplications", "bytes_moved"):
+        both = [read(records[phase, quantity].expression) for phase in ("forward", "backward")]
+        assert sympy.expand(read(records["train", quantity].expression) - sum(both)) == 0
+
+
+def test_values_are_the_formulas_at_the_shape(formulas):
+    derivation, records = formulas
+    sizes = {SYMBOLS[name]: size for name, size in SHAPE.items()}
+    for (phase, quantity), record in records.items():
+        assert isinstance(record.value, int)
+        assert record.value == read(record.expression).subs(sizes)
+        assert record.value == derivation.at(quantity, phase, **SHAPE)
+    assert SHAPE in records["forward", "flops"].verified_at
+
+
+def test_the_contract_holds_on_the_command_line(attnprof, formulas):
+    ended = attnprof(CONTRACT, AT, "--format json")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.json["command"] == "derive"
+    assert ended.json["summary"]["symbols"] == ["B", "N", "h", "d"]
+    records = ended.json["records"]
+    assert [(r["phase"], r["quantity"]) for r in records] == [
+        (phase, quantity) for phase in ("forward", "backward") for quantity in QUANTITIES
+    ]
+    for record in records:
+        assert record.keys() >= KEYS
+        assert record["method"] == "symbolic"
+        assert record["uncounted"] == []
+        assert len(record["verified_at"]) >= 3
+        assert record["domain"]
+        ours = formulas[1][record["phase"], record["quantity"]]
+        assert (record["expression"], record["value"]) == (ours.expression, ours.value)
+
+
+def test_without_a_shape_there_are_no_values(attnprof):
+    ended = attnprof(CONTRACT, "--format json --phase forward --quantity flops,parameters")
+    assert [r["value"] for r in ended.json["records"]] == [None, None]
+    assert [r["quantity"] for r in ended.json["records"]] == ["flops", "parameters"]
+
+
+def test_a_report_can_be_loaded_again(attnprof, tmp_path):
+    path = tmp_path / "derived.json"
+    ended = attnprof(CONTRACT, ("--phase", "forward", "-f", "json", "--output", str(path)))
+    assert (ended.code, ended.out) == (0, "")
+    loaded = Report.load(path)
+    assert loaded.records[0].expression == "2*B*N**2*d*h + 4*B*N*d**2*h**2"
+
+
+def test_csv_has_a_line_a_formula(attnprof):
+    ended = attnprof(CONTRACT, "--phase forward -f csv")
+    rows = list(csv.DictReader(io.StringIO(ended.out)))
+    assert [row["quantity"] for row in rows] == list(QUANTITIES)
+    assert json.loads(rows[0]["domain"]) == ["B, N, h, d >= 2"]
+
+
+def test_guesses_are_told_on_stderr_and_change_nothing(attnprof):
+    guessed = attnprof(("derive", MINE), "--phase forward -f csv")
+    given = attnprof(CONTRACT, "--phase forward -f csv")
+    assert 'guessed: d_model=h*d, num_heads=h, "x: B, N, h*d"' in guessed.err
+    assert guessed.out == given.out
+
+
+def test_operations_add_up_to_the_total(attnprof):
+    ended = attnprof(CONTRACT, AT, "--quantity flops,bytes_moved -f json")
+    for phase, found in ended.json["summary"]["phases"].items():
+        flops, moved = (r for r in ended.json["records"] if r["phase"] == phase)
+        for rows in (found["operations"], found["lines"]):
+            assert (
+                sympy.expand(sum(read(r["flops"]) for r in rows) - read(flops["expression"])) == 0
+            )
+            assert sum(r["flops_value"] for r in rows) == flops["value"]
+            assert sum(r["bytes_value"] for r in rows) == moved["value"]
+        calls = {r["operation"]: r["calls"] for r in found["operations"]}
+        assert calls["bmm"] == (2 if phase == "forward" else 4)
+        lines = [r["line"] for r in found["lines"] if r["flops"] != "0"]
+        assert all(line.startswith("samples.py:") for line in lines)
+
+
+def test_the_peak_names_its_moment_and_its_polynomial(attnprof):
+    ended = attnprof(CONTRACT, AT, "--phase backward --quantity peak_bytes -f json")
+    peak = ended.json["summary"]["phases"]["backward"]["peak"]
+    (record,) = ended.json["records"]
+    assert peak["bytes"] == record["value"] == max(r["value"] for r in peak["regimes"])
+    assert peak["part"] == "backward"
+    assert peak["line"].startswith("samples.py:")
+    regimes = {read(r["expression"]) for r in peak["regimes"]}
+    assert set(read(record["expression"]).args) == regimes
+
+
+@pytest.mark.parametrize("width", ["80", "160"])
+def test_the_table_says_formula_domain_and_method(attnprof, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", width)
+    ended = attnprof(CONTRACT, AT, "--phase forward")
+    assert "4*B*N**2*d*h + 6*B*N**2*h" in ended.out
+    assert "holds for: B, N, h, d >= 2" in ended.out
+    assert "method: symbolic" in ended.out
+    assert "(3, 70, 4, 8)" in ended.out.replace("\n", " ").replace("  ", " ")
+    assert "by operation" in ended.out
+    assert max(map(len, ended.out.splitlines())) <= int(width)
+
+
+def test_latex_can_be_pasted(attnprof):
+    ended = attnprof(CONTRACT, "--latex --phase forward --quantity matmul_flops")
+    lines = ended.out.splitlines()
+    assert lines[-1] == "4 B N^{2} d h + 8 B N d^{2} h^{2}"
+    assert all(line.startswith("%") for line in lines[:-1])
+
+
+def test_the_page_goes_operation_by_operation(attnprof):
+    ended = attnprof(CONTRACT, AT, "-f markdown")
+    page = ended.out
+    source = Path(FILE).read_text(encoding="utf-8").splitlines()
+    line = 1 + next(number for number, text in enumerate(source) if "softmax" in text)
+    assert page.startswith(f"# {MINE}\n")
+    for words in ("## forward", "## backward", "### By line", "### Operation by operation",
+                  "Verified by runs at", "`B, N, h, d >= 2`", "- The peak is the largest of:",
+                  f"| samples.py:{line} | forward | _softmax | `5*B*N**2*h` |"):  # fmt: skip
+        assert words in page, words
+    tables = [line for line in page.splitlines() if line.startswith("|")]
+    assert all(line.endswith("|") for line in tables)
+
+
+def test_a_function_and_a_mechanism_and_a_package(attnprof):
+    function = attnprof(("derive", f"{FILE}:attention"), "--phase forward -f json")
+    flops = {r["quantity"]: r["expression"] for r in function.json["records"]}
+    assert flops["matmul_flops"] == "4*B*N**2*d*h"
+    mechanism = attnprof("derive standard --scope core --phase forward --set bias=false -f json")
+    core = {r["quantity"]: r["expression"] for r in mechanism.json["records"]}
+    assert core["matmul_flops"] == "4*B*N**2*d*h"
+    linear = attnprof(
+        ("derive", "torch.nn:Linear", "--arg", "in_features=h*d", "--arg", "out_features=4*h*d"),
+        "--input input:N,h*d --phase forward --quantity flops -f json",
+    )
+    (record,) = linear.json["records"]
+    assert record["expression"] == "8*N*d**2*h**2 + 4*N*d*h"
+
+
+def test_what_a_module_prints_is_no_data(attnprof, tmp_path):
+    (tmp_path / "loud.py").write_text(
+        "print('here I am')\ndef f(x):\n    print('and'); return x + x\n"
+    )
+    ended = attnprof(("derive", f"{tmp_path}/loud.py:f"), "--phase forward -f json")
+    assert {r["quantity"]: r["expression"] for r in ended.json["records"]}["flops"] == "B*N*d*h"
+    assert "here I am" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("derive",), "type attnprof derive my.py:MyAttention"),
+        (("derive", MINE, "--at", "M=3"), "--at M=3"),
+        (("derive", MINE, "--at", "N"), "type names and sizes, like B=1"),
+        (("derive", MINE, "--at", "N=0"), "must be at least 1"),
+        (("derive", MINE, "--phase", "decode"), "--phase decode"),
+        (("derive", MINE, "--quantity", "time"), "--quantity time"),
+        (("derive", MINE, "--dtype", "int8"), "--dtype int8"),
+        (("derive", MINE, "--scope", "head"), "--scope head"),
+        (("derive", f"{FILE}:Broken"), "ValueError: no such width (samples.py:"),
+        (("derive", "standard", "--set", "nobody=1"), "has no parameter 'nobody'"),
+    ],
+)
+def test_wrong_requests_are_one_line_and_no_data(attnprof, words, told):
+    ended = attnprof(words)
+    assert ended.code == 2
+    assert ended.out == ""
+    assert told in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_code_that_reads_a_value_cannot_be_derived(attnprof):
+    for more in ("", "--at B=2,N=8,h=2,d=4"):
+        ended = attnprof(("derive", f"{FILE}:Reading"), "--phase forward", more)
+        assert ended.code == 3
+        assert ended.out == ""
+    assert "depends on the value of a tensor" in ended.err
+
+
+def test_python_passes_classes_functions_and_modules():
+    shape = Workload(64, 4, 8, batch_size=2)
+    by_class = package.derive(samples.MyAttention, shape, phases=["forward"])
+    by_factory = package.derive(samples.made, shape, phases=["forward"])
+    assert by_class.expression() == by_factory.expression()
+    ready = package.derive(samples.ready, shape, phases=["forward"])
+    assert ready.symbols == ("B", "N")
+    assert ready.at(B=2, N=64) == by_class.at(B=2, N=64, h=4, d=8)
+    assert ready.expression("parameters") == 4 * 32 * 32 + 4 * 32
+    assert ready.report().records[0].value == ready.at("multiplications", B=2, N=64)
+
+
+def test_a_workload_of_another_width_is_refused():
+    with pytest.raises(RequestError, match="does not run"):
+        package.derive(samples.ready, Workload(64, 4, 16))
+    with pytest.raises(RequestError, match="phase 'decode'"):
+        package.derive(samples.ready, phases=["decode"])
