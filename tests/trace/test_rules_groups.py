@@ -201,6 +201,12 @@ def test_transforms_in_two_dimensions():
     assert got == plus(rows, columns)
 
 
+def test_gradients_of_overlapping_windows_are_added():
+    assert counted(lambda x: x.unfold(0, 3, 1), (7,), backward=True) == {"A": 15}
+    assert counted(nn.ReflectionPad1d(2), (1, 2, 5), backward=True) == {"A": 18}
+    assert counted(nn.MaxPool2d(2), (1, 1, 4, 6), backward=True) == {"A": 6}
+
+
 NAMED = {
     "sort": lambda x: x.sort(-1),
     "topk": lambda x: x.topk(2),
@@ -229,5 +235,8 @@ def test_a_custom_operation_is_named():
 
 
 def test_pooling():
+    pooled = counted(lambda x: F.adaptive_avg_pool1d(x, 4), (1, 2, 10))
+    # windows of 10 entries to 4: 0-3, 2-5, 5-8, 7-10
+    assert pooled == {"A": 2 * 12, "D": 8}
     assert counted(nn.AvgPool2d(2), (1, 1, 4, 6)) == {"A": 24, "D": 6}
     assert counted(nn.MaxPool2d(2), (1, 1, 4, 6)) == {"O": 24}

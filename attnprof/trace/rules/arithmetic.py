@@ -78,6 +78,15 @@ def _modulus(out: Any, a: Any) -> Counts:
     return entries(numel(out), real=is_floating(out), other=1)
 
 
+@rule("sgn")
+def _direction(out: Any, _a: Any) -> Counts:
+    """A complex one over its modulus."""
+    n = numel(out)
+    if out.is_complex():
+        return {M: 2 * n, A: n, OTHER: n, D: 2 * n}
+    return entries(n, real=is_floating(out), other=1)
+
+
 @rule("neg")
 def _negated(out: Any, _a: Any) -> Counts:
     return {OTHER: numel(out) * (2 if out.is_complex() else 1)} if is_floating(out) else {}
@@ -139,7 +148,7 @@ def _ordered(_out: Any, a: Any, *rest: Any, **_named: Any) -> Counts | None:
 
 per_entry("reciprocal fmod remainder", divisions=1)
 per_entry("maximum minimum fmax fmin clamp_min clamp_max", other=1)
-per_entry("sign sgn floor ceil round trunc", other=1)
+per_entry("sign floor ceil round trunc", other=1)
 per_entry("frac", other=1, additions=1)
 per_entry("heaviside", other=2)
 per_entry("hypot", multiplications=2, additions=1, other=1)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from attnprof.trace.events import Size
 from attnprof.trace.rules.products import macs_counts, macs_sums
 from attnprof.trace.rules.table import Counts, D, entries, rule, rule_by_name, summed
-from attnprof.trace.sizes import numel, product
+from attnprof.trace.sizes import numel, product, size_of
 
 
 def _macs(a: Any, out: Any, weight: Any, transposed: bool) -> Size:
@@ -65,3 +66,33 @@ def _averaged_backward(_out: Any, grad: Any, _a: Any, kernel: Any, *_rest: Any) 
 @rule("max_pool2d_with_indices", "max_pool3d_with_indices")
 def _largest(out: Any, _a: Any, kernel: Any, *_rest: Any, **_named: Any) -> Counts:
     return entries(numel(out[0]) * product(kernel), other=1)
+
+
+@rule("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
+def _averaged_to_size(out: Any, a: Any, sizes: Any) -> Counts | None:
+    taps = _adaptive_taps(a, len(sizes), sizes)
+    return None if taps is None else summed(macs_sums(out, taps), {D: numel(out)})
+
+
+@rule("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward")
+def _averaged_to_size_backward(_out: Any, grad: Any, a: Any) -> Counts | None:
+    dims = a.dim() - 2 if a.dim() > 3 else 2
+    taps = _adaptive_taps(a, dims, grad.shape[-dims:])
+    return None if taps is None else summed(macs_sums(grad, taps), {D: numel(grad)})
+
+
+@rule("adaptive_max_pool2d", "adaptive_max_pool3d")
+def _largest_to_size(_out: Any, a: Any, sizes: Any) -> Counts | None:
+    taps = _adaptive_taps(a, len(sizes), sizes)
+    return None if taps is None else entries(taps, other=1)
+
+
+def _adaptive_taps(a: Any, dims: int, sizes: Any) -> int | None:
+    """Entries under all windows, which overlap where sizes do not divide; None for symbols."""
+    shape = [size_of(size) for size in a.shape]
+    if not all(isinstance(size_of(size), int) for size in (*shape, *sizes)):
+        return None
+    total: int = math.prod(shape[:-dims])
+    for long, short in zip(shape[-dims:], sizes, strict=True):
+        total *= sum(-(-(i + 1) * long // short) - i * long // short for i in range(short))
+    return total

@@ -51,3 +51,26 @@ def _entropy(_out: Any, x: Any, _target: Any, weight: Any = None, reduction: int
     each = entries(numel(x), additions=2, multiplications=2, other=4)
     weighted = {M: numel(x)} if weight is not None else {}
     return summed(each, weighted, _reduced(numel(x), reduction))
+
+
+@rule("binary_cross_entropy_backward")
+def _entropy_backward(
+    out: Any, _grad: Any, _x: Any, _target: Any, weight: Any = None, reduction: int = _MEAN
+) -> Counts:
+    """gradient·(x - t)/max((1 - x)·x, ε), over the number of entries."""
+    each = entries(numel(out), additions=2, multiplications=2, divisions=1, other=1)
+    weighted = {M: numel(out)} if weight is not None else {}
+    return summed(each, weighted, {D: numel(out)} if reduction == _MEAN else {})
+
+
+@rule("binary_cross_entropy_with_logits")
+def _entropy_of_logits(
+    _out: Any, x: Any, _target: Any, weight: Any = None, positive: Any = None,
+    reduction: int = _MEAN,
+) -> Counts | None:  # fmt: skip
+    """(1 - t)·x - log sigmoid(x); weights of positive entries are not known here."""
+    if positive is not None:
+        return None
+    each = entries(numel(x), additions=3, multiplications=1, exponentials=1, other=3)
+    weighted = {M: numel(x)} if weight is not None else {}
+    return summed(each, weighted, _reduced(numel(x), reduction))

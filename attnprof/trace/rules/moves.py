@@ -50,10 +50,10 @@ MOVES = words(
     bitwise_and bitwise_or bitwise_not bitwise_xor bitwise_left_shift bitwise_right_shift
     and or xor lshift rshift iand ior ixor ilshift irshift
     logical_and logical_or logical_not logical_xor all any _is_all_true _is_any_true
+    upsample_nearest1d upsample_nearest2d upsample_nearest3d _linalg_check_errors
     isnan isinf isfinite isposinf isneginf isreal signbit gcd lcm _int_mm bincount
     rand randn randint randperm rand_like randn_like randint_like bernoulli normal uniform random
     exponential geometric cauchy log_normal normal_functional
-    max_pool2d_with_indices_backward
     """
 )
 

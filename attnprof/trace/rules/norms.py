@@ -140,3 +140,10 @@ def _weight_norm(out: Any, call: Any) -> Counts:
     """v·(g/norm(v)), a norm for each slice."""
     n, rows = numel(call.v), numel(out[1])
     return {M: 2 * n, A: n, OTHER: rows, D: rows}
+
+
+@rule_by_name("_weight_norm_interface_backward")
+def _weight_norm_backward(_out: Any, call: Any) -> Counts:
+    """With s = sum(grad·v): s/norm, and g/norm·(grad - v·s/norm²)."""
+    n, rows = numel(call.saved_v), numel(call.saved_norms)
+    return {M: 3 * n + rows, A: 2 * n, D: 3 * rows}

@@ -64,6 +64,16 @@ def _masked_put(out: Any, _a: Any, _mask: Any, _indices: Any, values: Any) -> Co
     return macs_sums(out, numel(values))
 
 
+@rule("unfold_backward", "col2im", "reflection_pad1d_backward", "reflection_pad2d_backward",
+      "reflection_pad3d_backward", "replication_pad1d_backward", "replication_pad2d_backward",
+      "replication_pad3d_backward", "upsample_nearest1d_backward", "upsample_nearest2d_backward",
+      "upsample_nearest3d_backward", "max_pool2d_with_indices_backward",
+      "max_pool3d_with_indices_backward")  # fmt: skip
+def _folded(out: Any, grad: Any, *_rest: Any, **_named: Any) -> Counts:
+    """Each entry is added to the one it came from."""
+    return macs_sums(out, numel(grad))
+
+
 @rule("put")
 def _put(out: Any, _a: Any, index: Any, _source: Any, accumulate: bool = False) -> Counts:
     return macs_sums(out, numel(index)) if accumulate else {}
