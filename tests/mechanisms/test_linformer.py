@@ -111,7 +111,7 @@ def test_blocks_of_rows_are_the_rows_and_their_gradients(n):
 
 
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("shape", [(2, 2 * ROWS + 3, 2, 4), (1, ROWS, 1, 3)])
+@pytest.mark.parametrize("shape", [(2, 2 * ROWS + 3, 2, 4), (1, ROWS, 1, 3), (5, ROWS + 1, 2, 3)])
 def test_several_blocks_cost_what_is_executed(shape, shared):
     layer, x = built("linformer", shape, shared=shared), inputs(shape)
     for phase in ("forward", "train"):

@@ -144,6 +144,7 @@ def test_band_products_are_torchs_depthwise_convolution(n, size):
 COSTED = [
     ((2, 2 * ROWS + 3, 2, 4), 3, None),
     ((1, ROWS, 1, 3), ROWS + 44, None),
+    ((5, ROWS + 3, 2, 4), 3, 5),
     ((2, 2 * CONVOLUTION_ROWS + 5, 3, 4), 5, 9),
     ((2, 7, 2, 4), 3, 33),
     ((1, 3 * CONVOLUTION_ROWS, 2, 4), 64, 2 * CONVOLUTION_ROWS + 3),
