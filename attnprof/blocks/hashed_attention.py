@@ -7,12 +7,13 @@ rows of a small table of zeros and minus infinities, which the scores are added 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from attnprof.blocks.hashing import Indexes, hashed, indexes
+from attnprof.blocks.hashing import Indexes, hashed, indexes, places_of
 from attnprof.counting.hashed import GROUP, HASHED, ROWS, Plan
 
 #: Score of a row with itself: it weighs nothing unless no other token is in sight.
@@ -22,8 +23,8 @@ FLOOR = 1e-12
 
 
 @dataclass(frozen=True)
-class Round:
-    """One round of one sequence: rows and windows by block, and what masks them."""
+class Pass:
+    """A few rounds of one sequence: rows and windows by block, and what masks them."""
 
     plan: Plan
     sees_itself: bool
@@ -35,7 +36,7 @@ class Round:
 
     def scores(self, start: int) -> Tensor:
         """Masked scores of the group of blocks from ``start`` on, (g, ROWS, window)."""
-        end = min(start + GROUP, self.plan.blocks)
+        end = min(start + GROUP, len(self.rows))
         flat = slice(start * ROWS, end * ROWS)
         scores = self.table.index_select(0, self.lower[flat])
         scores.add_(self.table.index_select(0, self.upper[flat]))
@@ -52,13 +53,22 @@ class Round:
         return scores.diagonal(self.plan.back, 1, 2)
 
 
-def round_of(
-    plan: Plan, sees_itself: bool, table: Tensor, gathered: Tensor, at: Indexes, r: int, d: int
-) -> Round:
-    """Round ``r`` of a sequence whose columns are ``gathered`` (places, …) in sorted order."""
-    rows = gathered[plan.back : plan.back + plan.rows, :d].view(plan.blocks, ROWS, d)
+def pass_of(
+    plan: Plan, sees_itself: bool, table: Tensor, gathered: Tensor, at: Indexes, first: int, d: int
+) -> Pass:
+    """Rounds from ``first`` on, whose columns are ``gathered`` (places, …) in sorted order."""
+    rows = gathered[plan.back : len(gathered) - plan.ahead, :d].view(-1, ROWS, d)
     windows = gathered.unfold(0, plan.window, ROWS)
-    return Round(plan, sees_itself, table, at.lower[r], at.upper[r], rows, windows)
+    own = slice(first * plan.rows, first * plan.rows + len(rows) * ROWS)
+    return Pass(plan, sees_itself, table, at.lower[own], at.upper[own], rows, windows)
+
+
+def spans(plan: Plan, rounds: int) -> Iterator[tuple[range, slice]]:
+    """The rounds of each pass, and the places its windows read."""
+    for first in range(0, rounds, plan.together):
+        these = range(first, min(first + plan.together, rounds))
+        start = first * plan.rows
+        yield these, slice(start, start + plan.places(len(these)))
 
 
 def joined_columns(q: Tensor, v: Tensor, *more: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,7 +83,7 @@ def joined_columns(q: Tensor, v: Tensor, *more: Tensor) -> tuple[Tensor, Tensor]
     return joined, norms
 
 
-def _attend(one: Round, start: int, mixed: Tensor, logs: Tensor) -> None:
+def _attend(one: Pass, start: int, mixed: Tensor, logs: Tensor) -> None:
     """Blocks from ``start`` on: rows' softmax over their window, and its log-sum-exp.
 
     The largest weight is 1 / the sum of exp(score - largest score).
@@ -88,16 +98,17 @@ def _attend(one: Round, start: int, mixed: Tensor, logs: Tensor) -> None:
     torch.bmm(scores, values, out=mixed[blocks])
 
 
-def _attend_round(one: Round, order: Tensor, part: Tensor, sums: Tensor) -> None:
-    """One round's outputs (n, d) and log-sum-exps (n, 1), back in the order of tokens."""
-    n, d = part.shape
-    mixed = part.new_empty(one.plan.blocks, ROWS, d)
-    logs = part.new_empty(one.plan.blocks, ROWS, 1)
-    for start in range(0, one.plan.blocks, GROUP):
+def _attend_rounds(one: Pass, order: Tensor, parts: Tensor, sums: Tensor) -> None:
+    """Outputs (r, n, d) and log-sum-exps (r, n, 1) of r rounds, back in the order of tokens."""
+    rounds, n, d = parts.shape
+    mixed = parts.new_empty(rounds * one.plan.blocks, ROWS, d)
+    logs = parts.new_empty(rounds * one.plan.blocks, ROWS, 1)
+    for start in range(0, len(mixed), GROUP):
         _attend(one, start, mixed, logs)
-    places = order[one.plan.back : one.plan.back + n]
-    part.index_copy_(0, places, mixed.view(-1, d)[:n])
-    sums.index_copy_(0, places, logs.view(-1, 1)[:n])
+    places = places_of(one.plan, order, rounds)
+    for r in range(rounds):
+        parts[r].index_copy_(0, places[r], mixed.view(rounds, -1, d)[r, :n])
+        sums[r].index_copy_(0, places[r], logs.view(rounds, -1, 1)[r, :n])
 
 
 def _join_rounds(parts: Tensor, sums: Tensor, out: Tensor, norms: tuple[Tensor, Tensor]) -> None:
@@ -142,9 +153,10 @@ class Attention:
         at = indexes(self.plan, buckets)
         joined = joined_columns(q, v)[0]
         parts, sums = q.new_empty(self.rounds, n, d), q.new_empty(self.rounds, n, 1)
-        for r in range(self.rounds):
-            gathered = joined.index_select(0, at.order[r])
-            one = round_of(self.plan, self.sees_itself, table, gathered, at, r, d)
-            _attend_round(one, at.order[r], parts[r], sums[r])
+        for these, places in spans(self.plan, self.rounds):
+            gathered = joined.index_select(0, at.order[places])
+            one = pass_of(self.plan, self.sees_itself, table, gathered, at, these.start, d)
+            rounds = slice(these.start, these.stop)
+            _attend_rounds(one, at.order[places], parts[rounds], sums[rounds])
             del one, gathered
         _join_rounds(parts, sums, out, norms)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attnprof.blocks.hashed_attention import Attention, Round, joined_columns, round_of
-from attnprof.blocks.hashing import Indexes, indexes, mask_table
+from attnprof.blocks.hashed_attention import Attention, Pass, joined_columns, pass_of, spans
+from attnprof.blocks.hashing import Indexes, indexes, mask_table, places_of
 from attnprof.counting.hashed import GROUP, ROWS
 
 
@@ -27,34 +27,36 @@ def sequence_backward(
     at = indexes(attention.plan, buckets)
     joined, norms = joined_columns(q, v, grad)
     stats = torch.cat(columns, 1)
-    places = at.order[:, attention.plan.back : attention.plan.back + n]
+    places = places_of(attention.plan, at.order, attention.rounds)
     tokens = torch.arange(n, device=q.device).expand(attention.rounds, n)
     inverse = places.new_empty(attention.rounds, n).scatter_(1, places, tokens)
     del tokens
     grads = q.new_zeros(n, 3 * d)
-    for r in range(attention.rounds):
-        _backward_round(attention, joined, stats, at, r, inverse[r], grads, table)
+    for rounds, span in spans(attention.plan, attention.rounds):
+        _backward_rounds(attention, joined, stats, at, (rounds, span), inverse, grads, table)
     _grad_of_queries(joined[:, d : 2 * d], norms, grads, dq)
     dv.copy_(grads[:, 2 * d :])
 
 
-def _backward_round(
-    attention: Attention, joined: Tensor, stats: Tensor, at: Indexes, r: int, inverse: Tensor,
-    grads: Tensor, table: Tensor,
+def _backward_rounds(
+    attention: Attention, joined: Tensor, stats: Tensor, at: Indexes,
+    span: tuple[range, slice], inverse: Tensor, grads: Tensor, table: Tensor,
 ) -> None:  # fmt: skip
-    plan, n = attention.plan, joined.shape[0]
-    gathered = joined.index_select(0, at.order[r])
-    one = round_of(plan, attention.sees_itself, table, gathered, at, r, joined.shape[1] // 4)
-    columns = stats.index_select(0, at.order[r][plan.back : plan.back + plan.rows])
-    columns = columns.view(plan.blocks, ROWS, 3)
-    sums = gathered.new_zeros(plan.places // ROWS, ROWS, grads.shape[1])
-    for start in range(0, plan.blocks, GROUP):
+    plan, (rounds, order) = attention.plan, (span[0], at.order[span[1]])
+    gathered = joined.index_select(0, order)
+    d = joined.shape[1] // 4
+    one = pass_of(plan, attention.sees_itself, table, gathered, at, rounds.start, d)
+    inner = slice(plan.back, len(order) - plan.ahead)
+    columns = stats.index_select(0, order[inner]).view(-1, ROWS, 3)
+    sums = gathered.new_zeros(len(order) // ROWS, ROWS, grads.shape[1])
+    for start in range(0, len(columns), GROUP):
         _backward_group(one, start, columns, sums)
-    own = sums.view(plan.places, -1)[plan.back : plan.back + n]
-    grads.add_(own.index_select(0, inverse))
+    own = sums.view(len(order), -1)[inner].view(len(rounds), plan.rows, -1)
+    for place, r in enumerate(rounds):
+        grads.add_(own[place].index_select(0, inverse[r]))
 
 
-def _backward_group(one: Round, start: int, columns: Tensor, sums: Tensor) -> None:
+def _backward_group(one: Pass, start: int, columns: Tensor, sums: Tensor) -> None:
     """Add what the blocks from ``start`` on give to queries, keys and values (in places)."""
     weights = one.scores(start)
     count, d = len(weights), one.rows.shape[-1]

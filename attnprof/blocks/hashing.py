@@ -12,7 +12,10 @@ from attnprof.counting.hashed import ROWS, Plan
 
 @dataclass(frozen=True)
 class Indexes:
-    """Of one sequence, a row a round: whom each place holds, and the masks' two table rows."""
+    """Of one sequence, all rounds in a row: whom each place holds, the masks' two table rows.
+
+    A round takes ``plan.rows`` places; windows of the first and the last reach beyond them.
+    """
 
     order: Tensor
     lower: Tensor
@@ -34,8 +37,9 @@ def indexes(plan: Plan, buckets: Tensor) -> Indexes:
     rounds, n = buckets.shape
     device = buckets.device
     values, order = torch.sort(buckets, dim=-1, stable=True)
-    padded = order.new_zeros(rounds, plan.places)
-    padded[:, plan.back : plan.back + n] = order
+    places = plan.back + rounds * plan.rows + plan.ahead  # in full: Dynamo inlines no method here
+    padded = order.new_zeros(places)
+    places_of(plan, padded, rounds).copy_(order)
     del order
     edges = torch.arange(plan.num_buckets + 1, dtype=buckets.dtype, device=device)
     bounds = torch.searchsorted(values, edges.repeat(rounds, 1))
@@ -50,7 +54,8 @@ def indexes(plan: Plan, buckets: Tensor) -> Indexes:
         later = bounds.gather(1, bucket.add_(1)).sub_(torch.arange(n, device=device))
         rest = torch.minimum(later, plan.bucket_size - inside)
         del later
-        upper = upper.clone(memory_format=torch.contiguous_format)
+    upper = upper.clone(memory_format=torch.contiguous_format)
+    if not plan.causal:
         upper[:, :n].sub_(rest).add_(1)
         del rest
     del bucket, bounds
@@ -58,7 +63,13 @@ def indexes(plan: Plan, buckets: Tensor) -> Indexes:
     del inside
     lower = base.repeat(rounds, 1)
     lower[:, :n].add_(rank)
-    return Indexes(padded, lower, upper)
+    return Indexes(padded, lower.view(-1), upper.view(-1))
+
+
+def places_of(plan: Plan, order: Tensor, rounds: int) -> Tensor:
+    """(rounds, n): the part of an order that holds tokens."""
+    inner = order[plan.back : plan.back + rounds * plan.rows]
+    return inner.view(rounds, plan.rows)[:, : plan.seq_len]
 
 
 def mask_table(plan: Plan, like: Tensor) -> Tensor:

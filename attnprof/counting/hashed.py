@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from attnprof.costs import Number, ceil_div, floor_div, minimum
+from attnprof.costs import Number, at_least_one, ceil_div, floor_div, maximum, minimum
 
 #: Sorted rows of a block: few enough that a window is hardly longer than what rows may see.
 ROWS = 32
@@ -55,13 +55,24 @@ class Plan:
         """Sorted rows, filled up to whole blocks."""
         return self.blocks * ROWS
 
-    @cached_property
-    def places(self) -> Number:
-        """Sorted rows and what windows read beyond both ends."""
-        return self.back + self.rows + self.ahead
+    def places(self, rounds: Number) -> Number:
+        """Sorted rows of so many rounds, and what windows read beyond both ends."""
+        return self.back + rounds * self.rows + self.ahead
 
     @cached_property
-    def groups(self) -> tuple[Number, Number]:
-        """Whole groups, and the blocks of the last one."""
-        whole = floor_div(self.blocks, GROUP)
-        return whole, self.blocks - whole * GROUP
+    def together(self) -> Number:
+        """Rounds of a pass: as many as make one group, and at least one."""
+        return maximum(1, floor_div(GROUP, self.blocks))
+
+    def passes(self, rounds: int) -> list[tuple[Number, Number]]:
+        """How many passes over how many rounds each: whole ones, and the last one."""
+        whole = floor_div(rounds, self.together)
+        rest = rounds - whole * self.together
+        return [(whole, self.together), (at_least_one(rest), rest)]
+
+    def groups(self, rounds: Number) -> list[tuple[Number, Number]]:
+        """How many groups of how many blocks each a pass has: whole ones, and the last one."""
+        blocks = rounds * self.blocks
+        whole = floor_div(blocks, GROUP)
+        rest = blocks - whole * GROUP
+        return [(whole, GROUP), (at_least_one(rest), rest)]

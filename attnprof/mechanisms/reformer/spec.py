@@ -17,7 +17,7 @@ from attnprof.costs import (
 )
 from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Backward, Gradients, Tensor
-from attnprof.counting.hashed import GROUP, Plan
+from attnprof.counting.hashed import Plan
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism, Variant, rows
@@ -130,7 +130,7 @@ class Reformer(Mechanism):
         buckets = writer.empty("buckets", batch, self.num_hashes, n, size=4)
         table = writer.table()
         with tape.repeat(batch):
-            write_sequence(writer, GROUP)
+            write_sequence(writer)
         tape.free(table)
         if tape.grad:
             backward = self._backward(writer, q, v, out)
@@ -152,7 +152,7 @@ class Reformer(Mechanism):
             dq, dv = (writer.empty(f"grad {name}", *out.shape) for name in "qv")
             table = writer.table()
             with tape.repeat(out.shape[0]):
-                write_sequence_backward(writer, GROUP)
+                write_sequence_backward(writer)
             tape.free(delta, table)
             return [(q, dq), (v, dv)]
 

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from attnprof.costs import Cost, Number, at_least_one
+from attnprof.costs import Cost, Number, is_plain
 from attnprof.counting.engine import Tensor
 from attnprof.counting.hashed import ROWS
 from attnprof.counting.tape import SOFTMAX, product_cost
 from attnprof.mechanisms.reformer.writer import ADD, DIV, EXP, MUL, OTHER, Writer
 
 
-def by_groups(writer: Writer, group: int, write: Callable[[Writer, Number], None]) -> None:
-    """Whole groups of blocks, then the last one."""
-    whole, rest = writer.plan.groups
-    for times, blocks in ((whole, group), (at_least_one(rest), rest)):
-        with writer.tape.repeat(times):
-            write(writer, blocks)
+def by_groups(writer: Writer, rounds: Number, write: Callable[[Writer, Number], None]) -> None:
+    """The groups of blocks of a pass over so many rounds."""
+    for times, blocks in writer.plan.groups(rounds):
+        if not (is_plain(times) and times == 0):
+            with writer.tape.repeat(times):
+                write(writer, blocks)
 
 
-def write_sequence(writer: Writer, group: int) -> None:
+def by_passes(writer: Writer, write: Callable[[Writer, Number], None]) -> None:
+    """The passes over all rounds."""
+    for times, rounds in writer.plan.passes(writer.rounds):
+        if not (is_plain(times) and times == 0):
+            with writer.tape.repeat(times):
+                write(writer, rounds)
+
+
+def write_sequence(writer: Writer) -> None:
     """One sequence of the forward pass, its hash first."""
     tape, n, d = writer.tape, writer.plan.seq_len, writer.head_dim
     writer.hash_into()
@@ -28,16 +36,23 @@ def write_sequence(writer: Writer, group: int) -> None:
     tape.free(norms)
     parts = writer.empty("rounds", writer.rounds, n, d)
     sums = writer.empty("rounds, log-sum-exp", writer.rounds, n, 1)
-    with tape.repeat(writer.rounds):
-        gathered = writer.chosen("sorted", (writer.plan.places, 3 * d), writer.plan.places)
-        mixed = writer.empty("sorted outputs", writer.plan.rows, d)
-        logs = writer.empty("sorted log-sum-exp", writer.plan.rows, 1)
-        by_groups(writer, group, write_group)
-        writer.placed("outputs in order", writer.part(n, d), n)
-        writer.placed("log-sum-exp in order", writer.part(n, 1), n)
-        tape.free(mixed, logs, gathered)
+    by_passes(writer, write_pass)
     _join(writer, parts, sums)
     tape.free(joined, parts, sums, at.order, at.lower, at.upper)
+
+
+def write_pass(writer: Writer, rounds: Number) -> None:
+    """Rounds sorted, attended to, and put back in order."""
+    tape, plan, n, d = writer.tape, writer.plan, writer.plan.seq_len, writer.head_dim
+    places = plan.places(rounds)
+    gathered = writer.chosen("sorted", (places, 3 * d), places)
+    mixed = writer.empty("sorted outputs", rounds * plan.rows, d)
+    logs = writer.empty("sorted log-sum-exp", rounds * plan.rows, 1)
+    by_groups(writer, rounds, write_group)
+    with tape.repeat(rounds):
+        writer.placed("outputs in order", writer.part(n, d), n)
+        writer.placed("log-sum-exp in order", writer.part(n, 1), n)
+    tape.free(mixed, logs, gathered)
 
 
 def write_group(writer: Writer, blocks: Number) -> None:
@@ -72,10 +87,10 @@ def _join(writer: Writer, parts: Tensor, sums: Tensor) -> None:
     writer.inplace("normalisation of rounds", out, total, each=DIV)
 
 
-def write_sequence_backward(writer: Writer, group: int) -> None:
+def write_sequence_backward(writer: Writer) -> None:
     """One sequence of the backward pass, sorted again."""
-    tape, plan, rounds = writer.tape, writer.plan, writer.rounds
-    n, d = plan.seq_len, writer.head_dim
+    tape, rounds = writer.tape, writer.rounds
+    n, d = writer.plan.seq_len, writer.head_dim
     at = writer.indexes()
     joined, norms = writer.joined(2)
     column = writer.part(n, 1)
@@ -86,18 +101,26 @@ def write_sequence_backward(writer: Writer, group: int) -> None:
     writer.inplace("inverse order, store", inverse, index, index)
     tape.free(tokens)
     grads = writer.new("gradients", (n, 3 * d))
-    with tape.repeat(rounds):
-        gathered = writer.chosen("sorted", (plan.places, 4 * d), plan.places)
-        columns = writer.chosen("sorted columns", (plan.rows, 3), plan.rows)
-        sums = writer.new("sorted gradients", (plan.places, 3 * d))
-        by_groups(writer, group, write_group_backward)
-        back = writer.chosen("gradients in order", (n, 3 * d), n)
-        writer.inplace("add gradients of the round", grads, back, each=ADD)
-        tape.free(back, sums, columns, gathered)
+    by_passes(writer, write_pass_backward)
     _grad_of_queries(writer, norms)
     part = writer.part(n, d)
     writer.into("grad values", part, part)
     tape.free(grads, inverse, stats, norms, joined, at.order, at.lower, at.upper)
+
+
+def write_pass_backward(writer: Writer, rounds: Number) -> None:
+    """Rounds sorted again, and their gradients added up in the order of tokens."""
+    tape, plan, n, d = writer.tape, writer.plan, writer.plan.seq_len, writer.head_dim
+    places, rows = plan.places(rounds), rounds * plan.rows
+    gathered = writer.chosen("sorted", (places, 4 * d), places)
+    columns = writer.chosen("sorted columns", (rows, 3), rows)
+    sums = writer.new("sorted gradients", (places, 3 * d))
+    by_groups(writer, rounds, write_group_backward)
+    with tape.repeat(rounds):
+        back = writer.chosen("gradients in order", (n, 3 * d), n)
+        writer.inplace("add gradients of the round", writer.part(n, 3 * d), back, each=ADD)
+        tape.free(back)
+    tape.free(sums, columns, gathered)
 
 
 def write_group_backward(writer: Writer, blocks: Number) -> None:

@@ -124,7 +124,7 @@ class Writer:
         sort = n * self.width(8)  # places to begin with
         values = self.new("sort", each, self.part(*each, size=4), size=4, workspace=sort)
         order = self.new("sort, places", each, size=8)
-        padded = self.new("places, filled up", (self.rounds, plan.places), size=8)
+        padded = self.new("places, filled up", (plan.places(self.rounds),), size=8)
         self.into("store places", self.part(*each, size=8), order)
         tape.free(order)
         edges = self.new("bucket numbers", (plan.num_buckets + 1,), size=4)
@@ -148,8 +148,14 @@ class Writer:
         for name in ("row", "row, negative", "first table row"):
             self.inplace(name, base)
         upper = self.new("upper table row", base.shape, base, size=8)
-        if not plan.causal:
-            upper = self._ends(upper, bucket, bounds, inside)
+        rest = None if plan.causal else self._ends(bucket, bounds, inside)
+        source = self.part(self.rounds, plan.rows, size=8)
+        every = self.new("upper table rows", source.shape, source, size=8)
+        tape.free(upper)
+        if rest:
+            for name, reads in (("upper end", [rest]), ("upper end, own", [])):
+                self.inplace(name, self.part(*rank.shape, size=8), *reads)
+            tape.free(rest)
         tape.free(bucket, bounds)
         self.inplace("with the chunk before", inside)
         reach = self.new("reach back", rank.shape, rank, inside, size=8)
@@ -157,10 +163,10 @@ class Writer:
         lower = self.new("lower table row", (self.rounds, plan.rows), base, size=8)
         self.inplace("lower end", self.part(*reach.shape, size=8), reach)
         tape.free(base, reach)
-        return Indexes(padded, lower, upper)
+        return Indexes(padded, lower, every)
 
-    def _ends(self, upper: Tensor, bucket: Tensor, bounds: Tensor, inside: Tensor) -> Tensor:
-        tape, each, rows = self.tape, bucket.shape, self.plan.rows
+    def _ends(self, bucket: Tensor, bounds: Tensor, inside: Tensor) -> Tensor:
+        tape, each = self.tape, bucket.shape
         self.inplace("next bucket", bucket)
         later = self.new("end of the bucket", each, bounds, bucket, size=8)
         tokens = self.new("places in order", each[1:], size=8)
@@ -169,13 +175,7 @@ class Writer:
         chunk = self.new("left in the chunk", each, inside, size=8)
         rest = self.new("reach ahead", each, later, chunk, size=8)
         tape.free(chunk, later)
-        source = self.part(self.rounds, rows, size=8)
-        out = self.new("upper table rows", source.shape, source, size=8)
-        tape.free(upper)
-        for name, reads in (("upper end", [rest]), ("upper end, own", [])):
-            self.inplace(name, self.part(*each, size=8), *reads)
-        tape.free(rest)
-        return out
+        return rest
 
     # -- what forward and backward share -----------------------------------------------------
     def table(self) -> Tensor:
