@@ -29,7 +29,9 @@ from attnprof.cli.output import deliver, ensure_writable
 from attnprof.cli.progress import progress_bar
 from attnprof.cli.settings import configured
 from attnprof.cli.sizes import head_shape, parse_names, parse_size, parse_sizes
+from attnprof.cli.sweep_options import SpreadOption
 from attnprof.errors import CannotRunError, RequestError
+from attnprof.measure.request import Budget
 from attnprof.mechanism import Mechanism
 from attnprof.record import Report
 from attnprof.units import format_bandwidth, format_rate
@@ -58,6 +60,7 @@ def profile(
     samples: Annotated[int, Option(help="Times to take, if the time allows.")] = 20,
     min_time: Annotated[float, Option(help="Seconds a point is timed for at least.")] = 0.5,
     max_time: Annotated[float, Option(help="Seconds after which a point ends.")] = 5.0,
+    spread: SpreadOption = 0.05,
     seed: Annotated[int, Option(help="Seed of weights and inputs.", min=0, max=2**63 - 1)] = 0,
     threads: Annotated[int | None, Option(help="Compute threads (default: torch's).")] = None,
     isolate: Annotated[
@@ -87,7 +90,9 @@ def profile(
         for n in parse_sizes(seq, "--seq")
     ]
     how = {"scope": scope, "device": device, "seed": seed, "threads": threads}
-    report = _measure(mechanisms, workloads, how, (samples, min_time, max_time), isolate)
+    report = _measure(
+        mechanisms, workloads, how, Budget(samples, min_time, max_time, spread=spread), isolate
+    )
     from attnprof.device.roofline import with_roofline
 
     deliver(with_roofline(report), fmt, output, tables)
@@ -98,15 +103,15 @@ def _measure(
     mechanisms: dict[str, Mechanism],
     workloads: list[Workload],
     how: dict[str, Any],
-    budget: tuple[int, float, float],
+    budget: Budget,
     isolate: bool | None,
 ) -> Report:
     # threads that spin while they wait double the times of a busy machine; read at torch's import
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from attnprof.measure.batch import measure_points, plan_points
-    from attnprof.measure.request import Budget, PointRequest
+    from attnprof.measure.request import PointRequest
 
-    points = plan_points(mechanisms, workloads, budget=Budget(*budget), **how)
+    points = plan_points(mechanisms, workloads, budget=budget, **how)
     with progress_bar(len(points), "profile") as show:
 
         def on_progress(done: int, _: int, request: PointRequest) -> None:

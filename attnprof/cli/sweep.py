@@ -40,6 +40,7 @@ def sweep(
     samples: of.SamplesOption = 20,
     min_time: of.MinTimeOption = 0.5,
     max_time: of.MaxTimeOption = 5.0,
+    spread: of.SpreadOption = 0.05,
     limit: of.LimitOption = None,
     memory_limit: of.MemoryLimitOption = None,
     try_all: of.TryAllOption = False,
@@ -65,7 +66,7 @@ def sweep(
     from attnprof.measure.sweep.runner import Terms, tasks_of
 
     grids = _grids(grid, texts, causal, settings or [])
-    budget = Budget(samples, min_time, max_time)
+    budget = Budget(samples, min_time, max_time, spread=spread)
     points = points_of(grids, budget, seed=seed, threads=threads, counts=counts)
     terms = Terms(not in_process, limit, parse_bytes(memory_limit), try_all)
     found = _run(tasks_of(points, processes), output, terms, _engine(workers, scheduler))

@@ -31,6 +31,9 @@ MinTimeOption = Annotated[
     float, Option("--min-time", help="Seconds a point is timed for at least.")
 ]
 MaxTimeOption = Annotated[float, Option("--max-time", help="Seconds after which timing ends.")]
+SpreadOption = Annotated[
+    float, Option("--spread", help="Stop when the median is known to this share of it.")
+]
 LimitOption = Annotated[
     float | None, Option("--limit", metavar="SECONDS", help="After these a process is stopped.")
 ]

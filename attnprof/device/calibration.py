@@ -62,7 +62,7 @@ def _product_rate(torch: Any, device: str, dtype: str, clock: Clock, budget: Bud
             times = sample(clock, _nothing, lambda a=a, b=b: a @ b, budget)  # type: ignore[misc] # bound now
         except RuntimeError:  # no such product on this device
             return 0.0
-        best = max(best, 2 * size**3 / min(times))
+        best = max(best, 2 * size**3 / min(times.wall_s))
     return best
 
 
@@ -70,7 +70,7 @@ def _copy_rate(torch: Any, device: str, clock: Clock, budget: Budget) -> float:
     source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     times = sample(clock, _nothing, lambda: target.copy_(source), budget)
-    return 2 * COPY_BYTES / min(times)
+    return 2 * COPY_BYTES / min(times.wall_s)
 
 
 def _nothing() -> None:

@@ -6,28 +6,61 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 from attnprof.measure.request import Budget
+from attnprof.measure.statistics import estimate_median
 
 Call = Callable[[], object]
 #: Samples queued on a GPU before one synchronisation, and timed on a CPU between two looks.
 ROUND = 10
 #: More samples than this many times the asked number say nothing new.
 ENOUGH = 10
+#: GPU calls shorter than this are queued behind a kernel that only waits: otherwise the gaps
+#: between launches, which the host makes, would be timed.
+SHORT_S = 200e-6
+
+
+class Sample(NamedTuple):
+    """One call: seconds passed, and seconds of processor time in all threads (None on a GPU)."""
+
+    wall_s: float
+    cpu_s: float | None = None
+
+
+@dataclass
+class Timing:
+    """What was timed, in order, and how (``mode``)."""
+
+    samples: list[Sample] = field(default_factory=list)
+    mode: str = ""
+
+    @property
+    def wall_s(self) -> list[float]:
+        """Seconds passed, a call each."""
+        return [sample.wall_s for sample in self.samples]
+
+    @property
+    def cpu_s(self) -> list[float]:
+        """Processor seconds, a call each; empty where they were not taken."""
+        return [sample.cpu_s for sample in self.samples if sample.cpu_s is not None]
 
 
 class Clock(Protocol):
     """Times calls; ``now_s`` is the wall clock the budget is kept with."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """How it times."""
+        ...
 
     def now_s(self) -> float:
         """Seconds on a monotonic clock."""
         ...
 
-    def times(self, prepare: Call, call: Call, count: int) -> list[float]:
-        """Seconds of ``count`` calls; ``prepare`` runs before each, outside its time."""
+    def times(self, prepare: Call, call: Call, count: int) -> list[Sample]:
+        """``count`` timed calls; ``prepare`` runs before each, outside its time."""
         ...
 
     def settle(self) -> None:
@@ -40,23 +73,30 @@ class MonotonicClock:
 
     name = "perf_counter_ns"
 
-    def __init__(self, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+    def __init__(
+        self,
+        now_ns: Callable[[], int] = time.perf_counter_ns,
+        cpu_ns: Callable[[], int] = time.process_time_ns,
+    ) -> None:
         self._now_ns = now_ns
+        self._cpu_ns = cpu_ns
 
     def now_s(self) -> float:
         """Seconds since an arbitrary moment."""
         return self._now_ns() / 1e9
 
-    def times(self, prepare: Call, call: Call, count: int) -> list[float]:
-        """Seconds of each call."""
+    def times(self, prepare: Call, call: Call, count: int) -> list[Sample]:
+        """Seconds of each call, and processor seconds of all threads around it."""
         found = []
         for _ in range(count):
             prepare()
+            busy = self._cpu_ns()
             start = self._now_ns()
             kept = call()
             end = self._now_ns()
+            busy = self._cpu_ns() - busy
             del kept  # freeing the result is no part of the call
-            found.append((end - start) / 1e9)
+            found.append(Sample((end - start) / 1e9, busy / 1e9))
         return found
 
     def settle(self) -> None:
@@ -66,35 +106,75 @@ class MonotonicClock:
 class CudaClock:
     """A pair of events around each call on the same stream; one synchronisation at the end.
 
-    ``cuda`` is :mod:`torch.cuda` or a stand-in with ``Event`` and ``synchronize``.
+    Before each pair a buffer larger than the second-level cache is written, so that a call does
+    not find its inputs there. Calls shorter than ``SHORT_S`` run behind a kernel that waits until
+    the host has queued them. ``cuda`` is :mod:`torch.cuda` or a stand-in; ``flush`` writes the
+    buffer, None leaves the cache as it is.
     """
 
-    name = "cuda events"
-
-    def __init__(self, cuda: Any) -> None:
+    def __init__(self, cuda: Any, flush: Call | None = None) -> None:
         self._cuda = cuda
+        self._flush = flush
+        self._wait_cycles = 0
+
+    @property
+    def name(self) -> str:
+        """How it times, and what stands in front of a call."""
+        parts = ["cuda events"]
+        if self._flush is not None:
+            parts.append("second-level cache flushed")
+        if self._wait_cycles:
+            parts.append("queued behind a waiting kernel")
+        return ", ".join(parts)
 
     def now_s(self) -> float:
         """Seconds since an arbitrary moment, on the host."""
         return time.perf_counter()
 
-    def times(self, prepare: Call, call: Call, count: int) -> list[float]:
+    def times(self, prepare: Call, call: Call, count: int) -> list[Sample]:
         """Seconds between the two events of each call."""
         pairs = []
         for _ in range(count):
             prepare()
+            if self._flush is not None:
+                self._flush()
             start, end = (self._cuda.Event(enable_timing=True) for _ in range(2))
+            if self._wait_cycles:
+                self._cuda._sleep(self._wait_cycles)  # noqa: SLF001 - torch's only waiting kernel
             start.record()
             kept = call()
             end.record()
             del kept
             pairs.append((start, end))
         self._cuda.synchronize()
-        return [start.elapsed_time(end) / 1e3 for start, end in pairs]
+        return [Sample(start.elapsed_time(end) / 1e3) for start, end in pairs]
+
+    def adapt(self, prepare: Call, call: Call) -> None:
+        """After warming up: let short calls wait for the host, twice as long as it needs."""
+        prepare()
+        self._cuda.synchronize()
+        start = time.perf_counter()
+        kept = call()
+        queued = time.perf_counter() - start
+        self._cuda.synchronize()
+        del kept
+        if min(sample.wall_s for sample in self.times(prepare, call, 3)) < SHORT_S:
+            self._wait_cycles = max(1, int(2 * queued * CYCLES_PER_S))
 
     def settle(self) -> None:
         """Wait for the device."""
         self._cuda.synchronize()
+
+
+#: Above every GPU's clock: a wait in cycles lasts at least as long as asked.
+CYCLES_PER_S = 2.5e9
+
+
+def cuda_clock(torch: Any, device: str) -> CudaClock:
+    """The clock of a CUDA device, its cache flushed before each call."""
+    cache = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0) or (64 << 20)
+    buffer = torch.empty(2 * cache, dtype=torch.uint8, device=device)
+    return CudaClock(torch.cuda, buffer.zero_)
 
 
 @contextmanager
@@ -123,21 +203,36 @@ def warm_up(clock: Clock, prepare: Call, call: Call, seconds: float) -> int:
     return calls
 
 
-def sample(clock: Clock, prepare: Call, call: Call, budget: Budget) -> list[float]:
-    """Raw times in seconds within a budget, garbage collection off."""
-    found: list[float] = []
+def sample(clock: Clock, prepare: Call, call: Call, budget: Budget) -> Timing:
+    """Samples within a budget, garbage collection off.
+
+    It ends when the asked number is there, the least time is spent, and the median is known as
+    well as asked; or when the time or the samples run out.
+    """
+    found = Timing()
     most = ENOUGH * budget.samples
     with _no_garbage_collection():
         warm_up(clock, prepare, call, budget.warmup_s)
+        if isinstance(clock, CudaClock):
+            clock.adapt(prepare, call)
         start = clock.now_s()
-        while len(found) < most:
-            found += clock.times(prepare, call, _next_round(found, budget, most))
+        while len(found.samples) < most:
+            count = _next_round(found.wall_s, budget, most)
+            found.samples += clock.times(prepare, call, count)
             spent = clock.now_s() - start
-            if spent >= budget.max_time_s and len(found) >= budget.least:
+            if spent >= budget.max_time_s and len(found.samples) >= budget.least:
                 break
-            if spent >= budget.min_time_s and len(found) >= budget.samples:
+            if spent >= budget.min_time_s and _well_known(found, budget):
                 break
+    found.mode = clock.name
     return found
+
+
+def _well_known(found: Timing, budget: Budget) -> bool:
+    """Enough samples, and a median that is known as well as asked."""
+    if len(found.samples) < budget.samples:
+        return False
+    return estimate_median(found.wall_s).half_width <= budget.spread
 
 
 def _next_round(found: list[float], budget: Budget, most: int) -> int:

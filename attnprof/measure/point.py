@@ -10,11 +10,11 @@ from attnprof.costs import CostTable
 from attnprof.errors import CannotRunError
 from attnprof.measure import headroom
 from attnprof.measure.allocations import measure_peak
-from attnprof.measure.clocks import Clock, CudaClock, MonotonicClock, sample
+from attnprof.measure.clocks import Clock, MonotonicClock, cuda_clock, sample
 from attnprof.measure.counters import count_with_fvcore, count_with_torch
 from attnprof.measure.differences import counter_differences, peak_differences
 from attnprof.measure.request import PointRequest
-from attnprof.measure.statistics import estimate_median
+from attnprof.measure.statistics import estimate_median, quantiles_of
 from attnprof.measure.subject import build_subject
 from attnprof.record import ProfileRecord
 from attnprof.units import format_bytes
@@ -108,7 +108,8 @@ def _measured(request: PointRequest, record: ProfileRecord) -> ProfileRecord:
         )
     peak = measure_peak(subject, request.device, torch)
     notes += peak_differences(request.mechanism, record.peak_bytes_predicted or 0, peak)
-    times = sample(_clock(request.device), subject.prepare, subject.call, request.budget)
+    timing = sample(_clock(request.device), subject.prepare, subject.call, request.budget)
+    times = timing.wall_s
     found = estimate_median(times)
     return replace(
         record,
@@ -119,6 +120,9 @@ def _measured(request: PointRequest, record: ProfileRecord) -> ProfileRecord:
         ci_low_s=found.low_s,
         ci_high_s=found.high_s,
         times_s=times,
+        cpu_times_s=timing.cpu_s,
+        quantiles_s=quantiles_of(times),
+        clock=timing.mode,
         noisy=found.noisy,
         flops_per_s=(record.flops_formula or 0) / found.median_s if found.median_s else None,
     )
@@ -128,7 +132,7 @@ def _clock(device: str) -> Clock:
     if device.startswith("cuda"):
         import torch
 
-        return CudaClock(torch.cuda)
+        return cuda_clock(torch, device)
     return MonotonicClock()
 
 

@@ -17,7 +17,8 @@ class Budget:
     """How long a point may take; seconds.
 
     At least ``samples`` timings (or what fits ``max_time_s``, never fewer than ``least``), and
-    more until ``min_time_s`` is spent on them; before that, calls for ``warmup_s``.
+    more until ``min_time_s`` is spent on them and the half-width of the median's interval is
+    ``spread`` of it or less; before that, calls for ``warmup_s``.
     """
 
     samples: int = 20
@@ -25,6 +26,7 @@ class Budget:
     max_time_s: float = 5.0
     warmup_s: float = 0.2
     least: int = 3
+    spread: float = 0.05
 
     def __post_init__(self) -> None:
         fits = self.samples >= 1 and 0 <= self.min_time_s < 1e9 and 0 < self.max_time_s < 1e9
@@ -33,6 +35,8 @@ class Budget:
                 f"samples={self.samples}, min time {self.min_time_s} s, max time "
                 f"{self.max_time_s} s cannot be met: use at least 1 sample and times above 0"
             )
+        if not self.spread > 0:
+            raise RequestError(f"spread {self.spread} cannot be reached: give a share like 0.05")
         if self.min_time_s > self.max_time_s:
             raise RequestError(
                 f"min time {self.min_time_s} s is above max time {self.max_time_s} s: "

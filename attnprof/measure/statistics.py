@@ -22,9 +22,14 @@ class MedianEstimate:
     count: int
 
     @property
+    def half_width(self) -> float:
+        """Half the interval as a share of the median."""
+        return (self.high_s - self.low_s) / 2 / self.median_s if self.median_s else 0.0
+
+    @property
     def noisy(self) -> str | None:
         """A sentence when the median is not well known, else None."""
-        half = (self.high_s - self.low_s) / 2 / self.median_s if self.median_s else 0.0
+        half = self.half_width
         advice = "raise --samples and --max-time, or quieten the machine"
         if self.coverage < CONFIDENCE:
             return (
@@ -55,6 +60,23 @@ def estimate_median(times_s: Sequence[float], confidence: float = CONFIDENCE) ->
     middle = n // 2
     median = ordered[middle] if n % 2 else (ordered[middle - 1] + ordered[middle]) / 2
     return MedianEstimate(median, ordered[rank - 1], ordered[n - rank], coverage, n)
+
+
+#: The quantiles a record keeps beside its samples.
+QUANTILES = (0.05, 0.25, 0.75, 0.95)
+
+
+def quantiles_of(times_s: Sequence[float]) -> dict[str, float]:
+    """``{"p05": …, "p25": …, "p75": …, "p95": …}``, between samples by straight lines."""
+    ordered = sorted(times_s)
+    found = {}
+    for share in QUANTILES:
+        place = share * (len(ordered) - 1)
+        low = int(place)
+        high = min(low + 1, len(ordered) - 1)
+        value = ordered[low] + (place - low) * (ordered[high] - ordered[low])
+        found[f"p{round(100 * share):02d}"] = value
+    return found
 
 
 #: Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom; beyond, the normal's.

@@ -226,6 +226,13 @@ class ProfileRecord(Record):
     times_s: list[float] = field(
         default_factory=list, metadata={"title": "times", "unit": "s", "format": "text"}
     )
+    cpu_times_s: list[float] = field(
+        default_factory=list, metadata={"title": "CPU times", "unit": "s", "format": "text"}
+    )
+    quantiles_s: dict[str, float] = field(
+        default_factory=dict, metadata={"title": "quantiles", "unit": "s", "format": "text"}
+    )
+    clock: str | None = column("clock")
     noisy: str | None = column("noise")
     flops_per_s: float | None = column("rate", "FLOP/s", "flops_rate")
     bytes_moved: int | None = column("bytes moved", "B", "bytes")

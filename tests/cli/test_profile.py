@@ -29,6 +29,7 @@ def test_lists_give_a_record_for_each_mechanism_at_each_length(attnprof):
     assert report["environment"]["threads"] == 1
     assert report["summary"] == {
         "measured": 4, "skipped": 0, "fastest": report["summary"]["fastest"],
+        "roofline": report["summary"]["roofline"],
     }  # fmt: skip
 
 

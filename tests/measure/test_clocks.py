@@ -28,9 +28,9 @@ def nothing():
 
 def test_preparation_is_outside_the_time():
     time = FakeTime()
-    clock = MonotonicClock(time)
+    clock = MonotonicClock(time, time)
     times = clock.times(lambda: time.spend(5), lambda: time.spend(0.25), 3)
-    assert times == [0.25, 0.25, 0.25]
+    assert times == [(0.25, 0.25)] * 3
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,9 @@ def test_preparation_is_outside_the_time():
 def test_samples_follow_the_budget(call_s, budget, expected):
     time = FakeTime()
     clock = MonotonicClock(time)
-    assert len(sample(clock, nothing, lambda: time.spend(call_s), budget)) == expected
+    timing = sample(clock, nothing, lambda: time.spend(call_s), budget)
+    assert len(timing.wall_s) == expected
+    assert timing.mode == "perf_counter_ns"
 
 
 def test_warming_up_takes_its_time_and_at_least_one_call():
@@ -70,7 +72,10 @@ class FakeCuda:
     """Events that note the time of a stream; synchronisations are counted."""
 
     def __init__(self, time):
-        self.time, self.synchronised = time, 0
+        self.time, self.synchronised, self.slept = time, 0, 0
+
+    def _sleep(self, cycles):
+        self.slept += cycles
 
     def synchronize(self):
         self.synchronised += 1
@@ -95,8 +100,49 @@ def test_events_time_the_stream_with_one_synchronisation():
     time = FakeTime()
     cuda = FakeCuda(time)
     times = CudaClock(cuda).times(lambda: time.spend(1), lambda: time.spend(0.002), 8)
-    assert times == pytest.approx([0.002] * 8)
+    assert [t.wall_s for t in times] == pytest.approx([0.002] * 8)
     assert cuda.synchronised == 1
+    assert all(t.cpu_s is None for t in times)
+
+
+def test_the_cache_is_flushed_before_each_call_and_outside_its_time():
+    time = FakeTime()
+    flushed = []
+
+    def flush():
+        flushed.append(time.now)
+        time.spend(3)
+
+    clock = CudaClock(FakeCuda(time), flush)
+    times = clock.times(nothing, lambda: time.spend(0.5), 4)
+    assert [t.wall_s for t in times] == [0.5] * 4
+    assert len(flushed) == 4
+    assert "flushed" in clock.name
+
+
+@pytest.mark.parametrize(("call_s", "waits"), [(50e-6, True), (2e-3, False)])
+def test_only_short_calls_wait_for_the_host(call_s, waits):
+    time = FakeTime()
+    cuda = FakeCuda(time)
+    timing = sample(CudaClock(cuda), nothing, lambda: time.spend(call_s), Budget(3, 0, 5, 0))
+    assert (cuda.slept > 0) == waits
+    assert ("waiting kernel" in timing.mode) == waits
+    assert timing.wall_s == pytest.approx([call_s] * len(timing.wall_s))
+
+
+def test_sampling_goes_on_until_the_median_is_known_well_enough():
+    time, turn = FakeTime(), [0]
+
+    def call():
+        turn[0] += 1
+        time.spend(1.0 if turn[0] % 2 else 1.3)
+
+    loose, tight = (
+        sample(MonotonicClock(time, time), nothing, call, Budget(6, 0, 1e6, 0, spread=spread))
+        for spread in (0.5, 0.001)
+    )
+    assert len(loose.samples) == 6
+    assert len(tight.samples) == 60
 
 
 @pytest.mark.parametrize("wrong", [(0, 0.5, 5), (5, -1, 5), (5, 0, 0), (5, 6, 5)])

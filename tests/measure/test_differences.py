@@ -129,6 +129,6 @@ def test_equal_peaks_need_no_row_and_a_kernels_workspace_is_named():
     assert peak_differences("m", 100_000, Peak(100_050)) == []
     kernel = Peak(130_000, "aten::_flash", 30_000, 100_000)
     (row,) = peak_differences("m", 100_000, kernel)
-    assert "kernel workspace: +30,000 bytes, inside the fused kernel aten::_flash" in row
+    assert "kernel workspace: +30,000 bytes, inside the kernel aten::_flash" in row
     (row,) = peak_differences("m", 100_000, Peak(130_000))
     assert "unexplained difference of +30,000 bytes" in row

@@ -1,10 +1,15 @@
 """The median's interval against a simulation and against the binomial distribution."""
 
+import math
 import random
 
 import pytest
 
-from attnprof.measure.statistics import estimate_median
+from attnprof.measure.statistics import (
+    estimate_median,
+    estimate_over_processes,
+    quantiles_of,
+)
 
 
 def test_the_median_of_an_even_count_is_the_mean_of_the_middle_two():
@@ -46,3 +51,35 @@ def test_a_wide_interval_is_called_noisy_and_a_narrow_one_is_not():
     assert "noisy" in estimate_median([1.0, 2.0] * 10).noisy
     assert estimate_median([1.0, 1.01] * 10).noisy is None
     assert "confidence" in estimate_median([1.0, 1.0, 1.0]).noisy
+
+
+def test_quantiles_lie_between_samples():
+    assert quantiles_of([3.0, 1.0, 2.0, 5.0, 4.0]) == pytest.approx(
+        {"p05": 1.2, "p25": 2.0, "p75": 4.0, "p95": 4.8}
+    )
+    assert set(quantiles_of([7.0]).values()) == {7.0}
+
+
+def test_the_interval_over_processes_grows_with_their_difference():
+    same = estimate_over_processes([[1.0, 1.1, 0.9]] * 5)
+    apart = estimate_over_processes([[1.0], [1.2], [0.9], [1.1], [1.0]])
+    assert same.high_s - same.low_s == pytest.approx(0, abs=1e-12)
+    assert same.noisy is None
+    assert apart.low_s < 1.03 < apart.high_s
+    assert "processes" in apart.noisy
+
+
+def test_one_process_has_the_interval_of_its_samples():
+    times = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+    one, plain = estimate_over_processes([times]), estimate_median(times)
+    assert (one.median_s, one.low_s, one.high_s) == (plain.median_s, plain.low_s, plain.high_s)
+
+
+def test_intervals_over_processes_hold_the_truth_as_often_as_they_say():
+    chance = random.Random(5)
+    held = 0
+    for _ in range(600):
+        draws = [[math.exp(chance.gauss(0, 0.1))] for _ in range(5)]
+        found = estimate_over_processes(draws)
+        held += found.low_s <= 1 <= found.high_s
+    assert 0.92 < held / 600 < 0.98

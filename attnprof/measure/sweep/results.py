@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from attnprof.measure.statistics import estimate_over_processes
+from attnprof.measure.statistics import estimate_over_processes, quantiles_of
 from attnprof.measure.sweep.journal import read
 from attnprof.record import ProfileRecord, Report
 
@@ -62,6 +62,8 @@ def joined(records: Sequence[ProfileRecord]) -> ProfileRecord:
     return replace(
         timed[0],
         times_s=[time for record in timed for time in record.times_s],
+        cpu_times_s=[time for record in timed for time in record.cpu_times_s],
+        quantiles_s=quantiles_of([time for record in timed for time in record.times_s]),
         median_s=found.median_s,
         ci_low_s=found.low_s,
         ci_high_s=found.high_s,
