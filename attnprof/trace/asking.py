@@ -11,9 +11,8 @@ from attnprof.errors import CannotRunError, RequestError, closest
 from attnprof.trace.derivation import Derivation
 from attnprof.trace.deriving import derive_target
 from attnprof.trace.finding import Texts, target_from, target_of
-from attnprof.trace.loading import line_of, told
 from attnprof.trace.totals import PHASES
-from attnprof.trace.trying import tried
+from attnprof.trace.trying import tried, why
 from attnprof.workload import DTYPES, Workload
 
 if TYPE_CHECKING:
@@ -35,23 +34,15 @@ def derived(target: Target, phases: Sequence[str], asked: Mapping[str, int]) -> 
             f"--at {unknown[0]}={asked[unknown[0]]}: {target.name} has no size {unknown[0]}; its "
             f"arguments and inputs use {', '.join(target.symbols) or 'none'}"
         )
-    tried(target, asked)
+    tried(target, asked, training=set(phases) != {"forward"})
     try:
         found = derive_target(target, phases, asked)
     except Exception as error:
         if not type(error).__module__.startswith("torch."):
             raise
-        raise CannotRunError(f"{target.name} cannot be derived: {_why(error)}") from error
+        raise CannotRunError(f"{target.name} cannot be derived: {why(error)}") from error
     inputs = tuple(target.spelled_inputs)
     return replace(found, notes=target.notes, inputs=inputs, dtype=target.dtype)
-
-
-def _why(error: Exception) -> str:
-    """What of torch's cannot run without real numbers, in words, and on which line."""
-    if "_local_scalar_dense" in str(error) or type(error).__name__.startswith("GuardOnData"):
-        place = f" ({line_of(error)})" if line_of(error) else ""
-        return f"its path depends on the value of a tensor, as by .item() or an if on one{place}"
-    return told(error)
 
 
 def derive_anything(

@@ -55,7 +55,8 @@ def _group(
         try:
             return _symbolic(target, phases, hints, asked, reasons)
         except NotSymbolicError as error:
-            reasons.append(str(error))
+            free = ", ".join(name for name, hint in hints.items() if hint != 1)
+            reasons.append(f"a run with {free} symbolic was refused: {error}")
     shots = Shots(target, training="forward" not in phases)
     for hints in _branches(target, asked):
         try:
@@ -101,9 +102,10 @@ def _formulas(
     found: Interpolated, phase: str, run: Runner, asked: Mapping[str, int]
 ) -> dict[str, Formula]:
     forms = {q: Formula(phase, q, e) for q, e in found.forms[phase].items()}
+    complete = set(asked) >= {*found.lines, *found.fixed}
     for quantity in QUANTITIES:
         if quantity not in forms:
-            value = run(asked)[phase][quantity] if asked else None
+            value = run(asked)[phase][quantity] if complete else None
             forms[quantity] = Formula(phase, quantity, None, value)
     return forms
 
@@ -132,7 +134,8 @@ def _symbolic(
             raise NotSymbolicError(f"at {told(shape)}: {wrong[0]}")
     ones = [f"{name} = 1" for name, hint in hints.items() if hint == 1]
     free = [name for name in target.symbols if hints[name] != 1]
-    domain = (*ones, f"{', '.join(free)} >= 2", *result.domain.conditions)
+    above = (f"{', '.join(free)} >= 2",) if free else ()
+    domain = (*ones, *above, *result.domain.conditions)
     return {
         phase: PhaseForms(
             phase,

@@ -91,4 +91,6 @@ def first_tensor(result: Any) -> Any:
     """The output that a loss would look at: the first one that has a gradient."""
     values = list(result.values()) if isinstance(result, Mapping) else result
     leaves = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    if not leaves:
+        raise ValueError("it returns no tensor")
     return next((leaf for leaf in leaves if leaf.requires_grad), leaves[0])

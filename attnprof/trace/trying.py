@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from attnprof.errors import RequestError
+from attnprof.errors import CannotRunError, RequestError
 from attnprof.trace.derivation import told as sizes_told
-from attnprof.trace.loading import told
+from attnprof.trace.loading import line_of, told
 from attnprof.trace.runs import record
 from attnprof.trace.symbols import hints_for
 from attnprof.trace.target import Target
@@ -15,24 +15,36 @@ from attnprof.trace.target import Target
 _EVEN = {"B": 2, "N": 256, "h": 4, "d": 32}
 
 
-def tried(target: Target, asked: Mapping[str, int]) -> None:
-    """Nothing, where a forward pass runs at one of a few shapes.
+def tried(target: Target, asked: Mapping[str, int], *, training: bool = False) -> None:
+    """Nothing, where a forward pass (and a backward one) runs at one of a few shapes.
 
-    Raises :class:`RequestError` with the exception and its line where it fails at all of them;
-    what cannot be followed on fake tensors (code that reads a value) is left to the derivation.
+    Raises :class:`RequestError` with the exception and its line where it fails at all of them,
+    and :class:`CannotRunError` for what cannot be followed without values.
     """
     failure: RequestError | None = None
     for sizes in _shapes(target, asked):
         try:
             record(target, sizes, training=False)
-        except Exception as error:  # noqa: BLE001 - whatever somebody's code raises
+        except RequestError as error:
+            failure = error
+        except Exception as error:
             if type(error).__module__.startswith("torch._"):
-                return
+                raise CannotRunError(f"{target.name} cannot be derived: {why(error)}") from error
             failure = _failed(target, sizes, error)
         else:
-            return
+            return _tried_backward(target, sizes) if training else None
     if failure is not None:
         raise failure
+    return None
+
+
+def _tried_backward(target: Target, sizes: Mapping[str, int]) -> None:
+    try:
+        record(target, sizes, training=True)
+    except Exception as error:
+        raise RequestError(
+            f"{target.name} has no backward pass: {told(error)}; type --phase forward"
+        ) from error
 
 
 def _failed(target: Target, sizes: Mapping[str, int], error: Exception) -> RequestError:
@@ -42,6 +54,18 @@ def _failed(target: Target, sizes: Mapping[str, int], error: Exception) -> Reque
         f"{target.name} does not run{where} with {inputs}: {told(error)}; "
         "give what it needs with --arg and --input"
     )
+
+
+def why(error: Exception) -> str:
+    """What of torch's cannot run without real numbers, in words, and on which line."""
+    if "_local_scalar_dense" in str(error) or type(error).__name__.startswith("GuardOnData"):
+        place = f" ({line_of(error)})" if line_of(error) else ""
+        return f"its path depends on the value of a tensor, as by .item() or an if on one{place}"
+    if type(error).__name__ == "DynamicOutputShapeException":
+        return f"the size of a result depends on the values of a tensor: {told(error)}"
+    if type(error).__name__ == "UnsupportedOperatorException":
+        return f"an operation says nothing of its result on fake tensors: {told(error)}"
+    return told(error)
 
 
 def _shapes(target: Target, asked: Mapping[str, int]) -> Iterator[dict[str, int]]:

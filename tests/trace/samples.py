@@ -74,6 +74,23 @@ class Reading(nn.Module):
         return self.map(x) if x.sum() > 0 else x
 
 
+class Choosing(nn.Module):
+    """The size of what it returns depends on values."""
+
+    def forward(self, x):
+        return x[x.sum(-1) > 0]
+
+
+class Silent(nn.Module):
+    def forward(self, x):
+        self.seen = x.shape
+
+
+class Detached(nn.Module):
+    def forward(self, x):
+        return (x > 0).sum()
+
+
 class Broken(nn.Module):
     def __init__(self, d_model):
         super().__init__()

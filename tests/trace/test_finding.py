@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from attnprof import registry
-from attnprof.errors import RequestError
+from attnprof.errors import CannotRunError, RequestError
 from attnprof.trace.finding import target_from, target_of
 from attnprof.trace.making import fake_world
 from attnprof.trace.runs import record
@@ -279,3 +279,23 @@ def test_code_that_does_not_run_is_told_with_its_line():
         tried(here("MyAttention", None, ["x: B, N, 7"]), {})
     with pytest.raises(RequestError, match="at B=1, N=2, h=3, d=4"):
         tried(here("MyAttention", None, ["x: B, N, 7"]), {"B": 1, "N": 2, "h": 3, "d": 4})
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Reading", r"depends on the value of a tensor.*\(samples.py:\d+\)"),
+        ("Choosing", "the size of a result depends on the values of a tensor"),
+    ],
+)
+def test_what_needs_values_cannot_be_followed(name, words):
+    with pytest.raises(CannotRunError, match=words):
+        tried(here(name), {})
+
+
+@pytest.mark.parametrize("name", ["Silent", "Detached"])
+def test_what_has_no_backward_pass_is_told_to_ask_for_forward(name):
+    target = here(name)
+    tried(target, {})
+    with pytest.raises(RequestError, match=r"no backward pass: .* type --phase forward"):
+        tried(target, {}, training=True)
