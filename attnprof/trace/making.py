@@ -9,10 +9,12 @@ from __future__ import annotations
 import copy
 import logging
 import math
+import numbers
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -36,6 +38,7 @@ def fake_world(environment: Any = None, dtype: str = "float32") -> Iterator[Fake
         )
         if environment is not None:  # keys of symbolic shapes cost more than the work they save
             mode.cache_enabled = False
+            stack.enter_context(_as_without_symbols())
         for place in _quiet():
             stack.enter_context(place)
         torch.set_default_dtype(getattr(torch, dtype))
@@ -117,6 +120,26 @@ def _tensors_of(module: Any) -> Iterator[torch.Tensor]:
     yield from (value for value in vars(module).values() if isinstance(value, torch.Tensor))
 
 
+@contextmanager
+def _as_without_symbols() -> Iterator[None]:
+    """Under symbolic sizes torch takes the ways it takes under numbers.
+
+    Its Python dispatcher would write dropout otherwise; layers that normalise would take a
+    symbolic width for a list of sizes.
+    """
+    dropout = torch.ops.aten.dropout.default
+    kernels = dict(dropout.py_kernels)
+    whole = SimpleNamespace(Integral=(numbers.Integral, torch.SymInt))
+    dropout.py_kernels.clear()
+    dropout._dispatch_cache.clear()
+    try:
+        with patch.object(torch.nn.modules.normalization, "numbers", whole):
+            yield
+    finally:
+        dropout.py_kernels.update(kernels)
+        dropout._dispatch_cache.clear()
+
+
 def _quiet() -> Iterator[Any]:
     """Patches for the time of a run: no initialisation, symbolic square roots, no log of torch's.
 
@@ -124,15 +147,24 @@ def _quiet() -> Iterator[Any]:
     """
     for place in ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes"):
         yield patch.object(logging.getLogger(place), "disabled", new=True)
-    for name in dir(torch.nn.init):
-        if name.endswith("_") and not name.startswith("_"):
-            yield patch.object(torch.nn.init, name, _as_it_is)
+    for place, name in _initialisers():
+        yield patch.object(place, name, _as_it_is)
     for layer in _resettable():
         yield patch.object(layer, "reset_parameters", _no_reset)
     yield patch.object(math, "sqrt", _root(math.sqrt))
     flexible = sys.modules.get("torch.nn.attention.flex_attention")
     if flexible is not None:  # it would compile, which torch refuses under a dispatch mode
         yield patch.object(flexible, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", new=True)
+
+
+def _initialisers() -> Iterator[tuple[Any, str]]:
+    """``torch.nn.init``'s functions, there and where torch's layers imported them from it."""
+    layers = [m for name, m in sys.modules.items() if name.startswith("torch.nn.modules.")]
+    for place in (torch.nn.init, *layers):
+        for name, value in vars(place).items():
+            known = getattr(value, "__module__", "") == "torch.nn.init"
+            if known and name.endswith("_") and not name.startswith("_"):
+                yield place, name
 
 
 def _resettable() -> list[Any]:
