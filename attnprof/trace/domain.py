@@ -101,15 +101,19 @@ def _least_values(left: Any, right: Any) -> list[Any] | None:
 
 
 def _pins(condition: Any) -> bool:
-    return _is_equality(condition) and _divided(condition) is None
+    """Whether an equality leaves one value; a remainder, like that of odd sizes, leaves many."""
+    return _is_equality(condition) and not (condition.rhs.is_Integer and _remainder(condition))
 
 
 def _divided(condition: Any) -> tuple[Any, Any] | None:
     """Number and divisor of a condition that says, or denies, that one divides the other."""
+    return _remainder(condition) if condition.rhs == 0 else None
+
+
+def _remainder(condition: Any) -> tuple[Any, Any] | None:
+    """Number and divisor of a condition on what is left of a division."""
     import sympy
 
-    if condition.rhs != 0:
-        return None
     for floor in condition.lhs.atoms(sympy.floor):
         number, divisor = floor.args[0].as_numer_denom()
         if (condition.lhs - number + divisor * floor).expand() == 0:

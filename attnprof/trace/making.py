@@ -23,6 +23,8 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
+from attnprof.trace.rules.expansions import FAST_PATHS
+
 
 @contextmanager
 def fake_world(environment: Any = None, dtype: str = "float32") -> Iterator[FakeTensorMode]:
@@ -125,7 +127,7 @@ def _as_without_symbols() -> Iterator[None]:
     """Under symbolic sizes torch takes the ways it takes under numbers.
 
     Its Python dispatcher would write dropout otherwise; layers that normalise would take a
-    symbolic width for a list of sizes.
+    symbolic width for a list of sizes, and the fast paths of its attention would fix sizes.
     """
     dropout = torch.ops.aten.dropout.default
     kernels = dict(dropout.py_kernels)
@@ -133,7 +135,10 @@ def _as_without_symbols() -> Iterator[None]:
     dropout.py_kernels.clear()
     dropout._dispatch_cache.clear()
     try:
-        with patch.object(torch.nn.modules.normalization, "numbers", whole):
+        with ExitStack() as stack:
+            stack.enter_context(patch.object(torch.nn.modules.normalization, "numbers", whole))
+            for name, function in FAST_PATHS.items():
+                stack.enter_context(patch.object(torch, name, function))
             yield
     finally:
         dropout.py_kernels.update(kernels)

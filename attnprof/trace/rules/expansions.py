@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _pop_mode_temporarily
 
 from attnprof.trace.rules.costing import bound, name_of
 
@@ -55,7 +56,7 @@ def _multi_head(
 ) -> tuple[Any, Any]:  # fmt: skip
     """The fast path of ``nn.MultiheadAttention``: (batch, tokens, width)."""
     qkv = _projected(query, key, value, qkv_weight)
-    q, k, v = aten._transform_bias_rescale_qkv(qkv, qkv_bias, heads)
+    q, k, v = _scaled_heads(qkv, qkv_bias, heads)
     del qkv
     scores = torch.bmm(q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2)).view(*q.shape[:3], -1)
     scores = _weights(scores, mask, mask_type)
@@ -68,6 +69,15 @@ def _multi_head(
     if kept is not None and average_attn_weights:
         kept = kept.sum(1).div_(heads)
     return out, kept
+
+
+def _scaled_heads(qkv: Any, bias: Any, heads: Any) -> Any:
+    """Queries, keys and values by head; the operation's schema would fix symbolic heads."""
+    split = aten._transform_bias_rescale_qkv.default
+    if not isinstance(heads, torch.SymInt):
+        return split(qkv, bias, heads)
+    with _pop_mode_temporarily() as recorder:
+        return recorder.__torch_dispatch__(split, (), (qkv, bias, heads))
 
 
 def _projected(query: Any, key: Any, value: Any, weight: Any) -> Any:
@@ -151,6 +161,13 @@ STAND_INS: dict[str, Expansion] = {"_transform_bias_rescale_qkv": _split_heads}
 
 #: Questions that torch asks as operations, which its dispatcher does not know.
 SIZES = {aten.size.default, aten.stride.default}
+
+
+#: The same by torch's own name of the function: called so, they take symbolic sizes.
+FAST_PATHS: dict[str, Expansion] = {
+    name: EXPANSIONS[name]
+    for name in ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
+}
 
 
 @cache
