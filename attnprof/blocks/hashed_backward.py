@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from attnprof.blocks.hashed_attention import Attention, Pass, joined_columns, pass_of, spans
+from attnprof.blocks.hashed_band import Band
 from attnprof.blocks.hashing import Indexes, indexes, mask_table, places_of
 from attnprof.counting.hashed import GROUP, ROWS
 
@@ -60,23 +61,29 @@ def _backward_group(one: Pass, start: int, columns: Tensor, sums: Tensor) -> Non
     """Add what the blocks from ``start`` on give to queries, keys and values (in places)."""
     weights = one.scores(start)
     count, d = len(weights), one.rows.shape[-1]
-    blocks = slice(start, start + count)
-    first = one.plan.back // ROWS
+    blocks, back = slice(start, start + count), one.plan.back
     window = one.windows[blocks]
     share = _softmax(weights, columns[blocks])
-    above = window[:, 3 * d :, one.plan.back : one.plan.back + ROWS].transpose(1, 2) * share
-    _add_windows(sums[start:, :, 2 * d :], torch.bmm(weights.transpose(1, 2), above))
-    inner = torch.bmm(above, window[:, 2 * d : 3 * d])
-    inner.sub_(share.mul_(columns[blocks, :, 2:])).mul_(weights)
-    del weights, share, above
+    band = Band(weights)
+    band.blocks.copy_(weights)
+    del weights
+    rows = band.rows(d)
+    own = band.inside(rows)
+    torch.mul(window[:, 3 * d :, back : back + ROWS].transpose(1, 2), share, out=own)
+    seen = sums[start : start + count + band.more]
+    seen[..., 2 * d :].add_(band.transposed(rows))
+    inner = torch.bmm(own, window[:, 2 * d : 3 * d])
+    inner.sub_(share.mul_(columns[blocks, :, 2:])).mul_(band.blocks)
+    band.blocks.copy_(inner)
+    del inner, share
     if not one.sees_itself:
-        one.itself(inner).zero_()
-    to_rows = torch.bmm(inner, window[:, d : 2 * d].transpose(1, 2))
-    sums[start + first : start + first + count, :, :d].copy_(to_rows)
+        one.itself(band.blocks).zero_()
+    first = back // ROWS
+    to_rows = torch.bmm(band.blocks, window[:, d : 2 * d].transpose(1, 2))
+    seen[first : first + count, :, :d].copy_(to_rows)
     del to_rows
-    to_keys = torch.bmm(inner.transpose(1, 2), one.rows[blocks])
-    del inner
-    _add_windows(sums[start:, :, d : 2 * d], to_keys)
+    own.copy_(one.rows[blocks])
+    seen[..., d : 2 * d].add_(band.transposed(rows))
 
 
 def _softmax(scores: Tensor, columns: Tensor) -> Tensor:
@@ -88,14 +95,6 @@ def _softmax(scores: Tensor, columns: Tensor) -> Tensor:
     torch.softmax(scores, -1, out=scores)
     share.sub_(columns[..., :1]).exp_().div_(scores.amax(-1, keepdim=True))
     return share.div_(columns[..., 1:2])
-
-
-def _add_windows(sums: Tensor, windows: Tensor) -> None:
-    """Add (g, window, d), each a block further than the one before, to (…, ROWS, d)."""
-    count, _, d = windows.shape
-    pieces = windows.view(count, -1, ROWS, d)
-    for piece in range(pieces.shape[1]):
-        sums[piece : piece + count].add_(pieces[:, piece])
 
 
 def _grad_of_queries(keys: Tensor, norms: Tensor, grads: Tensor, dq: Tensor) -> None:

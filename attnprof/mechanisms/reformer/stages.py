@@ -126,27 +126,45 @@ def write_pass_backward(writer: Writer, rounds: Number) -> None:
 def write_group_backward(writer: Writer, blocks: Number) -> None:
     """Scores again, then five products' worth of gradients."""
     tape, w, d = writer.tape, writer.plan.window, writer.head_dim
-    rows = blocks * ROWS
+    rows, padded = blocks * ROWS, (blocks + 2 * _more(writer)) * ROWS
     column, rowed, keyed = writer.part(rows, 1), writer.part(rows, d), writer.part(blocks, w, d)
     weights = writer.scores(blocks)
     share = _softmax(writer, weights, column)
-    above = writer.new("grad times share", rowed.shape, rowed, share, cost=MUL * rowed.count)
-    cost = product_cost(rows, w, d)
-    _add_windows(writer, "values", writer.new("to values", keyed.shape, weights, above, cost=cost))
+    band, held = writer.new("band", (padded * (w + 1),)), writer.part(rows, w)
+    writer.into("store weights", held, weights)
+    tape.free(weights)
+    own = writer.new("rows between zeros", (padded, d))
+    writer.into("grad times share", rowed, rowed, share, cost=MUL * rowed.count)
+    _add_transposed(writer, "values", blocks)
     back = product_cost(rows, d, w)
-    inner = writer.new("grad weights", weights.shape, rowed, keyed, cost=back)
+    inner = writer.new("grad weights", (blocks, ROWS, w), rowed, keyed, cost=back)
     writer.inplace("row sums times share", share, column, each=MUL)
     writer.inplace("centre", inner, share, each=ADD)
-    writer.inplace("grad scores", inner, weights, each=MUL)
-    tape.free(weights, share, above)
+    writer.inplace("grad scores", inner, held, each=MUL)
+    writer.into("store grad scores", held, inner)
+    tape.free(inner, share)
     if not writer.sees_itself:
         writer.into("itself", column)
-    to_rows = writer.new("to rows", rowed.shape, inner, keyed, cost=cost)
+    to_rows = writer.new("to rows", rowed.shape, held, keyed, cost=product_cost(rows, w, d))
     writer.into("store to rows", rowed, to_rows)
     tape.free(to_rows)
-    to_keys = writer.new("to keys", keyed.shape, inner, rowed, cost=cost)
-    tape.free(inner)
-    _add_windows(writer, "keys", to_keys)
+    writer.into("store rows", rowed, rowed)
+    _add_transposed(writer, "keys", blocks)
+    tape.free(band, own)
+
+
+def _more(writer: Writer) -> Number:
+    w = writer.plan.window
+    return (w // ROWS if isinstance(w, int) else w / ROWS) - 1
+
+
+def _add_transposed(writer: Writer, name: str, blocks: Number) -> None:
+    w, d = writer.plan.window, writer.head_dim
+    places = blocks + _more(writer)
+    reads, seen = (writer.part(places, ROWS, w), writer.part(places, w, d)), places * ROWS
+    out = writer.new(f"to {name}", (seen, d), *reads, cost=product_cost(seen, w, d))
+    writer.inplace(f"add to {name}", writer.part(seen, d), out, each=ADD)
+    writer.tape.free(out)
 
 
 def _softmax(writer: Writer, scores: Tensor, column: Tensor) -> Tensor:
@@ -160,14 +178,6 @@ def _softmax(writer: Writer, scores: Tensor, column: Tensor) -> Tensor:
     writer.tape.free(top)
     writer.inplace("share, over sum", share, column, each=DIV)
     return share
-
-
-def _add_windows(writer: Writer, name: str, windows: Tensor) -> None:
-    blocks, w, d = windows.shape
-    part = writer.part(blocks, ROWS, d)
-    with writer.tape.repeat(w // ROWS if isinstance(w, int) else w / ROWS):
-        writer.inplace(f"add to {name}", part, part, each=ADD)
-    writer.tape.free(windows)
 
 
 def _grad_of_queries(writer: Writer, norms: Tensor) -> None:
