@@ -1,11 +1,13 @@
 """The page of mechanisms says what the registry knows."""
 
 import runpy
+import shlex
 from pathlib import Path
 
 import pytest
 
 from attnprof import registry
+from attnprof.cli.app import main
 from attnprof.units import setting_text
 
 PAGE = Path(__file__).parents[2] / "docs" / "mechanisms.md"
@@ -41,3 +43,29 @@ def test_the_page_is_what_its_script_writes():
     script = PAGE.with_suffix(".py")
     written = runpy.run_path(str(script))["page"]()
     assert PAGE.read_text(encoding="utf-8") == written, f"run: python docs/{script.name}"
+
+
+DERIVING = PAGE.with_name("deriving.md")
+
+
+def between(text, start, end):
+    """What stands between two marks of a page, without fences."""
+    block = text.split(start, 1)[1].split(end, 1)[0]
+    return "\n".join(line for line in block.splitlines() if not line.startswith("```")).strip()
+
+
+def test_the_example_of_the_deriving_page_is_what_comes_out(tmp_path, monkeypatch, capsys):
+    text = DERIVING.read_text(encoding="utf-8")
+    (tmp_path / "my.py").write_text(between(text, "```python", "```\n"), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+    program, *words = shlex.split(between(text, "<!-- command -->", "<!-- output -->"))
+    assert program == "attnprof"
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert not ended.value.code
+    shown = between(text, "<!-- output -->", "<!-- end -->").splitlines()
+    written = [line.rstrip() for line in capsys.readouterr().out.strip().splitlines()]
+    end = shown.index("by operation")  # operations are torch's, and may be others elsewhere
+    assert written[:end] == shown[:end]
