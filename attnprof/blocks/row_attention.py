@@ -13,24 +13,21 @@ from attnprof.blocks.autocast import apply
 from attnprof.blocks.in_place import add_product, put_product, softmax_, softmax_grad_
 from attnprof.counting.row_attention import ROWS
 
-Block = tuple[int, slice, slice, tuple[int, int, int]]
+Block = tuple[slice, slice, tuple[int, int, int]]
 
 
-def _blocks(q: Tensor, k: Tensor, rows: int, keep: bool) -> Iterator[Block]:
-    """For each block: its sample, its rows, its weights' place in one flat tensor, their shape.
+def _blocks(q: Tensor, m: int, sample: int, rows: int, keep: bool) -> Iterator[Block]:
+    """For each block: its rows, its weights' place in one flat tensor, their shape.
 
-    "Sample" is whatever axis comes first.
     Kept weights lie one block after the other; weights that are not kept share one place.
+    "Sample" is whatever axis comes first.
     """
-    samples, heads, n, _ = q.shape
-    m = k.shape[2]
-    for sample in range(samples):
-        for start in range(0, n, rows):
-            end = min(n, start + rows)
-            shape = (heads, end - start, m)
-            first = (sample * n + start) * heads * m if keep else 0
-            place = slice(first, first + heads * (end - start) * m)
-            yield sample, slice(start, end), place, shape
+    _, heads, n, _ = q.shape
+    for start in range(0, n, rows):
+        end = min(n, start + rows)
+        shape = (heads, end - start, m)
+        first = (sample * n + start) * heads * m if keep else 0
+        yield slice(start, end), slice(first, first + heads * (end - start) * m), shape
 
 
 def _fewer_first(*operands: Tensor) -> list[Tensor]:
@@ -50,11 +47,13 @@ class _RowAttention(torch.autograd.Function):
             ctx.save_for_backward(q, k, v, held)
             ctx.rows = rows
         q, k, v, into = _fewer_first(q, k, v, out)
-        for i, part, place, shape in _blocks(q, k, rows, keep):
-            weights = held[place].view(shape)
-            put_product(weights, q[i, :, part], k[i].transpose(1, 2))
-            softmax_(weights)
-            put_product(into[i, :, part], weights, v[i])
+        samples = zip(q, k.transpose(2, 3), v, into, strict=True)
+        for i, (queries, keys, values, results) in enumerate(samples):
+            for part, place, shape in _blocks(q, m, i, rows, keep):
+                weights = held[place].view(shape)
+                put_product(weights, queries[:, part], keys)
+                softmax_(weights)
+                put_product(results[:, part], weights, values)
         return out
 
     @staticmethod
@@ -63,17 +62,24 @@ class _RowAttention(torch.autograd.Function):
         q, k, v, held = ctx.saved_tensors
         grads = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
         buffer = q.new_empty(max(q.shape[:2]) * min(q.shape[2], ctx.rows) * k.shape[2])
-        q, k, v, grad, to_q, to_k, to_v = _fewer_first(q, k, v, grad, *grads)
-        for i, part, place, shape in _blocks(q, k, ctx.rows, keep=True):
-            weights = held[place].view(shape)
-            above = grad[i, :, part]
-            add_product(to_v[i], weights.transpose(1, 2), above)
-            scores = buffer[: place.stop - place.start].view(shape)
-            put_product(scores, above, v[i].transpose(1, 2))
-            softmax_grad_(scores, weights)
-            put_product(to_q[i, :, part], scores, k[i])
-            add_product(to_k[i], scores.transpose(1, 2), q[i, :, part])
+        q, *others = _fewer_first(q, k, v, grad, *grads)
+        for i, sample in enumerate(zip(q, *others, strict=True)):
+            for part, place, shape in _blocks(q, k.shape[2], i, ctx.rows, keep=True):
+                weights = held[place].view(shape)
+                scores = buffer[: place.stop - place.start].view(shape)
+                _block_grads(sample, part, weights, scores)
         return *grads, None, None
+
+
+def _block_grads(sample: tuple[Tensor, ...], part: slice, weights: Tensor, scores: Tensor) -> None:
+    """Put or add a block's gradients; ``scores`` is memory for its scores' own."""
+    q, k, v, grad, to_q, to_k, to_v = sample
+    above = grad[:, part]
+    add_product(to_v, weights.transpose(1, 2), above)
+    put_product(scores, above, v.transpose(1, 2))
+    softmax_grad_(scores, weights)
+    put_product(to_q[:, part], scores, k)
+    add_product(to_k, scores.transpose(1, 2), q[:, part])
 
 
 def row_attention(q: Tensor, k: Tensor, v: Tensor, rows: int = ROWS) -> Tensor:

@@ -44,7 +44,8 @@ class _WithMeans(torch.autograd.Function):
 
 def _segments(x: Tensor, m: int) -> tuple[Tensor, Tensor]:
     """(b, h, n, d) as (b, h, n mod m, ⌊n/m⌋ + 1, d) and (b, h, the others, ⌊n/m⌋, d), views."""
-    size, more = divmod(x.shape[2], m)
+    size = x.shape[2] // m
+    more = x.shape[2] - m * size
     longer, shorter = torch.split(x, [more * (size + 1), (m - more) * size], 2)
     b, h, _, d = x.shape
     return longer.view(b, h, more, size + 1, d), shorter.view(b, h, m - more, size, d)
