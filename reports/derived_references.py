@@ -51,6 +51,7 @@ class MultiHead(nn.Module):
         self.weights = weights
 
     def forward(self, x: Any) -> Any:
+        """(batch, tokens, width) in and out."""
         return self.inner(x, x, x, need_weights=self.weights)[0]
 
 
@@ -185,6 +186,14 @@ def rows() -> Iterator[str]:
             )
 
 
+_NOTE = (
+    "Torch's counter sees neither the fast path of its attention nor the fused kernel on a CPU; it "
+    "counted their plain forms. Known differences: the fused kernel's backward pass computes the "
+    "scores again (5 products for 4: 2·B·N²·h·d more); the counter takes the weight gradient of a "
+    "grouped convolution for that of a full one."
+)
+
+
 def main() -> None:
     """Write the table."""
     at = ", ".join(f"{name}={size}" for name, size in AT.items())
@@ -194,10 +203,7 @@ def main() -> None:
         f"At {at}; FLOPs of matrix products, derived against torch's counter on a real run. "
         f"torch {torch.__version__}. Written by `python reports/derived_references.py`.",
         "",
-        "Torch's counter sees neither the fast path of its attention nor the fused kernel on a CPU; "
-        "it counted their plain forms. Known differences: the fused kernel's backward pass computes "
-        "the scores again (5 products for 4, +2·B·N²·h·d); the counter takes the weight gradient of "
-        "a grouped convolution for that of a full one (groups times too much).",
+        _NOTE,
         "",
         "| module | phase | way | formula | derived | torch's counter | difference | seconds |",
         "|---|---|---|---|---:|---:|---|---:|",
