@@ -83,20 +83,21 @@ def _cuda_held(cuda: Any) -> dict[str, int]:
 
 def _cpu_events(subject: Subject, torch: Any) -> list[Event]:
     """What torch's profiler saw of the CPU allocator and of operations, in time order."""
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    with (
-        quiet_stderr(),
-        torch.profiler.profile(activities=activities, profile_memory=True) as profiler,
-    ):
+    with quiet_stderr(), _profiler(torch) as profiler:
         subject.prepare()
         with torch.profiler.record_function(MARK):
             kept = subject.call()
     del kept
-    results = profiler.profiler.kineto_results
+    results = profiler.kineto_results
     return [
         Event(e.name(), e.start_ns(), e.start_ns() + e.duration_ns(), e.nbytes())
         for e in results.events()
     ]
+
+
+def _profiler(torch: Any) -> Any:
+    """The profiler below ``torch.profiler.profile``: that one imports torch's compiler first."""
+    return torch.autograd.profiler.profile(use_cpu=True, use_kineto=True, profile_memory=True)
 
 
 def peak_of(events: Sequence[Event]) -> Peak:

@@ -6,7 +6,6 @@ from attnprof.record.derived import DeriveRecord
 from attnprof.record.files import write_whole
 from attnprof.record.kinds import (
     KINDS,
-    CalibrationRecord,
     CompareRecord,
     CostRecord,
     CrossoverRecord,
@@ -15,8 +14,8 @@ from attnprof.record.kinds import (
     HeadsRecord,
     HeatmapRecord,
     MechanismRecord,
-    ProfileRecord,
 )
+from attnprof.record.measured import CalibrationRecord, ProfileRecord
 from attnprof.record.report import SCHEMA, Report
 
 __all__ = [

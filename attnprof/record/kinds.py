@@ -7,6 +7,7 @@ from typing import Any
 
 from attnprof.record.base import Record, column
 from attnprof.record.derived import DeriveRecord
+from attnprof.record.measured import CalibrationRecord, ProfileRecord
 
 
 def _mapping() -> Any:
@@ -186,74 +187,6 @@ class HeatmapRecord(Record):
     value_a: int | float | None = column("A", fmt="count")
     value_b: int | float | None = column("B", fmt="count")
     ratio: float | None = column("ratio", fmt="ratio")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProfileRecord(Record):
-    """``profile`` and ``sweep``: one point, closed form beside what was measured."""
-
-    mechanism: str = column("mechanism")
-    params: dict[str, Any] = _mapping()
-    batch_size: int = column("batch", fmt="count")
-    seq_len: int = column("seq", fmt="count")
-    d_model: int = column("d_model", fmt="count")
-    num_heads: int = column("heads", fmt="count")
-    head_dim: int = column("head dim", fmt="count")
-    dtype: str = column("dtype")
-    device: str = column("device")
-    phase: str = column("phase")
-    causal: bool = column("causal")
-    scope: str = column("scope", default="layer")
-    parameters: int | None = column("parameters", fmt="count")
-    flops_formula: int | None = column("FLOPs (formula)", fmt="count")
-    flops_derived: int | None = column("FLOPs (derived)", fmt="count")
-    matmul_flops_formula: int | None = column("matmul FLOPs (formula)", fmt="count")
-    matmul_flops_derived: int | None = column("matmul FLOPs (derived)", fmt="count")
-    flops_torch: int | None = column("torch's counter", fmt="count")
-    macs_fvcore: int | None = column("fvcore MACs", fmt="count")
-    flops_fvcore: int | None = column("2x fvcore", fmt="count")
-    uncounted: dict[str, int] = field(
-        default_factory=dict, metadata={"title": "uncounted", "unit": "", "format": "text"}
-    )
-    differences: list[str] = field(
-        default_factory=list, metadata={"title": "differences", "unit": "", "format": "text"}
-    )
-    peak_bytes_predicted: int | None = column("peak (predicted)", "B", "bytes")
-    peak_bytes_measured: int | None = column("peak (measured)", "B", "bytes")
-    median_s: float | None = column("median", "s", "time")
-    ci_low_s: float | None = column("low", "s", "time")
-    ci_high_s: float | None = column("high", "s", "time")
-    times_s: list[float] = field(
-        default_factory=list, metadata={"title": "times", "unit": "s", "format": "text"}
-    )
-    cpu_times_s: list[float] = field(
-        default_factory=list, metadata={"title": "CPU times", "unit": "s", "format": "text"}
-    )
-    quantiles_s: dict[str, float] = field(
-        default_factory=dict, metadata={"title": "quantiles", "unit": "s", "format": "text"}
-    )
-    clock: str | None = column("clock")
-    noisy: str | None = column("noise")
-    flops_per_s: float | None = column("rate", "FLOP/s", "flops_rate")
-    bytes_moved: int | None = column("bytes moved", "B", "bytes")
-    arithmetic_intensity: float | None = column("intensity", "FLOP/B", "number")
-    roofline_time_s: float | None = column("roofline", "s", "time")
-    bound: str | None = column("bound")
-    roofline_fraction: float | None = column("of roofline", fmt="percent")
-    skipped: str | None = column("skipped")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CalibrationRecord(Record):
-    """``calibrate``: the ceilings of a device for one number format."""
-
-    device: str = column("device")
-    device_name: str = column("name")
-    threads: int = column("threads", fmt="count")
-    dtype: str = column("dtype")
-    flops_per_s: float = column("products", "FLOP/s", "flops_rate")
-    bytes_per_s: float = column("copy", "B/s", "bytes_rate")
-    source: str = column("source")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -199,13 +199,15 @@ def _size(size: Any) -> int:
 class SwitchingCore(TaylorCore):
     """The direct form while it is not dearer."""
 
-    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator] # torch's own
     def _direct(self, seq_len: int, batch: int, causal: bool, phase: str) -> bool:
         """Whether the direct form is taken; a compiler asks once a shape and does not trace it."""
         s = self.sizes
         workload = Workload(seq_len, s.num_heads, s.head_dim, batch, causal=causal, phase=phase)
         chosen: bool = self.spec.takes_direct(workload)
         return chosen
+
+    # all that torch.compiler.assume_constant_result does, without its import of the compiler
+    _direct._dynamo_marked_constant = True  # type: ignore[attr-defined]  # noqa: SLF001
 
     def init_state(self, batch_size: int, like: Tensor) -> TaylorState:
         """Sums of nothing where even the first token takes the efficient form."""
