@@ -99,6 +99,8 @@ class Mechanism:
     transposes_keys: ClassVar[bool] = True
     #: the core reads the values' columns as rows, so their gradient arrives transposed
     transposes_values: ClassVar[bool] = False
+    #: which inputs of a core get a gradient that lies transposed (heads within rows, if strided)
+    hands_over: ClassVar[str] = ""
     abilities: ClassVar[Abilities] = Abilities()
     #: what the refusals say, by ability
     reasons: ClassVar[dict[str, str]] = {}
@@ -147,7 +149,7 @@ class Mechanism:
         if workload.phase == "decode":
             tape = Tape(workload.item_size)
             self.decode(tape, workload, scope)
-            table = tape.table()
+            table = replace(tape.table(), parameters=self.parameters(workload, scope))
         else:
             tape = Tape(workload.item_size, grad=workload.phase != "forward")
             out = self.write(tape, workload, scope)

@@ -28,6 +28,14 @@ class TokenCache:
         self.length += 1
         return self.seen
 
+    def advance(self, tokens: int) -> None:
+        """As after so many tokens with random rows, from an empty cache."""
+        batch, room, width = self.rows.shape
+        while room < tokens + 1:  # the growth that appending would have done
+            room *= 2
+        self.rows = self.rows.new_empty(batch, room, width).normal_()
+        self.length = tokens
+
     @property
     def seen(self) -> Tensor:
         """(batch, tokens, width) appended so far."""

@@ -78,6 +78,13 @@ class AttentionLayer(nn.Module):
         y = self._mixed(x, causal, context)
         return self.o_proj(y) if "o" in self.spec.projections else y
 
+    def _mixed_step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        q = self._heads("q", x, decoding=True)
+        k = q if self.spec.shares_queries else self._heads("k", x, decoding=True)
+        v = self._heads("v", x, decoding=True)
+        y, state = self.core.step(q, k, v, state)
+        return merge_heads(y), state
+
     def init_state(self, batch_size: int) -> Any:
         """A fresh decoding state for this many sequences."""
         return self.core.init_state(batch_size, next(self.parameters()))
@@ -85,11 +92,7 @@ class AttentionLayer(nn.Module):
     def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One token: (b, d_model) or (b, 1, d_model) → the same shape, and the new state."""
         x = x_t.unsqueeze(1) if x_t.dim() == 2 else x_t
-        q = self._heads("q", x, decoding=True)
-        k = q if self.spec.shares_queries else self._heads("k", x, decoding=True)
-        v = self._heads("v", x, decoding=True)
-        y, state = self.core.step(q, k, v, state)
-        y = merge_heads(y)
+        y, state = self._mixed_step(x, state)
         if "o" in self.spec.projections:
             y = self.o_proj(y)
         return (y.squeeze(1) if x_t.dim() == 2 else y), state

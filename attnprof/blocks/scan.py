@@ -43,6 +43,12 @@ class State:
         """Add featuresᵀ rows: (batch, c, m) and (batch, c, dv + 1)."""
         self.sums.add_(torch.bmm(features.transpose(1, 2), rows))
 
+    def advance(self, tokens: int) -> None:
+        """As after so many tokens, from a fresh state: it does not grow."""
+        self.sums.uniform_(0.5, 1.5)
+        if self.top is not None:
+            self.top.zero_()
+
     def like(self, rows: Tensor) -> Tensor:
         """The sums in the number format of the rows."""
         return self.sums.to(rows.dtype)

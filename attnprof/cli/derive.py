@@ -29,7 +29,7 @@ from attnprof.errors import RequestError
 from attnprof.record import Report
 from attnprof.workload import DTYPES, SCOPES
 
-PHASES = ("forward", "backward", "train")
+PHASES = ("forward", "backward", "train", "decode")
 EXAMPLE = (
     'attnprof derive my.py:MyAttention --arg d_model=h*d --arg num_heads=h --input "x: B, N, h*d"'
 )
@@ -44,7 +44,7 @@ TargetArgument = Annotated[
     ),
 ]
 PhasesOption = Annotated[
-    str, Option("--phase", metavar="PHASES", help="Of forward, backward, train (both).")
+    str, Option("--phase", metavar="PHASES", help="Of forward, backward, train (both), decode.")
 ]
 AtOption = Annotated[
     str | None,

@@ -62,14 +62,25 @@ def _keys(mechanism: Mechanism, tape: Tape, q: Tensor, context: Tensor, heads: N
     return split(mechanism, tape, "split keys", k, heads, flipped=mechanism.transposes_keys)
 
 
+def _given(
+    mechanism: Mechanism, tape: Tape, workload: Workload, name: str, shape: tuple[Number, ...]
+) -> Tensor:
+    """An input of a core; a gradient that lies otherwise than it is copied when it gets it."""
+    x = tape.input(*shape)
+    if name not in mechanism.hands_over:
+        return x
+    lines = workload.num_heads if mechanism.strided_heads else shape[2]
+    return tape.rearrange(name, x, shape, 0, more_than_one(shape[1]) * more_than_one(lines))
+
+
 def write_layer(mechanism: Mechanism, tape: Tape, workload: Workload, scope: str) -> Tensor:
     """Write a whole layer (``layer``) or what lies between q, k, v and the heads (``core``)."""
     w = workload
     b, n, m = w.batch_size, w.seq_len, w.keys
     h, g, d, dv = w.num_heads, w.kv_heads, w.head_dim, w.value_width
     if scope == "core":
-        q, k, v = tape.input(b * h, n, d), tape.input(b * g, m, d), tape.input(b * g, m, dv)
-        return mechanism.core(tape, w, q, k, v)
+        shapes = {"q": (b * h, n, d), "k": (b * g, m, d), "v": (b * g, m, dv)}
+        return mechanism.core(tape, w, *(_given(mechanism, tape, w, *i) for i in shapes.items()))
     x = tape.input(b, n, w.d_model)
     context = x if w.kv_seq_len is None else tape.input(b, m, w.d_model)
     grouped = 0 if w.num_kv_heads is None else more_than_one(exact_div(h, g))

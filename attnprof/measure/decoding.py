@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
 from typing import Any
 
-from attnprof.blocks.cache import TokenCache
 from attnprof.errors import CannotRunError
 from attnprof.measure.request import PointRequest
 
@@ -18,58 +16,32 @@ PATIENCE_S = 60.0
 def position(module: Any, request: PointRequest) -> Any:
     """The state after ``seq_len`` - 1 tokens.
 
-    A state made of token caches only is filled at once with random rows; any other one by real
-    steps. Raises :class:`CannotRunError` when the steps would take more than a minute.
+    Shipped mechanisms' states are filled at once with random rows; one that does not know how to
+    advance, by real steps. Raises :class:`CannotRunError` when those take more than a minute.
     """
     import torch
 
+    from attnprof.blocks.decoding import positioned
+
+    dtype = getattr(torch, request.dtype)
     if request.scope == "layer":
         state = module.init_state(request.batch_size)
     else:
-        like = torch.empty(0, dtype=getattr(torch, request.dtype))
-        state = module.init_state(request.batch_size, like)
-    before = request.seq_len - 1
-    caches = _only_caches(state)
-    if caches is not None:
-        for cache in caches:
-            _fill(cache, before)
-        return state
-    with torch.no_grad():
-        return _stepped(module, request, state, before)
+        state = module.init_state(request.batch_size, torch.empty(0, dtype=dtype))
+    tokens, start = request.seq_len - 1, time.perf_counter()
 
+    def rows() -> list[Any]:
+        return [torch.randn(shape, dtype=dtype) for shape in request.input_shapes]
 
-def _only_caches(state: Any) -> list[TokenCache] | None:
-    """The caches of a state that holds nothing else."""
-    if not is_dataclass(state):
-        return None
-    parts = [getattr(state, item.name) for item in fields(state)]
-    caches = [part for part in parts if isinstance(part, TokenCache)]
-    return caches if len(caches) == len(parts) else None
-
-
-def _fill(cache: TokenCache, tokens: int) -> None:
-    batch, room, width = cache.rows.shape
-    while room < tokens + 1:  # the growth that appending would have done
-        room *= 2
-    cache.rows = cache.rows.new_empty(batch, room, width).normal_()
-    cache.length = tokens
-
-
-def _stepped(module: Any, request: PointRequest, state: Any, tokens: int) -> Any:
-    import torch
-
-    dtype = getattr(torch, request.dtype)
-    shapes = request.input_shapes
-    start = time.perf_counter()
-    for done in range(tokens):
-        _, state = module.step(*(torch.randn(shape, dtype=dtype) for shape in shapes), state)
+    def patience(done: int) -> None:
         spent = time.perf_counter() - start
         if spent > PATIENCE_S:
             raise CannotRunError(
-                f"the decoding state of {tokens} tokens is built token by token, and {done + 1} "
+                f"the decoding state of {tokens} tokens is built token by token, and {done} "
                 f"took {spent:.0f} s already; ask for a shorter --seq"
             )
-    return state
+
+    return positioned(module, state, tokens, rows, patience)
 
 
 def rewind_to(state: Any) -> Callable[[], None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from attnprof.errors import CannotRunError, RequestError
@@ -28,7 +29,7 @@ from attnprof.trace.verification import HELD_OUT, Runner, differences, held_out,
 
 
 def derive_target(
-    target: Target, phases: Sequence[str] = PHASES, asked: Mapping[str, int] | None = None
+    target: Target, phases: Sequence[str] = PHASES[:3], asked: Mapping[str, int] | None = None
 ) -> Derivation:
     """Formulas of a target for phases; ``asked`` sizes choose the branch and must be met."""
     asked = dict(asked or {})
@@ -43,7 +44,18 @@ def derive_target(
         wanted = [phase for phase in group if phase in phases]
         if wanted:
             found.update(_group(target, wanted, asked))
+    if "decode" in phases:
+        found["decode"] = _decoding(target, asked)
     return Derivation(target.name, target.symbols, {p: found[p] for p in phases}, asked)
+
+
+def _decoding(target: Target, asked: Mapping[str, int]) -> PhaseForms:
+    """One step, run like a forward pass."""
+    if target.step is None:
+        raise RequestError(f"{target.name} has no decoding step to derive; use --phase forward")
+    found = _group(target.step, ("forward",), asked)["forward"]
+    formulas = {q: replace(formula, phase="decode") for q, formula in found.formulas.items()}
+    return replace(found, phase="decode", formulas=formulas)
 
 
 def _group(

@@ -54,5 +54,5 @@ class Trace:
     notes: list[str] = field(default_factory=list)
 
     def part(self, phase: str) -> Iterator[Call]:
-        """The calls that a phase counts: those of its part, or all of a training step."""
-        return (call for call in self.calls if phase in {"train", call.part})
+        """The calls that a phase counts: those of its part, or all of them."""
+        return (call for call in self.calls if phase in {"train", "decode", call.part})

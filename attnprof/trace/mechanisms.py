@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from attnprof import registry
 from attnprof.blocks import assemble
 from attnprof.blocks.core import ModuleSizes
+from attnprof.blocks.decoding import DecodingStep, positioned
 from attnprof.errors import RequestError
 from attnprof.trace.symbols import DEFAULT, Expression
 from attnprof.trace.target import Input, Sizes, Target
@@ -15,7 +17,10 @@ from attnprof.trace.target import Input, Sizes, Target
 def mechanism_target(
     spec: Any, scope: str = "layer", *, causal: bool = False, dtype: str = "float32"
 ) -> Target:
-    """A mechanism's layer on (B, N, h·d), or its core on q, k, v of (B, h, N, d)."""
+    """A mechanism's layer on (B, N, h·d), or its core on q, k, v of (B, h, N, d).
+
+    ``step`` of the target is one decoding step of token number N, where the mechanism decodes.
+    """
     source = registry.module_of(spec.name)
 
     def make(sizes: Sizes) -> Any:
@@ -27,14 +32,35 @@ def mechanism_target(
     if scope == "core" and not spec.abilities.attend:
         raise RequestError(f"{spec.name} {spec.refusal('attend')}")
     flag = Input("causal", value=causal, literal=True)
-    return Target(spec.name, make, (*_inputs(scope), flag), DEFAULT, dtype, frozenset({"causal"}))
+    target = Target(spec.name, make, (*_inputs(scope), flag), DEFAULT, dtype, frozenset({"causal"}))
+    return replace(target, step=_step(target, scope)) if spec.abilities.decode else target
 
 
-def _inputs(scope: str) -> tuple[Input, ...]:
+def _inputs(scope: str, tokens: str = "N") -> tuple[Input, ...]:
     if scope == "layer":
-        return (Input("x", tuple(map(Expression, ("B", "N", "h*d")))),)
-    head = tuple(map(Expression, ("B", "h", "N", "d")))
+        return (Input("x", tuple(map(Expression, ("B", tokens, "h*d")))),)
+    head = tuple(map(Expression, ("B", "h", tokens, "d")))
     return tuple(Input(name, head) for name in "qkv")
+
+
+def _step(target: Target, scope: str) -> Target:
+    """One token more, after N - 1 of them."""
+    import torch
+
+    inputs = _inputs(scope, "1")
+
+    def make(sizes: Sizes) -> Any:
+        module = target.make(sizes)
+        like = (torch.empty(0),) if scope == "core" else ()
+        state = module.init_state(sizes["B"], *like)
+
+        def rows() -> list[Any]:
+            return [item.made(sizes, target.dtype, "cpu") for item in inputs]
+
+        state = positioned(module, state, sizes["N"] - 1, rows)
+        return DecodingStep(module, state)
+
+    return replace(target, make=make, inputs=inputs, keywords=frozenset())
 
 
 def _sizes(spec: Any, n: Any, h: Any, d: Any) -> ModuleSizes:

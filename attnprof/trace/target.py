@@ -50,7 +50,7 @@ class Target:
 
     ``positional`` inputs are passed in order, others by name. ``at`` are sizes that a run at one
     shape should start from; ``dtype`` of floating inputs and of parameters. ``notes`` tell the
-    reader what was guessed of the request.
+    reader what was guessed of the request. ``step`` is what phase ``decode`` runs, if anything.
     """
 
     name: str
@@ -60,6 +60,7 @@ class Target:
     dtype: str = "float32"
     keywords: frozenset[str] = field(default_factory=frozenset)
     notes: tuple[str, ...] = ()
+    step: Target | None = None
 
     @property
     def spelled_inputs(self) -> list[str]:
@@ -77,7 +78,11 @@ class Target:
         free = tuple(name for name in self.symbols if name not in sizes)
         given = tuple(replace(item, dims=_given(item.dims, sizes)) for item in self.inputs)
         return replace(
-            self, make=lambda rest: self.make({**sizes, **rest}), inputs=given, symbols=free
+            self,
+            make=lambda rest: self.make({**sizes, **rest}),
+            inputs=given,
+            symbols=free,
+            step=self.step and self.step.fixed(**sizes),
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from attnprof.peaks import running_maximum
 from attnprof.trace.events import KINDS, Call, Size, Trace
 
-PHASES = ("forward", "backward", "train")
+PHASES = ("forward", "backward", "train", "decode")
 
 
 def totals(trace: Trace, phase: str) -> dict[str, Size]:

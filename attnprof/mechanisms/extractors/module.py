@@ -97,6 +97,11 @@ class PastRows:
         self.rows[:, first : first + 1] = row
         return self.rows[:, first:]
 
+    def advance(self, tokens: int) -> None:
+        """As after so many tokens with random rows, from an empty state."""
+        self.rows.normal_()
+        self.length = tokens
+
 
 class ExtractorLayer(nn.Module):
     """A layer ``forward(x, causal=False)`` on (batch, n, d_model), n up to the window.

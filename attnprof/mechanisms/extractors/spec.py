@@ -118,13 +118,12 @@ class Extractor(Mechanism):
         x = tape.input(b, 1, d)
         y = self._map(tape, "in_proj", x)
         tape.record("append to cache", y.shape, Cost(bytes_moved=2 * y.size))
+        if y is not x:
+            tape.free(y)
         past = tape.constant(b, t, d)
         weight = tape.parameter(*self.weight_shape(t, d))
         extracted = self._newest(tape, past, weight)
-        out = self._rest(tape, x, extracted)
-        if y is not x:
-            tape.free(y)
-        return out
+        return self._rest(tape, x, extracted)
 
     def _newest(self, tape: Tape, past: Tensor, weight: Tensor) -> Tensor:
         b, t, d = past.shape

@@ -101,11 +101,11 @@ class SuperCore(AttentionCore):
         """Row t of W^A times the values so far, (b·h, 1, d)."""
         t = rows.shape[1]
         heads = rows.shape[0] // batch
-        row = self.mixing[..., t - 1, :t].expand(batch, heads, t).reshape(-1, 1, t)
+        row = self.mixing.select(-2, t - 1)[..., :t].expand(batch, heads, t).reshape(-1, 1, t)
         mixed = torch.bmm(row, rows)
         if self.mixing_bias is not None:
             by_head = mixed.view(batch, heads, -1)
-            by_head.add_(self.mixing_bias[..., t - 1].view(-1, 1))
+            by_head.add_(self.mixing_bias.select(-1, t - 1).view(-1, 1))
         return mixed
 
 

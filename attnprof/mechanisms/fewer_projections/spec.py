@@ -56,6 +56,7 @@ class Super(Efficient):
     name: ClassVar[str] = "super"
     title: ClassVar[str] = "Super Attention"
     transposes_values: ClassVar[bool] = True
+    hands_over: ClassVar[str] = "kv"
     abilities: ClassVar[Abilities] = Abilities(needs_seq_len=True)
 
     def published(self) -> tuple[Published, ...]:

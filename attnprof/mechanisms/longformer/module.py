@@ -22,6 +22,12 @@ class WindowState:
     values: Tensor
     seen: int = 0
 
+    def advance(self, tokens: int) -> None:
+        """As after so many tokens with random rows, from a fresh state."""
+        self.keys.normal_()
+        self.values.normal_()
+        self.seen = tokens
+
 
 class LongformerCore(AttentionCore):
     """Window and global tokens, by blocks or as the document's masked dense product."""

@@ -26,6 +26,11 @@ class BucketState:
     rows: Tensor
     counts: Tensor
 
+    def advance(self, tokens: int) -> None:
+        """As after so many tokens with random rows, spread evenly, from a fresh state."""
+        self.rows.normal_()
+        self.counts.fill_(tokens // max(1, self.counts.shape[0]))
+
 
 class ReformerCore(AttentionCore):
     """Hashed attention; queries are the keys too, so ``k`` is not read.

@@ -68,6 +68,7 @@ class SoftmaxAttention(Mechanism):
     bias: bool = True
 
     abilities: ClassVar[Abilities] = Abilities()
+    hands_over: ClassVar[str] = "k"
     family: ClassVar[str] = "exact"
     time_order: ClassVar[str] = "N^2"
     memory_order: ClassVar[str] = "N^2"
@@ -142,6 +143,7 @@ class Sdpa(Standard):
     title: ClassVar[str] = "torch's fused softmax attention"
     memory_order: ClassVar[str] = "N"
     strided_heads: ClassVar[bool] = True
+    hands_over: ClassVar[str] = "qkv"
     abilities: ClassVar[Abilities] = Abilities(grouped_kv=True, value_width=False, cross=True)
 
     def published(self) -> tuple[Published, ...]:

@@ -96,8 +96,9 @@ class TaylorDirect(Taylor):
         queries, key = stages.normalised(tape, w, q, k, tape.parameter(w.num_heads))
         keys = tape.constant(batch, w.seq_len, w.head_dim)
         tape.record("append to cache", (batch, 1), Cost(bytes_moved=2 * (k.size + v.size)))
+        tape.free(key)
         scores = tape.bmm("scores", queries, keys, tb=True)
-        return self._weighted(tape, scores, (queries, key), keys, None, causal=False)
+        return self._weighted(tape, scores, (queries,), keys, None, causal=False)
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """Eq 1 with Algorithm 1's normalisation: 1 + x + x²/2, row sums, divisions."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,7 +89,10 @@ class TaylorCore(AttentionCore):
         keys, values = state.cache(keys, flat(v))
         scale = math.sqrt(q.shape[-1] / state.length)
         scores = torch.bmm(queries, keys.transpose(1, 2)).add_(1)
-        return weighted(apply(Map, scores, False), values, scale).view(q.shape)
+        del queries
+        weights = apply(Map, scores, False)
+        del scores
+        return weighted(weights, values, scale).view(q.shape)
 
     def efficient_step(self, q: Tensor, k: Tensor, v: Tensor, state: TaylorState) -> Tensor:
         """The new token joins the sums and reads them: O(d³), whatever the length."""
@@ -114,14 +118,32 @@ class TaylorState:
     keys: TokenCache | None = None
     values: TokenCache | None = None
     sums: Tensor | None = None
+    #: whether the token of this number is decoded directly, where that changes on the way
+    direct: Callable[[int], bool] | None = None
+
+    def advance(self, tokens: int) -> None:
+        """As after so many tokens with random rows, from a fresh state."""
+        if self.sums is None and self.direct and tokens and not self.direct(tokens):
+            self.built(1)
+        if self.sums is not None:
+            self.sums.uniform_(0.5, 1.5)
+        else:
+            for cache in self._caches():
+                cache.advance(tokens)
+        self.length = tokens
 
     def cache(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Append a token (b·h, 1, d); all keys and values so far."""
+        keys, values = self._caches()
+        self.length += 1
+        return keys.append(k), values.append(v)
+
+    def _caches(self) -> tuple[TokenCache, TokenCache]:
+        """Both caches, made when the first token needs them."""
         if self.keys is None or self.values is None:
             self.keys = TokenCache(self.batch, self.head_dim, self.like, self.room)
             self.values = TokenCache(self.batch, self.head_dim, self.like, self.room)
-        self.length += 1
-        return self.keys.append(k), self.values.append(v)
+        return self.keys, self.values
 
     def built(self, size: int) -> Tensor:
         """The sums (b·h, features, d + 1); built once from the cache, which is let go."""
@@ -212,7 +234,8 @@ class SwitchingCore(TaylorCore):
     def init_state(self, batch_size: int, like: Tensor) -> TaylorState:
         """Sums of nothing where even the first token takes the efficient form."""
         state = super().init_state(batch_size, like)
-        if not self._direct(1, batch_size, True, "decode"):
+        state.direct = lambda token: self._direct(token, batch_size, True, "decode")
+        if not state.direct(1):
             state.built(self.spec.chunk)
         return state
 
