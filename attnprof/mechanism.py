@@ -99,8 +99,7 @@ class Mechanism:
     transposes_keys: ClassVar[bool] = True
     #: the core reads the values' columns as rows, so their gradient arrives transposed
     transposes_values: ClassVar[bool] = False
-    #: which inputs of a core get a gradient that lies transposed (heads within rows, if strided)
-    hands_over: ClassVar[str] = ""
+    hands_over: ClassVar[str] = ""  #: inputs of a core whose gradients are laid out anew
     abilities: ClassVar[Abilities] = Abilities()
     #: what the refusals say, by ability
     reasons: ClassVar[dict[str, str]] = {}

@@ -98,12 +98,21 @@ class Longformer(Mechanism):
         """The document's listing: full scores, then everything outside the window masked."""
         n = w.seq_len
         mask = causal_mask(tape, n)
-        lower = tape.emit("window mask, below", (n, n), Cost(), item_size=1)
+        lower = tape.emit("window mask, below", (n, n), Cost(bytes_moved=2 * n * n), item_size=1)
         mask = tape.emit("window mask", (n, n), Cost(), [mask, lower], item_size=1, into=mask)
         tape.free(lower)
+        if self.global_tokens:
+            cost = Cost(bytes_moved=self._global_bytes(n, causal=w.causal))
+            tape.record("mask of the global tokens", (n, n), cost)
         out = weighted_values(tape, q, k, v, mask)
         tape.free(mask)
         return out
+
+    def _global_bytes(self, n: Number, *, causal: bool) -> Number:
+        """Rows and columns of the global tokens opened; a triangle of them, the rest closed."""
+        g, seen = self.global_tokens, minimum(self.global_tokens, n)
+        opened = 2 * (seen * n + 1)
+        return opened + 3 * g * g + 2 * seen * seen + seen * (n - seen) + 1 if causal else opened
 
     # -- decoding ------------------------------------------------------------------------
     def seen(self, t: Number) -> Number:

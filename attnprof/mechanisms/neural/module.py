@@ -92,10 +92,10 @@ class NeuralCore(AttentionCore):
         rows = mapped(rows, self.hidden_weight[:, :reduced]).add_(self.hidden_bias)
         keys = mapped(keys, self.hidden_weight[:, reduced:])
         seen = state.append(torch.cat([keys, flat(v)], -1))
+        last = (self.score_weight / math.sqrt(q.shape[-1])).t()
         x = (rows + seen[..., :width]).relu_().view(-1, width)
         if self.spec.depth == 2:
             x = torch.addmm(self.second_bias, x, self.second_weight.t()).relu_()
-        last = (self.score_weight / math.sqrt(q.shape[-1])).t()
         x = torch.mm(x, last).view(seen.shape[0], 1, -1)
         x = torch.softmax(x, -1)
         return torch.bmm(x, seen[..., width:]).view(q.shape), state

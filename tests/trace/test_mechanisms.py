@@ -1,0 +1,174 @@
+"""What is derived from every mechanism's code against its closed form and torch's counter."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from attnprof import Workload, registry
+from attnprof.errors import RequestError
+from attnprof.trace.explaining import (
+    NUMBER,
+    closed_form,
+    differences_to_form,
+    differences_to_torch,
+    held_by_tensors,
+)
+from attnprof.trace.making import fake_world
+from attnprof.trace.mechanisms import mechanism_target
+from attnprof.trace.runs import first_tensor, record
+from attnprof.trace.symbolic_run import NotSymbolicError, run_symbolically
+from attnprof.trace.symbols import DEFAULT, hints_for, symbol
+from attnprof.trace.totals import totals, uncounted
+from tests.mechanisms.cases import PARAMS, SHAPES, names, params
+
+#: (causal, decode, phases) of the runs; one run shows a backward pass and a training step
+RUNS = (
+    (False, False, ("forward",)),
+    (True, False, ("forward",)),
+    (False, False, ("backward", "train")),
+    (True, False, ("backward", "train")),
+    (False, True, ("decode",)),
+)
+#: whose code stays symbolic in every run; of the others, the runs that do
+WHOLLY = ("standard", "sdpa", "optimised", "efficient", "super", "taylor-direct", "taylorshift")
+PARTLY = {
+    "low-rank": RUNS[0:1] + RUNS[2:3],
+    "taylor-efficient": RUNS[0:1] + RUNS[2:3] + RUNS[4:5],
+    **dict.fromkeys(("he", "me", "we", "she", "neural", "linear", "longformer"), RUNS[4:5]),
+}
+#: parameters under which another implementation runs
+VARIANTS = {
+    "taylor-efficient": {"impl": "symmetric", "chunk": 2},
+    "longformer": {"impl": "dense-mask", "window": 2, "global_tokens": 1},
+    "neural": {"impl": "naive", "depth": 2},
+    "he": {"impl": "direct"},
+    "we": {"impl": "fft"},
+    "linformer": {"proj_len": 3, "shared": True},
+    "nystromformer": {"num_landmarks": 4, "conv_kernel": 3},
+    "sparse": {"pattern": "fixed", "stride": 3},
+    "standard": {"bias": False},
+    "super": {"per_head": True},
+}
+#: bytes between a peak and its closed form: two numbers that autograd saves, a row of one entry
+SMALL = 2 * NUMBER
+
+
+def runs(spec):
+    """The runs a mechanism has."""
+    can = spec.abilities
+    return [r for r in RUNS if (can.causal or not r[0]) and (can.decode or not r[1])]
+
+
+def recorded(spec, scope, run, sizes):
+    causal, decode, phases = run
+    target = mechanism_target(spec, scope, causal=causal)
+    return record(target.step if decode else target, sizes, training="train" in phases)
+
+
+def form(spec, scope, run, phase, sizes):
+    w = Workload(sizes["N"], sizes["h"], sizes["d"], sizes["B"], causal=run[0], phase=phase)
+    return closed_form(spec.cost(w, scope))
+
+
+def compare(spec, scope, shape):
+    b, n, h, d = shape
+    sizes = {"B": b, "N": n, "h": h, "d": d}
+    for run in runs(spec):
+        trace = recorded(spec, scope, run, sizes)
+        for phase in run[2]:
+            derived, ours = totals(trace, phase), form(spec, scope, run, phase, sizes)
+            del derived["peak_bytes"]
+            peaks = held_by_tensors(trace, phase), ours.pop("peak_bytes")
+            assert not uncounted(trace, phase)
+            assert (run, phase, derived) == (run, phase, ours)
+            assert abs(peaks[1] - peaks[0]) <= SMALL, (run, phase, peaks)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", registry.names())
+def test_a_layers_counts_are_those_of_its_closed_form(name, shape):
+    compare(registry.get(name, **params(name)), "layer", shape)
+
+
+@pytest.mark.parametrize("name", names(attend=True))
+def test_a_cores_counts_are_those_of_its_closed_form(name):
+    compare(registry.get(name, **params(name)), "core", SHAPES[1])
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_other_implementations_count_as_their_closed_forms(name):
+    compare(registry.get(name, **VARIANTS[name]), "layer", SHAPES[1])
+
+
+@pytest.mark.parametrize("scope", ["layer", "core"])
+@pytest.mark.parametrize("name", [*WHOLLY, *PARTLY])
+def test_formulas_are_the_closed_forms(name, scope):
+    spec, hints = registry.get(name), hints_for(DEFAULT, {})
+    symbols = {size: symbol(size) for size in DEFAULT}
+    if scope == "core" and not spec.abilities.attend:
+        return
+    for run in PARTLY.get(name, RUNS):
+        causal, decode, phases = run
+        target = mechanism_target(spec, scope, causal=causal)
+        found = run_symbolically(
+            target.step if decode else target, hints, ("forward",) if decode else phases
+        )
+        for phase in phases:
+            derived = {
+                **found.forms["forward" if decode else phase],
+                "peak_bytes": held_by_tensors(found.trace, phase),
+            }
+            rows = differences_to_form(derived, form(spec, scope, run, phase, symbols), hints)
+            told(name, scope, run, phase, rows)
+            assert all(row.quantity == "peak_bytes" for row in rows), rows
+            assert all("numbers that autograd saves" in row.why for row in rows), rows
+
+
+@pytest.mark.parametrize("name", [n for n in registry.names() if n not in WHOLLY])
+def test_a_run_that_would_mix_branches_is_refused(name):
+    spec, hints = registry.get(name), hints_for(DEFAULT, {})
+    for causal, decode, phases in runs(spec):
+        if (causal, decode, phases) in PARTLY.get(name, ()):
+            continue
+        target = mechanism_target(spec, causal=causal)
+        with pytest.raises((NotSymbolicError, RequestError)):
+            run_symbolically(target.step if decode else target, hints, phases)
+
+
+def told(name, scope, run, phase, rows):
+    """Differences are printed: pytest -rP shows them."""
+    for row in rows:
+        print(name, scope, "causal" if run[0] else "", phase, row)  # noqa: T201
+
+
+def torch_counts(target, sizes, phases):
+    """By ``FlopCounterMode``: of the forward pass, and of the backward pass if there is one."""
+    with fake_world():
+        subject = target.make(sizes)
+        positional, named = target.call_inputs(sizes)
+        training = "train" in phases
+        for x in positional:
+            x.requires_grad_(training)
+        forward, backward = FlopCounterMode(display=False), FlopCounterMode(display=False)
+        with torch.set_grad_enabled(training), forward:
+            y = first_tensor(subject(*positional, **named))
+        if training:
+            with backward:
+                y.backward(torch.ones_like(y))
+    found = {"forward": forward.get_total_flops(), "backward": backward.get_total_flops()}
+    return {**found, "decode": found["forward"], "train": sum(found.values())}
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_torchs_counter_agrees_on_the_products(name):
+    spec, sizes = registry.get(name, **PARAMS.get(name, {})), {"B": 2, "N": 13, "h": 3, "d": 4}
+    for run in runs(spec):
+        causal, decode, phases = run
+        target = mechanism_target(spec, causal=causal)
+        counted = torch_counts(target.step if decode else target, sizes, phases)
+        trace = recorded(spec, "layer", run, sizes)
+        for phase in phases:
+            rows = differences_to_torch(trace, phase, counted[phase])
+            told(name, "layer", run, phase, rows)
+            assert not any(row.why == "unexplained" for row in rows), (run, phase, rows)
+            assert name == "sdpa" or not rows
