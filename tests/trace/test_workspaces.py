@@ -214,9 +214,12 @@ def convolutions(b, n, d):
             yield convolved(x, own, None, channels)
             yield convolved(x.transpose(1, 2).contiguous().transpose(1, 2), own, bias, channels)
             yield convolved(x.double(), dense.double(), bias.double(), 1)
-            _, args = convolved(x, own, bias, channels)
-            mask = [True, True, True]
-            yield aten.convolution_backward.default, (x, *args[:2], [channels], *args[3:], mask)
+            for weight in (own, dense, torch.randn(channels, 1, 5)):
+                pad = weight.shape[2] // 2
+                _, args = convolved(x, weight, bias, channels // weight.shape[1], (1, pad, 1))
+                for mask in ([True] * 3, [True, True, False], [True, False, False]):
+                    rest = (x, *args[:2], [channels], *args[3:], mask)
+                    yield aten.convolution_backward.default, rest
         image = torch.randn(samples, 4, n, d)
         yield convolved(image, torch.randn(4, 1, 5, 5), None, 4, (1, 2, 1))
         yield convolved(image, torch.randn(8, 4, 3, 3), None, 1)

@@ -2,12 +2,13 @@
 
 Two libraries share the work (``use_mkldnn`` of torch's ``Convolution.cpp``). torch's own lays the
 entries under the kernel out as columns. oneDNN lays input, kernel and result out anew, in blocks of
-as many channels as a vector register holds numbers; how its backward pass shares the sums over
-samples among threads is its own choice of algorithm, and is not predicted.
+as many channels as a vector register holds numbers. How it shares the sums of a dense kernel's
+gradient among threads, where there are few channels, is its own choice and is not predicted.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,18 +60,26 @@ class _Convolution:
                          or _at_least(entries, 20481))  # fmt: skip
 
     @property
-    def blocked(self) -> tuple[Size, Size, Size]:
-        """Bytes of input, kernel and result in oneDNN's layout."""
+    def in_columns(self) -> bool:
+        """Whether oneDNN sums a channel's kernel gradient up in columns: wide ones it does."""
+        width, pad = size_of(self.weight.shape[-1]), self.padding[-1]
+        return self.by_channel and (width > 3 or pad > width // 2)
+
+    def blocked(self, *, few: bool = True) -> tuple[Size, Size, Size]:
+        """Bytes of input, kernel and result in oneDNN's layout.
+
+        ``few``: a kernel for few channels, where there is one, reads them as they lie.
+        """
         channels, results = size_of(self.a.shape[1]), size_of(self.weight.shape[0])
         taps, result = product(self.weight.shape[2:]), _rounded(results) * _rest(self.result)
         if self.by_channel:
             source, pairs = _rounded(channels) * _rest(self.a), _rounded(results)
         elif self.groups != 1:
             raise UnknownWorkspaceError
-        elif self.one_by_one or _at_least(channels, _register()):
+        elif self.one_by_one or not few or _at_least(channels, _register()):
             source = _rounded(channels) * _rest(self.a)
             pairs = _rounded(channels) * _rounded(results)
-        else:  # a kernel for few channels reads them as they lie
+        else:
             source, pairs = 0, channels * _rounded(results)
         return 4 * source, 4 * pairs * taps, 4 * result
 
@@ -114,7 +123,7 @@ def _forward(out: Any, a: Any, weight: Any, bias: Any, *settings: Any) -> Size:
     asked = _Convolution(a, weight, out, stride, padding, dilation, size_of(groups))
     if not asked.in_onednn:
         return copied(a) + _columns(asked)
-    source, kernel, result = asked.blocked
+    source, kernel, result = asked.blocked()
     channels = size_of(weight.shape[0])
     padded = 0
     if bias is not None and _rounded(channels) != channels:
@@ -135,16 +144,46 @@ def _columns(asked: _Convolution) -> Size:
 
 @workspace("convolution_backward")
 def _backward(out: Any, grad: Any, a: Any, weight: Any, _bias: Any, *settings: Any) -> Size:
-    """At least: tensors in oneDNN's layout, first for the input's gradient, then the kernel's."""
+    """First the input's gradient, then the kernel's; each lays everything out anew."""
     stride, padding, dilation, transposed, _, groups, asked = settings
     if transposed:
-        return 0
+        raise UnknownWorkspaceError
     shape = _Convolution(a, weight, grad, stride, padding, dilation, size_of(groups))
     if not shape.in_onednn:
-        return copied(a) + _columns(shape)
-    source, kernel, result = shape.blocked
+        return copied(a) + (_columns(shape) if asked[1] else 0)
+    source, kernel, result = shape.blocked(few=False)
     gradients = sum((nbytes(x) for x in out if x is not None), start=0)
-    to_input = larger(source + kernel + result, nbytes(a) + source) if asked[0] else 0
-    given = nbytes(a) if asked[0] else 0
-    to_kernel = given + source + kernel + result if asked[1] else 0
-    return copied(a, grad) + larger(larger(to_input, to_kernel), gradients) - gradients
+    held = gradients
+    if asked[0]:
+        held = larger(held, larger(source + kernel + result, nbytes(a) + source))
+    if asked[1] and shape.in_columns:
+        held = larger(held, gradients + _columns_summed(shape))
+    elif asked[1] and (shape.by_channel or _at_least(size_of(a.shape[1]), _register())):
+        inside = source + kernel + result + _channels_summed(shape, kernel, bias=asked[2])
+        held = larger(held, gradients - nbytes(weight) + inside)
+    own = copied(a, grad) + held - gradients
+    if asked[1] and not shape.by_channel:
+        raise UnknownWorkspaceError(own)
+    return own
+
+
+def _columns_summed(shape: _Convolution) -> Size:
+    """Columns and four kernels for each thread."""
+    taps = 4 * product(shape.weight.shape[2:]) * product(shape.result.shape[2:])
+    return _team() * (taps + 4 * nbytes(shape.weight)) + 2 * _ALIGNED
+
+
+def _channels_summed(shape: _Convolution, kernel: Size, *, bias: bool) -> Size:
+    """Threads that have no channels of their own sum up other samples, in a kernel each."""
+    channels = _rounded(size_of(shape.weight.shape[0]))
+    if not shape.by_channel or not isinstance(channels, int):
+        return 0
+    more = min(_team() // (channels // _register()), size_of(shape.a.shape[0])) - 1
+    if more <= 0:
+        return 0
+    return more * kernel + _ALIGNED + (more * 4 * channels + _ALIGNED if bias else 0)
+
+
+def _team() -> int:
+    """Threads of oneDNN: no more than processors."""
+    return min(threads(), len(os.sched_getaffinity(0)))

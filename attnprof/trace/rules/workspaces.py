@@ -20,15 +20,14 @@ Workspace = Callable[..., Size]
 #: By operation: bytes, from the result and the operation's arguments.
 WORKSPACES: dict[str, Workspace] = {}
 
-#: What these take depends on values, or on a library's own choice of algorithm; where they have
-#: a formula all the same, it is what they take at least.
+#: What these take depends on values, or on a library's own choice of algorithm.
 UNKNOWN_WORKSPACE = words(
     """
     masked_select nonzero nonzero_static unique_consecutive unique_dim _unique2 multinomial bincount
     histc linalg_qr linalg_inv_ex _linalg_det linalg_lu_factor_ex linalg_lu linalg_eig _linalg_svd
     _linalg_eigh _linalg_solve_ex linalg_solve_triangular linalg_pinv linalg_matrix_exp
     linalg_lstsq linalg_householder_product _linalg_slogdet triangular_solve cholesky_inverse
-    cholesky_solve ormqr lu_unpack convolution_backward mkldnn_rnn_layer _thnn_fused_lstm_cell
+    cholesky_solve ormqr lu_unpack mkldnn_rnn_layer _thnn_fused_lstm_cell
     flex_attention flex_attention_backward _transformer_encoder_layer_fwd
     """
 )
@@ -43,14 +42,18 @@ def workspace_of(base: str, out: Any, args: tuple[Any, ...]) -> tuple[Size, bool
     found = WORKSPACES.get(base)
     try:
         held = found(out, *args) if found else 0
-    except UnknownWorkspaceError:
-        return 0, False
+    except UnknownWorkspaceError as error:
+        return error.at_least, False
     known = base not in UNKNOWN_WORKSPACE and "::" not in base and not _by_processor(base, args)
     return held, known
 
 
 class UnknownWorkspaceError(Exception):
-    """A formula does not reach this far."""
+    """A formula does not reach this far, or gives only what is taken at least."""
+
+    def __init__(self, at_least: Size = 0) -> None:
+        super().__init__()
+        self.at_least = at_least
 
 
 def _by_processor(base: str, args: tuple[Any, ...]) -> bool:
