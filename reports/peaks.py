@@ -4,13 +4,15 @@ Both count what a call adds to what was there before (inputs, parameters, buffer
 gradient are given; output, saved tensors and gradients count). The derived peak comes from a run on
 fake tensors, the allocator's from torch's profiler around a second call of the real module::
 
-    python reports/peaks.py
+    python reports/peaks.py                # everything
+    python reports/peaks.py he convolution # these again, the rest as it was
 """
 
 from __future__ import annotations
 
 import csv
 import platform
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -52,9 +54,15 @@ class Row:
     skipped: str = ""
 
 
-def rows() -> Iterator[Row]:
-    """Every case at every shape, in both phases."""
+def rows(names: list[str], before: list[Row]) -> Iterator[Row]:
+    """Every case at every shape, in both phases; of names only, others as they were."""
     for case in cases():
+        told = [row for row in before if (row.subject, row.settings, row.dtype, row.causal) == (
+            case.name, case.settings, case.dtype, case.told)]  # fmt: skip
+        if names and case.name not in names and told:
+            yield from told
+            continue
+        print(case.name, case.settings, file=sys.stderr)  # noqa: T201 - progress
         for shape in SHAPES:
             for phase in case.phases:
                 torch.manual_seed(0)
@@ -62,7 +70,7 @@ def rows() -> Iterator[Row]:
 
 
 def _row(case: Case, shape: tuple[int, int, int, int], phase: str) -> Row:
-    about = (case.name, case.settings, case.dtype, "" if case.causal is None else str(case.causal))
+    about = (case.name, case.settings, case.dtype, case.told)
     try:
         derived, workspace, cause = _derived(case, shape, phase)
         seen = _allocator(case, shape, phase)
@@ -123,13 +131,25 @@ def _nothing() -> None:
     """Nothing to prepare."""
 
 
-def written(found: list[Row], where: Path) -> None:
-    """The table for reading, and all of it as CSV."""
-    with (where / "peaks.csv").open("w", newline="", encoding="utf-8") as file:
+def saved(found: list[Row], where: Path) -> None:
+    """All rows as CSV."""
+    with where.open("w", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, [f.name for f in fields(Row)], lineterminator="\n")
         table.writeheader()
         table.writerows(asdict(row) for row in found)
-    (where / "peaks.md").write_text("\n".join(_page(found)) + "\n", encoding="utf-8")
+
+
+def earlier(where: Path) -> list[Row]:
+    """What was written before."""
+    if not where.exists():
+        return []
+    kinds = {f.name: f.type for f in fields(Row)}
+    read = {"int": int, "float": float, "bool": "True".__eq__, "str": str}
+    with where.open(newline="", encoding="utf-8") as file:
+        return [
+            Row(**{key: read[str(kinds[key])](value) for key, value in row.items()})
+            for row in csv.DictReader(file)
+        ]
 
 
 def _page(found: list[Row]) -> Iterator[str]:
@@ -182,4 +202,11 @@ def _worst(ran: list[Row]) -> list[Row]:
 
 
 if __name__ == "__main__":
-    written(list(rows()), Path(__file__).parent)
+    here, found = Path(__file__).parent, []
+    before = earlier(here / "peaks.csv")
+    for row in rows(sys.argv[1:], before):
+        found.append(row)
+        if row not in before:  # what is measured is kept, whatever happens later
+            saved([*found, *(old for old in before if old not in found)], here / "peaks.csv")
+    saved(found, here / "peaks.csv")
+    (here / "peaks.md").write_text("\n".join(_page(found)) + "\n", encoding="utf-8")

@@ -15,7 +15,7 @@ from attnprof.trace.symbols import Expression
 from attnprof.trace.target import Input, Target
 
 #: batch, tokens, heads, head width
-SHAPES = ((2, 512, 4, 16), (1, 1024, 2, 32), (3, 300, 4, 8))
+SHAPES = ((2, 256, 4, 16), (1, 600, 2, 32), (3, 130, 4, 8))
 
 #: Other ways each mechanism can run; every one also runs with its default parameters.
 VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
@@ -50,6 +50,11 @@ class Case:
     dtype: str = "float32"
     phases: tuple[str, ...] = ("forward", "train")
     target: Target | None = field(default=None, compare=False)
+
+    @property
+    def told(self) -> str:
+        """Whether it is causal, in words; nothing for a module that is not asked."""
+        return "" if self.causal is None else str(self.causal)
 
     def derivable(self) -> Target:
         """The case as something to derive."""

@@ -66,6 +66,7 @@ def _multi_head(
     del scores
     by_token = q.permute(0, 2, 1, 3).contiguous().view(query.shape)
     out = torch.nn.functional.linear(by_token.flatten(0, 1), weight, bias).view(query.shape)
+    del by_token
     if kept is not None and average_attn_weights:
         kept = kept.sum(1).div_(heads)
     return out, kept
