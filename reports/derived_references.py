@@ -194,14 +194,20 @@ _NOTE = (
 )
 
 
+def _head(at: str) -> str:
+    return (
+        f"At {at}; FLOPs of matrix products, derived against torch's counter on a real run. torch "
+        f"{torch.__version__}. Written by `python reports/derived_references.py`."
+    )
+
+
 def main() -> None:
     """Write the table."""
     at = ", ".join(f"{name}={size}" for name, size in AT.items())
     lines = [
         "# Matrix products derived from others' modules",
         "",
-        f"At {at}; FLOPs of matrix products, derived against torch's counter on a real run. "
-        f"torch {torch.__version__}. Written by `python reports/derived_references.py`.",
+        _head(at),
         "",
         _NOTE,
         "",
