@@ -87,9 +87,9 @@ def summary(found: list[dict[str, str]]) -> str:
     said = sum(width > 0.1 and noisy for width, noisy in runs)
     return f"""# The same against the same
 
-{len(found)} pairs of runs of one point, {PROCESSES} fresh processes a run, taken in turns in random order; the
-interval is the 95 % one over the processes' medians, as `sweep --processes {PROCESSES}` prints it. Points:
-standard with 256 tokens and linear with 1024, 4 heads of 32, one thread. By
+{len(found)} pairs of runs of one point, {PROCESSES} fresh processes a run, in turns and in
+random order; the interval is the 95 % one over the processes' medians, as
+`sweep --processes {PROCESSES}` prints it. Points: standard with 256 tokens and linear with 1024, 4 heads of 32, one thread. By
 `python reports/same_against_same.py`; every pair is in `same_against_same.csv`.
 
 | | of | |
