@@ -16,10 +16,9 @@ from torch._C import _current_autograd_node
 from torch._C._autograd import _get_sequence_nr
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from attnprof.trace.events import Call, Size, Trace
-from attnprof.trace.rules import cost_of, expansion_of, name_of, result_of
+from attnprof.trace.rules import cost_of, expansion_of, name_of, result_of, tensors_in
 from attnprof.trace.sizes import storage_bytes
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class _Held:
 
     @property
     def dead(self) -> bool:
-        return bool(self._storage.expired())
+        return bool(torch.UntypedStorage._expired(self._storage.cdata))
 
 
 class Recorder(TorchDispatchMode):
@@ -81,7 +80,7 @@ class Recorder(TorchDispatchMode):
 
     def given(self, tensors: Any) -> None:
         """Tensors that were there before: parameters, inputs, output gradients."""
-        for tensor in _tensors(tensors):
+        for tensor in tensors_in(tensors):
             self._foreign[_key(tensor)] = _Held(tensor)
 
     def __torch_dispatch__(
@@ -99,11 +98,11 @@ class Recorder(TorchDispatchMode):
         dead = self._buried()
         line = self._line()
         out = result_of(func, args, kwargs)
-        operands = _tensors((args, kwargs))
-        for tensor in operands:
-            if _key(tensor) not in self._live:
-                self._foreign.setdefault(_key(tensor), _Held(tensor))
-        born = self._born(_tensors(out))
+        for tensor in tensors_in((args, kwargs)):
+            key = _key(tensor)
+            if key not in self._live and key not in self._foreign:
+                self._foreign[key] = _Held(tensor)
+        born = self._born(tensors_in(out))
         found = cost_of(func, out, args, kwargs)
         self.trace.calls.append(
             Call(
@@ -177,7 +176,3 @@ def _name(func: Any) -> str:
 def _key(tensor: Any) -> int:
     key: int = tensor.untyped_storage()._cdata
     return key
-
-
-def _tensors(value: Any) -> list[Any]:
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]

@@ -23,11 +23,19 @@ from attnprof.trace.rules import (
     transform_workspaces,
     transforms,
 )
-from attnprof.trace.rules.costing import cost_of, name_of
+from attnprof.trace.rules.costing import cost_of, name_of, tensors_in
 from attnprof.trace.rules.expansions import expansion_of, result_of
 from attnprof.trace.rules.table import Found, known_operations
 
-__all__ = ["Found", "cost_of", "expansion_of", "known_operations", "name_of", "result_of"]
+__all__ = [
+    "Found",
+    "cost_of",
+    "expansion_of",
+    "known_operations",
+    "name_of",
+    "result_of",
+    "tensors_in",
+]
 _WORKSPACES = (attention_workspaces, convolution_workspaces, transform_workspaces)
 _FAMILIES = (
     activations, arithmetic, attention, convolutions, distances, functions, losses, norms,

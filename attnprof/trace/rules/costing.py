@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator
-from torch.utils._pytree import tree_leaves
 
 from attnprof.trace.events import Size
 from attnprof.trace.rules.moves import MOVES, OVERWRITES, VIEWS
@@ -26,7 +25,7 @@ _SETTINGS = frozenset(
 def cost_of(func: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found:
     """The cost of one dispatched operation."""
     if isinstance(func, HigherOrderOperator):
-        touched = sum(nbytes(x) for x in _tensors((args, kwargs, out)))
+        touched = sum(nbytes(x) for x in tensors_in((args, kwargs, out)))
         said = name_of(func)
         return Found(bytes_moved=touched, uncounted=said, touched=touched, scratch=said)
     name, base, outs = _names(func)
@@ -78,19 +77,24 @@ def _names(func: Any) -> tuple[str, str, frozenset[str]]:
 
 def bound(func: Any, args: tuple[Any, ...], given: dict[str, Any]) -> SimpleNamespace:
     """The call's arguments by the schema's names, defaults filled in."""
-    told = {}
-    for place, argument in enumerate(func._schema.arguments):
-        default = argument.default_value if argument.has_default_value() else None
-        told[argument.name] = (
-            args[place] if place < len(args) else given.get(argument.name, default)
-        )
+    told = dict(_defaults(func))
+    told.update(zip(told, args, strict=False))
+    told.update({name: value for name, value in given.items() if name in told})
     return SimpleNamespace(**told)
+
+
+@cache
+def _defaults(func: Any) -> dict[str, Any]:
+    return {
+        argument.name: argument.default_value if argument.has_default_value() else None
+        for argument in func._schema.arguments
+    }
 
 
 def _moved(name: str, base: str, out: Any, args: tuple[Any, ...], given: dict[str, Any]) -> Size:
     """Every operand read once, every result written once; rows left alone are not."""
     read = _operands(name, args, given)
-    total = sum((nbytes(t) for t in read), start=sum(nbytes(t) for t in _tensors(out)))
+    total = sum((nbytes(t) for t in read), start=sum(nbytes(t) for t in tensors_in(out)))
     if base in {"index_select", "embedding"}:
         return total - nbytes(args[0]) + nbytes(out)
     if base == "index_copy":  # the source is read, and written
@@ -98,11 +102,18 @@ def _moved(name: str, base: str, out: Any, args: tuple[Any, ...], given: dict[st
     return total
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Tensors in arguments or results, in order (pytrees know more containers, and take longer)."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, tuple | list):
+        return []
+    return [tensor for item in value for tensor in tensors_in(item)]
 
 
 def _operands(name: str, args: tuple[Any, ...], given: dict[str, Any]) -> list[torch.Tensor]:
     if name.endswith("_like") or name.startswith("new_"):
         return []
-    return _tensors((args[1:] if name in OVERWRITES else args, given))
+    return tensors_in((args[1:] if name in OVERWRITES else args, given))
