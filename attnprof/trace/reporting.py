@@ -132,5 +132,8 @@ def _peak(forms: PhaseForms, at: Mapping[str, int]) -> dict[str, Any]:
         ]
     }
     if forms.trace is not None and at:
-        found.update(peak_moment(forms.trace, forms.phase, at))
+        moment = peak_moment(forms.trace, forms.phase, at)
+        # a trace of interpolated counts may not say what each operation holds
+        if moment.get("bytes") == _value(forms.formulas["peak_bytes"], at):
+            found.update(moment)
     return found

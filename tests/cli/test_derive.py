@@ -229,7 +229,7 @@ def test_what_a_module_prints_is_no_data(attnprof, tmp_path):
         (("derive", MINE, "--at", "M=3"), "--at M=3"),
         (("derive", MINE, "--at", "N"), "type names and sizes, like B=1"),
         (("derive", MINE, "--at", "N=0"), "must be at least 1"),
-        (("derive", MINE, "--phase", "decode"), "--phase decode"),
+        (("derive", MINE, "--phase", "decode"), "has no decoding step"),
         (("derive", MINE, "--quantity", "time"), "--quantity time"),
         (("derive", MINE, "--dtype", "int8"), "--dtype int8"),
         (("derive", MINE, "--scope", "head"), "--scope head"),
@@ -268,5 +268,18 @@ def test_python_passes_classes_functions_and_modules():
 def test_a_workload_of_another_width_is_refused():
     with pytest.raises(RequestError, match="does not run"):
         package.derive(samples.ready, Workload(64, 4, 16))
-    with pytest.raises(RequestError, match="phase 'decode'"):
+    with pytest.raises(RequestError, match="no decoding step"):
         package.derive(samples.ready, phases=["decode"])
+
+
+def test_what_cannot_be_symbolic_is_interpolated_and_says_so(attnprof):
+    shape = "B=2,N=16,h=2,d=4"
+    ended = attnprof(("derive", f"{FILE}:Through", "--at", shape), "--phase forward -f json")
+    records = {r["quantity"]: r for r in ended.json["records"]}
+    assert {r["method"] for r in records.values()} == {"interpolated"}
+    assert sympy.expand(read(records["flops"]["expression"]) - 2 * B * N * (h * d) ** 2) == 0
+    assert records["flops"]["value"] == 2 * 2 * 16 * 8 * 8
+    assert len(records["flops"]["verified_at"]) >= 3
+    found = ended.json["summary"]["phases"]["forward"]
+    assert found["peak"].get("bytes") in (None, records["peak_bytes"]["value"])
+    assert any("numpy" in note for note in found["notes"])
