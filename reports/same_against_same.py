@@ -90,7 +90,8 @@ def summary(found: list[dict[str, str]]) -> str:
 {len(found)} pairs of runs of one point, {PROCESSES} fresh processes a run, in turns and in
 random order; the interval is the 95 % one over the processes' medians, as
 `sweep --processes {PROCESSES}` prints it. Points: standard with 256 tokens and linear with 1024,
-4 heads of 32, one thread. By `python reports/same_against_same.py`; every pair is in `same_against_same.csv`.
+4 heads of 32, one thread. By `python reports/same_against_same.py`; every pair is in
+`same_against_same.csv`.
 
 | | of | |
 |---|--:|--:|
