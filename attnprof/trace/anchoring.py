@@ -15,6 +15,14 @@ _EVEN = {"B": 2, "N": 512, "h": 4, "d": 32}
 _MANY = 250
 
 
+class NotRunningError(Exception):
+    """The code raises at every shape that was tried: ``cause`` at the first one."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(f"it does not run: {told(cause)}")
+        self.cause = cause
+
+
 def anchored(shots: Shots, hints: Mapping[str, int], asked: Mapping[str, int]) -> dict[str, int]:
     """The hints if the code runs there, or even sizes; smaller ones where they spare operations.
 
@@ -35,7 +43,7 @@ def anchored(shots: Shots, hints: Mapping[str, int], asked: Mapping[str, int]) -
             return _smaller(shots, sizes)
     if isinstance(failure, TooLongError):
         raise NotPolynomialError(str(failure)) from failure
-    raise NotPolynomialError(f"it does not run: {told(failure)}") from failure
+    raise NotRunningError(failure) from failure
 
 
 def _starts(hints: Mapping[str, int], asked: Mapping[str, int]) -> Iterator[dict[str, int]]:

@@ -11,6 +11,12 @@ from attnprof.trace.events import KINDS, Call, Trace
 Key = tuple[str, str, str, str, str]
 Column = tuple[int, ...]
 Fit = Callable[[Column], Any]
+Read = Callable[[Call], int]
+
+#: Sizes of a call that tell what is held.
+#: Passes of a loop, at each of its ends, that are moments of their own.
+_ENDS = 4
+_HELD = ("takes", "gives", "workspace")
 
 
 @dataclass(frozen=True)
@@ -18,52 +24,60 @@ class Sheet:
     """Runs of one module at several shapes, with the same rows in all of them.
 
     ``aligned``: every run did the same operations in the same order, and a row is an operation.
-    Otherwise a row is every operation of one name at one line, added up; ``held`` are then, for a
-    phase, the bytes held at the worst moment of each row.
+    Otherwise a row is every operation of one name at one line, added up. ``held`` are, for a
+    phase, the bytes held at each moment that can be the worst, and ``most`` the largest of them.
     """
 
     aligned: bool
     rows: Sequence[Sequence[Call]]
     parameters: Column
-    held: Mapping[str, Mapping[Key, Column]]
+    held: Mapping[str, frozenset[Column]]
+    most: Mapping[str, Column]
 
-    def columns(self) -> Iterator[Column]:
-        """Every number that must be a polynomial, at all runs."""
+    def counts(self) -> Iterator[Column]:
+        """Every count and number of bytes moved, at all runs."""
         yield self.parameters
         for row in self.rows:
-            for read in _readers(row):
+            for read in _counts(row).values():
                 yield tuple(map(read, row))
 
-    def peaks(self) -> Iterator[Column]:
-        """Bytes held, which have a formula only where they are polynomials."""
-        for phase in self.held.values():
-            yield from phase.values()
+    def storages(self) -> Iterator[Column]:
+        """What each operation brings to life, ends, and holds for itself."""
+        for row in self.rows if self.aligned else ():
+            for read in _lives(row):
+                yield tuple(map(read, row))
 
-    def rebuilt(self, fit: Fit) -> Trace:
+    def moments(self) -> Iterator[Column]:
+        """What is held at each moment of each phase."""
+        for held in self.held.values():
+            yield from held
+
+    def rebuilt(self, fit: Fit, *, with_storages: bool) -> Trace:
         """One trace whose numbers are what ``fit`` makes of each column."""
-        calls = [_fitted(row, fit) for row in self.rows]
-        return Trace(calls, fit(self.parameters))
+        lives = with_storages and self.aligned
+        return Trace([_fitted(row, fit, lives=lives) for row in self.rows], fit(self.parameters))
 
 
 def sheet(traces: Sequence[Trace], phases: Iterable[str]) -> Sheet:
     """Traces as rows: operation by operation where they align, else by kind and line."""
     parameters = tuple(trace.parameters for trace in traces)
     orders = [[_key(call) for call in trace.calls] for trace in traces]
-    if all(order == orders[0] for order in orders) and _same_storages(traces):
+    aligned = all(order == orders[0] for order in orders) and _same_storages(traces)
+    rows: list[Sequence[Call]]
+    if aligned:
         rows = list(zip(*(trace.calls for trace in traces), strict=True))
-        return Sheet(True, rows, parameters, {})
-    keys = dict.fromkeys(key for order in sorted(orders, key=len, reverse=True) for key in order)
-    merged = [_merged(trace) for trace in traces]
-    rows = [tuple(found.get(key, _none(key)) for found in merged) for key in keys]
-    held = {}
+    else:
+        longest = sorted(orders, key=len, reverse=True)
+        keys = dict.fromkeys(key for order in longest for key in order)
+        merged = [_merged(trace) for trace in traces]
+        rows = [tuple(found.get(key, _none(key)) for found in merged) for key in keys]
+    held, most = {}, {}
     for phase in phases:
-        most = [_held(trace, phase) for trace in traces]
-        held[phase] = {
-            key: tuple(found.get(key, 0) for found in most)
-            for key in keys
-            if any(key in found for found in most)
-        }
-    return Sheet(False, rows, parameters, held)
+        moments = [dict(_moments(trace, phase, aligned=aligned)) for trace in traces]
+        known = dict.fromkeys(moment for found in moments for moment in found)
+        held[phase] = frozenset(tuple(found.get(m, 0) for found in moments) for m in known)
+        most[phase] = tuple(max(found.values(), default=0) for found in moments)
+    return Sheet(aligned, rows, parameters, held, most)
 
 
 def _same_storages(traces: Sequence[Trace]) -> bool:
@@ -99,55 +113,74 @@ def _merged(trace: Trace) -> dict[Key, Call]:
     return found
 
 
-def _held(trace: Trace, phase: str) -> dict[Key, int]:
-    """Most bytes held while an operation of each kind and line runs."""
-    most: dict[Key, int] = {}
+def _moments(trace: Trace, phase: str, *, aligned: bool) -> Iterator[tuple[Any, int]]:
+    """Bytes held while each operation of a phase runs, by a name of that moment.
+
+    Where runs do not align, of all operations of one name at one line the first few and the last
+    few are moments of their own, for in a loop what is held grows or shrinks; of those between
+    only the largest is.
+    """
     now = 0
-    for call in trace.calls:
+    found: dict[Key, list[int]] = {}
+    for place, call in enumerate(trace.calls):
         now += call.takes - call.gives
-        if phase in {"train", call.part}:
-            key = _key(call)
-            most[key] = max(most.get(key, 0), now + call.workspace)
-    return most
+        if phase not in {"train", call.part}:
+            continue
+        if aligned:
+            yield place, now + call.workspace
+        else:
+            found.setdefault(_key(call), []).append(now + call.workspace)
+    for key, values in found.items():
+        for place, value in enumerate(values[:_ENDS]):
+            yield (key, place), value
+        for place, value in enumerate(reversed(values[-_ENDS:])):
+            yield (key, -1 - place), value
+        if len(values) > 2 * _ENDS:
+            yield (key, "between"), max(values[_ENDS:-_ENDS])
 
 
-def _readers(row: Sequence[Call]) -> list[Callable[[Call], int]]:
+def _counts(row: Sequence[Call]) -> dict[str, Read]:
+    """What reads each count that some call of a row has, and its bytes."""
     kinds = {kind for call in row for kind in call.counts}
-    counts = [_count(kind) for kind in KINDS if kind in kinds]
-    storages = [_born(place) for place in range(len(row[0].born))]
-    return [*counts, *storages, *_SIZES.values()]
+    found = {kind: _count(kind) for kind in KINDS if kind in kinds}
+    return {**found, "bytes_moved": _size("bytes_moved"), "touched": _size("touched")}
 
 
-def _count(kind: str) -> Callable[[Call], int]:
+def _lives(row: Sequence[Call]) -> list[Read]:
+    return [*map(_born, range(len(row[0].born))), *map(_size, _HELD)]
+
+
+def _count(kind: str) -> Read:
     def read(call: Call) -> int:
         return int(call.counts.get(kind, 0))
 
     return read
 
 
-def _size(name: str) -> Callable[[Call], int]:
+def _size(name: str) -> Read:
     def read(call: Call) -> int:
         return int(getattr(call, name))
 
     return read
 
 
-def _born(place: int) -> Callable[[Call], int]:
+def _born(place: int) -> Read:
     def read(call: Call) -> int:
         return int(call.born[place][1])
 
     return read
 
 
-_SIZES = {name: _size(name) for name in ("bytes_moved", "takes", "gives", "workspace", "touched")}
-
-
-def _fitted(row: Sequence[Call], fit: Fit) -> Call:
-    kinds = [kind for kind in KINDS if any(kind in call.counts for call in row)]
-    counts = {kind: fit(tuple(map(_count(kind), row))) for kind in kinds}
-    sizes = {name: fit(tuple(map(read, row))) for name, read in _SIZES.items()}
+def _fitted(row: Sequence[Call], fit: Fit, *, lives: bool) -> Call:
+    found = {name: fit(tuple(map(read, row))) for name, read in _counts(row).items()}
+    counts = {kind: found[kind] for kind in KINDS if kind in found}
+    moved = {"bytes_moved": found["bytes_moved"], "touched": found["touched"]}
+    if not lives:
+        blank: dict[str, Any] = dict.fromkeys(_HELD, 0)
+        return replace(row[0], counts=counts, **moved, **blank, born=(), died=())
+    held = {name: fit(tuple(map(_size(name), row))) for name in _HELD}
     born = tuple(
         (number, fit(tuple(map(_born(place), row))))
         for place, (number, _) in enumerate(row[0].born)
     )
-    return replace(row[0], counts=counts, born=born, **sizes)
+    return replace(row[0], counts=counts, **moved, **held, born=born)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,13 +29,18 @@ class Formula:
     value: Value | None = None
 
 
+def _everywhere(_sizes: Mapping[str, int]) -> bool:
+    return True
+
+
 @dataclass(frozen=True)
 class PhaseForms:
     """A phase: its formulas, the way they were found, and the conditions under which they hold.
 
     ``domain`` are conditions in words of the symbols; ``verified_at`` the shapes at which a run
     gave the same numbers; ``uncounted`` what the totals leave out (they are then "at least"),
-    ``notes`` why another way was not taken and what else to know; ``trace`` the run behind it.
+    ``notes`` why another way was not taken and what else to know; ``trace`` the run behind it;
+    ``holds`` whether a shape lies inside the domain.
     """
 
     phase: str
@@ -46,6 +51,9 @@ class PhaseForms:
     uncounted: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     trace: Trace | None = field(default=None, compare=False, repr=False)
+    holds: Callable[[Mapping[str, int]], bool] = field(
+        default=_everywhere, compare=False, repr=False
+    )
 
 
 @dataclass(frozen=True)

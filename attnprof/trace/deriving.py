@@ -1,37 +1,33 @@
-"""From a target to its formulas: symbolic first, another way where that breaks, verified."""
+"""From a target to its formulas: symbolic first, interpolated where that breaks, verified."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.trace.derivation import (
-    COUNTED,
-    INTERPOLATED,
-    SYMBOLIC,
-    Derivation,
-    Formula,
-    PhaseForms,
-    told,
-)
-from attnprof.trace.events import QUANTITIES
-from attnprof.trace.interpolation import Interpolated, interpolate
-from attnprof.trace.probing import NotPolynomialError
-from attnprof.trace.runs import record
-from attnprof.trace.shots import OutOfBudgetError, Shots
-from attnprof.trace.symbolic_run import NotSymbolicError, run_symbolically
+from attnprof.trace.anchoring import NotRunningError
+from attnprof.trace.derivation import Derivation, PhaseForms
+from attnprof.trace.probing import Line, NotPolynomialError
+from attnprof.trace.shots import OutOfBudgetError
+from attnprof.trace.symbolic_run import NotSymbolicError
 from attnprof.trace.symbols import hints_for
 from attnprof.trace.target import Target
-from attnprof.trace.totals import PHASES, at_least, totals, uncounted
-from attnprof.trace.verification import HELD_OUT, Runner, differences, held_out, runner
+from attnprof.trace.totals import PHASES
+from attnprof.trace.trying import why
+from attnprof.trace.ways import Attempt
+
+Forms = dict[str, PhaseForms]
 
 
 def derive_target(
     target: Target, phases: Sequence[str] = PHASES[:3], asked: Mapping[str, int] | None = None
 ) -> Derivation:
-    """Formulas of a target for phases; ``asked`` sizes choose the branch and must be met."""
+    """Formulas of a target for phases; ``asked`` sizes choose the branch and must be met.
+
+    Raises :class:`RequestError` for sizes it does not have, :class:`CannotRunError` where neither
+    a formula nor, at a complete shape, a number can be had.
+    """
     asked = dict(asked or {})
     unknown = set(asked) - set(target.symbols)
     if unknown:
@@ -39,11 +35,12 @@ def derive_target(
             f"{', '.join(sorted(unknown))}: no such size; {target.name} has "
             f"{', '.join(target.symbols)}"
         )
-    found: dict[str, PhaseForms] = {}
+    search = _Search(target, asked)
+    found: Forms = {}
     for group in (("forward",), ("backward", "train")):
         wanted = [phase for phase in group if phase in phases]
         if wanted:
-            found.update(_group(target, wanted, asked))
+            found.update(search.forms(wanted))
     if "decode" in phases:
         found["decode"] = _decoding(target, asked)
     return Derivation(target.name, target.symbols, {p: found[p] for p in phases}, asked)
@@ -53,141 +50,100 @@ def _decoding(target: Target, asked: Mapping[str, int]) -> PhaseForms:
     """One step, run like a forward pass."""
     if target.step is None:
         raise RequestError(f"{target.name} has no decoding step to derive; use --phase forward")
-    found = _group(target.step, ("forward",), asked)["forward"]
+    found = _Search(target.step, asked).forms(("forward",))["forward"]
     formulas = {q: replace(formula, phase="decode") for q, formula in found.formulas.items()}
     return replace(found, phase="decode", formulas=formulas)
 
 
-def _group(
-    target: Target, phases: Sequence[str], asked: Mapping[str, int]
-) -> dict[str, PhaseForms]:
-    """Phases that one run shows."""
-    reasons: list[str] = []
-    for hints in _branches(target, asked):
+@dataclass
+class _Search:
+    """Tries the ways in turn; what one group of phases showed spares the next one work."""
+
+    target: Target
+    asked: Mapping[str, int]
+    lines: dict[str, Line] = field(default_factory=dict)
+    _hopeless: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def forms(self, phases: Sequence[str]) -> Forms:
+        """Phases that one run shows.
+
+        First with all sizes free, then with those of 1 given; where the cost is no polynomial in
+        a size, with that one given, too.
+        """
+        reasons: list[str] = []
+        ones = {name: size for name, size in self.asked.items() if size == 1}
+        starts: list[dict[str, int]] = [{}, ones] if ones else [{}]
+        for fixed in starts:
+            found = self._symbolic(self._attempt(phases, fixed, reasons))
+            if found:
+                return found
+        for fixed in starts:
+            found = self._interpolated(phases, fixed, reasons)
+            if found:
+                return found
+        return self._attempt(phases, {}, reasons).counted()
+
+    def _attempt(
+        self, phases: Sequence[str], fixed: Mapping[str, int], reasons: list[str]
+    ) -> Attempt:
+        target = self.target.fixed(**fixed) if fixed else self.target
+        asked = {name: size for name, size in self.asked.items() if name not in fixed}
+        return Attempt(target, phases, asked, fixed, reasons, self.lines)
+
+    def _symbolic(self, attempt: Attempt) -> Forms | None:
+        known = ("symbolic", str(attempt.fixed))
+        if known in self._hopeless or not attempt.target.symbols:
+            attempt.reasons += [self._hopeless[known]] if known in self._hopeless else []
+            return None
         try:
-            return _symbolic(target, phases, hints, asked, reasons)
+            return attempt.symbolic()
         except NotSymbolicError as error:
-            free = ", ".join(name for name, hint in hints.items() if hint != 1)
-            reasons.append(f"a run with {free} symbolic was refused: {error}")
-    shots = Shots(target, training="forward" not in phases)
-    for hints in _branches(target, asked):
-        try:
-            return _interpolated(target, phases, shots, hints, asked, reasons)
-        except (NotPolynomialError, OutOfBudgetError) as error:
-            reasons.append(f"interpolation: {error}")
-    return _numbers(target, phases, asked, reasons)
+            attempt.reasons.append(f"no symbolic run{_given(attempt.fixed)}: {error}")
+            if error.lasting:
+                self._hopeless[known] = attempt.reasons[-1]
+            return None
+
+    def _interpolated(
+        self, phases: Sequence[str], fixed: Mapping[str, int], reasons: list[str]
+    ) -> Forms | None:
+        """With further sizes given as long as the cost is no polynomial in them."""
+        attempt = self._attempt(phases, fixed, reasons)
+        known = ("interpolated", str(fixed))
+        if not attempt.target.symbols:
+            return None
+        if known not in self._hopeless:
+            try:
+                return attempt.interpolated()
+            except NotRunningError as error:
+                self._refuse(error.cause, attempt)
+                reasons.append(str(error))
+                return None
+            except (NotPolynomialError, OutOfBudgetError) as error:
+                reasons.append(f"not interpolated{_given(fixed)}: {error}")
+                name = getattr(error, "name", "")
+                if not name or (name == "N" and name not in self.asked):
+                    return None
+                self._hopeless[known] = name
+        name = self._hopeless[known]
+        size = self.asked.get(name) or hints_for(self.target.symbols, {})[name]
+        return self._given_too(phases, {**fixed, name: size}, reasons)
+
+    def _given_too(
+        self, phases: Sequence[str], fixed: Mapping[str, int], reasons: list[str]
+    ) -> Forms | None:
+        """With one more size given: by symbols, or interpolated."""
+        if len(fixed) == len(self.target.symbols):
+            return None
+        found = self._symbolic(self._attempt(phases, fixed, reasons))
+        return found or self._interpolated(phases, fixed, reasons)
+
+    def _refuse(self, error: Exception, attempt: Attempt) -> None:
+        """Runs that fail everywhere will not give numbers either, if not at the asked shape."""
+        if type(error).__module__.startswith("torch.") or not attempt.complete:
+            raise CannotRunError(f"{self.target.name} cannot be derived: {why(error)}") from error
 
 
-def _interpolated(
-    target: Target,
-    phases: Sequence[str],
-    shots: Shots,
-    hints: Mapping[str, int],
-    asked: Mapping[str, int],
-    reasons: Sequence[str],
-) -> dict[str, PhaseForms]:
-    found = interpolate(target, shots, hints, asked, phases)
-    run = runner(target, phases)
-    shapes = list(found.held_out(HELD_OUT))
-    if set(asked) == set(target.symbols):
-        shapes.append(dict(asked))
-    for shape in shapes:
-        wrong = differences(found.forms, run(shape), shape)
-        if wrong:
-            raise NotPolynomialError(f"at {told(shape)}: {wrong[0]}")
-    return {
-        phase: PhaseForms(
-            phase,
-            INTERPOLATED,
-            _formulas(found, phase, run, asked),
-            found.domain,
-            tuple(shapes),
-            _named(found.trace, phase),
-            (*reasons, *found.notes(phase), *at_least(found.trace, phase)),
-            found.trace,
-        )
-        for phase in phases
-    }
-
-
-def _formulas(
-    found: Interpolated, phase: str, run: Runner, asked: Mapping[str, int]
-) -> dict[str, Formula]:
-    forms = {q: Formula(phase, q, e) for q, e in found.forms[phase].items()}
-    complete = set(asked) >= {*found.lines, *found.fixed}
-    for quantity in QUANTITIES:
-        if quantity not in forms:
-            value = run(asked)[phase][quantity] if complete else None
-            forms[quantity] = Formula(phase, quantity, None, value)
-    return forms
-
-
-def _branches(target: Target, asked: Mapping[str, int]) -> list[dict[str, int]]:
-    """What symbols stand for: first all free (a 1 is the special case), then as asked."""
-    free = hints_for(target.symbols, {k: v for k, v in asked.items() if v != 1})
-    return [free] if 1 not in asked.values() else [free, hints_for(target.symbols, asked)]
-
-
-def _symbolic(
-    target: Target,
-    phases: Sequence[str],
-    hints: Mapping[str, int],
-    asked: Mapping[str, int],
-    reasons: list[str],
-) -> dict[str, PhaseForms]:
-    result = run_symbolically(target, hints, phases)
-    run = runner(target, phases)
-    shapes = list(held_out(hints, result.domain.holds))
-    if set(asked) == set(target.symbols):
-        shapes.append(dict(asked))
-    for shape in shapes:
-        wrong = differences(result.forms, run(shape), shape)
-        if wrong:
-            raise NotSymbolicError(f"at {told(shape)}: {wrong[0]}")
-    ones = [f"{name} = 1" for name, hint in hints.items() if hint == 1]
-    free = [name for name in target.symbols if hints[name] != 1]
-    above = (f"{', '.join(free)} >= 2",) if free else ()
-    domain = (*ones, *above, *result.domain.conditions)
-    return {
-        phase: PhaseForms(
-            phase,
-            SYMBOLIC,
-            {q: Formula(phase, q, e) for q, e in result.forms[phase].items()},
-            domain,
-            tuple(shapes),
-            _named(result.trace, phase),
-            (*reasons, *at_least(result.trace, phase)),
-            result.trace,
-        )
-        for phase in phases
-    }
-
-
-def _named(trace: Any, phase: str) -> tuple[str, ...]:
-    found = uncounted(trace, phase)
-    return tuple(f"{op} ×{times} ({touched} bytes)" for op, (times, touched) in found.items())
-
-
-def _numbers(
-    target: Target, phases: Sequence[str], asked: Mapping[str, int], reasons: list[str]
-) -> dict[str, PhaseForms]:
-    """Counts at the asked shape, where no formula could be found."""
-    if set(asked) != set(target.symbols):
-        raise CannotRunError(
-            f"{target.name}: no closed form found ({'; '.join(reasons)}); give all sizes with "
-            f"--at {','.join(f'{name}=…' for name in target.symbols)} for numbers at one shape"
-        )
-    trace = record(target, asked, training="forward" not in phases)
-    return {
-        phase: PhaseForms(
-            phase,
-            COUNTED,
-            {q: Formula(phase, q, None, v) for q, v in totals(trace, phase).items()},
-            (told(asked),),
-            (asked,),
-            _named(trace, phase),
-            (*reasons, *at_least(trace, phase)),
-            trace,
-        )
-        for phase in phases
-    }
+def _given(fixed: Mapping[str, int]) -> str:
+    """Which sizes were given, for a reason: `` with d = 32``."""
+    said = ", ".join(f"{name} = {size}" for name, size in fixed.items())
+    return f" with {said}" if said else ""

@@ -6,8 +6,8 @@ or pads to a multiple. Where even those do not, a border lies between two branch
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import gcd, lcm
 
 from attnprof.trace.columns import sheet
@@ -19,10 +19,18 @@ from attnprof.trace.symbols import DEFAULT
 
 #: Strides tried for a length, and for other sizes.
 _LONG, _SHORT = (64, 256, 1024), (1, 8, 64)
+#: Ladders tried after the first that fits, for one on which peaks are polynomials, too.
+_TRIES = 4
+#: Operations after which no more strides are tried.
+_A_LINE = 15_000
 
 
 class NotPolynomialError(Exception):
-    """No class of sizes gives a polynomial."""
+    """No class of sizes gives a polynomial; ``name`` is the size in which the cost is none."""
+
+    def __init__(self, message: str, name: str = "") -> None:
+        super().__init__(message)
+        self.name = name
 
 
 @dataclass
@@ -69,29 +77,60 @@ class Probe:
     anchor: Mapping[str, int]
     phases: Sequence[str]
     numbers: Sequence[int] = ()
-    lines: dict[str, Line] = field(default_factory=dict)
+    known: Mapping[str, Line] = field(default_factory=dict)
 
     def line(self, name: str) -> Line:
-        """The line of one size; NotPolynomialError where there is none."""
+        """The line of one size; NotPolynomialError where there is none.
+
+        A ``known`` line of another phase is taken over where it holds for these, too.
+        """
         start = self.anchor[name]
+        again = self._again(name)
+        if again:
+            return again
         for thorough in (True, False):
-            for stride in self._strides(name):
-                for step in (stride, -stride):
-                    ladder = self._ladder(name, step, thorough=thorough)
-                    if ladder:
-                        nodes, smooth = ladder
-                        line = Line(
-                            name, nodes, step, stride, min(nodes), max(nodes), smooth=smooth
-                        )
-                        self._refine(line)
-                        self._extend(line)
-                        return line
-        raise NotPolynomialError(f"what it does is no polynomial in {name} around {start}")
+            lines = list(self._candidates(name, thorough=thorough))
+            if lines:
+                line = next((line for line in lines if line.smooth), lines[0])
+                self._refine(line)
+                self._extend(line)
+                return line
+        raise NotPolynomialError(f"the cost is no polynomial in {name} around {start}", name)
+
+    def _candidates(self, name: str, *, thorough: bool) -> Iterator[Line]:
+        """Lines of ever larger strides, up to one on which peaks are polynomials; not many."""
+        found = 0
+        before = self.shots.left
+        for stride in self._strides(name):
+            for step in (stride, -stride):
+                spent = before - self.shots.left
+                if found > _TRIES or (spent > _A_LINE and not found):
+                    return
+                ladder = self._ladder(name, step, thorough=thorough)
+                if ladder:
+                    nodes, smooth = ladder
+                    yield Line(name, nodes, step, stride, min(nodes), max(nodes), smooth)
+                    if smooth:
+                        return
+                found += bool(found or ladder)
+
+    def follows(self, line: Line, size: int) -> bool:
+        """Whether a size outside the range lies on the same polynomial."""
+        return self._fits(line, [size])
+
+    def _again(self, name: str) -> Line | None:
+        """The known line, with nodes for these phases."""
+        known = self.known.get(name)
+        if known is None or known.nodes[0] != self.anchor[name]:
+            return None
+        ladder = self._ladder(name, known.step, thorough=False)
+        if ladder is None:
+            return None
+        line = replace(known, nodes=ladder[0], smooth=ladder[1], borders=list(known.borders))
+        return line if self._fits(line, [known.low, known.high]) else None
 
     def _at(self, name: str, size: int) -> Trace | None:
-        if size < 2:
-            return None
-        return self.shots.tried({**self.anchor, name: size})
+        return self.shots.tried({**self.anchor, name: size}) if size > 0 else None
 
     def _strides(self, name: str) -> list[int]:
         long = self.anchor[name] >= 64 or name == DEFAULT[1]
@@ -105,7 +144,7 @@ class Probe:
         sizes, traces = list[int](), list[Trace]()
         for place in range(MOST + 2):
             trace = self._at(name, start + place * step)
-            if trace is None:
+            if trace is None or start + place * step < 2:
                 return None
             sizes.append(start + place * step)
             traces.append(trace)
@@ -126,7 +165,7 @@ class Probe:
         """The same nodes, if sizes well above and below fit as well."""
         start, stride = nodes[0], abs(step)
         above = start + stride * max(len(sizes) + 1, start // stride)
-        below = start - stride * (start // 2 // stride)
+        below = start - stride * ((start - max(2, start // 2)) // stride)
         for size in {above, below} - set(sizes):
             trace = self._at(name, size)
             if trace is not None:
@@ -138,13 +177,20 @@ class Probe:
         """The highest degree of all columns, and whether peaks are polynomials; or None."""
         found = sheet(traces, self.phases)
         highest = 0
-        for column in set(found.columns()):
+        for column in set(found.counts()):
             of = degree(sizes, column)
             if of is None:
                 return None
             highest = max(highest, of)
-        peaks = [degree(sizes, column) for column in set(found.peaks())]
-        return max([highest, *(of for of in peaks if of is not None)]), None not in peaks
+        smooth = True
+        for phase, held in found.held.items():
+            degrees = {column: degree(sizes, column) for column in held}
+            known = [column for column, of in degrees.items() if of is not None]
+            # what is no polynomial does not matter where it is never the worst moment
+            if tuple(map(max, zip(*known, strict=True))) != found.most[phase]:
+                smooth = False
+            highest = max([highest, *(of for of in degrees.values() if of is not None)])
+        return highest, smooth
 
     # -- smaller strides, further ends ---------------------------------------------------
 

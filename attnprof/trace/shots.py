@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from attnprof.trace.events import Trace
 from attnprof.trace.runs import record
 from attnprof.trace.target import Target
 
 #: Operations that all runs of one interpolation may take, and one run of them.
-BUDGET, A_RUN = 60_000, 6_000
+BUDGET, A_RUN = 40_000, 5_000
 #: What a run costs besides its operations, in operations.
 _OVERHEAD = 40
 
@@ -20,6 +20,19 @@ class TooLongError(Exception):
 
 class OutOfBudgetError(Exception):
     """Interpolating would take too many operations."""
+
+
+def limit(most: int) -> Callable[[], None]:
+    """What to call before each operation of a run: it raises TooLongError after so many."""
+    done = 0
+
+    def count() -> None:
+        nonlocal done
+        done += 1
+        if done > most:
+            raise TooLongError(f"more than {most} operations")
+
+    return count
 
 
 class Shots:
@@ -63,6 +76,15 @@ class Shots:
             raise
         except Exception:  # noqa: BLE001 - the user's code may raise anything
             return None
+
+    def seen(self) -> list[dict[str, int]]:
+        """Shapes at which runs were made and went well."""
+        return [dict(key) for key, found in self._seen.items() if isinstance(found, Trace)]
+
+    @property
+    def left(self) -> int:
+        """Operations that may still be run."""
+        return self._left
 
     def _recorded(self, sizes: Mapping[str, int], *, swift: bool) -> Trace:
         """One run; operations on fake tensors take three times as long as those on meta tensors."""

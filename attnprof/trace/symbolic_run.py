@@ -10,14 +10,29 @@ from attnprof.errors import AttnprofError
 from attnprof.trace.domain import Domain
 from attnprof.trace.events import Trace
 from attnprof.trace.runs import record
+from attnprof.trace.shots import limit
 from attnprof.trace.sizes import spoken
 from attnprof.trace.symbols import symbolic_sizes
 from attnprof.trace.target import Target
 from attnprof.trace.totals import totals
 
+#: Operations of a symbolic run; each takes some milliseconds.
+_MOST = 1500
+
 
 class NotSymbolicError(Exception):
-    """The module does not stay symbolic; the message says where."""
+    """The module does not stay symbolic; the message says where.
+
+    ``lasting``: the same would happen in every phase.
+    """
+
+    lasting = False
+
+
+class PinnedError(NotSymbolicError):
+    """The code compares a size with a number, or makes one of it."""
+
+    lasting = True
 
 
 @dataclass(frozen=True)
@@ -49,9 +64,11 @@ def run_symbolically(
 def _recorded(target: Target, sizes: Any, phases: Sequence[str], environment: Any) -> Trace:
     """The run, ended by the first operation after a size was pinned: what follows is wasted."""
     seen = 0
+    count = limit(_MOST)
 
     def look() -> None:
         nonlocal seen
+        count()
         facts = len(environment.guards) + len(environment.replacements)
         if facts != seen:
             seen = facts
@@ -69,4 +86,6 @@ def _recorded(target: Target, sizes: Any, phases: Sequence[str], environment: An
 
 def _refuse_pins(domain: Domain) -> None:
     if domain.pinned:
-        raise NotSymbolicError(f"the code fixes a size: {'; '.join(domain.pinned)}")
+        branches = [text for text in domain.conditions if text not in domain.pinned]
+        where = f"; the code branches on {', '.join(branches)}" if branches else ""
+        raise PinnedError(f"the code fixes a size: {'; '.join(domain.pinned)}{where}")

@@ -8,6 +8,7 @@ from typing import Any
 
 from attnprof.trace.evaluating import evaluate
 from attnprof.trace.runs import record
+from attnprof.trace.shots import limit
 from attnprof.trace.target import Target
 from attnprof.trace.totals import totals
 
@@ -19,14 +20,15 @@ Counts = Mapping[str, Mapping[str, Any]]  # phase → quantity → number
 Runner = Callable[[Mapping[str, int]], Counts]
 
 
-def runner(target: Target, phases: Sequence[str]) -> Runner:
-    """Counts of the phases at a shape, by a run there; remembered."""
+def runner(target: Target, phases: Sequence[str], longest: int) -> Runner:
+    """Counts of the phases at a shape, by a run of at most so many operations; remembered."""
     seen: dict[tuple[tuple[str, int], ...], Counts] = {}
 
     def run(sizes: Mapping[str, int]) -> Counts:
         key = tuple(sorted(sizes.items()))
         if key not in seen:
-            trace = record(target, sizes, training="forward" not in phases)
+            training = "forward" not in phases
+            trace = record(target, sizes, training=training, before_each=limit(longest))
             seen[key] = {phase: totals(trace, phase) for phase in phases}
         return seen[key]
 

@@ -1,0 +1,226 @@
+"""The ways to what a phase costs: by symbols, by interpolation, or at one shape only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from attnprof.errors import AttnprofError, CannotRunError
+from attnprof.trace.derivation import (
+    COUNTED,
+    INTERPOLATED,
+    SYMBOLIC,
+    Formula,
+    PhaseForms,
+    told,
+)
+from attnprof.trace.events import QUANTITIES, Trace
+from attnprof.trace.interpolation import interpolate
+from attnprof.trace.loading import told as said
+from attnprof.trace.probing import Line, NotPolynomialError
+from attnprof.trace.runs import record
+from attnprof.trace.shots import Shots, TooLongError, limit
+from attnprof.trace.symbolic_run import NotSymbolicError, run_symbolically
+from attnprof.trace.symbols import hints_for
+from attnprof.trace.target import Target
+from attnprof.trace.totals import at_least, totals, uncounted
+from attnprof.trace.verification import HELD_OUT, Runner, differences, held_out, runner
+
+#: A length that what works in blocks takes whole, and that is no power of two; few samples and
+#: more heads, which some code compares.
+_HINTS = {"B": 2, "N": 768, "h": 8, "d": 32}
+#: Operations of a run at the asked shape.
+_A_LONG_RUN = 25_000
+
+
+@dataclass
+class Attempt:
+    """Phases of one kind (``forward``, or ``backward`` and ``train``) with some sizes given.
+
+    ``target`` has the other sizes; ``asked`` are those of them that were asked for. ``reasons``
+    say why what was tried before did not do; ``lines`` are those of an earlier interpolation.
+    """
+
+    target: Target
+    phases: Sequence[str]
+    asked: Mapping[str, int]
+    fixed: Mapping[str, int]
+    reasons: list[str] = field(default_factory=list)
+    lines: dict[str, Line] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every size was asked for."""
+        return set(self.asked) == set(self.target.symbols)
+
+    def symbolic(self) -> dict[str, PhaseForms]:
+        """By a run with symbolic sizes, held against concrete runs; or NotSymbolicError."""
+        hints = hints_for(self.target.symbols, _above_one(self.asked))
+        result = run_symbolically(self.target, hints, self.phases)
+        run = runner(self.target, self.phases, _A_LONG_RUN)
+        shapes, notes = self._checked(
+            result.forms, run, held_out(hints, result.domain.holds), NotSymbolicError
+        )
+        free = f"{', '.join(self.target.symbols)} >= 2"
+        return {
+            phase: self._forms(
+                phase,
+                SYMBOLIC,
+                {q: Formula(phase, q, e) for q, e in result.forms[phase].items()},
+                (free, *result.domain.conditions),
+                shapes,
+                notes,
+                result.trace,
+                result.domain.holds,
+            )
+            for phase in self.phases
+        }
+
+    def interpolated(self) -> dict[str, PhaseForms]:
+        """Through the counts of concrete runs; or NotPolynomialError, OutOfBudgetError."""
+        hints = hints_for(self.target.symbols, {**_HINTS, **_above_one(self.asked)})
+        shots = Shots(self.target, training="forward" not in self.phases)
+        found = interpolate(self.target, shots, hints, self.asked, self.phases, self.lines)
+        self.lines.update(found.lines)
+        run = runner(self.target, self.phases, _A_LONG_RUN)
+        shapes, notes = self._checked(found.forms, run, found.held_out(), NotPolynomialError)
+        return {
+            phase: self._forms(
+                phase,
+                INTERPOLATED,
+                self._formulas(phase, found.forms[phase], run),
+                found.domain,
+                shapes,
+                [*found.notes(phase), *notes],
+                found.trace,
+                found.holds,
+            )
+            for phase in self.phases
+        }
+
+    def counted(self) -> dict[str, PhaseForms]:
+        """At the asked shape only; CannotRunError without one, or where that run fails."""
+        whole = {**self.fixed, **self.asked}
+        why = "; ".join(dict.fromkeys(self.reasons))
+        if not self.complete:
+            at = ",".join(f"{name}={whole.get(name, '…')}" for name in self.target.symbols)
+            raise CannotRunError(
+                f"{self.target.name}: no closed form found ({why}); give all sizes with "
+                f"--at {at} for numbers at one shape"
+            )
+        try:
+            trace = record(
+                self.target,
+                self.asked,
+                training="forward" not in self.phases,
+                before_each=limit(_A_LONG_RUN),
+            )
+        except AttnprofError:
+            raise
+        except Exception as error:
+            raise CannotRunError(
+                f"{self.target.name}: no closed form found ({why}), and it cannot be counted at "
+                f"{told(whole)}: {said(error)}"
+            ) from error
+        return {
+            phase: self._forms(
+                phase,
+                COUNTED,
+                {q: Formula(phase, q, None, v) for q, v in totals(trace, phase).items()},
+                (told(self.asked),),
+                [dict(self.asked)],
+                [],
+                trace,
+                lambda sizes: sizes == self.asked,
+            )
+            for phase in self.phases
+        }
+
+    def _formulas(self, phase: str, forms: Mapping[str, Any], run: Runner) -> dict[str, Formula]:
+        """A formula for every quantity; for those without, the value at the asked shape."""
+        found = {q: Formula(phase, q, expression) for q, expression in forms.items()}
+        for quantity in set(QUANTITIES) - set(found):
+            value = run(self.asked)[phase][quantity] if self.complete else None
+            found[quantity] = Formula(phase, quantity, None, value)
+        return {quantity: found[quantity] for quantity in QUANTITIES}
+
+    def _checked(
+        self,
+        forms: Mapping[str, Mapping[str, Any]],
+        run: Runner,
+        others: Iterable[Mapping[str, int]],
+        error: type[Exception],
+    ) -> tuple[list[dict[str, int]], list[str]]:
+        """Shapes at which a run gave what the formulas give, and what to say of it."""
+        shapes: list[dict[str, int]] = []
+        for shape in others:
+            if len(shapes) == HELD_OUT:
+                break
+            if shape != self.asked and self._agree(forms, run, shape, error):
+                shapes.append(dict(shape))
+        if len(shapes) < HELD_OUT:
+            raise error(f"no {HELD_OUT} shapes at which it could be verified")
+        if not self.complete:
+            return shapes, []
+        if self._agree(forms, run, self.asked, error):
+            return [*shapes, dict(self.asked)], []
+        return shapes, [f"not run at {told(self.asked)}: more than {_A_LONG_RUN} operations"]
+
+    def _agree(
+        self,
+        forms: Mapping[str, Mapping[str, Any]],
+        run: Runner,
+        shape: Mapping[str, int],
+        error: type[Exception],
+    ) -> bool:
+        """Whether a run at a shape was made; ``error`` where it gave other numbers."""
+        try:
+            wrong = differences(forms, run(shape), shape)
+        except TooLongError:
+            return False
+        if wrong:
+            raise error(f"at {told(shape)}: {wrong[0]}")
+        return True
+
+    def _forms(
+        self,
+        phase: str,
+        method: str,
+        formulas: Mapping[str, Formula],
+        domain: Sequence[str],
+        shapes: Sequence[Mapping[str, int]],
+        notes: Sequence[str],
+        trace: Trace,
+        holds: Any,
+    ) -> PhaseForms:
+        given = tuple(f"{name} = {size}" for name, size in self.fixed.items())
+        return PhaseForms(
+            phase,
+            method,
+            formulas,
+            (*given, *domain),
+            tuple({**self.fixed, **shape} for shape in shapes),
+            _named(trace, phase),
+            (*dict.fromkeys(self.reasons), *notes, *at_least(trace, phase)),
+            trace,
+            _inside(self.fixed, self.target.symbols, holds),
+        )
+
+
+def _above_one(asked: Mapping[str, int]) -> dict[str, int]:
+    """The asked sizes that a symbol can stand for: 1 is the special case."""
+    return {name: size for name, size in asked.items() if size != 1}
+
+
+def _inside(fixed: Mapping[str, int], free: Sequence[str], holds: Any) -> Any:
+    def inside(sizes: Mapping[str, int]) -> bool:
+        given = all(sizes.get(name, size) == size for name, size in fixed.items())
+        return given and bool(holds({name: sizes[name] for name in free}))
+
+    return inside
+
+
+def _named(trace: Trace, phase: str) -> tuple[str, ...]:
+    found = uncounted(trace, phase)
+    return tuple(f"{op} ×{times} ({touched} bytes)" for op, (times, touched) in found.items())
