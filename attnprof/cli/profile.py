@@ -122,7 +122,8 @@ def _measure(
 
 
 COUNTS = (
-    "mechanism", "seq_len", "flops_formula", "matmul_flops_formula", "flops_torch", "flops_fvcore",
+    "mechanism", "seq_len", "flops_formula", "flops_derived", "matmul_flops_formula",
+    "flops_torch", "flops_fvcore",
 )  # fmt: skip
 MEMORY = ("mechanism", "seq_len", "parameters", "peak_bytes_predicted", "peak_bytes_measured")
 TIMES = (
@@ -144,7 +145,7 @@ def tables(report: Report) -> Sequence[RenderableType]:
     done = [record for record in records if record.skipped is None]
     parts: list[RenderableType] = [Text(_headline(report, records[0]))]
     if done:
-        caption = "closed form against torch's FlopCounterMode and twice fvcore's MACs"
+        caption = "closed form, counts derived from the code, torch's counter, twice fvcore's MACs"
         parts.append(record_table(done, COUNTS, title="FLOPs", caption=caption))
         caption = "peak over what was live before the call"
         parts.append(record_table(done, MEMORY, title="Memory", caption=caption))

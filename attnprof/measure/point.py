@@ -12,6 +12,7 @@ from attnprof.measure import headroom
 from attnprof.measure.allocations import measure_peak
 from attnprof.measure.clocks import Clock, MonotonicClock, cuda_clock, sample
 from attnprof.measure.counters import count_with_fvcore, count_with_torch
+from attnprof.measure.derived import count_derived, derived_differences
 from attnprof.measure.differences import counter_differences, peak_differences
 from attnprof.measure.request import PointRequest
 from attnprof.measure.statistics import estimate_median, quantiles_of
@@ -83,6 +84,7 @@ def count_point(request: PointRequest) -> ProfileRecord:
     record = predict_point(request)
     torch_count = count_with_torch(request)
     fvcore = count_with_fvcore(request)
+    derived = count_derived(request)
     formula = record.matmul_flops_formula or 0
     macs = fvcore.total
     return replace(
@@ -91,7 +93,12 @@ def count_point(request: PointRequest) -> ProfileRecord:
         macs_fvcore=macs,
         flops_fvcore=None if macs is None else 2 * macs,
         uncounted=dict(fvcore.uncounted),
-        differences=counter_differences(request.mechanism, formula, torch_count, fvcore),
+        flops_derived=derived.flops,
+        matmul_flops_derived=derived.matmul_flops,
+        differences=[
+            *counter_differences(request.mechanism, formula, torch_count, fvcore),
+            *derived_differences(request.mechanism, record.flops_formula or 0, derived),
+        ],
     )
 
 

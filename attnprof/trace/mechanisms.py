@@ -15,13 +15,19 @@ from attnprof.trace.target import Input, Sizes, Target
 
 
 def mechanism_target(
-    spec: Any, scope: str = "layer", *, causal: bool = False, dtype: str = "float32"
+    spec: Any,
+    scope: str = "layer",
+    *,
+    causal: bool = False,
+    dtype: str = "float32",
+    source: Any = None,
 ) -> Target:
     """A mechanism's layer on (B, N, h·d), or its core on q, k, v of (B, h, N, d).
 
+    ``source`` is its torch module, where the registry does not find it by the mechanism's name.
     ``step`` of the target is one decoding step of token number N, where the mechanism decodes.
     """
-    source = registry.module_of(spec.name)
+    source = source or registry.module_of(spec.name)
 
     def make(sizes: Sizes) -> Any:
         made = _sizes(spec, sizes["N"], sizes["h"], sizes["d"])

@@ -24,7 +24,8 @@ def test_lists_give_a_record_for_each_mechanism_at_each_length(attnprof):
     first = report["records"][0]
     assert first["matmul_flops_formula"] == first["flops_torch"] == 2 * first["macs_fvcore"]
     assert len(first["times_s"]) >= 3
-    assert first["flops_derived"] is None
+    assert first["flops_derived"] == first["flops_formula"]
+    assert first["matmul_flops_derived"] == first["matmul_flops_formula"]
     assert first["roofline_fraction"] is None
     assert report["environment"]["threads"] == 1
     assert report["summary"] == {

@@ -10,6 +10,7 @@ from attnprof import registry
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure import batch, headroom, point
 from attnprof.measure.decoding import position, rewind_to
+from attnprof.measure.derived import count_derived, derived_differences
 from attnprof.measure.isolation import measure_apart
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.subject import build_subject, make_module
@@ -58,6 +59,11 @@ def test_counters_agree_with_the_closed_form_or_the_difference_is_named(mechanis
     found = point.count_point(request(mechanism, seq_len, phase=phase, batch_size=2))
     rows = " ".join(found.differences)
     assert "unexplained" not in rows
+    if found.flops_derived is None:
+        assert "derived counts are left out" in rows
+    else:
+        assert found.flops_derived == found.flops_formula
+        assert found.matmul_flops_derived == found.matmul_flops_formula
     if found.flops_torch != found.matmul_flops_formula:
         assert "torch counts" in rows
     if phase == "train":
@@ -88,6 +94,21 @@ def test_counting_allocates_nothing_of_the_points_size():
     far = request("standard", 2**20)  # the scores alone would be 8 TiB
     found = point.count_point(far)
     assert found.flops_torch == found.flops_fvcore == found.matmul_flops_formula
+
+
+def test_derived_counts_that_take_too_many_operations_are_left_out_and_named():
+    count = count_derived(request("standard"), operations=3)
+    assert (count.flops, count.matmul_flops) == (None, None)
+    rows = derived_differences("standard", 10, count)
+    assert rows == ["standard: derived counts are left out: over 3 operations"]
+
+
+def test_a_closed_form_that_is_not_the_derived_count_is_named():
+    count = count_derived(request("taylor-direct", phase="train", scope="core", causal=True))
+    assert derived_differences("x", count.flops, count) == []
+    assert (
+        "unexplained difference of +5 FLOPs" in derived_differences("x", count.flops + 5, count)[0]
+    )
 
 
 def test_decoding_starts_from_the_state_before_the_token_each_time():

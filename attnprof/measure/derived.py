@@ -1,0 +1,84 @@
+"""What a point's code counts, operation by operation, on fake tensors: nothing is computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from attnprof.errors import AttnprofError
+from attnprof.measure.request import PointRequest
+
+#: Operations that are followed before a run is given up; a thousand take about half a second.
+OPERATIONS = 10_000
+
+
+class _TooLongError(Exception):
+    """The run has more operations than are followed."""
+
+
+@dataclass(frozen=True)
+class DerivedCount:
+    """FLOPs of the point's phase and those of its products, or, without them, why in ``note``."""
+
+    flops: int | None = None
+    matmul_flops: int | None = None
+    note: str | None = None
+
+
+def count_derived(request: PointRequest, operations: int = OPERATIONS) -> DerivedCount:
+    """The derived counts of a point, by one run at its shape."""
+    from attnprof.trace.totals import totals, uncounted
+
+    try:
+        trace = _run(request, operations)
+    except _TooLongError:
+        return DerivedCount(note=f"derived counts are left out: over {operations:,} operations")
+    except AttnprofError as error:
+        return DerivedCount(note=f"no derived counts: {error}")
+    except Exception as error:  # noqa: BLE001 - a plug-in's code may raise anything
+        reason = (str(error).splitlines() or [""])[0]
+        return DerivedCount(note=f"no derived counts: {type(error).__name__}: {reason[:160]}")
+    found, missing = totals(trace, request.phase), uncounted(trace, request.phase)
+    left = ", ".join(f"{name} ×{times}" for name, (times, _) in missing.items())
+    note = f"derived counts are at least: they leave out {left}" if left else None
+    return DerivedCount(int(found["flops"]), int(found["matmul_flops"]), note)
+
+
+def _run(request: PointRequest, operations: int) -> Any:
+    from attnprof import registry
+    from attnprof.trace.mechanisms import mechanism_target
+    from attnprof.trace.runs import record
+
+    target = mechanism_target(
+        request.spec, request.scope, causal=request.causal, dtype=request.dtype,
+        source=registry.module_of(request.mechanism),
+    )  # fmt: skip
+    if request.phase == "decode" and target.step is not None:
+        target = target.step
+    sizes = {
+        "B": request.batch_size,
+        "N": request.seq_len,
+        "h": request.num_heads,
+        "d": request.head_dim,
+    }
+    done = 0
+
+    def follow() -> None:
+        nonlocal done
+        done += 1
+        if done > operations:
+            raise _TooLongError
+
+    training = request.phase in ("backward", "train")
+    return record(target, sizes, training=training, before_each=follow)
+
+
+def derived_differences(mechanism: str, flops_formula: int, count: DerivedCount) -> list[str]:
+    """Rows from the closed form's FLOPs to the derived ones, or why there are none."""
+    rows = [] if count.note is None else [f"{mechanism}: {count.note}"]
+    if count.flops is not None and count.flops != flops_formula:
+        rows.append(
+            f"{mechanism}: unexplained difference of {flops_formula - count.flops:+,} FLOPs "
+            f"between the closed form and what was derived from the code"
+        )
+    return rows
