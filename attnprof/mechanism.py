@@ -101,6 +101,8 @@ class Mechanism:
     transposes_values: ClassVar[bool] = False
     hands_over: ClassVar[str] = ""  #: inputs of a core whose gradients are laid out anew
     abilities: ClassVar[Abilities] = Abilities()
+    #: mechanism ("": itself) and parameters that compute the same; a name binds no subclass
+    same_as: ClassVar[tuple[str, dict[str, Any]] | None] = None
     #: what the refusals say, by ability
     reasons: ClassVar[dict[str, str]] = {}
 
@@ -277,10 +279,8 @@ def _parsed(item: Field[Any], value: Any) -> Any:
 
 
 def _boolean(text: str) -> bool:
-    if text.lower() in ("true", "yes", "on", "1"):
-        return True
-    if text.lower() in ("false", "no", "off", "0"):
-        return False
+    if (word := text.lower()) in ("true", "yes", "on", "1", "false", "no", "off", "0"):
+        return word in ("true", "yes", "on", "1")
     raise ValueError(text)
 
 

@@ -29,7 +29,7 @@ from attnprof.cli.output import deliver, ensure_writable
 from attnprof.cli.progress import progress_bar
 from attnprof.cli.settings import configured
 from attnprof.cli.sizes import head_shape, parse_names, parse_size, parse_sizes
-from attnprof.cli.sweep_options import SpreadOption
+from attnprof.cli.sweep_options import CheckOption, SpreadOption
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.request import Budget
 from attnprof.mechanism import Mechanism
@@ -70,6 +70,7 @@ def profile(
             help="Each point in a process of its own; by default those that may run out of memory.",
         ),
     ] = None,
+    check: CheckOption = True,
     fmt: FormatOption = Format.TABLE,
     output: OutputOption = None,
 ) -> int:
@@ -89,7 +90,8 @@ def profile(
         Workload(n, count, head_dim, size, causal=causal, phase=phase, dtype=dtype)
         for n in parse_sizes(seq, "--seq")
     ]
-    how = {"scope": scope, "device": device, "seed": seed, "threads": threads}
+    how = {"scope": scope, "device": device, "seed": seed, "threads": threads,
+           "check": check}  # fmt: skip
     report = _measure(
         mechanisms, workloads, how, Budget(samples, min_time, max_time, spread=spread), isolate
     )
@@ -183,6 +185,8 @@ def _notes(records: list[Any]) -> Iterator[str]:
             yield f"skipped: {record.mechanism} {at}: {record.skipped}"
         for difference in record.differences:
             yield f"difference {at}: {difference}"
+        if record.checked:
+            yield f"checked: {record.mechanism} against {record.checked}"
         if record.noisy:
             yield f"noise {at}: {record.mechanism}: {record.noisy}"
         if record.uncounted:

@@ -47,6 +47,7 @@ def sweep(
     processes: of.ProcessesOption = 1,
     in_process: of.InProcessOption = False,
     counts: of.CountsOption = False,
+    check: of.CheckOption = True,
     workers: of.WorkersOption = 0,
     scheduler: of.SchedulerOption = None,
     threads: of.ThreadsOption = None,
@@ -67,7 +68,7 @@ def sweep(
 
     grids = _grids(grid, texts, causal, settings or [])
     budget = Budget(samples, min_time, max_time, spread=spread)
-    points = points_of(grids, budget, seed=seed, threads=threads, counts=counts)
+    points = points_of(grids, budget, seed=seed, threads=threads, counts=counts, check=check)
     terms = Terms(not in_process, limit, parse_bytes(memory_limit), try_all)
     found = _run(tasks_of(points, processes), output, terms, _engine(workers, scheduler))
     from attnprof.device.roofline import with_roofline

@@ -62,3 +62,13 @@ ThreadsOption = Annotated[int | None, Option("--threads", help="Compute threads.
 SeedOption = Annotated[
     int, Option("--seed", help="Seed of weights and inputs.", min=0, max=2**63 - 1)
 ]
+CheckOption = Annotated[
+    bool,
+    Option(
+        "--check/--no-check",
+        help="First see, at a small shape, whether a mechanism computes what it claims.",
+    ),
+]
+CompileOption = Annotated[
+    bool, Option("--compile", help="Compile the module first (torch.compile, inductor).")
+]

@@ -54,6 +54,7 @@ def plan_points(
     seed: int = 0,
     threads: int | None = None,
     budget: Budget | None = None,
+    check: bool = True,
 ) -> list[PointRequest]:
     """One request for each mechanism (by the name it was asked for) at each workload.
 
@@ -69,7 +70,7 @@ def plan_points(
     return [
         PointRequest(
             name, w.seq_len, w.num_heads, w.head_dim, w.batch_size, w.causal, w.phase, w.dtype,
-            scope, where, seed, threads, m.params, budget or Budget(),
+            scope, where, seed, threads, m.params, budget or Budget(), check=check,
         )
         for w in workloads
         for name, m in mechanisms.items()

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 from attnprof.costs import CostTable
 from attnprof.errors import CannotRunError
 from attnprof.measure import headroom
-from attnprof.measure.allocations import measure_peak
-from attnprof.measure.clocks import Clock, MonotonicClock, cuda_clock, sample
 from attnprof.measure.counters import count_with_fvcore, count_with_torch
 from attnprof.measure.derived import count_derived, derived_differences
-from attnprof.measure.differences import counter_differences, peak_differences
+from attnprof.measure.differences import counter_differences
 from attnprof.measure.request import PointRequest
-from attnprof.measure.statistics import estimate_median, quantiles_of
-from attnprof.measure.subject import build_subject
+from attnprof.measure.running import run_point, threads
 from attnprof.record import ProfileRecord
 from attnprof.units import format_bytes
 
@@ -69,8 +64,8 @@ def measure_point(request: PointRequest) -> ProfileRecord:
     """Count and measure one point in this process; out of memory is a reason, not a crash."""
     record = count_point(request) if request.counts else predict_point(request)
     try:
-        with _threads(request.threads):
-            return _measured(request, record)
+        with threads(request.threads):
+            return run_point(request, record)
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
@@ -100,61 +95,6 @@ def count_point(request: PointRequest) -> ProfileRecord:
             *derived_differences(request.mechanism, record.flops_formula or 0, derived),
         ],
     )
-
-
-def _measured(request: PointRequest, record: ProfileRecord) -> ProfileRecord:
-    import torch
-
-    subject = build_subject(request)
-    actual = sum(p.numel() for p in subject.module.parameters())
-    notes = list(record.differences)
-    if actual != record.parameters:
-        notes.append(
-            f"{request.mechanism}: the module has {actual:,} parameters, "
-            f"the closed form {record.parameters:,}"
-        )
-    peak = measure_peak(subject, request.device, torch)
-    notes += peak_differences(request.mechanism, record.peak_bytes_predicted or 0, peak)
-    timing = sample(_clock(request.device), subject.prepare, subject.call, request.budget)
-    times = timing.wall_s
-    found = estimate_median(times)
-    return replace(
-        record,
-        parameters=actual,
-        differences=notes,
-        peak_bytes_measured=peak.bytes,
-        median_s=found.median_s,
-        ci_low_s=found.low_s,
-        ci_high_s=found.high_s,
-        times_s=times,
-        cpu_times_s=timing.cpu_s,
-        quantiles_s=quantiles_of(times),
-        clock=timing.mode,
-        noisy=found.noisy,
-        flops_per_s=(record.flops_formula or 0) / found.median_s if found.median_s else None,
-    )
-
-
-def _clock(device: str) -> Clock:
-    if device.startswith("cuda"):
-        import torch
-
-        return cuda_clock(torch, device)
-    return MonotonicClock()
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """Compute threads for the time being."""
-    import torch
-
-    before = torch.get_num_threads()
-    if count:
-        torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 _OUT_OF_MEMORY = ("not enough memory", "out of memory", "can't allocate memory", "invalid buffer")

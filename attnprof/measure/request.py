@@ -63,6 +63,8 @@ class PointRequest:
     params: Mapping[str, Any] = field(default_factory=dict)
     budget: Budget = field(default_factory=Budget)
     counts: bool = True  # ask torch's counter and fvcore, too
+    check: bool = True  # whether the module computes what it claims, before it is timed
+    compiled: bool = False  # by torch.compile
 
     @property
     def workload(self) -> Workload:

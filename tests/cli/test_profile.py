@@ -90,3 +90,16 @@ def test_one_point_out_of_memory_is_a_row_among_others(attnprof):
     )  # fmt: skip
     assert code == 0
     assert [bool(r["skipped"]) for r in json.loads(out)["records"]] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("flag", "checked"), [("--check", "float64; standard"), ("--no-check", None)]
+)
+def test_a_module_is_checked_before_it_is_timed_unless_told_not_to(attnprof, flag, checked):
+    _, out, _ = run(
+        attnprof, "--attention", "sdpa", "--seq", "16", "--d-model", "32", "--heads", "2",
+        flag, "--format", "json", *QUICK,
+    )  # fmt: skip
+    (record,) = json.loads(out)["records"]
+    assert record["checked"] == checked
+    assert record["median_s"]

@@ -8,7 +8,7 @@ import torch
 import attnprof
 from attnprof import registry
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.measure import batch, headroom, point
+from attnprof.measure import batch, headroom, point, running
 from attnprof.measure.decoding import position, rewind_to
 from attnprof.measure.derived import count_derived, derived_differences
 from attnprof.measure.isolation import measure_apart
@@ -222,7 +222,7 @@ def test_running_out_of_memory_is_a_row(monkeypatch):
     def fail(*_):
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried")
 
-    monkeypatch.setattr(point, "build_subject", fail)
+    monkeypatch.setattr(running, "build_subject", fail)
     assert "out of memory on cpu" in point.measure_point(request()).skipped
 
 
@@ -230,7 +230,7 @@ def test_any_other_failure_is_not_hidden(monkeypatch):
     def fail(*_):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(point, "build_subject", fail)
+    monkeypatch.setattr(running, "build_subject", fail)
     with pytest.raises(RuntimeError, match="a bug"):
         point.measure_point(request())
 

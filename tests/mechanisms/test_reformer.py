@@ -265,3 +265,18 @@ def test_what_cannot_be_is_refused_with_what_to_type():
         registry.get("reformer", num_buckets=3)
     with pytest.raises(RequestError, match="at least 1"):
         registry.get("reformer", bucket_size=0)
+
+
+def test_a_saved_layer_has_the_same_rotations_in_every_format():
+    from attnprof.measure.request import PointRequest
+    from attnprof.measure.subject import make_module
+
+    drawn = {}
+    for dtype in ("float64", "float32", "bfloat16"):
+        layer = make_module(PointRequest("reformer", 256, 2, 16, dtype=dtype))
+        drawn[dtype] = layer.core.rotations
+        copy = make_module(PointRequest("reformer", 256, 2, 16, dtype=dtype, seed=5))
+        copy.load_state_dict(layer.state_dict())
+        assert torch.equal(copy.core.rotations, layer.core.rotations)
+    assert torch.equal(drawn["float64"].float(), drawn["float32"])
+    assert torch.equal(drawn["float32"].bfloat16(), drawn["bfloat16"])

@@ -16,7 +16,7 @@ from attnprof.measure.request import Budget, PointRequest
 from attnprof.workload import Workload
 
 #: What makes a point another point; how long it is measured does not.
-_NOT_IN_KEY = frozenset({"budget", "counts"})
+_NOT_IN_KEY = frozenset({"budget", "counts", "check"})
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Grid:
 
 def points_of(
     grids: Sequence[Grid], budget: Budget, *, seed: int = 0, threads: int | None = None,
-    counts: bool = False,
+    counts: bool = False, check: bool = True,
 ) -> list[PointRequest]:  # fmt: skip
     """Every point once, mechanisms innermost: neighbours in time share a size.
 
@@ -56,7 +56,7 @@ def points_of(
             for workloads, scope, device in _workloads(grid):
                 planned = plan_points(
                     named, workloads, scope=scope, device=device, seed=seed, threads=threads,
-                    budget=budget,
+                    budget=budget, check=check,
                 )  # fmt: skip
                 points = [replace(point, counts=counts) for point in planned]
                 found.update({key_of(point): point for point in points})
@@ -99,6 +99,8 @@ def _width(d_model: int, heads: int) -> int:
 def key_of(point: PointRequest, process: int = 0) -> str:
     """The name of a point (and of one process of several that measure it), the same every run."""
     plain = {k: v for k, v in point.to_dict().items() if k not in _NOT_IN_KEY}
+    if not point.compiled:  # as it was before there was a choice: older files are resumed
+        del plain["compiled"]
     text = json.dumps(plain, sort_keys=True, default=str)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return f"{point.mechanism}-{point.seq_len}-{digest}/{process}"

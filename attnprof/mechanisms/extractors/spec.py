@@ -36,6 +36,7 @@ class Extractor(Mechanism):
     family: ClassVar[str] = "extractor"
     memory_order: ClassVar[str] = "N"
     abilities: ClassVar[Abilities] = Abilities(attend=False, needs_seq_len=True)
+    same_as = ("", {"impl": "direct"})
     impls: ClassVar[tuple[str, ...]] = ("auto", "direct", "fft")
     #: a matrix, a vector or a scalar for each distance
     weights: ClassVar[str] = ""

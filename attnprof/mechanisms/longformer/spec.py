@@ -48,6 +48,7 @@ class Longformer(Mechanism):
         Variant({"impl": "dense-mask"}, "N^2", "N^2", "the whole N×N product, then a mask"),
     )
     abilities: ClassVar[Abilities] = Abilities()
+    same_as = ("", {"impl": "dense-mask"})
     transposes_keys: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

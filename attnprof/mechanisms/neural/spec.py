@@ -49,6 +49,7 @@ class Neural(Mechanism):
     )
     transposes_keys: ClassVar[bool] = False
     abilities: ClassVar[Abilities] = Abilities()
+    same_as = ("", {"impl": "naive"})
 
     def __post_init__(self) -> None:
         if self.impl not in ("factored", "naive"):

@@ -47,11 +47,14 @@ class ReformerCore(AttentionCore):
         super().__init__(spec, sizes)
         self.seed = drawn_seed()
         half = spec.buckets_for(sizes.seq_len or 1) // 2
-        self.register_buffer("rotations", self._drawn(half), persistent=False)
+        drawn = self._drawn(half).to(torch.get_default_device(), torch.get_default_dtype())
+        self.register_buffer("rotations", drawn, persistent=False)
 
     def _drawn(self, half: int) -> Tensor:
+        """The same numbers in every format and on every device: float32 from the CPU."""
+        shape = (self.spec.num_hashes, half, self.sizes.head_dim)
         generator = torch.Generator().manual_seed(self.seed)
-        return torch.randn(self.spec.num_hashes, half, self.sizes.head_dim, generator=generator)
+        return torch.randn(shape, generator=generator, device="cpu", dtype=torch.float32)
 
     def redraw(self, seed: int) -> None:
         """Draw the rotations again, from this seed."""

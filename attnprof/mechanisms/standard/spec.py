@@ -124,6 +124,7 @@ class Standard(SoftmaxAttention):
     title: ClassVar[str] = "Standard multi-head attention"
     document: ClassVar[str] = "000"
     abilities: ClassVar[Abilities] = Abilities(grouped_kv=True, value_width=True, cross=True)
+    same_as = ("sdpa", {})
 
     def published(self) -> tuple[Published, ...]:
         """Printed closed forms."""
@@ -145,6 +146,7 @@ class Sdpa(Standard):
     strided_heads: ClassVar[bool] = True
     hands_over: ClassVar[str] = "qkv"
     abilities: ClassVar[Abilities] = Abilities(grouped_kv=True, value_width=False, cross=True)
+    same_as = ("standard", {})
 
     def published(self) -> tuple[Published, ...]:
         """None: no document of ours prints a form for the fused kernel."""

@@ -48,6 +48,7 @@ class TaylorDirect(Taylor):
 
     name: ClassVar[str] = "taylor-direct"
     title: ClassVar[str] = "TaylorShift, direct form"
+    same_as = ("taylor-efficient", {})
     time_order: ClassVar[str] = "N^2"
     memory_order: ClassVar[str] = "N^2"
 
@@ -127,6 +128,7 @@ class TaylorEfficient(Taylor):
 
     name: ClassVar[str] = "taylor-efficient"
     title: ClassVar[str] = "TaylorShift, efficient form"
+    same_as = ("taylor-direct", {})
     time_order: ClassVar[str] = "N"
     memory_order: ClassVar[str] = "N"
 

@@ -34,6 +34,7 @@ class TaylorShift(Taylor):
 
     name: ClassVar[str] = "taylorshift"
     title: ClassVar[str] = "TaylorShift, switching"
+    same_as = ("taylor-efficient", {})
     time_order: ClassVar[str] = "N"
     memory_order: ClassVar[str] = "N"
 

@@ -1,0 +1,79 @@
+"""What happens on the device at one point: the check, the memory run, the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from attnprof.measure.allocations import measure_peak
+from attnprof.measure.clocks import Clock, MonotonicClock, Timing, cuda_clock, sample
+from attnprof.measure.correctness import check_module
+from attnprof.measure.differences import peak_differences
+from attnprof.measure.request import PointRequest
+from attnprof.measure.statistics import estimate_median, quantiles_of
+from attnprof.measure.subject import build_subject
+from attnprof.record import ProfileRecord
+
+
+def run_point(request: PointRequest, record: ProfileRecord) -> ProfileRecord:
+    """The record with what was measured, or with the reason why the module is not timed."""
+    import torch
+
+    if request.check:
+        verdict = check_module(request)
+        record = replace(record, checked=verdict.against, skipped=verdict.wrong)
+        if verdict.wrong:
+            return record
+    subject = build_subject(request)
+    actual = sum(p.numel() for p in subject.module.parameters())
+    notes = list(record.differences)
+    if actual != record.parameters:
+        notes.append(
+            f"{request.mechanism}: the module has {actual:,} parameters, "
+            f"the closed form {record.parameters:,}"
+        )
+    peak = measure_peak(subject, request.device, torch)
+    notes += peak_differences(request.mechanism, record.peak_bytes_predicted or 0, peak)
+    timing = sample(_clock(request.device), subject.prepare, subject.call, request.budget)
+    found = replace(record, parameters=actual, differences=notes, peak_bytes_measured=peak.bytes)
+    return _timed(found, timing)
+
+
+def _timed(record: ProfileRecord, timing: Timing) -> ProfileRecord:
+    times = timing.wall_s
+    found = estimate_median(times)
+    return replace(
+        record,
+        median_s=found.median_s,
+        ci_low_s=found.low_s,
+        ci_high_s=found.high_s,
+        times_s=times,
+        cpu_times_s=timing.cpu_s,
+        quantiles_s=quantiles_of(times),
+        clock=timing.mode,
+        noisy=found.noisy,
+        flops_per_s=(record.flops_formula or 0) / found.median_s if found.median_s else None,
+    )
+
+
+def _clock(device: str) -> Clock:
+    if device.startswith("cuda"):
+        import torch
+
+        return cuda_clock(torch, device)
+    return MonotonicClock()
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """Compute threads for the time being."""
+    import torch
+
+    before = torch.get_num_threads()
+    if count:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,173 @@
+"""A module that computes something else than it claims is found before it is timed."""
+
+import pytest
+import torch
+
+from attnprof import registry
+from attnprof.errors import RequestError
+from attnprof.measure import correctness, point
+from attnprof.measure.correctness import check_module
+from attnprof.measure.request import Budget, PointRequest
+
+QUICK = Budget(samples=3, min_time_s=0, max_time_s=0.2, warmup_s=0)
+FORMATS = ("float64", "float32", "bfloat16", "float16")
+
+
+def request(mechanism, **changes):
+    given = {"num_heads": 4, "head_dim": 32, "budget": QUICK, **changes}
+    return PointRequest(mechanism, 1024, **given)
+
+
+def can(mechanism, **changes):
+    asked = request(mechanism, **changes)
+    try:
+        asked.spec.check(asked.workload, "layer")
+    except RequestError:
+        return False
+    return True
+
+
+CASES = [
+    (name, {"causal": causal, "phase": phase})
+    for name in registry.names()
+    for causal, phase in ((False, "forward"), (True, "forward"), (False, "decode"))
+    if can(name, causal=causal, phase=phase)
+]
+
+
+@pytest.mark.parametrize(("mechanism", "how"), CASES)
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_every_mechanism_computes_what_it_claims(mechanism, how, dtype):
+    found = check_module(request(mechanism, dtype=dtype, **how))
+    assert found.wrong is None
+    assert ("float32" if dtype == "float64" else "float64") in found.against
+    if how["phase"] == "decode":
+        assert "the whole causal pass" in found.against
+    if how["causal"]:
+        assert "itself with other later tokens" in found.against
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "params", "twin"),
+    [
+        ("sdpa", {}, "standard"),
+        ("standard", {}, "sdpa"),
+        ("longformer", {"window": 4}, "longformer window=4 impl=dense-mask"),
+        ("neural", {}, "neural impl=naive"),
+        ("she", {}, "she impl=direct"),
+        ("taylor-efficient", {"impl": "symmetric"}, "taylor-direct"),
+        ("taylor-direct", {"temperature": 2.0}, "taylor-efficient temperature=2.0"),
+    ],
+)
+def test_a_mechanism_is_held_against_other_code_where_there_is_some(mechanism, params, twin):
+    found = check_module(request(mechanism, params=params))
+    assert found.wrong is None
+    assert twin in found.against.split("; ")
+
+
+def test_the_reference_itself_is_held_against_no_other():
+    assert correctness.twin_of(request("neural", params={"impl": "naive"})) is None
+    assert correctness.twin_of(request("linear")) is None
+
+
+def test_a_core_is_checked_as_a_layer_is():
+    asked = request("taylorshift", scope="core", phase="decode")
+    assert "the whole causal pass" in check_module(asked).against
+
+
+def test_a_check_leaves_the_generator_as_it_was():
+    correctness._FOUND.clear()
+    before = torch.get_rng_state()
+    check_module(request("standard"))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+BROKEN = """
+from dataclasses import dataclass
+from typing import ClassVar
+import torch
+from attnprof.mechanisms.standard.module import StandardCore
+from attnprof.mechanisms.standard.spec import Standard
+
+def kind(title):
+    return dataclass(frozen=True, kw_only=True)(
+        type(title, (Standard,), {"name": title.lower(), "__module__": __name__, **TWIN})
+    )
+
+TWIN = {}
+Looks, Rounds, Steps, Overflows, Subclass = map(
+    kind, ("Looks", "Rounds", "Steps", "Overflows", "Subclass")
+)
+TWIN = {"same_as": ("standard", {})}
+Scales = kind("Scales")
+
+class LooksCore(StandardCore):  # at tokens to come
+    def forward(self, q, k, v, causal=False):
+        return super().forward(q, k, v, False)
+
+class RoundsCore(StandardCore):
+    def forward(self, q, k, v, causal=False):
+        out = super().forward(q, k, v, causal)
+        return out if out.dtype == torch.float64 else (out * 64).round() / 64
+
+class StepsCore(StandardCore):
+    def step(self, q, k, v, state):
+        out, state = super().step(q, k, v, state)
+        return 1.01 * out, state
+
+class ScalesCore(StandardCore):
+    def forward(self, q, k, v, causal=False):
+        return super().forward(2 * q, k, v, causal)
+
+class OverflowsCore(StandardCore):
+    def forward(self, q, k, v, causal=False):
+        return super().forward(q, k, v, causal) * 1e30 * 1e30
+
+CORES = {"looks": LooksCore, "rounds": RoundsCore, "steps": StepsCore, "scales": ScalesCore,
+         "overflows": OverflowsCore, "subclass": ScalesCore}
+"""
+
+
+@pytest.fixture
+def broken(tmp_path):
+    path = tmp_path / "broken.py"
+    path.write_text(BROKEN)
+    return lambda name, **how: request(f"{path}:{name}", **how)
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "said"),
+    [
+        ("Looks", {"causal": True}, "itself with other later tokens"),
+        ("Rounds", {}, "float64"),
+        ("Overflows", {}, "float64"),
+        ("Steps", {"phase": "decode"}, "the whole causal pass"),
+        ("Scales", {}, "standard"),
+    ],
+)
+def test_a_wrong_module_is_skipped_with_what_differs(broken, name, how, said):
+    asked = broken(name, **how)
+    row = point.measure_point(asked)
+    assert row.skipped.startswith("does not compute what it claims: at 33 tokens")
+    assert f"away from {said} (" in row.skipped
+    assert row.median_s is None
+    assert row.flops_formula
+
+
+def test_what_a_subclass_computes_is_not_its_parents_claim(broken):
+    found = check_module(broken("Subclass"))
+    assert (found.wrong, found.against) == (None, "float64")
+
+
+def test_a_wrong_module_is_measured_where_that_is_asked(broken):
+    from dataclasses import replace
+
+    row = point.measure_point(replace(broken("Rounds"), check=False, counts=False))
+    assert row.skipped is None
+    assert row.checked is None
+    assert row.median_s
+
+
+def test_what_was_compared_is_in_the_record():
+    row = point.measure_point(request("sdpa", counts=False))
+    assert row.checked == "float64; standard"
