@@ -30,7 +30,7 @@ class Domain:
         ]
         self._conditions: list[Any] = []
         for guard in (guard.expr for guard in environment.guards):
-            found = _plain(guard)
+            found = [condition for condition in _plain(guard) if not _always(condition)]
             pins += [said(condition) for condition in found if _pins(condition)]
             self._conditions += [x for x in found if x not in self._conditions]
         self.pinned = tuple(dict.fromkeys(pins))
@@ -78,6 +78,14 @@ def _plain(guard: Any) -> list[Any]:
             return least
     condition = translated(guard)
     return [] if str(condition) == "True" else [condition]  # symbols are positive
+
+
+def _always(condition: Any) -> bool:
+    """Whether an equality holds at every shape of a large sample: it asks for nothing."""
+    if not _is_equality(condition):
+        return False
+    names = sorted(symbol.name for symbol in condition.free_symbols)
+    return all(evaluate(condition, shape) for shape in _sample(names))
 
 
 def _is_equality(guard: Any) -> bool:

@@ -157,6 +157,9 @@ def _quiet() -> Iterator[Any]:
     for layer in _resettable():
         yield patch.object(layer, "reset_parameters", _no_reset)
     yield patch.object(math, "sqrt", _root(math.sqrt))
+    # a float made of a size is a factor: it needs no guard, and no shape may depend on it unseen,
+    # because runs at other shapes follow
+    yield patch.object(torch.SymInt, "__float__", _hint, create=True)
     flexible = sys.modules.get("torch.nn.attention.flex_attention")
     if flexible is not None:  # it would compile, which torch refuses under a dispatch mode
         yield patch.object(flexible, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", new=True)
@@ -183,6 +186,10 @@ def _as_it_is(tensor: Any, *_args: Any, **_named: Any) -> Any:
 
 def _no_reset(_module: Any) -> None:
     """Weights keep whatever they are: nobody reads them."""
+
+
+def _hint(size: torch.SymInt) -> float:
+    return float(size.node.hint)
 
 
 def _root(plain: Callable[[float], float]) -> Callable[[Any], Any]:
