@@ -39,8 +39,27 @@ crossover --heads 1,2
 crossover --batch 0
 crossover --scope head
 crossover --phase sideways
-crossover --kind measured
-crossover --kind derived
+crossover --kind guessed
+crossover --arg d_model=h*d
+crossover nosuch.py:A nosuch.py:B
+derive
+derive nosuch.py:A
+derive standard --at B=x
+derive standard --phase sideways
+sweep
+sweep --attention standard
+sweep --grid nosuch.toml
+sweep --attention standard --seq 8 --heads 3
+sweep --attention standard --seq 8 --memory-limit lots
+sweep --attention standard --seq 8 --causal perhaps
+sweep --attention standard --seq 8 --max-time 0
+sweep --attention standard --seq 8 -o no/such/folder/r.jsonl
+plot nosuch.jsonl
+plot nosuch.json --kind growth
+plot nosuch.jsonl --kind circle
+plot nosuch.jsonl -o figure.txt
+calibrate --dtype int8
+calibrate --seconds 0
 crossover standard linformer --kind published
 crossover --metric time
 crossover --metric flops --quantity flops
