@@ -109,7 +109,7 @@ def derive(
     *,
     inputs: Sequence[str] | Mapping[str, Any] | None = None,
     args: Sequence[str] | Mapping[str, Any] | None = None,
-    phases: Sequence[str] = ("forward", "backward"),
+    phases: Sequence[str] | None = None,
     at: Mapping[str, int] | None = None,
     dtype: str = "float32",
     scope: str | None = None,
@@ -123,7 +123,8 @@ def derive(
     function of tensors, a mechanism's name (with its ``params`` and ``scope``), or text like
     ``my.py:MyAttention``. ``inputs`` are those of the call, like ``{"x": "B, N, h*d"}``. What is
     left out is guessed; ``Derivation.notes`` says how. ``workload`` gives a shape at which the
-    formulas must hold, number format and mask; ``at`` does so by symbol.
+    formulas must hold, number format and mask; ``at`` does so by symbol. ``phases`` are forward
+    and backward, or the workload's where that asks for another.
 
     Raises :class:`attnprof.errors.RequestError` for what does not run, and
     :class:`attnprof.errors.CannotRunError` where no formula is found.

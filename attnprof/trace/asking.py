@@ -51,7 +51,7 @@ def derive_anything(
     *,
     args: Texts,
     inputs: Texts,
-    phases: Sequence[str],
+    phases: Sequence[str] | None,
     at: Mapping[str, int] | None,
     dtype: str,
     scope: str | None,
@@ -70,6 +70,10 @@ def derive_anything(
         width = None if workload is None else workload.d_model
         target = target_of(thing, _name(thing), *how, width)
     asked = {} if workload is None else _shape(workload, target)
+    if phases is None:
+        phases = ("forward", "backward")
+        if workload is not None and workload.phase != "forward":
+            phases = (workload.phase,)
     return derived(target, phases, {**asked, **(at or {})})
 
 

@@ -146,4 +146,4 @@ class _Search:
 def _given(fixed: Mapping[str, int]) -> str:
     """Which sizes were given, for a reason: `` with d = 32``."""
     said = ", ".join(f"{name} = {size}" for name, size in fixed.items())
-    return f" with {said}" if said else ""
+    return f" with {said}" if said else " with all sizes free"

@@ -258,6 +258,8 @@ def test_python_passes_classes_functions_and_modules():
     by_class = package.derive(samples.MyAttention, shape, phases=["forward"])
     by_factory = package.derive(samples.made, shape, phases=["forward"])
     assert by_class.expression() == by_factory.expression()
+    training = package.derive(samples.made, shape.with_(phase="train"))
+    assert list(training.phases) == ["train"]
     ready = package.derive(samples.ready, shape, phases=["forward"])
     assert ready.symbols == ("B", "N")
     assert ready.at(B=2, N=64) == by_class.at(B=2, N=64, h=4, d=8)

@@ -148,6 +148,29 @@ profile --attention linformer --seq 8 --causal
 profile --attention she --seq 8 --scope core
 profile --attention standard --seq 8 --output /no/such/x
 profile --attention standard --seq 8 --set nobody=1
+derive
+derive nothing
+derive nowhere.py:Mine
+derive torch.nn:Nothing
+derive standard extra
+derive standard --phase sideways
+derive standard --at N=0
+derive standard --at N
+derive standard --at N=x
+derive standard --at M=8
+derive standard --arg d_model=h*d
+derive standard --input x:B,N
+derive standard --scope head
+derive standard --dtype int8
+derive standard --quantity time
+derive standard --set nobody=1
+derive she --scope core
+derive torch.nn:Linear
+derive torch.nn:MultiheadAttention --set bias=false
+derive torch.nn:MultiheadAttention --arg heads=8
+derive torch.nn:MultiheadAttention --input x:B,N
+derive standard --format html
+derive standard --output /no/such/x
 doctor --format x
 doctor --output /no/such/x
 doctor --seq 3
