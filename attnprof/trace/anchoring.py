@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from attnprof.errors import AttnprofError
 from attnprof.trace.loading import told
 from attnprof.trace.probing import NotPolynomialError
-from attnprof.trace.shots import Shots, TooLongError
+from attnprof.trace.shots import OutOfBudgetError, Shots, TooLongError
 
 #: Sizes that divide what code likes to be divided.
 _EVEN = {"B": 2, "N": 512, "h": 4, "d": 32}
@@ -31,8 +31,10 @@ def anchored(shots: Shots, hints: Mapping[str, int], asked: Mapping[str, int]) -
     failure: Exception = NotPolynomialError("no shape to start from")
     for sizes in _starts(hints, asked):
         try:
-            shots.at(sizes)
+            calls = shots.operations(sizes)
         except AttnprofError:
+            raise
+        except OutOfBudgetError:
             raise
         except TooLongError as error:
             failure = error
@@ -40,7 +42,7 @@ def anchored(shots: Shots, hints: Mapping[str, int], asked: Mapping[str, int]) -
             if isinstance(failure, NotPolynomialError):
                 failure = error
         else:
-            return _smaller(shots, sizes)
+            return _smaller(shots, sizes, calls)
     if isinstance(failure, TooLongError):
         raise NotPolynomialError(str(failure)) from failure
     raise NotRunningError(failure) from failure
@@ -60,14 +62,29 @@ def _cut(size: int) -> int:
     return size if size < 320 else rest + 256 * max(size // 1024, int(rest < 64))
 
 
-def _smaller(shots: Shots, sizes: dict[str, int]) -> dict[str, int]:
+def _smaller(shots: Shots, sizes: dict[str, int], calls: int) -> dict[str, int]:
     """The same with sizes made small one after the other, where a run takes many operations."""
-    best, calls = sizes, len(shots.at(sizes).calls)
+    best = sizes
     for name in sorted(sizes, key=lambda name: sizes[name]):
-        least = min(best[name], 2) if best[name] < 64 else _cut(best[name])
-        if calls <= _MANY or least == best[name]:
-            continue
-        trace = shots.tried({**best, name: least})
-        if trace is not None and len(trace.calls) < 0.8 * calls:
-            best, calls = {**best, name: least}, len(trace.calls)
+        for least in _less(best[name]):
+            if calls <= _MANY or least >= best[name]:
+                continue
+            fewer = _operations(shots, {**best, name: least})
+            if fewer is None or fewer > 0.8 * calls:
+                break
+            best, calls = {**best, name: least}, fewer
     return best
+
+
+def _operations(shots: Shots, sizes: Mapping[str, int]) -> int | None:
+    try:
+        return shots.operations(sizes)
+    except OutOfBudgetError:
+        raise
+    except Exception:  # noqa: BLE001 - the user's code may raise anything
+        return None
+
+
+def _less(size: int) -> tuple[int, ...]:
+    """Smaller sizes to try; long ones in their class modulo 256, then modulo 64."""
+    return (2,) if size < 64 else (_cut(size), size % 64 + 64 * int(size % 64 < 32))

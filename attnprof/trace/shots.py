@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from attnprof.errors import AttnprofError
 from attnprof.trace.events import Trace
 from attnprof.trace.runs import record
 from attnprof.trace.target import Target
@@ -67,6 +68,15 @@ class Shots:
         if isinstance(found, Exception):
             raise found
         return found
+
+    def operations(self, sizes: Mapping[str, int]) -> int:
+        """How many a run at a shape does, on meta tensors if it runs there; what it raised."""
+        try:
+            return len(self._recorded(sizes, swift=True).calls)
+        except (OutOfBudgetError, TooLongError, AttnprofError):
+            raise
+        except Exception:  # noqa: BLE001 - whatever the user's code does there
+            return len(self.at(sizes).calls)
 
     def tried(self, sizes: Mapping[str, int]) -> Trace | None:
         """The run at a shape, or None where the code refuses the shape or does too much there."""

@@ -1,0 +1,188 @@
+"""Modules that other tools count wrongly: sizes made numbers, branches, values, loops."""
+
+from math import sqrt
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+
+class Attention(nn.Module):
+    """Written-out attention; what is odd about it is in its variants."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.width = self.width_of(d_model, num_heads)
+        self.qkv = nn.Linear(d_model, 3 * d_model, bias=False)
+
+    @staticmethod
+    def width_of(d_model, num_heads):
+        return d_model // num_heads
+
+    def scale(self):
+        return 0.5
+
+    def forward(self, x):
+        b, n, c = x.shape
+        q, k, v = self.qkv(x).view(b, n, 3, self.num_heads, self.width).permute(2, 0, 3, 1, 4)
+        weights = (q @ k.transpose(-1, -2) * self.scale()).softmax(-1)
+        return self.done((weights @ v).transpose(1, 2).reshape(b, n, c))
+
+    def done(self, y):
+        return y
+
+
+class IntOfRatio(Attention):
+    @staticmethod
+    def width_of(d_model, num_heads):
+        return int(d_model / num_heads)
+
+
+class ImportedRoot(Attention):
+    def scale(self):
+        return 1 / sqrt(self.width)
+
+
+class Normed(Attention):
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.norm = nn.LayerNorm(d_model)
+
+    def done(self, y):
+        return self.norm(y)
+
+
+class Tuple(Attention):
+    def done(self, y):
+        return y, None
+
+
+class Mapping(Attention):
+    def done(self, y):
+        return {"y": y}
+
+
+class Dropped(Attention):
+    def done(self, y):
+        return F.dropout(y, 0.1, self.training)
+
+
+class LengthBranch(Attention):
+    """Up to 307 tokens it adds its input."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        return y if x.shape[1] > 307 else y + x
+
+
+class Sorted(Attention):
+    def done(self, y):
+        return y.sort(dim=1).values
+
+
+class Padded(Attention):
+    """Pads to whole blocks of 64 tokens."""
+
+    def forward(self, x):
+        n = x.shape[1]
+        return super().forward(F.pad(x, (0, 0, 0, -n % 64)))[:, :n]
+
+
+class CachedMask(Attention):
+    """Keeps its mask as a plain attribute."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__(d_model, num_heads)
+        self.mask = None
+
+    def done(self, y):
+        n = y.shape[1]
+        if self.mask is None or self.mask.shape[0] < n:
+            self.mask = torch.ones(n, n, dtype=torch.bool, device=y.device).triu(1)
+        return y.masked_fill(self.mask[:n, :1], 0.0)
+
+
+class TokenLoop(nn.Module):
+    """A state, token by token."""
+
+    def forward(self, x):
+        state = x[:, 0]
+        out = []
+        for i in range(x.shape[1]):
+            state = state * 0.5 + x[:, i]
+            out.append(state)
+        return torch.stack(out, 1)
+
+
+class Unfolded(nn.Module):
+    """Windows of 16 tokens by Tensor.unfold."""
+
+    def forward(self, x):
+        windows = x.unfold(1, 16, 1)
+        return windows.sum(-1)
+
+
+@torch.jit.script
+def scripted(x: torch.Tensor) -> torch.Tensor:
+    return torch.exp(x) + x
+
+
+class Scripted(nn.Module):
+    def forward(self, x):
+        return scripted(x)
+
+
+class Checkpointed(Attention):
+    def forward(self, x):
+        return checkpoint(super().forward, x, use_reentrant=False)
+
+
+class ReadsValue(Attention):
+    def forward(self, x):
+        if x.sum().item() > 0:
+            return super().forward(x)
+        return x
+
+
+class PicksRows(nn.Module):
+    def forward(self, x):
+        return x[x > 0].sum()
+
+
+class Raises(nn.Module):
+    def forward(self, x):
+        raise ValueError("not today")
+
+
+class Spectral(nn.Module):
+    """n log n: no polynomial."""
+
+    def forward(self, x):
+        return torch.fft.rfft(x, dim=1).real
+
+
+@torch.library.custom_op("attnprof_tests::known", mutates_args=())
+def known(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+@known.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("attnprof_tests::unknown", mutates_args=())
+def unknown(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+class WithKnown(Attention):
+    def done(self, y):
+        return known(y)
+
+
+class WithUnknown(Attention):
+    def done(self, y):
+        return unknown(y)

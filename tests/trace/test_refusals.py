@@ -1,0 +1,129 @@
+"""The right answer or a clear refusal, never a wrong formula."""
+
+import pytest
+import sympy
+
+from attnprof.errors import AttnprofError, CannotRunError
+from attnprof.trace.asking import derived
+from attnprof.trace.finding import target_of
+from attnprof.trace.runs import record
+from attnprof.trace.symbols import symbol
+from attnprof.trace.totals import totals
+from tests.trace import hazards
+
+B, N, h, d = map(symbol, ("B", "N", "h", "d"))
+#: q, k, v of one linear map; two products with the weights.
+PRODUCTS = 6 * B * N * d**2 * h**2 + 4 * B * N**2 * h * d
+AWAY = ({"B": 5, "N": 448, "h": 3, "d": 24}, {"B": 2, "N": 1024, "h": 4, "d": 40})
+
+
+def found(layer, at=None, phases=("forward",)):
+    return derived(target_of(layer, layer.__name__, inputs=["x: B, N, h*d"]), phases, at or {})
+
+
+def holds_away_from_where_it_was_fitted(derivation, layer, phase="forward"):
+    target = target_of(layer, layer.__name__, inputs=["x: B, N, h*d"])
+    for sizes in AWAY:
+        counted = totals(record(target, sizes, training=phase != "forward"), phase)
+        for quantity in ("flops", "bytes_moved", "peak_bytes"):
+            assert derivation.at(quantity, phase, **sizes) == counted[quantity], (quantity, sizes)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        hazards.Attention, hazards.IntOfRatio, hazards.ImportedRoot, hazards.Normed,
+        hazards.Tuple, hazards.Mapping, hazards.Dropped, hazards.CachedMask, hazards.LengthBranch,
+    ],
+)  # fmt: skip
+def test_formulas_of_hazardous_modules_are_right(layer):
+    derivation = found(layer)
+    assert sympy.expand(derivation.expression("matmul_flops") - PRODUCTS) == 0
+    holds_away_from_where_it_was_fitted(derivation, layer)
+
+
+@pytest.mark.parametrize("layer", [hazards.IntOfRatio, hazards.Dropped, hazards.Checkpointed])
+def test_backward_passes_of_hazardous_modules_are_right(layer):
+    derivation = found(layer, phases=("train",))
+    holds_away_from_where_it_was_fitted(derivation, layer, "train")
+
+
+@pytest.mark.parametrize(("length", "adds"), [(100, 1), (1024, 0)])
+def test_a_length_branch_is_that_of_the_asked_length_and_said(length, adds):
+    derivation = found(hazards.LengthBranch, {"B": 2, "N": length, "h": 4, "d": 16})
+    plain = found(hazards.Attention)
+    more = derivation.expression("additions") - plain.expression("additions")
+    assert sympy.expand(more - adds * B * N * h * d) == 0
+    assert "307" in " ".join(derivation.phases["forward"].domain)
+
+
+def test_padding_is_counted_at_the_padded_length():
+    derivation = found(hazards.Padded)
+    for length in (100, 128, 193):
+        sizes = {"B": 2, "N": length, "h": 4, "d": 16}
+        assert derivation.at("matmul_flops", **sizes) == PRODUCTS.subs(
+            {B: 2, N: -(-length // 64) * 64, h: 4, d: 16}
+        )
+
+
+def test_a_sort_is_named():
+    assert any("sort" in name for name in found(hazards.Sorted).phases["forward"].uncounted)
+
+
+def test_a_token_loop_has_the_formula_of_its_tokens():
+    derivation = found(hazards.TokenLoop)
+    sizes = {"B": 3, "N": 200, "h": 2, "d": 8}
+    assert derivation.at("multiplications", **sizes) == 3 * 200 * 16
+    assert derivation.at("additions", **sizes) == 3 * 200 * 16
+
+
+def test_windows_by_unfold():
+    expression = found(hazards.Unfolded).expression("additions")
+    assert sympy.expand(expression - 16 * B * (N - 15) * h * d) == 0
+
+
+def test_a_scripted_function():
+    assert found(hazards.Scripted).expression("exponentials") == B * N * h * d
+
+
+def test_a_transform_is_right_though_it_is_no_polynomial():
+    derivation = found(hazards.Spectral)
+    assert "log" in str(derivation.expression())
+    holds_away_from_where_it_was_fitted(derivation, hazards.Spectral)
+
+
+def test_a_custom_operation_with_a_fake_is_named_and_one_without_is_refused():
+    forms = found(hazards.WithKnown).phases["forward"]
+    assert any("attnprof_tests.known" in name for name in forms.uncounted)
+    with pytest.raises(AttnprofError, match=r"attnprof_tests::unknown.*register_fake"):
+        found(hazards.WithUnknown)
+
+
+@pytest.mark.parametrize("layer", [hazards.ReadsValue, hazards.PicksRows])
+@pytest.mark.parametrize("at", [{}, {"B": 1, "N": 64, "h": 2, "d": 8}])
+def test_what_needs_values_is_refused_with_its_line(layer, at):
+    with pytest.raises(CannotRunError, match=r"hazards\.py:\d+"):
+        found(layer, at)
+
+
+def test_what_raises_is_refused_with_its_line():
+    with pytest.raises(Exception, match=r"not today.*hazards\.py:\d+") as refusal:
+        found(hazards.Raises)
+    assert refusal.value.exit_code in (2, 3)
+
+
+def test_refusals_make_no_noise(capfd):
+    for layer in (hazards.ReadsValue, hazards.WithUnknown, hazards.PicksRows):
+        with pytest.raises(AttnprofError):
+            found(layer)
+    assert capfd.readouterr().err == ""
+
+
+def test_sizes_of_one_are_right_at_one_and_need_no_memory():
+    asked = {"B": 1, "N": 65536, "h": 8, "d": 64}
+    derivation = found(hazards.IntOfRatio, asked)
+    counted = totals(
+        record(target_of(hazards.IntOfRatio, "IntOfRatio"), asked, training=False), "forward"
+    )
+    for quantity, value in counted.items():
+        assert derivation.at(quantity, **asked) == value
