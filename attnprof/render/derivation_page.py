@@ -75,6 +75,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
     yield "| line | operations | FLOPs | bytes |"
     yield "| --- | ---: | --- | --- |"
     for row in found["lines"]:
+        if (row["flops"], row["bytes_moved"]) == ("0", "0"):
+            continue
         flops, moved = f"`{row['flops']}`", f"`{row['bytes_moved']}`"
         yield f"| {row['line'] or 'between lines'} | {row['calls']} | {flops} | {moved} |"
 
@@ -85,15 +87,18 @@ def _steps(found: Mapping[str, Any]) -> Iterator[str]:
     yield "\n### Operation by operation\n"
     rows = [row for row in found["steps"] if any(row[name] != "0" for name in _COSTS)]
     yield f"Views ({len(found['steps']) - len(rows)}), which cost nothing, are left out.\n"
-    yield "| line | part | operation | FLOPs | bytes | allocates | freed before |"
-    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    held = ("allocates", "frees_before")
+    shown = [name for name in ("bytes_moved", *held) if any(row[name] != "0" for row in rows)]
+    heads = ["line", "part", "operation", "FLOPs", *(_HEADS[name] for name in shown)]
+    yield f"| {' | '.join(heads)} |"
+    yield f"| {' | '.join(['---'] * len(heads))} |"
     for row in rows:
         flops = "not counted" if row["uncounted"] else _size(row["flops"])
         cells = (row["line"], row["part"], row["operation"], flops)
-        sizes = (row["bytes_moved"], row["allocates"], row["frees_before"])
-        yield f"| {' | '.join((*cells, *(_size(size) for size in sizes)))} |"
+        yield f"| {' | '.join((*cells, *(_size(row[name]) for name in shown)))} |"
 
 
+_HEADS = {"bytes_moved": "bytes", "allocates": "allocates", "frees_before": "freed before"}
 _COSTS = ("flops", "bytes_moved", "allocates", "frees_before")
 
 
