@@ -186,6 +186,11 @@ def _page(found: list[Row]) -> Iterator[str]:
             f"| {row.subject} | {settings} | {row.causal} | {row.phase} | {row.derived:,} | "
             f"{row.allocator:,} | {row.share:+.3%} | {row.cause} |"
         )
+    have = {(row.subject, row.settings, row.dtype, row.causal) for row in found}
+    lacking = [c for c in cases() if (c.name, c.settings, c.dtype, c.told) not in have]
+    if lacking:
+        told = dict.fromkeys(f"{case.name} {case.settings}".strip() for case in lacking)
+        yield f"\nNot measured in this run of the script: {', '.join(told)}."
     for row in found:
         if row.skipped:
             yield f"\nNot run: {row.subject} {row.settings} at {row.seq_len} tokens: {row.skipped}"
