@@ -97,6 +97,8 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def page(rows: list[dict[str, Any]]) -> str:
     """The report."""
+    from attnprof import registry
+
     methods = {method: sum(r["method"] == method for r in rows) for method in
                ("symbolic", "interpolated", "none")}  # fmt: skip
     slowest = max(rows, key=lambda row: row["seconds"])
@@ -107,6 +109,8 @@ def page(rows: list[dict[str, Any]]) -> str:
         slowest="{mechanism}, {phase}, {seconds:.1f} s".format(**slowest),
         standard=f"{max(standard, default=0):.1f} s",
         wrong=", ".join(wrong) or "none",
+        left=", ".join(n for n in registry.names() if n not in {r["mechanism"] for r in rows})
+        or "none",
         table=table(rows),
         **methods,
     )
@@ -123,6 +127,7 @@ parameters are compared with the closed form at every shape at which the derivat
 those of every mechanism as integers at five shapes and more.
 
 {symbolic} symbolic, {interpolated} interpolated, {none} without a formula.
+Not run yet: {left}.
 Slowest: {slowest}. `standard`: {standard} at most. Not equal to the closed form: {wrong}.
 
 {table}

@@ -92,7 +92,8 @@ def test_a_layers_counts_are_those_of_its_closed_form(name, shape):
 
 @pytest.mark.parametrize("name", names(attend=True))
 def test_a_cores_counts_are_those_of_its_closed_form(name):
-    compare(registry.get(name, **params(name)), "core", SHAPES[1])
+    few = name == "reformer"  # thousands of operations
+    compare(registry.get(name, **params(name)), "core", SHAPES[3] if few else SHAPES[1])
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -100,13 +101,13 @@ def test_other_implementations_count_as_their_closed_forms(name):
     compare(registry.get(name, **VARIANTS[name]), "layer", SHAPES[1])
 
 
-@pytest.mark.parametrize("scope", ["layer", "core"])
-@pytest.mark.parametrize("name", [*WHOLLY, *PARTLY])
+@pytest.mark.parametrize(
+    ("name", "scope"),
+    [*((n, "layer") for n in (*WHOLLY, *PARTLY)), *((n, "core") for n in WHOLLY)],
+)
 def test_formulas_are_the_closed_forms(name, scope):
     spec, hints = registry.get(name), hints_for(DEFAULT, {})
     symbols = {size: symbol(size) for size in DEFAULT}
-    if scope == "core" and not spec.abilities.attend:
-        return
     for run in PARTLY.get(name, RUNS):
         causal, decode, phases = run
         target = mechanism_target(spec, scope, causal=causal)
@@ -161,7 +162,7 @@ def torch_counts(target, sizes, phases):
 
 @pytest.mark.parametrize("name", registry.names())
 def test_torchs_counter_agrees_on_the_products(name):
-    spec, sizes = registry.get(name, **PARAMS.get(name, {})), {"B": 2, "N": 13, "h": 3, "d": 4}
+    spec, sizes = registry.get(name, **PARAMS.get(name, {})), {"B": 2, "N": 7, "h": 3, "d": 4}
     for run in runs(spec):
         causal, decode, phases = run
         target = mechanism_target(spec, causal=causal)
