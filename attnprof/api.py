@@ -164,6 +164,7 @@ def profile(
     says why in ``skipped``. ``isolate`` True measures each point in a process of its own.
     """
     from attnprof.measure.batch import measure_points, plan_points
+    from attnprof.measure.modules import configured
     from attnprof.measure.request import Budget
 
     names = [attention] if isinstance(attention, str) else list(attention)
@@ -175,7 +176,7 @@ def profile(
         Workload(n, num_heads, head_dim, batch_size, causal=causal, phase=phase, dtype=dtype)
         for n in lengths
     ]
-    mechanisms = dict(zip(names, registry.configured(names, params), strict=True))
+    mechanisms = dict(zip(names, configured(names, params), strict=True))
     points = plan_points(
         mechanisms, workloads, scope=scope, device=device, seed=seed,
         threads=threads, budget=Budget(samples, min_time_s, max_time_s),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from attnprof.cli.options import (
+    ArgOption,
     AttentionOption,
     BatchOption,
     CausalOption,
@@ -19,6 +20,7 @@ from attnprof.cli.options import (
     FormatOption,
     HeadDimOption,
     HeadsOption,
+    InputOption,
     OutputOption,
     PhaseOption,
     ScopeOption,
@@ -27,12 +29,12 @@ from attnprof.cli.options import (
 )
 from attnprof.cli.output import deliver, ensure_writable
 from attnprof.cli.progress import progress_bar
-from attnprof.cli.settings import configured
+from attnprof.cli.settings import parse_set
 from attnprof.cli.sizes import head_shape, parse_names, parse_size, parse_sizes
 from attnprof.cli.sweep_options import CheckOption, SpreadOption
 from attnprof.errors import CannotRunError, RequestError
+from attnprof.measure.modules import configured
 from attnprof.measure.request import Budget
-from attnprof.mechanism import Mechanism
 from attnprof.record import Report
 from attnprof.units import format_bandwidth, format_rate
 from attnprof.workload import Workload
@@ -57,6 +59,8 @@ def profile(
     dtype: DtypeOption = "float32",
     device: DeviceOption = "auto",
     settings: SetOption = None,
+    args: ArgOption = None,
+    inputs: InputOption = None,
     samples: Annotated[int, Option(help="Times to take, if the time allows.")] = 20,
     min_time: Annotated[float, Option(help="Seconds a point is timed for at least.")] = 0.5,
     max_time: Annotated[float, Option(help="Seconds after which a point ends.")] = 5.0,
@@ -83,7 +87,8 @@ def profile(
         missing = "--attention" if attention is None else "--seq"
         raise RequestError(f"profile needs {missing}: type {EXAMPLE}")
     names = parse_names(attention)
-    mechanisms = dict(zip(names, configured(names, settings), strict=True))
+    chosen = configured(names, parse_set(settings), args, inputs)
+    mechanisms = dict(zip(names, chosen, strict=True))
     count, head_dim = head_shape(d_model, heads, d)
     size = parse_size(batch, "--batch")
     workloads = [
@@ -102,7 +107,7 @@ def profile(
 
 
 def _measure(
-    mechanisms: dict[str, Mechanism],
+    mechanisms: dict[str, Any],
     workloads: list[Workload],
     how: dict[str, Any],
     budget: Budget,

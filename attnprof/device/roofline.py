@@ -54,9 +54,10 @@ def with_roofline(report: Report) -> Report:
 
 def _placed(record: ProfileRecord, ceilings: Ceilings, *, tf32: bool) -> ProfileRecord:
     rate = ceilings.rate(record.dtype, tf32=tf32)
-    if not (rate and record.median_s and record.flops_formula and record.bytes_moved):
+    flops = record.flops_formula or record.flops_derived
+    if not (rate and record.median_s and flops and record.bytes_moved):
         return record
-    found = roofline(record.flops_formula, record.bytes_moved, ceilings, rate)
+    found = roofline(flops, record.bytes_moved, ceilings, rate)
     return replace(
         record,
         roofline_time_s=found.time_s,

@@ -11,7 +11,6 @@ from attnprof.measure.environment import describe_environment
 from attnprof.measure.isolation import measure_apart
 from attnprof.measure.point import blank, fit, measure_point, predict_point
 from attnprof.measure.request import Budget, PointRequest
-from attnprof.mechanism import Mechanism
 from attnprof.record import ProfileRecord, Report
 from attnprof.workload import DTYPES, Workload
 
@@ -46,7 +45,7 @@ def resolve_device(asked: str) -> str:
 
 
 def plan_points(
-    mechanisms: Mapping[str, Mechanism],
+    mechanisms: Mapping[str, Any],
     workloads: Sequence[Workload],
     *,
     scope: str = "layer",

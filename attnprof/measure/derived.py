@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnprof.errors import AttnprofError
+from attnprof.measure.modules import UserModule, sizes_of
 from attnprof.measure.request import PointRequest
 
 #: Operations that are followed before a run is given up; a thousand take about half a second.
@@ -45,22 +46,12 @@ def count_derived(request: PointRequest, operations: int = OPERATIONS) -> Derive
 
 
 def _run(request: PointRequest, operations: int) -> Any:
-    from attnprof import registry
-    from attnprof.trace.mechanisms import mechanism_target
     from attnprof.trace.runs import record
 
-    target = mechanism_target(
-        request.spec, request.scope, causal=request.causal, dtype=request.dtype,
-        source=registry.module_of(request.mechanism),
-    )  # fmt: skip
+    target = _target(request)
     if request.phase == "decode" and target.step is not None:
         target = target.step
-    sizes = {
-        "B": request.batch_size,
-        "N": request.seq_len,
-        "h": request.num_heads,
-        "d": request.head_dim,
-    }
+    sizes = sizes_of(request.workload)
     done = 0
 
     def follow() -> None:
@@ -71,6 +62,18 @@ def _run(request: PointRequest, operations: int) -> Any:
 
     training = request.phase in ("backward", "train")
     return record(target, sizes, training=training, before_each=follow)
+
+
+def _target(request: PointRequest) -> Any:
+    from attnprof import registry
+    from attnprof.trace.mechanisms import mechanism_target
+
+    if isinstance(request.spec, UserModule):
+        return request.spec.target(request.workload)
+    return mechanism_target(
+        request.spec, request.scope, causal=request.causal, dtype=request.dtype,
+        source=registry.module_of(request.mechanism),
+    )  # fmt: skip
 
 
 def derived_differences(mechanism: str, flops_formula: int, count: DerivedCount) -> list[str]:

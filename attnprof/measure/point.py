@@ -10,6 +10,7 @@ from attnprof.measure import headroom
 from attnprof.measure.counters import count_with_fvcore, count_with_torch
 from attnprof.measure.derived import count_derived, derived_differences
 from attnprof.measure.differences import counter_differences
+from attnprof.measure.modules import UserModule
 from attnprof.measure.request import PointRequest
 from attnprof.measure.running import run_point, threads
 from attnprof.record import ProfileRecord
@@ -24,11 +25,15 @@ def predict_point(request: PointRequest) -> ProfileRecord:
     table = request.spec.cost(request.workload, request.scope)
     total = table.total
     moved = int(total.bytes_moved)
+    counted = isinstance(request.spec, UserModule)  # no closed form of ours: what its code shows
+    flops, products = int(total.flops), int(total.matmul_flops)
     return replace(
         blank(request),
         parameters=int(table.parameters),
-        flops_formula=int(total.flops),
-        matmul_flops_formula=int(total.matmul_flops),
+        flops_formula=None if counted else flops,
+        matmul_flops_formula=None if counted else products,
+        flops_derived=flops if counted else None,
+        matmul_flops_derived=products if counted else None,
         peak_bytes_predicted=int(table.peak()),
         bytes_moved=moved,
         arithmetic_intensity=total.flops / moved if moved else None,
@@ -80,7 +85,9 @@ def count_point(request: PointRequest) -> ProfileRecord:
     torch_count = count_with_torch(request)
     fvcore = count_with_fvcore(request)
     derived = count_derived(request)
-    formula = record.matmul_flops_formula or 0
+    own = record.flops_formula is None  # then what is derived stands for the closed form
+    formula = (derived.matmul_flops if own else record.matmul_flops_formula) or 0
+    flops = (derived.flops if own else record.flops_formula) or 0
     macs = fvcore.total
     return replace(
         record,
@@ -92,7 +99,7 @@ def count_point(request: PointRequest) -> ProfileRecord:
         matmul_flops_derived=derived.matmul_flops,
         differences=[
             *counter_differences(request.mechanism, formula, torch_count, fvcore),
-            *derived_differences(request.mechanism, record.flops_formula or 0, derived),
+            *derived_differences(request.mechanism, flops, derived),
         ],
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from attnprof import registry
 from attnprof.errors import RequestError
-from attnprof.mechanism import Mechanism
+from attnprof.measure.modules import UserModule, is_module, sizes_of
 from attnprof.workload import Workload
 
 
@@ -75,13 +75,19 @@ class PointRequest:
         )  # fmt: skip
 
     @property
-    def spec(self) -> Mechanism:
-        """The mechanism with its parameters."""
+    def spec(self) -> Any:
+        """The mechanism with its parameters; a module of somebody's own answers for itself."""
+        if is_module(self.mechanism):
+            return UserModule(self.mechanism, self.params)
         return registry.get(self.mechanism, **self.params)
 
     @property
     def input_shapes(self) -> list[tuple[int, ...]]:
         """Shapes of the call's inputs: x, or q, k and v for scope ``core``."""
+        if is_module(self.mechanism):
+            target = self.spec.target(self.workload)
+            sizes = sizes_of(self.workload)
+            return [tuple(d.at(sizes) for d in x.dims) for x in target.inputs if not x.literal]
         tokens = 1 if self.phase == "decode" else self.seq_len
         if self.scope == "layer":
             return [(self.batch_size, tokens, self.num_heads * self.head_dim)]

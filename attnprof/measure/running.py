@@ -43,6 +43,7 @@ def run_point(request: PointRequest, record: ProfileRecord) -> ProfileRecord:
 def _timed(record: ProfileRecord, timing: Timing) -> ProfileRecord:
     times = timing.wall_s
     found = estimate_median(times)
+    flops = record.flops_formula or record.flops_derived or 0
     return replace(
         record,
         median_s=found.median_s,
@@ -53,7 +54,7 @@ def _timed(record: ProfileRecord, timing: Timing) -> ProfileRecord:
         quantiles_s=quantiles_of(times),
         clock=timing.mode,
         noisy=found.noisy,
-        flops_per_s=(record.flops_formula or 0) / found.median_s if found.median_s else None,
+        flops_per_s=flops / found.median_s if found.median_s else None,
     )
 
 

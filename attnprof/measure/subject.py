@@ -11,6 +11,7 @@ from attnprof import registry
 from attnprof.blocks import assemble
 from attnprof.errors import RequestError
 from attnprof.measure.decoding import position, rewind_to
+from attnprof.measure.modules import UserModule, built, inputs_of
 from attnprof.measure.request import PointRequest
 
 
@@ -38,6 +39,10 @@ def make_module(request: PointRequest) -> Any:
     import torch
 
     spec = request.spec
+    if isinstance(spec, UserModule):
+        torch.manual_seed(request.seed)
+        with default_dtype(request.dtype):
+            return built(spec, request.workload)
     sizes = assemble.checked_sizes(
         spec, request.num_heads * request.head_dim, request.num_heads, request.seq_len
     )
@@ -68,6 +73,8 @@ def make_inputs(request: PointRequest, *, requires_grad: bool = False) -> list[A
     """Normal random inputs on torch's default device."""
     import torch
 
+    if isinstance(request.spec, UserModule):
+        return inputs_of(request.spec, request.workload, requires_grad=requires_grad)
     dtype = getattr(torch, request.dtype)
     shapes = request.input_shapes
     return [torch.randn(shape, dtype=dtype, requires_grad=requires_grad) for shape in shapes]

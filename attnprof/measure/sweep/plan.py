@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from attnprof import registry
 from attnprof.errors import RequestError
 from attnprof.measure.batch import plan_points
+from attnprof.measure.modules import configured
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.workload import Workload
 
@@ -50,9 +50,7 @@ def points_of(
     found: dict[str, PointRequest] = {}
     for grid in grids:
         for settings in _settings(grid.params):
-            named = dict(
-                zip(grid.attention, registry.configured(grid.attention, settings), strict=True)
-            )
+            named = dict(zip(grid.attention, configured(grid.attention, settings), strict=True))
             for workloads, scope, device in _workloads(grid):
                 planned = plan_points(
                     named, workloads, scope=scope, device=device, seed=seed, threads=threads,

@@ -57,6 +57,7 @@ def joined(records: Sequence[ProfileRecord]) -> ProfileRecord:
     if len(records) == 1 or not timed:
         return records[0]
     found = estimate_over_processes([record.times_s for record in timed])
+    flops = timed[0].flops_formula or timed[0].flops_derived or 0
     failed = [record.skipped for record in records if record.skipped]
     notes = [*timed[0].differences, *(f"a process gave no times: {why}" for why in failed)]
     return replace(
@@ -69,5 +70,5 @@ def joined(records: Sequence[ProfileRecord]) -> ProfileRecord:
         ci_high_s=found.high_s,
         noisy=found.noisy,
         differences=list(dict.fromkeys(notes)),
-        flops_per_s=(timed[0].flops_formula or 0) / found.median_s if found.median_s else None,
+        flops_per_s=flops / found.median_s if found.median_s else None,
     )

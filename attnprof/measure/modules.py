@@ -1,0 +1,188 @@
+"""Modules of somebody's own as points: built for real, their costs derived from their code.
+
+``my.py:MyAttention`` stands where a mechanism's name does; what a closed form says of a mechanism
+is said here by a run on fake tensors at the point's shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from attnprof import registry
+from attnprof.costs import Cost
+from attnprof.errors import RequestError
+from attnprof.mechanism import Abilities, Mechanism
+from attnprof.workload import Workload
+
+_NO_STEP = "has no decoding step that attnprof knows; profile it forward or in training"
+_SIZES = {"B", "N", "h", "d"}
+
+
+@dataclass(frozen=True)
+class CountedTable:
+    """Totals of one run: what :class:`attnprof.costs.CostTable` is for a closed form."""
+
+    total: Cost
+    parameters: int
+    peak_bytes: int
+
+    def peak(self) -> int:
+        """Most bytes held at once."""
+        return self.peak_bytes
+
+
+@dataclass(frozen=True)
+class UserModule:
+    """What a point asks of a mechanism, answered for a module.
+
+    ``params`` hold ``args`` and ``inputs`` as ``--arg`` and ``--input`` take them. Raises
+    :class:`RequestError` for a place that is none, and for sizes beyond B, N, h and d.
+    """
+
+    name: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    abilities = Abilities(decode=False, attend=False)
+    same_as = None
+
+    def target(self, workload: Workload) -> Any:
+        """The module as a target, for the workload's mask and number format."""
+        from attnprof.trace.finding import target_from
+
+        found = target_from(
+            self.name, self.params.get("args"), self.params.get("inputs"), None, None,
+            workload.causal, workload.dtype,
+        )  # fmt: skip
+        if others := set(found.symbols) - _SIZES:
+            raise RequestError(
+                f"{self.name} has sizes {', '.join(sorted(others))}: to profile it write its --arg "
+                "and --input with B, N, h and d"
+            )
+        return found
+
+    def cost(self, workload: Workload, scope: str = "layer") -> CountedTable:
+        """Counts, bytes and peak at a shape. A module is a layer whatever ``scope`` says."""
+        if workload.phase == "decode":
+            raise RequestError(f"{self.name} {_NO_STEP}")
+        return _counted(self.name, repr(self.params), self, workload)
+
+    def state_entries(self, workload: Workload) -> int:
+        """None: it does not decode."""
+        return 0
+
+    def refusal(self, ability: str) -> str:
+        """Why it does not do something."""
+        return _NO_STEP if ability == "decode" else f"is a module, with no {ability} of its own"
+
+    def __hash__(self) -> int:
+        return hash((self.name, repr(self.params)))
+
+
+@cache
+def _counted(_name: str, _params: str, module: UserModule, workload: Workload) -> CountedTable:
+    from attnprof.trace.runs import record
+    from attnprof.trace.totals import totals
+
+    sizes = sizes_of(workload)
+    training = workload.phase in ("backward", "train")
+    trace = record(module.target(workload), sizes, training=training)
+    found = totals(trace, workload.phase)
+    counts = {name: int(found[name]) for name in _KINDS}
+    return CountedTable(Cost(**counts), int(found["parameters"]), int(found["peak_bytes"]))
+
+
+_KINDS = (
+    "multiplications", "additions", "divisions", "exponentials", "other", "matmul_flops",
+    "bytes_moved",
+)  # fmt: skip
+
+
+def sizes_of(workload: Workload) -> dict[str, int]:
+    """A workload's sizes by the names that arguments and inputs are written with."""
+    return {"B": workload.batch_size, "N": workload.seq_len, "h": workload.num_heads,
+            "d": workload.head_dim}  # fmt: skip
+
+
+@cache
+def is_module(name: str) -> bool:
+    """Whether a name is a place in code that holds no mechanism of attnprof's contract."""
+    if ":" not in name:
+        return False
+    from attnprof.trace.loading import loaded
+
+    found = loaded(name)
+    return not (isinstance(found, type) and issubclass(found, Mechanism))
+
+
+def built(module: UserModule, workload: Workload) -> Any:
+    """The real module, taking its tensors in order and ``causal``, giving one tensor."""
+    from torch import nn
+
+    from attnprof.trace.runs import first_tensor
+
+    target = module.target(workload)
+    inner = target.make(sizes_of(workload))
+    positional, named = target.call_inputs(sizes_of(workload), "meta")
+    literals = {item.name for item in target.inputs if item.literal}
+    order = [item.name for item in target.inputs if item.name not in target.keywords]
+    plain = {**dict(zip(order, positional, strict=True)), **named}
+
+    class Called(nn.Module):
+        """The module between plain tensors."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, *tensors: Any, causal: bool = False) -> Any:
+            names = [item.name for item in target.inputs if item.name not in literals]
+            values = {**plain, **dict(zip(names, tensors, strict=True))}
+            given = [values[name] for name in order]
+            return first_tensor(self.inner(*given, **{k: values[k] for k in target.keywords}))
+
+    return Called().train(workload.phase in ("backward", "train"))
+
+
+def inputs_of(module: UserModule, workload: Workload, *, requires_grad: bool) -> list[Any]:
+    """Its tensors on torch's default device: normal random numbers, zeros where whole ones."""
+    import torch
+
+    sizes, made = sizes_of(workload), []
+    for item in module.target(workload).inputs:
+        if item.literal:
+            continue
+        dtype = getattr(torch, item.dtype or workload.dtype)
+        shape = [dim.at(sizes) for dim in item.dims]
+        if dtype.is_floating_point:
+            made.append(torch.randn(shape, dtype=dtype, requires_grad=requires_grad))
+        else:
+            made.append(torch.zeros(shape, dtype=dtype))
+    return made
+
+
+def configured(
+    names: Sequence[str],
+    settings: Mapping[str, Any],
+    args: Sequence[str] | None = None,
+    inputs: Sequence[str] | None = None,
+) -> list[Mechanism | UserModule]:
+    """Mechanisms with their settings, modules with their arguments and inputs, in this order.
+
+    Raises :class:`RequestError` for an unknown name, for a setting that no mechanism has, and for
+    arguments where no module is named.
+    """
+    own = [name for name in names if is_module(name)]
+    registered = [name for name in names if name not in own]
+    if (args or inputs) and not own:
+        raise RequestError("--arg and --input are for modules like my.py:MyAttention")
+    if settings and not registered:
+        raise RequestError(
+            f"--set {next(iter(settings))} is for registered mechanisms; modules take --arg"
+        )
+    specs = dict(zip(registered, registry.configured(registered, settings), strict=True))
+    given = {"args": list(args or ()), "inputs": list(inputs or ())}
+    params = {name: values for name, values in given.items() if values}
+    return [UserModule(name, params) if name in own else specs[name] for name in names]
