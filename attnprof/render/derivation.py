@@ -138,6 +138,15 @@ def peak_lines(peak: Mapping[str, Any]) -> Iterator[str]:
     wins = next((r["expression"] for r in peak["regimes"] if r["value"] == peak["bytes"]), None)
     of = f", where it is {wins}" if wins and len(peak["regimes"]) > 1 else ""
     yield f"peak: {format_bytes(peak['bytes'])} during {peak['operation']}{place}{of}"
+    if cuda := peak.get("cuda"):
+        yield (
+            f"the same tensors on CUDA (a model of the caching allocator): requested "
+            f"{format_bytes(cuda['requested_bytes'])}, allocated "
+            f"{format_bytes(cuda['allocated_bytes'])}, reserved "
+            f"{format_bytes(cuda['reserved_bytes'])}; cuBLAS keeps "
+            f"{format_bytes(cuda['cublas_workspace_bytes'])} beside "
+            f"({format_bytes(cuda['cublas_workspace_bytes_hopper'])} on Hopper)"
+        )
 
 
 def _operations(found: Sequence[Mapping[str, Any]]) -> Table:

@@ -120,6 +120,21 @@ def _phase(derivation: Derivation, forms: PhaseForms, *, in_steps: bool) -> dict
     return found
 
 
+def _cuda(forms: PhaseForms, at: Mapping[str, int]) -> dict[str, int]:
+    """What the same tensors would take on a CUDA device, cuBLAS's own memory apart."""
+    from attnprof.trace.cuda_allocator import cublas_workspace, predict_cuda
+
+    assert forms.trace is not None
+    peaks = predict_cuda(forms.trace, forms.phase, at)
+    return {
+        "requested_bytes": peaks.requested,
+        "allocated_bytes": peaks.allocated,
+        "reserved_bytes": peaks.reserved,
+        "cublas_workspace_bytes": cublas_workspace((8, 0)),
+        "cublas_workspace_bytes_hopper": cublas_workspace((9, 0)),
+    }
+
+
 def _peak(forms: PhaseForms, at: Mapping[str, int]) -> dict[str, Any]:
     """The polynomials of the peak; where a shape is asked, their values and the moment."""
     expression = forms.formulas["peak_bytes"].expression
@@ -136,4 +151,5 @@ def _peak(forms: PhaseForms, at: Mapping[str, int]) -> dict[str, Any]:
         # a trace of interpolated counts may not say what each operation holds
         if moment.get("bytes") == _value(forms.formulas["peak_bytes"], at):
             found.update(moment)
+            found["cuda"] = _cuda(forms, at)
     return found
