@@ -31,7 +31,7 @@ from attnprof.cli.output import deliver, ensure_writable
 from attnprof.cli.progress import progress_bar
 from attnprof.cli.settings import parse_set
 from attnprof.cli.sizes import head_shape, parse_names, parse_size, parse_sizes
-from attnprof.cli.sweep_options import CheckOption, SpreadOption
+from attnprof.cli.sweep_options import CheckOption, CompileOption, SpreadOption
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.modules import configured
 from attnprof.measure.request import Budget
@@ -75,6 +75,7 @@ def profile(
         ),
     ] = None,
     check: CheckOption = True,
+    compiled: CompileOption = False,
     fmt: FormatOption = Format.TABLE,
     output: OutputOption = None,
 ) -> int:
@@ -96,7 +97,7 @@ def profile(
         for n in parse_sizes(seq, "--seq")
     ]
     how = {"scope": scope, "device": device, "seed": seed, "threads": threads,
-           "check": check}  # fmt: skip
+           "check": check, "compiled": compiled}  # fmt: skip
     report = _measure(
         mechanisms, workloads, how, Budget(samples, min_time, max_time, spread=spread), isolate
     )
@@ -157,7 +158,8 @@ def tables(report: Report) -> Sequence[RenderableType]:
         caption = "peak over what was live before the call"
         parts.append(record_table(done, MEMORY, title="Memory", caption=caption))
         caption = "median with the 95 % interval of order statistics"
-        parts.append(record_table(done, TIMES, title="Time", caption=caption))
+        times = (*TIMES, "compile_s") if any(record.compiled for record in done) else TIMES
+        parts.append(record_table(done, times, title="Time", caption=caption))
         if any(record.roofline_fraction for record in done):
             caption = _ceilings(report.summary["roofline"])
             parts.append(record_table(done, ROOFLINE, title="Roofline", caption=caption))
@@ -175,7 +177,7 @@ def _ceilings(known: Mapping[str, Any]) -> str:
 
 def _headline(report: Report, first: Any) -> str:
     where = report.environment
-    causal = ", causal" if first.causal else ""
+    causal = (", causal" if first.causal else "") + (", compiled" if first.compiled else "")
     return (
         f"{first.phase}{causal}, scope {first.scope}, batch {first.batch_size}, "
         f"d_model {first.d_model}, {first.num_heads} heads, {first.dtype}, on {first.device} "

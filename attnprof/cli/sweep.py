@@ -48,6 +48,7 @@ def sweep(
     in_process: of.InProcessOption = False,
     counts: of.CountsOption = False,
     check: of.CheckOption = True,
+    compiled: of.CompileOption = False,
     workers: of.WorkersOption = 0,
     scheduler: of.SchedulerOption = None,
     threads: of.ThreadsOption = None,
@@ -68,7 +69,8 @@ def sweep(
 
     grids = _grids(grid, texts, causal, settings or [])
     budget = Budget(samples, min_time, max_time, spread=spread)
-    points = points_of(grids, budget, seed=seed, threads=threads, counts=counts, check=check)
+    points = points_of(grids, budget, seed=seed, threads=threads, counts=counts, check=check,
+                       compiled=compiled)  # fmt: skip
     terms = Terms(not in_process, limit, parse_bytes(memory_limit), try_all)
     found = _run(tasks_of(points, processes), output, terms, _engine(workers, scheduler))
     from attnprof.device.roofline import with_roofline

@@ -54,6 +54,7 @@ def plan_points(
     threads: int | None = None,
     budget: Budget | None = None,
     check: bool = True,
+    compiled: bool = False,
 ) -> list[PointRequest]:
     """One request for each mechanism (by the name it was asked for) at each workload.
 
@@ -70,6 +71,7 @@ def plan_points(
         PointRequest(
             name, w.seq_len, w.num_heads, w.head_dim, w.batch_size, w.causal, w.phase, w.dtype,
             scope, where, seed, threads, m.params, budget or Budget(), check=check,
+            compiled=compiled,
         )
         for w in workloads
         for name, m in mechanisms.items()

@@ -116,11 +116,19 @@ def _rest(gap: int, fvcore: FvcoreCount) -> str:
     return f"unexplained difference of {-gap:+,} FLOPs in fvcore's count"
 
 
-def peak_differences(mechanism: str, predicted: int, peak: Peak) -> list[str]:
+def peak_differences(
+    mechanism: str, predicted: int, peak: Peak, *, compiled: bool = False
+) -> list[str]:
     """Rows that lead from the predicted to the measured peak, where they are not the same."""
     if _same(predicted, peak.bytes):
         return []
     gap = peak.bytes - predicted
+    if compiled:
+        row = (
+            f"{mechanism}: {gap:+,} bytes between compiled code's peak and the closed form, which "
+            "is that of the code as written"
+        )
+        return [row]
     if peak.kernel and 0 < gap <= peak.workspace:
         exact = _same(predicted, peak.without_workspace)
         rest = "" if exact else f"; {format_bytes(peak.without_workspace)} without it"

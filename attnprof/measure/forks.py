@@ -89,7 +89,8 @@ class ForkServer:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "attnprof.measure.forks"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                env={"TORCHINDUCTOR_COMPILE_THREADS": "1", **os.environ,
+                     "PYTHONPATH": os.pathsep.join(paths)},
             )  # fmt: skip
         return self._process
 
@@ -103,7 +104,10 @@ def serve() -> None:
     for name in PRELOAD:
         import_module(name)
     for line in sys.stdin:
-        answers.write(json.dumps(vars(_answered(json.loads(line)))) + "\n")
+        order = json.loads(line)
+        if order["request"].get("compiled"):
+            import_module("torch._inductor.compile_fx")
+        answers.write(json.dumps(vars(_answered(order))) + "\n")
         answers.flush()
 
 

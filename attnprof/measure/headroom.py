@@ -76,3 +76,17 @@ def refusal(device: str, needed: int, available: int) -> str | None:
 def is_risky(needed: int, available: int) -> bool:
     """Whether a point that should fit may still be killed."""
     return needed > RISKY_SHARE * available
+
+
+_OUT_OF_MEMORY = ("not enough memory", "out of memory", "can't allocate memory", "invalid buffer")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """``torch.OutOfMemoryError`` is a RuntimeError; the CPU allocator raises a plain one."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or any(mark in text for mark in _OUT_OF_MEMORY)
+
+
+def first_line(error: BaseException) -> str:
+    """An error in one line."""
+    return (str(error) or type(error).__name__).splitlines()[0][:160]

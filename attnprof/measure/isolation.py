@@ -20,6 +20,8 @@ from attnprof.record import ProfileRecord
 
 #: Seconds for imports, building and counting, beside what the budget allows.
 SETUP_S = 120.0
+#: Seconds more for compiling.
+COMPILING_S = 480.0
 #: A child takes this many times the budget before it counts as stuck.
 PATIENCE = 20.0
 
@@ -35,7 +37,9 @@ def measure_apart(
 
     ``memory_limit`` is how many bytes of data the child may map.
     """
-    limit = SETUP_S + PATIENCE * request.budget.max_time_s if limit_s is None else limit_s
+    patience = SETUP_S + PATIENCE * request.budget.max_time_s
+    patience += COMPILING_S if request.compiled else 0.0
+    limit = patience if limit_s is None else limit_s
     with tempfile.TemporaryDirectory(prefix="attnprof-") as folder:
         answer = Path(folder) / "record.json"
         ended = _SERVER.run(request.to_dict(), answer, limit, memory_limit)

@@ -55,6 +55,7 @@ def blank(request: PointRequest, skipped: str | None = None) -> ProfileRecord:
         phase=request.phase,
         causal=request.causal,
         scope=request.scope,
+        compiled=request.compiled,
         skipped=skipped,
     )
 
@@ -72,9 +73,11 @@ def measure_point(request: PointRequest) -> ProfileRecord:
         with threads(request.threads):
             return run_point(request, record)
     except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
+        if not headroom.is_out_of_memory(error):
             raise
-        return replace(record, skipped=f"out of memory on {request.device}: {_short(error)}")
+        return replace(
+            record, skipped=f"out of memory on {request.device}: {headroom.first_line(error)}"
+        )
     except CannotRunError as error:
         return replace(record, skipped=str(error))
 
@@ -102,19 +105,6 @@ def count_point(request: PointRequest) -> ProfileRecord:
             *derived_differences(request.mechanism, flops, derived),
         ],
     )
-
-
-_OUT_OF_MEMORY = ("not enough memory", "out of memory", "can't allocate memory", "invalid buffer")
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    """``torch.OutOfMemoryError`` is a RuntimeError; the CPU allocator raises a plain one."""
-    text = str(error).lower()
-    return isinstance(error, MemoryError) or any(mark in text for mark in _OUT_OF_MEMORY)
-
-
-def _short(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0][:160]
 
 
 def fit(request: PointRequest, available: int | None = None) -> tuple[str | None, bool]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from attnprof.measure.allocations import measure_peak
 from attnprof.measure.clocks import Clock, MonotonicClock, Timing, cuda_clock, sample
+from attnprof.measure.compiling import compile_now
 from attnprof.measure.correctness import check_module
 from attnprof.measure.differences import peak_differences
 from attnprof.measure.request import PointRequest
@@ -25,17 +26,26 @@ def run_point(request: PointRequest, record: ProfileRecord) -> ProfileRecord:
         record = replace(record, checked=verdict.against, skipped=verdict.wrong)
         if verdict.wrong:
             return record
-    subject = build_subject(request)
+    subject = build_subject(request, compiled=request.compiled)
+    clock = _clock(request.device)
     actual = sum(p.numel() for p in subject.module.parameters())
     notes = list(record.differences)
+    if request.compiled:
+        seconds, breaks = compile_now(subject.prepare, subject.call, clock.settle)
+        subject.reset()
+        record = replace(record, compile_s=seconds)
+        if breaks:
+            notes.append(f"{request.mechanism}: its graph breaks {breaks} times when compiled")
     if actual != record.parameters:
         notes.append(
             f"{request.mechanism}: the module has {actual:,} parameters, "
             f"the closed form {record.parameters:,}"
         )
     peak = measure_peak(subject, request.device, torch)
-    notes += peak_differences(request.mechanism, record.peak_bytes_predicted or 0, peak)
-    timing = sample(_clock(request.device), subject.prepare, subject.call, request.budget)
+    notes += peak_differences(
+        request.mechanism, record.peak_bytes_predicted or 0, peak, compiled=request.compiled
+    )
+    timing = sample(clock, subject.prepare, subject.call, request.budget)
     found = replace(record, parameters=actual, differences=notes, peak_bytes_measured=peak.bytes)
     return _timed(found, timing)
 

@@ -80,38 +80,41 @@ def make_inputs(request: PointRequest, *, requires_grad: bool = False) -> list[A
     return [torch.randn(shape, dtype=dtype, requires_grad=requires_grad) for shape in shapes]
 
 
-def build_subject(request: PointRequest, device: str | None = None) -> Subject:
-    """The module and its call for the phase asked for, on a device."""
+def build_subject(
+    request: PointRequest, device: str | None = None, *, compiled: bool = False
+) -> Subject:
+    """The module and its call for the phase asked for, on a device; the call maybe compiled."""
     import torch
+
+    from attnprof.measure.compiling import compiled as code_of
 
     with torch.device(device or request.device):
         module = make_module(request)
         if request.phase == "decode":
-            return _decoding(request, module)
+            return _decoding(request, module, code_of(module.step) if compiled else module.step)
+        run = code_of(module) if compiled else module
         grad = request.phase != "forward"
         inputs = make_inputs(request, requires_grad=grad)
         if not grad:
-            return Subject(
-                module, _nothing, _nothing, _without_grad(module, inputs, request.causal)
-            )
-        return _training(request, module, inputs)
+            return Subject(module, _nothing, _nothing, _without_grad(run, inputs, request.causal))
+        return _training(request, module, inputs, run)
 
 
 def _nothing() -> None:
     """Nothing to prepare."""
 
 
-def _without_grad(module: Any, inputs: list[Any], causal: bool) -> Callable[[], object]:
+def _without_grad(run: Any, inputs: list[Any], causal: bool) -> Callable[[], object]:
     import torch
 
     def forward() -> object:
         with torch.no_grad():
-            return module(*inputs, causal=causal)
+            return run(*inputs, causal=causal)
 
     return forward
 
 
-def _training(request: PointRequest, module: Any, inputs: list[Any]) -> Subject:
+def _training(request: PointRequest, module: Any, inputs: list[Any], run: Any) -> Subject:
     """``train`` is forward and backward; ``backward`` runs its forward in ``prepare``.
 
     The output's gradient is made of ones beforehand; gradients start empty, so the first
@@ -131,21 +134,21 @@ def _training(request: PointRequest, module: Any, inputs: list[Any]) -> Subject:
 
     def forward() -> None:
         clear()
-        waiting.append(module(*inputs, causal=request.causal))
+        waiting.append(run(*inputs, causal=request.causal))
 
     def backward() -> None:
         output = waiting.pop()
         output.backward(ones)
 
     def train() -> None:
-        module(*inputs, causal=request.causal).backward(ones)
+        run(*inputs, causal=request.causal).backward(ones)
 
     if request.phase == "backward":
         return Subject(module, clear, forward, backward)
     return Subject(module, clear, clear, train)
 
 
-def _decoding(request: PointRequest, module: Any) -> Subject:
+def _decoding(request: PointRequest, module: Any, run: Any) -> Subject:
     """The step of token number ``seq_len``; each call starts from the state before it."""
     import torch
 
@@ -155,6 +158,6 @@ def _decoding(request: PointRequest, module: Any) -> Subject:
 
     def step() -> object:
         with torch.no_grad():
-            return module.step(*inputs, state)
+            return run(*inputs, state)
 
     return Subject(module, rewind, rewind, step, state)

@@ -41,7 +41,7 @@ class Grid:
 
 def points_of(
     grids: Sequence[Grid], budget: Budget, *, seed: int = 0, threads: int | None = None,
-    counts: bool = False, check: bool = True,
+    counts: bool = False, check: bool = True, compiled: bool = False,
 ) -> list[PointRequest]:  # fmt: skip
     """Every point once, mechanisms innermost: neighbours in time share a size.
 
@@ -54,7 +54,7 @@ def points_of(
             for workloads, scope, device in _workloads(grid):
                 planned = plan_points(
                     named, workloads, scope=scope, device=device, seed=seed, threads=threads,
-                    budget=budget, check=check,
+                    budget=budget, check=check, compiled=compiled,
                 )  # fmt: skip
                 points = [replace(point, counts=counts) for point in planned]
                 found.update({key_of(point): point for point in points})
