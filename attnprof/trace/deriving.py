@@ -73,6 +73,8 @@ class _Search:
         reasons: list[str] = []
         ones = {name: size for name, size in self.asked.items() if size == 1}
         starts: list[dict[str, int]] = [{}, ones] if ones else [{}]
+        if ones and len(self.asked) < len(self.target.symbols):
+            starts = [ones]  # no run at the asked shape could tell that a 1 is another case
         for fixed in starts:
             found = self._symbolic(self._attempt(phases, fixed, reasons))
             if found:

@@ -285,3 +285,14 @@ def test_what_cannot_be_symbolic_is_interpolated_and_says_so(attnprof):
     found = ended.json["summary"]["phases"]["forward"]
     assert found["peak"].get("bytes") in (None, records["peak_bytes"]["value"])
     assert any("numpy" in note for note in found["notes"])
+
+
+def test_a_size_of_one_is_its_own_case_also_where_others_are_not_asked(attnprof):
+    ended = attnprof(("derive", MINE, "--at", "B=1,N=6"), "--phase forward -f json")
+    records = {r["quantity"]: r for r in ended.json["records"]}
+    assert "B = 1" in records["bytes_moved"]["domain"]
+    run = package.derive(MINE, at={"B": 1, "N": 6, "h": 3, "d": 4}, phases=["forward"])
+    for quantity, record in records.items():
+        formula = read(record["expression"]).subs({N: 6, h: 3, d: 4})
+        assert formula == run.at(quantity, B=1, N=6, h=3, d=4)
+    assert records["exponentials"]["value"] is None
