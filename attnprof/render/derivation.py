@@ -82,9 +82,25 @@ def _spread(expression: str | None) -> str:
     """A formula; a maximum with one candidate a line."""
     if expression is None:
         return "no formula"
-    if not expression.startswith("Max(") or "(" in expression[4:]:
+    if not expression.startswith("Max(") or not expression.endswith(")"):
         return expression
-    return expression.replace(", ", ",\n    ")
+    parts = _arguments(expression[4:-1])
+    together = ",\n    ".join(parts)
+    return f"Max({together})" if parts else expression
+
+
+def _arguments(text: str) -> list[str]:
+    """A call's arguments, split at the commas of their level; none where brackets do not fit."""
+    found, depth = [""], 0
+    for sign in text:
+        depth += (sign == "(") - (sign == ")")
+        if depth < 0:
+            return []
+        if sign == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += sign
+    return [part.strip() for part in found]
 
 
 def shape_text(sizes: Mapping[str, Any]) -> str:
