@@ -90,6 +90,14 @@ class Derivation:
             raise RequestError(
                 f"{quantity} depends on {', '.join(sorted(missing))}: give a value for each"
             )
+        forms = self.phases[phase]
+        known = {name: sizes[name] for name in self.symbols if name in sizes}
+        unseen = len(known) == len(self.symbols) and known not in forms.verified_at
+        if unseen and not forms.holds(known):
+            raise RequestError(
+                f"{told(known)} is outside of where this formula of {self.name} holds "
+                f"({'; '.join(forms.domain)}): derive it with these sizes asked"
+            )
         return evaluate(formula.expression, sizes)
 
     def report(self) -> Report:

@@ -51,6 +51,18 @@ def _log(args: list[Value]) -> Value:
     return math.log(*map(float, args))
 
 
+def _whole(rounded: Callable[[Any], int]) -> Callable[[list[Value]], Value]:
+    """Rounding; of a quotient of logarithms that misses a whole number by its last digits, that."""
+
+    def whole(args: list[Value]) -> Value:
+        value = args[0]
+        if isinstance(value, float) and math.isclose(value, round(value), rel_tol=1e-14):
+            return round(value)
+        return rounded(value)
+
+    return whole
+
+
 def _piecewise(args: list[Value]) -> Value:
     return next(value for value, holds in args if holds)
 
@@ -61,8 +73,8 @@ _RULES: dict[str, Callable[[list[Value]], Value]] = {
     "Pow": _power,
     "Max": max,
     "Min": min,
-    "floor": lambda args: math.floor(args[0]),
-    "ceiling": lambda args: math.ceil(args[0]),
+    "floor": _whole(math.floor),
+    "ceiling": _whole(math.ceil),
     "Mod": lambda args: args[0] % args[1],
     "log": _log,
     "Abs": lambda args: abs(args[0]),

@@ -9,11 +9,15 @@ from attnprof.errors import CannotRunError, RequestError
 from attnprof.trace.derivation import told
 from attnprof.trace.deriving import derive_target
 from attnprof.trace.evaluating import evaluate
+from attnprof.trace.shots import TooLongError
 from attnprof.trace.target import Target
+from attnprof.trace.verification import runner
 from attnprof.workload import Workload
 
 #: What is fixed in a comparison by length and head width.
 FIXED = ("B", "h")
+#: Operations of a run where a formula does not hold.
+_A_LONG_RUN = 25_000
 #: What a metric of a crossover is called here.
 QUANTITY_OF = {"flops": "flops", "memory": "peak_bytes"}
 
@@ -22,7 +26,7 @@ def derived_cost(target: Target, metric: str, workload: Workload) -> Callable[[W
     """The derived FLOPs or peak bytes of a target, for any length and head width.
 
     Batch and heads are the workload's. Raises :class:`RequestError` where the target has other
-    sizes, :class:`CannotRunError` where no formula was found.
+    sizes, :class:`CannotRunError` where a formula is wanting and a run takes too long.
     """
     others = set(target.symbols) - {"B", "N", "h", "d"}
     if others:
@@ -33,7 +37,19 @@ def derived_cost(target: Target, metric: str, workload: Workload) -> Callable[[W
     sizes = {"B": workload.batch_size, "h": workload.num_heads}
     known = {name: size for name, size in sizes.items() if name in target.symbols}
     found = derive_target(target.fixed(**known), [workload.phase])
-    expression = found.expression(QUANTITY_OF[metric], workload.phase)
-    if expression is None:
-        raise CannotRunError(f"{target.name}: no formula at {told(sizes)}")
-    return lambda asked: evaluate(expression, {"N": asked.seq_len, "d": asked.head_dim})
+    quantity, forms = QUANTITY_OF[metric], found.phases[workload.phase]
+    expression = forms.formulas[quantity].expression
+    counted = runner(target.fixed(**known), [workload.phase], _A_LONG_RUN)
+
+    def cost(asked: Workload) -> Number:
+        """By the formula where it holds, else by a run at that shape."""
+        shape = {"N": asked.seq_len, "d": asked.head_dim}
+        shape = {name: size for name, size in shape.items() if name in found.symbols}
+        if expression is not None and forms.holds(shape):
+            return evaluate(expression, shape)
+        try:
+            return counted(shape)[workload.phase][quantity]
+        except TooLongError as error:
+            raise CannotRunError(f"{target.name} at {told({**sizes, **shape})}: {error}") from error
+
+    return cost
