@@ -13,6 +13,8 @@ from attnprof.trace.shots import OutOfBudgetError, Shots, TooLongError
 _EVEN = {"B": 2, "N": 512, "h": 4, "d": 32}
 #: A run of more operations is tried at smaller sizes.
 _MANY = 250
+#: Tokens of which a loop over them would take too many operations.
+_LONG = 4096
 
 
 class NotRunningError(Exception):
@@ -30,11 +32,11 @@ def anchored(shots: Shots, hints: Mapping[str, int], asked: Mapping[str, int]) -
     """
     failure: Exception = NotPolynomialError("no shape to start from")
     for sizes in _starts(hints, asked):
+        if isinstance(failure, TooLongError) and sizes.get("N", 0) >= _LONG:
+            continue  # a loop over tokens: fewer heads would not help
         try:
             calls = shots.operations(sizes)
-        except AttnprofError:
-            raise
-        except OutOfBudgetError:
+        except (AttnprofError, OutOfBudgetError):
             raise
         except TooLongError as error:
             failure = error
@@ -53,13 +55,20 @@ def _starts(hints: Mapping[str, int], asked: Mapping[str, int]) -> Iterator[dict
     yield {name: asked.get(name) or _EVEN.get(name, 16) for name in hints}
     few = {name: min(size, 2) if name not in ("N", "d") else size for name, size in hints.items()}
     yield few
-    yield {name: _cut(size) if name == "N" else size for name, size in few.items()}
+    for length in _less(few.get("N", 2)):
+        yield {**few, "N": length}
 
 
-def _cut(size: int) -> int:
-    """A fraction of a long size, in its class modulo 256."""
+def _less(size: int) -> Iterator[int]:
+    """Smaller sizes to try; long ones in their class modulo 256, at last modulo 64."""
+    if size < 64:
+        yield 2
+        return
     rest = size % 256
-    return size if size < 320 else rest + 256 * max(size // 1024, int(rest < 64))
+    while size >= 512 + rest:
+        size = rest + 256 * max(1, size // 1024)
+        yield size
+    yield size % 64 + 64 * int(size % 64 < 32)
 
 
 def _smaller(shots: Shots, sizes: dict[str, int], calls: int) -> dict[str, int]:
@@ -67,7 +76,8 @@ def _smaller(shots: Shots, sizes: dict[str, int], calls: int) -> dict[str, int]:
     best = sizes
     for name in sorted(sizes, key=lambda name: sizes[name]):
         for least in _less(best[name]):
-            if calls <= _MANY or least >= best[name]:
+            # below 256 tokens code in blocks is often another branch: only where it must be
+            if calls <= (_MANY if least >= 256 or least == 2 else 4 * _MANY) or least >= best[name]:
                 continue
             fewer = _operations(shots, {**best, name: least})
             if fewer is None or fewer > 0.8 * calls:
@@ -83,8 +93,3 @@ def _operations(shots: Shots, sizes: Mapping[str, int]) -> int | None:
         raise
     except Exception:  # noqa: BLE001 - the user's code may raise anything
         return None
-
-
-def _less(size: int) -> tuple[int, ...]:
-    """Smaller sizes to try; long ones in their class modulo 256, then modulo 64."""
-    return (2,) if size < 64 else (_cut(size), size % 64 + 64 * int(size % 64 < 32))
