@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Option
 
@@ -28,6 +27,7 @@ from attnprof.cli.options import (
     SetOption,
 )
 from attnprof.cli.output import deliver, ensure_writable
+from attnprof.cli.profile_tables import tables
 from attnprof.cli.progress import progress_bar
 from attnprof.cli.settings import parse_set
 from attnprof.cli.sizes import head_shape, parse_names, parse_size, parse_sizes
@@ -36,11 +36,7 @@ from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.modules import configured
 from attnprof.measure.request import Budget
 from attnprof.record import Report
-from attnprof.units import format_bandwidth, format_rate
 from attnprof.workload import Workload
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 EXAMPLE = "attnprof profile --attention efficient --seq 4096"
 
@@ -127,78 +123,3 @@ def _measure(
                 show(done, f"{request.mechanism}, {request.seq_len} tokens")
 
         return measure_points(points, isolate=isolate, on_progress=on_progress)
-
-
-COUNTS = (
-    "mechanism", "seq_len", "flops_formula", "flops_derived", "matmul_flops_formula",
-    "flops_torch", "flops_fvcore",
-)  # fmt: skip
-MEMORY = ("mechanism", "seq_len", "parameters", "peak_bytes_predicted", "peak_bytes_measured")
-TIMES = (
-    "mechanism", "seq_len", "median_s", "ci_low_s", "ci_high_s", "flops_per_s",
-    "arithmetic_intensity",
-)  # fmt: skip
-ROOFLINE = (
-    "mechanism", "seq_len", "bound", "roofline_time_s", "median_s", "roofline_fraction",
-)  # fmt: skip
-
-
-def tables(report: Report) -> Sequence[RenderableType]:
-    """Counts, memory, time, then what differs, is noisy, or was skipped."""
-    from rich.text import Text
-
-    from attnprof.render.terminal import record_table
-
-    records: list[Any] = list(report.records)
-    done = [record for record in records if record.skipped is None]
-    parts: list[RenderableType] = [Text(_headline(report, records[0]))]
-    if done:
-        caption = "closed form, counts derived from the code, torch's counter, twice fvcore's MACs"
-        parts.append(record_table(done, COUNTS, title="FLOPs", caption=caption))
-        caption = "peak over what was live before the call"
-        parts.append(record_table(done, MEMORY, title="Memory", caption=caption))
-        caption = "median with the 95 % interval of order statistics"
-        times = (*TIMES, "compile_s") if any(record.compiled for record in done) else TIMES
-        parts.append(record_table(done, times, title="Time", caption=caption))
-        if any(record.roofline_fraction for record in done):
-            caption = _ceilings(report.summary["roofline"])
-            parts.append(record_table(done, ROOFLINE, title="Roofline", caption=caption))
-    parts += [Text(line) for line in dict.fromkeys(_notes(records))]
-    return parts
-
-
-def _ceilings(known: Mapping[str, Any]) -> str:
-    """What the shares are of, and who says so."""
-    rates = ", ".join(f"{dtype} {format_rate(r)}" for dtype, r in known["flops_per_s"].items())
-    return (
-        f"{known['device']}: {rates}, {format_bandwidth(known['bytes_per_s'])} ({known['source']})"
-    )
-
-
-def _headline(report: Report, first: Any) -> str:
-    where = report.environment
-    causal = (", causal" if first.causal else "") + (", compiled" if first.compiled else "")
-    return (
-        f"{first.phase}{causal}, scope {first.scope}, batch {first.batch_size}, "
-        f"d_model {first.d_model}, {first.num_heads} heads, {first.dtype}, on {first.device} "
-        f"({where.get('device_name')}, {where.get('threads')} threads, torch {where.get('torch')})"
-    )
-
-
-def _notes(records: list[Any]) -> Iterator[str]:
-    for record in records:
-        at = f"at {record.seq_len} tokens"
-        if record.skipped:
-            yield f"skipped: {record.mechanism} {at}: {record.skipped}"
-        for difference in record.differences:
-            yield f"difference {at}: {difference}"
-        if record.checked:
-            yield f"checked: {record.mechanism} against {record.checked}"
-        if record.noisy:
-            yield f"noise {at}: {record.mechanism}: {record.noisy}"
-        if record.uncounted:
-            names = ", ".join(
-                f"{name.removeprefix('aten::')} ×{times}"
-                for name, times in record.uncounted.items()
-            )
-            yield f"fvcore has no rule for: {names} ({record.mechanism})"

@@ -11,7 +11,7 @@ from attnprof.cli import options as opt
 from attnprof.cli import sweep_options as of
 from attnprof.cli.options import Format
 from attnprof.cli.output import deliver, note
-from attnprof.cli.profile import tables
+from attnprof.cli.profile_tables import tables
 from attnprof.cli.progress import progress_bar
 from attnprof.errors import CannotRunError, RequestError
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,8 @@ class Peak:
     """``bytes`` at the peak; ``workspace`` of it inside a kernel, which ``kernel`` names.
 
     ``without_workspace`` is the peak that remains when such kernels' own memory is left out.
+    On CUDA ``reserved`` is what the caching allocator took from the device meanwhile, over what
+    it had; ``libraries`` what cuBLAS holds for itself since its first product, no part of the peak.
     """
 
     bytes: int
@@ -23,6 +25,8 @@ class Peak:
     workspace: int = 0
     without_workspace: int = 0
     source: str = ""
+    reserved: int | None = None
+    libraries: int | None = None
 
 
 @dataclass(frozen=True)
@@ -55,13 +59,15 @@ def measure_peak(subject: Subject, device: str, torch: Any) -> Peak:
     subject.call()
     subject.reset()
     if device.startswith("cuda"):
-        return _cuda_peak(subject, torch.cuda)
+        return _cuda_peak(subject, torch)
     return peak_of(_cpu_events(subject, torch))
 
 
-def _cuda_peak(subject: Subject, cuda: Any) -> Peak:
+def _cuda_peak(subject: Subject, torch: Any) -> Peak:
     """The caching allocator's own peak; requested bytes where it keeps them (no rounding)."""
+    cuda = torch.cuda
     cuda.synchronize()
+    cuda.empty_cache()  # blocks kept for reuse would hide what the call reserves
     before = _cuda_held(cuda)
     subject.prepare()
     cuda.synchronize()
@@ -72,8 +78,39 @@ def _cuda_peak(subject: Subject, cuda: Any) -> Peak:
     del kept
     requested = "requested_bytes.all.peak" in after and "requested_bytes.all.current" in before
     kind = "requested_bytes" if requested else "allocated_bytes"
-    peak = after[f"{kind}.all.peak"] - before[f"{kind}.all.current"]
-    return Peak(int(peak), without_workspace=int(peak), source=f"CUDA allocator, {kind}")
+    peak = int(after[f"{kind}.all.peak"] - before[f"{kind}.all.current"])
+    reserved = after["reserved_bytes.all.peak"] - before["reserved_bytes.all.current"]
+    return Peak(
+        peak, without_workspace=peak, source=f"CUDA allocator, {kind}",
+        reserved=int(reserved), libraries=_cublas_workspaces(torch),
+    )  # fmt: skip
+
+
+def _cublas_workspaces(torch: Any) -> int | None:
+    """What giving cuBLAS's workspaces back frees; the next product takes them again."""
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)  # noqa: SLF001 - no public way
+    if clear is None:
+        return None
+    before = _cuda_held(torch.cuda)["allocated_bytes.all.current"]
+    clear()
+    return int(before - _cuda_held(torch.cuda)["allocated_bytes.all.current"])
+
+
+def measure_held(make: Callable[[], object], device: str, torch: Any) -> int:
+    """Bytes that a call leaves allocated for as long as its result is kept."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_stats()["allocated_bytes.all.current"]
+        kept = make()
+        torch.cuda.synchronize()
+        after = torch.cuda.memory_stats()["allocated_bytes.all.current"]
+        del kept
+        return int(after - before)
+    with quiet_stderr(), _profiler(torch) as profiler:
+        kept = make()
+    del kept
+    events = profiler.kineto_results.events()
+    return sum(event.nbytes() for event in events if event.name() == "[memory]")
 
 
 def _cuda_held(cuda: Any) -> dict[str, int]:

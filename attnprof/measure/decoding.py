@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from attnprof.errors import CannotRunError
@@ -49,12 +49,12 @@ def rewind_to(state: Any) -> Callable[[], None]:
 
     Tensors that a step changes in place keep their new values: shapes, and so costs, are equal.
     """
-    owners = list(_owners(state, set()))
-    kept = [dict(vars(owner)) for owner in owners]
-    lists = [(item, list(item)) for owner in owners for item in _lists(owner)]
+    found = list(owners(state))
+    kept = [dict(vars(owner)) for owner in found]
+    lists = [(item, list(item)) for owner in found for item in _lists(owner)]
 
     def rewind() -> None:
-        for owner, values in zip(owners, kept, strict=True):
+        for owner, values in zip(found, kept, strict=True):
             for name, value in values.items():
                 object.__setattr__(owner, name, value)
         for target, content in lists:
@@ -67,8 +67,9 @@ def _lists(owner: Any) -> list[list[Any]]:
     return [value for value in vars(owner).values() if isinstance(value, list)]
 
 
-def _owners(part: Any, seen: set[int]) -> Any:
+def owners(part: Any, seen: set[int] | None = None) -> Iterator[Any]:
     """Objects of ours inside a state that have attributes; tensors are left alone."""
+    seen = set() if seen is None else seen
     if id(part) in seen:
         return
     seen.add(id(part))
@@ -83,4 +84,4 @@ def _owners(part: Any, seen: set[int]) -> Any:
         yield part
         inside = list(vars(part).values())
     for item in inside:
-        yield from _owners(item, seen)
+        yield from owners(item, seen)

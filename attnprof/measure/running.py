@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from attnprof.measure.allocations import measure_peak
 from attnprof.measure.clocks import Clock, MonotonicClock, Timing, cuda_clock, sample
 from attnprof.measure.compiling import compile_now
 from attnprof.measure.correctness import check_module
 from attnprof.measure.differences import peak_differences
+from attnprof.measure.parts import measure_parts
 from attnprof.measure.request import PointRequest
 from attnprof.measure.statistics import estimate_median, quantiles_of
 from attnprof.measure.subject import build_subject
@@ -46,7 +47,11 @@ def run_point(request: PointRequest, record: ProfileRecord) -> ProfileRecord:
         request.mechanism, record.peak_bytes_predicted or 0, peak, compiled=request.compiled
     )
     timing = sample(clock, subject.prepare, subject.call, request.budget)
-    found = replace(record, parameters=actual, differences=notes, peak_bytes_measured=peak.bytes)
+    parts = measure_parts(subject, request.phase, request.device, torch)
+    found = replace(
+        record, parameters=actual, differences=notes, peak_bytes_measured=peak.bytes,
+        reserved_bytes=peak.reserved, workspace_bytes=peak.libraries, **asdict(parts),
+    )  # fmt: skip
     return _timed(found, timing)
 
 

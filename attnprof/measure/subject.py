@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,8 @@ class Subject:
 
     ``reset`` lets go of what earlier calls left behind: memory is counted from there on, so that
     a backward pass includes what its forward pass saved. ``state`` is the decoding state before
-    the step that is measured.
+    the step that is measured. In training ``forward`` gives the output with what autograd keeps,
+    and ``leaves`` are the inputs and parameters that get gradients.
     """
 
     module: Any
@@ -29,6 +30,8 @@ class Subject:
     prepare: Callable[[], object]
     call: Callable[[], object]
     state: Any = None
+    forward: Callable[[], object] | None = None
+    leaves: Sequence[Any] = ()
 
 
 def make_module(request: PointRequest) -> Any:
@@ -132,20 +135,23 @@ def _training(request: PointRequest, module: Any, inputs: list[Any], run: Any) -
         for leaf in leaves:
             leaf.grad = None
 
-    def forward() -> None:
+    def forward() -> Any:
+        return run(*inputs, causal=request.causal)
+
+    def keep() -> None:
         clear()
-        waiting.append(run(*inputs, causal=request.causal))
+        waiting.append(forward())
 
     def backward() -> None:
         output = waiting.pop()
         output.backward(ones)
 
     def train() -> None:
-        run(*inputs, causal=request.causal).backward(ones)
+        forward().backward(ones)
 
     if request.phase == "backward":
-        return Subject(module, clear, forward, backward)
-    return Subject(module, clear, clear, train)
+        return Subject(module, clear, keep, backward, None, forward, leaves)
+    return Subject(module, clear, clear, train, None, forward, leaves)
 
 
 def _decoding(request: PointRequest, module: Any, run: Any) -> Subject:

@@ -103,3 +103,19 @@ def test_a_module_is_checked_before_it_is_timed_unless_told_not_to(attnprof, fla
     (record,) = json.loads(out)["records"]
     assert record["checked"] == checked
     assert record["median_s"]
+
+
+@pytest.mark.parametrize(
+    ("phase", "shown", "hidden"),
+    [
+        ("train", ("activations", "gradients", "AdamW moments"), "KV cache"),
+        ("decode", ("KV cache", "decoding state"), "gradients"),
+    ],
+)
+def test_memory_is_shown_in_the_parts_of_the_phase(attnprof, phase, shown, hidden):
+    _, out, _ = run(
+        attnprof, "--attention", "standard", "--seq", "24", "--d-model", "32", "--heads", "2",
+        "--phase", phase, *QUICK,
+    )  # fmt: skip
+    assert all(title in out for title in shown)
+    assert hidden not in out

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from attnprof.measure.allocations import MARK, Event, measure_peak, peak_of
+from attnprof.measure.allocations import MARK, Event, measure_held, measure_peak, peak_of
 from attnprof.measure.subject import Subject
 
 KERNEL = "aten::_scaled_dot_product_flash_attention_for_cpu"
@@ -69,6 +69,7 @@ class FakeAllocator:
 
     def __init__(self, requested):
         self.now = self.peak = self.asked = self.asked_peak = 0
+        self.reserved = self.reserved_peak = self.workspaces = 0
         self.requested = requested
 
     def synchronize(self):
@@ -76,10 +77,20 @@ class FakeAllocator:
 
     def reset_peak_memory_stats(self):
         self.peak, self.asked_peak = self.now, self.asked
+        self.reserved_peak = self.reserved
+
+    def empty_cache(self):
+        self.reserved = self.now
+
+    def clear_workspaces(self):
+        self.now -= self.workspaces
+        self.workspaces = 0
 
     def take(self, size):
         self.now += -(-size // 512) * 512
         self.asked += size
+        self.reserved = max(self.reserved, self.now)
+        self.reserved_peak = max(self.reserved_peak, self.reserved)
         self.peak, self.asked_peak = max(self.peak, self.now), max(self.asked_peak, self.asked)
 
     def give(self, size):
@@ -87,7 +98,11 @@ class FakeAllocator:
         self.asked -= size
 
     def memory_stats(self):
-        found = {"allocated_bytes.all.current": self.now, "allocated_bytes.all.peak": self.peak}
+        found = {
+            "allocated_bytes.all.current": self.now, "allocated_bytes.all.peak": self.peak,
+            "reserved_bytes.all.current": self.reserved,
+            "reserved_bytes.all.peak": self.reserved_peak,
+        }  # fmt: skip
         if self.requested:
             found["requested_bytes.all.current"] = self.asked
             found["requested_bytes.all.peak"] = self.asked_peak
@@ -117,7 +132,45 @@ def test_the_cuda_peak_is_the_increment_over_what_was_live_before_the_saved_tens
         cuda.give(700)
 
     subject = subject_of(prepare, call, reset)
-    assert measure_peak(subject, "cuda", SimpleNamespace(cuda=cuda)).bytes == expected
+    found = measure_peak(subject, "cuda", fake_torch(cuda))
+    assert found.bytes == expected
+    assert found.libraries == 0
+
+
+def fake_torch(cuda):
+    own = SimpleNamespace(_cuda_clearCublasWorkspaces=cuda.clear_workspaces)
+    return SimpleNamespace(cuda=cuda, _C=own)
+
+
+def test_what_a_gpu_reserves_and_what_its_libraries_hold_are_told_apart():
+    cuda = FakeAllocator(requested=True)
+    cuda.take(1024)  # parameters
+    cuda.take(1 << 20)
+    cuda.give(1 << 20)  # a block of an earlier point, kept for reuse
+
+    def call():
+        if not cuda.workspaces:  # at the first product
+            cuda.workspaces = 8192
+            cuda.take(cuda.workspaces)
+        cuda.take(2048)
+        cuda.give(2048)
+
+    found = measure_peak(subject_of(lambda: None, call), "cuda", fake_torch(cuda))
+    assert (found.bytes, found.reserved, found.libraries) == (2048, 2048, 8192)
+    assert cuda.now == 1024
+
+
+def test_what_a_call_leaves_is_counted_on_a_gpu_as_on_a_cpu():
+    cuda = FakeAllocator(requested=True)
+    cuda.take(512)
+
+    def make():
+        cuda.take(4096)
+        cuda.give(1024)
+
+    assert measure_held(make, "cuda", fake_torch(cuda)) == 3072
+    made = measure_held(lambda: [torch.zeros(100), torch.zeros(50).sum()], "cpu", torch)
+    assert made == 404
 
 
 def test_scratch_of_a_product_is_told_apart_its_result_is_not():

@@ -171,3 +171,34 @@ def test_a_wrong_module_is_measured_where_that_is_asked(broken):
 def test_what_was_compared_is_in_the_record():
     row = point.measure_point(request("sdpa", counts=False))
     assert row.checked == "float64; standard"
+
+
+NEEDS_64 = """
+from dataclasses import dataclass
+from typing import ClassVar
+from attnprof.mechanisms.standard.module import StandardCore
+from attnprof.mechanisms.standard.spec import Standard
+
+@dataclass(frozen=True, kw_only=True)
+class Blocks(Standard):
+    name: ClassVar[str] = "blocks"
+
+class BlocksCore(StandardCore):
+    def forward(self, q, k, v, causal=False):
+        assert q.shape[2] % 64 == 0
+        return super().forward(q, k, v, causal)
+
+CORES = {"blocks": BlocksCore}
+"""
+
+
+def test_a_mechanism_that_takes_no_such_shape_is_measured_unchecked(tmp_path):
+    (tmp_path / "blocks.py").write_text(NEEDS_64)
+    row = point.measure_point(request(f"{tmp_path}/blocks.py:Blocks", counts=False))
+    assert (row.skipped, row.checked) == (None, None)
+    assert row.median_s
+
+
+def test_a_module_of_somebodys_own_claims_nothing(tmp_path):
+    (tmp_path / "own.py").write_text("import torch\n\nclass Own(torch.nn.Identity):\n    pass\n")
+    assert check_module(request(f"{tmp_path}/own.py:Own")) == correctness.Verdict()

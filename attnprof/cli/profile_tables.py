@@ -1,0 +1,105 @@
+"""The tables of ``profile`` and ``sweep``, and the notes below them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attnprof.record import Report
+from attnprof.units import format_bandwidth, format_rate
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+COUNTS = (
+    "mechanism", "seq_len", "flops_formula", "flops_derived", "matmul_flops_formula",
+    "flops_torch", "flops_fvcore",
+)  # fmt: skip
+MEMORY = ("mechanism", "seq_len", "parameters", "peak_bytes_predicted", "peak_bytes_measured")
+#: Shown where a phase or a device has them.
+PARTS = (
+    "activations_bytes", "gradients_bytes", "optimizer_bytes", "kv_cache_bytes", "state_bytes",
+    "reserved_bytes", "workspace_bytes",
+)  # fmt: skip
+TIMES = (
+    "mechanism", "seq_len", "median_s", "ci_low_s", "ci_high_s", "flops_per_s",
+    "arithmetic_intensity",
+)  # fmt: skip
+ROOFLINE = (
+    "mechanism", "seq_len", "bound", "roofline_time_s", "median_s", "roofline_fraction",
+)  # fmt: skip
+
+
+def tables(report: Report) -> Sequence[RenderableType]:
+    """Counts, memory, time, then what differs, is noisy, or was skipped."""
+    from rich.text import Text
+
+    from attnprof.render.terminal import record_table
+
+    records: list[Any] = list(report.records)
+    done = [record for record in records if record.skipped is None]
+    parts: list[RenderableType] = [Text(_headline(report, records[0]))]
+    if done:
+        caption = "closed form, counts derived from the code, torch's counter, twice fvcore's MACs"
+        parts.append(record_table(done, COUNTS, title="FLOPs", caption=caption))
+        parts.append(_memory(done))
+        caption = "median with the 95 % interval of order statistics"
+        times = (*TIMES, "compile_s") if any(record.compiled for record in done) else TIMES
+        parts.append(record_table(done, times, title="Time", caption=caption))
+        if any(record.roofline_fraction for record in done):
+            caption = _ceilings(report.summary["roofline"])
+            parts.append(record_table(done, ROOFLINE, title="Roofline", caption=caption))
+    parts += [Text(line) for line in dict.fromkeys(_notes(records))]
+    return parts
+
+
+def _memory(done: list[Any]) -> RenderableType:
+    """The peak, and what it is made of where that is known."""
+    from attnprof.render.terminal import record_table
+
+    known = [name for name in PARTS if any(getattr(record, name) is not None for record in done)]
+    captions = ["peak over what was live before the call"]
+    if "activations_bytes" in known:
+        captions.append("activations: what the forward pass leaves, its output included")
+    if "optimizer_bytes" in known:
+        captions.append("AdamW's moments by arithmetic, no part of the peak")
+    if "kv_cache_bytes" in known:
+        captions.append("decoding state with its caches' room to grow")
+    return record_table(done, (*MEMORY, *known), title="Memory", caption="; ".join(captions))
+
+
+def _ceilings(known: Mapping[str, Any]) -> str:
+    """What the shares are of, and who says so."""
+    rates = ", ".join(f"{dtype} {format_rate(r)}" for dtype, r in known["flops_per_s"].items())
+    return (
+        f"{known['device']}: {rates}, {format_bandwidth(known['bytes_per_s'])} ({known['source']})"
+    )
+
+
+def _headline(report: Report, first: Any) -> str:
+    where = report.environment
+    causal = (", causal" if first.causal else "") + (", compiled" if first.compiled else "")
+    return (
+        f"{first.phase}{causal}, scope {first.scope}, batch {first.batch_size}, "
+        f"d_model {first.d_model}, {first.num_heads} heads, {first.dtype}, on {first.device} "
+        f"({where.get('device_name')}, {where.get('threads')} threads, torch {where.get('torch')})"
+    )
+
+
+def _notes(records: list[Any]) -> Iterator[str]:
+    for record in records:
+        at = f"at {record.seq_len} tokens"
+        if record.skipped:
+            yield f"skipped: {record.mechanism} {at}: {record.skipped}"
+        for difference in record.differences:
+            yield f"difference {at}: {difference}"
+        if record.checked:
+            yield f"checked: {record.mechanism} against {record.checked}"
+        if record.noisy:
+            yield f"noise {at}: {record.mechanism}: {record.noisy}"
+        if record.uncounted:
+            names = ", ".join(
+                f"{name.removeprefix('aten::')} ×{times}"
+                for name, times in record.uncounted.items()
+            )
+            yield f"fvcore has no rule for: {names} ({record.mechanism})"
