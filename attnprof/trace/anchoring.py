@@ -77,7 +77,7 @@ def _smaller(shots: Shots, sizes: dict[str, int], calls: int) -> dict[str, int]:
     for name in sorted(sizes, key=lambda name: sizes[name]):
         for least in _less(best[name]):
             # below 256 tokens code in blocks is often another branch: only where it must be
-            if calls <= (_MANY if least >= 256 or least == 2 else 4 * _MANY) or least >= best[name]:
+            if calls <= (_MANY if least >= 256 or least == 2 else 2 * _MANY) or least >= best[name]:
                 continue
             fewer = _operations(shots, {**best, name: least})
             if fewer is None or fewer > 0.8 * calls:

@@ -61,14 +61,16 @@ class Interpolated:
             return []
         return ["peak_bytes has no formula: what is held is no polynomial in the sizes"]
 
+    def without_peaks(self) -> bool:
+        """Take the peaks' formulas away; whether there were any."""
+        taken = [form.pop("peak_bytes", None) for form in self.forms.values()]
+        return any(peak is not None for peak in taken)
+
     def corners(self) -> Iterator[dict[str, int]]:
-        """Shapes at the ends of all ranges: of sizes without a border, both ends at once."""
-        bordered = [name for name, line in self.lines.items() if line.borders]
-        for end in ("low", "high"):
-            others = {name: getattr(line, end) for name, line in self.lines.items()}
-            ends = [(self.lines[name].low, self.lines[name].high) for name in bordered]
-            for corner in product(*ends):
-                yield {**self.fixed, **others, **dict(zip(bordered, corner, strict=True))}
+        """Shapes at the ends of all ranges."""
+        ends = [dict.fromkeys((line.low, line.high)) for line in self.lines.values()]
+        for corner in product(*ends):
+            yield {**self.fixed, **dict(zip(self.lines, corner, strict=True))}
 
     def held_out(self) -> Iterator[dict[str, int]]:
         """Shapes inside, of sizes that are no nodes where there are others. Repeatable."""
@@ -124,8 +126,7 @@ def _keep_to_one_branch(found: Interpolated, shots: Shots) -> None:
     ranges = {name: (line.low, line.high) for name, line in found.lines.items()}
     if _narrowed(found, shots):
         return
-    for form in found.forms.values():
-        form.pop("peak_bytes", None)
+    found.without_peaks()
     for name, (low, high) in ranges.items():
         found.lines[name].low, found.lines[name].high = low, high
     if not _narrowed(found, shots):

@@ -10,7 +10,7 @@ from attnprof.trace.runs import record
 from attnprof.trace.target import Target
 
 #: Operations that all runs of one interpolation may take, and one run of them.
-BUDGET, A_RUN = 40_000, 5_000
+BUDGET, A_RUN = 50_000, 5_000
 #: What a run costs besides its operations, in operations.
 _OVERHEAD = 40
 

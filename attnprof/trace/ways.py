@@ -84,7 +84,12 @@ class Attempt:
         found = interpolate(self.target, shots, hints, self.asked, self.phases, self.lines)
         self.lines.update(found.lines)
         run = runner(self.target, self.phases, _A_LONG_RUN)
-        shapes, notes = self._checked(found.forms, run, found.held_out(), NotPolynomialError)
+        try:
+            shapes, notes = self._checked(found.forms, run, found.held_out(), NotPolynomialError)
+        except NotPolynomialError:
+            if not found.without_peaks():
+                raise
+            shapes, notes = self._checked(found.forms, run, found.held_out(), NotPolynomialError)
         return {
             phase: self._forms(
                 phase,
