@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from attnprof.cli.output import deliver, note
 from attnprof.cli.profile_tables import tables
 from attnprof.cli.progress import progress_bar
 from attnprof.errors import CannotRunError, RequestError
+from attnprof.units import format_time
 
 if TYPE_CHECKING:
     from attnprof.measure.sweep.runner import Engine, Task, Terms
@@ -116,7 +118,26 @@ def _run(tasks: list[Task], output: Path, terms: Terms, engine: Engine) -> Repor
         new = run_sweep(tasks, output, terms, engine, on_progress)
     kept = len(tasks) - new
     note(f"{output}: {new} measured now, {kept} there before")
-    return load_results(output)
+    report = load_results(output)
+    note(_time_line(report.summary["time"]))
+    return report
+
+
+def _time_line(spent: Mapping[str, float | None]) -> str:
+    """Where the time went, of all points in the file."""
+    measured, overhead, share, compiling, starts = (
+        spent[name] or 0.0
+        for name in ("measured_s", "overhead_s", "overhead_share", "compile_s", "start_s")
+    )
+    rest = "".join(
+        f", {name} {format_time(seconds)}"
+        for name, seconds in (("compiling", compiling), ("process starts", starts))
+        if seconds
+    )
+    return (
+        f"measuring {format_time(measured)}, overhead {format_time(overhead)} "
+        f"({share:.1%} of both){rest}"
+    )
 
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}

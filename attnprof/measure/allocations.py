@@ -60,7 +60,7 @@ def measure_peak(subject: Subject, device: str, torch: Any) -> Peak:
     subject.reset()
     if device.startswith("cuda"):
         return _cuda_peak(subject, torch)
-    return peak_of(_cpu_events(subject, torch))
+    return peak_of(traced(subject, torch))
 
 
 def _cuda_peak(subject: Subject, torch: Any) -> Peak:
@@ -118,12 +118,17 @@ def _cuda_held(cuda: Any) -> dict[str, int]:
     return found
 
 
-def _cpu_events(subject: Subject, torch: Any) -> list[Event]:
-    """What torch's profiler saw of the CPU allocator and of operations, in time order."""
-    with quiet_stderr(), _profiler(torch) as profiler:
+def traced(subject: Subject, torch: Any, device: str | None = None) -> list[Event]:
+    """What torch's profiler saw of the CPU allocator and of operations, in time order.
+
+    With a device also what the host asked of it.
+    """
+    with quiet_stderr(), _profiler(torch, device) as profiler:
         subject.prepare()
         with torch.profiler.record_function(MARK):
             kept = subject.call()
+        if device is not None:
+            torch.cuda.synchronize()
     del kept
     results = profiler.kineto_results
     return [
@@ -132,9 +137,11 @@ def _cpu_events(subject: Subject, torch: Any) -> list[Event]:
     ]
 
 
-def _profiler(torch: Any) -> Any:
+def _profiler(torch: Any, device: str | None = None) -> Any:
     """The profiler below ``torch.profiler.profile``: that one imports torch's compiler first."""
-    return torch.autograd.profiler.profile(use_cpu=True, use_kineto=True, profile_memory=True)
+    return torch.autograd.profiler.profile(
+        use_cpu=True, use_device=device, use_kineto=True, profile_memory=device is None
+    )
 
 
 def peak_of(events: Sequence[Event]) -> Peak:

@@ -46,14 +46,19 @@ def check_module(request: PointRequest) -> Verdict:
     """
     if is_module(request.mechanism):  # it claims nothing
         return Verdict()
-    decodes = request.phase == "decode"
-    key = (
-        request.mechanism, repr(sorted(request.params.items())), request.dtype, request.causal,
-        decodes, request.scope, request.device, request.seed, min(WIDTH, request.head_dim),
-    )  # fmt: skip
+    key = check_key(request)
     if key not in _FOUND:
-        _FOUND[key] = _verdict(request, decodes)
+        _FOUND[key] = _verdict(request, request.phase == "decode")
     return _FOUND[key]
+
+
+def check_key(request: PointRequest) -> tuple[Any, ...]:
+    """Points with the same key have the same verdict."""
+    return (
+        request.mechanism, repr(sorted(request.params.items())), request.dtype, request.causal,
+        request.phase == "decode", request.scope, request.device, request.seed,
+        min(WIDTH, request.head_dim),
+    )  # fmt: skip
 
 
 def _verdict(request: PointRequest, decodes: bool) -> Verdict:

@@ -7,14 +7,16 @@ import json
 import signal
 import sys
 import tempfile
+import time
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from attnprof.errors import AttnprofError, CannotRunError
+from attnprof.measure.correctness import check_key
 from attnprof.measure.forks import ForkServer
-from attnprof.measure.point import blank, describe_need, measure_point
+from attnprof.measure.point import blank, describe_need, measure_point, spent_s
 from attnprof.measure.request import PointRequest
 from attnprof.record import ProfileRecord
 
@@ -26,6 +28,8 @@ COMPILING_S = 480.0
 PATIENCE = 20.0
 
 
+#: What modules that passed their check were held against; other processes need not do it again.
+_CHECKED: dict[tuple[Any, ...], str] = {}
 _SERVER = ForkServer()
 atexit.register(_SERVER.close)
 
@@ -37,17 +41,31 @@ def measure_apart(
 
     ``memory_limit`` is how many bytes of data the child may map.
     """
+    start = time.perf_counter()
     patience = SETUP_S + PATIENCE * request.budget.max_time_s
     patience += COMPILING_S if request.compiled else 0.0
     limit = patience if limit_s is None else limit_s
+    key = check_key(request)
+    asked = replace(request, check=request.check and key not in _CHECKED)
     with tempfile.TemporaryDirectory(prefix="attnprof-") as folder:
         answer = Path(folder) / "record.json"
-        ended = _SERVER.run(request.to_dict(), answer, limit, memory_limit)
+        ended = _SERVER.run(asked.to_dict(), answer, limit, memory_limit)
         if ended.timed_out:
             return blank(request, f"stopped: no result after {limit:g} s in a process of its own")
         if ended.code == 0 and answer.exists():
-            return ProfileRecord(**json.loads(answer.read_text(encoding="utf-8")))
+            record = ProfileRecord(**json.loads(answer.read_text(encoding="utf-8")))
+            return _completed(request, record, time.perf_counter() - start)
     return blank(request, _cause_of_death(request, ended.code, ended.message))
+
+
+def _completed(request: PointRequest, record: ProfileRecord, spent: float) -> ProfileRecord:
+    """With the time of the process's start, and with the check of an earlier process."""
+    record = replace(record, start_s=spent - spent_s(record))
+    if not request.check:
+        return record
+    if record.checked and record.skipped is None:
+        _CHECKED[check_key(request)] = record.checked
+    return replace(record, checked=record.checked or _CHECKED.get(check_key(request)))
 
 
 def _cause_of_death(request: PointRequest, code: int, stderr: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 from attnprof.costs import CostTable
@@ -68,6 +69,19 @@ def needed_bytes(request: PointRequest) -> int:
 
 def measure_point(request: PointRequest) -> ProfileRecord:
     """Count and measure one point in this process; out of memory is a reason, not a crash."""
+    start = time.perf_counter()
+    record = _measure(request)
+    spent = time.perf_counter() - start
+    return replace(record, overhead_s=spent - (record.measured_s or 0) - (record.compile_s or 0))
+
+
+def spent_s(record: ProfileRecord) -> float:
+    """Seconds of a point that are accounted for."""
+    parts = (record.measured_s, record.compile_s, record.overhead_s, record.start_s)
+    return sum(part for part in parts if part is not None)
+
+
+def _measure(request: PointRequest) -> ProfileRecord:
     record = count_point(request) if request.counts else predict_point(request)
     try:
         with threads(request.threads):

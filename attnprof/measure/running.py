@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from typing import Any
 
 from attnprof.measure.allocations import measure_peak
 from attnprof.measure.clocks import Clock, MonotonicClock, Timing, cuda_clock, sample
 from attnprof.measure.compiling import compile_now
+from attnprof.measure.conditions import count_launches, cpu_share, noise, watched
 from attnprof.measure.correctness import check_module
 from attnprof.measure.differences import peak_differences
 from attnprof.measure.parts import measure_parts
 from attnprof.measure.request import PointRequest
 from attnprof.measure.statistics import estimate_median, quantiles_of
-from attnprof.measure.subject import build_subject
+from attnprof.measure.subject import Subject, build_subject
 from attnprof.record import ProfileRecord
 
 
 def run_point(request: PointRequest, record: ProfileRecord) -> ProfileRecord:
     """The record with what was measured, or with the reason why the module is not timed."""
-    import torch
-
     if request.check:
         verdict = check_module(request)
         record = replace(record, checked=verdict.against, skipped=verdict.wrong)
@@ -31,31 +32,42 @@ def run_point(request: PointRequest, record: ProfileRecord) -> ProfileRecord:
     clock = _clock(request.device)
     actual = sum(p.numel() for p in subject.module.parameters())
     notes = list(record.differences)
+    if actual != record.parameters:
+        notes.append(
+            f"{request.mechanism}: the module has {actual:,} parameters, "
+            f"the closed form {record.parameters:,}"
+        )
     if request.compiled:
         seconds, breaks = compile_now(subject.prepare, subject.call, clock.settle)
         subject.reset()
         record = replace(record, compile_s=seconds)
         if breaks:
             notes.append(f"{request.mechanism}: its graph breaks {breaks} times when compiled")
-    if actual != record.parameters:
-        notes.append(
-            f"{request.mechanism}: the module has {actual:,} parameters, "
-            f"the closed form {record.parameters:,}"
-        )
+    start = time.perf_counter()
+    found = _memory(request, subject, replace(record, parameters=actual, differences=notes))
+    with watched(request.device) as conditions:
+        timing = sample(clock, subject.prepare, subject.call, request.budget)
+    conditions["cpu_share"] = cpu_share(timing)
+    return replace(_timed(found, timing, conditions), measured_s=time.perf_counter() - start)
+
+
+def _memory(request: PointRequest, subject: Subject, record: ProfileRecord) -> ProfileRecord:
+    """The peak beside the predicted one, its parts, and how many kernels make it."""
+    import torch
+
     peak = measure_peak(subject, request.device, torch)
-    notes += peak_differences(
+    rows = peak_differences(
         request.mechanism, record.peak_bytes_predicted or 0, peak, compiled=request.compiled
     )
-    timing = sample(clock, subject.prepare, subject.call, request.budget)
     parts = measure_parts(subject, request.phase, request.device, torch)
-    found = replace(
-        record, parameters=actual, differences=notes, peak_bytes_measured=peak.bytes,
-        reserved_bytes=peak.reserved, workspace_bytes=peak.libraries, **asdict(parts),
+    return replace(
+        record, differences=[*record.differences, *rows], peak_bytes_measured=peak.bytes,
+        reserved_bytes=peak.reserved, workspace_bytes=peak.libraries,
+        launches=count_launches(subject, request.device, torch), **asdict(parts),
     )  # fmt: skip
-    return _timed(found, timing)
 
 
-def _timed(record: ProfileRecord, timing: Timing) -> ProfileRecord:
+def _timed(record: ProfileRecord, timing: Timing, conditions: Mapping[str, Any]) -> ProfileRecord:
     times = timing.wall_s
     found = estimate_median(times)
     flops = record.flops_formula or record.flops_derived or 0
@@ -68,7 +80,8 @@ def _timed(record: ProfileRecord, timing: Timing) -> ProfileRecord:
         cpu_times_s=timing.cpu_s,
         quantiles_s=quantiles_of(times),
         clock=timing.mode,
-        noisy=found.noisy,
+        noisy=noise(found.noisy, conditions),
+        conditions=dict(conditions),
         flops_per_s=flops / found.median_s if found.median_s else None,
     )
 

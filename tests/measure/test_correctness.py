@@ -1,11 +1,13 @@
 """A module that computes something else than it claims is found before it is timed."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from attnprof import registry
 from attnprof.errors import RequestError
-from attnprof.measure import correctness, point
+from attnprof.measure import correctness, isolation, point
 from attnprof.measure.correctness import check_module
 from attnprof.measure.request import Budget, PointRequest
 
@@ -160,8 +162,6 @@ def test_what_a_subclass_computes_is_not_its_parents_claim(broken):
 
 
 def test_a_wrong_module_is_measured_where_that_is_asked(broken):
-    from dataclasses import replace
-
     row = point.measure_point(replace(broken("Rounds"), check=False, counts=False))
     assert row.skipped is None
     assert row.checked is None
@@ -202,3 +202,19 @@ def test_a_mechanism_that_takes_no_such_shape_is_measured_unchecked(tmp_path):
 def test_a_module_of_somebodys_own_claims_nothing(tmp_path):
     (tmp_path / "own.py").write_text("import torch\n\nclass Own(torch.nn.Identity):\n    pass\n")
     assert check_module(request(f"{tmp_path}/own.py:Own")) == correctness.Verdict()
+
+
+def test_processes_do_not_repeat_what_another_has_checked(monkeypatch):
+    asked = request("linear", counts=False, seed=7)
+    orders = []
+    run = isolation._SERVER.run
+
+    def remember(order, *rest):
+        orders.append(order["check"])
+        return run(order, *rest)
+
+    monkeypatch.setattr(isolation._SERVER, "run", remember)
+    rows = [isolation.measure_apart(asked) for _ in range(2)]
+    assert [row.checked for row in rows] == ["float64"] * 2
+    assert orders == [True, False]
+    assert isolation.measure_apart(replace(asked, check=False)).checked is None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from math import fsum
 from pathlib import Path
 from typing import Any
 
+from attnprof.measure.conditions import joined_conditions, noise
 from attnprof.measure.statistics import estimate_over_processes, quantiles_of
 from attnprof.measure.sweep.journal import read
 from attnprof.record import ProfileRecord, Report
@@ -39,8 +41,32 @@ def report_of(entries: Sequence[dict[str, Any]]) -> Report:
         "skipped": len(records) - measured,
         "processes": max((len(group) for group in groups.values()), default=0),
         "environments": places,
+        "time": time_spent(records),
     }
     return Report("sweep", records, summary, places[0] if places else {})
+
+
+#: What a point's wall time goes into.
+TIMES = ("measured_s", "compile_s", "overhead_s", "start_s")
+
+
+def time_spent(records: Sequence[ProfileRecord]) -> dict[str, float | None]:
+    """Where the time of the measured points went, and overhead's share of it.
+
+    ``overhead_share`` leaves compiling and process starts out, which are told; the imports of the
+    program itself, planning and writing are in none of them.
+    """
+    done = [record for record in records if record.skipped is None]
+    spent: dict[str, float | None] = {name: _total(done, name) or 0.0 for name in TIMES}
+    whole = (spent["measured_s"] or 0.0) + (spent["overhead_s"] or 0.0)
+    share = (spent["overhead_s"] or 0.0) / whole if whole else None
+    return {**spent, "overhead_share": share}
+
+
+def _total(records: Sequence[ProfileRecord], name: str) -> float | None:
+    values = [getattr(record, name) for record in records]
+    known = [value for value in values if value is not None]
+    return fsum(known) if known else None
 
 
 def _record(entry: dict[str, Any]) -> ProfileRecord:
@@ -59,6 +85,8 @@ def joined(records: Sequence[ProfileRecord]) -> ProfileRecord:
     found = estimate_over_processes([record.times_s for record in timed])
     flops = timed[0].flops_formula or timed[0].flops_derived or 0
     failed = [record.skipped for record in records if record.skipped]
+    totals: dict[str, Any] = {name: _total(timed, name) for name in TIMES}
+    conditions = joined_conditions([record.conditions for record in timed])
     notes = [*timed[0].differences, *(f"a process gave no times: {why}" for why in failed)]
     return replace(
         timed[0],
@@ -68,7 +96,9 @@ def joined(records: Sequence[ProfileRecord]) -> ProfileRecord:
         median_s=found.median_s,
         ci_low_s=found.low_s,
         ci_high_s=found.high_s,
-        noisy=found.noisy,
+        noisy=noise(found.noisy, conditions),
+        conditions=conditions,
+        **totals,
         differences=list(dict.fromkeys(notes)),
         flops_per_s=flops / found.median_s if found.median_s else None,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Protocol
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.batch import point_environment
 from attnprof.measure.isolation import measure_apart
-from attnprof.measure.point import blank, fit, measure_point, predict_point
+from attnprof.measure.point import blank, fit, measure_point, predict_point, spent_s
 from attnprof.measure.request import PointRequest
 from attnprof.measure.sweep.journal import Journal
 from attnprof.measure.sweep.plan import key_of
@@ -64,15 +65,16 @@ class Here:
 
 def measured(task: Task, terms: Terms) -> Entry:
     """A task's entry: the record, whatever happened, and what it was measured on."""
+    start = time.perf_counter()
     try:
         record = _record(task.point, terms)
     except (RequestError, CannotRunError) as error:
         record = blank(task.point, str(error))
-    return {
-        "process": task.process,
-        "record": asdict(record),
-        "environment": point_environment(task.point),
-    }
+    environment = point_environment(task.point)
+    if record.skipped is None:
+        rest = time.perf_counter() - start - spent_s(record)
+        record = replace(record, overhead_s=(record.overhead_s or 0.0) + rest)
+    return {"process": task.process, "record": asdict(record), "environment": environment}
 
 
 def _record(point: PointRequest, terms: Terms) -> ProfileRecord:

@@ -157,3 +157,26 @@ def test_two_workers_give_the_same_records(tmp_path):
 
     assert counted(alone) == counted(together)
     assert len(read(together)) == 4
+
+
+def test_little_time_is_spent_beside_measuring(tmp_path):
+    """The share that a default budget allows to be a seventh; with a shorter one it is harder."""
+    budget = Budget(samples=2000, min_time_s=0.3, max_time_s=0.5, warmup_s=0.1)
+    points = points_of([Grid(["standard", "linear"], [64, 128], [32], [2])], budget)
+    path = tmp_path / "r.jsonl"
+    sweep(tasks_of(points), path, Terms(apart=False))
+    spent = load_results(path).summary["time"]
+    assert spent["measured_s"] >= 4 * 0.4
+    assert spent["overhead_share"] <= 0.15
+    assert spent["start_s"] == 0
+
+
+def test_a_process_of_its_own_tells_what_its_start_took(tmp_path):
+    path = tmp_path / "r.jsonl"
+    started = time.perf_counter()
+    sweep(tasks_of(small(["linear"], [8])), path, Terms())
+    spent = time.perf_counter() - started
+    (row,) = load_results(path).records
+    parts = (row.measured_s, row.overhead_s, row.start_s)
+    assert all(part > 0 for part in parts)
+    assert sum(parts) <= spent

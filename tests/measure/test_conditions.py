@@ -1,0 +1,132 @@
+"""How busy the machine was, from fakes; what the environment says of itself."""
+
+import resource
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from attnprof.measure import conditions, environment, point
+from attnprof.measure.allocations import MARK, Event
+from attnprof.measure.clocks import Sample, Timing
+from attnprof.measure.request import Budget, PointRequest
+
+QUICK = Budget(samples=3, min_time_s=0, max_time_s=0.1, warmup_s=0)
+
+
+def test_the_share_of_a_processor_is_its_time_over_the_time_passed():
+    timing = Timing([Sample(2.0, 1.5), Sample(2.0, 0.5)])
+    assert conditions.cpu_share(timing) == 0.5
+    assert conditions.cpu_share(Timing([Sample(2.0)])) is None
+
+
+@pytest.mark.parametrize(
+    ("threads", "share", "noisy", "expected"),
+    [
+        (1, 0.9, None, None),
+        (1, 0.9, "noisy: x", "noisy: x"),
+        (1, 0.5, None, "contended: it had a processor for 50% of the time"),
+        (1, 0.5, "noisy: x", "noisy: x; contended: "),
+        (2, 0.5, None, None),
+        (1, None, None, None),
+    ],
+)
+def test_a_processor_that_others_use_is_said(threads, share, noisy, expected):
+    found = conditions.noise(noisy, {"threads": threads, "cpu_share": share})
+    assert found == expected if expected is None else found.startswith(expected)
+
+
+def test_switches_are_those_of_the_time_watched(monkeypatch):
+    counts = iter([10, 17])
+    monkeypatch.setattr(resource, "getrusage", lambda _: SimpleNamespace(ru_nivcsw=next(counts)))
+    with conditions.watched("cpu") as found:
+        pass
+    assert found["involuntary_switches"] == 7
+    assert found["threads"] == torch.get_num_threads()
+    assert found["load_average"] >= 0
+    assert "gpu_clock_mhz" not in found
+
+
+def test_processes_are_joined_by_the_worst_of_them():
+    first = {"threads": 1, "cpu_share": 0.9, "load_average": 1.0, "involuntary_switches": 3}
+    other = {"threads": 1, "cpu_share": 0.7, "load_average": 4.0, "involuntary_switches": None}
+    assert conditions.joined_conditions([first, other]) == {
+        "threads": 1, "cpu_share": 0.7, "load_average": 4.0, "involuntary_switches": 3,
+    }  # fmt: skip
+    assert conditions.joined_conditions([{}]) == {
+        "cpu_share": None, "load_average": None, "involuntary_switches": None,
+    }  # fmt: skip
+
+
+def test_a_gpu_tells_its_clock_or_nothing(monkeypatch):
+    def forbidden(_):
+        raise RuntimeError("no permission")
+
+    nvml = SimpleNamespace(nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: handle)
+    monkeypatch.setitem(__import__("sys").modules, "pynvml", nvml)
+    cuda = SimpleNamespace(
+        clock_rate=lambda _: 1980, temperature=forbidden, power_draw=lambda _: 512_000,
+        _get_pynvml_handler=lambda _: 0x4 | 0x1 | 0x20,
+    )  # fmt: skip
+    assert conditions.gpu_state(SimpleNamespace(cuda=cuda), "cuda") == {
+        "gpu_clock_mhz": 1980, "gpu_temperature_c": None, "gpu_power_w": 512.0,
+        "gpu_throttled": ["power cap", "software thermal"],
+    }  # fmt: skip
+    nothing = conditions.gpu_state(SimpleNamespace(cuda=SimpleNamespace()), "cuda")
+    assert set(nothing.values()) == {None}
+
+
+def test_launches_are_those_after_the_mark():
+    events = [
+        Event("cudaLaunchKernel", 1, 2), Event(MARK, 5, 99), Event("cudaLaunchKernel", 6, 7),
+        Event("cudaMemsetAsync", 8, 9), Event("cudaLaunchKernelExC", 10, 11),
+        Event("cuLaunchKernelEx", 12, 13), Event("aten::bmm", 6, 8),
+    ]  # fmt: skip
+    assert conditions.launches_in(events) == 3
+    assert conditions.count_launches(None, "cpu", torch) is None
+
+
+def test_a_record_says_under_which_conditions_it_was_made():
+    asked = PointRequest("linear", 32, 2, 8, budget=QUICK, counts=False, threads=1)
+    row = point.measure_point(asked)
+    assert row.conditions["threads"] == 1
+    assert 0 < row.conditions["cpu_share"] < 1.5
+    assert row.conditions["involuntary_switches"] >= 0
+    assert row.launches is None
+    assert row.measured_s > sum(row.times_s)
+    assert row.overhead_s > 0
+
+
+def test_the_environment_has_what_can_change_a_number():
+    found = environment.describe_environment("cpu", seed=3)
+    for name in ("torch", "threads", "blas", "instructions", "float32_matmul_precision",
+                 "bfloat16_reduced_sums", "deterministic", "git", "command"):  # fmt: skip
+        assert name in found
+    assert found["seed"] == 3
+    assert (found["cuda"], found["driver"], found["tf32"]) == (None, None, None)
+
+
+def test_the_command_can_be_typed_again():
+    words = ["/x/y/attnprof", "profile", "--input", "x: B, N"]
+    assert environment.command_line(words) == "attnprof profile --input 'x: B, N'"
+    assert environment.command_line(["/x/attnprof/__main__.py", "list"]) == "attnprof list"
+
+
+def test_the_drivers_version_is_read_where_the_kernel_tells(tmp_path):
+    path = tmp_path / "version"
+    assert environment.driver_version(path) is None
+    path.write_text(
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.124.06  Wed Feb 26\nGCC version:\n"
+    )
+    assert environment.driver_version(path) == "570.124.06"
+    path.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  560.35.03  Release\n")
+    assert environment.driver_version(path) == "560.35.03"
+
+
+def test_git_is_asked_once(monkeypatch):
+    environment.git_state.cache_clear()
+    asked = []
+    monkeypatch.setattr(environment, "_git", lambda *words: asked.append(words) or "abc")
+    assert [environment.git_state() for _ in range(3)] == ["abc+changes"] * 3
+    assert len(asked) == 2
+    environment.git_state.cache_clear()
