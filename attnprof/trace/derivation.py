@@ -40,7 +40,8 @@ class PhaseForms:
     ``domain`` are conditions in words of the symbols; ``verified_at`` the shapes at which a run
     gave the same numbers; ``uncounted`` what the totals leave out (they are then "at least"),
     ``notes`` why another way was not taken and what else to know; ``trace`` the run behind it;
-    ``holds`` whether a shape lies inside the domain.
+    ``holds`` whether a shape lies inside the domain; ``counted`` gives every quantity by a run at
+    a shape, for those outside.
     """
 
     phase: str
@@ -53,6 +54,9 @@ class PhaseForms:
     trace: Trace | None = field(default=None, compare=False, repr=False)
     holds: Callable[[Mapping[str, int]], bool] = field(
         default=_everywhere, compare=False, repr=False
+    )
+    counted: Callable[[Mapping[str, int]], Mapping[str, Value]] | None = field(
+        default=None, compare=False, repr=False
     )
 
 
@@ -77,7 +81,11 @@ class Derivation:
         return self._formula(quantity, phase).expression
 
     def at(self, quantity: str = "flops", phase: str = "forward", **sizes: int) -> Value:
-        """A quantity's exact value at sizes, like ``B=1, N=4096, h=8, d=64``."""
+        """A quantity's exact value at sizes, like ``B=1, N=4096, h=8, d=64``.
+
+        By the formula where it holds; at a shape outside its domain the code is run there, on
+        fake tensors. Raises :class:`RequestError` for a missing size and where neither can be.
+        """
         formula = self._formula(quantity, phase)
         if formula.expression is None:
             raise RequestError(
@@ -94,6 +102,8 @@ class Derivation:
         known = {name: sizes[name] for name in self.symbols if name in sizes}
         unseen = len(known) == len(self.symbols) and known not in forms.verified_at
         if unseen and not forms.holds(known):
+            if forms.counted is not None:
+                return forms.counted(known)[quantity]
             raise RequestError(
                 f"{told(known)} is outside of where this formula of {self.name} holds "
                 f"({'; '.join(forms.domain)}): derive it with these sizes asked"

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.trace.anchoring import NotRunningError
-from attnprof.trace.derivation import Derivation, PhaseForms
+from attnprof.trace.derivation import Derivation, PhaseForms, told
 from attnprof.trace.probing import Line, NotPolynomialError
-from attnprof.trace.shots import OutOfBudgetError
+from attnprof.trace.shots import OutOfBudgetError, TooLongError
 from attnprof.trace.symbolic_run import NotSymbolicError
 from attnprof.trace.symbols import hints_for
 from attnprof.trace.target import Target
 from attnprof.trace.totals import PHASES
 from attnprof.trace.trying import why
+from attnprof.trace.verification import A_LONG_RUN, runner
 from attnprof.trace.ways import Attempt
 
 Forms = dict[str, PhaseForms]
@@ -43,7 +45,28 @@ def derive_target(
             found.update(search.forms(wanted))
     if "decode" in phases:
         found["decode"] = _decoding(target, asked)
-    return Derivation(target.name, target.symbols, {p: found[p] for p in phases}, asked)
+    forms = {p: replace(found[p], counted=_by_run(target, p)) for p in phases}
+    return Derivation(target.name, target.symbols, forms, asked)
+
+
+def _by_run(target: Target, phase: str) -> Callable[[Mapping[str, int]], Mapping[str, Any]]:
+    """Every quantity of a phase by a run at a shape; RequestError where it cannot run there."""
+    runs = target.step if phase == "decode" and target.step is not None else target
+    part = "forward" if phase == "decode" else phase
+    run = runner(runs, [part], A_LONG_RUN)
+
+    def counted(sizes: Mapping[str, int]) -> Mapping[str, Any]:
+        try:
+            return run(sizes)[part]
+        except TooLongError as error:
+            raise RequestError(
+                f"{told(sizes)} is outside of where the formula of {target.name} holds, and a run "
+                f"there takes {error}"
+            ) from error
+        except Exception as error:
+            raise RequestError(f"{target.name} does not run at {told(sizes)}: {error}") from error
+
+    return counted
 
 
 def _decoding(target: Target, asked: Mapping[str, int]) -> PhaseForms:

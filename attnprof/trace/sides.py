@@ -11,13 +11,11 @@ from attnprof.trace.deriving import derive_target
 from attnprof.trace.evaluating import evaluate
 from attnprof.trace.shots import TooLongError
 from attnprof.trace.target import Target
-from attnprof.trace.verification import runner
+from attnprof.trace.verification import A_LONG_RUN, runner
 from attnprof.workload import Workload
 
 #: What is fixed in a comparison by length and head width.
 FIXED = ("B", "h")
-#: Operations of a run where a formula does not hold.
-_A_LONG_RUN = 25_000
 #: What a metric of a crossover is called here.
 QUANTITY_OF = {"flops": "flops", "memory": "peak_bytes"}
 
@@ -39,13 +37,16 @@ def derived_cost(target: Target, metric: str, workload: Workload) -> Callable[[W
     found = derive_target(target.fixed(**known), [workload.phase])
     quantity, forms = QUANTITY_OF[metric], found.phases[workload.phase]
     expression = forms.formulas[quantity].expression
-    counted = runner(target.fixed(**known), [workload.phase], _A_LONG_RUN)
+    counted = runner(target.fixed(**known), [workload.phase], A_LONG_RUN)
 
     def cost(asked: Workload) -> Number:
         """By the formula where it holds, else by a run at that shape."""
         shape = {"N": asked.seq_len, "d": asked.head_dim}
         shape = {name: size for name, size in shape.items() if name in found.symbols}
-        if expression is not None and forms.holds(shape):
+        # a single token, or a width of one, ends a curve that the formula draws: it may say so
+        inside = {name: max(size, 2) if isinstance(size, int) else size
+                  for name, size in shape.items()}  # fmt: skip
+        if expression is not None and forms.holds(inside):
             return evaluate(expression, shape)
         try:
             return counted(shape)[workload.phase][quantity]

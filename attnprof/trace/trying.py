@@ -8,8 +8,10 @@ from attnprof.errors import CannotRunError, RequestError
 from attnprof.trace.derivation import told as sizes_told
 from attnprof.trace.loading import line_of, told
 from attnprof.trace.runs import record
+from attnprof.trace.shots import TooLongError, limit
 from attnprof.trace.symbols import hints_for
 from attnprof.trace.target import Target
+from attnprof.trace.verification import A_LONG_RUN
 
 #: Sizes that divide what code likes to be divided.
 _EVEN = {"B": 2, "N": 256, "h": 4, "d": 32}
@@ -24,7 +26,9 @@ def tried(target: Target, asked: Mapping[str, int], *, training: bool = False) -
     failure: RequestError | None = None
     for sizes in _shapes(target, asked):
         try:
-            record(target, sizes, training=False)
+            record(target, sizes, training=False, before_each=limit(A_LONG_RUN))
+        except TooLongError:
+            return None  # so far it runs
         except RequestError as error:
             failure = error
         except Exception as error:
@@ -40,7 +44,9 @@ def tried(target: Target, asked: Mapping[str, int], *, training: bool = False) -
 
 def _tried_backward(target: Target, sizes: Mapping[str, int]) -> None:
     try:
-        record(target, sizes, training=True)
+        record(target, sizes, training=True, before_each=limit(A_LONG_RUN))
+    except TooLongError:
+        return
     except Exception as error:
         raise RequestError(
             f"{target.name} has no backward pass: {told(error)}; type --phase forward"

@@ -14,6 +14,8 @@ from attnprof.trace.totals import totals
 
 #: Shapes at which a formula must give what a run gives.
 HELD_OUT = 3
+#: Operations of one run outside of a search: at an asked shape, where a formula does not hold.
+A_LONG_RUN = 25_000
 _TRIES = 400
 
 Counts = Mapping[str, Mapping[str, Any]]  # phase → quantity → number

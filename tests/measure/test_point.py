@@ -219,7 +219,7 @@ def test_a_refusal_is_a_row_among_others_and_an_error_alone(monkeypatch):
 
 
 def test_running_out_of_memory_is_a_row(monkeypatch):
-    def fail(*_):
+    def fail(*_, **__):
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried")
 
     monkeypatch.setattr(running, "build_subject", fail)
@@ -227,7 +227,7 @@ def test_running_out_of_memory_is_a_row(monkeypatch):
 
 
 def test_any_other_failure_is_not_hidden(monkeypatch):
-    def fail(*_):
+    def fail(*_, **__):
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(running, "build_subject", fail)

@@ -169,13 +169,13 @@ def test_mechanisms_have_their_parameters_and_scopes():
 
 def test_files_import_their_neighbours(tmp_path, monkeypatch):
     (tmp_path / "neighbour_of_mine.py").write_text("WIDTH = 12\n")
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "layers_of_mine.py").write_text(
         "from torch import nn\nfrom neighbour_of_mine import WIDTH\n"
         "class L(nn.Linear):\n    def __init__(self):\n        super().__init__(WIDTH, WIDTH)\n"
     )
     monkeypatch.chdir(tmp_path)
-    assert counted(target_from("mine.py:L", None, ["input: N, 12"]))["parameters"] == 156
-    assert counted(target_from("mine:L", None, ["input: N, 12"]))["parameters"] == 156
+    assert counted(target_from("layers_of_mine.py:L", None, ["input: N, 12"]))["parameters"] == 156
+    assert counted(target_from("layers_of_mine:L", None, ["input: N, 12"]))["parameters"] == 156
 
 
 @pytest.mark.parametrize(
