@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import attnprof
+from attnprof import registry
 
 #: What a child needs of what is slow to import.
 PRELOAD = ("torch", "numpy", "fvcore.nn", "psutil", "attnprof.measure.point")
@@ -96,13 +97,17 @@ class ForkServer:
 
 
 def serve() -> None:
-    """Read orders from stdin until it closes; fork, wait, answer."""
+    """Read orders from stdin until it closes; fork, wait, answer.
+
+    Every shipped mechanism's costs are loaded before, so that no child has to.
+    """
     from importlib import import_module
 
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a child prints is no answer
     for name in PRELOAD:
         import_module(name)
+    registry.names()
     for line in sys.stdin:
         order = json.loads(line)
         if order["request"].get("compiled"):

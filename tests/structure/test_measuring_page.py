@@ -1,0 +1,56 @@
+"""The page on measuring names fields, flags and grids that are there."""
+
+import inspect
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from attnprof.cli import grid, plot, profile, sweep
+from attnprof.measure.correctness import TOKENS
+from attnprof.measure.request import Budget
+from attnprof.measure.sweep.plan import points_of
+from attnprof.record import ProfileRecord
+from attnprof.render.plots.results import KINDS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "measuring.md").read_text(encoding="utf-8")
+
+
+def flags():
+    for command in (profile.profile, sweep.sweep, plot.plot):
+        for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+            yield f"--{name.replace('_', '-')}"
+            for extra in parameter.annotation.__metadata__:
+                # Typer keeps the first name of an annotated option where defaults are kept
+                for text in (extra.default, *(extra.param_decls or ())):
+                    yield from str(text).split("/")
+
+
+def test_every_flag_of_the_page_is_one():
+    others = {"--nthreads", "--resources"}  # Dask's own
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", PAGE)) <= {*flags(), *others}
+
+
+def test_every_field_of_the_table_is_one():
+    cells = re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE)
+    named = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    assert len(named) > 20
+    assert named <= {item.name for item in fields(ProfileRecord)}
+
+
+def test_the_grids_of_the_page_are_points(tmp_path):
+    path = tmp_path / "grid.toml"
+    path.write_text(re.search(r"```toml\n(.*?)```", PAGE, re.DOTALL)[1])
+    points = points_of(grid.grids_from_file(path), Budget())
+    assert len(points) == 2 * 6 + 2 * 2 * 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_page_has_every_kind_of_figure(kind):
+    assert f"`{kind}`" in PAGE
+
+
+def test_the_numbers_of_the_page_are_the_defaults():
+    assert f"at {TOKENS} tokens" in PAGE
+    assert f"Calls for {Budget().warmup_s} s" in PAGE
