@@ -33,6 +33,10 @@ def plot(
             "them), roofline, pareto (error over time).",
         ),
     ] = "growth",
+    ceilings: Annotated[
+        Path | None,
+        Option("--ceilings", metavar="FILE", help="For roofline: what calibrate --file wrote."),
+    ] = None,
 ) -> None:
     """Draw a results file, or several (other devices) in one figure.
 
@@ -47,7 +51,7 @@ def plot(
             f"{', '.join(map(str, results))}: no measured points; plot draws the results of sweep "
             "and profile --format json"
         )
-    plot_results(reports, output, kind, _ceilings(reports) if kind == "roofline" else ())
+    plot_results(reports, output, kind, _ceilings(reports, ceilings) if kind == "roofline" else ())
     note(f"wrote {output}")
 
 
@@ -60,7 +64,7 @@ def load(path: Path) -> Report:
     return Report.load(path)
 
 
-def _ceilings(reports: list[Report]) -> list[dict[str, Any]]:
+def _ceilings(reports: list[Report], path: Path | None) -> list[dict[str, Any]]:
     """What the devices can do: as the results say, else as is known of them here."""
     from attnprof.device.roofline import with_roofline
 
@@ -68,7 +72,7 @@ def _ceilings(reports: list[Report]) -> list[dict[str, Any]]:
     for report in reports:
         told = report.summary.get("roofline")
         if not isinstance(told, dict):
-            told = with_roofline(report).summary.get("roofline")
+            told = with_roofline(report, path).summary.get("roofline")
         if isinstance(told, dict):
             found[told["device"]] = told
     return list(found.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from attnprof.device.calibration import load
@@ -27,15 +28,18 @@ def roofline(flops: int, bytes_moved: int, ceilings: Ceilings, rate: float) -> R
     return Roofline(max(compute, memory), COMPUTE if compute >= memory else MEMORY)
 
 
-def ceilings_of(environment: Mapping[str, Any]) -> Ceilings | None:
-    """What the device of a result can do: its own calibration, else the maker's figures."""
+def ceilings_of(environment: Mapping[str, Any], path: Path | None = None) -> Ceilings | None:
+    """What the device of a result can do: its own calibration, else the maker's figures.
+
+    ``path`` is a file of ``attnprof calibrate``; None the one in the cache folder.
+    """
     name = str(environment.get("device_name") or "")
-    return load(name, environment.get("threads")) or stated(name)
+    return load(name, environment.get("threads"), path) or stated(name)
 
 
-def with_roofline(report: Report) -> Report:
+def with_roofline(report: Report, path: Path | None = None) -> Report:
     """The report with each record's share of the bound; untouched where the device is unknown."""
-    ceilings = ceilings_of(report.environment)
+    ceilings = ceilings_of(report.environment, path)
     if ceilings is None:
         advice = "no ceilings known for this device: run attnprof calibrate"
         return replace(report, summary={**report.summary, "roofline": advice})

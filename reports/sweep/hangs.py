@@ -1,0 +1,26 @@
+"""A mechanism that never ends, for a sweep that must."""
+
+import time
+from dataclasses import dataclass
+from typing import ClassVar
+
+from attnprof.mechanisms.standard.module import StandardCore
+from attnprof.mechanisms.standard.spec import Standard
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hangs(Standard):
+    """Standard attention that waits for ever."""
+
+    name: ClassVar[str] = "hangs"
+
+
+class HangingCore(StandardCore):
+    """Sleeps instead of working."""
+
+    def forward(self, *_: object, **__: object) -> None:
+        """Never returns in the time of a sweep."""
+        time.sleep(10_000)
+
+
+CORES = {"hangs": HangingCore}
