@@ -18,6 +18,7 @@ _WHERE = {
     "crossover": "attnprof.api",
     "derive": "attnprof.api",
     "profile": "attnprof.api",
+    "sweep": "attnprof.api",
     "Workload": "attnprof.workload",
     "Cost": "attnprof.costs",
     "CostTable": "attnprof.costs",
@@ -37,10 +38,11 @@ __all__ = [
     "crossover",
     "derive",
     "profile",
+    "sweep",
 ]
 
 if TYPE_CHECKING:
-    from attnprof.api import attend, build, cost, crossover, derive, profile
+    from attnprof.api import attend, build, cost, crossover, derive, profile, sweep
     from attnprof.costs import Cost, CostTable, Stage
     from attnprof.record import Report
     from attnprof.workload import Workload

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnprof import registry
@@ -155,14 +156,19 @@ def profile(
     min_time_s: float = 0.5,
     max_time_s: float = 5.0,
     isolate: bool | None = None,
+    check: bool = True,
+    compiled: bool = False,
     **params: Any,
 ) -> Report:
     """Build mechanisms, time them, measure and count them, beside their closed forms.
 
     ``attention`` and ``seq_len`` take one value or several; ``params`` go to every mechanism
     that has them. Records are :class:`attnprof.record.ProfileRecord`; a point that could not run
-    says why in ``skipped``. ``isolate`` True measures each point in a process of its own.
+    says why in ``skipped``. ``isolate`` True measures each point in a process of its own,
+    ``check`` sees first whether a module computes what it claims, ``compiled`` measures
+    ``torch.compile``'s code.
     """
+    from attnprof.device.roofline import with_roofline
     from attnprof.measure.batch import measure_points, plan_points
     from attnprof.measure.modules import configured
     from attnprof.measure.request import Budget
@@ -179,6 +185,62 @@ def profile(
     mechanisms = dict(zip(names, configured(names, params), strict=True))
     points = plan_points(
         mechanisms, workloads, scope=scope, device=device, seed=seed,
-        threads=threads, budget=Budget(samples, min_time_s, max_time_s),
+        threads=threads, budget=Budget(samples, min_time_s, max_time_s), check=check,
+        compiled=compiled,
     )  # fmt: skip
-    return measure_points(points, isolate=isolate)
+    return with_roofline(measure_points(points, isolate=isolate))
+
+
+def sweep(
+    attention: str | Sequence[str],
+    seq_len: int | Sequence[int],
+    output: str | Path,
+    *,
+    d_model: int | Sequence[int] = 512,
+    num_heads: int | Sequence[int] = 8,
+    batch_size: int | Sequence[int] = 1,
+    causal: bool | Sequence[bool] = False,
+    phase: str | Sequence[str] = "forward",
+    dtype: str | Sequence[str] = "float32",
+    scope: str | Sequence[str] = "layer",
+    device: str | Sequence[str] = "auto",
+    seed: int = 0,
+    threads: int | None = None,
+    samples: int = 20,
+    min_time_s: float = 0.5,
+    max_time_s: float = 5.0,
+    isolate: bool = True,
+    limit_s: float | None = None,
+    processes: int = 1,
+    check: bool = True,
+    compiled: bool = False,
+    **params: Any,
+) -> Report:
+    """Measure every combination of these values into a results file, or what it lacks of them.
+
+    Sizes, names and ``params`` take one value or several. Each point is measured in a process of
+    its own (``isolate``), for at most ``limit_s`` seconds, ``processes`` times. Returns what the
+    file holds in the end; its records are :class:`attnprof.record.ProfileRecord`. Raises
+    :class:`attnprof.errors.RequestError` for a file that is no sweep's.
+    """
+    from attnprof.device.roofline import with_roofline
+    from attnprof.measure.request import Budget
+    from attnprof.measure.sweep import plan, results, runner
+
+    grid = plan.Grid(
+        _listed(attention), _listed(seq_len), _listed(d_model), _listed(num_heads),
+        _listed(batch_size), _listed(dtype), _listed(phase), _listed(device), _listed(causal),
+        _listed(scope), {name: _listed(value) for name, value in params.items()},
+    )  # fmt: skip
+    points = plan.points_of(
+        [grid], Budget(samples, min_time_s, max_time_s), seed=seed, threads=threads, check=check,
+        compiled=compiled,
+    )  # fmt: skip
+    terms = runner.Terms(apart=isolate, limit_s=limit_s)
+    runner.sweep(runner.tasks_of(points, processes), Path(output), terms)
+    return with_roofline(results.load_results(Path(output)))
+
+
+def _listed(value: Any) -> list[Any]:
+    """One value as a list of it."""
+    return list(value) if isinstance(value, (list, tuple, range)) else [value]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import attnprof
 from attnprof.errors import RequestError
 from attnprof.measure.request import Budget
 from attnprof.measure.sweep.journal import read
@@ -180,3 +181,19 @@ def test_a_process_of_its_own_tells_what_its_start_took(tmp_path):
     parts = (row.measured_s, row.overhead_s, row.start_s)
     assert all(part > 0 for part in parts)
     assert sum(parts) <= spent
+
+
+def test_a_sweep_from_python_is_the_command_lines(tmp_path):
+    path = tmp_path / "r.jsonl"
+    how = {"d_model": 16, "num_heads": [1, 2], "samples": 3, "min_time_s": 0.0,
+           "max_time_s": 0.05, "isolate": False, "device": "cpu"}  # fmt: skip
+    report = attnprof.sweep(["longformer", "linear"], 8, path, window=[2, 4], **how)
+    found = [(r.mechanism, r.num_heads, r.params.get("window")) for r in report.records]
+    assert sorted(found, key=str) == [
+        ("linear", 1, None), ("linear", 2, None),
+        ("longformer", 1, 2), ("longformer", 1, 4), ("longformer", 2, 2), ("longformer", 2, 4),
+    ]  # fmt: skip
+    before = path.read_bytes()
+    assert attnprof.sweep("linear", [8], path, **how).records == report.records
+    assert path.read_bytes() == before
+    assert report.summary["measured"] == 6
