@@ -2,7 +2,8 @@
 
 Its output is held against the same weights in another number format, against another
 implementation of the same function where the mechanism names one, and, where it is causal, against
-itself: rows must not move when later tokens do, and decoding steps must give the same rows.
+itself: rows must not move when later tokens do, and decoding steps must give the same rows. In
+training gradients are held against those of another format, too.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def check_module(request: PointRequest) -> Verdict:
         return Verdict()
     key = check_key(request)
     if key not in _FOUND:
-        _FOUND[key] = _verdict(request, request.phase == "decode")
+        _FOUND[key] = _verdict(request)
     return _FOUND[key]
 
 
@@ -56,14 +57,19 @@ def check_key(request: PointRequest) -> tuple[Any, ...]:
     """Points with the same key have the same verdict."""
     return (
         request.mechanism, repr(sorted(request.params.items())), request.dtype, request.causal,
-        request.phase == "decode", request.scope, request.device, request.seed,
+        _KINDS[request.phase], request.scope, request.device, request.seed,
         min(WIDTH, request.head_dim),
     )  # fmt: skip
 
 
-def _verdict(request: PointRequest, decodes: bool) -> Verdict:
+#: Phases that are checked alike.
+_KINDS = {"forward": "forward", "backward": "training", "train": "training", "decode": "decode"}
+
+
+def _verdict(request: PointRequest) -> Verdict:
     import torch
 
+    decodes = request.phase == "decode"
     small = replace(
         request, seq_len=TOKENS, num_heads=HEADS, head_dim=min(WIDTH, request.head_dim),
         batch_size=1, phase="forward", causal=request.causal or decodes,
@@ -71,6 +77,7 @@ def _verdict(request: PointRequest, decodes: bool) -> Verdict:
     checks: list[Callable[[Sample], Compared | None]] = [in_another_format, by_other_code]
     checks += [without_later_tokens] if small.causal else []
     checks += [step_by_step] if decodes else []
+    checks += [gradients] if _KINDS[request.phase] == "training" else []
     state = torch.get_rng_state()
     try:
         with torch.device(request.device), torch.no_grad():
@@ -167,6 +174,35 @@ def by_other_code(sample: Sample) -> Compared | None:
     settings = [f"{k}={v}" for k, v in twin.params.items() if v != usual[k]]
     label = " ".join([twin.mechanism, *settings])
     return Compared(label, _off(own, other), ALLOWED["float64"])
+
+
+def gradients(sample: Sample) -> Compared | None:
+    """Gradients of inputs and parameters, of an output gradient of ones, in another format."""
+    import torch
+
+    request = sample.request
+    other = "float32" if request.dtype == "float64" else "float64"
+    module = _copied(sample, replace(request, dtype=other))
+    if module is None:
+        return None
+    found = _gradients(sample.module, sample.inputs, request.causal)
+    wider = [x.to(getattr(torch, other)) for x in sample.inputs]
+    expected = _gradients(module, wider, request.causal)
+    allowed = max(ALLOWED[request.dtype], ALLOWED[other])
+    return Compared(f"{other} in its gradients", _off(found, expected), allowed)
+
+
+def _gradients(module: Any, inputs: list[Any], causal: bool) -> Any:
+    """All gradients in one row, so that those which should be zero are held against the largest."""
+    import torch
+
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    with torch.enable_grad():
+        module(*leaves, causal=causal).sum().backward()
+    leaves += list(module.parameters())
+    found = [leaf.grad.double().flatten() for leaf in leaves if leaf.grad is not None]
+    module.zero_grad()
+    return torch.cat(found)
 
 
 def _in_format(sample: Sample, request: PointRequest, dtype: str) -> Any:

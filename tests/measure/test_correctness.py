@@ -32,7 +32,13 @@ def can(mechanism, **changes):
 CASES = [
     (name, {"causal": causal, "phase": phase})
     for name in registry.names()
-    for causal, phase in ((False, "forward"), (True, "forward"), (False, "decode"))
+    for causal, phase in (
+        (False, "forward"),
+        (True, "forward"),
+        (False, "decode"),
+        (False, "train"),
+        (True, "train"),
+    )
     if can(name, causal=causal, phase=phase)
 ]
 
@@ -45,6 +51,8 @@ def test_every_mechanism_computes_what_it_claims(mechanism, how, dtype):
     assert ("float32" if dtype == "float64" else "float64") in found.against
     if how["phase"] == "decode":
         assert "the whole causal pass" in found.against
+    if how["phase"] == "train":
+        assert "in its gradients" in found.against
     if how["causal"]:
         assert "itself with other later tokens" in found.against
 
@@ -97,8 +105,8 @@ def kind(title):
     )
 
 TWIN = {}
-Looks, Rounds, Steps, Overflows, Subclass = map(
-    kind, ("Looks", "Rounds", "Steps", "Overflows", "Subclass")
+Looks, Rounds, Steps, Overflows, Subclass, Backward = map(
+    kind, ("Looks", "Rounds", "Steps", "Overflows", "Subclass", "Backward")
 )
 TWIN = {"same_as": ("standard", {})}
 Scales = kind("Scales")
@@ -125,7 +133,21 @@ class OverflowsCore(StandardCore):
     def forward(self, q, k, v, causal=False):
         return super().forward(q, k, v, causal) * 1e30 * 1e30
 
-CORES = {"looks": LooksCore, "rounds": RoundsCore, "steps": StepsCore, "scales": ScalesCore,
+class Rounded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad if grad.dtype == torch.float64 else grad * 1.01
+
+class BackwardCore(StandardCore):  # the gradient of another function
+    def forward(self, q, k, v, causal=False):
+        return super().forward(Rounded.apply(q), k, v, causal)
+
+CORES = {"backward": BackwardCore, "looks": LooksCore,
+         "rounds": RoundsCore, "steps": StepsCore, "scales": ScalesCore,
          "overflows": OverflowsCore, "subclass": ScalesCore}
 """
 
@@ -145,6 +167,7 @@ def broken(tmp_path):
         ("Overflows", {}, "float64"),
         ("Steps", {"phase": "decode"}, "the whole causal pass"),
         ("Scales", {}, "standard"),
+        ("Backward", {"phase": "train"}, "float64 in its gradients"),
     ],
 )
 def test_a_wrong_module_is_skipped_with_what_differs(broken, name, how, said):
