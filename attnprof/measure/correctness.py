@@ -15,7 +15,7 @@ from typing import Any
 from attnprof import registry
 from attnprof.measure.modules import is_module
 from attnprof.measure.request import PointRequest
-from attnprof.measure.subject import make_inputs, make_module
+from attnprof.measure.subject import build_subject, make_inputs, make_module
 
 #: Tokens (odd, no multiple of a block), heads and the largest head width of the check.
 TOKENS, HEADS, WIDTH = 33, 2, 16
@@ -138,6 +138,23 @@ def _off(output: Any, expected: Any) -> float:
     """Largest difference over the largest expected value."""
     output, expected = output.double(), expected.double()
     return float((output - expected).abs().max() / expected.abs().max().clamp(min=1e-30))
+
+
+def check_code(request: PointRequest, run: Callable[[], Any]) -> str | None:
+    """Why compiled code is wrong: its forward pass against the module's own, at the point's shape.
+
+    None where it is right, and in other phases.
+    """
+    if request.phase != "forward":
+        return None
+    off = _off(run(), build_subject(request).call())
+    if off <= ALLOWED[request.dtype]:
+        return None
+    return (
+        f"compiled code does not compute what the module does: its output is {off:.2g} of the "
+        f"largest value away ({ALLOWED[request.dtype]:g} allowed); --no-check measures it all "
+        "the same"
+    )
 
 
 def _copied(sample: Sample, request: PointRequest) -> Any:

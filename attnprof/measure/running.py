@@ -12,7 +12,7 @@ from attnprof.measure.allocations import measure_peak
 from attnprof.measure.clocks import Clock, MonotonicClock, Timing, cuda_clock, sample
 from attnprof.measure.compiling import compile_now
 from attnprof.measure.conditions import count_launches, cpu_share, noise, watched
-from attnprof.measure.correctness import check_module
+from attnprof.measure.correctness import check_code, check_module
 from attnprof.measure.differences import peak_differences
 from attnprof.measure.parts import measure_parts
 from attnprof.measure.request import PointRequest
@@ -40,7 +40,10 @@ def run_point(request: PointRequest, record: ProfileRecord) -> ProfileRecord:
     if request.compiled:
         seconds, breaks = compile_now(subject.prepare, subject.call, clock.settle)
         subject.reset()
-        record = replace(record, compile_s=seconds)
+        wrong = check_code(request, subject.call) if request.check else None
+        record = replace(record, compile_s=seconds, skipped=wrong)
+        if wrong:
+            return record
         if breaks:
             notes.append(f"{request.mechanism}: its graph breaks {breaks} times when compiled")
     start = time.perf_counter()

@@ -99,3 +99,16 @@ def test_compiled_points_have_keys_of_their_own_and_eager_ones_keep_theirs():
     }
     digest = hashlib.sha256(json.dumps(older, sort_keys=True).encode()).hexdigest()[:16]
     assert key_of(eager) == f"linear-8-{digest}/0"
+
+
+def test_code_that_computes_something_else_is_not_timed(monkeypatch):
+    def backend(graph, _inputs):
+        return lambda *inputs: tuple(1.01 * out for out in graph(*inputs))
+
+    monkeypatch.setattr(compiling, "BACKEND", backend)
+    row = point.measure_point(request(check=True))
+    assert row.skipped.startswith("compiled code does not compute what the module does: its out")
+    assert row.median_s is None
+    assert point.measure_point(request(check=False)).median_s
+    monkeypatch.setattr(compiling, "BACKEND", "eager")
+    assert point.measure_point(request(check=True)).median_s
