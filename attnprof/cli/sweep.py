@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from attnprof.cli import options as opt
 from attnprof.cli import sweep_options as of
 from attnprof.cli.options import Format
-from attnprof.cli.output import deliver, note
+from attnprof.cli.output import deliver, ensure_writable, note
 from attnprof.cli.profile_tables import tables
 from attnprof.cli.progress import progress_bar
 from attnprof.errors import CannotRunError, RequestError
@@ -109,18 +110,51 @@ def _run(tasks: list[Task], output: Path, terms: Terms, engine: Engine) -> Repor
     from attnprof.measure.sweep.results import load_results
     from attnprof.measure.sweep.runner import sweep as run_sweep
 
+    table = _Table(output)
     with progress_bar(len(tasks), "sweep") as show:
 
         def on_progress(done: int, _: int, task: Task) -> None:
+            table.follow()
             if show is not None:
                 show(done, f"{task.point.mechanism}, {task.point.seq_len} tokens")
 
-        new = run_sweep(tasks, output, terms, engine, on_progress)
+        new = run_sweep(tasks, table.journal, terms, engine, on_progress)
     kept = len(tasks) - new
-    note(f"{output}: {new} measured now, {kept} there before")
-    report = load_results(output)
+    note(f"{table.journal}: {new} measured now, {kept} there before")
+    report = load_results(table.journal)
+    table.write()
     note(_time_line(report.summary["time"]))
     return report
+
+
+class _Table:
+    """A CSV file beside the journal, where one is asked for: always whole, at most seconds late."""
+
+    EVERY_S = 2.0
+
+    def __init__(self, output: Path) -> None:
+        self.wanted = output if output.suffix.lower() == ".csv" else None
+        self.journal = output.with_suffix(".jsonl") if self.wanted else output
+        self._written = time.monotonic()
+        if self.wanted:
+            ensure_writable(self.wanted)
+
+    def follow(self) -> None:
+        """Write it again if the last time is a while ago."""
+        if self.wanted and time.monotonic() - self._written > self.EVERY_S:
+            self.write()
+
+    def write(self) -> None:
+        """The journal's records as they are now."""
+        if self.wanted is None:
+            return
+        from attnprof.measure.sweep.results import load_results
+        from attnprof.record import write_whole
+        from attnprof.render.csv import render_csv
+
+        if self.journal.exists():
+            write_whole(self.wanted, render_csv(load_results(self.journal)))
+        self._written = time.monotonic()
 
 
 def _time_line(spent: Mapping[str, float | None]) -> str:

@@ -24,7 +24,13 @@ CausalsOption = Annotated[
     str, Option("--causal", metavar="no|yes|both", help="Whether token t sees tokens 1 to t.")
 ]
 ResultsOption = Annotated[
-    Path, Option("--output", "-o", metavar="FILE", help="The results file; it is resumed.")
+    Path,
+    Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Results, a line each (.jsonl); FILE.csv: a table, too.",
+    ),
 ]
 SamplesOption = Annotated[int, Option("--samples", help="Times to take in a process.")]
 MinTimeOption = Annotated[

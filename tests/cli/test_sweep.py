@@ -1,0 +1,67 @@
+"""The command line of sweeps: grids from flags and files, tables that are always whole."""
+
+import csv
+import json
+
+import pytest
+
+QUICK = "--samples 3 --min-time 0 --max-time 0.1 --threads 1 --in-process --format json"
+
+
+def test_a_sweep_from_flags_and_again(attnprof, tmp_path):
+    line = (f"sweep --attention standard,linear --seq 8:16:x2 --d-model 16 --heads 1,2 "
+            f"-o {tmp_path}/r.jsonl {QUICK}")  # fmt: skip
+    first = attnprof(line)
+    assert first.code == 0
+    assert len(first.json["records"]) == 8
+    assert "8 measured now" in first.err
+    again = attnprof(line)
+    assert "0 measured now, 8 there before" in again.err
+    assert [r["median_s"] for r in again.json["records"]] == [
+        r["median_s"] for r in first.json["records"]
+    ]
+
+
+def test_a_grid_file(attnprof, tmp_path):
+    grid = tmp_path / "grid.toml"
+    grid.write_text(
+        '[[grid]]\nattention = ["longformer"]\nseq = [16, 32]\nd_model = 16\nheads = 2\n'
+        "set = { window = [4, 8] }\ncausal = [false, true]\n"
+    )
+    done = attnprof(f"sweep --grid {grid} -o {tmp_path}/r.jsonl {QUICK}")
+    assert done.code == 0
+    found = {(r["params"]["window"], r["seq_len"], r["causal"]) for r in done.json["records"]}
+    assert found == {(w, n, c) for w in (4, 8) for n in (16, 32) for c in (False, True)}
+
+
+def test_a_table_beside_the_journal(attnprof, tmp_path):
+    done = attnprof(f"sweep --attention standard --seq 8,16 --d-model 16 --heads 2 "
+                    f"-o {tmp_path}/r.csv {QUICK}")  # fmt: skip
+    assert done.code == 0
+    with (tmp_path / "r.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    lines = (tmp_path / "r.jsonl").read_text().splitlines()
+    assert [int(row["seq_len"]) for row in rows] == [8, 16]
+    assert [json.loads(line)["record"]["seq_len"] for line in lines] == [8, 16]
+
+
+def test_what_is_drawn_is_what_was_swept(attnprof, tmp_path):
+    attnprof(f"sweep --attention standard,linear --seq 8,16 --d-model 16 --heads 2 "
+             f"-o {tmp_path}/r.jsonl {QUICK}")  # fmt: skip
+    done = attnprof(f"plot {tmp_path}/r.jsonl -o {tmp_path}/r.svg")
+    assert done.code == 0
+    assert (tmp_path / "r.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("", "no grid"), ("[[grid]]\nseq = 8\n", "needs attention"),
+    ('[[grid]]\nattention = "standard"\nseq = 8\nlayers = 3\n', "unknown key 'layers'"),
+    ("[[grid", "cannot read"),
+])  # fmt: skip
+def test_a_wrong_grid_file_is_told(attnprof, tmp_path, text, said):
+    grid = tmp_path / "grid.toml"
+    grid.write_text(text)
+    done = attnprof(f"sweep --grid {grid} -o {tmp_path}/r.jsonl")
+    assert done.code == 2
+    assert said in done.err
+    assert not (tmp_path / "r.jsonl").exists()
