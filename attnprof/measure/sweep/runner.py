@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -10,6 +11,7 @@ from typing import Any, Protocol
 
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.batch import point_environment
+from attnprof.measure.environment import command_line
 from attnprof.measure.isolation import measure_apart
 from attnprof.measure.point import blank, fit, measure_point, predict_point, spent_s
 from attnprof.measure.request import PointRequest
@@ -32,13 +34,14 @@ class Terms:
     """How points are measured: ``limit_s`` a process may take, ``memory_limit`` bytes it may map.
 
     ``apart`` False measures in this process. ``try_all`` also starts points that do not fit by
-    the closed form.
+    the closed form. ``command`` is what a user typed for it, which a worker cannot know.
     """
 
     apart: bool = True
     limit_s: float | None = None
     memory_limit: int | None = None
     try_all: bool = False
+    command: str | None = None
 
 
 Entry = dict[str, Any]
@@ -71,6 +74,7 @@ def measured(task: Task, terms: Terms) -> Entry:
     except (RequestError, CannotRunError) as error:
         record = blank(task.point, str(error))
     environment = point_environment(task.point)
+    environment["command"] = terms.command or environment["command"]
     if record.skipped is None:
         rest = time.perf_counter() - start - spent_s(record)
         record = replace(record, overhead_s=(record.overhead_s or 0.0) + rest)
@@ -108,6 +112,7 @@ def sweep(
     Raises :class:`RequestError` for a file that is no journal or is being written,
     :class:`CannotRunError` when the disk is full.
     """
+    terms = replace(terms, command=terms.command or command_line(sys.argv))
     with Journal(path) as journal:
         left = [task for task in tasks if task.key not in journal.done]
         done = len(tasks) - len(left)

@@ -12,6 +12,7 @@ import pytest
 
 import attnprof
 from attnprof.errors import RequestError
+from attnprof.measure.environment import command_line
 from attnprof.measure.request import Budget
 from attnprof.measure.sweep.journal import read
 from attnprof.measure.sweep.plan import Grid, key_of, points_of
@@ -157,6 +158,8 @@ def test_two_workers_give_the_same_records(tmp_path):
         }
 
     assert counted(alone) == counted(together)
+    commands = [load_results(path).environment["command"] for path in (alone, together)]
+    assert commands == [command_line(sys.argv)] * 2
     assert len(read(together)) == 4
 
 
