@@ -50,6 +50,7 @@ def sweep(
     processes: of.ProcessesOption = 1,
     in_process: of.InProcessOption = False,
     counts: of.CountsOption = False,
+    error: of.ErrorOption = False,
     check: of.CheckOption = True,
     compiled: of.CompileOption = False,
     workers: of.WorkersOption = 0,
@@ -73,7 +74,7 @@ def sweep(
     grids = _grids(grid, texts, causal, settings or [])
     budget = Budget(samples, min_time, max_time, spread=spread)
     points = points_of(grids, budget, seed=seed, threads=threads, counts=counts, check=check,
-                       compiled=compiled)  # fmt: skip
+                       compiled=compiled, error=error)  # fmt: skip
     terms = Terms(not in_process, limit, parse_bytes(memory_limit), try_all)
     found = _run(tasks_of(points, processes), output, terms, _engine(workers, scheduler))
     from attnprof.device.roofline import with_roofline

@@ -58,6 +58,9 @@ InProcessOption = Annotated[
 CountsOption = Annotated[
     bool, Option("--counts", help="Ask torch's counter and fvcore at every point, too.")
 ]
+ErrorOption = Annotated[
+    bool, Option("--error", help="How far the output is from softmax attention's, too.")
+]
 WorkersOption = Annotated[
     int, Option("--workers", min=0, help="Local workers of a Dask cluster (extra: cluster).")
 ]

@@ -65,6 +65,7 @@ class PointRequest:
     counts: bool = True  # ask torch's counter and fvcore, too
     check: bool = True  # whether the module computes what it claims, before it is timed
     compiled: bool = False  # by torch.compile
+    error: bool = False  # how far its output is from softmax attention's
 
     @property
     def workload(self) -> Workload:

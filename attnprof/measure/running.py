@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from attnprof.measure.allocations import measure_peak
+from attnprof.measure.approximation import distance_from_standard
 from attnprof.measure.clocks import Clock, MonotonicClock, Timing, cuda_clock, sample
 from attnprof.measure.compiling import compile_now
 from attnprof.measure.conditions import count_launches, cpu_share, noise, watched
@@ -28,6 +29,8 @@ def run_point(request: PointRequest, record: ProfileRecord) -> ProfileRecord:
         record = replace(record, checked=verdict.against, skipped=verdict.wrong)
         if verdict.wrong:
             return record
+    if request.error:
+        record = replace(record, error=distance_from_standard(request))
     subject = build_subject(request, compiled=request.compiled)
     clock = _clock(request.device)
     actual = sum(p.numel() for p in subject.module.parameters())

@@ -83,6 +83,7 @@ class ProfileRecord(Record):
     measured_s: float | None = column("measuring", "s", "time")
     overhead_s: float | None = column("overhead", "s", "time")
     start_s: float | None = column("process start", "s", "time")
+    error: float | None = column("distance from softmax", fmt="percent")
     skipped: str | None = column("skipped")
 
 

@@ -43,6 +43,7 @@ def report(**more):
 SHOWN = {
     "growth": report(), "surface": report(widths=(64, 128)), "width": report(widths=(64, 128)),
     "heads": report(heads=(1, 2, 4)), "roofline": report(),
+    "pareto": Report("sweep", [record("standard", 64, error=0.0), record("linear", 64, error=0.3)]),
 }  # fmt: skip
 
 
@@ -77,6 +78,14 @@ def test_labels_say_only_what_differs():
     assert "linear, d_model 128" in {s.label for s in series_of(wide, "seq_len")}
 
 
+def test_labels_say_only_parameters_that_differ():
+    pair = [record("longformer", 64, params={"window": w, "impl": "blocks"}) for w in (8, 16)]
+    labels = {s.label for s in series_of(pair, "seq_len")}
+    assert labels == {"longformer, window=8", "longformer, window=16"}
+    (one,) = series_of(pair, "seq_len", without=("params",))
+    assert len(one.records) == 2
+
+
 def test_devices_of_several_files_have_curves_of_their_own():
     figure = draw_results([report(device="one"), report(device="two")])
     labels = {text.get_text() for text in figure.legends[0].get_texts()}
@@ -108,4 +117,4 @@ def test_the_front_is_what_nothing_beats():
 
 
 def test_all_kinds_are_known():
-    assert set(KINDS) == {*SHOWN, "pareto"}
+    assert set(KINDS) == set(SHOWN)

@@ -16,7 +16,7 @@ from attnprof.measure.request import Budget, PointRequest
 from attnprof.workload import Workload
 
 #: What makes a point another point; how long it is measured does not.
-_NOT_IN_KEY = frozenset({"budget", "counts", "check"})
+_NOT_IN_KEY = frozenset({"budget", "counts", "error", "check"})
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Grid:
 
 def points_of(
     grids: Sequence[Grid], budget: Budget, *, seed: int = 0, threads: int | None = None,
-    counts: bool = False, check: bool = True, compiled: bool = False,
+    counts: bool = False, check: bool = True, compiled: bool = False, error: bool = False,
 ) -> list[PointRequest]:  # fmt: skip
     """Every point once, mechanisms innermost: neighbours in time share a size.
 
@@ -56,7 +56,7 @@ def points_of(
                     named, workloads, scope=scope, device=device, seed=seed, threads=threads,
                     budget=budget, check=check, compiled=compiled,
                 )  # fmt: skip
-                points = [replace(point, counts=counts) for point in planned]
+                points = [replace(point, counts=counts, error=error) for point in planned]
                 found.update({key_of(point): point for point in points})
     return list(found.values())
 

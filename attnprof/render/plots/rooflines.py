@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnprof.errors import RequestError
 from attnprof.render.plots.growth import legend
-from attnprof.render.plots.series import need, series_of
+from attnprof.render.plots.series import need, series_of, varying_params
 from attnprof.render.plots.style import GREY, SMALL, caption, colours, new_figure
 from attnprof.units import format_bandwidth, format_rate
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Ceiling = Mapping[str, Any]
+#: Distances below this are rounding.
+EXACT = 1e-9
 
 
 def draw_roofline(
@@ -87,28 +89,42 @@ def _roof(axes: Axes, ceiling: Ceiling, formats: Sequence[str], low: float, high
 
 def draw_pareto(records: Sequence[Any], devices: Mapping[int, str] | None = None) -> Figure:
     """Error against time, the best ones joined; for results that have errors."""
-    known = [r for r in records if r.median_s and getattr(r, "error", None) is not None]
+    known = [r for r in records if r.median_s and r.error is not None]
     need(known, "no record has an error beside its time")
-    found = series_of(known, "seq_len", devices)
+    found = series_of(known, "seq_len", devices, without=("params",))
     colour = colours([series.mechanism for series in found])
-    figure = new_figure(4.6, 3.2)
+    figure = new_figure(4.8, 3.6)
     axes = figure.subplots()
+    least = min((r.error for r in known if r.error > EXACT), default=EXACT) / 10
+    settings = varying_params(known)
     for series in found:
-        x, y = series.points("median_s", "error")
-        axes.plot(x, y, color=colour[series.mechanism], linestyle="none", marker=series.style[1],
-                  markersize=4)  # fmt: skip
-    best = _front([(r.median_s, r.error) for r in known])
-    axes.step([x for x, _ in best], [y for _, y in best], where="post", color=GREY, linewidth=0.8)
+        points = sorted((r.median_s, max(r.error, least), r) for r in series.records)
+        axes.plot([x for x, _, _ in points], [y for _, y, _ in points],
+                  color=colour[series.mechanism], marker=series.style[1], markersize=4,
+                  linewidth=0.6)  # fmt: skip
+        for x, y, record in points:
+            said = ", ".join(str(record.params[name]) for name in settings[record.mechanism])
+            axes.annotate(said, (x, y), xytext=(3, 3), textcoords="offset points",
+                          fontsize=SMALL - 1, color=colour[series.mechanism])  # fmt: skip
+    best = _front([(r.median_s, max(r.error, least)) for r in known])
+    axes.step([x for x, _ in best], [y for _, y in best], where="post", color=GREY, linewidth=0.8,
+              zorder=1)  # fmt: skip
     axes.set_xscale("log")
-    if all(r.error > 0 for r in known):
-        axes.set_yscale("log")
+    axes.set_yscale("log")
     axes.grid(visible=True)
     axes.set_axisbelow(True)
     axes.set_xlabel("median time [s]")
-    axes.set_ylabel("error")
+    axes.set_ylabel("distance from softmax attention")
     legend(figure, found, colour)
-    caption(figure, "Line: no other point is both faster and nearer.")
+    caption(figure, _words(known, settings))
     return figure
+
+
+def _words(records: Sequence[Any], settings: Mapping[str, Sequence[str]]) -> str:
+    told = [f"{name}: {', '.join(params)}" for name, params in settings.items() if params]
+    numbers = f" Numbers are {'; '.join(told)}." if told else ""
+    exact = " Exact ones stand below all others." if min(r.error for r in records) <= EXACT else ""
+    return f"Steps: no other point is both faster and nearer.{numbers}{exact}"
 
 
 def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

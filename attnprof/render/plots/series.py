@@ -41,13 +41,17 @@ class Series:
 
 
 def series_of(
-    records: Sequence[Any], axis: str, devices: Mapping[int, str] | None = None
+    records: Sequence[Any],
+    axis: str,
+    devices: Mapping[int, str] | None = None,
+    without: Sequence[str] = (),
 ) -> list[Series]:
     """Curves over ``axis`` (``seq_len``, ``d_model``, ``num_heads``); labels say what differs.
 
-    ``devices`` names the device of a record by its ``id`` where several files are drawn.
+    ``devices`` names the device of a record by its ``id`` where several files are drawn. Records
+    that differ only in fields ``without`` are points of one curve.
     """
-    fields = [name for name in _FIELDS if name != axis]
+    fields = [name for name in _FIELDS if name != axis and name not in without]
     if axis == "num_heads":
         fields = [*fields, "seq_len"]
     if axis == "d_model":
@@ -58,11 +62,12 @@ def series_of(
         key = (record.mechanism, *(_value(record, name, where) for name in fields))
         groups.setdefault(key, []).append(record)
     varying = _varying(list(groups), fields)
+    settings = varying_params(records)
     found: list[Series] = []
     for key, members in groups.items():
         place = sum(series.mechanism == key[0] for series in found)
         ordered = tuple(sorted(members, key=lambda r: getattr(r, axis)))
-        found.append(Series(key[0], _label(key, fields, varying), place, ordered))
+        found.append(Series(key[0], _label(key, fields, varying, settings[key[0]]), place, ordered))
     return found
 
 
@@ -83,14 +88,29 @@ def _varying(keys: Sequence[tuple[Any, ...]], fields: Sequence[str]) -> set[str]
     return found
 
 
-def _label(key: tuple[Any, ...], fields: Sequence[str], varying: set[str]) -> str:
+def varying_params(records: Sequence[Any]) -> dict[str, list[str]]:
+    """By mechanism, the parameters in which its records differ."""
+    values: dict[str, dict[str, set[str]]] = {}
+    for record in records:
+        own = values.setdefault(record.mechanism, {})
+        for name, value in record.params.items():
+            own.setdefault(name, set()).add(str(value))
+    return {
+        mechanism: [name for name, found in own.items() if len(found) > 1]
+        for mechanism, own in values.items()
+    }
+
+
+def _label(
+    key: tuple[Any, ...], fields: Sequence[str], varying: set[str], settings: Sequence[str]
+) -> str:
     words = [key[0]]
     for place, name in enumerate(fields, 1):
         if name not in varying:
             continue
         value = key[place]
         if name == "params":
-            words += [f"{k}={v}" for k, v in value]
+            words += [f"{k}={v}" for k, v in value if k in settings]
         elif name == "causal":
             words += ["causal"] if value else []
         else:
