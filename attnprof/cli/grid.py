@@ -21,7 +21,13 @@ NAMES = {"attention": "attention", "dtype": "dtype", "phase": "phase", "device":
 _EXAMPLE = '[[grid]]\nattention = ["standard", "linear"]\nseq = "128:4096:x2"'
 
 
-def grid_from_flags(texts: Mapping[str, str | None], causal: str, settings: Sequence[str]) -> Grid:
+def grid_from_flags(
+    texts: Mapping[str, str | None],
+    causal: str,
+    settings: Sequence[str],
+    args: Sequence[str] = (),
+    inputs: Sequence[str] = (),
+) -> Grid:
     """A grid from texts like ``128:4096:x2`` and ``standard,linear``; absent ones stay default.
 
     A ``--set`` value may be a list: ``window=64,128``.
@@ -36,7 +42,7 @@ def grid_from_flags(texts: Mapping[str, str | None], causal: str, settings: Sequ
         if (text := texts.get(key)) is not None:
             values[field] = parse_names(text, f"--{key}")
     params = {name: value.split(",") for name, value in parse_set(settings).items()}
-    return Grid(**values, causal=_flags(causal), params=params)
+    return Grid(**values, causal=_flags(causal), params=params, args=args, inputs=inputs)
 
 
 def _flags(text: str) -> list[bool]:
@@ -66,7 +72,7 @@ def grids_from_file(path: Path) -> list[Grid]:
 def _grid(table: Any, where: str) -> Grid:
     from attnprof.measure.sweep.plan import Grid
 
-    known = [*SIZES, *NAMES, "causal", "set"]
+    known = [*SIZES, *NAMES, "causal", "set", "arg", "input"]
     for key in table:
         if key not in known:
             raise RequestError(f"{where}: unknown key '{key}': {closest(key, known)}")
@@ -82,7 +88,8 @@ def _grid(table: Any, where: str) -> Grid:
             values[field] = parse_names(_joined(table[key]), f"{where}: {key}")
     causal = _listed(table.get("causal", False))
     params = {name: [str(v) for v in _listed(value)] for name, value in _set(table).items()}
-    return Grid(**values, causal=causal, params=params)
+    args, inputs = ([str(x) for x in _listed(table.get(key, []))] for key in ("arg", "input"))
+    return Grid(**values, causal=causal, params=params, args=args, inputs=inputs)
 
 
 def _set(table: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -39,6 +39,8 @@ def sweep(
     device: of.DevicesOption = None,
     causal: of.CausalsOption = "no",
     settings: opt.SetOption = None,
+    args: opt.ArgOption = None,
+    inputs: opt.InputOption = None,
     output: of.ResultsOption = Path("sweep.jsonl"),
     samples: of.SamplesOption = 20,
     min_time: of.MinTimeOption = 0.5,
@@ -71,7 +73,7 @@ def sweep(
     from attnprof.measure.sweep.plan import points_of
     from attnprof.measure.sweep.runner import Terms, tasks_of
 
-    grids = _grids(grid, texts, causal, settings or [])
+    grids = _grids(grid, texts, causal, (settings or [], args or [], inputs or []))
     budget = Budget(samples, min_time, max_time, spread=spread)
     points = points_of(grids, budget, seed=seed, threads=threads, counts=counts, check=check,
                        compiled=compiled, error=error)  # fmt: skip
@@ -83,10 +85,15 @@ def sweep(
     return 0 if found.summary["measured"] else CannotRunError.exit_code
 
 
-def _grids(path: Path | None, texts: dict[str, Any], causal: str, settings: list[str]) -> list[Any]:
+def _grids(
+    path: Path | None, texts: dict[str, Any], causal: str, lists: tuple[list[str], ...]
+) -> list[Any]:
     from attnprof.cli.grid import grid_from_flags, grids_from_file
 
     flags = [f"--{key.replace('_', '-')}" for key, text in texts.items() if text is not None]
+    flags += [
+        flag for flag, given in zip(("--set", "--arg", "--input"), lists, strict=True) if given
+    ]
     if path is not None:
         if flags:
             raise RequestError(f"--grid {path} says which points; leave out {', '.join(flags)}")
@@ -94,7 +101,7 @@ def _grids(path: Path | None, texts: dict[str, Any], causal: str, settings: list
     for key in ("attention", "seq"):
         if texts[key] is None:
             raise RequestError(f"sweep needs --{key} (or --grid FILE): type {EXAMPLE}")
-    return [grid_from_flags(texts, causal, settings)]
+    return [grid_from_flags(texts, causal, *lists)]
 
 
 def _engine(workers: int, scheduler: str | None) -> Engine:

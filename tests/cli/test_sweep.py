@@ -65,3 +65,21 @@ def test_a_wrong_grid_file_is_told(attnprof, tmp_path, text, said):
     assert done.code == 2
     assert said in done.err
     assert not (tmp_path / "r.jsonl").exists()
+
+
+def test_modules_are_swept_with_their_arguments(attnprof, tmp_path):
+    (tmp_path / "own.py").write_text(
+        "from torch import nn\n\n\nclass Map(nn.Module):\n"
+        "    def __init__(self, wide, bias=True):\n        super().__init__()\n"
+        "        self.map = nn.Linear(wide, wide, bias=bias)\n\n"
+        "    def forward(self, x):\n        return self.map(x)\n"
+    )
+    grid = tmp_path / "grid.toml"
+    grid.write_text(
+        f'[[grid]]\nattention = "{tmp_path}/own.py:Map"\nseq = [8, 16]\nd_model = 12\nheads = 3\n'
+        'arg = ["wide=h*d", "bias=False"]\ninput = ["x: B, N, h*d"]\n'
+    )
+    done = attnprof(f"sweep --grid {grid} -o {tmp_path}/r.jsonl {QUICK}")
+    assert done.code == 0
+    assert [r["parameters"] for r in done.json["records"]] == [144, 144]
+    assert [r["matmul_flops_derived"] for r in done.json["records"]] == [2304, 4608]

@@ -23,7 +23,8 @@ _NOT_IN_KEY = frozenset({"budget", "counts", "error", "check"})
 class Grid:
     """All combinations of these values; ``params`` maps a parameter to the values it takes.
 
-    A parameter goes to every mechanism that has it, as ``--set`` does.
+    A parameter goes to every mechanism that has it, as ``--set`` does; ``args`` and ``inputs`` to
+    every module of somebody's own, as ``--arg`` and ``--input`` do.
     """
 
     attention: Sequence[str]
@@ -37,6 +38,8 @@ class Grid:
     causal: Sequence[bool] = (False,)
     scope: Sequence[str] = ("layer",)
     params: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    args: Sequence[str] = ()
+    inputs: Sequence[str] = ()
 
 
 def points_of(
@@ -50,7 +53,8 @@ def points_of(
     found: dict[str, PointRequest] = {}
     for grid in grids:
         for settings in _settings(grid.params):
-            named = dict(zip(grid.attention, configured(grid.attention, settings), strict=True))
+            chosen = configured(grid.attention, settings, grid.args, grid.inputs)
+            named = dict(zip(grid.attention, chosen, strict=True))
             for workloads, scope, device in _workloads(grid):
                 planned = plan_points(
                     named, workloads, scope=scope, device=device, seed=seed, threads=threads,
