@@ -223,7 +223,10 @@ def _gradients(module: Any, inputs: list[Any], causal: bool) -> Any:
 
 
 def _in_format(sample: Sample, request: PointRequest, dtype: str) -> Any:
-    """The output in a number format; None where torch cannot, or the weights differ."""
+    """The output in a number format; None where torch cannot, or the weights differ.
+
+    Code of a plug-in may be written for one format: ``checked`` then does not name the other.
+    """
     import torch
 
     try:

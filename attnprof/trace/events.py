@@ -11,7 +11,7 @@ from typing import Any
 
 Size = Any  # int | sympy.Expr
 
-#: Additive counts of a run; the last two lines of ``QUANTITIES`` are sums and sizes.
+#: Counts of a run by kind.
 KINDS = ("multiplications", "additions", "divisions", "exponentials", "other", "matmul_flops")
 #: Everything a formula is derived for.
 QUANTITIES = (*KINDS[:5], "flops", "matmul_flops", "bytes_moved", "peak_bytes", "parameters")
@@ -47,7 +47,7 @@ class Call:
 
 @dataclass
 class Trace:
-    """The calls of one run. ``before`` is what an earlier part holds when the first one starts."""
+    """The calls of one run, in order, and the entries of the module's parameters."""
 
     calls: list[Call] = field(default_factory=list)
     parameters: Size = 0

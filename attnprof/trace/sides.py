@@ -14,8 +14,6 @@ from attnprof.trace.target import Target
 from attnprof.trace.verification import A_LONG_RUN, runner
 from attnprof.workload import Workload
 
-#: What is fixed in a comparison by length and head width.
-FIXED = ("B", "h")
 #: What a metric of a crossover is called here.
 QUANTITY_OF = {"flops": "flops", "memory": "peak_bytes"}
 

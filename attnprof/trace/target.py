@@ -48,8 +48,8 @@ class Input:
 class Target:
     """``make`` builds the module (or gives the function) for sizes; ``inputs`` are what it takes.
 
-    ``positional`` inputs are passed in order, others by name. ``at`` are sizes that a run at one
-    shape should start from; ``dtype`` of floating inputs and of parameters. ``notes`` tell the
+    Inputs named in ``keywords`` are passed by name, others in order; ``dtype`` is that of floating
+    inputs and of parameters. ``notes`` tell the
     reader what was guessed of the request. ``step`` is what phase ``decode`` runs, if anything.
     """
 

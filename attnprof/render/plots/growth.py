@@ -122,6 +122,15 @@ def _name(axes: Axes, crossings: Sequence[tuple[float, float]]) -> None:
               va="top", color=GREY)  # fmt: skip
 
 
+def draw_curve(
+    axes: Axes, series: Series, shade: str, points: tuple[list[float], list[float]],
+    width: float | None = None,
+) -> None:  # fmt: skip
+    """One curve in its own line style, with its marker at every point."""
+    line, marker = series.style
+    axes.plot(*points, color=shade, linestyle=line, marker=marker, markersize=3, linewidth=width)
+
+
 def length_axis(axes: Axes, lengths: Sequence[int], label: str = "sequence length") -> None:
     """Both axes logarithmic; a few powers of two below."""
     axes.set_xscale("log", base=2)

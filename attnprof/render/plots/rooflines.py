@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnprof.errors import RequestError
-from attnprof.render.plots.growth import legend
+from attnprof.render.plots.growth import draw_curve, legend
 from attnprof.render.plots.series import need, series_of, varying_params
 from attnprof.render.plots.style import GREY, SMALL, caption, colours, new_figure
 from attnprof.units import format_bandwidth, format_rate
@@ -38,10 +38,8 @@ def draw_roofline(
     figure = new_figure(4.8, 3.6)
     axes = figure.subplots()
     for series in found:
-        line, marker = series.style
-        x, y = series.points("arithmetic_intensity", "flops_per_s")
-        axes.plot(x, y, color=colour[series.mechanism], linestyle=line, marker=marker,
-                  markersize=3.5, linewidth=0.7)  # fmt: skip
+        points = series.points("arithmetic_intensity", "flops_per_s")
+        draw_curve(axes, series, colour[series.mechanism], points, width=0.7)
     reach = [r.arithmetic_intensity for r in known]
     formats = list(dict.fromkeys(r.dtype for r in known))
     for ceiling in ceilings:

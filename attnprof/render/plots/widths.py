@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnprof.errors import RequestError
-from attnprof.render.plots.growth import MIB, legend, length_axis
+from attnprof.render.plots.growth import MIB, draw_curve, legend, length_axis
 from attnprof.render.plots.series import need, series_of
 from attnprof.render.plots.style import NORMAL, PAGE_WIDTH, SMALL, caption, colours, new_figure
 
@@ -25,10 +25,8 @@ def draw_width(records: Sequence[Any], devices: Mapping[int, str] | None = None)
     figure = new_figure(4.6, 3.2)
     axes = figure.subplots()
     for series in found:
-        line, marker = series.style
-        widths, flops = series.points("d_model", "flops_formula")
-        axes.plot(widths, flops, color=colour[series.mechanism], linestyle=line, marker=marker,
-                  markersize=3)  # fmt: skip
+        points = series.points("d_model", "flops_formula")
+        draw_curve(axes, series, colour[series.mechanism], points)
     length_axis(axes, [r.d_model for r in known], "model width d_model")
     axes.set_ylabel("FLOPs (formula)")
     legend(figure, found, colour)
@@ -49,10 +47,9 @@ def draw_heads(records: Sequence[Any], devices: Mapping[int, str] | None = None)
               ("peak_bytes_measured", "peak memory [MiB]", MIB))  # fmt: skip
     for axes, (field, name, unit) in zip(panels, fields, strict=True):
         for series in found:
-            line, marker = series.style
             heads, values = series.points("num_heads", field)
-            axes.plot(heads, [v / unit for v in values], color=colour[series.mechanism],
-                      linestyle=line, marker=marker, markersize=3)  # fmt: skip
+            scaled = [value / unit for value in values]
+            draw_curve(axes, series, colour[series.mechanism], (heads, scaled))
         length_axis(axes, [r.num_heads for r in known], "heads")
         axes.set_ylabel(name)
     legend(figure, found, colour)
