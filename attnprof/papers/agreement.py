@@ -1,0 +1,75 @@
+"""When two values say the same: exactly, as formulas, or as far as printed digits tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Agree = Callable[[Any, Any], bool]
+
+
+def exactly(published: Any, ours: Any) -> bool:
+    """Equal, values inside lists and dicts too; tuples and lists are alike."""
+    return _walked(published, ours, lambda a, b: type(a) is type(b) and bool(a == b))
+
+
+def rounded(digits: int) -> Agree:
+    """Equal once ours is rounded to the printed number of decimals (halves either way)."""
+    half = 0.5 * 10.0**-digits
+    return within(absolute=half * (1 + 1e-9))
+
+
+def within(*, absolute: float = 0.0, relative: float = 0.0) -> Agree:
+    """No further apart than this; the relative part is of ours. Texts and bools: equal."""
+
+    def near(a: Any, b: Any) -> bool:
+        if not _is_number(a) or not _is_number(b):
+            return bool(a == b)
+        return bool(abs(a - b) <= absolute + relative * abs(b))
+
+    return lambda published, ours: _walked(published, ours, near)
+
+
+def same_formula(published: Any, ours: Any) -> bool:
+    """Texts or expressions that sympy finds equal for all positive values of their symbols."""
+    return _walked(published, ours, _equal_formulas)
+
+
+def formula(text: Any) -> Any:
+    """A formula's text as a sympy expression, every name a positive symbol."""
+    import sympy
+
+    if not isinstance(text, str):
+        return sympy.sympify(text)
+    names = {name: sympy.Symbol(name, positive=True) for name in _names(text)}
+    return sympy.sympify(text, locals=names)
+
+
+def _names(text: str) -> set[str]:
+    import re
+
+    words = set(re.findall(r"[A-Za-z_]\w*", text))
+    return words - {"sqrt", "Rational", "exp", "log", "ceiling", "floor", "Max", "Min", "cbrt"}
+
+
+def _equal_formulas(a: Any, b: Any) -> bool:
+    import sympy
+
+    difference = sympy.expand(formula(a) - formula(b))
+    return bool(difference == 0 or sympy.simplify(difference) == 0)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _walked(a: Any, b: Any, same: Agree) -> bool:
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return set(a) == set(b) and all(_walked(a[key], b[key], same) for key in a)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(_walked(x, y, same) for x, y in zip(a, b, strict=True))
+    if isinstance(a, (Mapping, list, tuple)) or isinstance(b, (Mapping, list, tuple)):
+        return False
+    if _is_number(a) and _is_number(b) and float(a) == float(b):
+        return True
+    return same(a, b)

@@ -1,0 +1,1 @@
+"""Attention Approximation (003), replayed."""

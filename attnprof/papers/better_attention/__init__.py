@@ -1,0 +1,1 @@
+"""You Need to Pay Better Attention (000), replayed."""

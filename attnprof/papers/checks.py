@@ -1,0 +1,100 @@
+"""How a claim is answered: what is printed, what comes out here, whether the two agree.
+
+A verdict is never written down: it follows from comparing ``published`` with what ``ours``
+computes. Give a check another published value and its verdict changes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from attnprof.papers.agreement import exactly
+
+MATCH, ERRATUM, NOT_REPRODUCIBLE = "match", "erratum", "not-reproducible"
+VERDICTS = (MATCH, ERRATUM, NOT_REPRODUCIBLE)
+COMPUTED, MEASURED, READING = "computed", "measured", "reading"
+BASES = (COMPUTED, MEASURED, READING)
+
+#: Stands for "what the document prints", which itself may be None.
+_PRINTED: Any = object()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A claim's verdict with what it rests on. Values are numbers, text, or lists and dicts."""
+
+    claim: str
+    published: Any
+    ours: Any
+    verdict: str
+    basis: str
+    why: str
+    how: str
+
+
+@dataclass(frozen=True)
+class Check:
+    """Answers one claim by computing.
+
+    Args:
+        claim: Its id in ``claims.csv``.
+        published: What the document says: numbers, a formula's text, a bool for a statement
+            ("the claim holds"), or a dict or list of these; from the document's tables if there.
+        ours: What our formulas, definitions, code, or measurements say, in the same form.
+        how: What was computed from what, in one sentence.
+        agree: Whether two such values are the same; see :mod:`attnprof.papers.agreement`.
+        why: For a difference, what is right and where the document goes wrong: text, or made from
+            (published, ours). Not shown for a match unless ``note`` says something.
+        note: What to know although it matches.
+        otherwise: What a difference means: ``erratum``, or ``not-reproducible`` where the value
+            rests on something the document does not give (``why`` says what is missing).
+        basis: ``computed``; ``measured`` where ``ours`` reads a measurement.
+        tables: Numbers of the document's tables it belongs to, as ``--table`` takes them.
+    """
+
+    claim: str
+    published: Any
+    ours: Callable[[], Any]
+    how: str
+    agree: Callable[[Any, Any], bool] = exactly
+    why: str | Callable[[Any, Any], str] = ""
+    note: str = ""
+    otherwise: str = ERRATUM
+    basis: str = COMPUTED
+    tables: tuple[str, ...] = ()
+
+    def answer(self, published: Any = _PRINTED) -> Answer:
+        """The verdict on what is printed, or on another value in its place."""
+        said = self.published if published is _PRINTED else published
+        found = self.ours()
+        if self.agree(said, found):
+            verdict, why = MATCH, self.note
+        else:
+            verdict = self.otherwise
+            why = self.why(said, found) if callable(self.why) else self.why
+        return Answer(self.claim, said, found, verdict, self.basis, why, self.how)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A claim that only reading can judge (wording): where to read, and the reason.
+
+    At most fifty of all claims may be answered so.
+    """
+
+    claim: str
+    published: Any
+    ours: Any
+    verdict: str
+    why: str
+    how: str
+    tables: tuple[str, ...] = ()
+    basis = READING
+
+    def answer(self) -> Answer:
+        """The verdict of whoever read it."""
+        return Answer(
+            self.claim, self.published, self.ours, self.verdict, READING, self.why, self.how
+        )

@@ -1,0 +1,1 @@
+"""Attention Is Not All You Need Anymore (002), replayed."""

@@ -1,0 +1,1 @@
+"""Neural Attention (001), replayed."""

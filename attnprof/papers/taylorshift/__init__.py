@@ -1,0 +1,1 @@
+"""TaylorShift (004), replayed."""
