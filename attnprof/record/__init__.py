@@ -1,6 +1,7 @@
 """What comes out: records by kind, and the report that carries them."""
 
 from attnprof.record.base import FORMATS, Record, column
+from attnprof.record.checked import BaselineRecord, CheckRecord
 from attnprof.record.columnar import ColumnarRecords
 from attnprof.record.derived import DeriveRecord
 from attnprof.record.files import write_whole
@@ -22,7 +23,9 @@ __all__ = [
     "FORMATS",
     "KINDS",
     "SCHEMA",
+    "BaselineRecord",
     "CalibrationRecord",
+    "CheckRecord",
     "ColumnarRecords",
     "CompareRecord",
     "CostRecord",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnprof.record.base import Record, column
+from attnprof.record.checked import BaselineRecord, CheckRecord
 from attnprof.record.derived import DeriveRecord
 from attnprof.record.measured import CalibrationRecord, ProfileRecord
 
@@ -212,4 +213,6 @@ KINDS: dict[str, type[Record]] = {
     "derive": DeriveRecord,
     "calibrate": CalibrationRecord,
     "doctor": DoctorRecord,
+    "baseline": BaselineRecord,
+    "check": CheckRecord,
 }

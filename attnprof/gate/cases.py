@@ -1,0 +1,83 @@
+"""What the gate looks at: one workload of one mechanism or module, and what each side says of it.
+
+A side is a revision: the baseline's or the current one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from attnprof.measure.request import PointRequest
+from attnprof.units import setting_text
+
+
+@dataclass(frozen=True)
+class Case:
+    """One workload to gate: by ``rule`` in time (not at all where ``timed`` is false)."""
+
+    request: PointRequest
+    rule: str = "default"
+    timed: bool = True
+    formulas: bool = True
+
+    @property
+    def name(self) -> str:
+        """What it is called in every output; dtype and shape belong to it."""
+        return name_of(self.request)
+
+
+def name_of(request: PointRequest) -> str:
+    """``standard[forward N=1024 d_model=512 h=8]``, with what is not the default."""
+    sizes = [f"N={request.seq_len}", f"d_model={request.num_heads * request.head_dim}",
+             f"h={request.num_heads}"]  # fmt: skip
+    if request.batch_size != 1:
+        sizes.insert(0, f"B={request.batch_size}")
+    parts = [request.phase, *(["causal"] if request.causal else []), *sizes]
+    if request.scope != "layer":
+        parts.append(request.scope)
+    if request.dtype != "float32":
+        parts.append(request.dtype)
+    if request.device != "cpu":
+        parts.append(request.device)
+    if request.compiled:
+        parts.append("compiled")
+    parts += [f"{name}={setting_text(value)}" for name, value in request.params.items()]
+    return f"{request.mechanism}[{' '.join(parts)}]"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An ATen operation at one line of code: how often, bytes it moves, FLOPs it counts."""
+
+    op: str
+    part: str
+    line: str
+    times: int
+    bytes_moved: int
+    flops: int
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What has no noise on one side: exact metrics, operations, closed forms.
+
+    ``metrics`` are FLOPs by kind, ``bytes_moved``, ``peak_bytes``, ``parameters`` and
+    ``dispatched_operations``. ``formulas`` are over B, N, h, d, by quantity; ``no_formula`` says
+    why there are none. ``error`` says why there is nothing at all, and ``missing`` that the code
+    asked for does not exist on this side.
+    """
+
+    metrics: Mapping[str, int] = field(default_factory=dict)
+    operations: Sequence[Operation] = ()
+    formulas: Mapping[str, str] = field(default_factory=dict)
+    no_formula: str = ""
+    error: str | None = None
+    missing: bool = False
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Counted:
+        """From JSON: operations are rows of their six fields."""
+        rows = [Operation(**row) for row in data.get("operations", ())]
+        return cls(**{**data, "operations": rows})
