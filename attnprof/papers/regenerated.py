@@ -57,7 +57,9 @@ class FigureData:
 
 @dataclass(frozen=True)
 class Figure:
-    """A document's figure: ``data`` computes what it shows; a renderer of the same name draws it.
+    """A document's figure: ``data`` computes what it shows.
+
+    It is drawn by the drawing of the same key in ``render.plots.documents.<folder>.DRAWINGS``.
 
     ``measured`` says that the data are read from a measurement (``--measure`` makes it again).
     """

@@ -18,6 +18,7 @@ from attnprof.record.kinds import (
 )
 from attnprof.record.measured import CalibrationRecord, ProfileRecord
 from attnprof.record.report import SCHEMA, Report
+from attnprof.record.reproduced import ReproduceRecord
 
 __all__ = [
     "FORMATS",
@@ -39,6 +40,7 @@ __all__ = [
     "ProfileRecord",
     "Record",
     "Report",
+    "ReproduceRecord",
     "column",
     "write_whole",
 ]

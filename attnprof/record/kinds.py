@@ -9,6 +9,7 @@ from attnprof.record.base import Record, column
 from attnprof.record.checked import BaselineRecord, CheckRecord
 from attnprof.record.derived import DeriveRecord
 from attnprof.record.measured import CalibrationRecord, ProfileRecord
+from attnprof.record.reproduced import ReproduceRecord
 
 
 def _mapping() -> Any:
@@ -212,6 +213,7 @@ KINDS: dict[str, type[Record]] = {
     "sweep": ProfileRecord,
     "derive": DeriveRecord,
     "calibrate": CalibrationRecord,
+    "reproduce": ReproduceRecord,
     "doctor": DoctorRecord,
     "baseline": BaselineRecord,
     "check": CheckRecord,

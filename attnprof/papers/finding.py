@@ -1,0 +1,92 @@
+"""What was asked for by name (document, claim, table, figure), or the closest there is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from attnprof.errors import RequestError, closest
+from attnprof.papers.documents import DOCUMENTS, Document, claims, document
+from attnprof.papers.regenerated import Figure, Table
+
+
+def find_documents(names: Iterable[str]) -> list[Document]:
+    """Documents by number or folder name, in their own order; all where none is named.
+
+    Raises :class:`RequestError` with the closest names.
+    """
+    folders = {its.folder: number for number, its in DOCUMENTS.items()}
+    asked = [_document(name, folders) for name in names]
+    return [DOCUMENTS[number] for number in DOCUMENTS if number in asked or not asked]
+
+
+def _document(name: str, folders: Mapping[str, str]) -> str:
+    number = folders.get(name, name)
+    if number in DOCUMENTS:
+        return number
+    possible = [*DOCUMENTS, *folders]
+    raise RequestError(f"there is no document '{name}': {closest(name, possible)}")
+
+
+def find_claims(names: Iterable[str]) -> list[str]:
+    """Claims by id; :class:`RequestError` with the closest ids for one that is not there."""
+    known, found = claims(), []
+    for name in names:
+        near = {claim.casefold(): claim for claim in known}.get(name.casefold())
+        if near is None:
+            raise RequestError(f"there is no claim '{name}': {_near(name, list(known))}")
+        found.append(near)
+    return list(dict.fromkeys(found))
+
+
+def _near(name: str, known: list[str]) -> str:
+    """The closest ids, of the same document where it is named."""
+    own = [claim for claim in known if claim[:4] == name[:4]] or known
+    told = closest(name, own)
+    return told if len(told) < 200 else "type attnprof reproduce --all to see all ids"
+
+
+def find_table(number: str, name: str) -> Callable[[], Table]:
+    """How a document's table is made again; :class:`RequestError` lists those there are."""
+    found: Callable[[], Table] = _part(document(number), "tables", name)
+    return found
+
+
+def find_figure(number: str, name: str) -> Figure:
+    """A document's figure; :class:`RequestError` lists those there are."""
+    found: Figure = _part(document(number), "figures", name)
+    return found
+
+
+def _part(its: Document, kind: str, name: str) -> Any:
+    there: Mapping[str, Any] = its.part(kind, kind.upper()) or {}
+    by_key = {key.casefold(): key for key in there}
+    key = by_key.get(name.casefold(), by_key.get(name.casefold().lstrip("0")))
+    if key is None:
+        one, known = kind.removesuffix("s"), ", ".join(there) or "none yet"
+        raise RequestError(
+            f"{its.number} ({its.title}) has no {one} '{name}' here; its {kind}: {known}"
+        )
+    return there[key]
+
+
+def claims_of_table(number: str, name: str) -> list[str]:
+    """The claims that are about a table, as their checks say."""
+    checks = document(number).checks()
+    asked = name.casefold().lstrip("0")
+    return [
+        claim
+        for claim in claims()
+        if claim in checks and asked in {key.casefold() for key in checks[claim].tables}
+    ]
+
+
+def claims_of_figure(number: str, name: str) -> list[str]:
+    """The claims whose place names a figure."""
+    words = re.compile(rf"\bFig(ure)? {re.escape(name.lstrip('0'))}\b", re.IGNORECASE)
+    return [
+        claim
+        for claim, its in claims().items()
+        if its.document == number and words.search(its.place)
+    ]
