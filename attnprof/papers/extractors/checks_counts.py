@@ -1,0 +1,162 @@
+"""002, Tables 3 to 7: counts in closed form, and their numbers for d = l = 128."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from attnprof.papers.agreement import formula, rounded, same_formula
+from attnprof.papers.checks import Check
+from attnprof.papers.documents import document
+from attnprof.papers.extractors.counts import COUNTS, SUBLAYERS, numbers, sequence, step, summed
+
+DOCUMENT = document("002")
+TRAINING = {"3": "table03_training_part1", "4": "table04_training_part2"}
+INFERENCE = {"5": "table05_inference_part1", "6": "table06_inference_part2"}
+SIZE = 128
+#: Table 7's columns: sublayer and heads (of which the Extractors have none).
+COLUMNS = {
+    "self_attention_1_head": ("self_attention", 1),
+    "self_attention_32_heads": ("self_attention", 32),
+    **{name: (name, 1) for name in SUBLAYERS[1:]},
+}
+Row = Mapping[str, str]
+
+
+def in_training(row: Row) -> str:
+    """Our closed form of a row of Tables 3 and 4."""
+    return str(sequence(row["sublayer"])[row["quantity"]])
+
+
+def in_inference(row: Row) -> str:
+    """Our closed form of a row of Tables 5 and 6."""
+    return str(step(row["sublayer"])[row["quantity"]])
+
+
+def terms_of(row: Row) -> str:
+    """What the terms printed above a row's closed form add up to."""
+    import sympy
+
+    if "expression_printed" in row:
+        return str(sympy.expand(formula(row["expression_printed"])))
+    inside, outside = formula(row["summand_t_1_to_l"]), formula(row["outside_sum"])
+    return str(sympy.expand(summed(inside) + outside))
+
+
+def column(name: str) -> dict[str, int]:
+    """Our numbers of a column of Table 7."""
+    sublayer, heads = COLUMNS[name]
+    return numbers(sublayer, SIZE, SIZE, heads)
+
+
+def _misprint(row: Row, printed: Any, ours: Any) -> str:
+    """How a closed form differs, and whether the terms printed above it are right."""
+    import sympy
+
+    missing = sympy.factor(formula(ours) - formula(printed))
+    text = f"{ours} is right: what is printed has {missing} too few"
+    terms = terms_of(row)
+    if same_formula(terms, ours):
+        text += f", though the terms printed above it add up to {terms}"
+    if row["quantity"] == "add" and same_formula(str(missing), "(n - 1)*(t - 1)"):
+        text += ". The softmax's t - 1 additions stand there for each head and were added up once"
+    return text
+
+
+def _from_terms() -> dict[str, dict[str, str]]:
+    """Tables 5 and 6, term by term, added up over t."""
+    found: dict[str, dict[str, str]] = {name: {} for name in SUBLAYERS}
+    for row in (row for table in INFERENCE.values() for row in DOCUMENT.rows(table)):
+        total = summed(formula(row["expression_printed"]))
+        found[row["sublayer"]][row["quantity"]] = str(total)
+    return found
+
+
+def _printed_training() -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {name: {} for name in SUBLAYERS}
+    for row in (row for table in TRAINING.values() for row in DOCUMENT.rows(table)):
+        if row["quantity"] in COUNTS:
+            found[row["sublayer"]][row["quantity"]] = row["closed_form_printed"]
+    return found
+
+
+def _table7(name: str) -> dict[str, int]:
+    rows = DOCUMENT.rows("table07_counts_d128_l128")
+    return {row["quantity"]: int(row[name]) for row in rows}
+
+
+def _share(quantity: str) -> float:
+    return column("me")[quantity] / column("self_attention_1_head")[quantity]
+
+
+CHECKS = [
+    *(
+        Check(
+            f"002-TR-{row['sublayer']}-{row['quantity']}",
+            row["closed_form_printed"],
+            partial(in_training, row),
+            how="entries of the weights"
+            if row["quantity"] == "params"
+            else "one token's count by the definition, added up over t = 1 to l",
+            agree=same_formula,
+            why=partial(_misprint, row),
+            tables=(number,),
+        )
+        for number, table in TRAINING.items()
+        for row in DOCUMENT.rows(table)
+    ),
+    *(
+        Check(
+            f"002-INF-{row['sublayer']}-{row['quantity']}",
+            row["closed_form_printed"],
+            partial(in_inference, row),
+            how="one token's count by the definition; keys, values, HE's mapped rows are cached",
+            agree=same_formula,
+            why=partial(_misprint, row),
+            tables=(number,),
+        )
+        for number, table in INFERENCE.items()
+        for row in DOCUMENT.rows(table)
+    ),
+    Check(
+        "002-TELESCOPE",
+        _printed_training(),
+        _from_terms,
+        how="the terms printed in Tables 5 and 6 added up over t = 1 to l, against the closed "
+        "forms of Tables 3 and 4",
+        agree=same_formula,
+        why="the steps of Tables 5 and 6 do not add up to Tables 3 and 4",
+        note="of the terms; the closed form printed for self-attention's additions in Table 5 "
+        "does not add up to Table 3 (002-INF-self_attention-add)",
+        tables=("3", "4", "5", "6"),
+    ),
+    *(
+        Check(
+            f"002-T7-{name}",
+            _table7(name),
+            partial(column, name),
+            how="128 steps of the definition counted in whole numbers, d = l = 128",
+            why="the counts of the definition are other numbers",
+            tables=("7",),
+        )
+        for name in COLUMNS
+    ),
+    Check(
+        "002-T7-tenth",
+        0.1,
+        partial(_share, "total_ops"),
+        how="ME's operations over those of 1-head self-attention, d = l = 128",
+        agree=rounded(2),
+        why=lambda _, ours: f"the ratio is {ours:.4f}",
+        tables=("7",),
+    ),
+    Check(
+        "002-T7-512",
+        512,
+        lambda: round(1 / _share("params"), 6),
+        how="parameters of 1-head self-attention over ME's, d = l = 128",
+        why=lambda _, ours: f"the ratio is 1/{ours:g}",
+        tables=("7",),
+    ),
+]

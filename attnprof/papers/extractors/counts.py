@@ -1,0 +1,82 @@
+"""Counts of 002's five sublayers from their definitions (Eq 10 to 17, 23 to 29)."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from attnprof.papers.agreement import formula
+from attnprof.workload import Workload
+
+COUNTS = ("mult", "add", "div", "exp")
+#: The document's names of sublayers by the mechanism that defines them.
+MECHANISMS = {"self_attention": "standard", "she": "she", "he": "he", "we": "we", "me": "me"}
+SUBLAYERS = tuple(MECHANISMS)
+Form = Any
+
+
+@cache
+def symbols() -> tuple[Any, Any, Any, Any]:
+    """The document's l, t, d, n: context window, current length, width, heads."""
+    return formula("l"), formula("t"), formula("d"), formula("n")
+
+
+def definition(sublayer: str, workload: Workload) -> Any:
+    """The stages that the definition asks for; the document has no biases."""
+    from attnprof import registry
+
+    mechanism = registry.get(MECHANISMS[sublayer], bias=False)
+    return mechanism.definition(workload, "layer")
+
+
+def _counts(table: Any) -> dict[str, Any]:
+    """A dot product of k terms has k-1 additions, a sum of k values too."""
+    total = table.total
+    return {
+        "mult": total.multiplications,
+        "add": total.additions - total.dot_outputs - total.reduction_outputs,
+        "div": total.divisions,
+        "exp": total.exponentials,
+    }
+
+
+@cache
+def step(sublayer: str) -> dict[str, Form]:
+    """What one more token at length t takes."""
+    import sympy
+
+    _, t, d, n = symbols()
+    asked = Workload(seq_len=t, num_heads=n, head_dim=d / n, phase="decode")
+    counts = _counts(definition(sublayer, asked))
+    return {name: sympy.expand(counts[name]) for name in COUNTS}
+
+
+@cache
+def sequence(sublayer: str) -> dict[str, Form]:
+    """What a training sequence of length l takes: its l steps; and the parameters."""
+    l, _, d, n = symbols()  # noqa: E741 - the document's letter
+    asked = Workload(seq_len=l, num_heads=n, head_dim=d / n, causal=True)
+    sums = {name: summed(form) for name, form in step(sublayer).items()}
+    return {**sums, "params": definition(sublayer, asked).parameters}
+
+
+def summed(form: Form) -> Form:
+    """A polynomial in t, added up over t = 1 to l."""
+    import sympy
+
+    l, t, _, _ = symbols()  # noqa: E741 - the document's letter
+    return sympy.expand(sympy.summation(sympy.expand(form), (t, 1, l)))
+
+
+@cache
+def numbers(sublayer: str, window: int, width: int, heads: int) -> dict[str, int]:
+    """A sequence's counts, their total and the parameters, step by step in whole numbers."""
+    head_dim = width // heads
+    found = dict.fromkeys(COUNTS, 0)
+    for t in range(1, window + 1):
+        asked = Workload(seq_len=t, num_heads=heads, head_dim=head_dim, phase="decode")
+        for name, count in _counts(definition(sublayer, asked)).items():
+            found[name] += int(count)
+    whole = Workload(seq_len=window, num_heads=heads, head_dim=head_dim)
+    found["params"] = int(definition(sublayer, whole).parameters)
+    return {**found, "total_ops": sum(found[name] for name in COUNTS)}

@@ -1,0 +1,103 @@
+"""002's tables made again: settings, closed forms term by term, numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from attnprof.papers.agreement import rounded, same_formula
+from attnprof.papers.documents import document
+from attnprof.papers.extractors.checks_counts import (
+    COLUMNS,
+    INFERENCE,
+    TRAINING,
+    Row,
+    column,
+    in_inference,
+    in_training,
+    terms_of,
+)
+from attnprof.papers.extractors.checks_statements import epochs
+from attnprof.papers.regenerated import Cell, Table
+
+DOCUMENT = document("002")
+
+
+def settings() -> Table:
+    """Table 1; of its values one follows from the others."""
+    rows = DOCUMENT.rows("table01_hyperparameters")
+    made = [
+        {**row, "value": Cell(float(row["value"]), epochs(), rounded(3))}
+        if row["key"] == "epochs"
+        else row
+        for row in rows
+    ]
+    return Table(
+        "Hyperparameters and settings",
+        ("key", "symbol", "value"),
+        made,
+        ("epochs: batches times batch size over the corpus' 8.4 million tokens (Section 6)",),
+    )
+
+
+def texts() -> Table:
+    """Table 2: samples of trained models, which cannot be drawn again."""
+    rows = DOCUMENT.rows("table02_generated_texts")
+    words = ("first_words", "last_words")
+    made = [{**row, **{name: Cell(row[name], None) for name in words}} for row in rows]
+    return Table(
+        "Generated texts",
+        ("model", "prompt", "top_p", *words),
+        made,
+        ("not computed: neither the trained weights nor the seed are given",),
+    )
+
+
+def closed_forms(title: str, name: str, ours: Callable[[Row], str]) -> Table:
+    """A table of closed forms; the printed terms added up stand beside them."""
+    made: list[dict[str, Any]] = [
+        {
+            "quantity": row["quantity"],
+            "sublayer": row["sublayer"],
+            "terms": Cell(terms_of(row), ours(row), same_formula),
+            "closed form": Cell(row["closed_form_printed"], ours(row), same_formula),
+        }
+        for row in DOCUMENT.rows(name)
+    ]
+    return Table(
+        title,
+        ("quantity", "sublayer", "terms", "closed form"),
+        made,
+        ("terms: what is printed above the closed form, added up",),
+    )
+
+
+def numbers() -> Table:
+    """Table 7."""
+    rows = DOCUMENT.rows("table07_counts_d128_l128")
+    made = [
+        {
+            "quantity": row["quantity"],
+            **{name: Cell(int(row[name]), column(name)[row["quantity"]]) for name in COLUMNS},
+        }
+        for row in rows
+    ]
+    return Table("Numbers of operations and parameters, d = l = 128", ("quantity", *COLUMNS), made)
+
+
+def _forms(number: str) -> Callable[[], Table]:
+    part = "part I" if number in ("3", "5") else "part II"
+    if number in TRAINING:
+        title = f"Counts of a training sequence of length l, {part}"
+        return partial(closed_forms, title, TRAINING[number], in_training)
+    title = f"Counts of one more token at length t, {part}"
+    return partial(closed_forms, title, INFERENCE[number], in_inference)
+
+
+TABLES: dict[str, Callable[[], Table]] = {
+    "1": settings,
+    "2": texts,
+    **{number: _forms(number) for number in (*TRAINING, *INFERENCE)},
+    "7": numbers,
+}
