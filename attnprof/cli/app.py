@@ -37,7 +37,9 @@ HELP = """What attention costs: FLOPs, memory and time, in closed form and on th
 Example: attnprof crossover --d 64
 """
 #: Requirements that only some commands import.
-NEEDED = ("torch", "sympy", "numpy", "matplotlib", "pandas", "fvcore", "psutil")
+NEEDED = (
+    "torch", "sympy", "numpy", "matplotlib", "pandas", "fvcore", "psutil", "junitparser",
+)  # fmt: skip
 BUG = 70
 INTERRUPTED = 130
 

@@ -1,0 +1,1 @@
+"""A report of ``check`` for everybody who reads one: people, test runners, pull requests."""

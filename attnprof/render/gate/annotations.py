@@ -1,0 +1,47 @@
+"""A report of ``check`` as commands of GitHub Actions: shown beside the changed lines."""
+
+from __future__ import annotations
+
+from attnprof.gate import verdicts
+from attnprof.record import Report
+from attnprof.render.gate.cases import CaseRows, by_case, named, sentence
+
+#: GitHub shows ten of a level in a step; more are lost.
+MOST = 10
+LEVELS = {
+    verdicts.REGRESSED: "error",
+    verdicts.ERROR: "error",
+    verdicts.MISSING: "error",
+    verdicts.INCONCLUSIVE: "warning",
+}
+
+
+def render_annotations(report: Report) -> str:
+    """A command a line, one a case, worst first, ten at most; empty where nothing is amiss."""
+    cases = [case for case in by_case(report) if case.verdict in LEVELS]
+    lines = [_command(case, report) for case in cases]
+    if len(lines) > MOST:
+        rest = f"{len(lines) - MOST + 1} more cases are in the summary and in the JSON"
+        lines = [*lines[: MOST - 1], f"::{LEVELS[cases[MOST - 1].verdict]} ::{_escaped(rest)}"]
+    return "".join(line + "\n" for line in lines)
+
+
+def _command(case: CaseRows, report: Report) -> str:
+    file, _, line = case.place.rpartition(":")
+    where = {"file": file, "line": line} if file and line.isdigit() else {"file": case.place}
+    title = f"attnprof {case.verdict}: {case.name}"
+    properties = ",".join(
+        f"{name}={_escaped_property(value)}"
+        for name, value in {**where, "title": title}.items()
+        if value
+    )
+    told = "\n".join(sentence(r) for r in named(case, report) if r.verdict in LEVELS)
+    return f"::{LEVELS[case.verdict]} {properties}::{_escaped(told)}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _escaped_property(text: str) -> str:
+    return _escaped(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,152 @@
+"""A report of ``check`` by case, worst first, and its sentences: what every output says alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attnprof.gate.verdicts import NOT_COMPARABLE, OK, REGRESSED, VERDICTS, WORST_FIRST, worst
+from attnprof.record import CheckRecord, Report
+from attnprof.units import format_bytes, format_count, format_time, format_value
+
+TIME = "time"
+#: The metric of a record that speaks for a whole case: one that could not run, or is new.
+WHOLE = "case"
+
+
+@dataclass(frozen=True)
+class CaseRows:
+    """One case: its records, worst first."""
+
+    name: str
+    records: Sequence[CheckRecord]
+
+    @property
+    def verdict(self) -> str:
+        """The worst of its records'."""
+        return worst(record.verdict for record in self.records)
+
+    @property
+    def time(self) -> CheckRecord | None:
+        """The record of its time, where it was timed."""
+        return next((record for record in self.records if record.metric == TIME), None)
+
+    @property
+    def place(self) -> str:
+        """The line of code of its worst record that knows one."""
+        return next((record.place for record in self.records if record.place), "")
+
+
+def by_case(report: Report) -> list[CaseRows]:
+    """The report's cases, worst first, else in the order they were checked."""
+    groups: dict[str, list[CheckRecord]] = {}
+    for record in report.records:
+        assert isinstance(record, CheckRecord)
+        groups.setdefault(record.case, []).append(record)
+    cases = [CaseRows(name, sorted(rows, key=_badness)) for name, rows in groups.items()]
+    return sorted(cases, key=lambda case: _badness(case.records[0]))
+
+
+def _badness(record: CheckRecord) -> tuple[int, float]:
+    ratio = record.ratio if record.verdict == REGRESSED else None
+    return WORST_FIRST.index(record.verdict), -(ratio or 0.0)
+
+
+def named(case: CaseRows, report: Report) -> list[CheckRecord]:
+    """The records of a case that have something to tell.
+
+    Times that are not comparable for the reason the whole report has are told once, above.
+    """
+    common = report.summary.get("not_comparable")
+    return [
+        record
+        for record in case.records
+        if (record.verdict != OK or (record.why and record.metric != TIME))
+        and not (record.verdict == NOT_COMPARABLE and common and record.why in ("", common))
+    ]
+
+
+def values_text(record: CheckRecord) -> str:
+    """``1,024 → 2,048 (2.000×)``; what is not known, and formulas, are left to ``why``."""
+    if record.metric == TIME:
+        return time_text(record)
+    before, after = (_value(x, record.unit) for x in (record.baseline, record.current))
+    if not before and not after:
+        return ""
+    ratio = f" ({record.ratio:.3f}×)" if record.ratio is not None else ""
+    return f"{before or '–'} → {after or '–'}{ratio}"
+
+
+def _value(value: Any, unit: str) -> str:
+    if value is None or isinstance(value, str):
+        return ""
+    writers = {"bytes": format_bytes, "B": format_bytes, "s": format_time}
+    writer = writers.get(unit)
+    exact = format_count(value)
+    return exact if writer is None else _with_exact(writer(value), exact, unit)
+
+
+def _with_exact(short: str, exact: str, unit: str) -> str:
+    """Bytes as people read them and as they are compared."""
+    return short if unit == "s" or short == f"{exact} B" else f"{short} [{exact}]"
+
+
+def time_text(record: CheckRecord | None) -> str:
+    """``1.103× (1.085 to 1.121)``: the ratio of times with its bounds, where there is one."""
+    if record is None or record.ratio is None:
+        return ""
+    if record.ci_low is None or record.ci_high is None:
+        return f"{record.ratio:.3f}×"
+    return f"{record.ratio:.3f}× ({record.ci_low:.3f} to {record.ci_high:.3f})"
+
+
+def sentence(record: CheckRecord) -> str:
+    """What happened to one metric: its name, its values, why."""
+    name = "" if record.metric == WHOLE else record.metric
+    head = " ".join(part for part in (name, values_text(record)) if part)
+    return ": ".join(part for part in (head, record.why) if part) or record.verdict
+
+
+def counts_text(report: Report) -> str:
+    """``2 regressed, 1 inconclusive, 14 ok``, worst first; the report's own numbers."""
+    counts: Mapping[str, int] = report.summary.get("counts") or {}
+    found = [f"{counts[verdict]} {verdict}" for verdict in WORST_FIRST if counts.get(verdict)]
+    return ", ".join(found) or "nothing was checked"
+
+
+def verdict_of(report: Report) -> str:
+    """The report's verdict, as its summary says it."""
+    told = str(report.summary.get("verdict") or "")
+    return told if told in VERDICTS else worst(case.verdict for case in by_case(report))
+
+
+def sides_text(report: Report) -> str:
+    """``current against origin/main``: what was compared with what."""
+    head = report.summary.get("head") or "this code"
+    return f"{head} against {report.summary.get('base') or 'the baseline'}"
+
+
+def notes_of(report: Report) -> list[str]:
+    """What holds for the whole run: how it was judged, why not, and how well it could see."""
+    summary = report.summary
+    notes = [_judged(summary)]
+    if summary.get("not_comparable"):
+        notes.append(f"times are not comparable: {summary['not_comparable']}")
+    notes += [str(text) for name in ("power", "notes") for text in summary.get(name) or ()]
+    return [text for text in notes if text]
+
+
+def _judged(summary: Mapping[str, Any]) -> str:
+    parts = [f"rule {summary['rule']}"] if summary.get("rule") else []
+    if summary.get("inconclusive"):
+        parts.append(f"inconclusive: {summary['inconclusive']}")
+    if summary.get("noise") is not None:
+        parts.append(f"noise {format_value(summary['noise'], 'percent')}")
+    if summary.get("spent_s") is not None:
+        budget = summary.get("budget_s")
+        of = f" of {budget:.0f} s" if budget is not None else ""
+        parts.append(f"{summary['spent_s']:.0f} s{of} spent")
+    if summary.get("exit_code") is not None:
+        parts.append(f"exit code {summary['exit_code']}")
+    return ", ".join(parts)

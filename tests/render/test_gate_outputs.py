@@ -1,0 +1,219 @@
+"""What `check` found is told alike to people, test runners, pull requests and programs."""
+
+import json
+import re
+
+import pytest
+from junitparser import Error, Failure, JUnitXml, Skipped
+
+from attnprof.gate.verdicts import VERDICTS, WORST_FIRST, worst
+from attnprof.record import CheckRecord, Report
+from attnprof.render.gate.annotations import render_annotations
+from attnprof.render.gate.cases import by_case
+from attnprof.render.gate.junit import render_junit
+from attnprof.render.gate.page import LIMIT, MARKER, render_page
+from attnprof.render.gate.terminal import check_tables
+from attnprof.render.json import render_json
+from attnprof.render.terminal import render_text
+
+CASE = "my.py:Mine[forward N=1024 d_model=512 h=8]"
+
+
+def flops(verdict="regressed", **more):
+    given = {
+        "case": CASE, "metric": "additions", "baseline": 1000, "current": 1500, "ratio": 1.5,
+        "why": "+ 2·B·N²·h additions", "place": "my.py:12", "unit": "FLOPs",
+    }  # fmt: skip
+    return CheckRecord(verdict=verdict, **{**given, **more})
+
+
+def time(verdict="ok", ratio=1.003, **more):
+    given = {"case": CASE, "metric": "time", "baseline": 0.01, "current": 0.01, "unit": "s"}
+    bounds = {"ci_low": ratio - 0.01, "ci_high": ratio + 0.012} if ratio else {}
+    return CheckRecord(verdict=verdict, ratio=ratio, **{**given, **bounds, **more})
+
+
+def report(*records, **summary):
+    counts = {v: n for v in VERDICTS if (n := sum(r.verdict == v for r in records))}
+    told = {
+        "mode": "against", "base": "origin/main", "head": "a1b2c3d", "rule": "default",
+        "inconclusive": "retry", "counts": counts, "verdict": worst(r.verdict for r in records),
+        "exit_code": 1, "spent_s": 34.2, "budget_s": 60.0, "noise": 0.012, "not_comparable": None,
+        "power": ["a 10 % slowdown would be seen with 98 % probability"], "notes": [],
+    }  # fmt: skip
+    return Report("check", records, {**told, **summary})
+
+
+def terminal(checked, width=90, **how):
+    return render_text(check_tables(checked, **how), width)
+
+
+OUTPUTS = {
+    "terminal": terminal, "junit": render_junit, "annotations": render_annotations,
+    "page": render_page, "json": render_json,
+}  # fmt: skip
+
+
+def on_one_line(text):
+    """Without a page's escapes and a terminal's folding."""
+    return re.sub(r"\s+", " ", text.replace("\\", "").replace("%3A", ":"))
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_a_regression_is_told_alike_everywhere(name):
+    text = OUTPUTS[name](report(flops(), time()))
+    text = json.dumps(json.loads(text), ensure_ascii=False) if name == "json" else text
+    told = ("regressed", "Mine[forward N=1024 d_model=512 h=8]", "+ 2·B·N²·h additions")
+    for words in (*told, "additions", "my.py"):
+        assert words in on_one_line(text)
+
+
+def ended(xml):
+    """How each test of a JUnit file ended, by its name."""
+    suites = JUnitXml.fromstring(xml.encode())
+    return {test.name: [type(r) for r in test.result] for suite in suites for test in suite}
+
+
+@pytest.mark.parametrize(("verdict", "kinds"), [
+    ("ok", []), ("improved", []), ("new", []), ("regressed", [Failure]), ("error", [Error]),
+    ("missing", [Error]), ("inconclusive", [Skipped]), ("not-comparable", [Skipped]),
+])  # fmt: skip
+def test_junit_says_what_failed_and_what_could_not_be_measured(verdict, kinds):
+    xml = render_junit(report(flops(verdict)))
+    assert ended(xml) == {"additions": kinds}
+    suites = JUnitXml.fromstring(xml.encode())
+    assert (suites.tests, suites.failures, suites.errors, suites.skipped) == (
+        1, kinds == [Failure], kinds == [Error], kinds == [Skipped],
+    )  # fmt: skip
+
+
+def test_inconclusive_times_are_errors_where_they_are_asked_to_fail():
+    assert ended(render_junit(report(time("inconclusive"), inconclusive="fail"))) == {
+        "time": [Error]
+    }
+
+
+def test_junit_says_why_and_where_and_what_was_compared():
+    suite = next(iter(JUnitXml.fromstring(render_junit(report(flops(), time())).encode())))
+    failure = suite.name == CASE and next(iter(suite)).result[0]
+    assert failure.message == "additions 1,000 → 1,500 (1.500×): + 2·B·N²·h additions"
+    assert failure.text.endswith("my.py:12")
+    assert {p.name: p.value for p in suite.properties()}["base"] == "origin/main"
+
+
+def test_junit_holds_what_xml_cannot():
+    why = "\x1b[31mRuntimeError\x1b[0m: a < b & c\x00"
+    xml = render_junit(report(flops("error", metric="case", why=why)))
+    error = next(iter(next(iter(JUnitXml.fromstring(xml.encode()))))).result[0]
+    assert "RuntimeError" in error.message
+    assert "a < b & c" in error.message
+
+
+def test_annotations_are_escaped_as_github_takes_them():
+    line = render_annotations(report(flops(case="a,b:C[100%]", why="50 %\r\nmore: x, y")))
+    assert line == (
+        "::error file=my.py,line=12,title=attnprof regressed%3A a%2Cb%3AC[100%25]::"
+        "additions 1,000 → 1,500 (1.500×): 50 %25%0D%0Amore: x, y\n"
+    )
+
+
+def test_ten_annotations_at_most_and_the_worst_first():
+    mild = [time("inconclusive", case=f"mild{i}") for i in range(8)]
+    bad = [flops(case=f"bad{i}", ratio=1 + i / 10) for i in range(5)]
+    lines = render_annotations(report(*mild, *bad)).splitlines()
+    assert len(lines) == 10
+    assert [re.search(r"(bad|mild)\d", line)[0] for line in lines[:6]] == [
+        "bad4", "bad3", "bad2", "bad1", "bad0", "mild0",
+    ]  # fmt: skip
+    assert "4 more cases" in lines[-1]
+    assert all(line.startswith("::error") for line in lines[:5])
+    assert all(line.startswith("::warning") for line in lines[5:])
+
+
+def test_one_annotation_tells_all_of_a_case():
+    lines = render_annotations(report(flops(), flops(metric="bytes_moved", unit="bytes"), time()))
+    assert lines.count("\n") == 1
+    assert "%0A" in lines
+    assert "bytes_moved" in lines
+
+
+@pytest.mark.parametrize("verdict", ["ok", "improved", "new", "not-comparable"])
+def test_no_annotation_where_nothing_is_amiss(verdict):
+    assert render_annotations(report(flops(verdict))) == ""
+
+
+def test_the_page_tells_regressions_first_and_folds_the_unchanged_away():
+    faster = flops("improved", case="faster", current=900, ratio=0.9, why="- 100 additions")
+    page = render_page(report(time(case="same"), faster, flops()))
+    assert page.startswith(MARKER)
+    assert page.index(CASE) < page.index("faster") < page.index("<details>") < page.index("same")
+    assert "1 unchanged" in page
+
+
+def test_the_page_keeps_formulas_and_bars_as_they_are():
+    page = render_page(report(flops(case="a|b", why="2*B*N**2*h, <lambda>")))
+    assert "`a\\|b`" in page
+    assert r"2\*B\*N\*\*2\*h, \<lambda\>" in page
+    for row in [line for line in page.splitlines() if line.startswith("|")]:
+        assert len(re.findall(r"(?<!\\)\|", row)) == 6
+
+
+def test_a_page_fits_into_a_comment_whatever_failed():
+    many = [flops(case=f"{'long' * 60}{i}", why="w" * 2000) for i in range(400)]
+    page = render_page(report(*many))
+    assert len(page) <= LIMIT
+    assert "in the JSON" in page
+
+
+def test_times_that_no_machine_can_compare_are_told_once():
+    why = "another processor: AVX2 there, AVX512 here"
+    checked = report(
+        *(time("not-comparable", None, case=f"case{i}", why=why) for i in range(5)),
+        not_comparable=why,
+    )
+    for text in (terminal(checked, 200), render_page(checked)):
+        assert text.count("AVX512") == 1
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_terminal_fits_its_width(width):
+    checked = report(flops(why="a reason " * 30), time("inconclusive"), time(case="other"))
+    lines = terminal(checked, width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert sum("other" in line for line in lines) == 1
+
+
+def test_the_terminal_has_a_line_a_case_and_every_record_where_asked():
+    checked = report(flops(), time(pairs=40))
+    assert "40" not in terminal(checked)
+    assert "1.003× (0.993 to 1.015)" in terminal(checked)
+    assert "40" in terminal(checked, 200, verbose=True)
+
+
+def test_markup_of_a_terminal_is_text():
+    assert "N[bold]x[/]" in terminal(report(flops(case="N[bold]x[/]", why="[/red]")))
+
+
+def test_the_noise_the_budget_and_the_power_are_said():
+    for text in (terminal(report(time()), 200), render_page(report(time()))):
+        assert "noise 1.20 %" in text
+        assert "34 s of 60 s" in text
+        assert "10 % slowdown would be seen" in text
+
+
+def test_bytes_are_readable_and_exact():
+    checked = report(flops(metric="peak_bytes", unit="bytes", baseline=2**20, current=2**21))
+    assert "1.00 MiB [1,048,576] → 2.00 MiB [2,097,152]" in terminal(checked, 200)
+
+
+def test_an_empty_report_is_told_too():
+    empty = report()
+    assert "nothing was checked" in terminal(empty)
+    assert "nothing was checked" in render_page(empty)
+    assert render_annotations(empty) == ""
+    assert JUnitXml.fromstring(render_junit(empty).encode()).tests == 0
+
+
+def test_cases_come_worst_first():
+    checked = report(*(flops(verdict, case=verdict) for verdict in VERDICTS))
+    assert tuple(case.verdict for case in by_case(checked)) == WORST_FIRST
