@@ -30,6 +30,18 @@ def within(*, absolute: float = 0.0, relative: float = 0.0) -> Agree:
     return lambda published, ours: _walked(published, ours, near)
 
 
+def above(digits: int = 0) -> Agree:
+    """Ours is what is printed or more, by less than one of its last digit: "more than 4 points"."""
+    step = 10.0**-digits
+
+    def reached(a: Any, b: Any) -> bool:
+        if not _is_number(a) or not _is_number(b):
+            return bool(a == b)
+        return bool(a <= b < a + step)
+
+    return lambda published, ours: _walked(published, ours, reached)
+
+
 def same_formula(published: Any, ours: Any) -> bool:
     """Texts or expressions that sympy finds equal for all positive values of their symbols."""
     return _walked(published, ours, _equal_formulas)

@@ -1,0 +1,117 @@
+"""001: the model sizes of Tables 1, 3 and 4."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from attnprof.papers.agreement import rounded, within
+from attnprof.papers.checks import Check
+from attnprof.papers.neural_attention.models import (
+    CLASSES,
+    MILLION,
+    language_model,
+    rows_by_projection,
+    settings,
+    vision_model,
+    workload,
+)
+
+PRINTED = rows_by_projection("table01_wikitext103_perplexity", "params_M")
+VISION = {
+    dataset: rows_by_projection(table, "params_M")
+    for dataset, table in (("cifar10", "table03_cifar10"), ("cifar100", "table04_cifar100"))
+}
+HALF_DIGIT = 500
+WIDEST = 512
+
+
+def millions(name: str) -> float:
+    """Size of the language model with the public code's network, in millions."""
+    return language_model(name) / MILLION
+
+
+def all_sizes() -> dict[str, float]:
+    """The three sizes with Neural Attention."""
+    return {name: millions(name) for name in PRINTED if name != "dot"}
+
+
+def one_hidden_layer(name: str, width: int) -> int:
+    """Parameters that Eq 4 to 9 add with one hidden layer of this width."""
+    head_dim = workload("nlp").head_dim
+    reduced = head_dim if name == "none" else int(name)
+    down = 0 if name == "none" else 2 * head_dim * reduced
+    return down + width * (2 * reduced + 2) + 1
+
+
+def smallest_with_one_width() -> float:
+    """Millions at d' = 16, at least, if one hidden width explains the other printed sizes.
+
+    The dot product's size, d' = 2 and no projection bound the width and the base; each printed
+    size stands for what rounds to it.
+    """
+    others = {name: round(PRINTED[name] * MILLION) for name in PRINTED if name != "16"}
+    sizes = []
+    for width in range(1, WIDEST + 1):
+        extra = {name: 0 if name == "dot" else one_hidden_layer(name, width) for name in others}
+        low = max(others[name] - HALF_DIGIT - extra[name] for name in others)
+        high = min(others[name] + HALF_DIGIT - extra[name] for name in others)
+        if low <= high:
+            sizes.append(low + one_hidden_layer("16", width))
+    return min(sizes) / MILLION
+
+
+def vision_sizes() -> dict[str, dict[str, float]]:
+    """Both models for both numbers of classes, in millions."""
+    return {
+        dataset: {name: vision_model(name, dataset) / MILLION for name in ("dot", "2")}
+        for dataset in CLASSES
+    }
+
+
+CHECKS = [
+    Check(
+        "001-PAR-base",
+        PRINTED["dot"],
+        partial(millions, "dot"),
+        how=f"{settings('nlp')['layers']} layers of bias-free attention, feed-forward network and "
+        "norms, untied embedding and output with bias, final norm, added up",
+        agree=rounded(3),
+        note="46,527,812; the text does not give vocabulary (28,996) and feed-forward width "
+        "(1024), which are those of the public code",
+        tables=("1",),
+    ),
+    Check(
+        "001-PAR-h-single",
+        PRINTED["16"],
+        smallest_with_one_width,
+        how="all widths h of Eq 4 to 9 that give the other three printed sizes to their last "
+        "digit; the smallest size they allow at d' = 16",
+        agree=rounded(3),
+        why="d' = 2 and no projection need 124 h - 256 = 10,000 +- 1,000, so h is 75 to 90; then "
+        "d' = 16 has at least 46.532 M. The public code has a second hidden layer that Eq 4 to 9 "
+        "leave out: 2d' -> d' -> d'/2 -> 1",
+        tables=("1",),
+    ),
+    Check(
+        "001-PAR-h-two",
+        {name: size for name, size in PRINTED.items() if name != "dot"},
+        all_sizes,
+        how="the base model plus our module's projections with bias and network "
+        "2d' -> d' -> d'/2 -> 1 (275, 2,753 and 10,369 parameters)",
+        agree=rounded(3),
+        note="widths and biases of the network are not in the text, they are the public code's",
+        tables=("1",),
+    ),
+    Check(
+        "001-PAR-cifar",
+        VISION,
+        vision_sizes,
+        how="the vision transformer's parameters added up for 10 and for 100 classes, with the "
+        "dot product and with d' = 2 in the first layer",
+        agree=within(absolute=0.001),
+        why="both tables print the dot product's model with 10 classes (47,402,506) beside the "
+        "neural model with 100 (47,472,119): 69,210 of the 69,613 between them are the output "
+        "layer for 90 more classes, Neural Attention itself adds 403",
+        tables=("3", "4"),
+    ),
+]

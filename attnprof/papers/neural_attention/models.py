@@ -1,0 +1,102 @@
+"""The document's models: their sizes, their parameters, the tensor C of Eq 7.
+
+Sizes that its text leaves out are those of the code it points to: vocabulary, feed-forward
+width, the second hidden layer, biases, the class token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+from attnprof import registry
+from attnprof.mechanism import Mechanism
+from attnprof.papers.documents import document
+from attnprof.workload import Workload
+
+#: Tokens of the vocabulary (bert-base-cased) and the feed-forward layer's width.
+VOCABULARY, FEED_FORWARD = 28_996, 1024
+CHANNELS = 3
+CLASSES = {"cifar10": 10, "cifar100": 100}
+MILLION = 1e6
+
+
+def settings(task: str) -> dict[str, str]:
+    """A task's settings as the document gives them."""
+    rows = document("001").rows("settings")
+    return {row["key"]: row["value"] for row in rows if row["task"] == task}
+
+
+def rows_by_projection(table: str, column: str) -> dict[str, float]:
+    """A column of a table, by :func:`name_of`."""
+    return {name_of(row): float(row[column]) for row in document("001").rows(table)}
+
+
+def name_of(row: Mapping[str, str]) -> str:
+    """What a row is called here: ``dot``, its d', or ``none``."""
+    if row.get("method") == "dot_product":
+        return "dot"
+    return "none" if row["d_prime_printed"].startswith("None") else row["d_prime"]
+
+
+def workload(task: str, phase: str = "forward") -> Workload:
+    """One sample of a task through one attention layer."""
+    told = settings(task)
+    heads = int(told["heads"])
+    return Workload(
+        int(told["seq_len"]), heads, int(told["d_model"]) // heads, phase=phase,
+        causal=task == "nlp",
+    )  # fmt: skip
+
+
+def neural(name: str, depth: int = 2) -> Mechanism:
+    """Neural Attention as Algorithm 1 writes it, by the name of its row."""
+    down = None if name == "none" else int(name)
+    return registry.get("neural", down_dim=down, depth=depth, impl="naive")
+
+
+def attention(name: str) -> Mechanism:
+    """A row's mechanism, projections without bias."""
+    return registry.get("standard", bias=False) if name == "dot" else neural(name)
+
+
+def linear(inputs: int, outputs: int) -> int:
+    """Weights and biases of a linear map."""
+    return inputs * outputs + outputs
+
+
+def _layers(task: str) -> int:
+    """All layers: dot-product attention, two normalisations, a feed-forward network."""
+    told, sizes = settings(task), workload(task)
+    width = int(sizes.d_model)
+    network = linear(width, FEED_FORWARD) + linear(FEED_FORWARD, width)
+    weights = int(attention("dot").parameters(sizes))
+    return int(told["layers"]) * (weights + network + 2 * 2 * width)
+
+
+def added(task: str, name: str) -> int:
+    """Parameters that Neural Attention adds to its layer: projections and scorer."""
+    return 0 if name == "dot" else int(neural(name).parameters(workload(task), "core"))
+
+
+@cache
+def language_model(name: str) -> int:
+    """Parameters of the language model with this attention in the first layer."""
+    width = int(workload("nlp").d_model)
+    ends = VOCABULARY * width + 2 * width + linear(width, VOCABULARY)
+    return _layers("nlp") + ends + added("nlp", name)
+
+
+@cache
+def vision_model(name: str, dataset: str) -> int:
+    """Parameters of the vision transformer: patches, a class token, and a head for the classes."""
+    width, patch = int(workload("vision").d_model), int(settings("vision")["patch"])
+    ends = linear(CHANNELS * patch**2, width) + width + 2 * width + linear(width, CLASSES[dataset])
+    return _layers("vision") + ends + added("vision", name)
+
+
+def size_of_c(task: str, name: str, batch: int) -> float:
+    """GB that C (Eq 7) takes in float32, of all heads of a batch."""
+    sizes = workload(task)
+    printed = next(form for form in neural(name).published() if form.source == "001-EQ7")
+    return float(batch * sizes.num_heads * printed.formula(sizes) * sizes.item_size / 1e9)

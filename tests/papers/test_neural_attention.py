@@ -1,0 +1,111 @@
+"""001 replayed: what is wrong in it is found, with the right value; sums made another way."""
+
+import pytest
+import torch
+from torch import nn
+
+from attnprof.papers.documents import claims, document
+from attnprof.papers.neural_attention.checks_sizes import one_hidden_layer, smallest_with_one_width
+from attnprof.papers.neural_attention.models import (
+    added,
+    language_model,
+    size_of_c,
+    vision_model,
+)
+
+CHECKS = document("001").checks()
+ERRATA = {
+    "001-T2-d16": pytest.approx(1.4983, abs=1e-4),
+    "001-ABS-4pts": {"cifar10": 3.0, "cifar100": 4.26},
+    "001-CONC-rel": {"cifar10": 3.5842, "cifar100": 7.6577},
+    "001-EQ10-shape": {"Eq 1": ["n", "d"], "Eq 10": ["n", "d"]},
+    "001-MANIFOLD": {"graph": 2, "space": 5},
+    "001-D64-VIS": 96,
+    "001-PAR-h-single": pytest.approx(46.532167),
+}
+
+
+def test_every_claim_is_answered_by_computing():
+    assert set(CHECKS) == {claim for claim in claims() if claim.startswith("001")}
+    assert {check.answer().basis for check in CHECKS.values()} == {"computed"}
+
+
+@pytest.mark.parametrize("claim", ERRATA)
+def test_an_erratum_has_the_right_value(claim):
+    answer = CHECKS[claim].answer()
+    assert (answer.verdict, answer.ours) == ("erratum", ERRATA[claim])
+    assert answer.why
+
+
+def test_what_is_not_an_erratum():
+    rest = {c: check.answer().verdict for c, check in CHECKS.items() if c not in ERRATA}
+    others = {claim: verdict for claim, verdict in rest.items() if verdict != "match"}
+    assert others == {
+        "001-PAR-cifar": "erratum",
+        "001-MEM": "erratum",
+        "001-SPEED": "not-reproducible",
+    }
+
+
+def scorer(head_dim, down):
+    """The published code's network, of torch's own layers."""
+    width = down or head_dim
+    layers = [nn.Linear(2 * width, width), nn.Linear(width, width // 2), nn.Linear(width // 2, 1)]
+    return nn.ModuleList(layers + [nn.Linear(head_dim, width) for _ in range(2 if down else 0)])
+
+
+def count(module):
+    return sum(weight.numel() for weight in module.parameters())
+
+
+@pytest.mark.parametrize(("name", "down"), [("2", 2), ("16", 16), ("none", None)])
+def test_neural_attention_adds_what_torch_layers_hold(name, down):
+    assert added("nlp", name) == count(scorer(64, down))
+
+
+def layer(width, **kw):
+    return nn.TransformerEncoderLayer(width, 8, 1024, device="meta", **kw)
+
+
+def test_the_language_model_is_the_sum_of_torch_layers():
+    biases = 4 * 512  # of the four projections, which have none here
+    ends = nn.ModuleList([nn.Embedding(28996, 512), nn.LayerNorm(512), nn.Linear(512, 28996)])
+    assert language_model("dot") == 8 * (count(layer(512)) - biases) + count(ends) == 46_527_812
+
+
+@pytest.mark.parametrize(("dataset", "classes"), [("cifar10", 10), ("cifar100", 100)])
+def test_the_vision_model_is_the_sum_of_torch_layers(dataset, classes):
+    ends = nn.ModuleList([nn.Conv2d(3, 768, 8, 8), nn.LayerNorm(768), nn.Linear(768, classes)])
+    dot = 12 * (count(layer(768)) - 4 * 768) + count(ends) + 768  # and a class token
+    assert vision_model("dot", dataset) == dot
+    assert vision_model("2", dataset) - dot == count(scorer(96, 2)) == 403
+
+
+def test_no_width_gives_all_four_sizes():
+    """By trying every base and the widths around those that could do."""
+    least = 1e6 * smallest_with_one_width() - 1000
+    printed = {"dot": 46_528, "2": 46_528, "16": 46_531, "none": 46_538}
+    for width in range(60, 110):
+        extra = {n: one_hidden_layer(n, width) if n != "dot" else 0 for n in printed}
+        for base in range(46_527_400, 46_528_600, 10):
+            sizes = {name: round((base + more) / 1000) for name, more in extra.items()}
+            assert sizes != printed
+            if all(sizes[name] == printed[name] for name in ("dot", "2", "none")):
+                assert base + extra["16"] >= least
+
+
+def test_c_takes_what_torch_allocates():
+    made = torch.empty(2, 8, 785, 785, 4, device="meta")
+    assert size_of_c("vision", "2", 2) == pytest.approx(made.nbytes / 1e9)
+
+
+def test_every_table_is_made_again_with_the_cells_that_differ():
+    tables = {key: make() for key, make in document("001").part("tables", "TABLES").items()}
+    assert list(tables) == [str(number) for number in range(1, 9)]
+    differing = {
+        key: sum(getattr(cell, "differs", False) for row in table.rows for cell in row.values())
+        for key, table in tables.items()
+    }
+    assert differing == {"1": 0, "2": 1, "3": 1, "4": 1, "5": 0, "6": 4, "7": 2, "8": 2}
+    for table in tables.values():
+        assert all(set(row) == set(table.columns) for row in table.rows)
