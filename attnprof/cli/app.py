@@ -30,6 +30,7 @@ COMMANDS = {
     "sweep": "Grids of measurements into one file that can be resumed.",
     "plot": "Figures from results files.",
     "calibrate": "What this device can do at most, measured.",
+    "reproduce": "Every claim, table and figure of five documents, made again.",
     "doctor": "Environment, devices, and which counters work.",
 }
 HELP = """What attention costs: FLOPs, memory and time, in closed form and on the clock.
@@ -38,7 +39,7 @@ Example: attnprof crossover --d 64
 """
 #: Requirements that only some commands import.
 NEEDED = (
-    "torch", "sympy", "numpy", "matplotlib", "pandas", "fvcore", "psutil", "junitparser",
+    "torch", "sympy", "numpy", "matplotlib", "pandas", "fvcore", "psutil", "jinja2", "junitparser",
 )  # fmt: skip
 BUG = 70
 INTERRUPTED = 130

@@ -47,19 +47,17 @@ def _near(name: str, known: list[str]) -> str:
     return told if len(told) < 200 else "type attnprof reproduce --all to see all ids"
 
 
-def find_table(number: str, name: str) -> Callable[[], Table]:
-    """How a document's table is made again; :class:`RequestError` lists those there are."""
-    found: Callable[[], Table] = _part(document(number), "tables", name)
-    return found
+def find_table(number: str, name: str) -> tuple[str, Callable[[], Table]]:
+    """A table's own key and how it is made again; :class:`RequestError` lists those there are."""
+    return _part(document(number), "tables", name)
 
 
-def find_figure(number: str, name: str) -> Figure:
-    """A document's figure; :class:`RequestError` lists those there are."""
-    found: Figure = _part(document(number), "figures", name)
-    return found
+def find_figure(number: str, name: str) -> tuple[str, Figure]:
+    """A figure's own key and the figure; :class:`RequestError` lists those there are."""
+    return _part(document(number), "figures", name)
 
 
-def _part(its: Document, kind: str, name: str) -> Any:
+def _part(its: Document, kind: str, name: str) -> tuple[str, Any]:
     there: Mapping[str, Any] = its.part(kind, kind.upper()) or {}
     by_key = {key.casefold(): key for key in there}
     key = by_key.get(name.casefold(), by_key.get(name.casefold().lstrip("0")))
@@ -68,23 +66,18 @@ def _part(its: Document, kind: str, name: str) -> Any:
         raise RequestError(
             f"{its.number} ({its.title}) has no {one} '{name}' here; its {kind}: {known}"
         )
-    return there[key]
+    return key, there[key]
 
 
 def claims_of_table(number: str, name: str) -> list[str]:
     """The claims that are about a table, as their checks say."""
     checks = document(number).checks()
-    asked = name.casefold().lstrip("0")
-    return [
-        claim
-        for claim in claims()
-        if claim in checks and asked in {key.casefold() for key in checks[claim].tables}
-    ]
+    return [claim for claim in claims() if claim in checks and name in checks[claim].tables]
 
 
 def claims_of_figure(number: str, name: str) -> list[str]:
     """The claims whose place names a figure."""
-    words = re.compile(rf"\bFig(ure)? {re.escape(name.lstrip('0'))}\b", re.IGNORECASE)
+    words = re.compile(rf"\bFig(ure)? {re.escape(name)}\b", re.IGNORECASE)
     return [
         claim
         for claim, its in claims().items()

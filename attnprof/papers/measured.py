@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from attnprof.errors import CannotRunError
 from attnprof.papers.documents import document
+from attnprof.record import write_whole
 
 #: What was measured in this run, by (document, name): stands before the shipped files.
 _FRESH: dict[tuple[str, str], Any] = {}
@@ -45,3 +46,16 @@ def fresh(number: str, tell: Callable[[str], None]) -> Iterator[dict[str, Any]]:
     finally:
         for name in made:
             del _FRESH[number, name]
+
+
+def ship(number: str, values: Mapping[str, Any], environment: Mapping[str, Any]) -> list[str]:
+    """Write measurements over the shipped ones, each with where it was made; gives the paths."""
+    folder = document(number).path / "measured"
+    folder.mkdir(exist_ok=True)
+    written = []
+    for name, value in values.items():
+        whole = {"environment": environment, "value": value}
+        path = folder / f"{name}.json"
+        write_whole(path, json.dumps(whole, indent=1, allow_nan=False) + "\n")
+        written.append(str(path))
+    return written

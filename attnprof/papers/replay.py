@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from attnprof.errors import AttnprofError
@@ -56,6 +57,12 @@ def answered(claim: Claim) -> ReproduceRecord:
         **its, published=found.published, ours=found.ours, verdict=found.verdict,
         basis=found.basis, why=found.why, how=found.how,
     )  # fmt: skip
+
+
+def only(report: Report, verdicts: Sequence[str]) -> Report:
+    """The report with the records of these verdicts; its summary still counts all."""
+    kept = [r for r in report.records if getattr(r, "verdict", None) in verdicts]
+    return replace(report, records=kept)
 
 
 def summary_of(records: Sequence[ReproduceRecord]) -> dict[str, Any]:

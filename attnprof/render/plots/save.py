@@ -43,7 +43,11 @@ def save_figure(figure: Figure, path: str | Path) -> None:
 
     Raises :class:`RequestError` for another suffix and for a path that cannot be written.
     """
-    suffix = check_figure_path(path)
+    write_whole(path, figure_bytes(figure, check_figure_path(path)))
+
+
+def figure_bytes(figure: Figure, suffix: str = ".png") -> bytes:
+    """A figure as it stands in a file."""
     stream = BytesIO()
     figure.savefig(stream, format=suffix[1:], metadata=METADATA[suffix])
-    write_whole(path, stream.getvalue())
+    return stream.getvalue()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from attnprof.errors import CannotRunError
 from attnprof.papers.documents import document
 from attnprof.papers.regenerated import FigureData
-from attnprof.render.plots.save import check_figure_path, save_figure
+from attnprof.render.plots.save import check_figure_path, figure_bytes, save_figure
 from attnprof.render.plots.style import styled
 
 if TYPE_CHECKING:
@@ -43,3 +43,12 @@ def plot_figure(number: str, name: str, data: FigureData, path: str | Path) -> N
         raise CannotRunError(f"{number}: figure {name} has data and no drawing")
     with styled():
         save_figure(draw(data), path)
+
+
+def picture(number: str, name: str, data: FigureData) -> bytes | None:
+    """A document's figure as PNG; None where it has no drawing."""
+    draw = drawings(number).get(name)
+    if draw is None:
+        return None
+    with styled():
+        return figure_bytes(draw(data))

@@ -1,0 +1,97 @@
+"""Tables and figures of documents made again, as values that JSON takes; what failed, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from attnprof.errors import AttnprofError
+from attnprof.papers.documents import document
+from attnprof.papers.finding import find_figure, find_table
+from attnprof.papers.regenerated import Cell, Figure, FigureData, Table
+
+
+@dataclass
+class Regenerated:
+    """A document's tables and figures; ``failed`` has the reason by what could not be made."""
+
+    tables: dict[str, Table] = field(default_factory=dict)
+    figures: dict[str, tuple[Figure, FigureData]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+def regenerate(number: str, tell: Callable[[str], None] = lambda _: None) -> Regenerated:
+    """Every table and figure of a document; ``tell`` hears of each before it is made."""
+    made = Regenerated()
+    for name in document(number).part("tables", "TABLES") or ():
+        tell(f"{number}: table {name}")
+        table = _made(made, f"table {name}", find_table(number, name)[1])
+        if table is not None:
+            made.tables[name] = table
+    for name in document(number).part("figures", "FIGURES") or ():
+        tell(f"{number}: figure {name}")
+        _, figure = find_figure(number, name)
+        data = _made(made, f"figure {name}", figure.data)
+        if data is not None:
+            made.figures[name] = (figure, data)
+    return made
+
+
+def _made(made: Regenerated, name: str, make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except AttnprofError as error:
+        made.failed[name] = str(error)
+    except Exception as error:  # noqa: BLE001 - one that breaks must not hide the others
+        line = str(error).split("\n", 1)[0]
+        made.failed[name] = f"{type(error).__name__}: {line}"
+    return None
+
+
+def table_values(table: Table) -> dict[str, Any]:
+    """A table for JSON: a cell that is recomputed is ``{printed, ours, differs}``."""
+    return {
+        "title": table.title,
+        "columns": list(table.columns),
+        "rows": [
+            {name: _cell(row.get(name, "")) for name in table.columns} for row in table.rows
+        ],
+        "notes": list(table.notes),
+    }  # fmt: skip
+
+
+def _cell(value: Any) -> Any:
+    if not isinstance(value, Cell) or value.ours is None:
+        return value.printed if isinstance(value, Cell) else value
+    return {"printed": value.printed, "ours": value.ours, "differs": value.differs}
+
+
+def table_rows(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A table's rows for CSV: a recomputed column has ours beside it, named ``<column> (ours)``."""
+    rows = values["rows"]
+    both = {name for row in rows for name, cell in row.items() if isinstance(cell, Mapping)}
+    return [dict(_flat(row, both)) for row in rows]
+
+
+def _flat(row: Mapping[str, Any], both: set[str]) -> Iterable[tuple[str, Any]]:
+    for name, cell in row.items():
+        recomputed = isinstance(cell, Mapping)
+        yield name, cell["printed"] if recomputed else cell
+        if name in both:
+            yield f"{name} (ours)", cell["ours"] if recomputed else ""
+
+
+def figure_values(name: str, figure: Figure, data: FigureData) -> dict[str, Any]:
+    """A figure's data for JSON."""
+    return {
+        "name": name,
+        "title": figure.title,
+        "measured": figure.measured,
+        "rows": [dict(row) for row in data.rows],
+        "described": [
+            {"what": its.what, "printed": its.printed, "ours": its.ours, "agrees": its.agrees}
+            for its in data.described
+        ],
+        "facts": dict(data.facts),
+    }

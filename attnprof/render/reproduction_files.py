@@ -1,0 +1,74 @@
+"""A replay as a folder of reports: the page, and per document its tables, figures and claims."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attnprof.errors import AttnprofError, RequestError
+from attnprof.papers.regenerating import Regenerated, figure_values, table_rows, table_values
+from attnprof.record import Report, write_whole
+from attnprof.render.csv import render_csv
+from attnprof.render.plots.documents import plot_figure
+from attnprof.render.reproduction import records_of
+from attnprof.render.reproduction_folder import Written, folder_page
+from attnprof.render.reproduction_page import reproduction_page
+
+
+def make_folder(folder: Path) -> None:
+    """A folder to write in; :class:`RequestError` where it cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RequestError(
+            f"cannot write --reports {folder}: {error.strerror}; give a folder that can be made"
+        ) from error
+
+
+def write_page(report: Report, folder: Path) -> None:
+    """``reproduction.md``: the one page about all documents replayed."""
+    write_whole(folder / "reproduction.md", reproduction_page(report))
+
+
+def write_document(number: str, report: Report, made: Regenerated, folder: Path) -> dict[str, str]:
+    """One document's folder; gives what could not be made or drawn, with the reason."""
+    make_folder(folder)
+    failed = dict(made.failed)
+    tables = {}
+    for name, table in made.tables.items():
+        values, data = table_values(table), f"table{_padded(name)}.csv"
+        write_whole(folder / data, rows_as_csv(table_rows(values)))
+        tables[name] = Written(data, values)
+    figures = {}
+    for name, (figure, found) in made.figures.items():
+        values, stem = figure_values(name, figure, found), f"figure{_padded(name)}"
+        write_whole(folder / f"{stem}.csv", rows_as_csv(values["rows"]))
+        image: str | None = f"{stem}.png"
+        try:
+            plot_figure(number, name, found, folder / f"{stem}.png")
+        except AttnprofError as error:
+            image, failed[f"figure {name}, drawn"] = None, str(error)
+        figures[name] = Written(f"{stem}.csv", values, image)
+    own = [record for record in records_of(report) if record.document == number]
+    write_whole(folder / "claims.csv", render_csv(Report(report.command, own)))
+    title = report.summary["documents"][number]["title"]
+    write_whole(folder / "README.md", folder_page(number, title, tables, figures, failed))
+    return failed
+
+
+def _padded(name: str) -> str:
+    """Numbers sort as files: ``2`` is ``02``."""
+    return f"{int(name):02d}" if name.isdigit() else f"_{name}"
+
+
+def rows_as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows under the names of all of them, in order of appearance."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue()
