@@ -166,8 +166,10 @@ def _tables(asked: Asked, *, everything: bool, in_full: bool) -> Tables:
             shown += regenerated_table(report.summary["table"])
         if asked.figure is not None:
             shown.append(view.described_table(report.summary["figure"]))
+        if shown:
+            return [*shown, *view.beside(view.records_of(report))]
         if asked.by_name:
-            return [*shown, *view.answers(view.records_of(report))]
+            return view.answers(view.records_of(report))
         return view.document_tables(report) if in_full else view.summary_tables(report)
 
     return tables

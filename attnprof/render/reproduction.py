@@ -58,7 +58,8 @@ def counts_table(report: Report) -> Table:
     counts = report.summary["documents"]
     kept = [n for n, key in enumerate(keys) if key != "error" or report.summary["errors"]]
     for n in kept:
-        table.add_column(heads[n], justify="right")
+        longest_word = max(map(len, heads[n].split()))
+        table.add_column(heads[n], justify="right", min_width=longest_word)
     for number, count in counts.items():
         table.add_row(f"{number} {count['title']}", *(str(count[keys[n]]) for n in kept))
     if len(counts) > 1:
@@ -97,6 +98,15 @@ def _unanswered(report: Report) -> Iterator[RenderableType]:
 def answers(records: Sequence[ReproduceRecord]) -> list[RenderableType]:
     """Full answers, one block a claim."""
     return [block for record in records for block in _answer(record)]
+
+
+def beside(records: Sequence[ReproduceRecord]) -> list[RenderableType]:
+    """The claims about a table or figure: matches by name, what is otherwise in full."""
+    matches = [record.claim for record in records if record.verdict == "match"]
+    shown = answers([record for record in records if record.verdict != "match"])
+    if matches:
+        shown.append(Text(f"match: {', '.join(matches)}", style="green"))
+    return shown
 
 
 def _answer(record: ReproduceRecord) -> Iterator[RenderableType]:
