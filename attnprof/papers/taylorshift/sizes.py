@@ -1,0 +1,124 @@
+"""Mean sizes of 004's intermediate results (Table 1) for rows drawn at random.
+
+Queries and keys are unit vectors in R^d, x = q·k. Values have a column of ones; their rows are
+either unit vectors too (``sphere``, as the caption says) or have entries of unit variance
+(``normal``). Moments of x: E x² = 1/d, E x⁴ = 3/(d(d+2)).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from attnprof.papers.agreement import formula
+from attnprof.papers.documents import document
+from attnprof.papers.taylorshift.formulas import symbol
+
+SPHERE, NORMAL = "sphere", "normal"
+#: The longest sequence of Fig 4, and widths of Table 2: where B.2 says the laws fit.
+LENGTH = int(
+    next(
+        row["value"]
+        for row in document("004").rows("quoted_numbers")
+        if row["quantity"] == "fig4_N_max"
+    )
+)
+WIDTHS = (16, 32, 64, 128)
+#: What B.2 grants for long sequences.
+ERROR = 0.01
+
+
+def _value_length(values: str) -> Any:
+    """Mean squared length of a row of values."""
+    return symbol("d") if values == NORMAL else 1
+
+
+def moment(power: int) -> Any:
+    """E x^power of the product of two random unit vectors in R^d; odd ones vanish."""
+    d, found = symbol("d"), 1
+    for i in range(0, power, 2):
+        found = found * (i + 1) / (d + i)
+    return 0 if power % 2 else found
+
+
+@cache
+def law(expression: str, values: str = SPHERE) -> Any:
+    """The root of the mean squared size of an expression of Table 1; of Y_denom its mean.
+
+    Exact for every N, except for Y: there for long sequences, whose denominators hardly vary.
+    A_mod is taken as a whole, the others by row.
+    """
+    import sympy
+
+    N, more = symbol("N"), _value_length(values)
+    taylor = sympy.Poly([sympy.Rational(1, 2), 1, 1], symbol("x"))
+
+    def mean(polynomial: Any) -> Any:
+        return sum(c * moment(i) for (i,), c in polynomial.terms())
+
+    squared = {
+        # (k·k')² for each pair of tokens, times 1 + v·v' whose mean is 1 for different ones.
+        "A_mod": N * (1 + more) + N * (N - 1) * moment(2),
+        # Different keys are independent given the query: only the column of ones sees them.
+        "(QK^T)^2 V": N * (1 + more) * moment(4) + N * (N - 1) * moment(2) ** 2,
+        "QK^T V": N * (1 + more) * moment(2),
+        "Y_denom": (N * mean(taylor)) ** 2,
+        "Y": more * mean(taylor**2) / (N * mean(taylor) ** 2),
+    }
+    return sympy.sqrt(sympy.factor(squared[expression]))
+
+
+def denominator() -> Any:
+    """Mean of Σ (1 + x + x²/2) over N keys."""
+    import sympy
+
+    return sympy.factor(law("Y_denom"))
+
+
+def printed_laws() -> dict[str, str]:
+    """Table 1 as printed."""
+    rows = document("004").rows("table01_intermediate_sizes")
+    return {row["expression"]: row["size_printed"] for row in rows}
+
+
+def printed_sizes(expression: str) -> dict[str, float]:
+    """A printed law at the widths, for the longest sequence: ``d=16`` and so on."""
+    law = formula(printed_laws()[expression])
+    return {f"d={d}": float(law.subs({symbol("N"): LENGTH, symbol("d"): d})) for d in WIDTHS}
+
+
+def sizes(expression: str, values: str = SPHERE) -> dict[str, float]:
+    """What :func:`size` gives at the same widths and length."""
+    return {f"d={d}": size(expression, values, LENGTH, d) for d in WIDTHS}
+
+
+def size(expression: str, values: str, length: int, width: int) -> float:
+    """The mean size in a long sequence: a mean of norms.
+
+    Sums over many tokens are as good as normal, so the norm of a row of QKᵀV or Y has the mean
+    of a norm of normal variables; the others hardly vary around their root mean square.
+    """
+    at = {symbol("N"): length, symbol("d"): width}
+    rms = float(law(expression, values).subs(at))
+    spreads = {
+        # column of ones, then d columns, each with its variance
+        "QK^T V": ((1.0, 1), (1.0 if values == NORMAL else 1 / width, width)),
+        "Y": ((1.0, width),),
+    }
+    parts = spreads.get(expression)
+    return rms if parts is None else rms * mean_to_root_mean_square(parts)
+
+
+def mean_to_root_mean_square(parts: tuple[tuple[float, int], ...]) -> float:
+    """E‖z‖ / √E‖z‖² of independent normal z: (variance, how many) each.
+
+    From E√S = ∫ (1 - E e^(-tS)) t^(-3/2) dt / (2√π), with E e^(-tS) = Π (1 + 2at)^(-m/2);
+    with t = e^u the integrand falls off like e^(-|u|/2), and equal steps converge fast.
+    """
+    import numpy as np
+
+    step = 0.05
+    u = np.arange(-70, 70, step)
+    logarithm = sum(-m / 2 * np.log1p(2 * a * np.exp(u)) for a, m in parts)
+    mean = float((-np.expm1(logarithm) * np.exp(-u / 2)).sum()) * step / (2 * np.pi**0.5)
+    return float(mean / sum(a * m for a, m in parts) ** 0.5)

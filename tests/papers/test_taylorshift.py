@@ -1,0 +1,154 @@
+"""004 replayed: known slips by id, and values by other means."""
+
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+import pytest
+
+from attnprof.papers.agreement import formula, same_formula
+from attnprof.papers.documents import document
+from attnprof.papers.taylorshift import checks_cubic, checks_heads, checks_sizes, formulas, sizes
+from attnprof.papers.taylorshift.checks_transitions import tightest_bound
+from attnprof.papers.taylorshift.transitions import WIDTHS, first_lengths
+
+CHECKS = document("004").checks()
+
+ERRATA = {
+    "004-A1": ["4*d**3 + 6*d**2", "4*d**2 + 6*d", "2*d + 3"],
+    "004-A2-first": "8*z**3 + 10*z**2",
+    "004-A2-depressed": "8*x**3 - 25/6*x - 199/108",
+    "004-COLSUM": "4*N*(d + 1) - (d + 1)",
+    "004-STD-higher": False,
+    "004-EQ3": [[1, 1, 1]] * 3,
+    "004-T1-den": "N*(2*d + 1)/(2*d)",
+    "004-SPHERE": "d - 1",
+}
+
+
+def ops_direct(n: int, d: int) -> int:
+    """Eq 1 in loops: every addition and multiplication counted where it happens."""
+    count = 0
+    for _row, _key in product(range(n), range(n)):
+        count += 2 * d + 4  # dot product, x·x, /2, + x, + 1
+        count += 2  # into the sum of the row, division
+        count += 2 * d  # times the value, into the result
+    return count
+
+
+def ops_efficient(n: int, d: int) -> int:
+    """Eq 3 in loops, with + V as printed."""
+    count = 0
+    for _token in range(n):
+        count += 2 * d * d  # both box products
+        count += 2 * 2 * d * d * (d + 1)  # into A_mod, and read from it
+        count += 2 * 2 * d * (d + 1)  # the same of the linear part
+        count += 3 * (d + 1) + d  # half, two sums; division
+    return count
+
+
+@pytest.mark.parametrize("claim", ERRATA)
+def test_a_known_slip_is_found_with_the_right_value_beside_it(claim: str) -> None:
+    answer = CHECKS[claim].answer()
+    assert answer.verdict == "erratum"
+    assert same_formula(answer.ours, ERRATA[claim]) if claim != "004-STD-higher" else True
+    assert answer.why
+
+
+@pytest.mark.parametrize("d", WIDTHS)
+def test_the_efficient_form_is_dearer_up_to_the_length_before_the_transition(d: int) -> None:
+    found = first_lengths(d)
+    n0 = found["N0"]
+    assert ops_efficient(1, d) * n0 <= (4 * d + 6) * n0**2
+    assert ops_efficient(1, d) * (n0 - 1) > (4 * d + 6) * (n0 - 1) ** 2
+
+    def dearer(n: int) -> bool:
+        return d**2 * (d + 1) + 2 * d * n + (d + 1) * n + d**2 * n > d * n + 2 * n * n
+
+    assert dearer(found["N1"] - 1)
+    assert not dearer(found["N1"])
+
+
+@pytest.mark.parametrize(("n", "d"), [(1, 1), (3, 2), (5, 4)])
+def test_counted_forms_agree_with_loops(n: int, d: int) -> None:
+    at = {formulas.symbol("N"): n, formulas.symbol("d"): d}
+    assert formulas.direct_flops().subs(at) == ops_direct(n, d)
+    assert formulas.efficient_flops().subs(at) == ops_efficient(n, d)
+
+
+@pytest.mark.parametrize(
+    ("claim", "source"),
+    [
+        ("004-EQ4", "004-EQ4"),
+        ("004-EQ5", "004-EQ5"),
+        ("004-MHSA-triv", "004-MHSA-triv"),
+        ("004-MHSA-eff", "004-MHSA-eff"),
+        ("004-ent-triv", "004-MHSA-ENT-DIRECT"),
+        ("004-ent-eff", "004-MHSA-ENT-EFFICIENT"),
+    ],
+)
+def test_a_claim_prints_what_the_mechanism_names_as_published(claim: str, source: str) -> None:
+    d, h = formulas.symbol("d"), formulas.symbol("h")
+    text = formula(CHECKS[claim].published).subs(formulas.symbol("d_e"), d * h)
+    assert same_formula(text, formulas.printed(source))
+
+
+def test_a_source_that_is_not_printed_is_refused() -> None:
+    with pytest.raises(KeyError):
+        formulas.printed("004-EQ99")
+
+
+def test_the_bound_on_n1_is_never_below_it_and_nearly_reached_at_narrow_heads() -> None:
+    d = formulas.symbol("d")
+    bound, n1 = formula(tightest_bound()), formula(CHECKS["004-EQ7"].published)
+    gaps = [float((bound - n1).subs(d, Fraction(1, 10**k))) for k in range(5)]
+    assert all(gap > 0 for gap in gaps)
+    assert gaps[-1] < 1e-3
+
+
+def test_the_radicals_of_a2_solve_the_equation() -> None:
+    root = formula(CHECKS["004-h0-closed"].published)
+    assert abs((8 * root**3 + 10 * root**2 - 3).evalf(50)) < 1e-45
+    assert checks_heads.flat_heads()["d"] == pytest.approx(float(root))
+    assert len(checks_cubic.real_solutions()) == 1
+
+
+def test_costs_of_the_efficient_form_fall_with_every_head_and_of_the_direct_one_rise() -> None:
+    n, width = 50, 24
+    heads = [h for h in range(1, width + 1) if width % h == 0]
+    efficient = [h * ops_efficient(n, width // h) for h in heads]
+    assert efficient == sorted(efficient, reverse=True)
+    assert not checks_heads.falls_for_every_head_count(formulas.direct_flops())
+
+
+def sampled(values: str, n: int, d: int, draws: int) -> dict[str, float]:
+    """Mean sizes over random draws, one query each."""
+    found: dict[str, list[float]] = {name: [] for name in sizes.printed_laws()}
+    draw = np.random.default_rng(1)
+    for _ in range(draws):
+        q, k, v = draw.normal(size=(3, n, d))
+        q, k = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (q[:1], k))
+        if values == sizes.SPHERE:
+            v /= np.linalg.norm(v, axis=1, keepdims=True)
+        v = np.hstack([np.ones((n, 1)), v])
+        x = (q @ k.T)[0]
+        y = (1 + x + x**2 / 2) @ v
+        box = (k[:, :, None] * k[:, None, :]).reshape(n, d * d)
+        made = (box.T @ v, x**2 @ v, x @ v, y[:1], y[1:] / y[0])
+        for name, array in zip(found, made, strict=True):
+            found[name].append(float(np.sqrt((array**2).sum())))
+    return {name: float(np.mean(norms)) for name, norms in found.items()}
+
+
+@pytest.mark.parametrize("values", [sizes.SPHERE, sizes.NORMAL])
+def test_laws_of_sizes_agree_with_samples(values: str) -> None:
+    n, d = 300, 6
+    for expression, mean in sampled(values, n, d, draws=2000).items():
+        assert mean == pytest.approx(sizes.size(expression, values, n, d), rel=0.04), expression
+
+
+def test_why_a_size_is_off_tells_what_would_fit() -> None:
+    answer = CHECKS["004-T1-Y"].answer()
+    assert answer.verdict == "erratum"
+    assert "unit variance" in answer.why
+    assert checks_sizes.dimension_of_sphere() == "d - 1"
