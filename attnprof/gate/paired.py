@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
@@ -79,27 +80,35 @@ class Judgement:
 
 
 def bounds_of_median(
-    log_ratios: Sequence[float], alpha: float, seed: int = 0
+    log_ratios: Sequence[float], alpha: float, seed: int = 0, group: int | None = None
 ) -> tuple[float, float]:
     """Lower and upper one-sided bootstrap bounds of the median, each wrong with chance ``alpha``.
 
+    Each ``group`` values in a row come from one process: processes are drawn first, then pairs
+    inside them, because what differs from process to process does not average out within one.
     Repeatable: resamples are drawn from ``seed``. Raises ValueError for fewer than two values.
     """
     values = np.asarray(log_ratios, dtype=float)
     if values.size < 2:
         raise ValueError("a bound needs two pairs at least")
-    draws = np.random.default_rng(seed).integers(0, values.size, (RESAMPLES, values.size))
-    medians = np.median(values[draws], axis=1)
+    chance = np.random.default_rng(seed)
+    size = values.size if group is None or values.size % group else group
+    processes = values.size // size
+    firsts = size * chance.integers(0, processes, (RESAMPLES, processes, 1))
+    draws = firsts + chance.integers(0, size, (RESAMPLES, processes, size))
+    medians = np.median(values[draws.reshape(RESAMPLES, -1)], axis=1)
     low, high = np.quantile(medians, [alpha, 1 - alpha])
     return float(low), float(high)
 
 
-def judge(log_ratios: Sequence[float], rule: Rule, *, last: bool = False) -> Judgement:
+def judge(
+    log_ratios: Sequence[float], rule: Rule, *, last: bool = False, group: int | None = None
+) -> Judgement:
     """What the pairs so far say; ``inconclusive`` asks for more, at the ``last`` look it is final.
 
-    Raises ValueError for fewer than two pairs.
+    ``group`` as in :func:`bounds_of_median`. Raises ValueError for fewer than two pairs.
     """
-    low, high = bounds_of_median(log_ratios, ALPHA / len(LOOKS))
+    low, high = bounds_of_median(log_ratios, ALPHA / len(LOOKS), group=group)
     middle = float(np.median(log_ratios))
     ratio, below, above = (math.exp(x) for x in (middle, low, high))
     verdict = INCONCLUSIVE
@@ -112,3 +121,30 @@ def judge(log_ratios: Sequence[float], rule: Rule, *, last: bool = False) -> Jud
     elif last and ratio <= 1 + rule.bound:
         verdict = OK  # nothing speaks for a slowdown; the bound is wide because the machine is
     return Judgement(verdict, ratio, below, above, len(log_ratios))
+
+
+#: Normal quantiles: of a look's share of the error, and of 99 in 100.
+_Z_LOOK = NormalDist().inv_cdf(1 - ALPHA / len(LOOKS))
+_Z_SURE = NormalDist().inv_cdf(0.99)
+
+
+def power(found: Judgement, rule: Rule, slowdown: float) -> float:
+    """Chance that so many pairs at this noise would have called a ``slowdown`` (0.1) regressed."""
+    return NormalDist().cdf(_margin(rule, slowdown) / _error(found) - _Z_LOOK)
+
+
+def pairs_for(found: Judgement, rule: Rule, slowdown: float) -> int | None:
+    """Pairs after which that chance is 99 in 100; None where the rule never sees it."""
+    if _margin(rule, slowdown) <= 0:
+        return None
+    wanted = _margin(rule, slowdown) / (_Z_LOOK + _Z_SURE)
+    return max(found.pairs, math.ceil(found.pairs * (_error(found) / wanted) ** 2))
+
+
+def _margin(rule: Rule, slowdown: float) -> float:
+    return math.log1p(slowdown) - math.log1p(rule.bound)
+
+
+def _error(found: Judgement) -> float:
+    """Standard error of the median log-ratio: its bounds are so many errors apart."""
+    return max(1e-6, (math.log(found.high) - math.log(found.low)) / (2 * _Z_LOOK))

@@ -1,0 +1,199 @@
+"""The two sides of a comparison, seen from the process that judges them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import attnprof
+from attnprof.errors import CannotRunError
+from attnprof.gate import worker
+from attnprof.gate.cases import Counted
+from attnprof.measure.request import PointRequest
+
+#: Seconds after which one order is given up: building, counting or a block of calls.
+LIMIT_S = 300.0
+#: Memory that glibc maps and gives back at every call costs page faults that depend on where the
+#: process was put: two processes of the same code were seen 17 % apart for all of their life, and
+#: less than 2 % with memory kept. The rest keeps a tree as it was found.
+_STEADY = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+
+
+class SideError(Exception):
+    """What was asked cannot be done on this side; ``missing``: the code does not exist there."""
+
+    def __init__(self, message: str, *, missing: bool = False) -> None:
+        super().__init__(message)
+        self.missing = missing
+
+
+class Side:
+    """A tree of code with a process that runs it.
+
+    An order is asked (:meth:`ask`) and its answer taken (:meth:`answer`), so that two sides can
+    work at the same time. What fails is a :class:`SideError`; the process survives it.
+    """
+
+    def __init__(self, tree: Path, label: str, threads: int = 1) -> None:
+        self.tree = tree.resolve()
+        self.label = label
+        self._threads = threads
+        self._process: subprocess.Popen[bytes] | None = None
+        self._rest = b""
+        self._open = self._ready = False
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the side
+
+    def __enter__(self) -> Self:
+        self._started()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def count(self, request: PointRequest, *, formulas: bool) -> Counted:
+        """What has no noise; an error is part of the answer."""
+        self.ask_count(request, formulas=formulas)
+        return self.counted()
+
+    def ask_count(self, request: PointRequest, *, formulas: bool) -> None:
+        """Ask for :meth:`counted`."""
+        self.ask({"do": "count", "request": request.to_dict(), "formulas": formulas})
+
+    def counted(self) -> Counted:
+        """The answer to :meth:`ask_count`."""
+        try:
+            found = Counted.from_dict(self.answer()["counted"])
+            self._ended()
+        except SideError as error:
+            return Counted(error=str(error), missing=error.missing)
+        return found
+
+    def ask_open(self, request: PointRequest) -> None:
+        """Ask for a module, built and warm."""
+        self.ask({"do": "open", "request": request.to_dict()})
+
+    def opened(self) -> float:
+        """Seconds of one call of what :meth:`ask_open` asked for."""
+        self._open = True
+        return float(self.answer()["call_s"])
+
+    def block(self, calls: int) -> tuple[float, float]:
+        """Processor and wall seconds of so many calls of what is open."""
+        self.ask({"do": "block", "calls": calls})
+        found = self.answer()
+        return float(found["cpu_s"]), float(found["wall_s"])
+
+    def close(self) -> None:
+        """End what is open; nothing where nothing is."""
+        if self._open:
+            self._open = False
+            self.ask({"do": "close"})
+            self._ended()
+
+    def stop(self) -> None:
+        """End the process and all of its children."""
+        if self._process is not None:
+            with contextlib.suppress(OSError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            for stream in (self._process.stdin, self._process.stdout):
+                if stream is not None:
+                    with contextlib.suppress(OSError):
+                        stream.close()
+        self._process, self._rest, self._open, self._ready = None, b"", False, False
+
+    def ask(self, order: Mapping[str, Any]) -> None:
+        """Send an order, and start the process where there is none."""
+        process = self._started()
+        if not self._ready:
+            self._wait_ready()
+        assert process.stdin is not None
+        try:
+            process.stdin.write(json.dumps(order).encode() + b"\n")
+            process.stdin.flush()
+        except OSError as error:
+            self.stop()
+            raise SideError(f"the process of {self.label} died: {error}") from error
+
+    def answer(self) -> dict[str, Any]:
+        """The answer to the last order."""
+        found = self._line(LIMIT_S)
+        if "error" in found:
+            self._open = False
+            self._ended()
+            raise SideError(found["error"], missing=found["missing"])
+        if "ended" in found:
+            self._open = False
+            raise SideError(_death(found["ended"], found["said"]))
+        return found
+
+    def _ended(self) -> None:
+        found = self._line(LIMIT_S)
+        if found.get("ended", 0) < 0:
+            raise SideError(_death(found["ended"], found["said"]))
+
+    def _line(self, limit_s: float) -> dict[str, Any]:
+        process = self._process
+        if process is None or process.stdout is None:
+            raise SideError(f"the process of {self.label} died")
+        end = time.monotonic() + limit_s
+        while b"\n" not in self._rest:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
+                self.stop()
+                raise SideError(f"no answer within {limit_s:.0f} s")
+            piece = os.read(process.stdout.fileno(), 1 << 16)
+            if not piece:
+                self.stop()
+                raise SideError(f"the process of {self.label} died")
+            self._rest += piece
+        line, _, self._rest = self._rest.partition(b"\n")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            home = str(Path(attnprof.__file__).resolve().parents[1])
+            threads = str(self._threads)
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and script
+                [sys.executable, str(Path(worker.__file__).resolve()), str(self.tree), home],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+                cwd=self.tree, start_new_session=True, bufsize=0,
+                env={"OMP_WAIT_POLICY": "PASSIVE", **os.environ, **_STEADY,
+                     "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
+            )  # fmt: skip
+        return self._process
+
+    def _wait_ready(self) -> None:
+        """Until everything is imported; :class:`CannotRunError` where that fails."""
+        try:
+            self._line(LIMIT_S)
+        except SideError as error:
+            self._errors.seek(0)
+            said = self._errors.read().decode(errors="replace").strip().splitlines()
+            raise CannotRunError(
+                f"{self.label}: torch and attnprof cannot be imported there: "
+                f"{said[-1] if said else error}"
+            ) from error
+        self._ready = True
+
+
+def _death(code: int, said: str) -> str:
+    last = (said.strip().splitlines() or [""])[-1]
+    why = f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
+    return f"its process ended with {why}{': ' + last if last else ''}"

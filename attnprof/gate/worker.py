@@ -1,0 +1,192 @@
+"""One side of a comparison: a process that runs the code of one tree, told what by lines of JSON.
+
+Run as a script, ``python worker.py TREE HOME``, so that both sides speak this version's language
+whatever version of attnprof the tree holds; where it holds none, the one in HOME runs. Orders:
+
+- ``count``: what has no noise, of one request (see :mod:`attnprof.gate.counting`);
+- ``open``: build a request's module and warm it up; then ``block`` times so many calls, ``close``
+  ends it.
+
+Each ``count`` and each ``open`` has a process of its own, forked from this one, which has
+imported everything and run nothing; when it ends, a line says so.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+#: What is slow to import, or starts threads that a fork would not have.
+PRELOAD = ("torch", "numpy", "attnprof.measure.subject", "attnprof.measure.clocks",
+           "attnprof.gate.counting")  # fmt: skip
+#: Calls before the clock counts: seconds of them, and at least so many.
+WARM_S, WARM_CALLS = 0.03, 3
+
+Answer = dict[str, Any]
+
+
+def main() -> None:
+    """Serve until the orders end."""
+    tree, home = sys.argv[1:3]
+    own = str(Path(__file__).resolve().parent)
+    rest = [place for place in sys.path if place not in (own, home)]
+    sources = [place for place in (tree, str(Path(tree) / "src")) if Path(place).is_dir()]
+    sys.path[:] = [*sources, *rest, home]
+    channel = os.dup(1)
+    os.dup2(2, 1)  # what somebody's module prints is no answer
+    for name in PRELOAD:
+        import_module(name)
+    _say(channel, {"ready": True})
+    while (order := _next()) is not None:
+        _in_a_fork(order, channel)
+
+
+def _next() -> Answer | None:
+    """The next order; None when there are no more. No order comes before the last was answered."""
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = os.read(0, 1 << 16)
+        if not piece:
+            return None
+        line += piece
+    found: Answer = json.loads(line)
+    return found
+
+
+def _say(channel: int, answer: Answer) -> None:
+    data = (json.dumps(answer) + "\n").encode()
+    while data:
+        data = data[os.write(channel, data) :]
+
+
+def _in_a_fork(order: Answer, channel: int) -> None:
+    with tempfile.TemporaryFile() as errors:
+        child = os.fork()
+        if child == 0:
+            os.dup2(errors.fileno(), 2)
+            os._exit(_guarded(order, channel))
+        _, status = os.waitpid(child, 0)
+        errors.seek(max(0, errors.seek(0, os.SEEK_END) - 4000))
+        said = errors.read().decode(errors="replace")
+    _say(channel, {"ended": os.waitstatus_to_exitcode(status), "said": said})
+
+
+def _guarded(order: Answer, channel: int) -> int:
+    try:
+        _serve(order, channel)
+    except Exception as error:  # noqa: BLE001 - somebody's code may raise anything
+        _say(channel, {"error": _told(error), "missing": _is_missing(error)})
+        return 1
+    return 0
+
+
+def _told(error: Exception) -> str:
+    first = (str(error).splitlines() or [""])[0][:400]
+    return first if type(error).__module__.startswith("attnprof") else _named(error, first)
+
+
+def _named(error: Exception, first: str) -> str:
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def _is_missing(error: Exception) -> bool:
+    """Whether the code asked for does not exist, as attnprof's own refusals say it."""
+    said = str(error)
+    known = ("there is no file", "there is no module", "has no '", "unknown mechanism")
+    return type(error).__name__ == "RequestError" and any(text in said for text in known)
+
+
+def _serve(order: Answer, channel: int) -> None:
+    if order["do"] == "count":
+        counting = import_module("attnprof.gate.counting")
+        found = counting.count(_request(order), order["formulas"])
+        _say(channel, {"counted": _plain(found)})
+        return
+    measure = _opened(order, channel)
+    while (more := _next()) is not None and more["do"] == "block":
+        _say(channel, measure(more["calls"]))
+
+
+def _plain(found: Any) -> Answer:
+    from dataclasses import asdict
+
+    return asdict(found)
+
+
+def _request(order: Answer) -> Any:
+    """The request, less what this tree's attnprof does not know of."""
+    from dataclasses import fields
+
+    requests = import_module("attnprof.measure.request")
+    known = {item.name for item in fields(requests.PointRequest)}
+    return requests.PointRequest.from_dict({k: v for k, v in order["request"].items() if k in known})
+
+
+def _opened(order: Answer, channel: int) -> Callable[[int], Answer]:
+    """Build, warm up, tell how long a call takes; gives what times a block of calls."""
+    import torch
+
+    request = _request(order)
+    torch.set_num_threads(request.threads or 1)
+    subject = import_module("attnprof.measure.subject").build_subject(
+        request, compiled=request.compiled
+    )
+    on_gpu = request.device.startswith("cuda")
+    timed = _events(request.device, subject) if on_gpu else _processor_time(subject)
+    gc.collect()
+    gc.disable()
+    seconds, end, calls = [], time.perf_counter() + WARM_S, 0
+    while calls < WARM_CALLS or time.perf_counter() < end:
+        found = timed(1)
+        seconds.append(max(found["cpu_s"], 1e-7))
+        calls += 1
+    _say(channel, {"call_s": sorted(seconds)[len(seconds) // 2]})
+    return timed
+
+
+def _processor_time(subject: Any) -> Callable[[int], Answer]:
+    """Processor seconds of all threads, and seconds passed, of so many calls."""
+    prepare, call = subject.prepare, subject.call
+
+    def block(calls: int) -> Answer:
+        busy = passed = 0
+        for _ in range(calls):
+            prepare()
+            before, start = time.process_time_ns(), time.perf_counter_ns()
+            kept = call()
+            end, after = time.perf_counter_ns(), time.process_time_ns()
+            del kept
+            busy += after - before
+            passed += end - start
+        return {"cpu_s": busy / 1e9, "wall_s": passed / 1e9}
+
+    return block
+
+
+def _events(device: str, subject: Any) -> Callable[[int], Answer]:
+    """A GPU's own time, between events: both answers are the same."""
+    import torch
+
+    clock = import_module("attnprof.measure.clocks").cuda_clock(torch, device)
+    adapted: list[bool] = []
+
+    def block(calls: int) -> Answer:
+        if not adapted and calls > 1:
+            clock.adapt(subject.prepare, subject.call)
+            adapted.append(True)
+        passed = sum(sample.wall_s for sample in clock.times(subject.prepare, subject.call, calls))
+        return {"cpu_s": passed, "wall_s": passed}
+
+    return block
+
+
+if __name__ == "__main__":
+    main()
