@@ -1,0 +1,138 @@
+"""000: the ranks in parentheses, the rows printed twice, and what more heads do."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from attnprof.papers.better_attention.ranks import printed_ranks, recomputed_ranks
+from attnprof.papers.better_attention.settings import EXPERIMENTS
+from attnprof.papers.better_attention.values import BY_HEADS, MECHANISMS, TABLES, number, rows
+from attnprof.papers.checks import Check
+
+Nested = dict[str, dict[str, Any]]
+
+
+def differences(published: Nested, ours: Nested) -> list[str]:
+    """Where two nested dicts differ, in words."""
+    return [
+        f"{row}, {column}: printed {published.get(row, {}).get(column)}, ours {value}"
+        for row, values in ours.items()
+        for column, value in values.items()
+        if published.get(row, {}).get(column) != value
+    ]
+
+
+def _ranks(table: str) -> Check:
+    return Check(
+        f"000-RANK-table{int(table):02}",
+        printed_ranks(table),
+        partial(recomputed_ranks, table),
+        how="one more than the number of better values; equal values share a rank",
+        why=lambda published, ours: "; ".join(differences(published, ours)),
+        tables=(table,),
+    )
+
+
+#: Columns of the main tables that the tables by head count print under another name, or in full.
+RENAMED = {"epoch_time_s": "avg_time_s"}
+NOT_REPEATED = {"dataset", "attention", "h", "params", "params_printed"}
+
+
+def _main_rows() -> list[dict[str, str]]:
+    found = [row for table in ("1", "2", "3") for row in rows(table)]
+    return [row for row in found if row["dataset"] in BY_HEADS]
+
+
+def printed_first() -> Nested:
+    """Values and ranks of the main rows that the appendix has too."""
+    return {
+        f"{row['dataset']} {row['attention']}": {
+            column: number(text)
+            for column, text in row.items()
+            if column not in NOT_REPEATED and text
+        }
+        for row in _main_rows()
+    }
+
+
+def printed_again() -> Nested:
+    """The same from the appendix, at the head count of the main tables."""
+    found: Nested = {}
+    for row in _main_rows():
+        experiment = EXPERIMENTS[row["dataset"]]
+        (again,) = (
+            other
+            for other in rows(BY_HEADS[row["dataset"]])
+            if other["attention"] == row["attention"] and other["h"] == str(experiment.num_heads)
+        )
+        columns = [name for name in row if name not in NOT_REPEATED and row[name]]
+        found[f"{row['dataset']} {row['attention']}"] = {
+            name: number(again[_renamed(name)]) for name in columns
+        }
+    return found
+
+
+def _renamed(column: str) -> str:
+    for old, new in RENAMED.items():
+        column = column.replace(old, new)
+    return column
+
+
+def improves_with_heads(table: str) -> dict[str, bool]:
+    """By mechanism: whether each step to more heads raises training accuracy and lowers loss."""
+    found = {}
+    for name in MECHANISMS:
+        own = sorted((r for r in rows(table) if r["attention"] == name), key=lambda r: int(r["h"]))
+        if own:
+            found[name] = all(
+                number(more["acc_pct"]) > number(less["acc_pct"])
+                and number(more["loss"]) < number(less["loss"])
+                for less, more in pairwise(own)
+            )
+    return found
+
+
+def _accuracies(table: str, published: dict[str, bool], ours: dict[str, bool]) -> str:
+    told = []
+    for name in (name for name in ours if ours[name] != published.get(name)):
+        own = sorted((r for r in rows(table) if r["attention"] == name), key=lambda r: int(r["h"]))
+        lines = [", ".join(row[column] for row in own) for column in ("acc_pct", "loss")]
+        told.append(f"{name}: accuracy {lines[0]}, loss {lines[1]}")
+    return f"with {', '.join(sorted({r['h'] for r in rows(table)}))} heads " + "; ".join(told)
+
+
+def _heads(table: str, note: str = "") -> Check:
+    return Check(
+        f"000-HEADS-table{int(table):02}",
+        {row["attention"]: True for row in rows(table)},
+        partial(improves_with_heads, table),
+        how="performance is accuracy and loss (Sec 6): each step to more heads must raise training "
+        "accuracy and lower training loss",
+        why=partial(_accuracies, table),
+        note=note,
+        tables=(table,),
+    )
+
+
+CHECKS = [
+    *(_ranks(table) for table in TABLES),
+    Check(
+        "000-XTAB",
+        printed_first(),
+        printed_again,
+        how="every value and rank of Tables 1 to 3 but the parameters, beside the appendix's row "
+        "of the same mechanism and head count; ImageNet has none",
+        why=lambda published, ours: "; ".join(differences(published, ours)),
+        tables=("1", "2", "3", "5", "6", "8", "9", "10"),
+    ),
+    _heads("5"),
+    _heads(
+        "6",
+        note="on the training set; test loss worsens for standard attention, and Super's test "
+        "accuracy falls from two heads to four",
+    ),
+    _heads("9"),
+    _heads("10"),
+]
