@@ -19,7 +19,7 @@ from attnprof.record import Report
 from attnprof.symbolic.grid import Heatmap, heatmap_report
 
 HEADS = (1, 2, 4, 8)
-#: The sizes on both axes; with them every number that the document quotes comes out.
+#: The sizes on both axes; with eleven powers of two the means that the document quotes come out.
 SIZES = tuple(2**exponent for exponent in range(11))
 GRID = "Eq 24 for l and d_m in 1, 2, 4, ..., 1024"
 
@@ -123,7 +123,8 @@ CHECKS = [
         "000-FIG3-grid",
         "text_B2",
         f"mean over all cells of the figure's ratio, {GRID}",
-        note="the document does not give the grid; on this one all quoted means come out",
+        note="the document does not give the grid; the quoted means need eleven powers of two in "
+        "a row on both axes (the ratio depends on h l / d_m alone)",
     ),
     Check(
         "000-FIG3-max",

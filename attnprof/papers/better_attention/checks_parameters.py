@@ -7,7 +7,12 @@ from typing import Any
 
 from attnprof.papers.agreement import same_formula
 from attnprof.papers.better_attention.formulas import implied_seq_len, parameters
-from attnprof.papers.better_attention.settings import EXPERIMENTS, imagenet_patches
+from attnprof.papers.better_attention.settings import (
+    EXPERIMENTS,
+    IMAGE_SIDE,
+    PATCH_SIDE,
+    imagenet_patches,
+)
 from attnprof.papers.better_attention.values import MECHANISMS, number, rows, value
 from attnprof.papers.checks import Check
 
@@ -84,14 +89,14 @@ def _shares() -> dict[str, str]:
     return {name: str(Fraction(count, full)) for name, count in counts.items()}
 
 
-def _patches_why(published: Any, ours: Any) -> str:
-    stated = parameters("super", 768, int(published))
-    ours_counted = parameters("super", 768, ours)
+def _patches_why(_: Any, ours: Any) -> str:
+    stated = EXPERIMENTS["ImageNet"].seq_len or 0
+    counts = [parameters("super", EXPERIMENTS["ImageNet"].d_model, n) for n in (stated, ours)]
     printed = value("1", "params", "super", dataset="ImageNet")
     return (
-        f"App B.3 cuts 112 x 112 pictures into 8 x 8 patches, {ours} of them. With length "
-        f"{published} Super's layer had {stated:,} parameters, with {ours} it has "
-        f"{ours_counted:,}: Table 1 prints {printed / 1e6:.2f}M"
+        f"App B.3 cuts {IMAGE_SIDE} x {IMAGE_SIDE} pictures into {PATCH_SIDE} x {PATCH_SIDE} "
+        f"patches, {ours} of them. With length {stated} Super's layer had {counts[0]:,} "
+        f"parameters, with {ours} it has {counts[1]:,}: Table 1 prints {printed / 1e6:.2f}M"
     )
 
 
@@ -120,7 +125,7 @@ CHECKS = [
     ),
     Check(
         "000-CTX-ImageNet",
-        256,
+        EXPERIMENTS["ImageNet"].seq_len,
         imagenet_patches,
         how="picture side over patch side, squared (App B.3)",
         why=_patches_why,

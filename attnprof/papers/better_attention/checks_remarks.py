@@ -62,8 +62,8 @@ def _share_why(_: Any, ours: Any) -> str:
     width = EXPERIMENTS["CIFAR100"].d_model
     return (
         f"{full:,} - {own:,} = {full - own:,} is {float(Fraction(ours)):.2%} of {full:,}; a "
-        f"quarter is {full // 4:,}. The layer mixes {implied_seq_len(own, width)} tokens, more than "
-        f"d_m = {width}, so Remark 3 does not hold for it"
+        f"quarter is {full // 4:,}. The layer mixes {implied_seq_len(own, width)} tokens, more "
+        f"than d_m = {width}, so Remark 3 does not hold for it"
     )
 
 
