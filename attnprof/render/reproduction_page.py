@@ -80,7 +80,12 @@ def _section(title: str, ours: str, records: Sequence[ReproduceRecord]) -> Itera
 
 def _row(record: ReproduceRecord) -> list[str]:
     printed, ours = printed_and_ours(record)
-    return [f"`{record.claim}`", record.place, printed, ours, record.why]
+    return [f"`{record.claim}`", record.place, _code(printed), _code(ours), record.why]
+
+
+def _code(text: str) -> str:
+    """A formula as code, where its signs would be taken for emphasis; other text as it is."""
+    return f"`{text}`" if set(text) & set("*_^") and "`" not in text else text
 
 
 def _read(record: ReproduceRecord) -> list[str]:

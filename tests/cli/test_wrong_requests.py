@@ -171,6 +171,15 @@ derive torch.nn:MultiheadAttention --arg heads=8
 derive torch.nn:MultiheadAttention --input x:B,N
 derive standard --format html
 derive standard --output /no/such/x
+reproduce 999
+reproduce 004 extra
+reproduce --claim nothing
+reproduce --table 2
+reproduce 004 --table 99
+reproduce 004 --figure 1 --plot x.xyz
+reproduce --verdict maybe
+reproduce --format x
+reproduce --output /no/such/x
 doctor --format x
 doctor --output /no/such/x
 doctor --seq 3

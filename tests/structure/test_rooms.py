@@ -125,6 +125,8 @@ def test_importing_the_package_imports_nothing_heavy():
         (["compare", "--attention", "standard,efficient", "--seq", "512"], {"sympy"}),
         (["crossover", "--d", "64"], {"sympy"}),
         (["heads", "--d-model", "64", "--seq", "128"], {"sympy"}),
+        (["reproduce", "--claim", "004-T2-d8"], {"sympy"}),
+        (["reproduce", "002", "--table", "5"], {"sympy"}),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )

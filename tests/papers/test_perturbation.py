@@ -1,0 +1,132 @@
+"""No verdict is written down: change what is printed and it changes, in every check."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+
+import pytest
+
+from attnprof.papers.checks import (
+    COMPUTED,
+    ERRATUM,
+    MATCH,
+    MEASURED,
+    NOT_REPRODUCIBLE,
+    VERDICTS,
+    Check,
+    Reading,
+)  # fmt: skip
+from attnprof.papers.documents import DOCUMENTS, claims
+from tests.papers.perturbing import perturbed
+
+#: Documents whose claims have no check yet.
+UNANSWERED = {"000", "003", "004"}
+MOST_READINGS = 50
+
+
+def modules():
+    for number, document in DOCUMENTS.items():
+        for item in iter_modules([str(document.path)]):
+            if item.name.startswith("checks"):
+                yield number, import_module(f"attnprof.papers.{document.folder}.{item.name}")
+
+
+ALL = [(number, check) for number, module in modules() for check in module.CHECKS]
+CHECKS = [check for _, check in ALL if isinstance(check, Check)]
+READINGS = [check for _, check in ALL if isinstance(check, Reading)]
+
+
+def test_every_claim_is_answered_once_and_nothing_else_is():
+    times = Counter(check.claim for _, check in ALL)
+    assert [claim for claim, count in times.items() if count > 1] == []
+    assert set(times) <= set(claims())
+    missing = {claims()[claim].document for claim in set(claims()) - set(times)}
+    assert missing <= UNANSWERED
+
+
+def test_a_check_stands_with_its_document():
+    assert [check.claim for number, check in ALL if claims()[check.claim].document != number] == []
+
+
+def test_few_claims_are_judged_by_reading():
+    assert len(READINGS) <= MOST_READINGS
+
+
+@pytest.mark.parametrize("check", READINGS, ids=lambda check: check.claim)
+def test_a_reading_says_where_and_why(check):
+    found = check.answer()
+    assert found.verdict in VERDICTS
+    assert len(found.why) > 20
+    assert len(found.how) > 10
+
+
+@cache
+def ours(claim):
+    """What a check computes, once for all tests."""
+    return next(check for check in CHECKS if check.claim == claim).ours()
+
+
+def known(check):
+    """The check with what it computed before."""
+    found = ours(check.claim)
+    return replace(check, ours=lambda: found)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.claim)
+def test_what_is_printed_decides(check):
+    check = known(check)
+    printed = check.answer()
+    assert check.basis in (COMPUTED, MEASURED)
+    assert check.otherwise in (ERRATUM, NOT_REPRODUCIBLE)
+    for value in (check.published, ours(check.claim)):
+        assert json.loads(json.dumps(value)) == plain(value)
+    in_place = check.answer(ours(check.claim))
+    assert in_place.verdict == MATCH, "our own value in place of the printed one"
+    if printed.verdict != MATCH:
+        assert len(printed.why) > 20, "a difference needs its reason"
+        return
+    for other in perturbed(check.published):
+        verdict = check.answer(other).verdict
+        assert verdict != MATCH, other
+        if check.basis == COMPUTED:
+            assert verdict == ERRATUM, other
+
+
+def plain(value):
+    """Tuples as the lists JSON makes of them, names as text."""
+    if isinstance(value, dict):
+        return {str(name): plain(item) for name, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.claim)
+def test_an_answer_can_be_followed(check):
+    found = known(check).answer()
+    assert len(found.how) > 10
+    assert "\n" not in found.how
+    assert found.verdict in VERDICTS
+
+
+@pytest.mark.parametrize("module", [module for _, module in modules()], ids=lambda m: m.__name__)
+def test_no_computed_check_names_a_verdict(module):
+    """A verdict's name stands in readings and in ``otherwise`` alone."""
+    tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
+    allowed = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Reading":
+            allowed |= {id(inner) for inner in ast.walk(node)}
+        if isinstance(node, ast.keyword) and node.arg == "otherwise":
+            allowed |= {id(inner) for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        named = getattr(node, "value", None) if isinstance(node, ast.Constant) else None
+        if isinstance(node, ast.Name) and node.id in ("MATCH", "ERRATUM", "NOT_REPRODUCIBLE"):
+            named = node.id
+        if named in (*VERDICTS, "MATCH", "ERRATUM", "NOT_REPRODUCIBLE"):
+            assert id(node) in allowed, f"line {node.lineno}: {named}"

@@ -1,0 +1,205 @@
+"""Replays: a record a claim whatever happens, verdicts committed and compared, names found."""
+
+from __future__ import annotations
+
+import pytest
+
+from attnprof.errors import CannotRunError, RequestError
+from attnprof.papers import documents
+from attnprof.papers.agreement import rounded
+from attnprof.papers.checks import Check, Reading
+from attnprof.papers.committed import accept, committed
+from attnprof.papers.documents import DOCUMENTS, Document, claims
+from attnprof.papers.finding import claims_of_figure, find_claims, find_documents, find_table
+from attnprof.papers.measured import fresh, measured, ship
+from attnprof.papers.regenerated import Cell, Figure, FigureData, Table
+from attnprof.papers.regenerating import regenerate, table_rows, table_values
+from attnprof.papers.replay import only, replay
+from attnprof.record import ReproduceRecord
+
+IDS = ["002-TR-me-mult", "002-PPL", "002-T7-me", "002-T7-512"]
+
+
+def broken():
+    raise ZeroDivisionError("division by zero\nand more")
+
+
+def unmeasured():
+    return measured("002", "never")
+
+
+CHECKS = {
+    check.claim: check
+    for check in (
+        Check("002-TR-me-mult", 2, lambda: 3, how="by counting", why="three it is"),
+        Check("002-PPL", 1, broken, how="by dividing"),
+        Check("002-T7-me", 1, unmeasured, how="by measuring", basis="measured"),
+        Reading("002-T7-512", True, True, "match", why="it says so there", how="Sec 7"),
+    )
+}
+
+
+@pytest.fixture
+def own_checks(monkeypatch):
+    monkeypatch.setattr(Document, "checks", lambda _: CHECKS)
+
+
+@pytest.mark.usefixtures("own_checks")
+def test_a_claim_is_a_record_whatever_happens_to_its_check():
+    asked = [*IDS, "002-CRIT"]
+    found = replay(asked)
+    assert [record.claim for record in found.records] == asked
+    wrong, crashed, missing, read, none = found.records
+    assert (wrong.verdict, wrong.published, wrong.ours, wrong.why) == (
+        "erratum",
+        2,
+        3,
+        "three it is",
+    )
+    assert (crashed.verdict, crashed.why) == ("error", "ZeroDivisionError: division by zero")
+    assert missing.verdict == "error"
+    assert "--measure" in missing.why
+    assert (read.verdict, read.basis) == ("match", "reading")
+    assert (none.verdict, none.why) == ("error", "no check answers this claim")
+    assert (none.place, none.says) == (claims()["002-CRIT"].place, claims()["002-CRIT"].says)
+
+
+@pytest.mark.usefixtures("own_checks")
+def test_the_summary_counts_by_document():
+    found = replay(IDS)
+    assert found.summary["documents"] == {
+        "002": {
+            "title": DOCUMENTS["002"].title, "claims": 4, "match": 1, "erratum": 1,
+            "not-reproducible": 0, "error": 2, "readings": 1,
+        }
+    }  # fmt: skip
+    assert found.summary["errors"] == ["002-PPL", "002-T7-me"]
+    assert [record.claim for record in only(found, ["match"]).records] == ["002-T7-512"]
+
+
+def test_checks_that_cannot_be_loaded_are_rows_too(monkeypatch):
+    monkeypatch.setattr(Document, "checks", lambda _: broken())
+    assert {record.verdict for record in replay(IDS).records} == {"error"}
+
+
+@pytest.fixture
+def elsewhere(monkeypatch, tmp_path):
+    """Folders of the documents with nothing in them."""
+    for its in DOCUMENTS.values():
+        (tmp_path / its.folder).mkdir()
+    claims()  # read before they are out of sight
+    monkeypatch.setattr(documents, "HERE", tmp_path)
+    return tmp_path
+
+
+def record(claim, verdict):
+    return ReproduceRecord(
+        claim=claim, document=claim[:3], place="", says="", published=1, ours=1, verdict=verdict,
+        basis="computed", committed=None,
+    )  # fmt: skip
+
+
+def test_accepted_verdicts_are_the_committed_ones_and_errors_are_none(elsewhere):
+    assert committed("002") == {}
+    accept([record("002-PPL", "erratum"), record("002-TR-me-mult", "match")])
+    accept([record("002-PPL", "not-reproducible"), record("002-TR-me-mult", "error")])
+    assert committed("002") == {"002-TR-me-mult": "match", "002-PPL": "not-reproducible"}
+    lines = (elsewhere / "extractors" / "verdicts.csv").read_text().splitlines()
+    assert lines == ["claim,verdict", "002-TR-me-mult,match", "002-PPL,not-reproducible"]
+    assert [path.name for path in elsewhere.glob("*/*")] == ["verdicts.csv"]
+
+
+@pytest.mark.usefixtures("elsewhere", "own_checks")
+def test_a_verdict_that_is_not_the_committed_one_is_named():
+    accept([record("002-TR-me-mult", "match"), record("002-PPL", "match")])
+    summary = replay(IDS).summary
+    assert summary["changed"] == ["002-TR-me-mult", "002-PPL"]
+    assert summary["not_committed"] == ["002-T7-me", "002-T7-512"]
+
+
+def test_verdicts_in_another_form_are_refused(elsewhere):
+    (elsewhere / "extractors" / "verdicts.csv").write_text("claim;verdict\n")
+    with pytest.raises(RequestError, match="claim,verdict"):
+        committed("002")
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_shipped_measurements_are_read_and_fresh_ones_stand_before_them(monkeypatch):
+    with pytest.raises(CannotRunError, match="--measure"):
+        measured("002", "times")
+    ship("002", {"times": [1, 2]}, {"device": "cpu"})
+    assert measured("002", "times") == [1, 2]
+    made = {"times": lambda: (3, 4)}
+    monkeypatch.setattr(Document, "part", lambda *_: made)
+    heard = []
+    with fresh("002", heard.append) as values:
+        assert values == {"times": [3, 4]}
+        assert measured("002", "times") == [3, 4]
+    assert measured("002", "times") == [1, 2]
+    assert heard == ["measuring 002: times"]
+
+
+# -- names -------------------------------------------------------------------------------------
+def test_documents_go_by_number_and_by_folder():
+    assert [its.number for its in find_documents(["taylorshift", "000"])] == ["000", "004"]
+    assert len(find_documents([])) == len(DOCUMENTS)
+    with pytest.raises(RequestError, match="taylorshift"):
+        find_documents(["taylorshft"])
+
+
+def test_claims_are_found_in_any_case_and_the_closest_told():
+    assert find_claims(["004-eq6", "004-EQ6"]) == ["004-EQ6"]
+    with pytest.raises(RequestError, match="004-T2-d16"):
+        find_claims(["004-T2-d17"])
+    with pytest.raises(RequestError, match="--all"):
+        find_claims(["everything"])
+
+
+def test_tables_are_found_and_listed():
+    assert find_table("002", "05")[0] == "5"
+    with pytest.raises(RequestError, match="1, 2, 3, 4, 5, 6, 7"):
+        find_table("002", "9")
+
+
+def test_claims_of_a_figure_name_it():
+    assert "000-FIG3-grid" in claims_of_figure("000", "3")
+    assert claims_of_figure("000", "30") == []
+
+
+# -- tables and figures --------------------------------------------------------------------------
+TABLE = Table(
+    "Sizes",
+    ("name", "value", "note"),
+    [
+        {"name": "a", "value": Cell(1.23, 1.2345, rounded(2)), "note": "x"},
+        {"name": "b", "value": Cell(2, 3), "note": "y"},
+        {"name": "c", "value": Cell(7, None), "note": ""},
+    ],
+)
+
+
+def test_a_table_has_both_values_where_it_was_recomputed():
+    values = table_values(TABLE)
+    assert values["rows"][0]["value"] == {"printed": 1.23, "ours": 1.2345, "differs": False}
+    assert values["rows"][1]["value"] == {"printed": 2, "ours": 3, "differs": True}
+    assert values["rows"][2]["value"] == 7
+    assert table_rows(values) == [
+        {"name": "a", "value": 1.23, "value (ours)": 1.2345, "note": "x"},
+        {"name": "b", "value": 2, "value (ours)": 3, "note": "y"},
+        {"name": "c", "value": 7, "value (ours)": "", "note": ""},
+    ]
+
+
+def test_what_breaks_is_named_and_the_rest_is_made(monkeypatch):
+    parts = {
+        "TABLES": {"1": lambda: TABLE, "2": broken},
+        "FIGURES": {
+            "1": Figure("drawn", lambda: FigureData([{"x": 1}])),
+            "2": Figure("measured", unmeasured),
+        },
+    }
+    monkeypatch.setattr(Document, "part", lambda *asked: parts[asked[-1]])
+    made = regenerate("002")
+    assert (list(made.tables), list(made.figures)) == (["1"], ["1"])
+    assert made.failed["table 2"] == "ZeroDivisionError: division by zero"
+    assert "--measure" in made.failed["figure 2"]
