@@ -18,6 +18,10 @@ class RequestError(AttnprofError):
     exit_code = 2
 
 
+class NotFoundError(RequestError):
+    """What was named does not exist: no such file, module, name or mechanism."""
+
+
 class CannotRunError(AttnprofError):
     """The request is fine and cannot be met here: no such device, out of memory."""
 

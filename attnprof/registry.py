@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import attnprof.mechanisms as shipped
-from attnprof.errors import RequestError, closest
+from attnprof.errors import NotFoundError, RequestError, closest
 from attnprof.mechanism import Mechanism
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _class_of(name: str) -> tuple[type[Mechanism], str | ModuleType]:
     if name in points:
         return _from_entry_point(points[name])
     hint = HINTS.get(name.lower()) or closest(name, [*names(), *points])
-    raise RequestError(f"unknown mechanism '{name}': {hint} (see: attnprof list)")
+    raise NotFoundError(f"unknown mechanism '{name}': {hint} (see: attnprof list)")
 
 
 def _entry_points() -> list[EntryPoint]:
@@ -126,7 +126,7 @@ def _from_file(name: str) -> tuple[type[Mechanism], str | ModuleType]:
     path, _, wanted = name.rpartition(":")
     what = f"mechanism {name}"
     if not Path(path).is_file():
-        raise RequestError(f"{what}: there is no file {path}; type path/to/file.py:ClassName")
+        raise NotFoundError(f"{what}: there is no file {path}; type path/to/file.py:ClassName")
     spec = spec_from_file_location(f"attnprof_file_{Path(path).stem}", path)
     if spec is None or spec.loader is None:
         raise RequestError(f"{what}: {path} is not a Python file")
@@ -139,7 +139,7 @@ def _from_file(name: str) -> tuple[type[Mechanism], str | ModuleType]:
     if not hasattr(module, wanted):
         classes = [n for n, value in vars(module).items() if _is_mechanism(value)]
         hint = closest(wanted, classes) if classes else "it defines no subclass of Mechanism"
-        raise RequestError(f"{what}: {path} has no '{wanted}': {hint}")
+        raise NotFoundError(f"{what}: {path} has no '{wanted}': {hint}")
     return _checked(getattr(module, wanted), what), module
 
 

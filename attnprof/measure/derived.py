@@ -48,9 +48,7 @@ def count_derived(request: PointRequest, operations: int = OPERATIONS) -> Derive
 def _run(request: PointRequest, operations: int) -> Any:
     from attnprof.trace.runs import record
 
-    target = _target(request)
-    if request.phase == "decode" and target.step is not None:
-        target = target.step
+    target = run_of(request)
     sizes = sizes_of(request.workload)
     done = 0
 
@@ -64,7 +62,14 @@ def _run(request: PointRequest, operations: int) -> Any:
     return record(target, sizes, training=training, before_each=follow)
 
 
-def _target(request: PointRequest) -> Any:
+def run_of(request: PointRequest) -> Any:
+    """What a point's phase runs, as a target: to decode, the step."""
+    target = target_of(request)
+    return target.step if request.phase == "decode" and target.step is not None else target
+
+
+def target_of(request: PointRequest) -> Any:
+    """The point's module as a target. Raises :class:`RequestError` where it is none."""
     from attnprof import registry
     from attnprof.trace.mechanisms import mechanism_target
 

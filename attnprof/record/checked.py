@@ -44,13 +44,15 @@ class CheckRecord(Record):
 class BaselineRecord(Record):
     """``baseline``: what one case counted and how long it took.
 
-    ``request`` is the case as asked, ``metrics`` exact integers by name, ``formulas`` closed forms
-    by quantity, ``operations`` rows of op, part, line, times, bytes_moved and flops, ``times_s``
-    processor seconds a call, one list a process. ``error`` says why there is nothing.
+    ``request`` is the case as asked, ``rule`` what its times are judged by, ``metrics`` exact
+    integers by name, ``formulas`` closed forms by quantity, ``operations`` rows of op, part, line,
+    times, bytes_moved and flops, ``times_s`` processor seconds a call, one list a process.
+    ``error`` says why there is nothing.
     """
 
     case: str = column("case")
     request: dict[str, Any] = _values("request", dict)
+    rule: str = column("rule", default="default")
     metrics: dict[str, int] = _values("metrics", dict)
     formulas: dict[str, str] = _values("formulas", dict)
     no_formula: str = column("why no formula", default="")

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from attnprof.errors import RequestError, closest
+from attnprof.errors import NotFoundError, RequestError, closest
 
 _SHOWN = 12
 
@@ -36,7 +36,7 @@ def loaded(text: str) -> Any:
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
-            raise RequestError(f"{text}: {path} has no '{name}': {_near(path, name, module)}")
+            raise NotFoundError(f"{text}: {path} has no '{name}': {_near(path, name, module)}")
         found = getattr(found, part)
     return found
 
@@ -46,7 +46,7 @@ def _from_file(text: str, path: str) -> ModuleType:
     if not where.is_file():
         near = sorted(p.name for p in where.parent.glob("*.py")) if where.parent.is_dir() else []
         hint = closest(where.name, near) if near else "type path/to/file.py:ClassName"
-        raise RequestError(f"{text}: there is no file {path}; {hint}")
+        raise NotFoundError(f"{text}: there is no file {path}; {hint}")
     unique = sha1(str(where.resolve()).encode(), usedforsecurity=False).hexdigest()[:8]
     name = f"attnprof_file_{where.stem}_{unique}"
     if name in sys.modules:
@@ -95,7 +95,7 @@ def _imported(text: str, place: str, work: Callable[[], Any]) -> Any:
     except (Exception, SystemExit) as error:
         missing = getattr(error, "name", None) or ""
         if isinstance(error, ModuleNotFoundError) and f"{place}.".startswith(f"{missing}."):
-            raise RequestError(
+            raise NotFoundError(
                 f"{text}: there is no module '{missing}' here; type path/to/file.py:Name for a "
                 "file, or install its package"
             ) from error

@@ -1,0 +1,154 @@
+"""``baseline.json``: what each case counted and how long it took, written and read strictly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from attnprof.errors import RequestError
+from attnprof.gate.cases import Case, Counted, Operation
+from attnprof.gate.formulas import formula
+from attnprof.gate.validating import WrongError, check_rows
+from attnprof.measure.request import PointRequest
+from attnprof.record import BaselineRecord, Report
+from attnprof.record.report import SCHEMA
+
+#: The layout that is written; a change of it gets the next number and an upgrade from this one.
+BASELINE_SCHEMA = 1
+#: How the JSON of a version becomes that of the next.
+UPGRADES: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Cases with what they counted and their times, by name; and where that was."""
+
+    cases: Sequence[Case]
+    counted: Mapping[str, Counted]
+    times_s: Mapping[str, list[list[float]]]
+    fingerprint: Mapping[str, Any]
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+
+def baseline_record(
+    case: Case, counted: Counted, times_s: Sequence[Sequence[float]] = ()
+) -> BaselineRecord:
+    """A case as it is written down."""
+    return BaselineRecord(
+        case=case.name,
+        request=case.request.to_dict(),
+        rule=case.rule,
+        metrics=dict(counted.metrics),
+        formulas=dict(counted.formulas),
+        no_formula=counted.no_formula,
+        operations=[asdict(row) for row in counted.operations],
+        times_s=[list(process) for process in times_s],
+        error=counted.error,
+    )
+
+
+def baseline_report(
+    records: Sequence[BaselineRecord],
+    fingerprint: Mapping[str, Any],
+    environment: Mapping[str, Any] | None = None,
+    **summary: Any,
+) -> Report:
+    """What ``attnprof baseline`` writes, of the layout of this version."""
+    known = {"baseline_schema": BASELINE_SCHEMA, "fingerprint": dict(fingerprint), **summary}
+    return Report("baseline", records, known, environment or {})
+
+
+def load_baseline(path: str | Path) -> Baseline:
+    """A saved baseline, of this layout or an older one.
+
+    Raises :class:`RequestError` for what is no whole, consistent baseline: what is wrong where.
+    """
+    data = _read(path)
+    try:
+        data = _upgraded(data)
+        rows = check_rows(data.get("records"), formula)
+    except WrongError as error:
+        raise RequestError(
+            f"{path} is no baseline that can be used: {error}; record it again: "
+            f"attnprof baseline -o {path}"
+        ) from error
+    records = [BaselineRecord(**row) for row in rows]
+    return Baseline(
+        [case_of(record) for record in records],
+        {record.case: counted_of(record) for record in records},
+        {record.case: record.times_s for record in records},
+        data["summary"]["fingerprint"],
+        data["summary"],
+        data["environment"],
+    )
+
+
+def case_of(record: BaselineRecord) -> Case:
+    """The case again: timed where it has times, with formulas where it has them."""
+    return Case(
+        PointRequest.from_dict(record.request),
+        rule=record.rule,
+        timed=bool(record.times_s),
+        formulas=bool(record.formulas or record.no_formula),
+    )
+
+
+def counted_of(record: BaselineRecord) -> Counted:
+    """What the case counted."""
+    return Counted(
+        metrics=record.metrics,
+        operations=[Operation(**row) for row in record.operations],
+        formulas=record.formulas,
+        no_formula=record.no_formula,
+        error=record.error,
+    )
+
+
+def _read(path: str | Path) -> dict[str, Any]:
+    """The file's JSON; NaN and infinities, which JSON does not have, are refused."""
+    hint = f"record it again: attnprof baseline -o {path}"
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse)
+    except OSError as error:
+        raise RequestError(
+            f"cannot read the baseline {path}: {error.strerror or error}; record one: "
+            f"attnprof baseline -o {path}"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"{path} is no whole JSON file ({error}); {hint}") from error
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        found = data.get("schema") if isinstance(data, dict) else type(data).__name__
+        raise RequestError(f"{path} is not an {SCHEMA} report (it says: {found}); {hint}")
+    if data.get("command") != "baseline":
+        raise RequestError(
+            f"{path} is a report of '{data.get('command')}', not of baseline; {hint}"
+        )
+    return data
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
+
+
+def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
+    """The JSON in the layout of this version."""
+    for name in ("summary", "environment"):
+        if not isinstance(data.get(name), dict):
+            raise WrongError(f"{name} is not an object")
+    version = data["summary"].get("baseline_schema")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise WrongError(f"summary.baseline_schema is {version!r}, not a version from 1 on")
+    if version > BASELINE_SCHEMA:
+        raise WrongError(
+            f"its layout {version} is newer than this attnprof, which reads up to "
+            f"{BASELINE_SCHEMA}: upgrade attnprof"
+        )
+    for older in range(version, BASELINE_SCHEMA):
+        data = UPGRADES[older](data)
+    if not isinstance(data["summary"].get("fingerprint"), dict):
+        raise WrongError("summary.fingerprint is not an object")
+    return data

@@ -1,0 +1,181 @@
+"""A baseline comes back as it was written; a doctored one says what is wrong with it."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from attnprof.errors import RequestError
+from attnprof.gate.baselines import (
+    BASELINE_SCHEMA,
+    baseline_record,
+    baseline_report,
+    load_baseline,
+)
+from attnprof.gate.cases import Case, Counted, Operation
+from attnprof.gate.fingerprint import TITLES, differs, fingerprint, noted
+from attnprof.measure.request import Budget, PointRequest
+
+DATA = Path(__file__).parent / "data"
+COUNTED = Counted(
+    metrics={"flops": 2**63 + 1, "peak_bytes": 0},
+    operations=[Operation("mm", "forward", "my.py:3", 2, 4096, 2**63 + 1)],
+    formulas={"flops": "Max(4*B*N**2*h, floor(N/2))"},
+    no_formula="peak_bytes: too many operations",
+)
+CASES = [
+    Case(PointRequest("standard", 16, 2, 4)),
+    Case(
+        PointRequest(
+            "longformer", 64, 2, 4, batch_size=3, causal=True, phase="train", dtype="float64",
+            scope="core", seed=7, threads=1, params={"window": 8}, budget=Budget(min_time_s=0.1),
+        ),
+        rule="lenient",
+    ),
+    Case(PointRequest("my.py:Mine", 16, 2, 4, params={"args": ["d_model=h*d"]}), timed=False),
+]  # fmt: skip
+
+
+def written(folder, cases=CASES, counted=COUNTED, times=((0.001, 0.0012), (0.0011,))):
+    """A baseline of some cases, saved."""
+    path = folder / "baseline.json"
+    records = [baseline_record(case, counted, times if case.timed else ()) for case in cases]
+    baseline_report(records, {"torch": "2.13.0"}, suite="bench.toml").save(path)
+    return path
+
+
+def doctored(folder, change):
+    """One whose JSON was changed."""
+    path = written(folder)
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+    return path
+
+
+def test_what_was_written_comes_back_exactly(tmp_path):
+    found = load_baseline(written(tmp_path))
+    assert found.cases == CASES
+    assert list(found.counted) == [case.name for case in CASES]
+    assert all(counted == COUNTED for counted in found.counted.values())
+    assert found.times_s[CASES[0].name] == [[0.001, 0.0012], [0.0011]]
+    assert found.times_s[CASES[2].name] == []
+    assert found.fingerprint == {"torch": "2.13.0"}
+    assert found.summary["suite"] == "bench.toml"
+    assert found.summary["baseline_schema"] == BASELINE_SCHEMA
+
+
+def test_a_case_that_could_not_run_is_written_with_its_reason(tmp_path):
+    found = load_baseline(written(tmp_path, CASES[:1], Counted(error="no such device"), ()))
+    assert found.counted[CASES[0].name].error == "no such device"
+
+
+def first(data):
+    return data["records"][0]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda d: d.update(schema="attnprof/9"), "not an attnprof/1 report"),
+        (lambda d: d.update(command="sweep"), "report of 'sweep'"),
+        (lambda d: d.update(records={}), "records is {}, not a list"),
+        (lambda d: d.update(records=[]), "no cases"),
+        (lambda d: d["summary"].update(baseline_schema=99), "newer than this attnprof"),
+        (lambda d: d["summary"].update(baseline_schema=0), "baseline_schema is 0"),
+        (lambda d: d["summary"].pop("baseline_schema"), "baseline_schema is None"),
+        (lambda d: d["summary"].update(fingerprint="x"), "fingerprint"),
+        (lambda d: d.pop("environment"), "environment is not an object"),
+        (lambda d: d["records"].append(first(d)), "is the same case"),
+        (lambda d: first(d).pop("metrics"), "metrics is missing"),
+        (lambda d: first(d).update(metrics={}), "neither metrics nor an error"),
+        (lambda d: first(d).update(metrics=[1]), "metrics is [1], not an object"),
+        (lambda d: first(d)["metrics"].update(flops=-1), "metrics.flops is -1, below 0"),
+        (lambda d: first(d)["metrics"].update(flops=1.5), "metrics.flops is 1.5"),
+        (lambda d: first(d)["metrics"].update(flops=None), "metrics.flops is None"),
+        (lambda d: first(d)["metrics"].update(flops=True), "metrics.flops is True"),
+        (lambda d: first(d)["operations"][0].update(times="2"), "operations[0].times is '2'"),
+        (lambda d: first(d)["operations"][0].pop("op"), "operations[0].op is missing"),
+        (lambda d: first(d)["formulas"].update(flops="__import__('os')"), "formulas.flops"),
+        (lambda d: first(d)["formulas"].update(flops="2**(2**99)"), "formulas.flops"),
+        (lambda d: first(d)["formulas"].update(flops="N +"), "formulas.flops"),
+        (lambda d: first(d)["times_s"][0].append(-0.1), "times_s[0][2] is -0.1"),
+        (lambda d: first(d)["times_s"][0].append(0), "times_s[0][2] is 0"),
+        (lambda d: first(d).update(rule="defualt"), "did you mean default"),
+        (lambda d: first(d).update(case="standard"), "its request is standard[forward N=16"),
+        (lambda d: first(d)["request"].update(seq_len=0), "seq_len must be at least 1"),
+        (lambda d: first(d)["request"].update(seq_len="16"), "request.seq_len is '16'"),
+        (lambda d: first(d)["request"].update(causal=1), "request.causal is 1"),
+        (lambda d: first(d)["request"].update(phase="sideways"), "unknown phase"),
+        (lambda d: first(d)["request"].update(length=3), "request.length is not known"),
+        (lambda d: first(d)["request"]["budget"].pop("spread"), "budget.spread is missing"),
+        (lambda d: first(d)["request"]["budget"].update(spread=-1), "spread -1"),
+        (lambda d: d["records"].append(3), "records[3]: it is 3, not an object"),
+    ],
+)
+def test_a_doctored_baseline_is_a_wrong_request_that_says_where(tmp_path, change, says):
+    path = doctored(tmp_path, change)
+    with pytest.raises(RequestError) as caught:
+        load_baseline(path)
+    assert says in str(caught.value)
+    assert f"attnprof baseline -o {path}" in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_numbers_that_are_none_are_refused(tmp_path, number):
+    path = written(tmp_path)
+    path.write_text(path.read_text().replace("0.0012", number))
+    with pytest.raises(RequestError, match=r"no number|finite"):
+        load_baseline(path)
+
+
+def test_a_truncated_file_is_refused_wherever_it_ends(tmp_path):
+    path = written(tmp_path)
+    text = path.read_text()
+    for end in range(0, len(text) - 2, 97):
+        path.write_text(text[:end])
+        with pytest.raises(RequestError, match="no whole JSON"):
+            load_baseline(path)
+
+
+def test_a_missing_file_says_how_to_record_one(tmp_path):
+    with pytest.raises(RequestError, match="attnprof baseline -o"):
+        load_baseline(tmp_path / "none.json")
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path):
+    path = tmp_path / "baseline.json"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(RequestError, match="no whole JSON"):
+        load_baseline(path)
+
+
+def test_a_fingerprint_is_the_same_as_itself_and_survives_json():
+    here = fingerprint("cpu")
+    assert set(TITLES) < set(here)
+    assert differs(here, json.loads(json.dumps(here))) is None
+    assert noted(here, here) is None
+    assert all(value is None or not isinstance(value, float) or math.isfinite(value)
+               for value in here.values())  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TITLES)
+def test_whatever_decides_on_speed_is_a_reason(name):
+    here = fingerprint("cpu")
+    assert differs(here, {**here, name: "another"})
+    assert differs(here, {k: v for k, v in here.items() if k != name}) or here[name] is None
+
+
+def test_reasons_are_told_in_words():
+    here = {**fingerprint("cpu"), "instructions": "AVX2", "torch": "2.13.0"}
+    there = {**here, "instructions": "AVX512", "torch": "2.11.0"}
+    assert differs(here, there) == "instructions AVX2, there AVX512; torch 2.13.0, there 2.11.0"
+
+
+def test_another_attnprof_is_noted_and_no_reason():
+    here = fingerprint("cpu")
+    there = {**here, "attnprof": "0.0.1"}
+    assert differs(here, there) is None
+    assert "there 0.0.1" in noted(here, there)
