@@ -1,0 +1,114 @@
+"""What the document's four attention classes compute, in our own words, with their costs.
+
+One head as wide as the model, no projections, (batch, tokens, width) in and out: as its code has
+it, which is not always as its text does. Counts are derived from these functions as they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+from attnprof.errors import RequestError
+from attnprof.papers.documents import document
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from attnprof.trace.derivation import Derivation
+
+#: Size symbols beside batch B, tokens N and width d.
+_INPUTS: Mapping[str, Mapping[str, str]] = {
+    "linformer": {"compress": "N, L"},
+    "performer": {"directions": "d, m"},
+}
+#: What the document calls the number of tokens, the widths and its constants.
+SETTINGS = {row["key"]: row["value"] for row in document("003").rows("settings")}
+TOKENS, TEST_TOKENS, WIDTH = (int(SETTINGS[key]) for key in ("N", "N_TEST", "D_MODEL"))
+LENGTH, FEATURES = int(SETTINGS["L_LINFORMER"]), int(SETTINGS["m_PERFORMER"])
+WINDOW = int(SETTINGS["w_LONGFORMER"])
+MASKED, EPSILON = float(SETTINGS["neg_inf_longformer"]), float(SETTINGS["performer_epsilon"])
+
+
+def standard(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """softmax(q k^T / sqrt d) v."""
+    weights: Tensor = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
+    return weights @ v
+
+
+def linformer(compress: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Keys and values compressed to L rows by the first rows of one matrix, then standard.
+
+    Raises :class:`RequestError` for more tokens than the matrix has rows.
+    """
+    tokens, rows = k.shape[1], compress.shape[0]
+    if tokens > rows:
+        raise RequestError(f"{tokens} tokens: the compressing matrix has {rows} rows")
+    used = compress[:tokens].mT
+    return standard(q, used @ k, used @ v)
+
+
+def features(directions: Tensor, x: Tensor) -> Tensor:
+    """elu(x Omega) + 1."""
+    from torch.nn.functional import elu
+
+    return elu(x @ directions) + 1
+
+
+def performer(directions: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """phi(q) (phi(k)^T v), divided by phi(q) summed over all phi(k)."""
+    rows, columns = features(directions, q), features(directions, k)
+    total = rows @ columns.sum(1, keepdim=True).mT
+    return rows @ (columns.mT @ v) / (total + EPSILON)
+
+
+def longformer(q: Tensor, k: Tensor, v: Tensor, *, window: int = WINDOW) -> Tensor:
+    """All scores; those further than a window away are set to -1e9 before the softmax."""
+    import torch
+
+    place = torch.arange(q.shape[1], device=q.device)
+    far = (place[:, None] - place).abs() > window
+    scores = q @ k.mT * q.shape[-1] ** -0.5
+    weights: Tensor = scores.masked_fill(far, MASKED).softmax(-1)
+    return weights @ v
+
+
+def attention(name: str, tokens: int, width: int, **sizes: int) -> Callable[..., Tensor]:
+    """A class as it is built: for so many tokens at most, with weights drawn as it draws them."""
+    import torch
+
+    made = torch.Generator().manual_seed(0)
+    if name == "linformer":
+        length = sizes.get("length", LENGTH)
+        return partial(linformer, torch.randn(tokens, length, generator=made))
+    if name == "performer":
+        count = sizes.get("features", FEATURES)
+        return partial(performer, torch.randn(width, count, generator=made) / count**0.5)
+    if name == "longformer":
+        return partial(longformer, window=sizes.get("window", WINDOW))
+    return standard
+
+
+def derived(name: str, quantity: str = "flops") -> Any:
+    """What one call costs, by running it on symbolic sizes: B, N, d, and L or m."""
+    return _derivation(name).phases["forward"].formulas[quantity].expression
+
+
+@cache
+def _derivation(name: str) -> Derivation:
+    from attnprof.trace.asking import derive_anything
+
+    inputs = {**_INPUTS.get(name, {}), **dict.fromkeys(("q", "k", "v"), "B, N, d")}
+    return derive_anything(
+        CLASSES[name], None, args=None, inputs=inputs, phases=("forward",), at=None,
+        dtype="float32", scope=None, causal=False, params={},
+    )  # fmt: skip
+
+
+CLASSES: dict[str, Callable[..., Tensor]] = {
+    "standard": standard,
+    "linformer": linformer,
+    "performer": performer,
+    "longformer": longformer,
+}

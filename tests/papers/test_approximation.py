@@ -1,0 +1,144 @@
+"""003 replayed: what its code does, counted and run; what it reports, held against itself."""
+
+import math
+
+import pytest
+import torch
+
+from attnprof.errors import RequestError
+from attnprof.papers.approximation import listing
+from attnprof.papers.approximation.checks_orders import kept
+from attnprof.papers.approximation.checks_results import operations
+from attnprof.papers.approximation.kernels import error_power, favor, listed
+from attnprof.papers.approximation.orders import claimed, leading
+from attnprof.papers.documents import claims, document
+
+CHECKS = document("003").checks()
+MATCHES = {"STD", "LIN", "LIN-GEN", "PERF-ORDER", "SPARSE-L"}
+ERRATA = {
+    "STD-MH": {"heads": 1, "parameters": 0},
+    "LONG-COST": {"N": 2},
+    "LONG-GLOBAL": False,
+    "CROSS": {"linformer": 2, "performer": 2, "longformer": 2},
+    "MASK": dict.fromkeys(listing.CLASSES, False),
+    "TEACHER": False,
+    "FASTEST": "linformer",
+    "RATIO": "performer",
+    "BEST": "performer",
+    "RUN": ["filepath", "N", "Seq2SeqTransformer", "EarlyStopper"],
+    "QKV": False,
+    "PERF-FAVOR": pytest.approx(0, abs=0.1),
+    "KD": pytest.approx(1.981107),
+}
+
+
+def answers():
+    return {claim.removeprefix("003-"): check.answer() for claim, check in CHECKS.items()}
+
+
+def test_every_claim_is_answered_and_one_by_reading():
+    assert set(CHECKS) == {claim for claim in claims() if claim.startswith("003")}
+    assert [claim for claim, a in answers().items() if a.basis == "reading"] == ["QKV"]
+
+
+def test_verdicts():
+    found = answers()
+    assert {claim for claim, a in found.items() if a.verdict == "match"} == MATCHES
+    assert {claim for claim, a in found.items() if a.verdict == "erratum"} == set(ERRATA)
+    assert {claim: found[claim].ours for claim in ERRATA} == ERRATA
+    assert found["SPEEDUP"].verdict == "not-reproducible"
+
+
+# -- the classes, by loops over their definitions ------------------------------------------
+def inputs(tokens=7, width=4):
+    made = torch.Generator().manual_seed(5)
+    return [torch.randn(1, tokens, width, generator=made) for _ in range(3)]
+
+
+def weighted(q, k, v, kernel, keep=lambda *_: True):
+    """Rows of sum_j kernel(q_i, k_j) v_j / sum_j kernel(q_i, k_j)."""
+    rows = []
+    for i, row in enumerate(q[0]):
+        others = enumerate(zip(k[0], v[0], strict=True))
+        some = [(kernel(row, key), value) for j, (key, value) in others if keep(i, j)]
+        rows.append(sum(w * value for w, value in some) / sum(w for w, _ in some))
+    return torch.stack(rows)[None]
+
+
+def exponential(x, y):
+    return torch.exp(x @ y / math.sqrt(len(x)))
+
+
+def test_standard_is_softmax_attention():
+    q, k, v = inputs()
+    torch.testing.assert_close(listing.standard(q, k, v), weighted(q, k, v, exponential))
+
+
+def test_linformer_attends_to_sums_of_rows():
+    q, k, v = inputs()
+    sums = torch.randn(9, 3)
+    keys = torch.stack([sum(sums[t, j] * k[0, t] for t in range(7)) for j in range(3)])[None]
+    values = torch.stack([sum(sums[t, j] * v[0, t] for t in range(7)) for j in range(3)])[None]
+    out = listing.linformer(sums, q, k, v)
+    torch.testing.assert_close(out, weighted(q, keys, values, exponential))
+    with pytest.raises(RequestError, match="7 tokens"):
+        listing.linformer(sums[:6], q, k, v)
+
+
+def test_performer_weighs_by_products_of_features():
+    q, k, v = inputs()
+    directions = torch.randn(4, 5)
+
+    def kernel(x, y):
+        def phi(z):
+            mapped = z @ directions
+            return torch.where(mapped > 0, mapped + 1, mapped.exp())
+
+        return phi(x) @ phi(y)
+
+    out = listing.performer(directions, q, k, v)
+    torch.testing.assert_close(out, weighted(q, k, v, kernel), atol=1e-5, rtol=1e-5)
+
+
+def test_longformer_sees_its_window():
+    q, k, v = inputs()
+    out = listing.longformer(q, k, v, window=2)
+    torch.testing.assert_close(out, weighted(q, k, v, exponential, lambda i, j: abs(i - j) <= 2))
+
+
+@pytest.mark.parametrize(("tokens", "window"), [(16, 3), (9, 4), (5, 1)])
+def test_the_mask_keeps_a_band(tokens, window):
+    band = sum(abs(i - j) <= window for i in range(tokens) for j in range(tokens))
+    assert kept(tokens, window) == band == tokens * (2 * window + 1) - window * (window + 1)
+
+
+# -- orders and kernels ---------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("name", "powers"),
+    [("standard", {"N": 2}), ("linformer", {"N": 1, "L": 1}), ("longformer", {"N": 1})],
+)
+def test_orders_are_read_from_the_table(name, powers):
+    assert claimed(name) == powers
+
+
+def test_the_leading_power_is_that_of_the_largest_term():
+    assert leading("5*N**2*d + 7*N*L**3 + N**2", ("N", "L")) == {"N": 2, "L": 0}
+
+
+def test_products_at_the_documents_sizes():
+    """4 N^2 d, 8 N L d, 8 N m d are the products; the rest is a small share."""
+    n, d, length, features = 2048, 512, 128, 256
+    products = {
+        "standard": 4 * n * n * d,
+        "linformer": 8 * n * length * d,
+        "performer": 8 * n * features * d,
+        "longformer": 4 * n * n * d,
+    }
+    for name, count in operations().items():
+        assert products[name] < count < 1.02 * products[name]
+
+
+def test_random_features_of_exp_would_pass():
+    assert error_power(favor) == pytest.approx(-0.5, abs=0.1)
+    assert error_power(listed) == pytest.approx(0, abs=0.1)
+    assert CHECKS["003-PERF-FAVOR"].agree(-0.5, error_power(favor))
