@@ -36,7 +36,7 @@ def _super() -> dict[str, Any]:
     slack = sympy.Symbol("slack", nonnegative=True)
     beyond = sympy.expand(weights("standard") - weights("super") - width**2)
     written = sympy.Poly(beyond.subs(width, length + slack), length, slack)
-    return {**saved("super"), "d_m^2 or more while l <= d_m": min(written.coeffs()) >= 0}
+    return {**saved("super"), "d_m^2 or more while l <= d_m": bool(min(written.coeffs()) >= 0)}
 
 
 def _agree(published: Any, ours: Any) -> bool:
