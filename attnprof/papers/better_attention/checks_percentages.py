@@ -38,13 +38,6 @@ def mnist_lead() -> dict[str, float]:
     return {"any other": own - max(points.values()), "standard": own - points["standard"]}
 
 
-def _imagenet_gains() -> dict[str, float]:
-    return {
-        "Table 1": gain("1", "acc_pct", dataset="ImageNet"),
-        "Table 7": gain("7", "acc_pct"),
-    }
-
-
 def _mnist_why(_: Any, ours: float) -> str:
     times = [value("1", "epoch_time_s", name, dataset="MNIST") for name in ("standard", "super")]
     digits = f"{times[1]:.2f}"
@@ -56,77 +49,100 @@ def _mnist_why(_: Any, ours: float) -> str:
     )
 
 
-def _check(
-    claim: str,
-    quote: str,
-    ours: Callable[[], float],
-    digits: int,
-    how: str,
-    table: str,
-    **more: Any,
-) -> Check:
+#: By quotation: the percentage from the tables, and the decimals that are printed.
+OURS: dict[str, tuple[Callable[[], float], int]] = {
+    "imagenet_acc_sup_vs_stn": (partial(gain, "1", "acc_pct", dataset="ImageNet"), 2),
+    "mnist_time_sup_vs_stn": (partial(slower, "1", "epoch_time_s", "super", dataset="MNIST"), 2),
+    "mnist_time_eff_vs_stn": (
+        partial(quicker, "1", "epoch_time_s", "efficient", dataset="MNIST"),
+        2,
+    ),
+    "amazon_acc_sup_vs_stn": (partial(gain, "2", "acc_pct", dataset="Amazon"), 2),
+    "nmt_time_stn_vs_eff": (partial(slower, "3", "epoch_time_s", "efficient"), 2),
+    "nmt_time_eff_vs_stn_h1": (partial(quicker, "10", "avg_time_s", "efficient", h="1"), 2),
+    "sec6_mnist": (partial(gain, "1", "acc_pct", dataset="MNIST"), 1),
+    "sec6_cifar100": (partial(gain, "1", "acc_pct", dataset="CIFAR100"), 1),
+    "sec6_imagenet": (partial(gain, "1", "acc_pct", dataset="ImageNet"), 2),
+    "sec6_imdb": (partial(gain, "2", "acc_pct", dataset="IMDB"), 1),
+    "sec6_amazon": (partial(gain, "2", "acc_pct", dataset="Amazon"), 1),
+    "b3_mnist_vs_any": (lambda: mnist_lead()["any other"], 2),
+    "b3_mnist_vs_stn": (lambda: mnist_lead()["standard"], 2),
+    "b3_imagenet_first": (partial(gain, "1", "acc_pct", dataset="ImageNet"), 0),
+    "b3_imagenet_second": (partial(gain, "7", "acc_pct"), 2),
+}
+RELATIVE = "training accuracy of Super over standard, relative"
+PRINTED = "epoch times of the table in the printed expression"
+
+
+def _check(claim: str, quote: str, table: str, how: str, **more: Any) -> Check:
+    ours, digits = OURS[quote]
     return Check(
-        f"000-PCT-{claim}", quoted(quote), ours, how=how, agree=rounded(digits),
-        tables=("quoted", table), **more,
-    )  # fmt: skip
+        f"000-PCT-{claim}",
+        quoted(quote),
+        ours,
+        how=f"{how}, Table {table}",
+        agree=rounded(digits),
+        tables=("quoted", table),
+        **more,
+    )
 
 
-def _accuracy(claim: str, quote: str, digits: int, table: str, dataset: str, **more: Any) -> Check:
-    ours = partial(gain, table, "acc_pct", dataset=dataset)
-    how = f"training accuracy of Super over standard, relative, Table {table}, {dataset}"
-    return _check(claim, quote, ours, digits, how, table, **more)
+def _pair(quotes: dict[str, str]) -> dict[str, float]:
+    return {name: OURS[quote][0]() for name, quote in quotes.items()}
 
+
+LEADS = {"any other": "b3_mnist_vs_any", "standard": "b3_mnist_vs_stn"}
+TABLES = {"Table 1": "b3_imagenet_first", "Table 7": "b3_imagenet_second"}
 
 CHECKS = [
-    _accuracy("17.23", "imagenet_acc_sup_vs_stn", 2, "1", "ImageNet"),
+    _check("17.23", "imagenet_acc_sup_vs_stn", "1", RELATIVE),
+    _check("5.86", "mnist_time_sup_vs_stn", "1", PRINTED, why=_mnist_why),
+    _check("15.16", "mnist_time_eff_vs_stn", "1", PRINTED),
     _check(
-        "5.86", "mnist_time_sup_vs_stn",
-        partial(slower, "1", "epoch_time_s", "super", dataset="MNIST"), 2,
-        "epoch times of Table 1 in the printed expression", "1", why=_mnist_why,
-    ),
-    _check(
-        "15.16", "mnist_time_eff_vs_stn",
-        partial(quicker, "1", "epoch_time_s", "efficient", dataset="MNIST"), 2,
-        "epoch times of Table 1 in the printed expression", "1",
-    ),
-    _accuracy(
-        "6.19", "amazon_acc_sup_vs_stn", 2, "2", "Amazon",
+        "6.19",
+        "amazon_acc_sup_vs_stn",
+        "2",
+        RELATIVE,
         why="the expression takes 62.64 for standard attention, Table 2 and Table 9 say 62.54",
     ),
+    _check("14.72", "nmt_time_stn_vs_eff", "3", PRINTED),
     _check(
-        "14.72", "nmt_time_stn_vs_eff", partial(slower, "3", "epoch_time_s", "efficient"), 2,
-        "epoch times of Table 3 in the printed expression", "3",
-    ),
-    _check(
-        "15.06", "nmt_time_eff_vs_stn_h1",
-        partial(quicker, "10", "avg_time_s", "efficient", h="1"), 2,
-        "epoch times of Table 10, one head, in the printed expression", "10",
+        "15.06",
+        "nmt_time_eff_vs_stn_h1",
+        "10",
+        PRINTED,
         note="the expression divides by 556.6, Table 10 says 556.5; two decimals do not tell",
     ),
-    _accuracy(
-        "S6-MNIST", "sec6_mnist", 1, "1", "MNIST",
+    _check(
+        "S6-MNIST",
+        "sec6_mnist",
+        "1",
+        RELATIVE,
         why=lambda _, ours: f"Table 1 gives {ours:.2f} %, 3.4 when rounded, or 3.23 points",
     ),
-    _accuracy(
-        "S6-CIFAR", "sec6_cifar100", 1, "1", "CIFAR100",
+    _check(
+        "S6-CIFAR",
+        "sec6_cifar100",
+        "1",
+        RELATIVE,
         why=lambda _, ours: (
             f"Table 1 gives {ours:.1f} % (58.68 over 50.38), 8.3 points; no other head count of "
             "Table 6 gives 12.5 either"
         ),
     ),
-    _accuracy(
-        "S6-ImageNet", "sec6_imagenet", 2, "1", "ImageNet",
+    _check(
+        "S6-ImageNet",
+        "sec6_imagenet",
+        "1",
+        RELATIVE,
         why=lambda _, ours: f"Table 1 gives {ours:.2f} %, as Sec 4.1 says",
     ),
-    _accuracy("S6-IMDB", "sec6_imdb", 1, "2", "IMDB"),
-    _accuracy(
-        "S6-Amazon", "sec6_amazon", 1, "2", "Amazon",
-        note="and so not the 6.19 % of Sec 4.2",
-    ),
+    _check("S6-IMDB", "sec6_imdb", "2", RELATIVE),
+    _check("S6-Amazon", "sec6_amazon", "2", RELATIVE, note="and so not the 6.19 % of Sec 4.2"),
     Check(
         "000-PCT-B3-2.68",
-        {"any other": quoted("b3_mnist_vs_any"), "standard": quoted("b3_mnist_vs_stn")},
-        mnist_lead,
+        {name: quoted(quote) for name, quote in LEADS.items()},
+        partial(_pair, LEADS),
         how="Super's training accuracy less the best other's and less standard's, Table 1, points",
         agree=rounded(2),
         why="2.68 points are the lead over Efficient Attention (94.28); Optimised has 95.36, and "
@@ -135,13 +151,13 @@ CHECKS = [
     ),
     Check(
         "000-PCT-B3-27",
-        {"Table 1": quoted("b3_imagenet_first"), "Table 7": quoted("b3_imagenet_second")},
-        _imagenet_gains,
-        how="training accuracy of Super over standard on ImageNet, relative, in both tables",
+        {name: quoted(quote) for name, quote in TABLES.items()},
+        partial(_pair, TABLES),
+        how=f"{RELATIVE}, on ImageNet in both tables",
         agree=rounded(0),
         why=lambda _, ours: (
             f"exchanged: Table 1 gives {ours['Table 1']:.2f} % and Table 7 {ours['Table 7']:.2f} %"
         ),
         tables=("quoted", "1", "7"),
     ),
-]  # fmt: skip
+]

@@ -6,7 +6,8 @@ from functools import partial
 from typing import Any
 
 from attnprof.papers.agreement import rounded
-from attnprof.papers.better_attention.formulas import eq24, multiply_adds
+from attnprof.papers.better_attention.formulas import eq24, multiply_adds, symbols
+from attnprof.papers.better_attention.settings import EXPERIMENTS
 from attnprof.papers.better_attention.values import number, rows
 from attnprof.papers.checks import NOT_REPRODUCIBLE, Check
 
@@ -30,8 +31,9 @@ def time_ratios(mechanism: str, tables: tuple[str, ...]) -> dict[str, float]:
 
 def _ratios(table: str, row: dict[str, str], other: dict[str, str]) -> dict[str, float]:
     columns = [name for name in row if name.endswith("_s")]
+    datasets = {name.lower(): name for name in EXPERIMENTS}
     return {
-        f"Table {table}, {row['dataset'] or column.removesuffix('_s')}, h = {row['h']}": (
+        f"Table {table}, {row['dataset'] or datasets[column.removesuffix('_s')]}, h = {row['h']}": (
             number(row[column]) / number(other[column])
         )
         for column in columns
@@ -77,8 +79,6 @@ def _percent_faster(mechanism: str) -> float:
 def bound(count: Any, mechanism: str) -> float:
     """The largest ratio of standard's count to the mechanism's: its limit for short contexts."""
     import sympy
-
-    from attnprof.papers.better_attention.formulas import symbols
 
     ratio = sympy.cancel(count("standard") / count(mechanism))
     return float(ratio.subs(symbols()[0], 0))
