@@ -31,6 +31,7 @@ COMMANDS = {
     "plot": "Figures from results files.",
     "calibrate": "What this device can do at most, measured.",
     "reproduce": "Every claim, table and figure of five documents, made again.",
+    "history": "Where counts or times of saved results reached another level.",
     "doctor": "Environment, devices, and which counters work.",
 }
 HELP = """What attention costs: FLOPs, memory and time, in closed form and on the clock.
@@ -40,6 +41,7 @@ Example: attnprof crossover --d 64
 #: Requirements that only some commands import.
 NEEDED = (
     "torch", "sympy", "numpy", "matplotlib", "pandas", "fvcore", "psutil", "jinja2", "junitparser",
+    "ruptures",
 )  # fmt: skip
 BUG = 70
 INTERRUPTED = 130

@@ -5,6 +5,7 @@ from attnprof.record.checked import BaselineRecord, CheckRecord
 from attnprof.record.columnar import ColumnarRecords
 from attnprof.record.derived import DeriveRecord
 from attnprof.record.files import write_whole
+from attnprof.record.history import HistoryRecord
 from attnprof.record.kinds import (
     KINDS,
     CompareRecord,
@@ -36,6 +37,7 @@ __all__ = [
     "GrowthRecord",
     "HeadsRecord",
     "HeatmapRecord",
+    "HistoryRecord",
     "MechanismRecord",
     "ProfileRecord",
     "Record",

@@ -8,6 +8,7 @@ from typing import Any
 from attnprof.record.base import Record, column
 from attnprof.record.checked import BaselineRecord, CheckRecord
 from attnprof.record.derived import DeriveRecord
+from attnprof.record.history import HistoryRecord
 from attnprof.record.measured import CalibrationRecord, ProfileRecord
 from attnprof.record.reproduced import ReproduceRecord
 
@@ -217,4 +218,5 @@ KINDS: dict[str, type[Record]] = {
     "doctor": DoctorRecord,
     "baseline": BaselineRecord,
     "check": CheckRecord,
+    "history": HistoryRecord,
 }
