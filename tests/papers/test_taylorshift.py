@@ -8,8 +8,10 @@ import pytest
 
 from attnprof.papers.agreement import formula, same_formula
 from attnprof.papers.documents import document
+from attnprof.papers.regenerated import Cell
 from attnprof.papers.taylorshift import checks_cubic, checks_heads, checks_sizes, formulas, sizes
 from attnprof.papers.taylorshift.checks_transitions import tightest_bound
+from attnprof.papers.taylorshift.tables import TABLES
 from attnprof.papers.taylorshift.transitions import WIDTHS, first_lengths
 
 CHECKS = document("004").checks()
@@ -152,3 +154,63 @@ def test_why_a_size_is_off_tells_what_would_fit() -> None:
     assert answer.verdict == "erratum"
     assert "unit variance" in answer.why
     assert checks_sizes.dimension_of_sphere() == "d - 1"
+
+
+VERDICTS = {
+    "004-T3-four": ("erratum", {"datasets": 3}),
+    "004-ABS-nodeg": ("erratum", False),
+    "004-800": ("erratum", {"memory": 900, "speed": 1800}),
+    "004-d62": ("erratum", [64, 128]),
+    "004-T6-speed": ("erratum", {"faster": False, "less memory": True}),
+    "004-T7-348": ("erratum", 384),
+    "004-T6-1025": ("match", 1025),
+}
+
+
+@pytest.mark.parametrize("claim", VERDICTS)
+def test_tables_answer_what_the_text_says_of_them(claim: str) -> None:
+    answer = CHECKS[claim].answer()
+    assert (answer.verdict, answer.ours) == VERDICTS[claim]
+
+
+def test_tables_3_and_5_disagree_on_cifar_alone() -> None:
+    answer = CHECKS["004-T5-cifar"].answer()
+    different = [name for name in answer.ours if answer.ours[name] != answer.published[name]]
+    assert answer.verdict == "erratum"
+    assert different == ["cifar_pixel"]
+
+
+def test_efficient_memory_of_table_6_is_the_entries_at_both_ends_only() -> None:
+    answer = CHECKS["004-T6-effmem"].answer()
+    fitting = [h for h in answer.ours if abs(answer.ours[h] - answer.published[h]) < 1]
+    assert answer.verdict == "not-reproducible"
+    assert fitting == ["1", "64"]
+    assert "h = 2, 4, 8, 16, 32 lies on 327 + 2050/h" in answer.why
+
+
+def test_tables_differ_where_errata_say_so_and_nowhere_else() -> None:
+    differing = {
+        (number, column, next(iter(row.values())))
+        for number, made in TABLES.items()
+        for row in made().rows
+        for column, cell in row.items()
+        if isinstance(cell, Cell) and cell.differs
+    }
+    by_table = {number: {row for n, _, row in differing if n == number} for number in TABLES}
+    assert by_table["1"] == {"QK^T V", "Y_denom", "Y"}
+    assert not by_table["2"] | by_table["3"] | by_table["4"]
+    assert {row for row in differing if row[0] in "57"} == {
+        ("5", "linear", "cifar_pixel"),
+        ("7", "imagenet_s", "d_embed"),
+    }
+    assert {row for row in differing if row[0] == "6"} == {
+        ("6", "direct MiB", 1),
+        *(("6", "efficient MiB", h) for h in (2, 4, 8, 16, 32)),
+    }
+
+
+@pytest.mark.parametrize("number", TABLES)
+def test_every_row_of_a_table_has_every_column(number: str) -> None:
+    table = TABLES[number]()
+    assert table.rows
+    assert all(set(table.columns) <= set(row) for row in table.rows)

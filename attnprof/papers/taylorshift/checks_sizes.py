@@ -39,7 +39,7 @@ def _off(expression: str, printed: dict[str, float], ours: dict[str, float]) -> 
     worst = max(abs(printed[width] / normal[width] - 1) for width in ours)
     return (
         f"With rows of V on the unit sphere, as the caption says, the printed law is "
-        f"{min(ratios):.1f} to {max(ratios):.1f} times too large. It holds (to {worst:.1%}) where "
+        f"{min(ratios):.1f} to {max(ratios):.1f} times too large. It holds (to {worst:.2%}) where "
         "the entries of V have unit variance, rows of length √d."
     )
 

@@ -13,16 +13,11 @@ from typing import Any
 from attnprof.papers.agreement import formula
 from attnprof.papers.documents import document
 from attnprof.papers.taylorshift.formulas import symbol
+from attnprof.papers.taylorshift.results import quoted
 
 SPHERE, NORMAL = "sphere", "normal"
 #: The longest sequence of Fig 4, and widths of Table 2: where B.2 says the laws fit.
-LENGTH = int(
-    next(
-        row["value"]
-        for row in document("004").rows("quoted_numbers")
-        if row["quantity"] == "fig4_N_max"
-    )
-)
+LENGTH = int(quoted("fig4_N_max"))
 WIDTHS = (16, 32, 64, 128)
 #: What B.2 grants for long sequences.
 ERROR = 0.01

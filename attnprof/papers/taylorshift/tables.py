@@ -1,0 +1,194 @@
+"""004's tables made again: what follows from definitions, counts, or other tables stands beside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from attnprof.papers.agreement import rounded, within
+from attnprof.papers.regenerated import Cell, Table
+from attnprof.papers.taylorshift.checks_accuracy import deltas
+from attnprof.papers.taylorshift.formulas import text
+from attnprof.papers.taylorshift.results import (
+    CLOSE,
+    DATASETS,
+    DOCUMENT,
+    OURS,
+    SINGLE,
+    accuracies,
+    average,
+    beside_entries,
+    column,
+    common_head_width,
+    efficient_memory,
+    mebibytes,
+    setting,
+)
+from attnprof.papers.taylorshift.sizes import (
+    ERROR,
+    LENGTH,
+    NORMAL,
+    SPHERE,
+    law,
+    printed_laws,
+    printed_sizes,
+    sizes,
+)
+from attnprof.papers.taylorshift.transitions import first_lengths
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def intermediate_sizes() -> Table:
+    """Table 1: the laws, and what they and the exact moments give for long sequences."""
+    rows: list[dict[str, Any]] = []
+    for expression, printed in printed_laws().items():
+        said, ours = printed_sizes(expression), sizes(expression, SPHERE)
+        other = sizes(expression, NORMAL)
+        rows.append(
+            {
+                "expression": expression,
+                "size": printed,
+                "root mean square": text(law(expression, SPHERE)),
+                **{d: Cell(_short(said[d]), _short(ours[d]), within(relative=ERROR)) for d in said},
+                "unit variance, d=64": _short(other["d=64"]),
+            }
+        )
+    return Table(
+        "Mean size of intermediate expressions in efficient TaylorShift",
+        tuple(rows[0]),
+        rows,
+        (
+            f"numbers at N = {LENGTH}; ours: rows on the unit sphere, V with a column of ones",
+            "last column: the same with entries of V of unit variance, which QKᵀV and Y need",
+        ),
+    )
+
+
+def transition_points() -> Table:
+    """Table 2, by ``attnprof crossover`` on the printed counts."""
+    rows = [
+        {
+            "d": row["d"],
+            **{name: Cell(int(row[name]), n) for name, n in first_lengths(int(row["d"])).items()},
+        }
+        for row in DOCUMENT.rows("table02_transition_points")
+    ]
+    return Table("Lengths from which the efficient form is cheaper", ("d", "N0", "N1"), rows)
+
+
+def accuracy() -> Table:
+    """Table 3; the averages are made again."""
+    rows = []
+    for row in DOCUMENT.rows("table03_accuracy"):
+        trained = {name: Cell(row[name], None) for name in DATASETS}
+        mean = Cell(float(row["average"]), average(row["model"]), rounded(1))
+        rows.append({"model": row["model"], **trained, "average": mean})
+    return Table(
+        "Accuracy in percent",
+        ("model", *DATASETS, "average"),
+        rows,
+        ("accuracies are trainings, shown as printed; Linformer's average is over four",),
+    )
+
+
+def normalisation() -> Table:
+    """Table 4; its last line stands in Tables 6 (direct, four heads) and 3 (efficient) too."""
+    elsewhere = {
+        "direct_acc_pct": column("acc_pct")[int(setting("heads")["cifar_pixel"])],
+        "efficient_acc_pct": accuracies()[OURS]["cifar_pixel"],
+    }
+    rows: list[dict[str, Any]] = []
+    for row in DOCUMENT.rows("table04_normalization_ablation"):
+        whole = row["variant"] == "input_norm+output_norm"
+        cells = {
+            name: Cell(float(row[name]) if row[name] else None, other if whole else None)
+            for name, other in elsewhere.items()
+        }
+        rows.append({"variant": row["variant"], **cells})
+    return Table(
+        "Accuracy on CIFAR Pixel with and without normalisation",
+        ("variant", *elsewhere),
+        rows,
+        ("last line beside Table 6 (four heads) and Table 3; the others are trainings",),
+    )
+
+
+def token_embedding() -> Table:
+    """Table 5; the linear embeddings are Table 3's models, the differences are made again."""
+    rows = [
+        {
+            "dataset": row["dataset"],
+            "linear": Cell(float(row["linear_acc_pct"]), accuracies()[OURS][row["dataset"]]),
+            "convolutional": Cell(float(row["conv_acc_pct"]), None),
+            "delta": Cell(float(row["delta"]), deltas()[row["dataset"]], rounded(1)),
+        }
+        for row in DOCUMENT.rows("table05_token_embedding")
+    ]
+    return Table(
+        "Accuracy with linear and convolutional token embedding",
+        ("dataset", "linear", "convolutional", "delta"),
+        rows,
+        ("linear: beside Table 3",),
+    )
+
+
+def heads() -> Table:
+    """Table 6; memory by the printed entries."""
+    rows = []
+    for row in DOCUMENT.rows("table06_heads"):
+        h = int(row["h"])
+        direct = mebibytes("direct", h, SINGLE) + beside_entries()
+        rows.append(
+            {
+                "h": h,
+                "accuracy": Cell(row["acc_pct"], None),
+                "direct ims/s": Cell(row["direct_tp_ims_s"], None),
+                "direct MiB": Cell(column("direct_mem_mib_at16")[h], round(direct, 1), CLOSE),
+                "efficient ims/s": Cell(row["efficient_tp_ims_s"], None),
+                "efficient MiB": Cell(
+                    column("efficient_mem_mib_at16")[h], round(efficient_memory(h), 1), CLOSE
+                ),
+            }
+        )
+    return Table(
+        "Accuracy, throughput and memory by head count, CIFAR Pixel",
+        tuple(rows[0]),
+        rows,
+        (
+            f"direct MiB: entries at N = 1025, batch 16, 4 bytes; {beside_entries():.0f} MiB more",
+            "at one head another moment of the network needs more than these",
+            "efficient MiB: the same with 2 bytes; see claim 004-T6-effmem",
+            "accuracy and throughput are trainings and clocks of another machine",
+        ),
+    )
+
+
+def hyperparameters() -> Table:
+    """Table 7; the width is heads times 64."""
+    rows: list[dict[str, Any]] = []
+    for row in DOCUMENT.rows("table07_hyperparameters"):
+        if row["param"] == "d_embed":
+            widths = {d: common_head_width() * int(h) for d, h in setting("heads").items()}
+            rows.append({**row, **{d: Cell(int(row[d]), width) for d, width in widths.items()}})
+        else:
+            rows.append(dict(row))
+    return Table(
+        "Model sizes and training hyperparameters",
+        ("param", *DATASETS),
+        rows,
+        ("d_embed: 64 a head, as in all models but ImageNet S",),
+    )
+
+
+TABLES: dict[str, Callable[[], Table]] = {
+    "1": intermediate_sizes,
+    "2": transition_points,
+    "3": accuracy,
+    "4": normalisation,
+    "5": token_embedding,
+    "6": heads,
+    "7": hyperparameters,
+}
