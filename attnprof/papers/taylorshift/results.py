@@ -26,6 +26,11 @@ def quoted(quantity: str) -> str:
     return values[quantity]
 
 
+def number(text: str) -> float:
+    """A printed number, whole where it is printed so."""
+    return float(text) if "." in text else int(text)
+
+
 def accuracies() -> dict[str, dict[str, float]]:
     """Table 3: percent by model and dataset; a dataset without a result is left out."""
     return {
@@ -47,7 +52,7 @@ def ahead_of(model: str) -> list[str]:
 
 def column(name: str) -> dict[int, float]:
     """A column of Table 6 by head count."""
-    return {int(row["h"]): float(row[name]) for row in DOCUMENT.rows("table06_heads")}
+    return {int(row["h"]): number(row[name]) for row in DOCUMENT.rows("table06_heads")}
 
 
 def setting(name: str) -> dict[str, str]:
