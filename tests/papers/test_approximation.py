@@ -142,3 +142,32 @@ def test_random_features_of_exp_would_pass():
     assert error_power(favor) == pytest.approx(-0.5, abs=0.1)
     assert error_power(listed) == pytest.approx(0, abs=0.1)
     assert CHECKS["003-PERF-FAVOR"].agree(-0.5, error_power(favor))
+
+
+# -- tables ---------------------------------------------------------------------------------
+def table(name):
+    return document("003").part("tables", "TABLES")[name]()
+
+
+def test_what_grows_faster_than_claimed():
+    """The Longformer class (dense), and Reformer, which hashes to N / bucket_size buckets."""
+    made = table("complexity_claims")
+    assert all(set(row) == set(made.columns) for row in made.rows)
+    faster = {
+        (row["mechanism"], column)
+        for row in made.rows
+        for column, cell in row.items()
+        if getattr(cell, "differs", False)
+    }
+    assert faster == {
+        ("longformer", "its class in the listing"),
+        ("reformer", "time: exponent of N"),
+    }
+
+
+def test_the_quoted_numbers_stand_beside_ours():
+    made = table("figZ_quoted_numbers")
+    assert len(made.rows) == len(document("003").rows("figZ_quoted_numbers"))
+    assert all(set(row) == set(made.columns) for row in made.rows)
+    ours = {row["model"]: row["on our machine (s)"] for row in made.rows[:2]}
+    assert 0 < ours["performer"] < ours["longformer"]

@@ -58,7 +58,7 @@ def count(module):
     return sum(weight.numel() for weight in module.parameters())
 
 
-@pytest.mark.parametrize(("name", "down"), [("2", 2), ("16", 16), ("none", None)])
+@pytest.mark.parametrize(("name", "down"), [("d'=2", 2), ("d'=16", 16), ("none", None)])
 def test_neural_attention_adds_what_torch_layers_hold(name, down):
     assert added("nlp", name) == count(scorer(64, down))
 
@@ -78,25 +78,25 @@ def test_the_vision_model_is_the_sum_of_torch_layers(dataset, classes):
     ends = nn.ModuleList([nn.Conv2d(3, 768, 8, 8), nn.LayerNorm(768), nn.Linear(768, classes)])
     dot = 12 * (count(layer(768)) - 4 * 768) + count(ends) + 768  # and a class token
     assert vision_model("dot", dataset) == dot
-    assert vision_model("2", dataset) - dot == count(scorer(96, 2)) == 403
+    assert vision_model("d'=2", dataset) - dot == count(scorer(96, 2)) == 403
 
 
 def test_no_width_gives_all_four_sizes():
     """By trying every base and the widths around those that could do."""
     least = 1e6 * smallest_with_one_width() - 1000
-    printed = {"dot": 46_528, "2": 46_528, "16": 46_531, "none": 46_538}
+    printed = {"dot": 46_528, "d'=2": 46_528, "d'=16": 46_531, "none": 46_538}
     for width in range(60, 110):
         extra = {n: one_hidden_layer(n, width) if n != "dot" else 0 for n in printed}
         for base in range(46_527_400, 46_528_600, 10):
             sizes = {name: round((base + more) / 1000) for name, more in extra.items()}
             assert sizes != printed
-            if all(sizes[name] == printed[name] for name in ("dot", "2", "none")):
-                assert base + extra["16"] >= least
+            if all(sizes[name] == printed[name] for name in ("dot", "d'=2", "none")):
+                assert base + extra["d'=16"] >= least
 
 
 def test_c_takes_what_torch_allocates():
     made = torch.empty(2, 8, 785, 785, 4, device="meta")
-    assert size_of_c("vision", "2", 2) == pytest.approx(made.nbytes / 1e9)
+    assert size_of_c("vision", "d'=2", 2) == pytest.approx(made.nbytes / 1e9)
 
 
 def test_every_table_is_made_again_with_the_cells_that_differ():

@@ -66,7 +66,7 @@ def growth() -> dict[str, int]:
 
     n = sympy.Symbol("n", positive=True)
     sizes = Workload(n, 1, 64)
-    both = {"dot product": registry.get("standard"), "neural": neural("2")}
+    both = {"dot product": registry.get("standard"), "neural": neural("d'=2")}
     return {
         name: int(sympy.degree(mechanism.cost(sizes, "core").flops, n))
         for name, mechanism in both.items()

@@ -10,6 +10,7 @@ from attnprof.papers.neural_attention.models import (
     CLASSES,
     MILLION,
     language_model,
+    projection,
     rows_by_projection,
     settings,
     vision_model,
@@ -38,8 +39,9 @@ def all_sizes() -> dict[str, float]:
 def one_hidden_layer(name: str, width: int) -> int:
     """Parameters that Eq 4 to 9 add with one hidden layer of this width."""
     head_dim = workload("nlp").head_dim
-    reduced = head_dim if name == "none" else int(name)
-    down = 0 if name == "none" else 2 * head_dim * reduced
+    projected = projection(name)
+    reduced = projected or head_dim
+    down = 2 * head_dim * reduced if projected else 0
     return down + width * (2 * reduced + 2) + 1
 
 
@@ -49,21 +51,21 @@ def smallest_with_one_width() -> float:
     The dot product's size, d' = 2 and no projection bound the width and the base; each printed
     size stands for what rounds to it.
     """
-    others = {name: round(PRINTED[name] * MILLION) for name in PRINTED if name != "16"}
+    others = {name: round(PRINTED[name] * MILLION) for name in PRINTED if name != "d'=16"}
     sizes = []
     for width in range(1, WIDEST + 1):
         extra = {name: 0 if name == "dot" else one_hidden_layer(name, width) for name in others}
         low = max(others[name] - HALF_DIGIT - extra[name] for name in others)
         high = min(others[name] + HALF_DIGIT - extra[name] for name in others)
         if low <= high:
-            sizes.append(low + one_hidden_layer("16", width))
+            sizes.append(low + one_hidden_layer("d'=16", width))
     return min(sizes) / MILLION
 
 
 def vision_sizes() -> dict[str, dict[str, float]]:
     """Both models for both numbers of classes, in millions."""
     return {
-        dataset: {name: vision_model(name, dataset) / MILLION for name in ("dot", "2")}
+        dataset: {name: vision_model(name, dataset) / MILLION for name in ("dot", "d'=2")}
         for dataset in CLASSES
     }
 
@@ -82,7 +84,7 @@ CHECKS = [
     ),
     Check(
         "001-PAR-h-single",
-        PRINTED["16"],
+        PRINTED["d'=16"],
         smallest_with_one_width,
         how="all widths h of Eq 4 to 9 that give the other three printed sizes to their last "
         "digit; the smallest size they allow at d' = 16",

@@ -33,10 +33,16 @@ def rows_by_projection(table: str, column: str) -> dict[str, float]:
 
 
 def name_of(row: Mapping[str, str]) -> str:
-    """What a row is called here: ``dot``, its d', or ``none``."""
+    """What a row is called here: ``dot``, ``d'=2``, or ``none``."""
     if row.get("method") == "dot_product":
         return "dot"
-    return "none" if row["d_prime_printed"].startswith("None") else row["d_prime"]
+    none = row["d_prime_printed"].startswith("None")
+    return "none" if none else f"d'={row['d_prime']}"
+
+
+def projection(name: str) -> int | None:
+    """The d' of a row; None where nothing is projected."""
+    return None if name in ("dot", "none") else int(name.removeprefix("d'="))
 
 
 def workload(task: str, phase: str = "forward") -> Workload:
@@ -51,8 +57,7 @@ def workload(task: str, phase: str = "forward") -> Workload:
 
 def neural(name: str, depth: int = 2) -> Mechanism:
     """Neural Attention as Algorithm 1 writes it, by the name of its row."""
-    down = None if name == "none" else int(name)
-    return registry.get("neural", down_dim=down, depth=depth, impl="naive")
+    return registry.get("neural", down_dim=projection(name), depth=depth, impl="naive")
 
 
 def attention(name: str) -> Mechanism:

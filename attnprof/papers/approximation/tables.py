@@ -1,0 +1,103 @@
+"""003's claimed orders and quoted numbers, beside counts and what can be made again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from attnprof.papers.approximation.checks_listing import fails_on_longer
+from attnprof.papers.approximation.checks_results import FAILED, FIGURE_Z, seconds
+from attnprof.papers.approximation.listing import CLASSES, derived
+from attnprof.papers.approximation.orders import CLAIMS, claimed_text, leading, mechanism_id
+from attnprof.papers.documents import document
+from attnprof.papers.regenerated import Cell, Table
+from attnprof.symbolic.growth import TOLERANCE, Subject, closed_form_growth
+from attnprof.workload import Workload
+
+HEAD_DIM = 64
+#: The claimed orders in this project's spelling; other letters than N are constants.
+ORDERS = {"N*L": "N", "N*m": "N", "N*log(N)": "N log N", "N*sqrt(N)": "N^1.5"}
+TIME, MEMORY = "time: exponent of N", "memory: exponent of N"
+OWN = "its class in the listing"
+HERE = "on our machine (s)"
+
+
+@cache
+def exponents(mechanism: str) -> tuple[float, float, float]:
+    """Exponents of N: claimed for the time, found in FLOPs and in peak memory."""
+    from attnprof import registry
+    from attnprof.symbolic.growth import LENGTHS, fitted, order_value
+
+    subject = Subject(registry.get(mechanism), Workload(1, 1, HEAD_DIM), "core")
+    flops, peak = closed_form_growth(subject)
+    text = claimed_text(mechanism)
+    order = ORDERS.get(text, text)
+    claim = fitted(LENGTHS, [order_value(order, n) for n in LENGTHS])
+    assert flops.found_exponent is not None
+    assert peak.found_exponent is not None
+    return round(claim, 2), round(flops.found_exponent, 2), round(peak.found_exponent, 2)
+
+
+def no_faster(claim: Any, found: Any) -> bool:
+    """Whether what is found grows no faster than claimed."""
+    return bool(found <= claim + TOLERANCE)
+
+
+def complexities() -> Table:
+    """The orders claimed in the text."""
+    rows = [_complexity(row) for row in document("003").rows(CLAIMS)]
+    notes = (
+        (
+            "ours: exponents of the closed forms of this project's mechanisms, fitted over 8,192 "
+            "to 65,536 tokens, one head of 64; differs where it grows faster than claimed"
+        ),
+        f"{OWN}: power of N in its operations, derived by running it",
+        "the document claims no orders for memory",
+    )
+    columns = ("mechanism", "family", "claimed", TIME, MEMORY, OWN)
+    return Table("Orders of growth", columns, rows, notes)
+
+
+def _complexity(row: dict[str, str]) -> dict[str, Any]:
+    mechanism = mechanism_id(row)
+    claim, time, memory = exponents(mechanism)
+    own = None
+    if mechanism in CLASSES:
+        own = Cell(claim, float(leading(derived(mechanism))["N"]), no_faster)
+    return {
+        "mechanism": mechanism, "family": row["family"], "claimed": row["time_claimed"],
+        TIME: Cell(claim, time, no_faster), MEMORY: memory, OWN: own,
+    }  # fmt: skip
+
+
+def quoted_numbers() -> Table:
+    """The numbers quoted of Figure Z and in the text."""
+    rows = [
+        {**{key: row[key] for key in ("model", "quantity", "unit", "where")},
+         "value": _value(row), HERE: _seconds(row)}
+        for row in document("003").rows(FIGURE_Z)
+    ]  # fmt: skip
+    notes = (
+        f"{HERE}: measured, one sequence; the document's device is not named",
+        "values without ours come from training and are not made again here",
+    )
+    columns = ("model", "quantity", "value", HERE, "unit", "where")
+    return Table("Numbers of Figure Z", columns, rows, notes)
+
+
+def _value(row: Mapping[str, str]) -> Any:
+    printed = float(row["value"])
+    if printed != FAILED:
+        return printed
+    return Cell(printed, FAILED if fails_on_longer() else 1.0)
+
+
+def _seconds(row: Mapping[str, str]) -> float | None:
+    return seconds()[row["model"]] if row["quantity"] == "practical_speed" else None
+
+
+TABLES: dict[str, Callable[[], Table]] = {
+    CLAIMS: complexities,
+    FIGURE_Z: quoted_numbers,
+}
