@@ -137,6 +137,16 @@ def test_one_annotation_tells_all_of_a_case():
     assert "bytes_moved" in lines
 
 
+@pytest.mark.parametrize(("case", "place", "file"), [
+    ("src/my.py:Mine[forward]", "my.py:12", "src/my.py"),
+    ("src/my.py:Mine[forward]", "other.py:12", "other.py"),
+    ("standard[forward]", "my.py:12", "my.py"), ("src/my.py:Mine[forward]", "", None),
+])  # fmt: skip
+def test_an_annotation_points_at_the_file_the_case_names(case, place, file):
+    line = render_annotations(report(flops(case=case, place=place)))
+    assert line.startswith(f"::error file={file},line=12," if file else "::error title=")
+
+
 @pytest.mark.parametrize("verdict", ["ok", "improved", "new", "not-comparable"])
 def test_no_annotation_where_nothing_is_amiss(verdict):
     assert render_annotations(report(flops(verdict))) == ""

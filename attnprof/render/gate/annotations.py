@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from attnprof.gate import verdicts
+from attnprof.gate.sentences import sentence
 from attnprof.record import Report
-from attnprof.render.gate.cases import CaseRows, by_case, named, sentence
+from attnprof.render.gate.cases import CaseRows, by_case, named
 
 #: GitHub shows ten of a level in a step; more are lost.
 MOST = 10
@@ -28,7 +29,7 @@ def render_annotations(report: Report) -> str:
 
 def _command(case: CaseRows, report: Report) -> str:
     file, _, line = case.place.rpartition(":")
-    where = {"file": file, "line": line} if file and line.isdigit() else {"file": case.place}
+    where = {"file": _path(case, file), "line": line} if file and line.isdigit() else {}
     title = f"attnprof {case.verdict}: {case.name}"
     properties = ",".join(
         f"{name}={_escaped_property(value)}"
@@ -37,6 +38,12 @@ def _command(case: CaseRows, report: Report) -> str:
     )
     told = "\n".join(sentence(r) for r in named(case, report) if r.verdict in LEVELS)
     return f"::{LEVELS[case.verdict]} {properties}::{_escaped(told)}"
+
+
+def _path(case: CaseRows, file: str) -> str:
+    """The file as the case names it, where a line of code is known by its file's name only."""
+    named_path = case.name.partition(".py:")[0] + ".py"
+    return named_path if named_path.rpartition("/")[2] == file else file
 
 
 def _escaped(text: str) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from attnprof.gate import verdicts
+from attnprof.gate.sentences import sentence
 from attnprof.record import CheckRecord, Report
-from attnprof.render.gate.cases import by_case, sentence
+from attnprof.render.gate.cases import by_case
 
 #: What XML 1.0 cannot hold, not even escaped: terminals' colours in a traceback, for one.
 _UNWRITABLE = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

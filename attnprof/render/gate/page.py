@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 
+from attnprof.gate.sentences import WHOLE, time_text, values_text
 from attnprof.gate.verdicts import IMPROVED, OK
 from attnprof.record import CheckRecord, Report
 from attnprof.render.gate.cases import (
-    WHOLE,
     CaseRows,
     by_case,
     counts_text,
     named,
     notes_of,
     sides_text,
-    time_text,
-    values_text,
     verdict_of,
 )
 

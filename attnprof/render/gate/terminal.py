@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnprof.gate import verdicts
+from attnprof.gate.sentences import sentence, time_text
 from attnprof.record import Report
 from attnprof.render.gate.cases import (
     CaseRows,
@@ -17,9 +18,7 @@ from attnprof.render.gate.cases import (
     counts_text,
     named,
     notes_of,
-    sentence,
     sides_text,
-    time_text,
     verdict_of,
 )
 from attnprof.render.terminal import new_table, record_table
