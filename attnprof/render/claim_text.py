@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,7 +29,7 @@ def value_text(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name}: {_inner(item)}" for name, item in value.items())
     if isinstance(value, (list, tuple)):
-        return ", ".join(_inner(item) for item in value)
+        return ", ".join(_inner(item) for item in value) or "none"
     return str(value)
 
 
@@ -71,8 +72,10 @@ def different(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def shortened(text: str, most: int) -> str:
-    """A text cut at a space to at most so many letters, with a mark where it was cut."""
-    if len(text) <= most:
-        return text
-    head = text[: most - 2].rsplit(" ", 1)[0]
-    return f"{head if len(head) > most // 2 else text[: most - 2]} …"
+    """A text of at most so many letters, with a mark where it was cut."""
+    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
+
+
+def place_text(place: str) -> str:
+    """Where a claim stands; a table is named by its number, not by its file."""
+    return re.sub(r"\b(\d{3}_)?table0?(\d+)(\w*\.csv)?", r"Table \2", place)

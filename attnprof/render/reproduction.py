@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from attnprof.record import Report, ReproduceRecord
-from attnprof.render.claim_text import WORDS, printed_and_ours, shortened, value_text
-from attnprof.render.terminal import new_table
+from attnprof.render.claim_text import WORDS, place_text, printed_and_ours, shortened, value_text
+from attnprof.render.terminal import console_width, is_narrow, new_table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 COLOURS = {"match": "green", "erratum": "red", "not-reproducible": "yellow", "error": "magenta"}
-#: Letters of a cell of the compact list.
-CELL = 64
+#: Letters of the columns of a list, and between them.
+PLACE, VERDICT, GAP = 24, len("not reproducible"), 2
 MORE = "Whole answers: attnprof reproduce --claim ID, or --verdict erratum; all claims: --all."
 
 
@@ -52,7 +53,7 @@ def claims_tables(report: Report) -> list[RenderableType]:
 def counts_table(report: Report) -> Table:
     """How many claims of each document came out how."""
     table = new_table("Claims replayed")
-    table.add_column("document", no_wrap=True)
+    table.add_column("document")
     heads = ("claims", "match", "erratum", "not reproducible", "error", "by reading")
     keys = ("claims", "match", "erratum", "not-reproducible", "error", "readings")
     counts = report.summary["documents"]
@@ -70,23 +71,25 @@ def counts_table(report: Report) -> Table:
 
 
 def _listed(title: str, records: Sequence[ReproduceRecord], *, verdicts: bool = False) -> Table:
+    """A line a claim; what does not fit is cut."""
     table = new_table(title)
-    table.add_column("claim", overflow="fold", ratio=4)
-    table.add_column("place", overflow="fold", ratio=3)
-    if verdicts:
-        table.add_column("verdict", overflow="fold", ratio=3)
-    table.add_column("printed", overflow="fold", ratio=6)
-    table.add_column("ours" if verdicts else "right", overflow="fold", ratio=6)
+    heads = ["claim", *([] if is_narrow() else ["place"]), *(["verdict"] if verdicts else [])]
+    for name in (*heads, "printed", "ours" if verdicts else "right"):
+        table.add_column(name, no_wrap=True)
+    before = max((len(record.claim) for record in records), default=0) + GAP
+    before += 0 if is_narrow() else PLACE + GAP
+    before += VERDICT + GAP if verdicts else 0
+    most = max(16, (Console(width=console_width()).width - before - 2 * GAP) // 2)
     for record in records:
-        printed, ours = (Text(shortened(text, CELL)) for text in printed_and_ours(record))
+        both = [Text(shortened(text, most)) for text in printed_and_ours(record)]
+        place = [] if is_narrow() else [Text(shortened(place_text(record.place), PLACE))]
         verdict = [_verdict(record)] if verdicts else []
-        table.add_row(Text(record.claim), Text(record.place), *verdict, printed, ours)
+        table.add_row(Text(record.claim), *place, *verdict, *both)
     return table
 
 
 def _verdict(record: ReproduceRecord) -> Text:
-    word = Text(WORDS[record.verdict], style=COLOURS[record.verdict])
-    return word if record.basis in ("computed", None) else word.append(f", {record.basis}")
+    return Text(WORDS[record.verdict], style=COLOURS[record.verdict])
 
 
 def _unanswered(report: Report) -> Iterator[RenderableType]:
@@ -110,7 +113,7 @@ def beside(records: Sequence[ReproduceRecord]) -> list[RenderableType]:
 
 
 def _answer(record: ReproduceRecord) -> Iterator[RenderableType]:
-    head = Text.assemble((record.claim, "bold"), f"  {record.place}  ")
+    head = Text.assemble((record.claim, "bold"), f"  {place_text(record.place)}  ")
     yield head.append(WORDS[record.verdict], style=COLOURS[record.verdict])
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True, style="dim")

@@ -9,7 +9,7 @@ from typing import Any
 
 from attnprof.papers.regenerating import Regenerated, figure_values, table_values
 from attnprof.record import Report
-from attnprof.render.claim_text import WORDS, printed_and_ours, value_text
+from attnprof.render.claim_text import WORDS, place_text, printed_and_ours, value_text
 from attnprof.render.plots.documents import picture
 from attnprof.render.regenerated_table import cell_text, notes
 from attnprof.render.reproduction import records_of
@@ -34,7 +34,7 @@ def reproduction_html(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters.update(value=value_text, cell=cell_text, picture=_picture)
+    environment.filters.update(value=value_text, cell=cell_text, place=place_text, picture=_picture)
     rows = [{"record": r, "printed": printed, "ours": ours}
             for r in records_of(report) for printed, ours in [printed_and_ours(r)]]  # fmt: skip
     return environment.get_template("reproduction.html").render(

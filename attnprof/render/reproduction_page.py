@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from attnprof.record import Report, ReproduceRecord
-from attnprof.render.claim_text import WORDS, printed_and_ours, value_text
+from attnprof.render.claim_text import WORDS, place_text, printed_and_ours, value_text
 from attnprof.render.regenerated_table import cell_text, notes
 from attnprof.render.reproduction import answer_lines, records_of
 
@@ -32,7 +32,8 @@ def _answers(report: Report) -> Iterator[str]:
     if "figure" in report.summary:
         yield from figure_lines(report.summary["figure"])
     for record in records_of(report):
-        yield f"\n### {record.claim}, {escaped(record.place)}: {WORDS[record.verdict]}\n"
+        place = escaped(place_text(record.place))
+        yield f"\n### {record.claim}, {place}: {WORDS[record.verdict]}\n"
         yield from (f"- {name}: {escaped(text)}" for name, text in answer_lines(record))
 
 
@@ -80,7 +81,7 @@ def _section(title: str, ours: str, records: Sequence[ReproduceRecord]) -> Itera
 
 def _row(record: ReproduceRecord) -> list[str]:
     printed, ours = printed_and_ours(record)
-    return [f"`{record.claim}`", record.place, _code(printed), _code(ours), record.why]
+    return [f"`{record.claim}`", place_text(record.place), _code(printed), _code(ours), record.why]
 
 
 def _code(text: str) -> str:
@@ -89,9 +90,8 @@ def _code(text: str) -> str:
 
 
 def _read(record: ReproduceRecord) -> list[str]:
-    why = record.why or record.how
-    return [f"`{record.claim}`", record.place, WORDS[record.verdict], f"{record.how} {why}"
-            if why != record.how else why]  # fmt: skip
+    both = ". ".join(dict.fromkeys((record.how, record.why)))
+    return [f"`{record.claim}`", place_text(record.place), WORDS[record.verdict], both]
 
 
 def _lines(heads: Sequence[str], rows: Any) -> Iterator[str]:

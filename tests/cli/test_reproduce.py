@@ -73,7 +73,7 @@ def test_records_have_the_fixed_keys_in_every_format(attnprof, settled):
     assert [row["verdict"] for row in rows] == ["erratum", "match"]
     assert data["summary"]["documents"]["002"]["erratum"] == 1
     for name in (WRONG, RIGHT):
-        assert f"### {name}, table05: " in page
+        assert f"### {name}, Table 5: " in page
 
 
 def test_a_saved_replay_is_loaded_again(attnprof, tmp_path, settled):
@@ -89,7 +89,7 @@ def test_a_table_stands_beside_ours_where_they_differ(attnprof, settled):
     assert ended.code == 0
     assert ended.out.count("[ours ") == 1
     assert "of them different from the printed" in ended.out
-    assert f"{WRONG}  table05  erratum" in ended.out
+    assert f"{WRONG}  Table 5  erratum" in ended.out
     assert RIGHT in ended.out
     data = attnprof("reproduce 002 --table 5 -f json").json
     table = data["summary"]["table"]

@@ -27,7 +27,7 @@ from attnprof.papers.documents import DOCUMENTS, claims
 from tests.papers.perturbing import perturbed
 
 #: Documents whose claims have no check yet.
-UNANSWERED = {"000", "004"}
+UNANSWERED = {"004"}
 MOST_READINGS = 50
 
 
@@ -92,7 +92,9 @@ def test_what_is_printed_decides(check):
     if printed.verdict != MATCH:
         assert len(printed.why) > 20, "a difference needs its reason"
         return
-    for other in perturbed(check.published):
+    others = list(perturbed(check.published))
+    assert others, "nothing is printed that could be wrong"
+    for other in others:
         verdict = check.answer(other).verdict
         assert verdict != MATCH, other
         if check.basis == COMPUTED:
