@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -85,3 +86,15 @@ def implied_seq_len(count: float, d_model: int) -> int | None:
     rest = int(count) - parameters("efficient", d_model)
     length = isqrt(max(rest, 0))
     return length if length and parameters("super", d_model, length) == count else None
+
+
+def value_at(count: Callable[[str], Any], mechanism: str, seq_len: int, width: int, h: int) -> int:
+    """One of the counts above at whole sizes."""
+    return int(_evaluator(count, mechanism)(seq_len, width, h))
+
+
+@cache
+def _evaluator(count: Callable[[str], Any], mechanism: str) -> Any:
+    import sympy
+
+    return sympy.lambdify(symbols(), count(mechanism), modules="math")

@@ -1,0 +1,204 @@
+"""The data of 000's figures: what Eq 24 gives, beside what the definitions count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from itertools import pairwise
+from typing import Any
+
+from attnprof.papers.better_attention.checks_flops import shape_is_free_of_length
+from attnprof.papers.better_attention.checks_heatmaps import (
+    GRID,
+    HEADS,
+    exact_excess,
+    excess,
+    heatmaps,
+    quoted,
+)
+from attnprof.papers.better_attention.formulas import eq24, multiply_adds, value_at
+from attnprof.papers.better_attention.values import MECHANISMS
+from attnprof.papers.regenerated import Described, Figure, FigureData
+
+Row = dict[str, Any]
+#: How a row's numbers are counted.
+COUNTS: dict[str, Callable[[str], Any]] = {
+    "Eq 24": eq24,
+    "multiplications and additions": multiply_adds,
+}
+EQ24, EXACT = COUNTS
+#: Figure 2's length, and another to hold its caption against; Figure 4's head count for both.
+STATED, OTHER, ONE_HEAD = 64, 1024, 1
+STEP, LARGEST = 64, 1024
+SIZES = range(STEP, LARGEST + 1, STEP)
+
+
+def _rows(count: str, seq_lens: Sequence[int], widths: Sequence[int]) -> list[Row]:
+    return [
+        {"counted": count, "l": n, "d_m": d,
+         **{name: value_at(COUNTS[count], name, n, d, ONE_HEAD) for name in MECHANISMS}}
+        for n in seq_lens
+        for d in widths
+    ]  # fmt: skip
+
+
+def _less(rows: Sequence[Row], name: str) -> float:
+    """The share of standard's count that a mechanism saves in the last row, in percent."""
+    share: float = 100 * (1 - rows[-1][name] / rows[-1]["standard"])
+    return share
+
+
+def _is_linear(rows: Sequence[Row], name: str) -> bool:
+    return len({b[name] - a[name] for a, b in pairwise(rows)}) == 1
+
+
+def _slopes(rows: Sequence[Row]) -> dict[str, int]:
+    """Slope over l, from the first two rows."""
+    first, second = rows[:2]
+    wide = (second["d_m"] - first["d_m"]) * first["l"]
+    return {name: (second[name] - first[name]) // wide for name in MECHANISMS}
+
+
+def by_width() -> FigureData:
+    """Figure 2: FLOPs against model width at length 64; at another length; counted exactly."""
+    panels = {
+        (count, n): _rows(count, [n], SIZES)
+        for count, n in ((EQ24, STATED), (EQ24, OTHER), (EXACT, STATED))
+    }
+    printed, other, exact = panels.values()
+    slopes = _slopes(printed)
+    linear = [
+        all(_is_linear(rows, name) for name in MECHANISMS) for rows in (printed, exact)
+    ]  # of Eq 24, of the definitions
+    same = [all(row["super"] == row["optimised"] for row in rows) for rows in (printed, exact)]
+    saved = [_less(rows, "efficient") for rows in (printed, other)]
+    described = (
+        Described(
+            "growth with d_m", "linear for all mechanisms",
+            f"Eq 24: {'linear' if linear[0] else 'not linear'}; the definitions' products: "
+            f"{'linear' if linear[1] else 'quadratic'}",
+            linear[0],
+        ),
+        Described(
+            "slopes, standard, Super and Efficient", "15 l, 12 l, 9 l",
+            ", ".join(f"{slopes[name]} l" for name in ("standard", "super", "efficient")),
+            [slopes[name] for name in ("standard", "super", "efficient")] == [15, 12, 9],
+        ),
+        Described(
+            "saved against standard attention", "significantly fewer FLOPs",
+            f"at d_m = {LARGEST}: Efficient {saved[0]:.1f} %, "
+            f"Super {_less(printed, 'super'):.1f} %",
+            saved[0] > 0 and _less(printed, "super") > 0,
+        ),
+        Described(
+            "Optimised, not drawn", "exactly as Super",
+            f"Eq 24: {'the same' if same[0] else 'not the same'}; the definitions' products: "
+            f"{'the same' if same[1] else 'the same for l = d_m alone'}",
+            same[0],
+        ),
+        Described(
+            "other lengths", "only the scale of the y-axis changes",
+            f"Efficient saves {saved[0]:.1f} % at d_m = {LARGEST} for l = {STATED}, "
+            f"{saved[1]:.1f} % for l = {OTHER}",
+            shape_is_free_of_length(),
+        ),
+    )  # fmt: skip
+    facts = {"panels": [{"counted": count, "l": n} for count, n in panels], "h": ONE_HEAD}
+    return FigureData([row for rows in panels.values() for row in rows], described, facts)
+
+
+def heatmap() -> FigureData:
+    """Figure 3: the ratio of standard to Efficient Attention over length and width."""
+    report = heatmaps()
+    rows = [
+        {
+            "l": cell["seq_len"], "d_m": cell["d_model"], "h": cell["num_heads"],
+            "standard": cell["value_a"], "efficient": cell["value_b"], "ratio": cell["ratio"],
+            "ratio_of_multiply_adds": _exact_ratio(cell["seq_len"], cell["d_model"]),
+        }
+        for cell in map(asdict, report.records)
+    ]  # fmt: skip
+    exact = exact_excess()
+    described = (
+        _means("caption", "mean excess by heads, caption"),
+        _means("text_B2", "mean excess by heads, Sec B.2"),
+        _largest("caption", "largest excess, caption"),
+        _largest("text_B2", "largest excess, Sec B.2"),
+        Described(
+            "counted from the definitions", "at most 67 %, less with more heads",
+            f"at most {exact['at most']:.0f} %, "
+            f"{'less' if exact['falls with the heads'] else 'not less'} with more heads",
+            exact["at most"] <= 67 and exact["falls with the heads"],
+        ),
+    )  # fmt: skip
+    return FigureData(rows, described, {"summary": report.summary, "grid": GRID})
+
+
+def _exact_ratio(seq_len: int, width: int) -> float:
+    over, under = (
+        value_at(multiply_adds, name, seq_len, width, ONE_HEAD)
+        for name in ("standard", "efficient")
+    )
+    return over / under
+
+
+def _means(source: str, what: str) -> Described:
+    ours, said = excess("mean"), quoted(source, "mean")
+    return Described(
+        what,
+        ", ".join(f"{said[str(h)]} % (h = {h})" for h in HEADS),
+        ", ".join(f"{ours[str(h)]:.2f} % (h = {h})" for h in HEADS),
+        all(round(ours[str(h)]) == said[str(h)] for h in HEADS),
+    )
+
+
+def _largest(source: str, what: str) -> Described:
+    most, said = max(excess("max").values()), max(quoted(source, "max").values())
+    return Described(what, f"up to {said} %", f"{most:.2f} %", round(most) == said)
+
+
+def surfaces() -> FigureData:
+    """Figure 4: FLOPs over length and width, one head, a surface a mechanism."""
+    printed, exact = (_rows(count, SIZES, SIZES) for count in (EQ24, EXACT))
+    ordered = all(
+        row["efficient"] < row["super"] == row["optimised"] < row["standard"] for row in printed
+    )
+    dearer = [row for row in exact if row["super"] > row["standard"]]
+    ends = [row for row in printed if row["d_m"] == LARGEST]
+    first, last = ends[0], ends[-1]
+    fewer = [row["standard"] - row["efficient"] for row in (first, last)]
+    described = (
+        Described(
+            "order", "Efficient, then Super and Optimised, below standard",
+            f"{'so' if ordered else 'not so'} in all {len(printed)} points, Super and Optimised "
+            f"{'equal' if ordered else 'not equal'}",
+            ordered,
+        ),
+        Described(
+            "as the sequence grows", "fewer FLOPs",
+            f"Efficient at d_m = {LARGEST}: {fewer[0]:,} fewer at l = {first['l']}, {fewer[1]:,} "
+            f"fewer at l = {last['l']}; as a share {_less([first], 'efficient'):.1f} % and "
+            f"{_less([last], 'efficient'):.1f} %",
+            fewer[1] > fewer[0],
+        ),
+        Described(
+            "the order, counted from the definitions", "Super below standard",
+            f"Super takes {_super_less_standard()} more: above standard in {len(dearer)} of "
+            f"{len(exact)} points",
+            not dearer,
+        ),
+    )  # fmt: skip
+    return FigureData([*printed, *exact], described, {"drawn": EQ24, "h": ONE_HEAD})
+
+
+def _super_less_standard() -> str:
+    import sympy
+
+    return str(sympy.factor(multiply_adds("super") - multiply_adds("standard")))
+
+
+FIGURES = {
+    "2": Figure("FLOPs against model width", by_width),
+    "3": Figure("FLOPs of standard over Efficient Attention", heatmap),
+    "4": Figure("FLOPs over length and width, one head", surfaces),
+}
