@@ -10,6 +10,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
+from time import process_time
 
 import pytest
 
@@ -68,9 +69,25 @@ def test_a_reading_says_where_and_why(check):
 
 
 @cache
+def computed(claim):
+    """What a check computes, once for all tests, and the processor's time it took."""
+    check = next(check for check in CHECKS if check.claim == claim)
+    start = process_time()
+    return check.ours(), process_time() - start
+
+
 def ours(claim):
-    """What a check computes, once for all tests."""
-    return next(check for check in CHECKS if check.claim == claim).ours()
+    return computed(claim)[0]
+
+
+@cache
+def moment():
+    """The time of a small exercise in algebra, the measure of what is slow here."""
+    import sympy
+
+    start = process_time()
+    sympy.expand(sum(sympy.symbols("a b c d e"), 1) ** 10)
+    return process_time() - start
 
 
 def known(check):
@@ -106,6 +123,11 @@ def plain(value):
     if isinstance(value, dict):
         return {str(name): plain(item) for name, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.claim)
+def test_no_check_is_slow(check):
+    assert computed(check.claim)[1] < 10 * moment()
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.claim)

@@ -1,5 +1,7 @@
 """The page of mechanisms says what the registry knows."""
 
+import inspect
+import re
 import runpy
 import shlex
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from attnprof import registry
+from attnprof.cli import reproduce
 from attnprof.cli.app import main
 from attnprof.units import setting_text
 
@@ -69,3 +72,11 @@ def test_the_example_of_the_deriving_page_is_what_comes_out(tmp_path, monkeypatc
     written = [line.rstrip() for line in capsys.readouterr().out.strip().splitlines()]
     end = shown.index("by operation")  # operations are torch's, and may be others elsewhere
     assert written[:end] == shown[:end]
+
+
+def test_the_page_on_reproducing_names_flags_that_are_there():
+    page = PAGE.with_name("reproducing.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page))
+    text = inspect.getsource(reproduce)
+    assert len(named) > 8
+    assert [flag for flag in named if f'"{flag}"' not in text] == []
