@@ -1,10 +1,10 @@
 """Times of two revisions, taken in turns in random order: is the second one slower.
 
-A pair is one short call of each, next to each other in time, so that whatever slows the machine
-slows both. What is judged is the median of the logarithms of their ratios, by a one-sided
-bootstrap bound; after every twenty pairs, with the error shared among the looks. Measured to
-raise no alarm in 128 comparisons of unchanged code with 80 pairs, and to see a tenth more time
-in 98 of 100.
+A pair is one short block of calls of each, next to each other in time, so that whatever slows the
+machine slows both. What differs from process to process (where memory lies, who runs on the other
+core) does not average out within one: so each fresh process of each side gives a few pairs, their
+median counts as one observation, and the bounds are order statistics of these, which hold whatever
+their distribution (sign test). The error is shared among the looks.
 """
 
 from __future__ import annotations
@@ -12,18 +12,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
-
-import numpy as np
+from statistics import NormalDist, median
 
 from attnprof.errors import RequestError, closest
 from attnprof.gate.verdicts import IMPROVED, INCONCLUSIVE, OK, REGRESSED
 
-#: Pairs after which a comparison is looked at, and the resamples of a bound.
-LOOKS = (20, 40, 60, 80)
-RESAMPLES = 4000
-#: Chance, in all looks together, of calling unchanged code slower.
-ALPHA = 0.01
+#: Pairs of one process of each side, and processes after which a comparison is looked at; the
+#: last two only where a result is still open and there is time.
+PAIRS = 5
+LOOKS, MORE_LOOKS = (8, 12, 16), (24, 32)
+#: Chance, in all looks together, that a bound lies on the wrong side.
+ALPHA = 0.02
+_LOOK_ALPHA = ALPHA / len(LOOKS + MORE_LOOKS)
+#: The bounds are so many standard errors from the median, for normal noise and any of the looks.
+_Z = 3.1
+_Z_SURE = NormalDist().inv_cdf(0.99)
 
 
 @dataclass(frozen=True)
@@ -65,86 +68,82 @@ def rule_named(name: str) -> Rule:
 
 @dataclass(frozen=True)
 class Judgement:
-    """``ratio`` current / baseline with its two one-sided bounds, after so many ``pairs``."""
+    """``ratio`` current / baseline with its two one-sided bounds, after so many ``processes``."""
 
     verdict: str
     ratio: float
     low: float
     high: float
-    pairs: int
+    processes: int
 
     @property
     def noise(self) -> float:
         """Half the distance of the bounds, as a share."""
         return (self.high - self.low) / 2
 
+    @property
+    def error(self) -> float:
+        """Standard error of the logarithm of ``ratio``."""
+        return max(1e-6, (math.log(self.high) - math.log(self.low)) / (2 * _Z))
 
-def bounds_of_median(
-    log_ratios: Sequence[float], alpha: float, seed: int = 0, group: int | None = None
-) -> tuple[float, float]:
-    """Lower and upper one-sided bootstrap bounds of the median, each wrong with chance ``alpha``.
 
-    Each ``group`` values in a row come from one process: processes are drawn first, then pairs
-    inside them, because what differs from process to process does not average out within one.
-    Repeatable: resamples are drawn from ``seed``. Raises ValueError for fewer than two values.
+def medians(log_ratios: Sequence[float]) -> list[float]:
+    """One observation a process: the median of its pairs."""
+    starts = range(0, len(log_ratios), PAIRS)
+    return [median(log_ratios[start : start + PAIRS]) for start in starts]
+
+
+def bounds_of_median(values: Sequence[float], alpha: float) -> tuple[float, float] | None:
+    """Lower and upper one-sided bounds of the median, each wrong with chance ``alpha`` at most.
+
+    The k-th smallest and largest, with the largest k that keeps ``alpha``; None where even the
+    extremes do not (fewer than eight values for 0.004).
     """
-    values = np.asarray(log_ratios, dtype=float)
-    if values.size < 2:
-        raise ValueError("a bound needs two pairs at least")
-    chance = np.random.default_rng(seed)
-    size = values.size if group is None or values.size % group else group
-    processes = values.size // size
-    firsts = size * chance.integers(0, processes, (RESAMPLES, processes, 1))
-    draws = firsts + chance.integers(0, size, (RESAMPLES, processes, size))
-    medians = np.median(values[draws.reshape(RESAMPLES, -1)], axis=1)
-    low, high = np.quantile(medians, [alpha, 1 - alpha])
-    return float(low), float(high)
+    ordered, n, tail, k = sorted(values), len(values), 0.0, 0
+    while tail + math.comb(n, k) / 2**n <= alpha:
+        tail += math.comb(n, k) / 2**n
+        k += 1
+    return (ordered[k - 1], ordered[-k]) if k else None
 
 
-def judge(
-    log_ratios: Sequence[float], rule: Rule, *, last: bool = False, group: int | None = None
-) -> Judgement:
+def judge(log_ratios: Sequence[float], rule: Rule, *, last: bool = False) -> Judgement:
     """What the pairs so far say; ``inconclusive`` asks for more, at the ``last`` look it is final.
 
-    ``group`` as in :func:`bounds_of_median`. Raises ValueError for fewer than two pairs.
+    Raises ValueError for no pairs.
     """
-    low, high = bounds_of_median(log_ratios, ALPHA / len(LOOKS), group=group)
-    middle = float(np.median(log_ratios))
-    ratio, below, above = (math.exp(x) for x in (middle, low, high))
+    values = medians(log_ratios)
+    sure = bounds_of_median(values, _LOOK_ALPHA)
+    low, high = sure or (min(values), max(values))
+    ratio, below, above = (math.exp(x) for x in (median(values), low, high))
     verdict = INCONCLUSIVE
-    if below > 1 + rule.bound and ratio > 1 + rule.point:
+    if sure and below > 1 + rule.bound and ratio > 1 + rule.point:
         verdict = REGRESSED
-    elif above < 1 / (1 + rule.point):
+    elif sure and above < 1 / (1 + rule.point):
         verdict = IMPROVED
-    elif above < 1 + max(rule.equal, rule.point):
+    elif sure and above < 1 + max(rule.equal, rule.point):
         verdict = OK
-    elif last and ratio <= 1 + rule.bound:
+    elif sure and last and ratio <= 1 + rule.bound:
         verdict = OK  # nothing speaks for a slowdown; the bound is wide because the machine is
-    return Judgement(verdict, ratio, below, above, len(log_ratios))
-
-
-#: Normal quantiles: of a look's share of the error, and of 99 in 100.
-_Z_LOOK = NormalDist().inv_cdf(1 - ALPHA / len(LOOKS))
-_Z_SURE = NormalDist().inv_cdf(0.99)
+    return Judgement(verdict, ratio, below, above, len(values))
 
 
 def power(found: Judgement, rule: Rule, slowdown: float) -> float:
-    """Chance that so many pairs at this noise would have called a ``slowdown`` (0.1) regressed."""
-    return NormalDist().cdf(_margin(rule, slowdown) / _error(found) - _Z_LOOK)
+    """Chance that as many processes at this noise call a ``slowdown`` (0.1) regressed."""
+    bounded = NormalDist().cdf(_margin(rule.bound, slowdown) / found.error - _Z)
+    pointed = NormalDist().cdf(_margin(rule.point, slowdown) / found.error)
+    return min(bounded, pointed)
 
 
-def pairs_for(found: Judgement, rule: Rule, slowdown: float) -> int | None:
-    """Pairs after which that chance is 99 in 100; None where the rule never sees it."""
-    if _margin(rule, slowdown) <= 0:
+def processes_for(found: Judgement, rule: Rule, slowdown: float) -> int | None:
+    """Processes after which that chance is 99 in 100; None where the rule never sees it."""
+    needed = (
+        (_margin(rule.bound, slowdown), _Z + _Z_SURE), (_margin(rule.point, slowdown), _Z_SURE)
+    )  # fmt: skip
+    if any(margin <= 0 for margin, _ in needed):
         return None
-    wanted = _margin(rule, slowdown) / (_Z_LOOK + _Z_SURE)
-    return max(found.pairs, math.ceil(found.pairs * (_error(found) / wanted) ** 2))
+    most = max((found.error * errors / margin) ** 2 for margin, errors in needed)
+    return max(found.processes, math.ceil(found.processes * most))
 
 
-def _margin(rule: Rule, slowdown: float) -> float:
-    return math.log1p(slowdown) - math.log1p(rule.bound)
-
-
-def _error(found: Judgement) -> float:
-    """Standard error of the median log-ratio: its bounds are so many errors apart."""
-    return max(1e-6, (math.log(found.high) - math.log(found.low)) / (2 * _Z_LOOK))
+def _margin(threshold: float, slowdown: float) -> float:
+    return math.log1p(slowdown) - math.log1p(threshold)

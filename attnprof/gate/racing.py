@@ -7,16 +7,13 @@ import random
 import time
 from dataclasses import dataclass, field
 
-from attnprof.gate.paired import LOOKS, Judgement, Rule, judge
+from attnprof.gate.paired import LOOKS, MORE_LOOKS, PAIRS, Judgement, Rule, judge
 from attnprof.gate.sides import Side, SideError
 from attnprof.gate.verdicts import INCONCLUSIVE
 from attnprof.measure.request import PointRequest
 
-#: Seconds of one block, and pairs that one process of each side gives.
+#: Seconds of one block.
 BLOCK_S = 0.006
-PAIRS = 10
-#: Further looks while a result is open and there is time: each as long as all before the last.
-MORE_LOOKS = (120, 160)
 
 
 @dataclass
@@ -33,7 +30,7 @@ class Race:
 
     def look(self, *, last: bool) -> bool:
         """Judge what is there; whether that is the end."""
-        self.found = judge(self.log_ratios, self.rule, last=last, group=PAIRS)
+        self.found = judge(self.log_ratios, self.rule, last=last)
         return last or self.found.verdict != INCONCLUSIVE
 
 
@@ -52,11 +49,10 @@ def race(
     while True:
         calls = _one_process(baseline, current, request, found, calls, chance)
         found.spent_s = time.monotonic() - start
-        each_s = found.spent_s / len(found.log_ratios)
-        pairs = len(found.log_ratios)
-        late = found.spent_s + PAIRS * each_s > limit_s
-        last = late or pairs >= looks[-1]
-        if (pairs in looks or last) and found.look(last=last):
+        processes = len(found.log_ratios) // PAIRS
+        late = found.spent_s * (1 + 1 / processes) > limit_s
+        last = late or processes >= looks[-1]
+        if (processes in looks or last) and found.look(last=last):
             return found
 
 
@@ -78,9 +74,7 @@ def _one_process(
     return calls
 
 
-def _pair(
-    baseline: Side, current: Side, calls: int, found: Race, chance: random.Random
-) -> None:
+def _pair(baseline: Side, current: Side, calls: int, found: Race, chance: random.Random) -> None:
     first = chance.random() < 0.5
     order = (baseline, current) if first else (current, baseline)
     times = {id(side): side.block(calls) for side in order}

@@ -30,6 +30,7 @@ _STEADY = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
     "MALLOC_TOP_PAD_": str(64 << 20),
+    "PYTHONHASHSEED": "0",
     "PYTHONDONTWRITEBYTECODE": "1",
 }
 
@@ -56,6 +57,7 @@ class Side:
         self._process: subprocess.Popen[bytes] | None = None
         self._rest = b""
         self._open = self._ready = False
+        self.steady = False  # whether its memory lies at the same addresses each time
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the side
 
     def __enter__(self) -> Self:
@@ -182,7 +184,7 @@ class Side:
     def _wait_ready(self) -> None:
         """Until everything is imported; :class:`CannotRunError` where that fails."""
         try:
-            self._line(LIMIT_S)
+            self.steady = bool(self._line(LIMIT_S).get("fixed_addresses"))
         except SideError as error:
             self._errors.seek(0)
             said = self._errors.read().decode(errors="replace").strip().splitlines()

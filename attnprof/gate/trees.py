@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -68,24 +69,23 @@ def _commit(text: str, here: Path) -> str:
         return _git(here, "rev-parse", "--verify", "--end-of-options", f"{text}^{{commit}}")
     except subprocess.CalledProcessError as error:
         raise RequestError(
-            f"{known} and no git revision; a shallow clone lacks older ones (git fetch --unshallow, "
-            "fetch-depth: 0 in a workflow)"
+            f"{known} and no git revision; a shallow clone lacks older ones "
+            "(git fetch --unshallow, fetch-depth: 0 in a workflow)"
         ) from error
 
 
 def _git(here: Path, *arguments: str) -> str:
+    command = ["git", *arguments]  # git is found the way the user's shell finds it
     done = subprocess.run(  # noqa: S603 - fixed commands, a revision that git has verified
-        ["git", *arguments],  # noqa: S607 - git is found the way the user's shell finds it
-        cwd=here, capture_output=True, text=True, check=True, timeout=300,
-    )  # fmt: skip
+        command, cwd=here, capture_output=True, text=True, check=True, timeout=300
+    )
     return done.stdout.strip()
 
 
 def _quietly(here: Path, *arguments: str) -> None:
     """A git command whose failure leaves nothing worse than a stale entry."""
-    subprocess.run(  # noqa: S603 - fixed commands
-        ["git", *arguments], cwd=here, capture_output=True, check=False, timeout=60  # noqa: S607
-    )
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        _git(here, *arguments)
 
 
 def _last(text: str) -> str:

@@ -6,33 +6,47 @@ import random
 import pytest
 
 from attnprof.errors import RequestError
-from attnprof.gate.paired import LOOKS, RULES, Rule, bounds_of_median, judge, rule_named
+from attnprof.gate.paired import (
+    LOOKS,
+    MORE_LOOKS,
+    PAIRS,
+    RULES,
+    Rule,
+    bounds_of_median,
+    judge,
+    power,
+    processes_for,
+    rule_named,
+)
 from attnprof.gate.verdicts import VERDICTS, exit_code
 
 
-def pairs(chance, slowdown, noise=0.06, outliers=0.05):
-    """80 log-ratios of a machine with jitter and, sometimes, a pause on either side."""
+def pairs(chance, slowdown, noise=0.06, process_noise=0.01, outliers=0.05):
+    """Log-ratios of a machine with jitter, processes that differ, and pauses on either side."""
     found = []
-    for _ in range(80):
+    for number in range(MORE_LOOKS[-1] * PAIRS):
+        if number % PAIRS == 0:
+            process = chance.gauss(0, process_noise)
         jitter = chance.gauss(0, noise)
         if chance.random() < outliers:
             jitter += chance.choice((-1, 1)) * chance.random()
-        found.append(math.log(1 + slowdown) + jitter)
+        found.append(math.log(1 + slowdown) + process + jitter)
     return found
 
 
-def verdict(ratios, rule):
-    for look in LOOKS:
-        found = judge(ratios[:look], rule, last=look == LOOKS[-1])
+def judged(ratios, rule):
+    looks = LOOKS + MORE_LOOKS
+    for look in looks:
+        found = judge(ratios[: look * PAIRS], rule, last=look == looks[-1])
         if found.verdict != "inconclusive":
-            return found.verdict
-    return "inconclusive"
+            break
+    return found
 
 
 def share(slowdown, rule, wanted, trials=120, **machine):
     chance = random.Random(f"{slowdown}{rule}")
-    found = [verdict(pairs(chance, slowdown, **machine), RULES[rule]) for _ in range(trials)]
-    return sum(v == wanted for v in found) / trials
+    found = [judged(pairs(chance, slowdown, **machine), RULES[rule]) for _ in range(trials)]
+    return sum(item.verdict == wanted for item in found) / trials
 
 
 @pytest.mark.parametrize("rule", ["default", "sensitive", "lenient"])
@@ -53,23 +67,40 @@ def test_faster_code_is_improved():
     assert share(-0.2, "default", "improved") >= 0.95
 
 
-def test_bounds_hold_the_median_as_often_as_they_say():
-    chance = random.Random(2)
-    held = 0
-    for trial in range(300):
-        low, high = bounds_of_median([chance.gauss(0, 1) for _ in range(40)], 0.05, trial)
-        held += low <= 0 <= high
-    assert 0.84 <= held / 300 <= 0.96
+def test_processes_that_differ_raise_no_alarm():
+    assert share(0.0, "default", "regressed", noise=0.02, process_noise=0.04) <= 1 / 120
 
 
-def test_bounds_repeat():
-    values = [0.1, -0.2, 0.05, 0.3]
-    assert bounds_of_median(values, 0.01) == bounds_of_median(values, 0.01)
+@pytest.mark.parametrize(("count", "alpha"), [(8, 0.004), (16, 0.004), (40, 0.05)])
+def test_bounds_are_wrong_as_seldom_as_they_say(count, alpha):
+    chance, trials = random.Random(2), 4000
+    above = 0
+    for _ in range(trials):
+        low, _high = bounds_of_median([chance.expovariate(1) for _ in range(count)], alpha)
+        above += low > math.log(2)  # the median of that distribution
+    assert above / trials <= alpha + 3 * math.sqrt(alpha / trials)
 
 
-def test_two_pairs_at_least():
-    with pytest.raises(ValueError, match="two pairs"):
-        judge([0.1], RULES["default"])
+def test_few_processes_decide_nothing():
+    assert bounds_of_median([0.1] * 7, 0.004) is None
+    assert judge([0.5] * (7 * PAIRS), RULES["default"], last=True).verdict == "inconclusive"
+    assert judge([0.5] * (8 * PAIRS), RULES["default"]).verdict == "regressed"
+
+
+def test_the_power_it_states_is_the_power_it_has():
+    chance, rule = random.Random(5), RULES["default"]
+    found = [judge(pairs(chance, 0.0)[: 16 * PAIRS], rule) for _ in range(200)]
+    said = sum(power(item, rule, 0.05) for item in found) / len(found)
+    seen = [judge(pairs(chance, 0.05)[: 16 * PAIRS], rule).verdict for _ in range(200)]
+    assert said == pytest.approx(seen.count("regressed") / len(seen), abs=0.15)
+
+
+def test_more_processes_are_asked_for_smaller_slowdowns():
+    found = judge(pairs(random.Random(1), 0.0)[: 16 * PAIRS], RULES["default"])
+    assert processes_for(found, RULES["default"], 0.05) >= processes_for(
+        found, RULES["default"], 0.2
+    )
+    assert processes_for(found, RULES["lenient"], 0.05) is None
 
 
 def test_rules_are_named_and_make_sense():

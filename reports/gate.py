@@ -1,0 +1,174 @@
+"""False alarms and detections of the gate, measured: unchanged code and exact slowdowns.
+
+    python reports/gate.py run quiet      # trials of the machine as it is
+    python reports/gate.py run busy       # with one process that computes all the time
+    python reports/gate.py table          # reports/gate.md from the trials
+
+Trials go to reports/gate/trials-CONDITION.jsonl as they are made; the same command goes on where it
+stopped. A round has fresh processes: a base revision, revisions of it with the same work (other
+comments, names and an unused function), and revisions slower by 5, 10 and 20 %. In a round every
+module is raced against each of them; a trial is one race.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gate_tables import page
+
+from attnprof.gate.paired import RULES
+from attnprof.gate.racing import Race, race
+from attnprof.gate.rehearsal import FILE, REHEARSED, write_revision
+from attnprof.gate.sides import Side, SideError
+from attnprof.measure.environment import describe_environment
+from attnprof.measure.request import PointRequest
+
+HERE = Path(__file__).parent
+ROUNDS = 20
+LIMIT_S = 60.0
+#: Registered mechanisms, in calls of about six milliseconds.
+MECHANISMS = (
+    ("standard", 160, "forward"), ("efficient", 192, "forward"), ("sdpa", 128, "train"),
+    ("linear", 128, "train"), ("taylor-direct", 256, "forward"),
+)  # fmt: skip
+#: Revision of the head, rule, and which requests: a round's trials.
+PLAN = (
+    ("same", "default", "modules"), ("same", "default", "mechanisms"),
+    ("same", "sensitive", "modules"), ("5 %", "sensitive", "modules"),
+    ("10 %", "default", "modules"), ("20 %", "default", "modules"),
+)  # fmt: skip
+SLOWER = {"base": 0.0, "same": 0.0, "5 %": 0.05, "10 %": 0.10, "20 %": 0.20}
+
+
+def requests(kind: str) -> list[PointRequest]:
+    """What is raced."""
+    if kind == "modules":
+        return [item.request for item in REHEARSED]
+    return [
+        PointRequest(name, seq_len, 8, 64, phase=phase, threads=1)
+        for name, seq_len, phase in MECHANISMS
+    ]
+
+
+def _reworded(folder: Path) -> None:
+    """The same work in other words: what a commit that should not matter looks like."""
+    path = folder / FILE
+    text = re.sub(r"\brows\b", "part_of_the_rows", path.read_text(encoding="utf-8"))
+    text = text.replace("import torch\n", "import torch\n\n# said differently\n", 1)
+    path.write_text(text + '\n\ndef unused(x):\n    """Not called."""\n    return x + 1\n')
+
+
+@contextmanager
+def sides() -> Iterator[dict[str, Side]]:
+    """A running side of each revision."""
+    with ExitStack() as stack:
+        found = {}
+        for name, slowdown in SLOWER.items():
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            write_revision(folder, slowdown)
+            if name != "base":
+                _reworded(folder)
+            found[name] = stack.enter_context(Side(folder, name))
+        yield found
+
+
+def _spin() -> None:
+    """Computes until it is ended: arithmetic and memory traffic."""
+    values = np.ones(1 << 20)
+    while True:
+        values = np.sqrt(values * 1.0001 + 0.5)
+
+
+@contextmanager
+def competing(busy: bool) -> Iterator[None]:
+    """A process that takes what it can get."""
+    if not busy:
+        yield
+        return
+    spinner = multiprocessing.get_context("spawn").Process(target=_spin, daemon=True)
+    spinner.start()
+    try:
+        yield
+    finally:
+        spinner.kill()
+
+
+def _row(key: str, number: int, item: tuple[str, ...], request: PointRequest, found: Race) -> Any:
+    judged = found.found
+    assert judged is not None
+    columns = {
+        "log_ratios": found.log_ratios, "wall_log_ratios": found.wall_log_ratios,
+        "baseline_s": found.baseline_s, "current_s": found.current_s,
+    }  # fmt: skip
+    return {
+        "key": key, "round": number, "head": item[0], "rule": item[1],
+        "case": f"{request.mechanism} N={request.seq_len} {request.phase}",
+        "verdict": judged.verdict, "ratio": judged.ratio,
+        "low": judged.low, "high": judged.high,
+        "processes": judged.processes, "spent_s": round(found.spent_s, 3), "load": os.getloadavg()[0],
+        "at": round(time.time()),
+        **{name: [float(f"{x:.4g}") for x in values] for name, values in columns.items()},
+    }  # fmt: skip
+
+
+def run(condition: str, rounds: int = ROUNDS) -> None:
+    """All trials of a condition that are not there yet."""
+    path = HERE / "gate" / f"trials-{condition}.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    done = {row["key"] for row in load(condition)}
+    if not path.exists():
+        where = {"environment": describe_environment("cpu"), "condition": condition}
+        where["environment"]["command"] = f"python reports/gate.py run {condition}"
+        path.write_text(json.dumps(where) + "\n", encoding="utf-8")
+    with competing(condition == "busy"):
+        for number in range(rounds):
+            plan = [
+                (f"{number}/{item}/{index}", item, request)
+                for item in PLAN
+                for index, request in enumerate(requests(item[2]))
+            ]
+            plan = [entry for entry in plan if str(entry[0]) not in done]
+            if plan:
+                _round(path, number, plan)
+
+
+def _round(path: Path, number: int, plan: list[Any]) -> None:
+    with sides() as found:
+        for key, item, request in plan:
+            seed = sum(key.encode())
+            try:
+                raced = race(found["base"], found[item[0]], request, RULES[item[1]],
+                             limit_s=LIMIT_S, seed=seed)  # fmt: skip
+            except SideError as error:
+                sys.stderr.write(f"{key}: {error}\n")
+                continue
+            with path.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(_row(key, number, item, request, raced)) + "\n")
+
+
+def load(condition: str) -> list[dict[str, Any]]:
+    """The trials there are."""
+    path = HERE / "gate" / f"trials-{condition}.jsonl"
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()[1:]
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "run":
+        run(sys.argv[2], *(int(text) for text in sys.argv[3:]))
+    else:
+        found = {name: load(name) for name in ("quiet", "busy")}
+        (HERE / "gate.md").write_text(page(found), encoding="utf-8")

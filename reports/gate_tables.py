@@ -1,0 +1,88 @@
+"""The tables of reports/gate.md from the trials; the rules on stored numbers are applied here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import mean, median
+from typing import Any
+
+Row = Mapping[str, Any]
+HEADS = (("same", "default"), ("same", "sensitive"), ("5 %", "sensitive"), ("10 %", "default"),
+         ("20 %", "default"))  # fmt: skip
+SAID = {"quiet": "the machine as it is", "busy": "with one process computing all the time"}
+INTRO = """# The gate, measured
+
+Unchanged code (a base revision against one with other comments, names and an unused function) and
+code slower by an exact share, each trial a race of two persistent processes in turns, as
+`attnprof check --against` runs it. `python reports/gate.py run quiet`, `… run busy` made the trials
+(`reports/gate/`, raw pairs included; the commands resume), `… table` this page.
+"""
+
+
+def page(trials: Mapping[str, Sequence[Row]]) -> str:
+    """The whole page."""
+    parts = [INTRO]
+    for condition, rows in trials.items():
+        if rows:
+            parts += [f"## {SAID[condition].capitalize()}\n", _outcomes(rows), _stored(rows)]
+    return "\n".join(parts)
+
+
+def _outcomes(rows: Sequence[Row]) -> str:
+    lines = [
+        (
+            "| head | rule | trials | regressed | inconclusive | improved | ok | median processes |"
+            " median s | 90 % within s | median load |"
+        ),
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for head, rule in HEADS:
+        some = [row for row in rows if (row["head"], row["rule"]) == (head, rule)]
+        if not some:
+            continue
+        counts = [sum(row["verdict"] == v for row in some)
+                  for v in ("regressed", "inconclusive", "improved", "ok")]  # fmt: skip
+        spent = sorted(row["spent_s"] for row in some)
+        shares = " | ".join(f"{c} ({c / len(some):.1%})" for c in counts)
+        lines.append(
+            f"| {head} | {rule} | {len(some)} | {shares} | "
+            f"{median(row['processes'] for row in some):.0f} | {median(spent):.2f} | "
+            f"{spent[int(0.9 * (len(spent) - 1))]:.2f} | {median(r['load'] for r in some):.1f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _mann_whitney(stored: Sequence[float], now: Sequence[float]) -> bool:
+    from scipy.stats import mannwhitneyu
+
+    sure = mannwhitneyu(now, stored, alternative="greater").pvalue < 0.01
+    return bool(sure) and median(now) > 1.05 * median(stored)
+
+
+RULES: dict[str, Callable[[Sequence[float], Sequence[float]], bool]] = {
+    "mean > 10 % over the stored": lambda stored, now: mean(now) > 1.1 * mean(stored),
+    "min > 10 % over the stored": lambda stored, now: min(now) > 1.1 * min(stored),
+    "Mann-Whitney α = 0.01 and median > 5 %": _mann_whitney,
+}
+
+
+def _stored(rows: Sequence[Row]) -> str:
+    """The usual rules, comparing with a base measured one round before, in other processes."""
+    base = {(row["case"], row["round"]): row["baseline_s"] for row in rows
+            if (row["head"], row["rule"]) == ("same", "default")}  # fmt: skip
+    lines = [
+        "The same data judged against numbers stored one round before:\n",
+        "| rule | same | 5 % | 10 % | 20 % |", "|---|---:|---:|---:|---:|",
+    ]  # fmt: skip
+    for name, alarm in RULES.items():
+        cells = []
+        for head in ("same", "5 %", "10 %", "20 %"):
+            pairs = [
+                (base[row["case"], row["round"] - 1], row["current_s"])
+                for row in rows
+                if row["head"] == head and (row["case"], row["round"] - 1) in base
+            ]
+            raised = sum(alarm(stored, now) for stored, now in pairs)
+            cells.append(f"{raised} of {len(pairs)} ({raised / len(pairs):.0%})" if pairs else "–")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
