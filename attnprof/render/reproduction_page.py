@@ -131,6 +131,7 @@ def figure_lines(values: Mapping[str, Any], image: str | None = None) -> Iterato
             for its in values["described"]
         )
         yield from _lines(("what", "in the document", "ours", ""), rows)
+    yield ""
     for name, value in values["facts"].items():
         if isinstance(value, (int, float, str)):
             yield f"- {escaped(name)}: {escaped(value_text(value))}"
