@@ -50,6 +50,7 @@ def test_figure_3_shows_the_ratio_of_the_equation_and_of_the_definitions():
 @pytest.mark.parametrize(
     ("name", "disagreeing"),
     [
+        ("1", ["proposed modifications"]),
         ("2", ["other lengths"]),
         ("3", ["mean excess by heads, caption", "largest excess, Sec B.2",
                "counted from the definitions"]),
@@ -63,3 +64,17 @@ def test_what_the_document_describes_is_what_we_see_but_for_known_slips(name, di
 def test_super_is_dearer_than_standard_beyond_twice_the_width():
     rows = [row for row in DATA["4"].rows if row["counted"] == EXACT]
     assert all((row["super"] > row["standard"]) == (row["l"] > 2 * row["d_m"]) for row in rows)
+
+
+def test_figure_1_has_the_maps_of_the_definitions():
+    maps = {}
+    for row in DATA["1"].rows:
+        if row["map"]:
+            maps.setdefault(row["mechanism"], []).append((row["block"], row["on"]))
+    query, key, value, out = (("Linear", on) for on in ("Q", "K", "V", "heads"))
+    assert maps == {
+        "standard": [query, key, value, out],
+        "optimised": [query, key, out],
+        "efficient": [query, out],
+        "super": [query, ("Linear*", "V"), out],
+    }

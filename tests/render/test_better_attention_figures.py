@@ -9,6 +9,7 @@ from attnprof.render.plots.documents import drawings, picture, plot_figure
 from attnprof.render.plots.documents.better_attention import MECHANISMS
 
 DRAWINGS = drawings("000")
+MECHANISMS_OF_FIGURE_1 = ("standard", "optimised", "efficient", "super")
 
 
 def test_every_figure_has_a_drawing():
@@ -46,3 +47,13 @@ def test_a_figure_is_the_same_bytes_from_the_same_data(tmp_path):
     data = FIGURES["2"].data()
     plot_figure("000", "2", data, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes() == picture("000", "2", data)
+
+
+def test_figure_1_draws_each_block_and_joins_it():
+    data = FIGURES["1"].data()
+    for axes, name in zip(DRAWINGS["1"](data).axes, MECHANISMS_OF_FIGURE_1, strict=True):
+        rows = [row for row in data.rows if row["mechanism"] == name]
+        texts = [text.get_text() for text in axes.texts if text.get_text()]
+        assert [t for t in texts if not t.startswith("$")] == [row["block"] for row in rows]
+        arrows = [text for text in axes.texts if not text.get_text()]
+        assert len(arrows) == sum(len(row["on"].split()) for row in rows) + 1

@@ -122,7 +122,7 @@ CHECKS = [
         shape_is_free_of_length,
         how="Eq 24 over its own value at d_m = 1, looked through for l",
         why="C l d_m + 15 h l^2 = l (C d_m + 15 h l): slope over offset is C / (15 h l). The "
-        "longer the context, the flatter all curves and the smaller the differences between them",
+        "longer the context, the flatter all curves and the closer their ratios to 1",
     ),
     Check(
         "000-EQ24-superopt",

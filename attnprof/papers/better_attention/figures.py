@@ -7,6 +7,7 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
+from attnprof.papers.better_attention.blocks import diagram
 from attnprof.papers.better_attention.checks_flops import shape_is_free_of_length
 from attnprof.papers.better_attention.checks_heatmaps import (
     GRID,
@@ -198,6 +199,7 @@ def _super_less_standard() -> str:
 
 
 FIGURES = {
+    "1": Figure("The blocks of the four mechanisms", diagram),
     "2": Figure("FLOPs against model width", by_width),
     "3": Figure("FLOPs of standard over Efficient Attention", heatmap),
     "4": Figure("FLOPs over length and width, one head", surfaces),

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from attnprof import registry
+from attnprof.costs import CostTable
 from attnprof.workload import Workload
 
 
@@ -33,6 +34,12 @@ def eq24(mechanism: str) -> Any:
 
 
 @cache
+def definition(mechanism: str) -> CostTable:
+    """The steps of a definition's forward pass, without biases."""
+    return registry.get(mechanism, bias=False).definition(_workload("forward"))
+
+
+@cache
 def multiply_adds(mechanism: str) -> Any:
     """Multiplications and additions of all matrix products, forward and backward."""
     import sympy
@@ -50,7 +57,7 @@ def results_counted(mechanism: str) -> Any:
     """
     import sympy
 
-    total = registry.get(mechanism, bias=False).definition(_workload("forward")).total
+    total = definition(mechanism).total
     return sympy.expand(3 * (total.dot_outputs + total.flops - total.matmul_flops))
 
 
@@ -68,8 +75,7 @@ def products(mechanism: str) -> Any:
 
     Everything but the last, the product with W^O, is there for each head.
     """
-    table = registry.get(mechanism, bias=False).definition(_workload("forward"))
-    stages = [stage for stage in table if stage.cost.matmul_flops != 0]
+    stages = [stage for stage in definition(mechanism) if stage.cost.matmul_flops != 0]
     return (len(stages) - 1) * symbols()[2] + 1
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnprof.papers.regenerated import FigureData
 from attnprof.record import HeatmapRecord, Report
+from attnprof.render.plots.documents.diagram import draw_diagram
 from attnprof.render.plots.heatmap import draw_heatmap
 from attnprof.render.plots.style import (
     NORMAL,
@@ -134,6 +135,7 @@ def _table(
 
 
 DRAWINGS: dict[str, Callable[[FigureData], Figure]] = {
+    "1": draw_diagram,
     "2": draw_by_width,
     "3": draw_heatmaps,
     "4": draw_surfaces,
