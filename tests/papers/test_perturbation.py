@@ -24,6 +24,7 @@ from attnprof.papers.checks import (
     Check,
     Reading,
 )  # fmt: skip
+from attnprof.papers.committed import committed
 from attnprof.papers.documents import DOCUMENTS, claims
 from tests.papers.perturbing import perturbed
 
@@ -123,6 +124,13 @@ def plain(value):
     if isinstance(value, dict):
         return {str(name): plain(item) for name, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+@pytest.mark.parametrize("check", [*CHECKS, *READINGS], ids=lambda check: check.claim)
+def test_the_committed_verdict_is_what_comes_out(check):
+    found = known(check) if isinstance(check, Check) else check
+    verdict = committed(claims()[check.claim].document).get(check.claim)
+    assert verdict in (None, found.answer().verdict), "look at it, then: reproduce --accept"
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.claim)
