@@ -31,6 +31,8 @@ COMMANDS = {
     "plot": "Figures from results files.",
     "calibrate": "What this device can do at most, measured.",
     "reproduce": "Every claim, table and figure of five documents, made again.",
+    "baseline": "Record what a suite of cases counts and takes.",
+    "check": "Fail when FLOPs, memory or time got worse: against a revision or a baseline.",
     "history": "Where counts or times of saved results reached another level.",
     "doctor": "Environment, devices, and which counters work.",
 }

@@ -57,22 +57,36 @@ def grids_from_file(path: Path) -> list[Grid]:
 
     Raises :class:`RequestError` for a missing file, wrong TOML, or an unknown key.
     """
+    return [grid_of(table, where) for table, where in tables_of(path, "grid", _EXAMPLE)]
+
+
+def tables_of(path: Path, name: str, example: str) -> list[tuple[Mapping[str, Any], str]]:
+    """The ``[[name]]`` tables of a TOML file, each with the place to tell in a message.
+
+    Raises :class:`RequestError` for a missing file, wrong TOML, or none of them.
+    """
     import tomllib
 
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RequestError(f"cannot read {path}: {error}") from error
-    tables = data.get("grid")
-    if not isinstance(tables, list) or not tables:
-        raise RequestError(f"{path} has no grid; write one like\n{_EXAMPLE}")
-    return [_grid(table, f"{path}, grid {number}") for number, table in enumerate(tables, 1)]
+    tables = data.get(name)
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        tables = []
+    if not tables:
+        raise RequestError(f"{path} has no [[{name}]]; write one like\n{example}")
+    return [(table, f"{path}, {name} {number}") for number, table in enumerate(tables, 1)]
 
 
-def _grid(table: Any, where: str) -> Grid:
+def grid_of(table: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> Grid:
+    """One table as a grid; keys in ``more`` are for the caller.
+
+    Raises :class:`RequestError` for an unknown or a missing key.
+    """
     from attnprof.measure.sweep.plan import Grid
 
-    known = [*SIZES, *NAMES, "causal", "set", "arg", "input"]
+    known = [*SIZES, *NAMES, "causal", "set", "arg", "input", *more]
     for key in table:
         if key not in known:
             raise RequestError(f"{where}: unknown key '{key}': {closest(key, known)}")

@@ -76,6 +76,11 @@ class Counted:
     error: str | None = None
     missing: bool = False
 
+    @property
+    def runs(self) -> bool:
+        """Whether the code exists on this side and ran."""
+        return self.error is None and not self.missing
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Counted:
         """From JSON: operations are rows of their six fields."""

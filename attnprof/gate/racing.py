@@ -56,6 +56,11 @@ def race(
             return found
 
 
+def block_calls(call_s: float) -> int:
+    """How many calls make a block."""
+    return max(1, round(BLOCK_S / call_s))
+
+
 def _one_process(
     baseline: Side, current: Side, request: PointRequest, found: Race, calls: int,
     chance: random.Random,
@@ -65,7 +70,7 @@ def _one_process(
         for side in (baseline, current):
             side.ask_open(request)
         seconds = [side.opened() for side in (baseline, current)]
-        calls = calls or max(1, round(BLOCK_S / max(seconds)))
+        calls = calls or block_calls(max(seconds))
         for _ in range(PAIRS):
             _pair(baseline, current, calls, found, chance)
     finally:

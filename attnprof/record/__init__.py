@@ -1,7 +1,7 @@
 """What comes out: records by kind, and the report that carries them."""
 
 from attnprof.record.base import FORMATS, Record, column
-from attnprof.record.checked import BaselineRecord, CheckRecord
+from attnprof.record.checked import BaselineRecord, CheckRecord, SelfTestRecord
 from attnprof.record.columnar import ColumnarRecords
 from attnprof.record.derived import DeriveRecord
 from attnprof.record.files import write_whole
@@ -43,6 +43,7 @@ __all__ = [
     "Record",
     "Report",
     "ReproduceRecord",
+    "SelfTestRecord",
     "column",
     "write_whole",
 ]

@@ -59,3 +59,21 @@ class BaselineRecord(Record):
     operations: list[dict[str, Any]] = _values("operations", list)
     times_s: list[list[float]] = _values("times", list)
     error: str | None = column("error")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfTestRecord(Record):
+    """``check --self-test``: how often code slower by ``slowdown`` was called so on this machine.
+
+    ``regressed`` of ``trials`` are false alarms where ``slowdown`` is 0. ``ratio``, ``noise`` and
+    ``case_s`` are medians over the trials.
+    """
+
+    slowdown: float = column("slower by", fmt="percent")
+    rule: str = column("rule")
+    trials: int = column("trials", fmt="count")
+    regressed: int = column("regressed", fmt="count")
+    inconclusive: int = column("inconclusive", fmt="count")
+    ratio: float = column("ratio found", fmt="ratio")
+    noise: float = column("noise", fmt="percent")
+    case_s: float = column("a case", fmt="time")

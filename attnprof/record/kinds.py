@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnprof.record.base import Record, column
-from attnprof.record.checked import BaselineRecord, CheckRecord
+from attnprof.record.checked import BaselineRecord, CheckRecord, SelfTestRecord
 from attnprof.record.derived import DeriveRecord
 from attnprof.record.history import HistoryRecord
 from attnprof.record.measured import CalibrationRecord, ProfileRecord
@@ -218,5 +218,6 @@ KINDS: dict[str, type[Record]] = {
     "doctor": DoctorRecord,
     "baseline": BaselineRecord,
     "check": CheckRecord,
+    "check --self-test": SelfTestRecord,
     "history": HistoryRecord,
 }

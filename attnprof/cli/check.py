@@ -1,0 +1,206 @@
+"""``attnprof check``: fail when FLOPs, memory or time got worse."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Option
+
+from attnprof.cli import gate_options as gate
+from attnprof.cli import options as opt
+from attnprof.cli import sweep_options as of
+from attnprof.cli.options import Format
+from attnprof.cli.output import deliver, ensure_writable, note
+from attnprof.errors import CannotRunError, RequestError
+from attnprof.record import Report, write_whole
+
+if TYPE_CHECKING:
+    from attnprof.gate.cases import Case
+    from attnprof.gate.terms import Terms
+
+EXAMPLE = "attnprof check --against origin/main --suite bench.toml"
+
+BaselineOption = Annotated[
+    Path | None,
+    Option("--baseline", metavar="FILE", help="What attnprof baseline wrote.", show_default=False),
+]
+AgainstOption = Annotated[
+    str | None,
+    Option(
+        "--against", metavar="REF|DIR", show_default=False,
+        help="Other code, run in turns with this one: a git revision or a folder.",
+    ),
+]  # fmt: skip
+RuleOption = Annotated[
+    str | None,
+    Option("--rule", metavar="RULE", help="sensitive, default or lenient; else each case's own."),
+]
+InconclusiveOption = Annotated[
+    str,
+    Option(
+        "--inconclusive", metavar="POLICY",
+        help="An open result in time: retry (in the budget, then pass), pass, or fail (exit 3).",
+    ),
+]  # fmt: skip
+BudgetOption = Annotated[
+    float, Option("--budget", metavar="SECONDS", help="For all times together.")
+]
+StoredOption = Annotated[
+    str,
+    Option(
+        "--stored-times", metavar="WHAT",
+        help="Times of a baseline made on this machine: advise, or fail the check.",
+    ),
+]  # fmt: skip
+UpdateOption = Annotated[
+    bool, Option("--update", help="Accept: write what is now into the --baseline file.")
+]
+SelfTestOption = Annotated[
+    bool,
+    Option("--self-test", help="This machine's own false-alarm and detection rates, measured."),
+]
+JunitOption = Annotated[
+    Path | None, Option("--junit", metavar="FILE", help="JUnit XML, too.", show_default=False)
+]
+SummaryOption = Annotated[
+    Path | None,
+    Option("--summary", metavar="FILE", help="The Markdown page, too, for a comment."),
+]
+VerboseOption = Annotated[bool, Option("--verbose", help="Every metric, not only what changed.")]
+
+
+def check(
+    *,
+    baseline: BaselineOption = None,
+    against: AgainstOption = None,
+    suite: gate.SuiteOption = None,
+    attention: opt.AttentionOption = None,
+    seq: opt.SeqOption = None,
+    d_model: of.DModelsOption = None,
+    heads: of.HeadsOption = None,
+    batch: of.BatchesOption = None,
+    phase: of.PhasesOption = None,
+    dtype: of.DtypesOption = None,
+    device: of.DevicesOption = None,
+    settings: opt.SetOption = None,
+    args: opt.ArgOption = None,
+    inputs: opt.InputOption = None,
+    rule: RuleOption = None,
+    inconclusive: InconclusiveOption = "retry",
+    budget: BudgetOption = 300.0,
+    time: gate.TimeOption = True,
+    formula: gate.FormulaOption = True,
+    stored_times: StoredOption = "advise",
+    update: UpdateOption = False,
+    self_test: SelfTestOption = False,
+    junit: JunitOption = None,
+    summary: SummaryOption = None,
+    verbose: VerboseOption = False,
+    fmt: opt.FormatOption = Format.TABLE,
+    output: opt.OutputOption = None,
+) -> int:
+    """Compare with a revision or a baseline: counts exactly, times in interleaved pairs.
+
+    Example: attnprof check --against origin/main --suite bench.toml
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for path in (output, junit, summary):
+        ensure_writable(path)
+    from attnprof.gate.terms import Terms
+
+    terms = Terms(rule, inconclusive, budget, time, formula, stored_times)
+    if self_test:
+        return _self_test(terms, fmt, output)
+    if baseline is None and against is None:
+        raise RequestError(f"check needs --against or --baseline: type {EXAMPLE}")
+    if update and baseline is None:
+        raise RequestError("--update writes a baseline: say which with --baseline FILE")
+    texts = {"attention": attention, "seq": seq, "d_model": d_model, "heads": heads,
+             "batch": batch, "phase": phase, "dtype": dtype, "device": device}  # fmt: skip
+    asked = suite is not None or any(texts.values())
+    cases = (
+        gate.cases_of(suite, texts, (settings or [], args or [], inputs or []))
+        if asked or baseline is None
+        else None
+    )
+    with gate.told("checking") as tell:
+        report = _checked(cases, baseline, against, terms, tell)
+    _outputs(report, junit, summary)
+    from attnprof.render.gate.page import render_page
+    from attnprof.render.gate.terminal import check_tables
+
+    deliver(report, fmt, output, lambda found: check_tables(found, verbose=verbose), render_page)
+    if update:
+        assert baseline is not None
+        return _accept(cases, baseline, terms)
+    return int(report.summary["exit_code"])
+
+
+def _checked(
+    cases: list[Case] | None, baseline: Path | None, against: str | None, terms: Terms,
+    tell: gate.Tell,
+) -> Report:  # fmt: skip
+    from attnprof.gate.baselines import load_baseline
+    from attnprof.gate.checking import check_against, check_baseline
+    from attnprof.gate.trees import current_tree, tree_of
+
+    stored = load_baseline(baseline) if baseline else None
+    if cases is None:
+        assert stored is not None
+        cases = list(stored.cases)
+    if against is None:
+        assert stored is not None
+        return check_baseline(cases, stored, current_tree(), terms, tell, name=str(baseline))
+    with tree_of(against) as base:
+        return check_against(cases, base, current_tree(), terms, tell, stored)
+
+
+def _outputs(report: Report, junit: Path | None, summary: Path | None) -> None:
+    """Files beside the result, and what GitHub reads; all before the exit code is told."""
+    from attnprof.render.gate.annotations import render_annotations
+    from attnprof.render.gate.junit import render_junit
+    from attnprof.render.gate.page import render_page
+
+    if junit is not None:
+        write_whole(junit, render_junit(report))
+    if summary is not None:
+        write_whole(summary, render_page(report))
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        sys.stderr.write(render_annotations(report))  # stdout is for data; GitHub reads both
+    if step := os.environ.get("GITHUB_STEP_SUMMARY"):
+        try:
+            with Path(step).open("a", encoding="utf-8") as stream:
+                stream.write(render_page(report))
+        except OSError as error:
+            note(f"cannot write the step summary {step}: {error}")
+
+
+def _accept(cases: Sequence[Case] | None, path: Path, terms: Terms) -> int:
+    """Record anew; the result of the check was shown, and is accepted."""
+    from attnprof.gate.baselines import load_baseline
+    from attnprof.gate.checking import record_baseline
+    from attnprof.gate.trees import current_tree
+
+    with gate.told("recording") as tell:
+        found = list(cases) if cases is not None else list(load_baseline(path).cases)
+        report = record_baseline(found, current_tree(), terms, tell)
+    report.save(path)
+    note(f"accepted: wrote {path}")
+    return CannotRunError.exit_code if report.summary["failed"] else 0
+
+
+def _self_test(terms: Terms, fmt: str, output: Path | None) -> int:
+    """Rates of this machine, as a report of its own."""
+    from attnprof.gate.paired import rule_named
+    from attnprof.gate.selftest import self_test_report
+
+    with gate.told("racing unchanged and slowed code") as tell:
+        report = self_test_report(rule_named(terms.rule or "default"), terms.budget_s, tell)
+    from attnprof.render.gate.rehearsal import self_test_tables
+
+    deliver(report, fmt, output, self_test_tables)
+    return 0

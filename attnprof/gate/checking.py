@@ -1,0 +1,180 @@
+"""A check as a whole: what counts exactly, then what takes time, on one side or two."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from attnprof.errors import RequestError
+from attnprof.gate.baselines import Baseline, baseline_record, baseline_report
+from attnprof.gate.cases import Case, Counted
+from attnprof.gate.exact import compare
+from attnprof.gate.fingerprint import differs, fingerprint, noted
+from attnprof.gate.sides import Side, SideError
+from attnprof.gate.terms import FAIL, Terms
+from attnprof.gate.timing import Tell, race_cases, stored_record, time_alone, usual_noise
+from attnprof.gate.trees import Tree
+from attnprof.gate.verdicts import VERDICTS, exit_code, worst
+from attnprof.measure.environment import describe_environment
+from attnprof.record import CheckRecord, Report
+
+Sides = Sequence[Side]
+
+
+def check_against(
+    cases: Sequence[Case], base: Tree, head: Tree, terms: Terms, tell: Tell,
+    stored: Baseline | None = None,
+) -> Report:  # fmt: skip
+    """Old and new code in one job: counted side by side, then raced.
+
+    With a ``stored`` baseline, what is exact is compared with that, and only times with ``base``.
+    """
+    _distinct(cases)
+    start = time.monotonic()
+    with Side(base.path, base.label) as old, Side(head.path, head.label) as new:
+        counted = _count(cases, [old, new], terms, tell)
+        before = stored.counted if stored else {name: pair[0] for name, pair in counted.items()}
+        after = {name: pair[1] for name, pair in counted.items()}
+        records = _exact(cases, before, after)
+        racing = [
+            case for case in cases
+            if case.timed and terms.timed and all(pair.runs for pair in counted[case.name])
+        ]  # fmt: skip
+        times, powers = race_cases(old, new, racing, terms, tell)
+        steady = old.steady and new.steady
+    notes = [] if steady or not racing else [
+        "addresses of memory could not be fixed here (the system forbids it): times are noisier"
+    ]  # fmt: skip
+    summary = {"mode": "against", "base": base.label, "head": head.label, "power": powers,
+               "notes": notes, "spent_s": time.monotonic() - start}  # fmt: skip
+    return _report(cases, records, times, terms, summary)
+
+
+def check_baseline(
+    cases: Sequence[Case], stored: Baseline, head: Tree, terms: Terms, tell: Tell,
+    name: str = "baseline",
+) -> Report:  # fmt: skip
+    """The code as it is beside a baseline: exact metrics gate; times advise, unless asked.
+
+    ``name`` is what to call the baseline.
+    """
+    _distinct(cases)
+    start = time.monotonic()
+    device = cases[0].request.device if cases else "cpu"
+    here = fingerprint(device)
+    foreign = differs(here, stored.fingerprint)
+    times: dict[str, CheckRecord] = {}
+    with Side(head.path, head.label) as side:
+        counted = {name: found[0] for name, found in _count(cases, [side], terms, tell).items()}
+        records = _exact(cases, stored.counted, counted)
+        for case in cases:
+            before = stored.times_s.get(case.name)
+            if before and terms.timed and case.timed and counted[case.name].runs:
+                tell(f"timing {case.name}")
+                times[case.name] = stored_record(case, before, side, terms, foreign)
+    note = noted(here, stored.fingerprint)
+    summary = {
+        "mode": "baseline", "base": name, "head": head.label,
+        "power": [], "notes": [note] if note else [], "not_comparable": foreign,
+        "spent_s": time.monotonic() - start,
+    }  # fmt: skip
+    return _report(cases, records, times, terms, summary)
+
+
+def record_baseline(cases: Sequence[Case], head: Tree, terms: Terms, tell: Tell) -> Report:
+    """What the code as it is counts and takes, to be compared with later."""
+    _distinct(cases)
+    device = cases[0].request.device if cases else "cpu"
+    records = []
+    with Side(head.path, head.label) as side:
+        counted = _count(cases, [side], terms, tell)
+        for case in cases:
+            found, times = counted[case.name][0], []
+            if case.timed and terms.timed and found.runs:
+                tell(f"timing {case.name}")
+                try:
+                    times = time_alone(side, case)
+                except SideError as error:
+                    found = replace(found, error=str(error))
+            records.append(baseline_record(case, found, times))
+    failed = [record.case for record in records if record.error]
+    return baseline_report(
+        records, fingerprint(device), describe_environment(device), head=head.label, failed=failed
+    )
+
+
+def _distinct(cases: Sequence[Case]) -> None:
+    twice = [name for name, times in Counter(case.name for case in cases).items() if times > 1]
+    if twice:
+        raise RequestError(f"the suite has {', '.join(twice)} twice: leave one out")
+    if not cases:
+        raise RequestError("the suite has no cases; write a [[case]] table with attention and seq")
+
+
+def _count(
+    cases: Sequence[Case], sides: Sides, terms: Terms, tell: Tell
+) -> dict[str, list[Counted]]:
+    """What every side counts of each case, all sides at the same time."""
+    found = {}
+    for case in cases:
+        tell(f"counting {case.name}")
+        asked = []
+        for side in sides:
+            try:
+                side.ask_count(case.request, formulas=case.formulas and terms.formulas)
+                asked.append(side.counted)
+            except SideError as error:
+                asked.append(_failing(str(error)))
+        found[case.name] = [answer() for answer in asked]
+    return found
+
+
+def _failing(why: str) -> Any:
+    return lambda: Counted(error=why)
+
+
+def _exact(
+    cases: Sequence[Case], before: Mapping[str, Counted], after: Mapping[str, Counted]
+) -> dict[str, list[CheckRecord]]:
+    """Records of what is exact; cases that only ``before`` has are missing."""
+    names = [case.name for case in cases]
+    gone = [name for name in before if name not in after]
+    return {name: compare(name, before.get(name), after.get(name)) for name in [*names, *gone]}
+
+
+def _report(
+    cases: Sequence[Case],
+    exact: Mapping[str, list[CheckRecord]],
+    times: Mapping[str, CheckRecord],
+    terms: Terms,
+    summary: Mapping[str, Any],
+) -> Report:
+    records = []
+    for name, some in exact.items():
+        records += [*some, times[name]] if name in times else some
+    found = [record.verdict for record in records]
+    device = cases[0].request.device
+    return Report(
+        "check", records,
+        {
+            **summary,
+            "rule": terms.rule or "each case's own",
+            "inconclusive": terms.inconclusive,
+            "counts": _counts(found),
+            "verdict": worst(found),
+            "exit_code": exit_code(found, inconclusive_fails=terms.inconclusive == FAIL),
+            "fingerprint": fingerprint(device),
+            "not_comparable": summary.get("not_comparable"),
+            "budget_s": terms.budget_s,
+            "noise": usual_noise(times),
+        },
+        describe_environment(device),
+    )  # fmt: skip
+
+
+def _counts(found: Iterable[str]) -> dict[str, int]:
+    counted = Counter(found)
+    return {verdict: counted[verdict] for verdict in VERDICTS if counted[verdict]}

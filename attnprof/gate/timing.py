@@ -1,0 +1,176 @@
+"""Times of cases as records: raced against another revision, or beside stored ones."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+
+from attnprof.gate.cases import Case
+from attnprof.gate.paired import ALPHA, Rule, bounds_of_median, power, processes_for, rule_named
+from attnprof.gate.racing import Race, block_calls, race
+from attnprof.gate.sentences import TIME
+from attnprof.gate.sides import Side, SideError
+from attnprof.gate.terms import FAIL, PASS, RETRY, Terms
+from attnprof.gate.verdicts import (
+    ERROR,
+    IMPROVED,
+    INCONCLUSIVE,
+    NOT_COMPARABLE,
+    OK,
+    REGRESSED,
+)
+from attnprof.record import CheckRecord
+
+Tell = Callable[[str], None]
+#: The slowdown whose chance to be seen is told, and when that chance is good.
+SLOWDOWN, GOOD = 0.10, 0.95
+#: Wall-clock time is spoken of where it differs from processor time by this share.
+APART = 0.10
+#: Processes of one side whose times a baseline keeps, and blocks each.
+STORED_PROCESSES, STORED_BLOCKS = 8, 5
+#: Seconds a case gets at least, and that a second try is worth.
+LEAST_S = 2.0
+
+
+def rule_of(case: Case, terms: Terms) -> Rule:
+    """The rule a case is judged by."""
+    return rule_named(terms.rule or case.rule)
+
+
+def race_cases(
+    baseline: Side, current: Side, cases: Sequence[Case], terms: Terms, tell: Tell
+) -> tuple[dict[str, CheckRecord], list[str]]:
+    """A record of each case's time, and sentences on what could have been seen.
+
+    Every case gets its share of what is left of the budget; open results are tried again.
+    """
+    end = time.monotonic() + terms.budget_s
+    races: dict[str, Race] = {}
+    records: dict[str, CheckRecord] = {}
+
+    def attempt(case: Case, waiting: int) -> None:
+        limit = max(LEAST_S, (end - time.monotonic()) / waiting)
+        tell(f"timing {case.name}")
+        try:
+            raced = race(
+                baseline, current, case.request, rule_of(case, terms),
+                limit_s=limit, more=terms.inconclusive != PASS, seed=terms.seed,
+            )  # fmt: skip
+        except SideError as error:
+            records[case.name] = failed(case, str(error))
+            return
+        races[case.name] = raced
+        records[case.name] = raced_record(case, raced)
+
+    for position, case in enumerate(cases):
+        attempt(case, len(cases) - position)
+    again = [case for case in cases if records[case.name].verdict == INCONCLUSIVE]
+    for position, case in enumerate(again if terms.inconclusive == RETRY else []):
+        if end - time.monotonic() > LEAST_S:
+            attempt(case, len(again) - position)
+    return records, [text for case in cases if case.name in races
+                     for text in power_text(case, races[case.name])]  # fmt: skip
+
+
+def failed(case: Case, why: str) -> CheckRecord:
+    """A case whose time could not be measured."""
+    return CheckRecord(case=case.name, metric=TIME, unit="s", verdict=ERROR, why=why)
+
+
+def raced_record(case: Case, raced: Race) -> CheckRecord:
+    """A race as a record; ``why`` says what the numbers alone do not."""
+    found = raced.found
+    assert found is not None
+    wall = math.exp(median(raced.wall_log_ratios))
+    said = []
+    if found.verdict == INCONCLUSIVE:
+        said.append(f"open after {found.processes} processes each: the bounds leave both possible")
+    if abs(wall / found.ratio - 1) > APART:
+        said.append(
+            f"by the wall clock {wall:.2f}×: it waits (sleep, input, other threads) or was "
+            "interrupted; processor time is judged"
+        )
+    return CheckRecord(
+        case=case.name, metric=TIME, unit="s", verdict=found.verdict, why="; ".join(said),
+        baseline=median(raced.baseline_s), current=median(raced.current_s), ratio=found.ratio,
+        ci_low=found.low, ci_high=found.high, pairs=len(raced.log_ratios), noise=found.noise,
+        wall_ratio=wall, log_ratios=[round(x, 5) for x in raced.log_ratios],
+    )  # fmt: skip
+
+
+def power_text(case: Case, raced: Race) -> list[str]:
+    """What this noise would have let see, and what more time would give."""
+    found, rule = raced.found, raced.rule
+    assert found is not None
+    chance = power(found, rule, SLOWDOWN)
+    if chance >= GOOD:
+        return []
+    start = f"{case.name}: at this noise a {SLOWDOWN:.0%} slowdown is seen with {chance:.0%}"
+    needed = processes_for(found, rule, SLOWDOWN)
+    if needed is None:
+        return [f"{start}: rule {rule.name} does not look for it"]
+    more = raced.spent_s * (needed / found.processes - 1)
+    return [f"{start} probability; give {more:.0f} s more for 99 %"]
+
+
+def time_alone(side: Side, case: Case) -> list[list[float]]:
+    """Processor seconds of a call on one side: a list a process. Raises :class:`SideError`."""
+    found: list[list[float]] = []
+    calls = 0
+    for _ in range(STORED_PROCESSES):
+        try:
+            side.ask_open(case.request)
+            calls = calls or block_calls(side.opened())
+            found.append([side.block(calls)[0] / calls for _ in range(STORED_BLOCKS)])
+        finally:
+            side.close()
+    return found
+
+
+def stored_record(
+    case: Case, stored: Sequence[Sequence[float]], side: Side, terms: Terms, foreign: str | None
+) -> CheckRecord:
+    """Times now beside stored ones: not comparable where ``foreign`` says why, else advice.
+
+    They fail a check only where that is asked: times of two jobs on a shared machine drift.
+    """
+    try:
+        now = time_alone(side, case)
+    except SideError as error:
+        return failed(case, str(error))
+    before = [median(process) for process in stored]
+    after = [median(process) for process in now]
+    record = CheckRecord(
+        case=case.name, metric=TIME, unit="s", verdict=NOT_COMPARABLE, why=foreign or "",
+        baseline=median(before), current=median(after),
+    )  # fmt: skip
+    return record if foreign else _beside(record, before, after, rule_of(case, terms), terms)
+
+
+def _beside(
+    record: CheckRecord, before: Sequence[float], after: Sequence[float], rule: Rule, terms: Terms
+) -> CheckRecord:
+    """The ratio of two independent medians, with bounds that hold for both."""
+    low_0, high_0 = bounds_of_median(before, ALPHA) or (min(before), max(before))
+    low_1, high_1 = bounds_of_median(after, ALPHA) or (min(after), max(after))
+    ratio, low, high = median(after) / median(before), low_1 / high_0, high_1 / low_0
+    found = replace(record, ratio=ratio, ci_low=low, ci_high=high, noise=(high - low) / 2)
+    if low > 1 + rule.bound and ratio > 1 + rule.point:
+        if terms.stored_times == FAIL:
+            return replace(found, verdict=REGRESSED, why="slower than what is stored")
+        advice = (
+            "slower than what is stored, but the speed of a machine drifts from job to job: "
+            "check --against a revision to be sure, or --stored-times fail"
+        )
+        return replace(found, verdict=INCONCLUSIVE, why=advice)
+    better = high < 1 / (1 + rule.point) and terms.stored_times == FAIL
+    return replace(found, verdict=IMPROVED if better else OK)
+
+
+def usual_noise(records: Mapping[str, CheckRecord]) -> float | None:
+    """The median noise of the cases that have one."""
+    noises = [record.noise for record in records.values() if record.noise is not None]
+    return median(noises) if noises else None
