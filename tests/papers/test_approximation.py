@@ -171,3 +171,47 @@ def test_the_quoted_numbers_stand_beside_ours():
     assert all(set(row) == set(made.columns) for row in made.rows)
     ours = {row["model"]: row["on our machine (s)"] for row in made.rows[:2]}
     assert 0 < ours["performer"] < ours["longformer"]
+
+
+# -- figures --------------------------------------------------------------------------------
+FIGURES = document("003").part("figures", "FIGURES")
+
+
+def test_what_the_figures_describe_that_does_not_hold():
+    wrong = {
+        (key, told.what)
+        for key, figure in FIGURES.items()
+        for told in figure.data().described
+        if not told.agrees
+    }
+    assert wrong == {
+        ("G", "longformer impl=dense-mask: the listing's way"),
+        ("G", "reformer: time"),
+        ("Z", "fastest approximation"),
+        ("Z", "worst generalization ratio"),
+    }
+
+
+@pytest.mark.parametrize("key", "DEFG")
+def test_what_was_counted_and_allocated_is_what_the_closed_forms_say(key):
+    short = [row for row in FIGURES[key].data().rows if row["median_s"]]
+    assert short
+    for row in short:
+        assert row["peak_bytes_measured"] == row["peak_bytes"]
+        assert row["matmul_flops_counted"] in (row["matmul_flops"], None)
+
+
+def test_the_heads_share_the_products():
+    for row in FIGURES["C"].data().rows:
+        assert row["projections"] == 8 * 2048 * 512**2
+        assert row["scores and values"] == 4 * 2048**2 * 512
+        assert row["softmax"] == row["num_heads"] * 5 * 2048**2
+
+
+@pytest.mark.parametrize(("key", "panels"), [("B", 1), ("C", 2), ("D", 3), ("G", 3), ("Z", 3)])
+def test_every_figure_is_drawn(key, panels):
+    from attnprof.render.plots.documents.approximation import DRAWINGS
+
+    drawn = DRAWINGS[key](FIGURES[key].data())
+    assert len(drawn.axes) == panels
+    assert set(DRAWINGS) == set(FIGURES)

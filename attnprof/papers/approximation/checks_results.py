@@ -140,8 +140,8 @@ CHECKS = [
         "003-SPEEDUP",
         {name: x for name, x in quoted("practical_speed").items() if name in CLASSES},
         seconds,
-        how="a forward pass of the whole model (N 2048, d 512, one sequence) timed in parts on the "
-        "machine that its measurement names",
+        how="processor time of a forward pass of the whole model (N 2048, d 512, one sequence), in "
+        "parts, on the machine that the measurement names",
         agree=rounded(4),
         why=lambda said, found: (
             f"the device is not named. On ours Longformer takes "

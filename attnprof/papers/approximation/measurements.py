@@ -1,4 +1,7 @@
-"""003: what only a clock can say."""
+"""003: what only a clock and an allocator can say.
+
+Times are processor time on one thread: what else the machine does stays out of them.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,21 @@ from statistics import median
 from typing import Any
 
 from attnprof.papers.approximation.checks_results import VOCABULARY
+from attnprof.papers.approximation.growth import FAMILIES, HEAD_DIM, SHORT, subject
 from attnprof.papers.approximation.listing import CLASSES, TOKENS, WIDTH, attention
+from attnprof.record import ProfileRecord
 
 RUNS = 3
 
 
 def _median(call: Callable[[], object]) -> float:
-    """Seconds, the median of a few runs after one to warm up."""
+    """Seconds of processor time, the median of a few runs after one to warm up."""
     times = []
     for run in range(RUNS + 1):
-        start = time.perf_counter()
+        start = time.process_time()
         call()
         if run:
-            times.append(time.perf_counter() - start)
+            times.append(time.process_time() - start)
     return median(times)
 
 
@@ -56,4 +61,41 @@ def _times() -> dict[str, Any]:
     return {"seconds": whole, "attention": alone}
 
 
-MEASUREMENTS: dict[str, Callable[[], Any]] = {"model_times": model_times}
+def growth() -> list[dict[str, Any]]:
+    """The mechanisms of Figures D to G by length, one head: time, peak, and counted products."""
+    from attnprof.measure.batch import measure_points
+    from attnprof.measure.growth import counted_growth
+    from attnprof.measure.request import Budget, PointRequest
+    from attnprof.measure.statistics import estimate_median
+
+    budget = Budget(samples=9, min_time_s=0.1, max_time_s=1.5, warmup_s=0.05)
+    labels = ("standard", *(label for family in FAMILIES.values() for label in family))
+    asked = {
+        (label, length): PointRequest(
+            subject(label).mechanism.name, length, 1, HEAD_DIM, scope="core", threads=1,
+            params=subject(label).mechanism.params, budget=budget, check=False, counts=False,
+        )
+        for label in labels
+        for length in SHORT
+    }  # fmt: skip
+    products = {label: counted_growth(subject(label), SHORT) for label in labels}
+    counts = {
+        (label, length): value
+        for label, its in products.items()
+        for length, value in zip(its.seq_lens, its.values, strict=True)
+    }
+    report = measure_points(list(asked.values()), isolate=False)
+    found = []
+    for (label, length), record in zip(asked, report.records, strict=True):
+        assert isinstance(record, ProfileRecord)
+        time_s = estimate_median(record.cpu_times_s or [])
+        found.append({
+            "mechanism": label, "seq_len": length, "median_s": time_s.median_s,
+            "ci_low_s": time_s.low_s, "ci_high_s": time_s.high_s,
+            "peak_bytes": record.peak_bytes_measured,
+            "matmul_flops": counts.get((label, length)),
+        })  # fmt: skip
+    return found
+
+
+MEASUREMENTS: dict[str, Callable[[], Any]] = {"model_times": model_times, "growth": growth}
