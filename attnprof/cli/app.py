@@ -26,6 +26,7 @@ COMMANDS = {
     "heads": "Cost against the number of heads, and the optimum.",
     "heatmap": "Ratio of two costs over length and width, as figure and CSV.",
     "derive": "Closed forms from anybody's torch code, checked by runs.",
+    "verify-formula": "A published formula or table against the code: match or erratum.",
     "profile": "Build the real module and measure it beside the closed form.",
     "sweep": "Grids of measurements into one file that can be resumed.",
     "plot": "Figures from results files.",
@@ -86,7 +87,7 @@ def _application(asked: str | None, debug: bool) -> typer.Typer:
     )
     app.callback(help=HELP)(_globals)
     for name, summary in COMMANDS.items():
-        if find_spec(f"attnprof.cli.{name}") is None:
+        if find_spec(f"attnprof.cli.{_file(name)}") is None:
             continue
         if name == asked:
             app.command(name)(_ending(_function(name), debug))
@@ -119,9 +120,14 @@ def _named_only() -> None:
 
 def _function(name: str) -> Callable[..., Any]:
     """A command's function: the one named like its file, ``list_`` for ``list``."""
-    module = import_module(f"attnprof.cli.{name}")
-    function: Callable[..., Any] = getattr(module, f"{name}_", None) or getattr(module, name)
+    module, own = import_module(f"attnprof.cli.{_file(name)}"), _file(name)
+    function: Callable[..., Any] = getattr(module, f"{own}_", None) or getattr(module, own)
     return function
+
+
+def _file(name: str) -> str:
+    """A command's file: ``verify_formula`` for ``verify-formula``."""
+    return name.replace("-", "_")
 
 
 def _ending(function: Callable[..., Any], debug: bool) -> Callable[..., None]:

@@ -24,7 +24,7 @@ from attnprof.cli.output import deliver, ensure_writable, environment, note
 from attnprof.cli.progress import working
 from attnprof.cli.request import one_of, some_of
 from attnprof.cli.settings import parse_set
-from attnprof.cli.sizes import parse_size
+from attnprof.cli.sizes import parse_named_sizes
 from attnprof.errors import RequestError
 from attnprof.record import Report
 from attnprof.workload import DTYPES, SCOPES
@@ -85,7 +85,7 @@ def derive(
     if target is None:
         raise RequestError(f"derive needs what to derive: type {EXAMPLE}")
     phases = some_of(phase, PHASES, "--phase")
-    asked = _sizes(at)
+    asked = parse_named_sizes(at, "--at")
     one_of(dtype, DTYPES, "--dtype")
     if scope is not None:
         one_of(scope, SCOPES, "--scope")
@@ -97,17 +97,6 @@ def derive(
 
     table = partial(derivation_tables, latex=latex)
     deliver(report, fmt, output, table, derivation_page)
-
-
-def _sizes(text: str | None) -> dict[str, int]:
-    """``B=1,N=4096`` as a mapping."""
-    found: dict[str, int] = {}
-    for part in (text or "").split(",") if text else ():
-        name, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or not name.isidentifier():
-            raise RequestError(f"--at {text}: type names and sizes, like B=1,N=4096,h=8,d=64")
-        found[name] = parse_size(value, f"--at {name} =")
-    return found
 
 
 def _report(

@@ -35,6 +35,17 @@ def parse_size(text: str, flag: str) -> int:
     return sizes[0]
 
 
+def parse_named_sizes(text: str | None, flag: str) -> dict[str, int]:
+    """``B=1,N=4096`` as a mapping; none where nothing is asked."""
+    found: dict[str, int] = {}
+    for part in (text or "").split(",") if text else ():
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not name.isidentifier():
+            raise RequestError(f"{flag} {text}: type names and sizes, like B=1,N=4096,h=8,d=64")
+        found[name] = parse_size(value, f"{flag} {name} =")
+    return found
+
+
 def parse_names(text: str, flag: str = "--attention") -> list[str]:
     """Names from a comma-separated list, each once, in the order typed."""
     names = [name.strip() for name in text.split(",")]

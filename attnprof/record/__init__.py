@@ -20,6 +20,7 @@ from attnprof.record.kinds import (
 from attnprof.record.measured import CalibrationRecord, ProfileRecord
 from attnprof.record.report import SCHEMA, Report
 from attnprof.record.reproduced import ReproduceRecord
+from attnprof.record.verified import VerificationRecord
 
 __all__ = [
     "FORMATS",
@@ -44,6 +45,7 @@ __all__ = [
     "Report",
     "ReproduceRecord",
     "SelfTestRecord",
+    "VerificationRecord",
     "column",
     "write_whole",
 ]

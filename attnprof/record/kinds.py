@@ -11,6 +11,7 @@ from attnprof.record.derived import DeriveRecord
 from attnprof.record.history import HistoryRecord
 from attnprof.record.measured import CalibrationRecord, ProfileRecord
 from attnprof.record.reproduced import ReproduceRecord
+from attnprof.record.verified import VerificationRecord
 
 
 def _mapping() -> Any:
@@ -220,4 +221,5 @@ KINDS: dict[str, type[Record]] = {
     "check": CheckRecord,
     "check --self-test": SelfTestRecord,
     "history": HistoryRecord,
+    "verify-formula": VerificationRecord,
 }

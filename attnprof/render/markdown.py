@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnprof.record import Report
@@ -10,12 +10,15 @@ from attnprof.render.csv import kind_of
 from attnprof.units import format_count, format_value, is_numeric
 
 
-def render_markdown(report: Report) -> str:
+def render_markdown(report: Report, names: Sequence[str] = ()) -> str:
     """A GitHub table, numbers right-aligned and exact, units in the header.
 
-    Columns that are empty in every record are left out.
+    Columns that are empty in every record are left out, and those not among ``names`` where any
+    are given.
     """
-    columns = [(n, m) for n, m in kind_of(report).columns() if _used(report, n)]
+    columns = [
+        (n, m) for n, m in kind_of(report).columns() if _used(report, n) and n in (names or (n,))
+    ]
     header = [_heading(name, meta) for name, meta in columns]
     rule = ["---:" if is_numeric(_format(meta)) else "---" for _, meta in columns]
     rows = [

@@ -77,6 +77,7 @@ _RULES: dict[str, Callable[[list[Value]], Value]] = {
     "ceiling": _whole(math.ceil),
     "Mod": lambda args: args[0] % args[1],
     "log": _log,
+    "exp": lambda args: math.exp(args[0]),
     "Abs": lambda args: abs(args[0]),
     "Piecewise": _piecewise,
     "ExprCondPair": tuple,

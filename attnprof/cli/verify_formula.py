@@ -1,0 +1,170 @@
+"""``attnprof verify-formula``: a printed formula, or a table of them, against the code."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Option
+
+from attnprof.cli import options as opt
+from attnprof.cli.options import Format
+from attnprof.cli.output import deliver, ensure_writable, environment, note
+from attnprof.cli.progress import working
+from attnprof.cli.request import one_of
+from attnprof.cli.settings import parse_set
+from attnprof.cli.sizes import parse_named_sizes, parse_names
+from attnprof.errors import CannotRunError, CheckFailedError, RequestError
+from attnprof.record import Report
+from attnprof.workload import DTYPES, SCOPES
+
+if TYPE_CHECKING:
+    from attnprof.papers.verifying import Printed
+
+EXAMPLE = 'attnprof verify-formula "4*N**2*d + 6*N**2" taylor-direct --scope core --where h=1'
+
+FormulaArgument = Annotated[
+    str | None,
+    Argument(metavar="FORMULA", help="As printed: '4*N**2*d', 'O(N^2)'.", show_default=False),
+]
+TargetArgument = Annotated[
+    str | None,
+    Argument(
+        metavar="TARGET",
+        help="path.py:Name, package.module:Name, or a mechanism of attnprof list.",
+        show_default=False,
+    ),
+]
+TableOption = Annotated[
+    Path | None,
+    Option("--table", metavar="FILE", help="CSV with a formula a row instead of FORMULA."),
+]
+OneAttentionOption = Annotated[
+    str | None, Option("--attention", "-a", metavar="NAME", help="TARGET as a mechanism's name.")
+]
+OneQuantityOption = Annotated[
+    str, Option("--quantity", metavar="NAME", help="What it counts: flops, macs, parameters, …")
+]
+WhereOption = Annotated[
+    list[str] | None,
+    Option("--where", metavar="NAME=SIZES", help="What a name stands for: D=h*d, h=1; repeatable."),
+]
+UpToOption = Annotated[
+    str, Option("--up-to", metavar="LEVEL", help="exact, leading (terms) or order (of growth).")
+]
+GrowingOption = Annotated[
+    str | None, Option("--in", metavar="NAMES", help="Sizes that grow; the others stay fixed.")
+]
+OwnKindOption = Annotated[
+    str | None,
+    Option("--kind", metavar="KIND", help="formula (of a mechanism) or derived (from code)."),
+]
+AtOption = Annotated[
+    str | None, Option("--at", metavar="SIZES", help="Numbers at a shape: N=4096,h=8,d=64.")
+]
+
+
+def verify_formula(
+    *,
+    formula: FormulaArgument = None,
+    target: TargetArgument = None,
+    table: TableOption = None,
+    attention: OneAttentionOption = None,
+    args: opt.ArgOption = None,
+    inputs: opt.InputOption = None,
+    settings: opt.SetOption = None,
+    scope: opt.CrossoverScopeOption = None,
+    phase: opt.PhaseOption = "forward",
+    quantity: OneQuantityOption = "flops",
+    kind: OwnKindOption = None,
+    convention: opt.ConventionOption = "flops",
+    causal: opt.CausalOption = False,
+    where: WhereOption = None,
+    up_to: UpToOption = "exact",
+    growing: GrowingOption = None,
+    at: AtOption = None,
+    dtype: opt.DtypeOption = "float32",
+    fmt: opt.FormatOption = Format.TABLE,
+    output: opt.OutputOption = None,
+) -> None:
+    """Check a published formula, or a table of them, against code: match or erratum.
+
+    Code is derived, a mechanism of attnprof list has its closed form; ends with 1 where a formula
+    differs.
+
+    Example: attnprof verify-formula "4*N**2*d + 6*N**2" taylor-direct --scope core --where h=1
+    """
+    ensure_writable(output)
+    if table is not None and target is None:
+        formula, target = None, formula
+    if target is not None and attention is not None:
+        raise RequestError(f"two targets: {target} and --attention {attention}; give one")
+    _possible(phase, up_to, kind, convention, dtype, scope)
+    from attnprof.papers.own_formulas import Source
+    from attnprof.papers.printed_tables import meanings, with_phase
+    from attnprof.papers.verifying import Printed
+
+    source = Source(
+        target or attention or "", kind or "", convention, scope or "", causal, dtype,
+        tuple(args or ()), tuple(inputs or ()), tuple(parse_set(settings).items()),
+    )  # fmt: skip
+    row = Printed(
+        formula or "", source, quantity=quantity, where=meanings(where or ()), up_to=up_to,
+        growing=tuple(parse_names(growing, "--in")) if growing else (),
+        at=parse_named_sizes(at, "--at"),
+    )  # fmt: skip
+    _answer(_rows(with_phase(row, phase), table), fmt, output)
+
+
+def _possible(
+    phase: str, up_to: str, kind: str | None, convention: str, dtype: str, scope: str | None
+) -> None:
+    from attnprof.papers.comparing import UP_TO
+    from attnprof.papers.own_formulas import KINDS
+    from attnprof.papers.printed_tables import PHASES
+    from attnprof.symbolic.costing import CONVENTIONS
+
+    for value, possible, flag in (
+        (phase, PHASES, "--phase"), (up_to, UP_TO, "--up-to"), (kind, KINDS, "--kind"),
+        (convention, CONVENTIONS, "--convention"), (dtype, DTYPES, "--dtype"),
+        (scope, SCOPES, "--scope"),
+    ):  # fmt: skip
+        if value is not None:
+            one_of(value, possible, flag)
+
+
+def _rows(row: Printed, table: Path | None) -> list[Printed]:
+    if table is None:
+        if not row.formula or not row.source.target:
+            raise RequestError(f"verify-formula needs a formula and what it is of: type {EXAMPLE}")
+        return [row]
+    if row.formula:
+        raise RequestError("give FORMULA or --table, not both")
+    from attnprof.papers.printed_tables import rows_of
+
+    rows, unused = rows_of(table, row)
+    if unused:
+        note(f"{table}: not read are the columns {', '.join(unused)}")
+    return rows
+
+
+def _answer(rows: list[Printed], fmt: Format, output: Path | None) -> None:
+    from attnprof.papers.verifying import ERRATUM, verified
+    from attnprof.render.verification import verification_page, verification_tables
+
+    targets = ", ".join(dict.fromkeys(row.source.target for row in rows))
+    with redirect_stdout(sys.stderr), working(f"verifying: {targets}"):
+        records = verified(rows)
+    counts = {
+        verdict: sum(record.verdict == verdict for record in records)
+        for verdict in ("match", ERRATUM, None)
+    }
+    summary = {"match": counts["match"], "erratum": counts[ERRATUM], "not compared": counts[None]}
+    report = Report("verify-formula", records, summary, environment())
+    deliver(report, fmt, output, verification_tables, verification_page)
+    if counts[ERRATUM]:
+        raise CheckFailedError(f"{counts[ERRATUM]} of {len(records)} formulas differ")
+    if counts[None] == len(records):
+        raise CannotRunError(f"nothing could be compared: {records[0].skipped}")

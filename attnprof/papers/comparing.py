@@ -1,0 +1,154 @@
+"""Two formulas side by side: equal, or by how much not, and how both grow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isclose, nan
+from typing import Any
+
+from attnprof.papers.leading import Term, bounds, leading_terms, same_terms, total
+from attnprof.trace.evaluating import evaluate
+
+EXACT, LEADING, ORDER = "exact", "leading", "order"
+UP_TO = (EXACT, LEADING, ORDER)
+_CLOSE = 1e-12
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Whether two formulas agree as far as asked, and how they differ.
+
+    ``difference`` is ours minus printed, largest growth first; ``why`` says it in words.
+    """
+
+    agrees: bool
+    difference: str | None
+    why: str
+    leading_printed: str | None = None
+    leading_ours: str | None = None
+    leading_agrees: bool | None = None
+
+
+def compared(
+    printed: Any,
+    ours: Any,
+    up_to: str,
+    growing: Sequence[str],
+    shapes: Sequence[Mapping[str, int]],
+) -> Comparison:
+    """The two, up to equality, leading terms or order of growth in the ``growing`` sizes.
+
+    Where algebra does not decide, both are evaluated at the shapes.
+    """
+    import sympy
+
+    missing = sympy.expand(sympy.sympify(ours) - printed)
+    equal, how = _equal(missing, printed, ours, shapes)
+    difference, told = (None, how) if equal else _difference(missing, printed, ours, shapes)
+    if up_to == EXACT and not growing:
+        return Comparison(equal, difference, told)
+    mine, theirs = leading_terms(ours, growing), leading_terms(printed, growing)
+    if mine is None or theirs is None:
+        return _unordered(Comparison(equal, difference, told), up_to)
+    same = same_terms(theirs, mine)
+    bound, words = _bound(theirs, mine)
+    agrees = {EXACT: equal, LEADING: same, ORDER: bound}[up_to]
+    if up_to == LEADING and not same:
+        told = f"the leading terms are {total(mine)}, not {total(theirs)}"
+    elif up_to == ORDER:
+        told = words
+    elif up_to == LEADING and not equal:
+        told = f"beyond the leading terms {told}"
+    factors = up_to != ORDER
+    return Comparison(
+        agrees,
+        difference if factors else None,
+        told,
+        str(total(theirs, factors=factors)),
+        str(total(mine, factors=factors)),
+        same if factors else _same_growth(theirs, mine),
+    )
+
+
+def value(expression: Any, shape: Mapping[str, int]) -> int | float:
+    """The expression at sizes: an int where it is whole, nan where it has no value."""
+    try:
+        found = evaluate(expression, shape)
+        return int(found) if found == int(found) else float(found)
+    except (ArithmeticError, ValueError, TypeError):  # 1/(N - 128) at 128, an overflow
+        return nan
+
+
+def _equal(
+    missing: Any, printed: Any, ours: Any, shapes: Sequence[Mapping[str, int]]
+) -> tuple[bool, str]:
+    """Equal by algebra; else, where there is more than powers, at all of the shapes."""
+    import sympy
+
+    if missing == 0:
+        return True, ""
+    symbols = sorted(missing.free_symbols, key=str)
+    if missing.is_rational_function(*symbols):
+        return bool(sympy.cancel(missing) == 0), ""
+    if not all(_near(printed, ours, shape) for shape in shapes):
+        return False, ""
+    return True, f"equal at the {len(shapes)} shapes tried; algebra did not decide"
+
+
+def _near(printed: Any, ours: Any, shape: Mapping[str, int]) -> bool:
+    a, b = value(printed, shape), value(ours, shape)
+    return a == b or (
+        (isinstance(a, float) or isinstance(b, float)) and isclose(a, b, rel_tol=_CLOSE)
+    )
+
+
+def _difference(
+    missing: Any, printed: Any, ours: Any, shapes: Sequence[Mapping[str, int]]
+) -> tuple[str | None, str]:
+    """Ours minus printed, and the same in words; an example where it is not a plain sum."""
+    import sympy
+
+    if missing.has(sympy.Max, sympy.Min, sympy.Piecewise):
+        shape = next(shape for shape in shapes if not _near(printed, ours, shape))
+        sizes = ", ".join(f"{name}={size}" for name, size in shape.items())
+        a, b = value(printed, shape), value(ours, shape)
+        return None, f"at {sizes} what is printed gives {a:,}, ours {b:,}"
+    terms = sorted(sympy.Add.make_args(missing), key=_rank)
+    few = [term for term in terms if term.as_coeff_Mul()[0] > 0]
+    much = [-term for term in terms if term.as_coeff_Mul()[0] < 0]
+    parts = [f"{_sum(part)} too {word}" for part, word in ((few, "few"), (much, "much")) if part]
+    return _sum(terms), f"what is printed has {' and '.join(parts)}"
+
+
+def _rank(term: Any) -> tuple[Any, ...]:
+    """Largest growth first: by degree, then by the name's powers."""
+    powers = {base.name: power for base, power in term.as_powers_dict().items() if base.is_Symbol}
+    return -sum(powers.values()), sorted((name, -power) for name, power in powers.items())
+
+
+def _sum(terms: Sequence[Any]) -> str:
+    text = " + ".join(str(term) for term in terms)
+    return text.replace("+ -", "- ")
+
+
+def _bound(printed: Sequence[Term], ours: Sequence[Term]) -> tuple[bool, str]:
+    """Whether the printed growth bounds ours, in words."""
+    own = total(ours, factors=False)
+    if not bounds(printed, ours):
+        return False, f"ours grows like {own}, faster than what is printed"
+    if _same_growth(printed, ours):
+        return True, ""
+    return True, f"a bound that is not tight: ours grows like {own}"
+
+
+def _same_growth(printed: Sequence[Term], ours: Sequence[Term]) -> bool:
+    return {term.key for term in printed} == {term.key for term in ours}
+
+
+def _unordered(found: Comparison, up_to: str) -> Comparison:
+    """Without leading terms only equality can be told."""
+    if up_to == EXACT or found.agrees:
+        return found
+    words = "how the two grow cannot be told by terms, and they are not equal"
+    return Comparison(False, found.difference, f"{words}: {found.why}")

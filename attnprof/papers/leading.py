@@ -1,0 +1,143 @@
+"""How formulas grow: their leading terms when all sizes, or some of them, grow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+#: By name of the size: its power and the power of its logarithm.
+Growth = Mapping[str, tuple[Any, Any]]
+_NOT = (0, 0)
+
+
+@dataclass(frozen=True)
+class Term:
+    """A term: how it grows, and its factor (a number, or of sizes that stay fixed)."""
+
+    growth: Growth
+    factor: Any
+
+    def stays_below(self, other: Growth) -> bool:
+        """Whether it grows no faster than ``other``, in every size."""
+        names = {*self.growth, *other}
+        return all(self.growth.get(n, _NOT) <= other.get(n, _NOT) for n in names)
+
+    @property
+    def key(self) -> frozenset[tuple[str, tuple[Any, Any]]]:
+        """The growth, to be compared and to stand in sets."""
+        return frozenset(self.growth.items())
+
+    def expression(self, *, factor: bool = True) -> Any:
+        """As sympy writes it."""
+        import sympy
+
+        product = self.factor if factor else sympy.Integer(1)
+        for name, (power, logs) in self.growth.items():
+            size = sympy.Symbol(name, positive=True)
+            product *= size**power * sympy.log(size) ** logs
+        return product
+
+
+def leading_terms(expression: Any, growing: Sequence[str]) -> list[Term] | None:
+    """The terms that no other one outgrows, while these sizes grow and the others stay.
+
+    None where that cannot be said: a maximum of which no side wins, a power of a sum.
+    """
+    terms = _terms(expression, growing)
+    if terms is None:
+        return None
+    return [
+        term
+        for term in terms
+        if not any(term.stays_below(other.growth) for other in terms if other is not term)
+    ]
+
+
+def total(terms: Sequence[Term], *, factors: bool = True) -> Any:
+    """The terms as one expression."""
+    import sympy
+
+    return sympy.Add(*(term.expression(factor=factors) for term in terms))
+
+
+def same_terms(a: Sequence[Term], b: Sequence[Term]) -> bool:
+    """Whether growth and factors are the same."""
+    import sympy
+
+    ours, others = ({term.key: term.factor for term in terms} for terms in (a, b))
+    return set(ours) == set(others) and all(
+        sympy.simplify(ours[key] - others[key]) == 0 for key in ours
+    )
+
+
+def bounds(upper: Sequence[Term], lower: Sequence[Term]) -> bool:
+    """Whether every term of ``lower`` stays below one of ``upper``."""
+    return all(any(term.stays_below(top.growth) for top in upper) for term in lower)
+
+
+def _terms(expression: Any, growing: Sequence[str]) -> list[Term] | None:
+    import sympy
+
+    smooth = _smooth(sympy.sympify(expression), growing)
+    if smooth is None:
+        return None
+    found: dict[Any, Term] = {}
+    for part in sympy.Add.make_args(sympy.expand(smooth)):
+        term = _term(part, growing)
+        if term is None:
+            return None
+        before = found.get(term.key)
+        found[term.key] = term if before is None else Term(term.growth, before.factor + term.factor)
+    return [term for term in found.values() if sympy.simplify(term.factor) != 0]
+
+
+def _term(part: Any, growing: Sequence[str]) -> Term | None:
+    import sympy
+
+    growth: dict[str, tuple[Any, Any]] = {}
+    factor = sympy.Integer(1)
+    for item in sympy.Mul.make_args(part):
+        base, power = item.as_base_exp()
+        inside = base.args[0] if isinstance(base, sympy.log) else base
+        if not {symbol.name for symbol in item.free_symbols} & set(growing):
+            factor *= item
+        elif inside.is_Symbol and power.is_Rational:
+            plain, logs = growth.get(inside.name, _NOT)
+            is_log = inside is not base
+            growth[inside.name] = (plain, logs + power) if is_log else (plain + power, logs)
+        else:
+            return None
+    return Term({name: powers for name, powers in growth.items() if powers != _NOT}, factor)
+
+
+def _smooth(expression: Any, growing: Sequence[str]) -> Any:
+    """Without rounding, which no growth notices, and maxima replaced by what outgrows the rest."""
+    import sympy
+
+    rounded = expression.replace(sympy.ceiling, lambda x: x).replace(sympy.floor, lambda x: x)
+    while choices := rounded.atoms(sympy.Max, sympy.Min):
+        innermost = min(choices, key=sympy.count_ops)
+        winner = _winner(innermost, growing)
+        if winner is None:
+            return None
+        rounded = rounded.xreplace({innermost: winner})
+    return None if rounded.has(sympy.Piecewise, sympy.Mod) else rounded
+
+
+def _winner(choice: Any, growing: Sequence[str]) -> Any:
+    """The side of a maximum (minimum) that is the larger (smaller) at large sizes, if one is."""
+    import sympy
+
+    is_maximum = isinstance(choice, sympy.Max)
+    for side in choice.args:
+        pairs = [(side, other) if is_maximum else (other, side) for other in choice.args]
+        if all(_outgrows(a, b, growing) for a, b in pairs if a is not b):
+            return side
+    return None
+
+
+def _outgrows(a: Any, b: Any, growing: Sequence[str]) -> bool:
+    """Whether each leading term of a - b has a positive factor."""
+    rest = leading_terms(a - b, growing)
+    return rest is not None and all(t.factor.is_positive for t in rest)

@@ -1,0 +1,191 @@
+"""Our formula for what somebody printed one: derived from code, or a mechanism's closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from attnprof import registry
+from attnprof.errors import RequestError, closest
+from attnprof.symbolic import costing
+from attnprof.trace.loading import is_place
+from attnprof.workload import Workload
+
+DERIVED, FORMULA = "derived", "formula"
+KINDS = (DERIVED, FORMULA)
+#: Multiply-accumulates, as papers like to count: half of the products' operations.
+MACS = "macs"
+DEFINED = (*costing.COUNTED[:4], "operations")
+#: Shapes at which a closed form is compared and shown.
+SHAPES = tuple(
+    {"B": batch, "N": tokens, "h": heads, "d": width}
+    for batch, tokens, heads, width in (
+        (1, 128, 8, 64), (1, 1024, 8, 64), (1, 8192, 8, 64),
+        (2, 100, 3, 17), (3, 4096, 16, 128), (5, 7, 2, 5), (4, 257, 5, 33), (2, 65536, 1, 16),
+    )
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where our formula comes from. ``fixed`` are sizes that are numbers, like ``h=1``."""
+
+    target: str
+    kind: str = ""
+    convention: str = "flops"
+    scope: str = ""
+    causal: bool = False
+    dtype: str = "float32"
+    args: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    params: tuple[tuple[str, str], ...] = ()
+    fixed: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def way(self) -> str:
+        """``derived`` for code, ``formula`` for a mechanism, unless something else is asked."""
+        return self.kind or (DERIVED if is_place(self.target) else FORMULA)
+
+    @property
+    def layer(self) -> str | None:
+        """A mechanism's scope; somebody's module has none."""
+        return None if is_place(self.target) else self.scope or "layer"
+
+
+@dataclass(frozen=True)
+class Own:
+    """Our formulas of one phase, by quantity; None where only numbers could be counted."""
+
+    forms: Mapping[str, Any]
+    symbols: tuple[str, ...]
+    domain: tuple[str, ...] = ()
+    method: str = "closed form"
+    verified_at: tuple[Mapping[str, int], ...] = ()
+    uncounted: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    holds: Callable[[Mapping[str, int]], bool] = field(default=lambda _: True, compare=False)
+
+    def shapes(self, fixed: Mapping[str, int]) -> list[dict[str, int]]:
+        """Sizes to compare at: those of the runs, usual ones, and every mix of small and large."""
+        corners = ({**dict(zip(self.symbols, mix, strict=True))} for mix in self._mixes())
+        usual = ({name: shape.get(name, 64) for name in self.symbols} for shape in SHAPES)
+        found: list[dict[str, int]] = []
+        for shape in (*self.verified_at, *usual, *corners):
+            sizes = {name: {**shape, **fixed}[name] for name in self.symbols}
+            if sizes not in found and (shape in self.verified_at or self._fits(sizes)):
+                found.append(sizes)
+        return found
+
+    def _mixes(self) -> Iterable[tuple[int, ...]]:
+        return product(*([(2, 8192)] * len(self.symbols)))
+
+    def _fits(self, shape: Mapping[str, int]) -> bool:
+        try:
+            return self.holds(shape)
+        except (KeyError, ArithmeticError, TypeError):
+            return False
+
+
+def symbols_of(source: Source) -> tuple[str, ...]:
+    """The sizes our formula is over."""
+    if source.way == FORMULA:
+        return ("B", "N", "h", "d")
+    return tuple(_target(source).symbols)
+
+
+def own_formulas(source: Source, phases: Sequence[str]) -> dict[str, Own]:
+    """Our formulas by phase.
+
+    Raises :class:`RequestError` for what cannot be asked of this target, like
+    ``attnprof derive`` and ``attnprof cost``.
+    """
+    _possible(source)
+    if source.way == DERIVED:
+        return _derived(source, phases)
+    return {phase: _closed_form(source, phase) for phase in phases}
+
+
+def _possible(source: Source) -> None:
+    if is_place(source.target) and source.way == FORMULA:
+        raise RequestError(
+            f"--kind formula is for mechanisms of attnprof list; {source.target} is derived"
+        )
+    if source.convention == "operations" and source.way == DERIVED:
+        raise RequestError(
+            "--convention operations counts a definition, which only mechanisms of attnprof list "
+            "have (--attention NAME); code is counted as it runs: --convention flops"
+        )
+    if source.way == FORMULA:
+        for flag, given in (("--arg", source.args), ("--input", source.inputs)):
+            if given:
+                raise RequestError(
+                    f"{flag} is for your own modules; {source.target} takes --set name=value"
+                )
+
+
+# -- derived ---------------------------------------------------------------------------
+def _target(source: Source) -> Any:
+    from attnprof.trace.finding import target_from
+
+    return target_from(
+        source.target, list(source.args), list(source.inputs), dict(source.params),
+        source.layer if source.scope else None, source.causal, source.dtype,
+    )  # fmt: skip
+
+
+def _derived(source: Source, phases: Sequence[str]) -> dict[str, Own]:
+    from attnprof.trace.asking import derived
+
+    target = _target(source)
+    known = {name: size for name, size in source.fixed if name in target.symbols}
+    found = derived(target, list(phases), known)
+    return {
+        phase: Own(
+            forms=_with_macs({name: form.expression for name, form in forms.formulas.items()}),
+            symbols=found.symbols,
+            domain=forms.domain,
+            method=forms.method,
+            verified_at=forms.verified_at,
+            uncounted=forms.uncounted,
+            notes=tuple(found.notes),
+            holds=forms.holds,
+        )
+        for phase, forms in found.phases.items()
+    }
+
+
+def _with_macs(forms: dict[str, Any]) -> dict[str, Any]:
+    products = forms.get("matmul_flops")
+    return forms if products is None else {**forms, MACS: products / 2}
+
+
+# -- closed forms ----------------------------------------------------------------------
+def _closed_form(source: Source, phase: str) -> Own:
+    mechanism = registry.configured([source.target], dict(source.params))[0]
+    asked = Workload(128, 8, 64, causal=source.causal, phase=phase, dtype=source.dtype)
+    write = costing.executed_rows if source.convention == "flops" else costing.defined_rows
+    scope = source.layer or "layer"
+    mechanism.check(asked, scope)
+    try:
+        values = write(mechanism, costing.symbolic(asked), scope)[-1].values
+    except TypeError as error:
+        raise RequestError(
+            f"{source.target} has no closed form in symbols with these parameters: "
+            "type --kind derived"
+        ) from error
+    forms: dict[str, Any] = dict(values)
+    if source.convention == "operations":
+        forms["parameters"] = mechanism.parameters(costing.symbolic(asked), scope)
+        forms = {name: forms[name] for name in (*DEFINED, "parameters")}
+    elif (defined := costing.defined_total(mechanism, costing.symbolic(asked), scope)) is not None:
+        forms["operations"] = defined
+    return Own(_with_macs(forms), ("B", "N", "h", "d"))
+
+
+def form_of(own: Own, quantity: str, where: str) -> Any:
+    """The formula of a quantity; RequestError lists those there are."""
+    if quantity not in own.forms:
+        raise RequestError(f"{where}quantity '{quantity}': {closest(quantity, list(own.forms))}")
+    return own.forms[quantity]

@@ -1,0 +1,202 @@
+"""Whether a printed formula is the one of the code: match or erratum, and by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isnan
+from typing import Any
+
+from attnprof.errors import AttnprofError, RequestError
+from attnprof.papers.comparing import EXACT, ORDER, Comparison, compared, value
+from attnprof.papers.formula_text import check_names, names_in, read_formula, without_bound
+from attnprof.papers.own_formulas import Own, Source, form_of, own_formulas, symbols_of
+from attnprof.record import VerificationRecord
+from attnprof.symbolic.text import expression_text
+
+MATCH, ERRATUM = "match", "erratum"
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A printed formula and what it speaks of.
+
+    ``where`` says what its names stand for: text by name, in the sizes of our formula; a number
+    fixes a size on both sides. ``growing`` are the sizes that grow where less than equality is
+    asked for (``up_to``), by default all. ``place`` begins the messages about it.
+    """
+
+    formula: str
+    source: Source
+    phase: str = "forward"
+    quantity: str = "flops"
+    where: Mapping[str, str] = field(default_factory=dict)
+    up_to: str = EXACT
+    growing: tuple[str, ...] = ()
+    at: Mapping[str, int] = field(default_factory=dict)
+    place: str = ""
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A printed formula, read, in the names of our formula."""
+
+    printed: Printed
+    expression: Any
+    up_to: str
+    notes: tuple[str, ...]
+
+    @property
+    def source(self) -> Source:
+        return self.printed.source
+
+
+def verified(rows: Sequence[Printed]) -> list[VerificationRecord]:
+    """An answer for every row; what is asked of one target is derived once.
+
+    Raises :class:`RequestError` for a formula that cannot be read, a name that stands for
+    nothing, a quantity that is not counted.
+    """
+    ready = [_told(row.place, lambda row=row: _ready(row)) for row in rows]
+    found: dict[Source, dict[str, Own]] = {}
+    for source in dict.fromkeys(row.source for row in ready):
+        asked = [row.printed for row in ready if row.source == source]
+        phases = list(dict.fromkeys(row.phase for row in asked))
+        found[source] = _told(asked[0].place, lambda s=source, p=phases: own_formulas(s, p))
+    return [_record(row, found[row.source][row.printed.phase]) for row in ready]
+
+
+def _told(place: str, work: Any) -> Any:
+    """Run; an error begins with the row's place."""
+    try:
+        return work()
+    except AttnprofError as error:
+        raise type(error)(f"{place}{error}") from error
+
+
+def _ready(row: Printed) -> _Ready:
+    """Read, replace names, fix sizes."""
+    text, bound = without_bound(row.formula)
+    expression = read_formula(text)
+    symbols = symbols_of(row.source)
+    meanings = {name: read_formula(meaning) for name, meaning in row.where.items()}
+    for name, meaning in meanings.items():
+        check_names(meaning, symbols, row.where[name])
+        if name not in symbols and name not in names_in(expression):
+            raise RequestError(f"--where {name}={row.where[name]}: no formula here has {name}")
+    expression = expression.subs(
+        {s: meanings[s.name] for s in expression.free_symbols if s.name in meanings},
+        simultaneous=True,
+    )
+    check_names(expression, symbols, row.formula)
+    fixed = {
+        name: int(meaning)
+        for name, meaning in meanings.items()
+        if name in symbols and meaning.is_Integer
+    }
+    notes = []
+    if "B" in symbols and "B" not in fixed and "B" not in names_in(expression):
+        fixed["B"] = 1
+        notes.append("one sequence, B = 1: what is printed has no B")
+    source = replace(row.source, fixed=tuple(sorted(fixed.items())))
+    up_to, growing = row.up_to, row.growing
+    if bound:  # as O(N**2) is read: its own sizes grow, the others stay
+        up_to, growing = ORDER, growing or tuple(sorted(names_in(expression)))
+    printed = replace(row, source=source, growing=growing)
+    return _Ready(printed, expression, up_to, tuple(notes))
+
+
+def _record(row: _Ready, own: Own) -> VerificationRecord:
+    asked, source = row.printed, row.source
+    form = form_of(own, asked.quantity, asked.place)
+    fixed = dict(source.fixed)
+    about = VerificationRecord(
+        of=source.target, scope=source.layer, phase=asked.phase, causal=source.causal,
+        quantity=asked.quantity, kind=source.way, convention=source.convention,
+        where=dict(asked.where), up_to=row.up_to, printed=asked.formula,
+        domain=list(own.domain), method=own.method,
+        verified_at=[{n: shape[n] for n in own.symbols if n in shape} for shape in own.verified_at],
+        notes=[*row.notes, *own.notes],
+    )  # fmt: skip
+    if form is None:
+        return replace(about, skipped=f"no formula of {asked.quantity} was found, only numbers")
+    form = _fixed(form, fixed)
+    shapes = _shapes(own, asked, fixed)
+    others = {
+        name: _fixed(other, fixed)
+        for name, other in own.forms.items()
+        if name != asked.quantity and other is not None
+    }
+    growing = asked.growing or tuple(name for name in own.symbols if name not in fixed)
+    answer = compared(row.expression, form, row.up_to, growing, shapes)
+    lacking = f"at least: not counted are {', '.join(own.uncounted)}" if own.uncounted else ""
+    return replace(
+        about,
+        ours=expression_text(form),
+        verdict=MATCH if answer.agrees else ERRATUM,
+        difference=answer.difference,
+        why="; ".join(
+            filter(None, (answer.why, _hint(answer, row, form, others, shapes), lacking))
+        ),
+        leading_printed=answer.leading_printed,
+        leading_ours=answer.leading_ours,
+        leading_agrees=answer.leading_agrees,
+        values=[_values(row.expression, form, shape) for shape in _shown(row, shapes)],
+    )
+
+
+def _fixed(form: Any, fixed: Mapping[str, int]) -> Any:
+    import sympy
+
+    expression = sympy.sympify(form)
+    return expression.subs({s: fixed[s.name] for s in expression.free_symbols if s.name in fixed})
+
+
+def _shapes(own: Own, asked: Printed, fixed: Mapping[str, int]) -> list[dict[str, int]]:
+    """Shapes to compare at, those asked for first; a size that is fixed is that."""
+    unknown = set(asked.at) - set(own.symbols)
+    if unknown:
+        raise RequestError(f"--at {', '.join(sorted(unknown))}: sizes are {', '.join(own.symbols)}")
+    shapes = own.shapes(fixed)
+    if asked.at:
+        first = {**(shapes[0] if shapes else {}), **asked.at, **fixed}
+        shapes = [first, *(shape for shape in shapes if shape != first)]
+    return shapes
+
+
+def _shown(row: _Ready, shapes: Sequence[dict[str, int]]) -> Sequence[dict[str, int]]:
+    """The shape asked for, or a few; none for an order of growth, which has no values."""
+    if row.up_to == ORDER:
+        return []
+    return shapes[:1] if row.printed.at else shapes[:3]
+
+
+def _values(printed: Any, ours: Any, shape: Mapping[str, int]) -> dict[str, Any]:
+    numbers = {"printed": value(printed, shape), "ours": value(ours, shape)}
+    known = {name: None if isnan(number) else number for name, number in numbers.items()}
+    return {"sizes": dict(shape), **known}
+
+
+def _hint(
+    answer: Comparison,
+    row: _Ready,
+    form: Any,
+    others: Mapping[str, Any],
+    shapes: Sequence[dict[str, int]],
+) -> str:
+    """What a formula that differs is instead: another quantity, that of one head, a multiple."""
+    import sympy
+
+    if answer.agrees or row.up_to != EXACT:
+        return ""
+    printed = row.expression
+    for name, other in others.items():
+        if other != 0 and compared(printed, other, EXACT, (), shapes).agrees:
+            return f"it is the formula of {name}"
+    ratio = sympy.cancel(form / printed) if printed != 0 and not form.has(sympy.Max) else None
+    if ratio is not None and ratio.is_number:
+        return f"ours is {ratio} times what is printed"
+    for symbol in sorted(form.free_symbols - printed.free_symbols, key=str):
+        if compared(printed, form.subs(symbol, 1), EXACT, (), shapes).agrees:
+            return f"it holds for {symbol} = 1 (--where {symbol}=1)"
+    return ""

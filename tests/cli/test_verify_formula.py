@@ -1,0 +1,111 @@
+"""``attnprof verify-formula``: printed formulas and tables of them against the code."""
+
+import json
+
+import pytest
+
+DIRECT = ("verify-formula", "4*B*N**2*d*h + 4*B*N**2*h + 8*B*N*d*h + 9*B*N*h", "taylor-direct")
+CORE = ("--scope", "core")
+TABLE = """quantity,phase,formula,target,scope,where,set,comment
+flops,forward,4*N**2*d + 6*N**2,taylor-direct,core,h=1,,as printed
+parameters,forward,4*D^2,standard,,D=h*d,bias=false,
+multiplications,decode,2*t*D + 5*D**2,standard,,t=N; D=h*d,,
+flops,forward,O(N^2),,core,,,
+"""
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text(TABLE)
+    return str(path)
+
+
+def test_a_formula_that_is_right_ends_with_0(attnprof):
+    ended = attnprof(DIRECT, CORE)
+    assert ended.code == 0, ended.err
+    assert "match" in ended.out
+    assert "leading terms: the same" in ended.out
+
+
+def test_one_that_differs_ends_with_1_and_tells_the_difference(attnprof):
+    ended = attnprof(
+        ("verify-formula", "4*N^2*d + 6*N^2", "taylor-direct", *CORE, "--where", "h=1")
+    )
+    assert ended.code == 1
+    assert "erratum: what is printed has 8*N*d + 9*N too few and 2*N**2 too much" in ended.out
+    assert "1 of 1 formulas differ" in ended.err
+
+
+def test_up_to_leading_compares_only_the_leading_terms(attnprof):
+    ended = attnprof(("verify-formula", "4*N**2*d*h", "taylor-direct", *CORE, "--up-to", "leading"))
+    assert ended.code == 0
+    assert "match (leading)" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("4N", "standard"), "* may be missing"),
+        (("n**2", "standard"), "--where n=…, in B, N, h, d"),
+        (("N", "nothing"), "nothing"),
+        (("N",), "needs a formula and what it is of"),
+        (("N", "standard", "--attention", "linear"), "two targets"),
+        (("N", "standard", "--up-to", "roughly"), "--up-to roughly"),
+        (("N", "standard", "--where", "h"), "--where h"),
+        (("N", "standard", "--quantity", "speed"), "speed"),
+        (("N", "standard", "--in", "N,"), "--in"),
+        (("--table", "nowhere.csv", "standard"), "nowhere.csv"),
+    ],
+)
+def test_what_cannot_be_read_ends_with_2_and_says_what_to_type(attnprof, words, hint):
+    ended = attnprof(("verify-formula", *words))
+    assert (ended.code, ended.out) == (2, "")
+    assert hint in ended.err
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_a_table_is_answered_row_by_row(attnprof, table):
+    words = ("verify-formula", "--table", table, "taylor-direct")
+    ended = attnprof((*words, "--format", "json"))
+    assert ended.code == 1
+    assert "comment" in ended.err
+    records = ended.json["records"]
+    assert [r["verdict"] for r in records] == ["erratum", "match", "erratum", "match"]
+    assert [r["up_to"] for r in records] == ["exact"] * 3 + ["order"]
+    assert ended.json["summary"] == {"match": 2, "erratum": 2, "not compared": 0}
+
+
+def test_every_format_holds_the_same_verdicts(attnprof, table, tmp_path):
+    words = ("verify-formula", "--table", table, "taylor-direct")
+    rows = attnprof((*words, "--format", "csv")).csv
+    data = attnprof((*words, "--format", "json")).json["records"]
+    lines = attnprof((*words, "--format", "markdown")).out.splitlines()
+    assert [row["verdict"] for row in rows] == [record["verdict"] for record in data]
+    assert json.loads(rows[0]["values"]) == data[0]["values"]
+    assert len(lines) == len(rows) + 2
+    path = tmp_path / "out.json"
+    attnprof((*words, "--format", "json", "--output", str(path)))
+    assert json.loads(path.read_text())["records"] == data
+
+
+def test_a_row_that_is_wrong_is_named(attnprof, tmp_path):
+    path = tmp_path / "wrong.csv"
+    path.write_text("formula,phase\nN,forward\nN,sideways\n")
+    ended = attnprof(("verify-formula", "--table", str(path), "standard"))
+    assert ended.code == 2
+    assert "row 2: phase 'sideways'" in ended.err
+    path.write_text("quantity\nflops\n")
+    assert "column formula" in attnprof(("verify-formula", "--table", str(path), "standard")).err
+
+
+def test_it_fits_a_narrow_terminal(attnprof, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    out = attnprof(DIRECT, CORE).out
+    assert max(len(line) for line in out.splitlines()) <= 80
+    assert "…" not in out
+
+
+def test_help_shows_the_command_by_its_name(attnprof):
+    assert "verify-formula" in attnprof("--help").out
+    assert "--up-to" in attnprof("verify-formula --help").out

@@ -1,0 +1,159 @@
+"""Printed formulas against ours: verdicts, differences, hints."""
+
+import pytest
+import sympy
+
+import attnprof
+from attnprof.errors import RequestError
+from attnprof.papers.formula_text import read_formula
+from attnprof.papers.own_formulas import Source
+from attnprof.papers.verifying import Printed, verified
+from attnprof.workload import Workload
+
+DIRECT = Source("taylor-direct", scope="core")
+MODULE = """
+import torch
+from torch import nn
+
+class Pooled(nn.Module):
+    def __init__(self, width, rank):
+        super().__init__()
+        self.down = nn.Linear(width, rank, bias=False)
+        self.up = nn.Linear(rank, width, bias=False)
+
+    def forward(self, x):
+        return self.up(self.down(x))
+"""
+
+
+def ours(quantity, scope="core", name="taylor-direct", **params):
+    B, N, h, d = (sympy.Symbol(letter, positive=True) for letter in "BNhd")
+    table = attnprof.cost(name, Workload(N, h, d, batch_size=B), scope, **params)
+    return sympy.expand(getattr(table, quantity))
+
+
+def one(formula, source=DIRECT, **asked):
+    return verified([Printed(formula, source, **asked)])[0]
+
+
+def test_our_own_formula_is_a_match():
+    answer = one(str(ours("flops")))
+    assert (answer.verdict, answer.difference, answer.leading_agrees) == ("match", None, True)
+    assert answer.values[0]["printed"] == answer.values[0]["ours"]
+
+
+@pytest.mark.parametrize("extra", ["1", "N", "B*N*h", "B*N**2*h*d", "-B*N", "d/N"])
+def test_any_term_more_is_an_erratum_with_that_term(extra):
+    answer = one(f"{ours('flops')} + ({extra})")
+    assert answer.verdict == "erratum"
+    assert read_formula(answer.difference) + read_formula(extra) == 0
+    word = "few" if extra.startswith("-") else "much"
+    assert answer.why.startswith("what is printed has ")
+    assert f"too {word}" in answer.why
+
+
+def test_a_difference_is_ordered_by_growth():
+    printed = ours("flops") - read_formula("7*B*N*h + 5*B*N**2*h*d**2 + 11*B*N*h*d")
+    answer = one(str(printed))
+    assert answer.difference == "5*B*N**2*d**2*h + 11*B*N*d*h + 7*B*N*h"
+
+
+def test_leading_terms_can_agree_where_the_rest_does_not():
+    exact, leading = (one("4*N**2*d*h", up_to=level) for level in ("exact", "leading"))
+    assert (exact.verdict, exact.leading_agrees) == ("erratum", True)
+    assert leading.verdict == "match"
+    assert one("2*N**2*d*h", up_to="leading").verdict == "erratum"
+
+
+@pytest.mark.parametrize(
+    ("text", "growing", "verdict", "word"),
+    [
+        ("O(N**2)", (), "match", ""),
+        ("O(N**3)", (), "match", "not tight"),
+        ("O(N)", (), "erratum", "faster"),
+        ("O(N**2*d)", ("N", "d"), "match", ""),
+        ("O(N*d)", (), "erratum", "faster"),
+    ],
+)
+def test_an_order_of_growth_is_a_bound(text, growing, verdict, word):
+    answer = one(text, growing=growing)
+    assert (answer.verdict, answer.up_to) == (verdict, "order")
+    assert word in answer.why
+    assert answer.values == []
+
+
+def test_one_sequence_where_nothing_is_said_of_the_batch():
+    assert one(str(ours("flops").subs("B", 1)).replace("B*", "")).verdict == "match"
+
+
+def test_names_mean_what_where_says():
+    answer = one("4*n*n*w", where={"n": "N", "w": "d", "h": "1"}, up_to="leading")
+    assert answer.verdict == "match"
+
+
+def test_hints_say_what_the_formula_is_instead():
+    products = str(ours("matmul_flops")).replace("B*", "")
+    assert "formula of matmul_flops" in one(products).why
+    half = f"({str(ours('flops')).replace('B*', '')})/2"
+    assert "2 times what is printed" in one(half).why
+    single = str(ours("flops").subs("h", 1)).replace("B*", "")
+    assert sympy.Symbol("h", positive=True) in ours("flops").free_symbols
+    assert one(single, where={"h": "1"}).verdict == "match"
+
+
+def test_the_definition_has_its_own_formulas():
+    source = Source("standard", convention="operations", causal=True, params=(("bias", "false"),))
+    answer = one("l**2*D + 4*l*D**2 + l*D", source, quantity="multiplications",
+                 where={"l": "N", "D": "h*d"})  # fmt: skip
+    assert answer.verdict == "match"
+
+
+def test_code_is_derived_and_its_own_sizes_are_names(tmp_path):
+    path = tmp_path / "pooled.py"
+    path.write_text(MODULE)
+    source = Source(f"{path}:Pooled", args=("width=D", "rank=k"), inputs=("x: B, N, D",))
+    rows = [
+        Printed("2*N*D*k", source, quantity="macs"),
+        Printed("2*D*k", source, quantity="parameters"),
+        Printed("4*N*D*k", source, phase="backward"),
+        Printed("O(N)", source),
+    ]
+    macs, parameters, backward, order = verified(rows)
+    assert [macs.verdict, parameters.verdict, order.verdict] == ["match"] * 3
+    assert (macs.kind, macs.domain[0]) == ("derived", "B = 1")
+    assert len(macs.verified_at) >= 3
+    assert (backward.verdict, backward.difference) == ("erratum", "4*D*N*k")
+
+
+def test_a_maximum_is_compared_where_each_side_wins():
+    source = Source("standard", params=(("bias", "false"),))
+    peak = one("0", source, quantity="peak_bytes").ours
+    sides = read_formula(peak)
+    assert one(peak, source, quantity="peak_bytes").verdict == "match"
+    assert isinstance(sides, sympy.Max)
+    for side in sides.args:
+        answer = one(str(side), source, quantity="peak_bytes")
+        assert answer.verdict == "erratum"
+        assert "what is printed gives" in answer.why
+
+
+@pytest.mark.parametrize(
+    ("row", "word"),
+    [
+        (Printed("x*N", DIRECT), "called x"),
+        (Printed("N", DIRECT, where={"z": "N"}), "no formula here has z"),
+        (Printed("n", DIRECT, where={"n": "q"}), "called q"),
+        (Printed("N", DIRECT, quantity="speed"), "quantity 'speed'"),
+        (Printed("N", Source("nothing")), "nothing"),
+        (
+            Printed("N", Source("taylor-direct", kind="derived", convention="operations")),
+            "definition",
+        ),
+        (Printed("N", Source("a.py:A", kind="formula")), "derived"),
+        (Printed("N", Source("standard", args=("a=1",))), "--arg"),
+        (Printed("N", DIRECT, at={"q": 3}), "--at q"),
+    ],
+)
+def test_what_cannot_be_asked_is_a_request_error(row, word):
+    with pytest.raises(RequestError, match=word):
+        verified([row])
