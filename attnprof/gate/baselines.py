@@ -12,14 +12,27 @@ from attnprof.errors import RequestError
 from attnprof.gate.cases import Case, Counted, Operation
 from attnprof.gate.formulas import formula
 from attnprof.gate.validating import WrongError, check_rows
+from attnprof.measure.modules import sizes_of
 from attnprof.measure.request import PointRequest
 from attnprof.record import BaselineRecord, Report
 from attnprof.record.report import SCHEMA
 
 #: The layout that is written; a change of it gets the next number and an upgrade from this one.
-BASELINE_SCHEMA = 1
+BASELINE_SCHEMA = 2
+
+
+def _from_1(data: dict[str, Any]) -> dict[str, Any]:
+    """Layout 1 did not say of operations what their results are."""
+    for record in data["records"] if isinstance(data.get("records"), list) else ():
+        rows = record.get("operations") if isinstance(record, dict) else None
+        for row in rows if isinstance(rows, list) else ():
+            if isinstance(row, dict):
+                row.update(dtype="", shape="")
+    return data
+
+
 #: How the JSON of a version becomes that of the next.
-UPGRADES: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+UPGRADES: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1}
 
 
 @dataclass(frozen=True)
@@ -99,11 +112,13 @@ def case_of(record: BaselineRecord) -> Case:
 
 def counted_of(record: BaselineRecord) -> Counted:
     """What the case counted."""
+    request = PointRequest.from_dict(record.request)
     return Counted(
         metrics=record.metrics,
         operations=[Operation(**row) for row in record.operations],
         formulas=record.formulas,
         no_formula=record.no_formula,
+        sizes=sizes_of(request.workload),
         error=record.error,
     )
 

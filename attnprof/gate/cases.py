@@ -49,7 +49,10 @@ def name_of(request: PointRequest) -> str:
 
 @dataclass(frozen=True)
 class Operation:
-    """An ATen operation at one line of code: how often, bytes it moves, FLOPs it counts."""
+    """An ATen operation at one line of code: how often, bytes it moves, FLOPs it counts.
+
+    ``dtype`` and ``shape`` (``1×8×64``) are those of its result; "" where nobody wrote them down.
+    """
 
     op: str
     part: str
@@ -57,22 +60,27 @@ class Operation:
     times: int
     bytes_moved: int
     flops: int
+    dtype: str = ""
+    shape: str = ""
 
 
 @dataclass(frozen=True)
 class Counted:
     """What has no noise on one side: exact metrics, operations, closed forms.
 
-    ``metrics`` are FLOPs by kind, ``bytes_moved``, ``peak_bytes``, ``parameters`` and
-    ``dispatched_operations``. ``formulas`` are over B, N, h, d, by quantity; ``no_formula`` says
-    why there are none. ``error`` says why there is nothing at all, and ``missing`` that the code
-    asked for does not exist on this side.
+    ``metrics`` are FLOPs by kind, ``bytes_moved``, ``peak_bytes``, ``parameters``,
+    ``dispatched_operations``, of those the ``uncounted_operations`` that FLOPs leave out and those
+    whose kernels take memory of their own that ``peak_bytes`` leaves out (``unknown_scratch``).
+    ``formulas`` are over B, N, h, d, by quantity; ``no_formula`` says why there are none, and
+    ``sizes`` are the case's. ``error`` says why there is nothing at all, and ``missing`` that the
+    code asked for does not exist on this side.
     """
 
     metrics: Mapping[str, int] = field(default_factory=dict)
     operations: Sequence[Operation] = ()
     formulas: Mapping[str, str] = field(default_factory=dict)
     no_formula: str = ""
+    sizes: Mapping[str, int] = field(default_factory=dict)
     error: str | None = None
     missing: bool = False
 
@@ -83,6 +91,6 @@ class Counted:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Counted:
-        """From JSON: operations are rows of their six fields."""
+        """From JSON: operations are rows of their fields."""
         rows = [Operation(**row) for row in data.get("operations", ())]
         return cls(**{**data, "operations": rows})

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attnprof.errors import AttnprofError, CannotRunError, NotFoundError
+from attnprof.errors import AttnprofError, NotFoundError
 from attnprof.gate.cases import Counted, Operation
 from attnprof.measure.modules import sizes_of
 from attnprof.measure.request import PointRequest
 from attnprof.trace.events import KINDS, QUANTITIES, Call
+
+if TYPE_CHECKING:
+    from attnprof.trace.derivation import PhaseForms
+    from attnprof.trace.target import Target
 
 _TOTALS = (*KINDS, "flops", "bytes_moved", "peak_bytes", "parameters")
 
@@ -40,27 +44,35 @@ def _counted(request: PointRequest) -> Counted:
     from attnprof.trace.totals import totals
     from attnprof.trace.verification import A_LONG_RUN
 
+    sizes = sizes_of(request.workload)
     trace = record(
         run_of(request),
-        sizes_of(request.workload),
+        sizes,
         training=request.phase in ("backward", "train"),
         before_each=limit(A_LONG_RUN),
     )
     calls = list(trace.part(request.phase))
     found = totals(trace, request.phase)
     metrics = {name: int(found[name]) for name in _TOTALS}
-    return Counted({**metrics, "dispatched_operations": len(calls)}, _operations(calls))
+    metrics["dispatched_operations"] = len(calls)
+    metrics["uncounted_operations"] = sum(bool(call.uncounted) for call in calls)
+    metrics["unknown_scratch"] = sum(bool(call.scratch) for call in calls)
+    return Counted(metrics, _operations(calls), sizes=sizes)
 
 
 def _operations(calls: Sequence[Call]) -> list[Operation]:
     """Calls of the same operation at the same line together, in the order they first ran."""
-    groups: dict[tuple[str, str, str], list[Call]] = {}
+    groups: dict[tuple[str, ...], list[Call]] = {}
     for call in calls:
-        groups.setdefault((call.op, call.part, call.line), []).append(call)
+        key = (call.op, call.part, call.line, call.dtype, "×".join(map(str, call.shape)))
+        groups.setdefault(key, []).append(call)
     return [
-        Operation(*key, len(group), sum(int(c.bytes_moved) for c in group), _flops(group))
-        for key, group in groups.items()
-    ]
+        Operation(
+            op, part, line, len(group), sum(int(c.bytes_moved) for c in group), _flops(group),
+            dtype, shape,
+        )
+        for (op, part, line, dtype, shape), group in groups.items()
+    ]  # fmt: skip
 
 
 def _flops(calls: Sequence[Call]) -> int:
@@ -70,39 +82,59 @@ def _flops(calls: Sequence[Call]) -> int:
 
 
 def _with_formulas(found: Counted, request: PointRequest) -> Counted:
-    """The same with closed forms over the request's sizes, or with the reason for having none."""
-    from attnprof.trace.reporting import text
+    """The same with closed forms over the request's sizes, or with the reason for having none.
 
-    try:
-        forms = _forms(request)
-    except Exception as error:  # noqa: BLE001 - the gated code may raise anything
-        return replace(found, no_formula=_why(error))
-    formulas = {name: text(forms.formulas[name].expression) for name in QUANTITIES}
-    known = {name: formula for name, formula in formulas.items() if formula is not None}
-    missing = [name for name in QUANTITIES if name not in known]
-    reasons = "; ".join(dict.fromkeys(forms.notes)) or "none was found"
-    said = f"{', '.join(missing)}: {reasons}" if known else reasons
-    return replace(found, formulas=known, no_formula=said if missing else "")
-
-
-def _forms(request: PointRequest) -> Any:
-    """Closed forms of the branch the request takes, in all sizes.
-
-    A size of 1 is a case of its own (a copy becomes a view) and is asked for only where there is
-    no form for all the others.
+    A size of 1 can be a case of its own (a copy becomes a view): where the form for all sizes does
+    not give what was counted, that with the sizes of 1 given does.
     """
     from attnprof.measure.derived import target_of
+
+    ones = {name: size for name, size in found.sizes.items() if size == 1}
+    formulas: dict[str, str] = {}
+    reasons: list[str] = []
+    for given in ({}, ones) if ones else ({},):
+        try:
+            target = target_of(request).fixed(**given)
+            new, said = _holding(_forms(target, found.sizes, request.phase), found)
+        except Exception as error:  # noqa: BLE001 - the gated code may raise anything
+            new, said = {}, [_why(error)]
+        formulas = {**new, **formulas}
+        reasons += said
+        if len(formulas) == len(QUANTITIES):
+            return replace(found, formulas=_in_order(formulas))
+    missing = ", ".join(name for name in QUANTITIES if name not in formulas)
+    no_formula = f"{missing}: {'; '.join(dict.fromkeys(reasons))}"
+    return replace(found, formulas=_in_order(formulas), no_formula=no_formula)
+
+
+def _in_order(formulas: Mapping[str, str]) -> dict[str, str]:
+    return {name: formulas[name] for name in QUANTITIES if name in formulas}
+
+
+def _forms(target: Target, sizes: Mapping[str, int], phase: str) -> PhaseForms:
+    """Closed forms of the branch that is taken at these sizes."""
     from attnprof.trace.asking import derived
 
-    target, sizes = target_of(request), sizes_of(request.workload)
-    asked = {name: sizes[name] for name in target.symbols}
-    free = {name: size for name, size in asked.items() if size > 1}
-    try:
-        return derived(target, [request.phase], free).phases[request.phase]
-    except CannotRunError:
-        if free == asked:
-            raise
-    return derived(target, [request.phase], asked).phases[request.phase]
+    asked = {name: sizes[name] for name in target.symbols if sizes[name] > 1}
+    return derived(target, [phase], asked).phases[phase]
+
+
+def _holding(forms: PhaseForms, found: Counted) -> tuple[dict[str, str], list[str]]:
+    """The formulas that give what was counted, as text, and why there are no others."""
+    from attnprof.trace.reporting import text, value_at
+
+    held: dict[str, str] = {}
+    reasons = list(forms.notes)
+    for name in QUANTITIES:
+        expression = forms.formulas[name].expression
+        written = text(expression)
+        if written is None:
+            reasons = reasons or ["none was found"]
+        elif value_at(expression, found.sizes) == found.metrics[name]:
+            held[name] = written
+        else:
+            reasons.append("the closed form does not hold at this shape")
+    return held, reasons
 
 
 def _why(error: Exception) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from attnprof.errors import AttnprofError
+from attnprof.errors import AttnprofError, RequestError
 from attnprof.measure.modules import UserModule, sizes_of
 from attnprof.measure.request import PointRequest
 
@@ -63,9 +63,16 @@ def _run(request: PointRequest, operations: int) -> Any:
 
 
 def run_of(request: PointRequest) -> Any:
-    """What a point's phase runs, as a target: to decode, the step."""
+    """What a point's phase runs, as a target: to decode, the step.
+
+    Raises :class:`RequestError` where there is none.
+    """
     target = target_of(request)
-    return target.step if request.phase == "decode" and target.step is not None else target
+    if request.phase != "decode":
+        return target
+    if target.step is None:
+        raise RequestError(f"{target.name} has no decoding step that attnprof knows")
+    return target.step
 
 
 def target_of(request: PointRequest) -> Any:

@@ -177,10 +177,10 @@ def _fitted(row: Sequence[Call], fit: Fit, *, lives: bool) -> Call:
     moved = {"bytes_moved": found["bytes_moved"], "touched": found["touched"]}
     if not lives:
         blank: dict[str, Any] = dict.fromkeys(_HELD, 0)
-        return replace(row[0], counts=counts, **moved, **blank, born=(), died=())
+        return replace(row[0], counts=counts, **moved, **blank, born=(), died=(), shape=())
     held = {name: fit(tuple(map(_size(name), row))) for name in _HELD}
     born = tuple(
         (number, fit(tuple(map(_born(place), row))))
         for place, (number, _) in enumerate(row[0].born)
     )
-    return replace(row[0], counts=counts, **moved, **held, born=born)
+    return replace(row[0], counts=counts, **moved, **held, born=born, shape=())

@@ -27,7 +27,7 @@ class Call:
     only while it runs. ``uncounted`` names what the counts leave out; ``touched`` is its bytes.
     ``scratch`` names an operation whose kernel takes memory of its own that ``workspace`` does not
     know. ``born`` are the storages behind ``takes``, (number, bytes) each, and ``died`` the
-    numbers of those behind ``gives``.
+    numbers of those behind ``gives``. ``dtype`` and ``shape`` are those of its (first) result.
     """
 
     op: str
@@ -43,6 +43,8 @@ class Call:
     scratch: str = ""
     born: tuple[tuple[int, Size], ...] = ()
     died: tuple[int, ...] = ()
+    dtype: str = ""
+    shape: tuple[Size, ...] = ()
 
 
 @dataclass

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnprof.trace.events import Call, Size, Trace
 from attnprof.trace.rules import cost_of, expansion_of, name_of, result_of, tensors_in
-from attnprof.trace.sizes import storage_bytes
+from attnprof.trace.sizes import size_of, storage_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -102,7 +102,8 @@ class Recorder(TorchDispatchMode):
             key = _key(tensor)
             if key not in self._live and key not in self._foreign:
                 self._foreign[key] = _Held(tensor)
-        born = self._born(tensors_in(out))
+        results = tensors_in(out)
+        born = self._born(results)
         found = cost_of(func, out, args, kwargs)
         self.trace.calls.append(
             Call(
@@ -119,6 +120,8 @@ class Recorder(TorchDispatchMode):
                 scratch=found.scratch,
                 born=tuple((held.number, held.bytes) for held in born),
                 died=tuple(held.number for held in dead),
+                dtype=str(results[0].dtype).removeprefix("torch.") if results else "",
+                shape=tuple(map(size_of, results[0].shape)) if results else (),
             )
         )
         return out

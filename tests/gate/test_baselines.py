@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from attnprof.gate.baselines import (
 )
 from attnprof.gate.cases import Case, Counted, Operation
 from attnprof.gate.fingerprint import TITLES, differs, fingerprint, noted
+from attnprof.measure.modules import sizes_of
 from attnprof.measure.request import Budget, PointRequest
 
 DATA = Path(__file__).parent / "data"
@@ -58,7 +60,9 @@ def test_what_was_written_comes_back_exactly(tmp_path):
     found = load_baseline(written(tmp_path))
     assert found.cases == CASES
     assert list(found.counted) == [case.name for case in CASES]
-    assert all(counted == COUNTED for counted in found.counted.values())
+    for case in CASES:
+        sizes = sizes_of(case.request.workload)
+        assert found.counted[case.name] == replace(COUNTED, sizes=sizes)
     assert found.times_s[CASES[0].name] == [[0.001, 0.0012], [0.0011]]
     assert found.times_s[CASES[2].name] == []
     assert found.fingerprint == {"torch": "2.13.0"}
@@ -179,3 +183,15 @@ def test_another_attnprof_is_noted_and_no_reason():
     there = {**here, "attnprof": "0.0.1"}
     assert differs(here, there) is None
     assert "there 0.0.1" in noted(here, there)
+
+
+def test_a_baseline_of_the_first_layout_is_read():
+    (case,) = (found := load_baseline(DATA / "baseline-1.json")).cases
+    assert found.summary["baseline_schema"] == 1
+    counted = found.counted[case.name]
+    assert case == Case(PointRequest("standard", 16, 2, 4, phase="train"))
+    n, h, d = 16, 2, 4
+    flops = 12 * n**2 * d * h + 9 * n**2 * h + 24 * n * d**2 * h**2 + 12 * n * d * h
+    assert counted.metrics["flops"] == flops
+    assert {(row.dtype, row.shape) for row in counted.operations} == {("", "")}
+    assert sum(row.flops for row in counted.operations) == counted.metrics["flops"]

@@ -1,0 +1,214 @@
+"""Which operations appeared, vanished or grew between two sides, and at which line.
+
+Lines shift when code above them changes, so operations are matched by name and part of the pass;
+the line of what is new is found by laying both orders of operations side by side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any
+
+from attnprof.gate.cases import Counted, Operation
+from attnprof.units import format_bytes, format_count
+
+#: Number format and shape of a result.
+Result = tuple[str, str]
+Rows = Sequence[Operation]
+_BYTES = {"float64": 8, "complex64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2,
+          "float16": 2, "int16": 2}  # fmt: skip
+_SHOWN = 2
+_CAST = "_to_copy to "
+
+
+@dataclass(frozen=True)
+class Change:
+    """What an operation of one part does more (or, negative, less) than before.
+
+    ``line`` is where, now; of what only vanished, where it was. ``gained`` and ``lost`` are
+    results that only one side has; ``upcast`` names a number format wider than any before.
+    """
+
+    op: str
+    part: str
+    line: str
+    times: int
+    bytes_moved: int
+    flops: int
+    gained: Mapping[Result, int]
+    lost: Mapping[Result, int]
+    upcast: str = ""
+
+    @property
+    def held(self) -> int:
+        """Bytes of its results beyond those of before; views hold nothing of their own."""
+        if not self.bytes_moved:
+            return 0
+        return _bytes(self.gained) - _bytes(self.lost)
+
+    def text(self, sizes: Mapping[str, int]) -> str:
+        """``aten.clone ×1 more at attention.py:14 (float32 1×8×64), moves 8.00 MiB more``."""
+        name = self.op if "." in self.op else f"aten.{self.op}"
+        part = " (backward)" if self.part == "backward" else ""
+        upcast = "upcast: " if self.upcast and self.op.startswith(_CAST) else ""
+        said = [f"{upcast}{name}{part}{self._often()}{self._where(sizes)}"]
+        if self.bytes_moved:
+            said.append(f"moves {_amount(self.bytes_moved, format_bytes, 'less')}")
+        if self.flops:
+            said.append(f"{_amount(self.flops, format_count, 'fewer')} FLOPs")
+        return ", ".join(said)
+
+    def _often(self) -> str:
+        if self.times > 0:
+            return f" ×{self.times} more"
+        return f" ×{-self.times} fewer" if self.times < 0 else ""
+
+    def _where(self, sizes: Mapping[str, int]) -> str:
+        was = "was " if self.times < 0 and not self.gained else ""
+        place = f" {was}at {self.line}" if self.line else ""
+        return f"{place}{self._results(sizes)}"
+
+    def _results(self, sizes: Mapping[str, int]) -> str:
+        """What it makes that nothing made before, and of the same number of calls, instead of."""
+        if not self.gained:
+            return ""
+        now, before = _shown(self.gained, sizes), _shown(self.lost, sizes)
+        if self.times or not self.lost:
+            return f" ({now})"
+        formats = [{dtype for dtype, _ in side} for side in (self.gained, self.lost)]
+        if [*map(len, formats)] == [1, 1] and formats[0] != formats[1]:
+            now, before = formats[0].pop(), formats[1].pop()
+        return f" ({now} instead of {before})"
+
+
+def changes(baseline: Counted, current: Counted) -> list[Change]:
+    """Every operation that is not as before, in the order of the current side."""
+    before, now = _alike(baseline.operations, current.operations)
+    lines = _lines(before, now)
+    widest = max((_BYTES[r.dtype] for r in before if r.dtype in _FLOATS), default=8)
+    found = []
+    for key in dict.fromkeys(map(_key, (*now, *before))):
+        old = [row for row in before if _key(row) == key]
+        new = [row for row in now if _key(row) == key]
+        if sums(old) != sums(new) or _results(old) != _results(new):
+            found.append(_change(key, old, new, lines.get(key, ""), widest))
+    return found
+
+
+_FLOATS = frozenset({"float64", "float32", "bfloat16", "float16"})
+
+
+def _key(row: Operation) -> tuple[str, str]:
+    """What operations are matched by; casts are told apart by what they cast to."""
+    cast = row.op == "_to_copy" and row.dtype
+    return (f"{_CAST}{row.dtype}" if cast else row.op, row.part)
+
+
+def sums(rows: Rows) -> tuple[int, int, int]:
+    """Calls, bytes moved and FLOPs of some rows."""
+    return (
+        sum(row.times for row in rows),
+        sum(row.bytes_moved for row in rows),
+        sum(row.flops for row in rows),
+    )
+
+
+def _change(key: tuple[str, str], old: Rows, new: Rows, line: str, widest: int) -> Change:
+    times, moved, flops = (b - a for a, b in zip(sums(old), sums(new), strict=True))
+    gained, lost = _results(new) - _results(old), _results(old) - _results(new)
+    wide = {dtype for dtype, _ in gained if dtype in _FLOATS and _BYTES[dtype] > widest}
+    return Change(*key, line, times, moved, flops, gained, lost, max(wide, default=""))
+
+
+def _alike(before: Rows, now: Rows) -> tuple[Rows, Rows]:
+    """Both without results where one of them was written down without."""
+    if all(row.dtype or row.shape for row in before) or not before:
+        return before, now
+    return _bare(before), _bare(now)
+
+
+def _bare(rows: Rows) -> Rows:
+    groups: dict[tuple[str, str, str], list[Operation]] = {}
+    for row in rows:
+        groups.setdefault((row.op, row.part, row.line), []).append(row)
+    return [Operation(*key, *sums(group)) for key, group in groups.items()]
+
+
+def _results(rows: Rows) -> Counter[Result]:
+    found: Counter[Result] = Counter()
+    for row in rows:
+        if row.dtype:
+            found[row.dtype, row.shape] += row.times
+    return found
+
+
+def _lines(before: Rows, now: Rows) -> dict[tuple[str, str], str]:
+    """By operation, the first line of what is new, or of what is gone where nothing is new.
+
+    New is what has no counterpart when both orders are laid side by side. Of neighbours that are
+    alike, it is the one at a line to which no line of the baseline with that operation went.
+    """
+    sides = [_without_lines(before), _without_lines(now)]
+    went: dict[str, Counter[str]] = {}
+    gone: dict[tuple[str, str], str] = {}
+    new: dict[tuple[str, str], str] = {}
+    matcher = SequenceMatcher(None, sides[0], sides[1], autojunk=False)
+    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+        if tag == "equal":
+            for old, row in zip(before[i1:i2], now[j1:j2], strict=True):
+                went.setdefault(old.line, Counter())[row.line] += 1
+            continue
+        for rows, found in ((before[i1:i2], gone), (now[j1:j2], new)):
+            for row in rows:
+                found.setdefault(_key(row), row.line)
+    return {**gone, **new, **_elsewhere(before, now, went)}
+
+
+def _elsewhere(
+    before: Rows, now: Rows, went: Mapping[str, Counter[str]]
+) -> dict[tuple[str, str], str]:
+    """By operation, the first line that none of its lines in the baseline became."""
+    became = {line: lines.most_common(1)[0][0] for line, lines in went.items()}
+    known = {(_key(row), became.get(row.line)) for row in before}
+    lost = {key for key, line in known if line is None}
+    found: dict[tuple[str, str], str] = {}
+    for row in now:
+        if _key(row) not in lost and (_key(row), row.line) not in known:
+            found.setdefault(_key(row), row.line)
+    return found
+
+
+def _without_lines(rows: Rows) -> list[Any]:
+    return [(row.op, row.part, row.dtype, row.shape, *sums([row])) for row in rows]
+
+
+def _bytes(results: Mapping[Result, int]) -> int:
+    return sum(
+        times * _BYTES.get(dtype, 1) * math.prod(map(int, shape.split("×"))) if shape else 0
+        for (dtype, shape), times in results.items()
+    )
+
+
+def _amount(value: int, written: Callable[[int], str], less: str) -> str:
+    return f"{written(abs(value))} {'more' if value > 0 else less}"
+
+
+def _shown(results: Mapping[Result, int], sizes: Mapping[str, int]) -> str:
+    """``float32 1024×1024 (N×N)``, the largest first."""
+    largest = sorted(results, key=lambda result: -_bytes({result: 1}))
+    texts = [f"{dtype} {shape}{symbols(shape, sizes)}".strip() for dtype, shape in largest]
+    more = [f"{len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else []
+    return ", ".join([*texts[:_SHOWN], *more])
+
+
+def symbols(shape: str, sizes: Mapping[str, int]) -> str:
+    """`` (N×N)``: the last two dimensions where both are the length and nothing else is."""
+    n = sizes.get("N")
+    others = [size for name, size in sizes.items() if name != "N"]
+    width = math.prod(sizes.get(name, 1) for name in "hd")
+    last = shape.split("×")[-2:]
+    return " (N×N)" if n not in (*others, width, 1) and last == [str(n)] * 2 else ""

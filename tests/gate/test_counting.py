@@ -1,0 +1,151 @@
+"""What a case counts equals the closed forms, and is the same every time."""
+
+import gc
+
+import pytest
+
+from attnprof import registry
+from attnprof.gate.counting import count
+from attnprof.gate.formulas import formula
+from attnprof.measure.request import PointRequest
+from attnprof.trace.evaluating import evaluate
+from attnprof.trace.events import KINDS, QUANTITIES
+
+from .samples import PLAIN, request_of
+
+CYCLES = PLAIN.replace(
+    "        w = s.softmax(-1)\n",
+    "        w = s.softmax(-1)\n        kept = [s]\n        kept.append(kept)\n",
+)
+SORTED = PLAIN.replace("w = s.softmax(-1)", "w = s.softmax(-1) * torch.erfinv(s)")
+DRAWN = PLAIN.replace(
+    "        self.out =",
+    "        import random\n        self.w = random.randint(1, 9)\n        self.out =",
+).replace("k = k.transpose(-1, -2)", "k = torch.cat([k] * self.w)[:B].transpose(-1, -2)")
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "changes"),
+    [
+        ("standard", {}),
+        ("standard", {"causal": True, "batch_size": 3}),
+        ("standard", {"phase": "train"}),
+        ("standard", {"phase": "decode"}),
+        ("standard", {"scope": "core", "phase": "backward"}),
+        ("efficient", {"phase": "train", "dtype": "float64"}),
+        ("linformer", {"params": {"proj_len": 8}}),
+        ("longformer", {"params": {"window": 4}, "causal": True}),
+    ],
+)
+def test_registered_mechanisms_count_what_their_closed_forms_say(mechanism, changes):
+    request = PointRequest(mechanism, 64, 2, 8, **changes)
+    counted = count(request, formulas=False)
+    table = registry.get(mechanism, **request.params).cost(request.workload, request.scope)
+    assert counted.error is None
+    for kind in (*KINDS, "flops", "bytes_moved"):
+        assert counted.metrics[kind] == getattr(table.total, kind), kind
+    assert counted.sizes == {"B": request.batch_size, "N": 64, "h": 2, "d": 8}
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward", "train"])
+def test_operations_add_up_to_the_metrics(tmp_path, phase):
+    counted = count(request_of(tmp_path, PLAIN, phase=phase), formulas=False)
+    rows, metrics = counted.operations, counted.metrics
+    assert sum(row.times for row in rows) == metrics["dispatched_operations"]
+    assert sum(row.bytes_moved for row in rows) == metrics["bytes_moved"]
+    assert sum(row.flops for row in rows) == metrics["flops"]
+    assert {row.part for row in rows} <= {"forward", "backward"}
+    scores = next(row for row in rows if row.op.startswith("_softmax"))
+    assert (scores.line, scores.dtype) == ("attention.py:19", "float32")
+    assert scores.shape == "2×2×96×96"
+
+
+@pytest.mark.parametrize(
+    ("text", "phase"),
+    [(PLAIN, "train"), (CYCLES, "forward"), (CYCLES, "train"), (SORTED, "forward"),
+     (DRAWN, "forward")],
+)  # fmt: skip
+def test_a_count_is_the_same_every_time(tmp_path, text, phase):
+    request = request_of(tmp_path, text, phase=phase)
+    first = count(request, formulas=False)
+    assert first.error is None
+    for repeat in range(6):
+        if repeat % 2 == 0:
+            gc.collect()
+        assert count(request, formulas=False) == first
+
+
+def test_garbage_is_collected_again_afterwards(tmp_path):
+    assert gc.isenabled()
+    count(request_of(tmp_path, PLAIN), formulas=False)
+    assert gc.isenabled()
+
+
+@pytest.mark.parametrize("changes", [{}, {"phase": "train"}, {"batch_size": 1}, {"num_heads": 1}])
+def test_formulas_give_what_was_counted(tmp_path, changes):
+    counted = count(request_of(tmp_path, PLAIN, **changes), formulas=True)
+    assert counted.no_formula == ""
+    assert list(counted.formulas) == list(QUANTITIES)
+    for name, text in counted.formulas.items():
+        assert evaluate(formula(text), counted.sizes) == counted.metrics[name], name
+
+
+def test_formulas_of_a_decoding_step_are_those_of_the_step():
+    counted = count(PointRequest("standard", 64, 2, 8, batch_size=2, phase="decode"), formulas=True)
+    assert counted.formulas["exponentials"] == "B*N*h"
+
+
+def test_where_there_is_no_formula_the_reason_is_there(tmp_path):
+    text = PLAIN.replace("w = s.softmax(-1)", "w = s.softmax(-1)[..., :2 ** (N.bit_length() - 1)]")
+    text = text.replace("y = w @ v", "y = w @ v[..., :2 ** (N.bit_length() - 1), :]")
+    counted = count(request_of(tmp_path, text), formulas=True)
+    assert counted.error is None
+    assert counted.metrics["flops"] > 0
+    assert set(counted.formulas) < set(QUANTITIES) or counted.no_formula == ""
+    if len(counted.formulas) < len(QUANTITIES):
+        assert counted.no_formula
+
+
+def test_what_flops_leave_out_is_a_metric_of_its_own(tmp_path):
+    plain = count(request_of(tmp_path, PLAIN, "plain"), formulas=False)
+    with_more = count(request_of(tmp_path, SORTED, "more"), formulas=False)
+    assert plain.metrics["uncounted_operations"] == plain.metrics["unknown_scratch"] == 0
+    assert with_more.metrics["uncounted_operations"] == 1
+
+
+@pytest.mark.parametrize("name", ["none.py:Attention", "no_such_package_here:Attention", "standrd"])
+def test_code_that_does_not_exist_is_missing(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    counted = count(PointRequest(name, 16, 2, 4), formulas=True)
+    assert counted.missing
+    assert name.partition(":")[0].removesuffix(".py") in counted.error
+    assert not counted.metrics
+
+
+def test_a_name_that_a_file_does_not_have_is_missing(tmp_path):
+    request = request_of(tmp_path, PLAIN.replace("class Attention", "class Attentive"))
+    counted = count(request, formulas=False)
+    assert counted.missing
+    assert "Attentive" in counted.error
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (PLAIN.replace("y = w @ v", "y = w @ k"), "attention.py:20"),
+        (PLAIN.replace("y = w @ v", "y = w @ v * s.max().item()"), "attention.py:20"),
+        ("import nothing_of_that_name\n", "does not import"),
+        (PLAIN.replace("super().__init__()", "raise KeyError('gone')"), "KeyError"),
+    ],
+)
+def test_code_that_fails_is_an_error_with_its_line(tmp_path, text, says):
+    counted = count(request_of(tmp_path, text), formulas=True)
+    assert not counted.missing
+    assert says in counted.error
+    assert not counted.metrics
+
+
+def test_a_phase_that_a_module_does_not_have_is_an_error(tmp_path):
+    counted = count(request_of(tmp_path, PLAIN, phase="decode"), formulas=False)
+    assert not counted.missing
+    assert counted.error

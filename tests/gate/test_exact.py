@@ -1,0 +1,253 @@
+"""Exact comparison: one changed line is caught and named, unchanged code gives nothing."""
+
+import re
+
+import pytest
+
+from attnprof.gate.cases import Counted, Operation
+from attnprof.gate.counting import count
+from attnprof.gate.exact import compare
+from attnprof.gate.verdicts import VERDICTS, exit_code
+
+from .samples import MODULES, PLAIN, request_of, slipped
+
+
+def compared(tmp_path, before, after, *, formulas=False, **changes):
+    """Records of two texts of one module, by metric."""
+    old = count(request_of(tmp_path, before, "old", **changes), formulas=formulas)
+    new = count(request_of(tmp_path, after, "new", **changes), formulas=formulas)
+    assert old.error is None and new.error is None, (old.error, new.error)  # noqa: PT018
+    return {record.metric: record for record in compare("case", old, new)}
+
+
+def verdicts(records):
+    return {record.verdict for record in records.values()}
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize(
+    ("slip", "metric", "says"),
+    [
+        (
+            "contiguous",
+            "bytes_moved",
+            r"aten\.clone ×1 more at new\.py:{line} \(float32 2×2×96×96 \(N×N\)\)",
+        ),
+        ("float64", "bytes_moved", r"upcast: aten\._to_copy to float64 ×1 more at new\.py:{line}"),
+        ("mask", "bytes_moved", r"aten\.masked_fill ×1 more at new\.py:{line} .*\(N×N\)"),
+        ("mask", "bytes_moved", r"aten\.triu ×1 more at new\.py:{line} \(float32 96×96 \(N×N\)\)"),
+        ("scaling", "multiplications", r"aten\.mul ×1 more at new\.py:{line} .*36,864 more FLOPs"),
+    ],
+)
+def test_one_line_too_many_is_caught_and_named(tmp_path, module, phase, slip, metric, says):
+    text = MODULES[module]
+    changed, line = slipped(text, slip)
+    found = compared(tmp_path, text, changed, phase=phase)
+    assert exit_code(verdicts(found)) == 1
+    record = found[metric]
+    assert record.verdict == "regressed"
+    assert re.search(says.format(line=line), record.why), record.why
+    assert record.current > record.baseline
+    assert record.ratio == record.current / record.baseline
+    assert found["dispatched_operations"].verdict == "regressed"
+    assert record.place == f"new.py:{line}"
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+def test_unchanged_code_gives_no_difference_in_twenty_repeats(tmp_path, phase):
+    request = request_of(tmp_path, PLAIN, phase=phase)
+    first = count(request, formulas=False)
+    for _ in range(20):
+        records = compare("case", first, count(request, formulas=False))
+        assert {(record.verdict, record.why, record.place) for record in records} == {
+            ("ok", "", "")
+        }
+
+
+HARMLESS = {
+    "lines shift": lambda text: "# one\n# two\n" + text.replace("    def f", "\n\n    def f"),
+    "names change": lambda text: re.sub(r"\b([wy])\b", r"\1_new", text),
+    "a docstring": lambda text: text.replace("    def f", '    "Attention."\n\n    def f'),
+    "lines split": lambda text: re.sub(
+        r"( [wy] =) (.*)\n", r"\1 (\n            \2\n        )\n", text
+    ),
+}
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+@pytest.mark.parametrize("harmless", HARMLESS)
+@pytest.mark.parametrize("module", MODULES)
+def test_harmless_edits_give_no_difference(tmp_path, module, harmless, phase):
+    text = HARMLESS[harmless](MODULES[module])
+    assert text != MODULES[module]
+    found = compared(tmp_path, MODULES[module], text, phase=phase)
+    assert {(record.verdict, record.why) for record in found.values()} == {("ok", "")}
+
+
+def test_what_is_undone_is_an_improvement(tmp_path):
+    changed, line = slipped(PLAIN, "contiguous")
+    found = compared(tmp_path, changed, PLAIN)
+    assert verdicts(found) == {"ok", "improved"}
+    assert "aten.clone ×1 fewer was at" in found["bytes_moved"].why
+    assert "moves 288.00 KiB less" in found["bytes_moved"].why
+    assert found["bytes_moved"].place == f"old.py:{line}"
+
+
+@pytest.mark.parametrize(
+    ("slip", "metric", "says"),
+    [
+        ("scaling", "formula:multiplications", "+ B·N²·h multiplications"),
+        ("scaling", "formula:flops", "+ B·N²·h FLOPs"),
+        ("contiguous", "formula:bytes_moved", "+ 8·B·N²·h bytes moved"),
+        ("mask", "formula:bytes_moved", "+ 8·B·N²·h + "),
+        ("mask", "formula:peak_bytes", "more for longer sequences"),
+        ("float64", "formula:bytes_moved", "+ 32·B·N²·h bytes moved"),
+    ],
+)
+def test_formulas_tell_the_difference(tmp_path, slip, metric, says):
+    changed, line = slipped(PLAIN, slip)
+    found = compared(tmp_path, PLAIN, changed, formulas=True)
+    record = found[metric]
+    assert record.verdict == "regressed"
+    assert says in record.why
+    assert record.place == f"new.py:{line}"
+    assert found["formula:parameters"].verdict == "ok"
+    assert found["formula:parameters"].baseline == "4*d**2*h**2 + 4*d*h"
+
+
+def test_equal_formulas_are_ok_in_other_words_too():
+    one = Counted({"flops": 10}, formulas={"flops": "N*(N + 1)/2"}, sizes={"N": 4})
+    other = Counted({"flops": 10}, formulas={"flops": "N**2/2 + N/2"}, sizes={"N": 4})
+    records = compare("case", one, other)
+    assert [(r.metric, r.verdict, r.why) for r in records] == [
+        ("flops", "ok", ""),
+        ("formula:flops", "ok", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict", "why"),
+    [
+        ("N", "2*B*N**2*h + N", "regressed", "+ 2·B·N²·h FLOPs"),
+        ("0", "d", "regressed", "+ d FLOPs"),
+        ("N**2", "N**2 - N", "improved", "− N FLOPs"),
+        ("100*N", "N**2", "regressed", "+ N² − 100·N FLOPs: fewer at this shape, more for longer"),
+        ("N**2", "100*N", "regressed", "− N² + 100·N FLOPs: more at this shape, fewer for longer"),
+        ("64*N", "N**2", "regressed", "the same at this shape, more for longer sequences"),
+        ("N**2", "64*N", "improved", "the same at this shape, fewer for longer sequences"),
+        ("N*d", "2*N*h", "improved", "− N·d + 2·N·h FLOPs"),
+        ("16*N*h", "4*N*d", "ok", "the same at this shape and for larger sizes"),
+        ("Max(N**2, 3*N)", "Max(N**2, 4*N)", "ok", "another branch"),
+        ("Max(N**2, 99*N)", "Max(N**2, 98*N)", "improved", "− N FLOPs in the branch of this shape"),
+        ("Max(N**2, N*d)", "Max(2*N**2, N*d)", "regressed", "+ N² FLOPs in the branch of this"),
+        ("Piecewise((N, N <= 100), (N**2, True))", "N", "improved", "fewer for longer sequences"),
+        ("floor(N/3)", "ceiling(N/3)", "regressed", "− floor(N/3)"),
+    ],
+)
+def test_a_formula_is_worse_where_it_is_more_or_grows_faster(before, after, verdict, why):
+    sizes = {"B": 1, "N": 64, "h": 4, "d": 16}
+    sides = [Counted(formulas={"flops": text}, sizes=sizes) for text in (before, after)]
+    (record,) = compare("case", *sides)
+    assert (record.verdict, record.baseline, record.current) == (verdict, before, after)
+    assert why in record.why
+
+
+def test_a_formula_that_is_gone_is_not_comparable_and_a_new_one_new():
+    with_one = Counted(formulas={"flops": "N"})
+    without = Counted(no_formula="flops: it reads values")
+    (gone,) = compare("case", with_one, without)
+    assert gone.verdict == "not-comparable"
+    assert "it reads values" in gone.why
+    (new,) = compare("case", without, with_one)
+    assert new.verdict == "new"
+
+
+def test_formulas_are_left_out_where_one_side_was_not_asked_for_them():
+    assert compare("case", Counted(formulas={"flops": "N"}), Counted()) == []
+
+
+GOOD, MISSING = Counted({"flops": 1}), Counted(error="there is no file", missing=True)
+FAILED = Counted(error="ValueError: no")
+
+
+@pytest.mark.parametrize(
+    ("baseline", "current", "verdict", "code"),
+    [
+        (None, GOOD, "new", 0),
+        (MISSING, GOOD, "new", 0),
+        (GOOD, None, "missing", 3),
+        (GOOD, MISSING, "missing", 3),
+        (None, None, "missing", 3),
+        (GOOD, FAILED, "error", 3),
+        (None, FAILED, "error", 3),
+        (FAILED, GOOD, "error", 3),
+        (FAILED, MISSING, "missing", 3),
+    ],
+)
+def test_a_side_with_nothing_gives_one_record_and_is_never_a_regression(
+    baseline, current, verdict, code
+):
+    (record,) = compare("case", baseline, current)
+    assert (record.case, record.metric, record.verdict) == ("case", "case", verdict)
+    assert record.why
+    assert verdict in VERDICTS
+    assert exit_code([record.verdict]) == code
+
+
+def counted(*rows, **metrics):
+    return Counted(metrics, operations=[Operation(*row) for row in rows], sizes={"N": 9})
+
+
+def test_other_operations_of_the_same_cost_are_named():
+    before = counted(
+        ("sort", "forward", "a.py:1", 1, 8, 0, "float32", "2"), dispatched_operations=1
+    )
+    after = counted(("topk", "forward", "a.py:1", 1, 8, 0, "float32", "2"), dispatched_operations=1)
+    (record,) = compare("case", before, after)
+    assert record.verdict == "ok"
+    assert "aten.topk ×1 more" in record.why
+    assert "aten.sort ×1 fewer" in record.why
+
+
+def test_a_result_that_grew_says_instead_of_what():
+    before = counted(("cat", "forward", "a.py:1", 1, 80, 0, "float32", "2×5"), bytes_moved=80)
+    after = counted(("cat", "forward", "a.py:2", 1, 160, 0, "float32", "2×10"), bytes_moved=160)
+    (record,) = compare("case", before, after)
+    assert record.why == "aten.cat at a.py:2 (float32 2×10 instead of float32 2×5), moves 80 B more"
+    assert record.place == "a.py:2"
+
+
+def test_operations_written_down_without_results_are_compared_by_their_sums():
+    old = counted(("mm", "forward", "a.py:1", 2, 80, 9), bytes_moved=80)
+    new = counted(
+        ("mm", "forward", "a.py:7", 1, 40, 5, "float32", "2×5"),
+        ("mm", "forward", "a.py:7", 1, 40, 4, "float32", "2×4"),
+        bytes_moved=80,
+    )
+    assert [(r.verdict, r.why) for r in compare("case", old, new)] == [("ok", "")]
+    more = counted(("mm", "forward", "a.py:7", 3, 120, 13, "float32", "2×5"), bytes_moved=120)
+    (record,) = compare("case", old, more)
+    assert record.why == "aten.mm ×1 more at a.py:7, moves 40 B more, 4 more FLOPs"
+
+
+def test_the_line_of_one_copy_more_among_many_is_the_new_one():
+    def rows(ops, first):
+        return [(op, "forward", f"a.py:{first + i}", 1, 8, 0) for i, op in enumerate(ops)]
+
+    before = rows(["clone", "exp", "clone", "abs"], 1)
+    after = rows(["clone", "exp", "clone", "abs", "clone"], 2)
+    (record,) = compare("c", counted(*before, bytes_moved=32), counted(*after, bytes_moved=40))
+    assert record.place == "a.py:6"
+
+
+def test_operations_of_other_libraries_keep_their_name():
+    row = ("mylib.scan", "forward", "", 1, 8, 0, "float32", "2")
+    before, after = counted(dispatched_operations=0), counted(row, dispatched_operations=1)
+    (record,) = compare("case", before, after)
+    assert record.why.startswith("mylib.scan ×1 more (float32 2)")
+
+
+def test_metrics_that_only_one_side_has_are_said():
+    (new,) = compare("case", Counted({}), Counted({"unknown_scratch": 0}))
+    assert (new.verdict, new.baseline) == ("new", None)
