@@ -58,7 +58,7 @@ def race(
 
 def block_calls(call_s: float) -> int:
     """How many calls make a block."""
-    return max(1, round(BLOCK_S / call_s))
+    return max(1, round(BLOCK_S / max(call_s, 1e-7)))
 
 
 def _one_process(

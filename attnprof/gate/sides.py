@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import attnprof
 from attnprof.errors import CannotRunError
@@ -58,7 +58,7 @@ class Side:
         self._rest = b""
         self._open = self._ready = False
         self.steady = False  # whether its memory lies at the same addresses each time
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the side
+        self._errors: IO[bytes] | None = None
 
     def __enter__(self) -> Self:
         self._started()
@@ -113,7 +113,7 @@ class Side:
             with contextlib.suppress(OSError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-            for stream in (self._process.stdin, self._process.stdout):
+            for stream in (self._process.stdin, self._process.stdout, self._errors):
                 if stream is not None:
                     with contextlib.suppress(OSError):
                         stream.close()
@@ -161,8 +161,7 @@ class Side:
                 raise SideError(f"no answer within {limit_s:.0f} s")
             piece = os.read(process.stdout.fileno(), 1 << 16)
             if not piece:
-                self.stop()
-                raise SideError(f"the process of {self.label} died")
+                raise SideError(self._died())
             self._rest += piece
         line, _, self._rest = self._rest.partition(b"\n")
         found: dict[str, Any] = json.loads(line)
@@ -172,6 +171,7 @@ class Side:
         if self._process is None:
             home = str(Path(attnprof.__file__).resolve().parents[1])
             threads = str(self._threads)
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and script
                 [sys.executable, str(Path(worker.__file__).resolve()), str(self.tree), home],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
@@ -186,13 +186,20 @@ class Side:
         try:
             self.steady = bool(self._line(LIMIT_S).get("fixed_addresses"))
         except SideError as error:
-            self._errors.seek(0)
-            said = self._errors.read().decode(errors="replace").strip().splitlines()
             raise CannotRunError(
-                f"{self.label}: torch and attnprof cannot be imported there: "
-                f"{said[-1] if said else error}"
+                f"{self.label}: torch and attnprof cannot be imported there: {error}"
             ) from error
         self._ready = True
+
+    def _died(self) -> str:
+        """That the process is gone, with the last it said; nothing of it is left."""
+        said = b""
+        if self._errors is not None:
+            self._errors.seek(0)
+            said = self._errors.read()
+        self.stop()
+        last = (said.decode(errors="replace").strip().splitlines() or [""])[-1]
+        return f"the process of {self.label} died{': ' + last if last else ''}"
 
 
 def _death(code: int, said: str) -> str:

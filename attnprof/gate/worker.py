@@ -129,10 +129,8 @@ def _named(error: Exception, first: str) -> str:
 
 
 def _is_missing(error: Exception) -> bool:
-    """Whether the code asked for does not exist, as attnprof's own refusals say it."""
-    said = str(error)
-    known = ("there is no file", "there is no module", "has no '", "unknown mechanism")
-    return type(error).__name__ == "RequestError" and any(text in said for text in known)
+    """Whether the code asked for does not exist; by name, as the tree may hold another attnprof."""
+    return "NotFoundError" in {kind.__name__ for kind in type(error).__mro__}
 
 
 def _serve(order: Answer, channel: int) -> None:
