@@ -56,8 +56,8 @@ def test_blocks_are_timed(side):
     seconds = opened(side, "Fine")
     assert seconds > 0
     processor, wall = side.block(20)
-    assert 0 < processor
-    assert 0 < wall
+    assert processor > 0
+    assert wall > 0
     side.close()
 
 
