@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import attnprof
 from attnprof.papers.documents import claims, document
 from attnprof.papers.neural_attention.checks_sizes import one_hidden_layer, smallest_with_one_width
 from attnprof.papers.neural_attention.models import (
@@ -109,3 +110,39 @@ def test_every_table_is_made_again_with_the_cells_that_differ():
     assert differing == {"1": 0, "2": 1, "3": 1, "4": 1, "5": 0, "6": 4, "7": 2, "8": 2}
     for table in tables.values():
         assert all(set(row) == set(table.columns) for row in table.rows)
+
+
+# -- figures --------------------------------------------------------------------------------
+FIGURES = document("001").part("figures", "FIGURES")
+
+
+def test_what_the_figures_describe_that_does_not_hold():
+    wrong = [
+        told.what for its in FIGURES.values() for told in its.data().described if not told.agrees
+    ]
+    assert wrong == ["the surfaces are manifolds in R^5"]
+
+
+def test_the_drawn_scores_are_those_of_our_module():
+    from attnprof.papers.neural_attention.figures import drawn_scorer, operands
+
+    q, k = (torch.tensor(x, dtype=torch.float32)[None, None] for x in operands())
+    scorer, v = drawn_scorer(4, 8), torch.randn_like(q)
+    weights = {
+        "hidden_weight": scorer.hidden_weight,
+        "hidden_bias": scorer.hidden_bias,
+        "score_weight": scorer.score_weight[None],
+        "score_bias": [scorer.score_bias],
+    }
+    given = {name: torch.tensor(x, dtype=torch.float32) for name, x in weights.items()}
+    out = attnprof.attend("neural", q, k, v, weights=given, depth=1, hidden_dim=8, impl="naive")
+    scores = torch.tensor([row["score"] for row in FIGURES["8"].data().rows]).view(3, 3)
+    torch.testing.assert_close(out[0, 0], (scores / 2**0.5).softmax(-1) @ v[0, 0])
+
+
+@pytest.mark.parametrize(("key", "panels"), [("1", 2), ("3", 4), ("8", 1)])
+def test_every_figure_is_drawn(key, panels):
+    from attnprof.render.plots.documents.neural_attention import DRAWINGS
+
+    assert len(DRAWINGS[key](FIGURES[key].data()).axes) == panels
+    assert set(DRAWINGS) == set(FIGURES)

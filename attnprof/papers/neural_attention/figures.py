@@ -1,0 +1,133 @@
+"""001's figures that need no training: both surfaces, the tensor C, the matrix A."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from attnprof.papers.neural_attention.checks_shapes import graph_dimensions
+from attnprof.papers.regenerated import Described, Figure, FigureData
+
+#: Figure 1: points a side of the square [-1, 1]², and neurons of the hidden layer.
+POINTS, NEURONS = 61, 16
+#: Figures 2, 3, 7 and 8: tokens and d'.
+TOKENS, REDUCED = 3, 2
+SEED = 8
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Eq 4 with ReLU: w_a^T relu(W_h c + b_h) + b_a."""
+
+    hidden_weight: Any
+    hidden_bias: Any
+    score_weight: Any
+    score_bias: Any
+
+    def __call__(self, pairs: Any) -> Any:
+        """Scores of pairs, the last axis being [q, k]."""
+        import numpy as np
+
+        hidden = np.maximum(pairs @ self.hidden_weight.T + self.hidden_bias, 0)
+        return hidden @ self.score_weight + self.score_bias
+
+
+def drawn_scorer(inputs: int, neurons: int) -> Scorer:
+    """A scorer with weights from a normal distribution, as a start that training changes."""
+    import numpy as np
+
+    made = np.random.default_rng(SEED)
+    return Scorer(
+        2 * made.standard_normal((neurons, inputs)), made.standard_normal(neurons),
+        made.standard_normal(neurons) / neurons**0.5, made.standard_normal(),
+    )  # fmt: skip
+
+
+def surfaces() -> FigureData:
+    """Figure 1: scores of q = k = (x, y) by the dot product, and by a network of random weights."""
+    import numpy as np
+
+    side = np.linspace(-1, 1, POINTS)
+    x, y = np.meshgrid(side, side, indexing="ij")
+    vectors = np.stack([x, y], -1)
+    dot = (vectors * vectors).sum(-1)
+    neural = drawn_scorer(4, NEURONS)(np.concatenate([vectors, vectors], -1))
+    step = side[1] - side[0]
+    bend = np.diff(dot, 2, 0) / step**2
+    kinks = np.abs(np.diff(neural, 2, 0)) > 1e-9
+    rows = [
+        {"x": float(a), "y": float(b), "dot_product": float(c), "neural": float(d)}
+        for a, b, c, d in zip(x.flat, y.flat, dot.flat, neural.flat, strict=True)
+    ]
+    dimensions = graph_dimensions()
+    described = (
+        Described("the dot product's surface is a smooth paraboloid", "z = x² + y²",
+                  f"its second derivative is {bend.min():.3g} to {bend.max():.3g} everywhere",
+                  bool(np.allclose(bend, 2))),
+        Described("the network's surface has sharp transitions", "sharp edges",
+                  f"flat but for edges: {kinks.mean():.0%} of the grid's steps cross one",
+                  bool(0 < kinks.mean() < 1)),
+        Described("the surfaces are manifolds in R^5", "3D manifold",
+                  f"{dimensions['graph']}-dimensional in R^{dimensions['space']}",
+                  dimensions["graph"] == 3),
+    )  # fmt: skip
+    return FigureData(rows, described, {"points": POINTS, "neurons": NEURONS})
+
+
+def pair_tensor() -> FigureData:
+    """Figures 2 and 3: which value of Q' and K' stands where in C."""
+    rows = [
+        {"i": i, "j": j, "k": k, "holds": f"q{i}{k}" if k <= REDUCED else f"k{j}{k - REDUCED}"}
+        for i in range(1, TOKENS + 1)
+        for j in range(1, TOKENS + 1)
+        for k in range(1, 2 * REDUCED + 1)
+    ]
+    copies = {row["holds"]: 0 for row in rows}
+    for row in rows:
+        copies[row["holds"]] += 1
+    described = (
+        Described("C is n x n x 2d'", f"{TOKENS} x {TOKENS} x {2 * REDUCED}",
+                  f"{len(rows)} values", len(rows) == TOKENS**2 * 2 * REDUCED),
+        Described("broadcasting copies Q' along one axis and K' along the other",
+                  f"{TOKENS} copies", f"{len(copies)} values, {max(copies.values())} times each",
+                  set(copies.values()) == {TOKENS}),
+    )  # fmt: skip
+    return FigureData(rows, described, {"tokens": TOKENS, "reduced": REDUCED})
+
+
+def operands() -> tuple[Any, Any]:
+    """Q' and K' of Figures 7 and 8, from a normal distribution."""
+    import numpy as np
+
+    made = np.random.default_rng(SEED + 1)
+    return made.standard_normal((TOKENS, REDUCED)), made.standard_normal((TOKENS, REDUCED))
+
+
+def score_matrix() -> FigureData:
+    """Figures 7 and 8: C through the network, pair by pair."""
+    import numpy as np
+
+    q, k = operands()
+    scorer = drawn_scorer(2 * REDUCED, 4 * REDUCED)
+    rows = [
+        {"i": i + 1, "j": j + 1, "score": float(scorer(np.concatenate([q[i], k[j]])))}
+        for i in range(TOKENS)
+        for j in range(TOKENS)
+    ]
+    pairs = [np.broadcast_to(x, (TOKENS, TOKENS, REDUCED)) for x in (q[:, None], k[None])]
+    whole = scorer(np.concatenate(pairs, -1))
+    same = np.allclose(whole.flat, [row["score"] for row in rows])
+    described = (
+        Described("applying Eq 9 to C gives an n x n matrix", f"{TOKENS} x {TOKENS}",
+                  " x ".join(map(str, whole.shape)), whole.shape == (TOKENS, TOKENS)),
+        Described("every pair shares the parameters", "A_ij of C_ij",
+                  "all of C at once gives what its pairs give one by one", bool(same)),
+    )  # fmt: skip
+    return FigureData(rows, described, {"tokens": TOKENS})
+
+
+FIGURES: dict[str, Figure] = {
+    "1": Figure("Scores of q = k = (x, y)", surfaces),
+    "3": Figure("The tensor C of Eq 7", pair_tensor),
+    "8": Figure("The matrix A of Eq 9", score_matrix),
+}
