@@ -200,6 +200,14 @@ def test_the_terminal_has_a_line_a_case_and_every_record_where_asked():
     assert "40" in terminal(checked, 200, verbose=True)
 
 
+def test_a_reason_that_several_metrics_share_is_told_once_to_readers():
+    checked = report(flops(), flops(metric="flops", ratio=1.2))
+    for text in (terminal(checked, 200), render_page(checked)):
+        assert text.count("2·B·N²·h") == 1
+        assert text.count("as above") == 1
+    assert render_junit(checked).count("2·B·N²·h") == 4
+
+
 def test_markup_of_a_terminal_is_text():
     assert "N[bold]x[/]" in terminal(report(flops(case="N[bold]x[/]", why="[/red]")))
 

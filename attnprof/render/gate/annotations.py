@@ -23,7 +23,7 @@ def render_annotations(report: Report) -> str:
     lines = [_command(case, report) for case in cases]
     if len(lines) > MOST:
         rest = f"{len(lines) - MOST + 1} more cases are in the summary and in the JSON"
-        lines = [*lines[: MOST - 1], f"::{LEVELS[cases[MOST - 1].verdict]} ::{_escaped(rest)}"]
+        lines = [*lines[: MOST - 1], f"::{LEVELS[cases[MOST - 1].verdict]}::{_escaped(rest)}"]
     return "".join(line + "\n" for line in lines)
 
 

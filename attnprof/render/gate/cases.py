@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from attnprof.gate.sentences import TIME
 from attnprof.gate.verdicts import NOT_COMPARABLE, OK, REGRESSED, VERDICTS, WORST_FIRST, worst
 from attnprof.record import CheckRecord, Report
 from attnprof.units import format_value
+
+#: Sentences of a kind that are told; a suite may have one for every case.
+MOST = 6
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,17 @@ def named(case: CaseRows, report: Report) -> list[CheckRecord]:
     ]
 
 
+def told_once(records: Sequence[CheckRecord]) -> list[CheckRecord]:
+    """The same with reasons that an earlier one has left out, for readers."""
+    seen: set[str] = set()
+    found = []
+    for record in records:
+        again = record.why in seen and record.why != ""
+        found.append(replace(record, why="as above", place="") if again else record)
+        seen.add(record.why)
+    return found
+
+
 def counts_text(report: Report) -> str:
     """``2 regressed, 1 inconclusive, 14 ok``, worst first; the report's own numbers."""
     counts: Mapping[str, int] = report.summary.get("counts") or {}
@@ -89,7 +103,10 @@ def notes_of(report: Report) -> list[str]:
     notes = [_judged(summary)]
     if summary.get("not_comparable"):
         notes.append(f"times are not comparable: {summary['not_comparable']}")
-    notes += [str(text) for name in ("power", "notes") for text in summary.get(name) or ()]
+    for name in ("notes", "power"):
+        texts = [str(text) for text in summary.get(name) or ()]
+        more = [f"… and {len(texts) - MOST} more, in the JSON"] if len(texts) > MOST else []
+        notes += [*texts[:MOST], *more]
     return [text for text in notes if text]
 
 

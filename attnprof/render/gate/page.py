@@ -14,6 +14,7 @@ from attnprof.render.gate.cases import (
     named,
     notes_of,
     sides_text,
+    told_once,
     verdict_of,
 )
 
@@ -29,7 +30,7 @@ MOST_LETTERS = 300
 def render_page(report: Report) -> str:
     """What got worse first, then other changes; what stayed as it was is folded away."""
     cases = by_case(report)
-    changed = [(case, record) for case in cases for record in named(case, report)]
+    changed = [(case, record) for case in cases for record in told_once(named(case, report))]
     amiss = [pair for pair in changed if pair[1].verdict not in (OK, IMPROVED)]
     other = [pair for pair in changed if pair[1].verdict in (OK, IMPROVED)]
     quiet = [case for case in cases if not named(case, report)]

@@ -19,6 +19,7 @@ from attnprof.render.gate.cases import (
     named,
     notes_of,
     sides_text,
+    told_once,
     verdict_of,
 )
 from attnprof.render.terminal import new_table, record_table
@@ -70,7 +71,7 @@ def _told(case: CaseRows, report: Report) -> RenderableType:
     lines = Table.grid(padding=(0, 1))
     lines.add_column(no_wrap=True)
     lines.add_column(overflow="fold")
-    for record in named(case, report):
+    for record in told_once(named(case, report)):
         place = f" ({record.place})" if record.place else ""
         told = Text(sentence(record)).append(place, "dim")
         lines.add_row(Text(record.verdict, STYLES[record.verdict]), told)

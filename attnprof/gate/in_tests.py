@@ -1,0 +1,235 @@
+"""What a test asks of the gate: its module's exact counts against the ones a file has."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from attnprof.errors import CannotRunError, CheckFailedError, RequestError, closest
+from attnprof.gate.baselines import (
+    Baseline,
+    baseline_record,
+    baseline_report,
+    load_baseline,
+)
+from attnprof.gate.cases import Case, Counted
+from attnprof.gate.counting import count
+from attnprof.gate.exact import compare
+from attnprof.gate.sentences import sentence
+from attnprof.gate.trees import Tree, current_tree, tree_of
+from attnprof.gate.verdicts import ERROR, IMPROVED, MISSING, OK, REGRESSED
+from attnprof.measure.request import PointRequest
+from attnprof.record import BaselineRecord, CheckRecord
+from attnprof.workload import SCOPES
+
+Texts = Sequence[str] | Mapping[str, Any]
+UPDATE = "pytest --attnprof-update"
+
+
+@dataclass
+class TestGate:
+    """The gate of one test session: reads ``file`` once, writes it once at the end.
+
+    Names of files are seen from ``root``. With ``update`` what is counted is kept to be written;
+    with ``against``, a git revision or a folder, that is counted, timed and compared with, and
+    the file is left alone.
+    """
+
+    __test__ = False  # pytest collects classes of this name
+
+    file: Path
+    root: Path
+    update: bool = False
+    against: str | None = None
+    updated: dict[str, BaselineRecord] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    _open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    @cached_property
+    def _base(self) -> Tree:
+        """The code to compare with, there until :meth:`close`."""
+        return self._open.enter_context(tree_of(str(self.against), self.root))
+
+    def close(self) -> None:
+        """Remove what was checked out."""
+        self._open.close()
+
+    @cached_property
+    def baseline(self) -> Baseline | None:
+        """What the file has; None where there is no file.
+
+        Raises :class:`RequestError` for a file that is no baseline.
+        """
+        return load_baseline(self.file) if self.file.exists() else None
+
+    def check(
+        self, attention: Any, *, formulas: bool = True, **sizes: Any
+    ) -> list[CheckRecord]:  # fmt: skip
+        """Count a case (see :func:`request_for`) and compare it with the file.
+
+        Gives a record a metric. Raises :class:`CheckFailedError` with the named differences where
+        it got worse, :class:`CannotRunError` where it cannot be counted, and
+        :class:`RequestError` where the file lacks it.
+        """
+        with self._at_root():
+            case = Case(request_for(attention, **sizes), formulas=formulas)
+            if self.against:
+                return self._judged(case, self._base.label, self._against(case))
+            before = self.baseline.counted.get(case.name) if self.baseline else None
+            if self.update:
+                return self._record(case, before)
+            if before is None:
+                raise RequestError(f"{case.name} is not in {self.file}; record it by: {UPDATE}")
+            return self._judged(case, str(self.file), self._compared(case, before))
+
+    def _against(self, case: Case) -> list[CheckRecord]:
+        """Counts and times of both revisions, each in a process of its own."""
+        from attnprof.gate.checking import check_against
+        from attnprof.gate.terms import Terms
+
+        head = current_tree(self.root)
+        report = check_against([case], self._base, head, Terms(budget_s=LIMIT_S), lambda _: None)
+        return [record for record in report.records if isinstance(record, CheckRecord)]
+
+    def _compared(self, case: Case, before: Counted) -> list[CheckRecord]:
+        """Closed forms take longer: they are asked for to name what changed."""
+        records = compare(case.name, before, count(case.request, False))
+        changed = any(record.verdict != OK for record in records)
+        if changed and case.formulas and before.formulas:
+            return compare(case.name, before, count(case.request, True))
+        return records
+
+    def _judged(self, case: Case, base: str, records: list[CheckRecord]) -> list[CheckRecord]:
+        """The records, where none of them is worse or could not be had."""
+        told = [f"  {r.verdict} {sentence(r)}" + (f" ({r.place})" if r.place else "")
+                for r in records if r.verdict != OK]  # fmt: skip
+        verdicts = {record.verdict for record in records}
+        if REGRESSED in verdicts:
+            hints = [] if self.against else [*self._elsewhere(), _ACCEPT]
+            raise CheckFailedError(
+                "\n".join([f"{case.name} got worse than {base}:", *told, *hints])
+            )
+        if {ERROR, MISSING} & verdicts:
+            raise CannotRunError("\n".join([f"{case.name} could not be compared:", *told]))
+        if IMPROVED in verdicts:
+            hint = "" if self.against else f"; {_ACCEPT}"
+            self.notes.append(f"{case.name} got better than {base}{hint}")
+        return records
+
+    def _elsewhere(self) -> list[str]:
+        """A library's other version may count other operations."""
+        from attnprof.gate.fingerprint import fingerprint
+
+        here, there = fingerprint("cpu"), self.baseline.fingerprint if self.baseline else {}
+        return [
+            f"  the file was recorded with {name} {there.get(name)}, here is {here[name]}"
+            for name in ("torch", "attnprof")
+            if here[name] != there.get(name)
+        ]
+
+    def _record(self, case: Case, before: Counted | None) -> list[CheckRecord]:
+        found = count(case.request, case.formulas)
+        if found.error is not None:
+            raise CannotRunError(f"{case.name} cannot be recorded: {found.error}")
+        times = self.baseline.times_s.get(case.name, []) if self.baseline else []
+        self.updated[case.name] = baseline_record(case, found, times)
+        return compare(case.name, before or found, found)
+
+    @contextlib.contextmanager
+    def _at_root(self) -> Iterator[None]:
+        """So that a case has one name wherever pytest was started, and whatever a test did."""
+        with contextlib.chdir(self.root):
+            yield
+
+    def write(self) -> None:
+        """Write the file anew where there is something new; cases that were not run stay."""
+        if not self.updated:
+            return
+        from attnprof.gate.fingerprint import fingerprint
+        from attnprof.measure.environment import describe_environment
+
+        old, new = self.baseline, dict(self.updated)
+        records = []
+        for case in old.cases if old is not None else ():
+            assert old is not None
+            kept = baseline_record(case, old.counted[case.name], old.times_s[case.name])
+            records.append(new.pop(case.name, kept))
+        timed = old is not None and any(old.times_s.values())
+        machine = old.fingerprint if old is not None and timed else fingerprint("cpu")
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        records += [new[name] for name in sorted(new)]
+        baseline_report(records, machine, describe_environment("cpu")).save(self.file)
+        self.notes.append(f"wrote {len(self.updated)} cases to {self.file}, {len(new)} of them new")
+
+    def carried(self) -> dict[str, Any]:
+        """What a worker process has found, in plain values."""
+        return {"updated": [asdict(r) for r in self.updated.values()], "notes": self.notes}
+
+    def take(self, carried: Mapping[str, Any]) -> None:
+        """Add what a worker process has found."""
+        self.updated |= {row["case"]: BaselineRecord(**row) for row in carried["updated"]}
+        self.notes += carried["notes"]
+
+
+#: Seconds that times of one case against another revision may take.
+LIMIT_S = 60.0
+_ACCEPT = f"accept it by: {UPDATE}"
+
+
+def request_for(
+    attention: Any,
+    *,
+    seq: int = 512,
+    d_model: int = 512,
+    heads: int = 8,
+    batch: int = 1,
+    phase: str = "forward",
+    causal: bool = False,
+    dtype: str = "float32",
+    scope: str = "layer",
+    args: Texts | None = None,
+    inputs: Texts | None = None,
+    params: Mapping[str, Any] | None = None,
+) -> PointRequest:
+    """The request for a mechanism's id, ``my.py:MyAttention``, or a class or function itself.
+
+    ``args`` and ``inputs`` are a module's, as ``--arg`` and ``--input`` of derive take them,
+    ``params`` a mechanism's. Raises :class:`RequestError`.
+    """
+    from attnprof.measure.modules import configured
+
+    if heads < 1 or d_model % heads:
+        raise RequestError(f"d_model {d_model} cannot be split into {heads} heads")
+    if scope not in SCOPES:
+        raise RequestError(f"scope '{scope}': {closest(scope, list(SCOPES))}")
+    name = place_of(attention)
+    spec = configured([name], params or {}, _texts(args, "="), _texts(inputs, ": "))[0]
+    request = PointRequest(
+        name, seq, heads, d_model // heads, batch, causal, phase, dtype, scope,
+        threads=1, params=spec.params, check=False,
+    )  # fmt: skip
+    assert request.workload  # refuses sizes and names that are none
+    return request
+
+
+def place_of(attention: Any) -> str:
+    """A name by which another process finds it; :class:`RequestError` where there is none."""
+    if isinstance(attention, str):
+        return attention
+    module, name = (getattr(attention, key, None) for key in ("__module__", "__qualname__"))
+    if not name or "<" in name or module in (None, "__main__"):
+        raise RequestError(
+            f"{name or repr(attention)[:60]} has no name by which it is found again: give a class "
+            "or function that a module defines at its top, or 'path/to/file.py:Name'"
+        )
+    return f"{module}:{name}"
+
+
+def _texts(given: Texts | None, between: str) -> list[str]:
+    if isinstance(given, Mapping):
+        return [f"{name}{between}{value}" for name, value in given.items()]
+    return list(given or ())

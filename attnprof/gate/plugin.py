@@ -1,0 +1,139 @@
+"""A pytest plugin: tests that fail when a module's FLOPs, bytes, memory or parameters grow.
+
+The fixture ``attnprof_check(MyAttention, seq=512, …)`` and the marker
+``@pytest.mark.attnprof(attention=…, seq=…)`` count a case on tensors without memory and compare
+it exactly with a file of counts, ``.attnprof/baseline.json`` beside pytest's configuration.
+Nothing heavy is imported before a test asks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from attnprof.errors import AttnprofError
+
+if TYPE_CHECKING:
+    from attnprof.gate.in_tests import TestGate
+
+DEFAULT = ".attnprof/baseline.json"
+MARKER = (
+    "attnprof(attention, seq=512, ...): compare what it counts with the recorded counts; takes "
+    "what the fixture attnprof_check takes"
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Where the counts are, and whether to record them."""
+    group = parser.getgroup("attnprof", "counts of attention modules")
+    group.addoption("--attnprof-baseline", metavar="FILE", help=f"recorded counts ({DEFAULT})")
+    group.addoption(
+        "--attnprof-update", action="store_true", help="record the counts of the tests that run"
+    )
+    group.addoption(
+        "--attnprof-against",
+        metavar="REF",
+        help="compare with a git revision or a folder, times included, and not with the file",
+    )
+    parser.addini("attnprof_baseline", "recorded counts, beside this file", default=DEFAULT)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the file's path absolute before other processes are started."""
+    config.addinivalue_line("markers", MARKER)
+    asked = config.getoption("--attnprof-baseline")
+    if config.getoption("--attnprof-update") and config.getoption("--attnprof-against"):
+        raise pytest.UsageError("--attnprof-update records counts, --attnprof-against uses none")
+    if asked:
+        config.option.attnprof_baseline = str(config.invocation_params.dir / asked)
+
+
+_GATE = pytest.StashKey["TestGate"]()
+
+
+def _gate(config: pytest.Config) -> TestGate:
+    """The session's gate, made when a test first asks."""
+    if _GATE not in config.stash:
+        from attnprof.gate.in_tests import TestGate
+
+        home = config.inipath.parent if config.inipath else config.rootpath
+        asked = config.getoption("--attnprof-baseline")
+        file = Path(asked) if asked else home / config.getini("attnprof_baseline")
+        update = bool(config.getoption("--attnprof-update"))
+        against = config.getoption("--attnprof-against")
+        config.stash[_GATE] = TestGate(file, config.rootpath, update, against)
+    return config.stash[_GATE]
+
+
+def _check(config: pytest.Config, *args: Any, **sizes: Any) -> Any:
+    """A check whose failure is the test's, in the words of the message alone."""
+    __tracebackhide__ = True
+    try:
+        return _gate(config).check(*args, **sizes)
+    except AttnprofError as error:
+        said = str(error)
+    pytest.fail(said, pytrace=False)
+
+
+@pytest.fixture
+def attnprof_check(pytestconfig: pytest.Config) -> Callable[..., Any]:
+    """A function that fails the test where a module counts more than is recorded.
+
+    ``attnprof_check(MyAttention, seq=512, d_model=512, heads=8, phase="forward")``: a class or
+    function of a module, ``"my.py:MyAttention"`` or a mechanism's id; also ``batch``, ``causal``,
+    ``dtype``, ``scope``, ``args`` and ``inputs`` as ``attnprof derive`` takes them, ``params`` of a
+    mechanism. It gives the records, one a metric.
+    """
+
+    def check(attention: Any, **sizes: Any) -> Any:
+        __tracebackhide__ = True
+        return _check(pytestconfig, attention, **sizes)
+
+    return check
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Check what a test is marked with, before its body."""
+    for mark in item.iter_markers("attnprof"):
+        _check(item.config, *mark.args, **mark.kwargs)
+    return (yield)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write what was recorded; a process that runs tests for another hands it over."""
+    gate = session.config.stash.get(_GATE, None)
+    if gate is None:
+        return
+    gate.close()
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["attnprof"] = json.dumps(gate.carried())
+        return
+    try:
+        gate.write()
+    except AttnprofError as error:
+        gate.notes.append(str(error))
+        session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what one of pytest-xdist's processes has found."""
+    carried = getattr(node, "workeroutput", {}).get("attnprof")
+    if carried:
+        _gate(node.config).take(json.loads(carried))
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say what was written, and what could be."""
+    gate = config.stash.get(_GATE, None)
+    if gate is not None and gate.notes:
+        terminalreporter.section("attnprof")
+        for line in gate.notes:
+            terminalreporter.line(line)
