@@ -18,7 +18,7 @@ from attnprof.gate.terms import FAIL, Terms
 from attnprof.gate.timing import Tell, race_cases, stored_record, time_alone, usual_noise
 from attnprof.gate.trees import Tree
 from attnprof.gate.verdicts import VERDICTS, exit_code, worst
-from attnprof.measure.environment import describe_environment
+from attnprof.measure.environment import dated_environment
 from attnprof.record import CheckRecord, Report
 
 Sides = Sequence[Side]
@@ -102,7 +102,7 @@ def record_baseline(cases: Sequence[Case], head: Tree, terms: Terms, tell: Tell)
             records.append(baseline_record(case, found, times))
     failed = [record.case for record in records if record.error]
     return baseline_report(
-        records, fingerprint(device), describe_environment(device), head=head.label, failed=failed
+        records, fingerprint(device), dated_environment(device), head=head.label, failed=failed
     )
 
 
@@ -171,7 +171,7 @@ def _report(
             "budget_s": terms.budget_s,
             "noise": usual_noise(times),
         },
-        describe_environment(device),
+        dated_environment(device),
     )  # fmt: skip
 
 

@@ -150,7 +150,7 @@ class TestGate:
         if not self.updated:
             return
         from attnprof.gate.fingerprint import fingerprint
-        from attnprof.measure.environment import describe_environment
+        from attnprof.measure.environment import dated_environment
 
         old, new = self.baseline, dict(self.updated)
         records = []
@@ -162,7 +162,7 @@ class TestGate:
         machine = old.fingerprint if old is not None and timed else fingerprint("cpu")
         self.file.parent.mkdir(parents=True, exist_ok=True)
         records += [new[name] for name in sorted(new)]
-        baseline_report(records, machine, describe_environment("cpu")).save(self.file)
+        baseline_report(records, machine, dated_environment("cpu")).save(self.file)
         self.notes.append(f"wrote {len(self.updated)} cases to {self.file}, {len(new)} of them new")
 
     def carried(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,11 @@ def describe_environment(device: str, seed: int = 0) -> dict[str, Any]:
         "git": git_state(),
         "command": command_line(sys.argv),
     }
+
+
+def dated_environment(device: str) -> dict[str, Any]:
+    """The same with the time, for results that are kept and put in order."""
+    return {**describe_environment(device), "time": datetime.now(UTC).isoformat(timespec="seconds")}
 
 
 def _number_modes(torch: Any) -> dict[str, Any]:
