@@ -9,7 +9,14 @@ import pytest
 from attnprof.papers.agreement import formula, same_formula
 from attnprof.papers.documents import document
 from attnprof.papers.regenerated import Cell
-from attnprof.papers.taylorshift import checks_cubic, checks_heads, checks_sizes, formulas, sizes
+from attnprof.papers.taylorshift import (
+    checks_cubic,
+    checks_heads,
+    checks_measured,
+    checks_sizes,
+    formulas,
+    sizes,
+)
 from attnprof.papers.taylorshift.checks_transitions import tightest_bound
 from attnprof.papers.taylorshift.tables import TABLES
 from attnprof.papers.taylorshift.transitions import WIDTHS, first_lengths
@@ -214,3 +221,36 @@ def test_every_row_of_a_table_has_every_column(number: str) -> None:
     table = TABLES[number]()
     assert table.rows
     assert all(set(table.columns) <= set(row) for row in table.rows)
+
+
+MEASURED = {
+    "crossovers": {
+        "d": [8, 16, 32, 64, 128],
+        "N0": [73, 273, 1057, 4161, 16513],
+        "N0hat": [73 + 152.0, 273 + 256.0, 1057 + 600.0, 4161 + 1150.0, 16513 + 2304.0],
+        "N1": [47, 159, 574, 2174, 8446],
+        "N1hat": [47, 159, 575, 2180, 8400],
+    },
+    "encoder": {"seq_len": [1000, 1500, 2000], "memory_ratio": [0.9, 0.512, 0.345]},
+}
+
+
+@pytest.mark.parametrize(
+    ("claim", "name", "spoilt"),
+    [
+        ("004-18d", "crossovers", {"N0hat": [80.0, 300.0, 1100.0, 4200.0, 16600.0]}),
+        ("004-06", "crossovers", {"N1hat": [47, 159, 575, 2200, 8400]}),
+        ("004-1500", "encoder", {"memory_ratio": [0.9, 0.512, 0.4]}),
+    ],
+)
+def test_measurements_decide_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch, claim: str, name: str, spoilt: dict[str, list[float]]
+) -> None:
+    shown = dict(MEASURED)
+    monkeypatch.setattr(checks_measured, "measured", lambda _, which: shown[which])
+    assert CHECKS[claim].answer().verdict == "match"
+    shown[name] = {**MEASURED[name], **spoilt}
+    answer = CHECKS[claim].answer()
+    assert answer.verdict == "not-reproducible"
+    assert answer.basis == "measured"
+    assert answer.why
