@@ -19,7 +19,7 @@ from attnprof.gate.baselines import (
 from attnprof.gate.cases import Case, Counted
 from attnprof.gate.counting import count
 from attnprof.gate.exact import compare
-from attnprof.gate.sentences import sentence
+from attnprof.gate.sentences import sentence, told_once
 from attnprof.gate.trees import Tree, current_tree, tree_of
 from attnprof.gate.verdicts import ERROR, IMPROVED, MISSING, OK, REGRESSED
 from attnprof.measure.request import PointRequest
@@ -54,6 +54,12 @@ class TestGate:
         """The code to compare with, there until :meth:`close`."""
         return self._open.enter_context(tree_of(str(self.against), self.root))
 
+    @property
+    def _name(self) -> str:
+        """The file as one reads it."""
+        near = self.file.is_relative_to(self.root)
+        return str(self.file.relative_to(self.root) if near else self.file)
+
     def close(self) -> None:
         """Remove what was checked out."""
         self._open.close()
@@ -83,8 +89,8 @@ class TestGate:
             if self.update:
                 return self._record(case, before)
             if before is None:
-                raise RequestError(f"{case.name} is not in {self.file}; record it by: {UPDATE}")
-            return self._judged(case, str(self.file), self._compared(case, before))
+                raise RequestError(f"{case.name} is not in {self._name}; record it by: {UPDATE}")
+            return self._judged(case, self._name, self._compared(case, before))
 
     def _against(self, case: Case) -> list[CheckRecord]:
         """Counts and times of both revisions, each in a process of its own."""
@@ -106,7 +112,7 @@ class TestGate:
     def _judged(self, case: Case, base: str, records: list[CheckRecord]) -> list[CheckRecord]:
         """The records, where none of them is worse or could not be had."""
         told = [f"  {r.verdict} {sentence(r)}" + (f" ({r.place})" if r.place else "")
-                for r in records if r.verdict != OK]  # fmt: skip
+                for r in told_once([r for r in records if r.verdict != OK])]  # fmt: skip
         verdicts = {record.verdict for record in records}
         if REGRESSED in verdicts:
             hints = [] if self.against else [*self._elsewhere(), _ACCEPT]
@@ -163,7 +169,10 @@ class TestGate:
         self.file.parent.mkdir(parents=True, exist_ok=True)
         records += [new[name] for name in sorted(new)]
         baseline_report(records, machine, dated_environment("cpu")).save(self.file)
-        self.notes.append(f"wrote {len(self.updated)} cases to {self.file}, {len(new)} of them new")
+        said = f"wrote {len(self.updated)} cases to {self._name}, {len(new)} of them new"
+        self.notes.append(said)
+            f"wrote {len(self.updated)} cases to {self._name}, {len(new)} of them new"
+        )
 
     def carried(self) -> dict[str, Any]:
         """What a worker process has found, in plain values."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from attnprof.record import CheckRecord
@@ -51,3 +53,14 @@ def sentence(record: CheckRecord) -> str:
     name = "" if record.metric == WHOLE else record.metric
     head = " ".join(part for part in (name, values_text(record)) if part)
     return ": ".join(part for part in (head, record.why) if part) or record.verdict
+
+
+def told_once(records: Sequence[CheckRecord]) -> list[CheckRecord]:
+    """The same with reasons that an earlier one has left out, for readers."""
+    seen: set[str] = set()
+    found = []
+    for record in records:
+        again = record.why in seen and record.why != ""
+        found.append(replace(record, why="as above", place="") if again else record)
+        seen.add(record.why)
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from attnprof.gate.sentences import TIME
@@ -65,17 +65,6 @@ def named(case: CaseRows, report: Report) -> list[CheckRecord]:
         if (record.verdict != OK or (record.why and record.metric != TIME))
         and not (record.verdict == NOT_COMPARABLE and common and record.why in ("", common))
     ]
-
-
-def told_once(records: Sequence[CheckRecord]) -> list[CheckRecord]:
-    """The same with reasons that an earlier one has left out, for readers."""
-    seen: set[str] = set()
-    found = []
-    for record in records:
-        again = record.why in seen and record.why != ""
-        found.append(replace(record, why="as above", place="") if again else record)
-        seen.add(record.why)
-    return found
 
 
 def counts_text(report: Report) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from attnprof.gate.sentences import WHOLE, time_text, values_text
+from attnprof.gate.sentences import WHOLE, time_text, told_once, values_text
 from attnprof.gate.verdicts import IMPROVED, OK
 from attnprof.record import CheckRecord, Report
 from attnprof.render.gate.cases import (
@@ -14,7 +14,6 @@ from attnprof.render.gate.cases import (
     named,
     notes_of,
     sides_text,
-    told_once,
     verdict_of,
 )
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnprof.gate import verdicts
-from attnprof.gate.sentences import sentence, time_text
+from attnprof.gate.sentences import sentence, time_text, told_once
 from attnprof.record import Report
 from attnprof.render.gate.cases import (
     CaseRows,
@@ -19,7 +19,6 @@ from attnprof.render.gate.cases import (
     named,
     notes_of,
     sides_text,
-    told_once,
     verdict_of,
 )
 from attnprof.render.terminal import new_table, record_table
