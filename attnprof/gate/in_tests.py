@@ -171,8 +171,6 @@ class TestGate:
         baseline_report(records, machine, dated_environment("cpu")).save(self.file)
         said = f"wrote {len(self.updated)} cases to {self._name}, {len(new)} of them new"
         self.notes.append(said)
-            f"wrote {len(self.updated)} cases to {self._name}, {len(new)} of them new"
-        )
 
     def carried(self) -> dict[str, Any]:
         """What a worker process has found, in plain values."""
