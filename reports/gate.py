@@ -45,8 +45,8 @@ MECHANISMS = (
 #: Revision of the head, rule, and which requests: a round's trials.
 PLAN = (
     ("same", "default", "modules"), ("same", "default", "mechanisms"),
-    ("same", "sensitive", "modules"), ("5 %", "sensitive", "modules"),
-    ("10 %", "default", "modules"), ("20 %", "default", "modules"),
+    ("5 %", "sensitive", "modules"), ("10 %", "default", "modules"),
+    ("20 %", "default", "modules"),
 )  # fmt: skip
 SLOWER = {"base": 0.0, "same": 0.0, "5 %": 0.05, "10 %": 0.10, "20 %": 0.20}
 

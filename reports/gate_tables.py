@@ -7,8 +7,7 @@ from statistics import mean, median
 from typing import Any
 
 Row = Mapping[str, Any]
-HEADS = (("same", "default"), ("same", "sensitive"), ("5 %", "sensitive"), ("10 %", "default"),
-         ("20 %", "default"))  # fmt: skip
+HEADS = (("same", "default"), ("5 %", "sensitive"), ("10 %", "default"), ("20 %", "default"))
 SAID = {"quiet": "the machine as it is", "busy": "with one process computing all the time"}
 INTRO = """# The gate, measured
 
@@ -49,7 +48,23 @@ def _outcomes(rows: Sequence[Row]) -> str:
             f"{median(row['processes'] for row in some):.0f} | {median(spent):.2f} | "
             f"{spent[int(0.9 * (len(spent) - 1))]:.2f} | {median(r['load'] for r in some):.1f} |"
         )
+    lines += ["", _by_sensitive(rows)]
     return "\n".join(lines) + "\n"
+
+
+def _by_sensitive(rows: Sequence[Row]) -> str:
+    """What the sensitive rule says of the pairs of unchanged code that the default one took."""
+    from attnprof.gate.paired import RULES as PRESETS
+    from attnprof.gate.paired import judge
+
+    some = [row for row in rows if (row["head"], row["rule"]) == ("same", "default")]
+    raised = sum(
+        judge(row["log_ratios"], PRESETS["sensitive"]).verdict == "regressed" for row in some
+    )
+    return (
+        f"Rule sensitive on the pairs of unchanged code that rule default took: {raised} of "
+        f"{len(some)} regressed."
+    )
 
 
 def _mann_whitney(stored: Sequence[float], now: Sequence[float]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -115,29 +116,29 @@ def check(
     terms = Terms(rule, inconclusive, budget, time, formula, stored_times)
     if self_test:
         return _self_test(terms, fmt, output)
-    if baseline is None and against is None:
-        raise RequestError(f"check needs --against or --baseline: type {EXAMPLE}")
-    if update and baseline is None:
-        raise RequestError("--update writes a baseline: say which with --baseline FILE")
+    _refuse_without(baseline, against, update=update)
     texts = {"attention": attention, "seq": seq, "d_model": d_model, "heads": heads,
              "batch": batch, "phase": phase, "dtype": dtype, "device": device}  # fmt: skip
     asked = suite is not None or any(texts.values())
-    cases = (
-        gate.cases_of(suite, texts, (settings or [], args or [], inputs or []))
-        if asked or baseline is None
-        else None
-    )
+    lists = (settings or [], args or [], inputs or [])
+    cases = gate.cases_of(suite, texts, lists) if asked or baseline is None else None
     with gate.told("checking") as tell:
         report = _checked(cases, baseline, against, terms, tell)
     _outputs(report, junit, summary)
     from attnprof.render.gate.page import render_page
     from attnprof.render.gate.terminal import check_tables
 
-    deliver(report, fmt, output, lambda found: check_tables(found, verbose=verbose), render_page)
-    if update:
-        assert baseline is not None
+    deliver(report, fmt, output, partial(check_tables, verbose=verbose), render_page)
+    if update and baseline is not None:
         return _accept(cases, baseline, terms)
     return int(report.summary["exit_code"])
+
+
+def _refuse_without(baseline: Path | None, against: str | None, *, update: bool) -> None:
+    if baseline is None and against is None:
+        raise RequestError(f"check needs --against or --baseline: type {EXAMPLE}")
+    if update and baseline is None:
+        raise RequestError("--update writes a baseline: say which with --baseline FILE")
 
 
 def _checked(

@@ -29,7 +29,10 @@ class Case:
 
 
 def name_of(request: PointRequest) -> str:
-    """``standard[forward N=1024 d_model=512 h=8]``, with what is not the default."""
+    """``standard[forward N=1024 d_model=512 h=8]``, with what is not the default.
+
+    Of a module of somebody's own, constructor arguments are told; inputs follow from the sizes.
+    """
     sizes = [f"N={request.seq_len}", f"d_model={request.num_heads * request.head_dim}",
              f"h={request.num_heads}"]  # fmt: skip
     if request.batch_size != 1:
@@ -43,7 +46,11 @@ def name_of(request: PointRequest) -> str:
         parts.append(request.device)
     if request.compiled:
         parts.append("compiled")
-    parts += [f"{name}={setting_text(value)}" for name, value in request.params.items()]
+    for name, value in request.params.items():
+        if name == "args":
+            parts += [text.replace(" ", "") for text in value]
+        elif name != "inputs":
+            parts.append(f"{name}={setting_text(value)}")
     return f"{request.mechanism}[{' '.join(parts)}]"
 
 

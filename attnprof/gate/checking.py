@@ -15,7 +15,14 @@ from attnprof.gate.exact import compare
 from attnprof.gate.fingerprint import differs, fingerprint, noted
 from attnprof.gate.sides import Side, SideError
 from attnprof.gate.terms import FAIL, Terms
-from attnprof.gate.timing import Tell, race_cases, stored_record, time_alone, usual_noise
+from attnprof.gate.timing import (
+    Tell,
+    foreign_record,
+    race_cases,
+    stored_record,
+    time_alone,
+    usual_noise,
+)
 from attnprof.gate.trees import Tree
 from attnprof.gate.verdicts import VERDICTS, exit_code, worst
 from attnprof.measure.environment import dated_environment
@@ -72,9 +79,13 @@ def check_baseline(
         records = _exact(cases, stored.counted, counted)
         for case in cases:
             before = stored.times_s.get(case.name)
-            if before and terms.timed and case.timed and counted[case.name].runs:
-                tell(f"timing {case.name}")
-                times[case.name] = stored_record(case, before, side, terms, foreign)
+            if not (before and terms.timed and case.timed and counted[case.name].runs):
+                continue
+            if foreign:
+                times[case.name] = foreign_record(case, before, foreign)
+                continue
+            tell(f"timing {case.name}")
+            times[case.name] = stored_record(case, before, side, terms)
     note = noted(here, stored.fingerprint)
     summary = {
         "mode": "baseline", "base": name, "head": head.label,

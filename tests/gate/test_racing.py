@@ -30,13 +30,16 @@ class FakeSide:
 
     def ask_open(self, request):
         assert not self.is_open
-        self.is_open = True
+        self.is_open, self.answered = True, False
         self.opened_times += 1
 
     def opened(self):
+        self.answered = True
         return self.call_s
 
     def block(self, calls):
+        assert self.is_open
+        assert self.answered
         self.log.append(self.name)
         seconds = calls * self.call_s * math.exp(self.chance.gauss(0, self.noise))
         return seconds, seconds * self.wall
@@ -135,16 +138,5 @@ def test_power_is_told_where_it_is_low_with_what_more_time_gives():
 ])  # fmt: skip
 def test_stored_times_fail_only_where_that_is_asked(now, policy, verdict):
     stored = [[1e-3 * (1 + 0.001 * p)] * 5 for p in range(8)]
-    record = stored_record(
-        CASE, stored, FakeSide(1e-3 * now), Terms(stored_times=policy), foreign=None
-    )
+    record = stored_record(CASE, stored, FakeSide(1e-3 * now), Terms(stored_times=policy))
     assert record.verdict == verdict
-
-
-def test_times_of_another_machine_are_not_compared():
-    record = stored_record(
-        CASE, [[1e-3] * 5] * 8, FakeSide(1.0), Terms(stored_times="fail"), foreign="instructions"
-    )
-    assert record.verdict == "not-comparable"
-    assert record.why == "instructions"
-    assert record.ratio is None
