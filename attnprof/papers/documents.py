@@ -30,11 +30,11 @@ class Document:
         return HERE / self.folder
 
     def part(self, module: str, name: str) -> Any:
-        """What one of its modules calls ``name``; None where there is no such module."""
+        """What one of its modules calls ``name``; None where there is none of either."""
         place = f"attnprof.papers.{self.folder}.{module}"
         spec = find_spec(place)
         # a folder of data beside it, as tables/ is, has no origin
-        return getattr(import_module(place), name) if spec and spec.origin else None
+        return getattr(import_module(place), name, None) if spec and spec.origin else None
 
     def checks(self) -> dict[str, Any]:
         """How each claim is answered, by its id: ``CHECKS`` of all modules ``checks*``."""

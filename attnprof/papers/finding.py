@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from attnprof.errors import RequestError, closest
+from attnprof.errors import CannotRunError, RequestError, closest
 from attnprof.papers.documents import DOCUMENTS, Document, claims, document
 from attnprof.papers.regenerated import Figure, Table
 
@@ -53,8 +53,20 @@ def find_table(number: str, name: str) -> tuple[str, Callable[[], Table]]:
 
 
 def find_figure(number: str, name: str) -> tuple[str, Figure]:
-    """A figure's own key and the figure; :class:`RequestError` lists those there are."""
+    """A figure's own key and the figure; :class:`RequestError` lists those there are.
+
+    Raises :class:`CannotRunError` with the reason for one that cannot be made again.
+    """
+    why = not_made(number).get(name.lstrip("0").upper())
+    if why is not None:
+        raise CannotRunError(f"{number}: figure {name} is not made again: {why}")
     return _part(document(number), "figures", name)
+
+
+def not_made(number: str) -> dict[str, str]:
+    """A document's figures that cannot be made again, with the reason."""
+    found: dict[str, str] = document(number).part("figures", "NOT_MADE") or {}
+    return found
 
 
 def _part(its: Document, kind: str, name: str) -> tuple[str, Any]:

@@ -8,22 +8,26 @@ from typing import Any
 
 from attnprof.errors import AttnprofError
 from attnprof.papers.documents import document
-from attnprof.papers.finding import find_figure, find_table
+from attnprof.papers.finding import find_figure, find_table, not_made
 from attnprof.papers.regenerated import Cell, Figure, FigureData, Table
 
 
 @dataclass
 class Regenerated:
-    """A document's tables and figures; ``failed`` has the reason by what could not be made."""
+    """A document's tables and figures; ``failed`` has the reason by what could not be made.
+
+    ``not_made`` has it by figure where nobody can make it from the document.
+    """
 
     tables: dict[str, Table] = field(default_factory=dict)
     figures: dict[str, tuple[Figure, FigureData]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    not_made: dict[str, str] = field(default_factory=dict)
 
 
 def regenerate(number: str, tell: Callable[[str], None] = lambda _: None) -> Regenerated:
     """Every table and figure of a document; ``tell`` hears of each before it is made."""
-    made = Regenerated()
+    made = Regenerated(not_made=not_made(number))
     for name in document(number).part("tables", "TABLES") or ():
         tell(f"{number}: table {name}")
         table = _made(made, f"table {name}", find_table(number, name)[1])

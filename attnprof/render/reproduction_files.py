@@ -55,7 +55,8 @@ def write_document(number: str, report: Report, made: Regenerated, folder: Path)
     own = [record for record in records_of(report) if record.document == number]
     write_whole(folder / "claims.csv", render_csv(Report(report.command, own)))
     title = report.summary["documents"][number]["title"]
-    write_whole(folder / "README.md", folder_page(number, title, tables, figures, failed))
+    left_out = {f"figure {name}": why for name, why in made.not_made.items()} | failed
+    write_whole(folder / "README.md", folder_page(number, title, tables, figures, left_out))
     return failed
 
 

@@ -24,10 +24,10 @@ def folder_page(
     title: str,
     tables: Mapping[str, Written],
     figures: Mapping[str, Written],
-    failed: Mapping[str, str],
+    left_out: Mapping[str, str],
 ) -> str:
-    """The whole page; ``failed`` has what could not be made, with the reason."""
-    return "\n".join(_page(number, title, tables, figures, failed)) + "\n"
+    """The whole page; ``left_out`` has what is not made again, with the reason."""
+    return "\n".join(_page(number, title, tables, figures, left_out)) + "\n"
 
 
 def _page(
@@ -35,7 +35,7 @@ def _page(
     title: str,
     tables: Mapping[str, Written],
     figures: Mapping[str, Written],
-    failed: Mapping[str, str],
+    left_out: Mapping[str, str],
 ) -> Iterator[str]:
     yield f"# {number} {title}\n"
     yield f"`attnprof reproduce {number} --reports reports` writes this folder.\n"
@@ -51,9 +51,12 @@ def _page(
         yield from figure_lines(its.values, its.image)
         again = "; `--measure` measures again" if its.values["measured"] else ""
         yield f"\nData: [{its.data}]({its.data}). `{_command(number, name, its)}`{again}"
-    if failed:
-        yield "\n## Not made\n"
-        yield from (f"- {name}: {escaped(why)}" for name, why in failed.items())
+    if left_out:
+        yield "\n## Not made again\n"
+        whys: dict[str, list[str]] = {}
+        for name, why in left_out.items():
+            whys.setdefault(why, []).append(name)
+        yield from (f"- {', '.join(names)}: {escaped(why)}" for why, names in whys.items())
 
 
 def _table_row(number: str, name: str, its: Written) -> str:

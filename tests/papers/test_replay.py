@@ -10,7 +10,13 @@ from attnprof.papers.agreement import rounded
 from attnprof.papers.checks import Check, Reading
 from attnprof.papers.committed import accept, committed
 from attnprof.papers.documents import DOCUMENTS, Document, claims
-from attnprof.papers.finding import claims_of_figure, find_claims, find_documents, find_table
+from attnprof.papers.finding import (
+    claims_of_figure,
+    find_claims,
+    find_documents,
+    find_figure,
+    find_table,
+)  # fmt: skip
 from attnprof.papers.measured import fresh, measured, ship
 from attnprof.papers.regenerated import Cell, Figure, FigureData, Table
 from attnprof.papers.regenerating import regenerate, table_rows, table_values
@@ -161,6 +167,13 @@ def test_tables_are_found_and_listed():
         find_table("002", "9")
 
 
+def test_a_figure_that_nobody_can_make_says_why():
+    with pytest.raises(CannotRunError, match="children's books"):
+        find_figure("002", "7")
+    with pytest.raises(RequestError, match="its figures: 2"):
+        find_figure("002", "12")
+
+
 def test_claims_of_a_figure_name_it():
     assert "000-FIG3-grid" in claims_of_figure("000", "3")
     assert claims_of_figure("000", "30") == []
@@ -198,7 +211,7 @@ def test_what_breaks_is_named_and_the_rest_is_made(monkeypatch):
             "2": Figure("measured", unmeasured),
         },
     }
-    monkeypatch.setattr(Document, "part", lambda *asked: parts[asked[-1]])
+    monkeypatch.setattr(Document, "part", lambda *asked: parts.get(asked[-1]))
     made = regenerate("002")
     assert (list(made.tables), list(made.figures)) == (["1"], ["1"])
     assert made.failed["table 2"] == "ZeroDivisionError: division by zero"

@@ -30,7 +30,7 @@ def critical_path(sublayer: str) -> str:
     longest: dict[str, tuple[str, ...]] = {}
     for stage in definition(sublayer, sizes):
         chains = [longest[name] for name in WAITS_FOR.get(stage.name, ()) if name in longest]
-        longest[stage.name] = (*_longest(chains), *_steps(stage.cost))
+        longest[stage.name] = (*_longest(chains), *steps_of(stage.cost))
     return ";".join(_longest(longest.values()))
 
 
@@ -38,7 +38,8 @@ def _longest(chains: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     return max(chains, key=len, default=())
 
 
-def _steps(cost: Any) -> tuple[str, ...]:
+def steps_of(cost: Any) -> tuple[str, ...]:
+    """Kinds of operation that a stage chains, in order; a sum of any length is one cumulation."""
     taken = {
         "mult": cost.multiplications,
         "div": cost.divisions,
