@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from attnprof.record import Report, ReproduceRecord
-from attnprof.render.claim_text import WORDS, place_text, printed_and_ours, value_text
+from attnprof.render.claim_text import WORDS, place_text, printed_and_ours
 from attnprof.render.regenerated_table import cell_text, notes
 from attnprof.render.reproduction import answer_lines, records_of
 
@@ -131,7 +131,3 @@ def figure_lines(values: Mapping[str, Any], image: str | None = None) -> Iterato
             for its in values["described"]
         )
         yield from _lines(("what", "in the document", "ours", ""), rows)
-    yield ""
-    for name, value in values["facts"].items():
-        if isinstance(value, (int, float, str)):
-            yield f"- {escaped(name)}: {escaped(value_text(value))}"

@@ -173,3 +173,7 @@ FIGURES: dict[str, Figure] = {
     "G": Figure("Growth of sparse attention", partial(family, "G"), measured=True),
     "Z": Figure("Quoted results beside ours", results, measured=True),
 }
+NOT_MADE = {
+    "A": "a drawing of a transformer, without values",
+    "H": "a sample of a data set that is not its own",
+}

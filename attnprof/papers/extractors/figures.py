@@ -83,7 +83,7 @@ def _mark(rows: list[dict[str, Any]], ends: dict[str, int]) -> None:
     while step in by_step:
         by_step[step]["on critical path"] = True
         before = [name for name in by_step[step]["waits for"].split(" + ") if name in ends]
-        step = max(before, key=lambda name: ends[name], default="")
+        step = max(reversed(before), key=lambda name: ends[name], default="")
 
 
 def _printed(name: str) -> str | None:

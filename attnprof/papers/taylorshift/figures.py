@@ -12,3 +12,7 @@ FIGURES: dict[str, Figure] = {
     "4": Figure("Mean norms of intermediate results", norms, measured=True),
     "5": Figure("Errors of the fitted laws", errors, measured=True),
 }
+NOT_MADE = {
+    "3": "ImageNet accuracy early in training: it needs that training, on several GPUs",
+    "6": "accuracy by length of a trained ListOps model: it needs its training and its test set",
+}

@@ -27,7 +27,7 @@ def draw_sublayer(data: FigureData) -> Figure:
     columns = max(x for x, _ in places.values()) + 1
     heights = [y for _, y in places.values()]
     width = max(3.2, PAGE_WIDTH * columns / COLUMNS)
-    figure = new_figure(width, 0.45 + ROW * (max(heights) + 1.4))
+    figure = new_figure(width, 0.45 + ROW * (max(heights) + 1))
     axes = figure.subplots()
     for row in data.rows:
         for other in row["waits for"].split(" + "):
@@ -36,7 +36,7 @@ def draw_sublayer(data: FigureData) -> Figure:
     for row in data.rows:
         _box(axes, places[row["step"]], *_words(row), filled=row["on critical path"])
     axes.set_xlim(-0.5, width * COLUMNS / PAGE_WIDTH - 0.5)
-    axes.set_ylim(-0.5, max(heights) + 0.9)
+    axes.set_ylim(-0.5, max(heights) + 0.5)
     axes.axis("off")
     caption(figure, f"Blue: the critical path, {data.facts['its steps']} dependent operations.")
     return figure
