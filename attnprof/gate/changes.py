@@ -19,8 +19,12 @@ from attnprof.units import format_bytes, format_count
 #: Number format and shape of a result.
 Result = tuple[str, str]
 Rows = Sequence[Operation]
-_BYTES = {"float64": 8, "complex64": 8, "int64": 8, "float32": 4, "int32": 4, "bfloat16": 2,
-          "float16": 2, "int16": 2}  # fmt: skip
+_BYTES = {
+    "complex128": 16,
+    **dict.fromkeys(("float64", "complex64", "int64"), 8),
+    **dict.fromkeys(("float32", "int32"), 4),
+    **dict.fromkeys(("bfloat16", "float16", "int16"), 2),
+}
 _SHOWN = 2
 _CAST = "_to_copy to "
 
@@ -126,9 +130,8 @@ def _change(key: tuple[str, str], old: Rows, new: Rows, line: str, widest: int) 
 
 def _alike(before: Rows, now: Rows) -> tuple[Rows, Rows]:
     """Both without results where one of them was written down without."""
-    if all(row.dtype or row.shape for row in before) or not before:
-        return before, now
-    return _bare(before), _bare(now)
+    known = all(not rows or any(row.dtype for row in rows) for rows in (before, now))
+    return (before, now) if known else (_bare(before), _bare(now))
 
 
 def _bare(rows: Rows) -> Rows:
@@ -188,7 +191,7 @@ def _without_lines(rows: Rows) -> list[Any]:
 
 def _bytes(results: Mapping[Result, int]) -> int:
     return sum(
-        times * _BYTES.get(dtype, 1) * math.prod(map(int, shape.split("×"))) if shape else 0
+        times * _BYTES.get(dtype, 1) * math.prod(map(int, filter(None, shape.split("×"))))
         for (dtype, shape), times in results.items()
     )
 

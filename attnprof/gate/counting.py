@@ -9,11 +9,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from attnprof.errors import AttnprofError, NotFoundError
+from attnprof.errors import AttnprofError, CannotRunError, NotFoundError
 from attnprof.gate.cases import Counted, Operation
 from attnprof.measure.modules import sizes_of
 from attnprof.measure.request import PointRequest
 from attnprof.trace.events import KINDS, QUANTITIES, Call
+
+#: A run of more operations is given up; a thousand take about a fifth of a second.
+OPERATIONS = 100_000
 
 if TYPE_CHECKING:
     from attnprof.trace.derivation import PhaseForms
@@ -42,14 +45,13 @@ def _counted(request: PointRequest) -> Counted:
     from attnprof.trace.runs import record
     from attnprof.trace.shots import limit
     from attnprof.trace.totals import totals
-    from attnprof.trace.verification import A_LONG_RUN
 
     sizes = sizes_of(request.workload)
     trace = record(
         run_of(request),
         sizes,
         training=request.phase in ("backward", "train"),
-        before_each=limit(A_LONG_RUN),
+        before_each=limit(OPERATIONS),
     )
     calls = list(trace.part(request.phase))
     found = totals(trace, request.phase)
@@ -96,19 +98,21 @@ def _with_formulas(found: Counted, request: PointRequest) -> Counted:
         try:
             target = target_of(request).fixed(**given)
             new, said = _holding(_forms(target, found.sizes, request.phase), found)
+        except CannotRunError as error:  # nor is there a form with fewer sizes free
+            reasons.append(str(error))
+            break
         except Exception as error:  # noqa: BLE001 - the gated code may raise anything
             new, said = {}, [_why(error)]
         formulas = {**new, **formulas}
         reasons += said
         if len(formulas) == len(QUANTITIES):
-            return replace(found, formulas=_in_order(formulas))
+            break
     missing = ", ".join(name for name in QUANTITIES if name not in formulas)
-    no_formula = f"{missing}: {'; '.join(dict.fromkeys(reasons))}"
-    return replace(found, formulas=_in_order(formulas), no_formula=no_formula)
-
-
-def _in_order(formulas: Mapping[str, str]) -> dict[str, str]:
-    return {name: formulas[name] for name in QUANTITIES if name in formulas}
+    return replace(
+        found,
+        formulas={name: formulas[name] for name in QUANTITIES if name in formulas},
+        no_formula=f"{missing}: {'; '.join(dict.fromkeys(reasons))}" if missing else "",
+    )
 
 
 def _forms(target: Target, sizes: Mapping[str, int], phase: str) -> PhaseForms:
@@ -138,8 +142,11 @@ def _holding(forms: PhaseForms, found: Counted) -> tuple[dict[str, str], list[st
 
 
 def _why(error: Exception) -> str:
+    from attnprof.trace.shots import TooLongError
     from attnprof.trace.trying import why
 
+    if isinstance(error, TooLongError):
+        return f"it runs {error}, which is too long to follow: gate it at a shorter length"
     return str(error) if isinstance(error, AttnprofError) else why(error)
 
 

@@ -5,6 +5,7 @@ import gc
 import pytest
 
 from attnprof import registry
+from attnprof.gate import counting
 from attnprof.gate.counting import count
 from attnprof.gate.formulas import formula
 from attnprof.measure.request import PointRequest
@@ -149,3 +150,20 @@ def test_a_phase_that_a_module_does_not_have_is_an_error(tmp_path):
     counted = count(request_of(tmp_path, PLAIN, phase="decode"), formulas=False)
     assert not counted.missing
     assert counted.error
+
+
+def test_a_run_that_is_too_long_to_follow_is_an_error_that_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(counting, "OPERATIONS", 10)
+    counted = count(request_of(tmp_path, PLAIN), formulas=False)
+    assert "more than 10 operations" in counted.error
+    assert "shorter length" in counted.error
+
+
+def test_a_module_for_a_batch_of_one_has_formulas_without_the_batch(tmp_path):
+    text = PLAIN.replace(
+        "        B, N, C = x.shape\n", "        _, N, C = x[0][None].shape\n        B = 1\n"
+    )
+    text = text.replace("reshape(B, N, C)", "reshape(x.shape)")
+    counted = count(request_of(tmp_path, text, batch_size=1), formulas=True)
+    assert counted.no_formula == ""
+    assert counted.formulas["exponentials"] == "N**2*h"
