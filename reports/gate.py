@@ -104,7 +104,9 @@ def competing(busy: bool) -> Iterator[None]:
         spinner.kill()
 
 
-def _row(key: str, number: int, item: tuple[str, ...], request: PointRequest, found: Race) -> Any:
+def _row(
+    key: str, number: int, item: tuple[str, ...], request: PointRequest, found: Race
+) -> dict[str, Any]:
     judged = found.found
     assert judged is not None
     columns = {

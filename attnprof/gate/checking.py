@@ -42,10 +42,10 @@ def check_against(
     _distinct(cases)
     start = time.monotonic()
     with Side(base.path, base.label) as old, Side(head.path, head.label) as new:
-        counted = _count(cases, [old, new], terms, tell)
+        sides = [new] if stored else [old, new]
+        counted = _count(cases, sides, terms, tell)
         before = stored.counted if stored else {name: pair[0] for name, pair in counted.items()}
-        after = {name: pair[1] for name, pair in counted.items()}
-        records = _exact(cases, before, after)
+        records = _exact(cases, before, {name: pair[-1] for name, pair in counted.items()})
         racing = [
             case for case in cases
             if case.timed and terms.timed and all(pair.runs for pair in counted[case.name])

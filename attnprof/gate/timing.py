@@ -60,19 +60,24 @@ def race_cases(
                 limit_s=limit, more=terms.inconclusive != PASS, seed=terms.seed,
             )  # fmt: skip
         except SideError as error:
-            records[case.name] = failed(case, str(error))
+            if not error.missing:  # what one side does not have is told by what is exact
+                records[case.name] = failed(case, str(error))
             return
         races[case.name] = raced
         records[case.name] = raced_record(case, raced)
 
     for position, case in enumerate(cases):
         attempt(case, len(cases) - position)
-    again = [case for case in cases if records[case.name].verdict == INCONCLUSIVE]
+    again = [case for case in cases if _is_open(records.get(case.name))]
     for position, case in enumerate(again if terms.inconclusive == RETRY else []):
         if end - time.monotonic() > LEAST_S:
             attempt(case, len(again) - position)
     return records, [text for case in cases if case.name in races
                      for text in power_text(case, races[case.name])]  # fmt: skip
+
+
+def _is_open(record: CheckRecord | None) -> bool:
+    return record is not None and record.verdict == INCONCLUSIVE
 
 
 def failed(case: Case, why: str) -> CheckRecord:
