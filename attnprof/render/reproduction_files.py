@@ -30,7 +30,7 @@ def make_folder(folder: Path) -> None:
 
 def write_page(report: Report, folder: Path) -> None:
     """``reproduction.md``: the one page about all documents replayed."""
-    write_whole(folder / "reproduction.md", reproduction_page(report))
+    write_whole(folder / "reproduction.md", reproduction_page(report, linked=True))
 
 
 def write_document(number: str, report: Report, made: Regenerated, folder: Path) -> dict[str, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnprof.render.regenerated_table import count_cells
-from attnprof.render.reproduction_page import escaped, figure_lines
+from attnprof.render.reproduction_page import escaped, figure_lines, reasons
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,7 @@ def _page(
         yield f"\nData: [{its.data}]({its.data}). `{_command(number, name, its)}`{again}"
     if left_out:
         yield "\n## Not made again\n"
-        whys: dict[str, list[str]] = {}
-        for name, why in left_out.items():
-            whys.setdefault(why, []).append(name)
-        yield from (f"- {', '.join(names)}: {escaped(why)}" for why, names in whys.items())
+        yield from reasons(left_out)
 
 
 def _table_row(number: str, name: str, its: Written) -> str:

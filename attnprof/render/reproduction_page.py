@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from attnprof.papers.finding import not_made
 from attnprof.record import Report, ReproduceRecord
 from attnprof.render.claim_text import WORDS, place_text, printed_and_ours
 from attnprof.render.regenerated_table import cell_text, notes
@@ -20,9 +21,12 @@ are computed, or rest on measurements; those that only reading can give are list
 """
 
 
-def reproduction_page(report: Report, *, in_full: bool = False) -> str:
-    """Counts, every erratum, what is not reproducible, what was read; or whole answers."""
-    return "\n".join(_answers(report) if in_full else _page(report)) + "\n"
+def reproduction_page(report: Report, *, in_full: bool = False, linked: bool = False) -> str:
+    """Counts, every erratum, what is not reproducible, what was read; or whole answers.
+
+    ``linked``: the documents' folders are beside the page.
+    """
+    return "\n".join(_answers(report) if in_full else _page(report, linked=linked)) + "\n"
 
 
 def _answers(report: Report) -> Iterator[str]:
@@ -37,13 +41,15 @@ def _answers(report: Report) -> Iterator[str]:
         yield from (f"- {name}: {escaped(text)}" for name, text in answer_lines(record))
 
 
-def _page(report: Report) -> Iterator[str]:
+def _page(report: Report, *, linked: bool) -> Iterator[str]:
     yield "# Reproduction\n"
     yield WHAT
     yield from _counts(report)
     for number, counts in report.summary["documents"].items():
         records = [record for record in records_of(report) if record.document == number]
         yield f"\n## {number} {counts['title']}"
+        if linked:
+            yield f"\nTables and figures made again: [{number}]({number}/README.md)."
         yield from _section("Errata", "right", _of(records, "erratum"))
         yield from _section("Not reproducible", "ours", _of(records, "not-reproducible"))
         yield from _section("Without a verdict", "ours", _of(records, "error"))
@@ -54,6 +60,10 @@ def _page(report: Report) -> Iterator[str]:
         if read:
             yield "\n### Judged by reading\n"
             yield from _lines(("claim", "place", "verdict", "where and why"), map(_read, read))
+        left_out = {f"figure {name}": why for name, why in not_made(number).items()}
+        if left_out:
+            yield "\n### Figures not made again\n"
+            yield from reasons(left_out)
 
 
 def _of(records: Sequence[ReproduceRecord], verdict: str) -> list[ReproduceRecord]:
@@ -82,6 +92,14 @@ def _section(title: str, ours: str, records: Sequence[ReproduceRecord]) -> Itera
 def _row(record: ReproduceRecord) -> list[str]:
     printed, ours = printed_and_ours(record)
     return [f"`{record.claim}`", place_text(record.place), _code(printed), _code(ours), record.why]
+
+
+def reasons(left_out: Mapping[str, str]) -> Iterator[str]:
+    """What is not made again, by its reason."""
+    names: dict[str, list[str]] = {}
+    for name, why in left_out.items():
+        names.setdefault(why, []).append(name)
+    yield from (f"- {', '.join(those)}: {escaped(why)}" for why, those in names.items())
 
 
 def _code(text: str) -> str:

@@ -11,6 +11,9 @@ import pytest
 from attnprof import registry
 from attnprof.cli import reproduce
 from attnprof.cli.app import main
+from attnprof.papers.checks import VERDICTS
+from attnprof.papers.committed import committed
+from attnprof.papers.documents import DOCUMENTS
 from attnprof.units import setting_text
 
 PAGE = Path(__file__).parents[2] / "docs" / "mechanisms.md"
@@ -80,3 +83,16 @@ def test_the_page_on_reproducing_names_flags_that_are_there():
     text = inspect.getsource(reproduce)
     assert len(named) > 8
     assert [flag for flag in named if f'"{flag}"' not in text] == []
+
+
+@pytest.mark.parametrize("number", DOCUMENTS)
+def test_the_reports_count_the_committed_verdicts(number):
+    reports = PAGE.parents[1] / "reports"
+    verdicts = list(committed(number).values())
+    page = (reports / "reproduction.md").read_text(encoding="utf-8")
+    counts = " | ".join(str(verdicts.count(verdict)) for verdict in VERDICTS)
+    named = f"| {number} {DOCUMENTS[number].title} | {len(verdicts)} | {counts} | 0 |"
+    assert named in page, "write them again: attnprof reproduce --all --reports reports"
+    readme = (reports / number / "README.md").read_text(encoding="utf-8")
+    for name in re.findall(r"\]\(([\w.]+)\)", readme):
+        assert (reports / number / name).is_file()
