@@ -142,7 +142,7 @@ def _replayed(asked: Asked, plot: Path | None) -> Report:
         found = replay(asked.claims, environment=environment(), tell=tell)
     number, more = asked.documents[0], {}
     if asked.table is not None:
-        more["table"] = table_values(find_table(number, asked.table)[1]())
+        more["table"] = table_values(asked.table, find_table(number, asked.table)[1]())
     if asked.figure is not None:
         _, figure = find_figure(number, asked.figure)
         data = figure.data()
@@ -165,7 +165,7 @@ def _tables(asked: Asked, *, everything: bool, in_full: bool) -> Tables:
         if asked.table is not None:
             shown += regenerated_table(report.summary["table"])
         if asked.figure is not None:
-            shown.append(view.described_table(report.summary["figure"]))
+            shown += view.described_table(report.summary["figure"])
         if shown:
             return [*shown, *view.beside(view.records_of(report))]
         if asked.by_name:

@@ -53,9 +53,10 @@ def _made(made: Regenerated, name: str, make: Callable[[], Any]) -> Any:
     return None
 
 
-def table_values(table: Table) -> dict[str, Any]:
+def table_values(name: str, table: Table) -> dict[str, Any]:
     """A table for JSON: a cell that is recomputed is ``{printed, ours, differs}``."""
     return {
+        "name": name,
         "title": table.title,
         "columns": list(table.columns),
         "rows": [

@@ -22,9 +22,9 @@ MOST = 30
 def regenerated_table(values: Mapping[str, Any]) -> list[RenderableType]:
     """The table, in parts with the row labels repeated where it is wider than the terminal."""
     parts = list(_parts(values))
-    shown: list[RenderableType] = []
-    for place, names in enumerate(parts):
-        table = new_table(values["title"] if place == 0 else None)
+    shown: list[RenderableType] = [Text(title_of(values), style="bold")]
+    for names in parts:
+        table = new_table()
         for name in names:
             numeric = all(_is_number(row[name]) for row in values["rows"])
             table.add_column(name.replace("_", " "), justify="right" if numeric else "left",
@@ -33,6 +33,12 @@ def regenerated_table(values: Mapping[str, Any]) -> list[RenderableType]:
             table.add_row(*(_cell(row[name]) for name in names))
         shown.append(table)
     return [*shown, *(Text(f" {line}", style="dim") for line in notes(values))]
+
+
+def title_of(values: Mapping[str, Any]) -> str:
+    """What a table is called: by its number where the document numbers it."""
+    return f"Table {values['name']}: {values['title']}" if values["name"].isdigit() else str(
+        values["title"])  # fmt: skip
 
 
 def cell_text(cell: Any) -> str:

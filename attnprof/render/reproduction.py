@@ -137,13 +137,13 @@ def answer_lines(record: ReproduceRecord) -> Iterator[tuple[str, str]]:
         yield "before", f"{WORDS[record.committed]}: the committed verdict is another one"
 
 
-def described_table(figure: Mapping[str, Any]) -> Table:
+def described_table(figure: Mapping[str, Any]) -> list[RenderableType]:
     """What a document says of its figure, beside what our data say."""
-    table = new_table(f"Figure {figure['name']}: {figure['title']}")
+    table = new_table()
     for name in ("what", "in the document", "ours", ""):
         table.add_column(name, overflow="fold")
     for its in figure["described"]:
         agrees = Text("agrees", style="green") if its["agrees"] else Text("differs", style="red")
         cells = (Text(str(its[key])) for key in ("what", "printed", "ours"))
         table.add_row(*cells, agrees)
-    return table
+    return [Text(f"Figure {figure['name']}: {figure['title']}", style="bold"), table]

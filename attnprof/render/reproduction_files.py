@@ -39,7 +39,7 @@ def write_document(number: str, report: Report, made: Regenerated, folder: Path)
     failed = dict(made.failed)
     tables = {}
     for name, table in made.tables.items():
-        values, data = table_values(table), f"table{_padded(name)}.csv"
+        values, data = table_values(name, table), f"table{_padded(name)}.csv"
         write_whole(folder / data, rows_as_csv(table_rows(values)))
         tables[name] = Written(data, values)
     figures = {}

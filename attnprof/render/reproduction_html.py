@@ -11,7 +11,7 @@ from attnprof.papers.regenerating import Regenerated, figure_values, table_value
 from attnprof.record import Report
 from attnprof.render.claim_text import WORDS, place_text, printed_and_ours, value_text
 from attnprof.render.plots.documents import picture
-from attnprof.render.regenerated_table import cell_text, notes
+from attnprof.render.regenerated_table import cell_text, notes, title_of
 from attnprof.render.reproduction import records_of
 from attnprof.render.reproduction_page import COUNTED, HEADS
 
@@ -34,7 +34,9 @@ def reproduction_html(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters.update(value=value_text, cell=cell_text, place=place_text, picture=_picture)
+    environment.filters.update(
+        value=value_text, cell=cell_text, place=place_text, title_of=title_of, picture=_picture
+    )
     rows = [{"record": r, "printed": printed, "ours": ours}
             for r in records_of(report) for printed, ours in [printed_and_ours(r)]]  # fmt: skip
     return environment.get_template("reproduction.html").render(
@@ -54,7 +56,9 @@ def pictured(
     if "figure" in report.summary:
         figures.append({**report.summary["figure"], "document": number, "image": None})
     for its, found in made.items():
-        tables += [{**table_values(table), "document": its} for table in found.tables.values()]
+        tables += [
+            {**table_values(name, table), "document": its} for name, table in found.tables.items()
+        ]
         for name, (figure, data) in found.figures.items():
             values = figure_values(name, figure, data)
             image = picture(its, name, data)

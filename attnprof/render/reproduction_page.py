@@ -9,7 +9,7 @@ from typing import Any
 from attnprof.papers.finding import not_made
 from attnprof.record import Report, ReproduceRecord
 from attnprof.render.claim_text import WORDS, place_text, printed_and_ours
-from attnprof.render.regenerated_table import cell_text, notes
+from attnprof.render.regenerated_table import cell_text, notes, title_of
 from attnprof.render.reproduction import answer_lines, records_of
 
 COUNTED = ("match", "erratum", "not-reproducible", "error", "readings")
@@ -132,7 +132,7 @@ def escaped(text: str) -> str:
 
 def markdown_table(values: Mapping[str, Any]) -> Iterator[str]:
     """A regenerated table; ours in brackets where it differs."""
-    yield f"### {values['title']}\n"
+    yield f"### {escaped(title_of(values))}\n"
     rows = ([cell_text(row[name]) for name in values["columns"]] for row in values["rows"])
     yield from _lines([name.replace("_", " ") for name in values["columns"]], rows)
     yield from (f"\n{escaped(line)}" for line in notes(values))

@@ -99,7 +99,7 @@ def test_a_table_stands_beside_ours_where_they_differ(attnprof, settled):
     assert [cell["differs"] for cell in cells].count(True) == 1
     assert {record["claim"] for record in data["records"]} >= {WRONG, RIGHT}
     page = attnprof("reproduce extractors --table 05 -f markdown").out
-    assert page.startswith(f"### {table['title']}\n")
+    assert page.startswith(f"### Table 5: {table['title']}\n")
 
 
 @pytest.mark.usefixtures("few")

@@ -192,7 +192,7 @@ TABLE = Table(
 
 
 def test_a_table_has_both_values_where_it_was_recomputed():
-    values = table_values(TABLE)
+    values = table_values("1", TABLE)
     assert values["rows"][0]["value"] == {"printed": 1.23, "ours": 1.2345, "differs": False}
     assert values["rows"][1]["value"] == {"printed": 2, "ours": 3, "differs": True}
     assert values["rows"][2]["value"] == 7
