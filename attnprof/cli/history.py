@@ -95,7 +95,7 @@ def _table(report: Report) -> list[RenderableType]:
         return [said]
     table = new_table("Where a level begins", said)
     for name in ("case", "metric", "since", "commit"):
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", no_wrap=name in ("metric", "since"))
     table.add_column("level", justify="right", no_wrap=True)
     table.add_column("ratio", justify="right", no_wrap=True)
     formats = {"s": "time", "B": "bytes"}
