@@ -123,7 +123,7 @@ def reproduce(
             deliver(kept, fmt, output, tables, partial(reproduction_page, in_full=asked.by_name))
         if accept:
             _accept(found, made)
-            return 0
+            found = replace(found, summary={**found.summary, "changed": [], "not_committed": []})
     return _ended(found, failed)
 
 

@@ -19,9 +19,10 @@ from attnprof.papers.finding import (
 )  # fmt: skip
 from attnprof.papers.measured import fresh, measured, ship
 from attnprof.papers.regenerated import Cell, Figure, FigureData, Table
-from attnprof.papers.regenerating import regenerate, table_rows, table_values
+from attnprof.papers.regenerating import figure_values, regenerate, table_rows, table_values
 from attnprof.papers.replay import only, replay
-from attnprof.record import ReproduceRecord
+from attnprof.record import Report, ReproduceRecord
+from attnprof.render.plots.documents import drawings
 
 IDS = ["002-TR-me-mult", "002-PPL", "002-T7-me", "002-T7-512"]
 
@@ -216,3 +217,18 @@ def test_what_breaks_is_named_and_the_rest_is_made(monkeypatch):
     assert (list(made.tables), list(made.figures)) == (["1"], ["1"])
     assert made.failed["table 2"] == "ZeroDivisionError: division by zero"
     assert "--measure" in made.failed["figure 2"]
+
+
+@pytest.mark.parametrize("number", DOCUMENTS)
+def test_every_table_and_figure_can_be_made_and_drawn(number):
+    made = regenerate(number)
+    assert made.failed == {}
+    assert set(made.figures) == set(drawings(number))
+    assert set(made.figures).isdisjoint(not_made(number))
+    for name, table in made.tables.items():
+        values = table_values(name, table)
+        assert all(set(row) == set(values["columns"]) for row in values["rows"])
+        assert Report("reproduce", [], {"table": values}).to_json()
+    for name, (figure, data) in made.figures.items():
+        assert data.described
+        assert Report("reproduce", [], {"figure": figure_values(name, figure, data)}).to_json()
