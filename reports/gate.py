@@ -118,8 +118,8 @@ def _row(
         "case": f"{request.mechanism} N={request.seq_len} {request.phase}",
         "verdict": judged.verdict, "ratio": judged.ratio,
         "low": judged.low, "high": judged.high,
-        "processes": judged.processes, "spent_s": round(found.spent_s, 3), "load": os.getloadavg()[0],
-        "at": round(time.time()),
+        "processes": judged.processes, "spent_s": round(found.spent_s, 3),
+        "load": os.getloadavg()[0], "at": round(time.time()),
         **{name: [float(f"{x:.4g}") for x in values] for name, values in columns.items()},
     }  # fmt: skip
 

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from attnprof import registry
 from attnprof.measure.request import PointRequest
+from attnprof.trace.loading import is_place
 from attnprof.units import setting_text
 
 
@@ -29,7 +31,7 @@ class Case:
 
 
 def name_of(request: PointRequest) -> str:
-    """``standard[forward N=1024 d_model=512 h=8]``, with what is not the default.
+    """``longformer[forward N=1024 d_model=512 h=8 window=64]``, with what is not the default.
 
     Of a module of somebody's own, constructor arguments are told; inputs follow from the sizes.
     """
@@ -46,12 +48,19 @@ def name_of(request: PointRequest) -> str:
         parts.append(request.device)
     if request.compiled:
         parts.append("compiled")
-    for name, value in request.params.items():
-        if name == "args":
-            parts += [text.replace(" ", "") for text in value]
-        elif name != "inputs":
-            parts.append(f"{name}={setting_text(value)}")
+    parts += _settings(request)
     return f"{request.mechanism}[{' '.join(parts)}]"
+
+
+def _settings(request: PointRequest) -> list[str]:
+    if is_place(request.mechanism):
+        return [text.replace(" ", "") for text in request.params.get("args", ())]
+    usual = registry.get(request.mechanism).params
+    return [
+        f"{name}={setting_text(value)}"
+        for name, value in request.params.items()
+        if usual.get(name) != value
+    ]
 
 
 @dataclass(frozen=True)
