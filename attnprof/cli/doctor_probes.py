@@ -14,7 +14,9 @@ from attnprof.record import DoctorRecord
 
 Probe = Callable[[], tuple[str, str]]
 #: Libraries whose version alone is told.
-LIBRARIES = ("numpy", "sympy", "pandas", "matplotlib", "fvcore", "typer", "rich")
+LIBRARIES = (
+    "numpy", "sympy", "pandas", "matplotlib", "fvcore", "typer", "rich", "ruptures", "junitparser",
+)  # fmt: skip
 MISSING = "missing"
 SIZE = 8
 

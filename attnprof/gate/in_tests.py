@@ -166,7 +166,8 @@ class TestGate:
             records.append(new.pop(case.name, kept))
         timed = old is not None and any(old.times_s.values())
         machine = old.fingerprint if old is not None and timed else fingerprint("cpu")
-        self.file.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):  # where that fails writing says so
+            self.file.parent.mkdir(parents=True, exist_ok=True)
         records += [new[name] for name in sorted(new)]
         baseline_report(records, machine, dated_environment("cpu")).save(self.file)
         said = f"wrote {len(self.updated)} cases to {self._name}, {len(new)} of them new"

@@ -252,6 +252,14 @@ def test_against_a_revision_needs_no_file(suite, monkeypatch):
     assert suite("--attnprof-against", "HEAD", "--attnprof-update").ret == 4
 
 
+def test_a_file_that_cannot_be_written_is_said(suite):
+    (suite.path / "taken").write_text("a file")
+    ended = suite("--attnprof-update", "--attnprof-baseline", "taken/baseline.json")
+    assert ended.ret == 4
+    assert "cannot write" in ended.text
+    assert "INTERNALERROR" not in ended.text
+
+
 def test_processes_of_xdist_record_into_one_file(suite):
     (suite.path / "test_it.py").write_text("".join(
         TEST.replace("32", str(n)).replace("test_mine", f"test_{n}") for n in (8, 16)
