@@ -19,12 +19,15 @@ from attnprof.units import format_bytes, format_count
 #: Number format and shape of a result.
 Result = tuple[str, str]
 Rows = Sequence[Operation]
+#: Bytes of an entry, where it is not one.
 _BYTES = {
     "complex128": 16,
     **dict.fromkeys(("float64", "complex64", "int64"), 8),
     **dict.fromkeys(("float32", "int32"), 4),
     **dict.fromkeys(("bfloat16", "float16", "int16"), 2),
 }
+_FLOATS = frozenset({"float64", "float32", "bfloat16", "float16"})
+#: Results told by name.
 _SHOWN = 2
 _CAST = "_to_copy to "
 
@@ -101,9 +104,6 @@ def changes(baseline: Counted, current: Counted) -> list[Change]:
         if sums(old) != sums(new) or _results(old) != _results(new):
             found.append(_change(key, old, new, lines.get(key, ""), widest))
     return found
-
-
-_FLOATS = frozenset({"float64", "float32", "bfloat16", "float16"})
 
 
 def _key(row: Operation) -> tuple[str, str]:

@@ -174,6 +174,6 @@ def _repeatable(seed: int) -> Iterator[None]:
 
 
 def _seed(seed: int, torch: Any, np: Any) -> None:
-    torch.manual_seed(seed)
+    torch.manual_seed(seed % 2**63)
     random.seed(seed)
     np.random.seed(seed % 2**32)

@@ -140,6 +140,8 @@ def _fields(value: Any, where: str, model: Row, needed: set[str]) -> None:
         kind = type(model[name])
         kinds = (int, float) if kind is float else kind
         _is(item, f"{where}.{name}", kinds, _KINDS[kind])
+        if isinstance(item, float) and not math.isfinite(item):
+            raise WrongError(f"{where}.{name} is {item}, not a finite number")
 
 
 _KINDS = {

@@ -46,8 +46,8 @@ class BaselineRecord(Record):
 
     ``request`` is the case as asked, ``rule`` what its times are judged by, ``metrics`` exact
     integers by name, ``formulas`` closed forms by quantity, ``operations`` rows of op, part, line,
-    times, bytes_moved and flops, ``times_s`` processor seconds a call, one list a process.
-    ``error`` says why there is nothing.
+    times, bytes_moved, flops, and dtype and shape of the result, ``times_s`` processor seconds a
+    call, one list a process. ``error`` says why there is nothing.
     """
 
     case: str = column("case")

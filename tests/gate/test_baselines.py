@@ -128,9 +128,11 @@ def test_a_doctored_baseline_is_a_wrong_request_that_says_where(tmp_path, change
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
-def test_numbers_that_are_none_are_refused(tmp_path, number):
+@pytest.mark.parametrize("place", ["0.0012", '"warmup_s": 0.2'])
+def test_numbers_that_are_none_are_refused(tmp_path, number, place):
     path = written(tmp_path)
-    path.write_text(path.read_text().replace("0.0012", number))
+    changed = place.replace(place.rpartition(" ")[2], number)
+    path.write_text(path.read_text().replace(place, changed))
     with pytest.raises(RequestError, match=r"no number|finite"):
         load_baseline(path)
 

@@ -1,16 +1,24 @@
 """What a case counts equals the closed forms, and is the same every time."""
 
 import gc
+import json
+import os
+import subprocess
+import sys
 
 import pytest
 
 from attnprof import registry
+from attnprof.errors import CannotRunError
 from attnprof.gate import counting
+from attnprof.gate.cases import Counted
 from attnprof.gate.counting import count
 from attnprof.gate.formulas import formula
 from attnprof.measure.request import PointRequest
+from attnprof.trace.derivation import Formula, PhaseForms
 from attnprof.trace.evaluating import evaluate
 from attnprof.trace.events import KINDS, QUANTITIES
+from attnprof.trace.symbols import symbol
 
 from .samples import PLAIN, request_of
 
@@ -76,6 +84,23 @@ def test_a_count_is_the_same_every_time(tmp_path, text, phase):
         assert count(request, formulas=False) == first
 
 
+def test_a_count_is_the_same_in_another_process(tmp_path):
+    request = request_of(tmp_path, PLAIN, phase="train")
+    script = (
+        "import json, sys\nfrom dataclasses import asdict\n"
+        "from attnprof.gate.counting import count\n"
+        "from attnprof.measure.request import PointRequest\n"
+        "request = PointRequest.from_dict(json.loads(sys.argv[1]))\n"
+        "print(json.dumps(asdict(count(request, False))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, json.dumps(request.to_dict())],
+        capture_output=True, text=True, check=True, timeout=120,
+        env={**os.environ, "PYTHONHASHSEED": "321"},
+    )  # fmt: skip
+    assert Counted.from_dict(json.loads(done.stdout)) == count(request, formulas=False)
+
+
 def test_garbage_is_collected_again_afterwards(tmp_path):
     assert gc.isenabled()
     count(request_of(tmp_path, PLAIN), formulas=False)
@@ -96,15 +121,33 @@ def test_formulas_of_a_decoding_step_are_those_of_the_step():
     assert counted.formulas["exponentials"] == "B*N*h"
 
 
-def test_where_there_is_no_formula_the_reason_is_there(tmp_path):
-    text = PLAIN.replace("w = s.softmax(-1)", "w = s.softmax(-1)[..., :2 ** (N.bit_length() - 1)]")
-    text = text.replace("y = w @ v", "y = w @ v[..., :2 ** (N.bit_length() - 1), :]")
-    counted = count(request_of(tmp_path, text), formulas=True)
-    assert counted.error is None
-    assert counted.metrics["flops"] > 0
-    assert set(counted.formulas) < set(QUANTITIES) or counted.no_formula == ""
-    if len(counted.formulas) < len(QUANTITIES):
-        assert counted.no_formula
+@pytest.mark.parametrize("error", [CannotRunError("no closed form found"), ValueError("odd")])
+def test_where_there_are_no_formulas_the_reason_is_there_and_the_counts_are(
+    tmp_path, monkeypatch, error
+):
+    def fails(*_):
+        raise error
+
+    request = request_of(tmp_path, PLAIN)
+    plain = count(request, formulas=False)
+    monkeypatch.setattr(counting, "_forms", fails)
+    counted = count(request, formulas=True)
+    assert str(error) in counted.no_formula
+    assert (counted.metrics, dict(counted.formulas)) == (plain.metrics, {})
+
+
+def test_a_formula_that_does_not_give_what_was_counted_is_left_out(tmp_path, monkeypatch):
+    def other(_target, _sizes, phase):
+        wrong = {name: Formula(phase, name, symbol("N")) for name in QUANTITIES}
+        wrong["parameters"] = Formula(phase, "parameters", formula("4*d**2*h**2 + 4*d*h"))
+        wrong["flops"] = Formula(phase, "flops", None, 3)
+        return PhaseForms(phase, "symbolic", wrong)
+
+    monkeypatch.setattr(counting, "_forms", other)
+    counted = count(request_of(tmp_path, PLAIN), formulas=True)
+    assert dict(counted.formulas) == {"parameters": "4*d**2*h**2 + 4*d*h"}
+    assert counted.no_formula.startswith("multiplications, additions")
+    assert "does not hold at this shape" in counted.no_formula
 
 
 def test_what_flops_leave_out_is_a_metric_of_its_own(tmp_path):
