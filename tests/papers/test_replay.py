@@ -16,7 +16,8 @@ from attnprof.papers.finding import (
     find_documents,
     find_figure,
     find_table,
-)  # fmt: skip
+    not_made,
+)
 from attnprof.papers.measured import fresh, measured, ship
 from attnprof.papers.regenerated import Cell, Figure, FigureData, Table
 from attnprof.papers.regenerating import figure_values, regenerate, table_rows, table_values
