@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isclose, nan
+from math import isclose
 from typing import Any
 
+from attnprof.papers.bounding import bound_by_values, value
 from attnprof.papers.leading import Term, bounds, leading_terms, same_terms, total
-from attnprof.trace.evaluating import evaluate
 
 EXACT, LEADING, ORDER = "exact", "leading", "order"
 UP_TO = (EXACT, LEADING, ORDER)
 _CLOSE = 1e-12
+#: Operations of a formula with roundings and maxima beyond which algebra takes too long.
+LONG = 150
 
 
 @dataclass(frozen=True)
@@ -41,43 +43,62 @@ def compared(
 
     Where algebra does not decide, both are evaluated at the shapes.
     """
-    import sympy
-
-    missing = sympy.expand(sympy.sympify(ours) - printed)
+    if up_to == ORDER:
+        return _ordered(printed, ours, growing, shapes)
+    missing = _missing(printed, ours)
     equal, how = _equal(missing, printed, ours, shapes)
     difference, told = (None, how) if equal else _difference(missing, printed, ours, shapes)
     if up_to == EXACT and not growing:
         return Comparison(equal, difference, told)
-    mine, theirs = leading_terms(ours, growing), leading_terms(printed, growing)
-    if mine is None or theirs is None:
+    mine, theirs = (_leading(side, growing) for side in (ours, printed))
+    if mine is None or theirs is None or _rounded(mine) or _rounded(theirs):
         return _unordered(Comparison(equal, difference, told), up_to)
     same = same_terms(theirs, mine)
-    bound, words = _bound(theirs, mine)
-    agrees = {EXACT: equal, LEADING: same, ORDER: bound}[up_to]
     if up_to == LEADING and not same:
         told = f"the leading terms are {total(mine)}, not {total(theirs)}"
-    elif up_to == ORDER:
-        told = words
     elif up_to == LEADING and not equal:
         told = f"beyond the leading terms {told}"
-    factors = up_to != ORDER
-    return Comparison(
-        agrees,
-        difference if factors else None,
-        told,
-        str(total(theirs, factors=factors)),
-        str(total(mine, factors=factors)),
-        same if factors else _same_growth(theirs, mine),
-    )
+    agrees = same if up_to == LEADING else equal
+    return Comparison(agrees, difference, told, str(total(theirs)), str(total(mine)), same)
 
 
-def value(expression: Any, shape: Mapping[str, int]) -> int | float:
-    """The expression at sizes: an int where it is whole, nan where it has no value."""
-    try:
-        found = evaluate(expression, shape)
-        return int(found) if found == int(found) else float(found)
-    except (ArithmeticError, ValueError, TypeError):  # 1/(N - 128) at 128, an overflow
-        return nan
+def _ordered(
+    printed: Any, ours: Any, growing: Sequence[str], shapes: Sequence[Mapping[str, int]]
+) -> Comparison:
+    """Whether the printed growth bounds ours: by terms, or by values where they do not tell."""
+    mine, theirs = (_leading(side, growing) for side in (ours, printed))
+    if mine is None or theirs is None:
+        return Comparison(*bound_by_values(printed, ours, growing, shapes))
+    printed_order, own_order = (str(total(terms, factors=False)) for terms in (theirs, mine))
+    same = _same_growth(theirs, mine)
+    return Comparison(*_bound(theirs, mine), printed_order, own_order, same)
+
+
+def _missing(printed: Any, ours: Any) -> Any:
+    """Ours minus printed, as a sum where that is quick."""
+    import sympy
+
+    difference = sympy.sympify(ours) - printed
+    return sympy.expand(difference) if _is_short(difference) else difference
+
+
+def _leading(expression: Any, growing: Sequence[str]) -> list[Term] | None:
+    return leading_terms(expression, growing) if _is_short(expression) else None
+
+
+def _is_short(expression: Any) -> bool:
+    """Polynomials of any length; of what rounds, chooses or switches, what algebra can bear."""
+    import sympy
+
+    plain = not expression.has(sympy.Max, sympy.Min, sympy.floor, sympy.ceiling, sympy.Piecewise)
+    return plain or bool(sympy.count_ops(expression) < LONG)
+
+
+def _rounded(terms: Sequence[Term]) -> bool:
+    """Whether a factor holds what rounding leaves."""
+    import sympy
+
+    return any(term.factor.has(sympy.Dummy) for term in terms)
 
 
 def _equal(
@@ -109,7 +130,7 @@ def _difference(
     """Ours minus printed, and the same in words; an example where it is not a plain sum."""
     import sympy
 
-    if missing.has(sympy.Max, sympy.Min, sympy.Piecewise):
+    if missing.has(sympy.Max, sympy.Min, sympy.Piecewise) or not _is_short(missing):
         shape = next(shape for shape in shapes if not _near(printed, ours, shape))
         sizes = ", ".join(f"{name}={size}" for name, size in shape.items())
         a, b = value(printed, shape), value(ours, shape)
@@ -132,14 +153,14 @@ def _sum(terms: Sequence[Any]) -> str:
     return text.replace("+ -", "- ")
 
 
-def _bound(printed: Sequence[Term], ours: Sequence[Term]) -> tuple[bool, str]:
+def _bound(printed: Sequence[Term], ours: Sequence[Term]) -> tuple[bool, None, str]:
     """Whether the printed growth bounds ours, in words."""
     own = total(ours, factors=False)
     if not bounds(printed, ours):
-        return False, f"ours grows like {own}, faster than what is printed"
+        return False, None, f"ours grows like {own}, faster than what is printed"
     if _same_growth(printed, ours):
-        return True, ""
-    return True, f"a bound that is not tight: ours grows like {own}"
+        return True, None, ""
+    return True, None, f"a bound that is not tight: ours grows like {own}"
 
 
 def _same_growth(printed: Sequence[Term], ours: Sequence[Term]) -> bool:

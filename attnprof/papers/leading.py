@@ -100,7 +100,7 @@ def _term(part: Any, growing: Sequence[str]) -> Term | None:
     for item in sympy.Mul.make_args(part):
         base, power = item.as_base_exp()
         inside = base.args[0] if isinstance(base, sympy.log) else base
-        if not {symbol.name for symbol in item.free_symbols} & set(growing):
+        if not _grows(item, growing):
             factor *= item
         elif inside.is_Symbol and power.is_Rational:
             plain, logs = growth.get(inside.name, _NOT)
@@ -112,17 +112,27 @@ def _term(part: Any, growing: Sequence[str]) -> Term | None:
 
 
 def _smooth(expression: Any, growing: Sequence[str]) -> Any:
-    """Without rounding, which no growth notices, and maxima replaced by what outgrows the rest."""
+    """Rounding as a number that stays below 1, maxima as the side that outgrows the others."""
     import sympy
 
-    rounded = expression.replace(sympy.ceiling, lambda x: x).replace(sympy.floor, lambda x: x)
-    while choices := rounded.atoms(sympy.Max, sympy.Min):
+    rest: dict[Any, Any] = {}
+
+    def rounded(x: Any, sign: int) -> Any:
+        return x + sign * rest.setdefault((x, sign), sympy.Dummy("u", nonnegative=True))
+
+    smooth = expression.replace(sympy.ceiling, lambda x: rounded(x, 1))
+    smooth = smooth.replace(sympy.floor, lambda x: rounded(x, -1))
+    while choices := [c for c in smooth.atoms(sympy.Max, sympy.Min) if _grows(c, growing)]:
         innermost = min(choices, key=sympy.count_ops)
         winner = _winner(innermost, growing)
         if winner is None:
             return None
-        rounded = rounded.xreplace({innermost: winner})
-    return None if rounded.has(sympy.Piecewise, sympy.Mod) else rounded
+        smooth = smooth.xreplace({innermost: winner})
+    return None if smooth.has(sympy.Piecewise, sympy.Mod) else smooth
+
+
+def _grows(expression: Any, growing: Sequence[str]) -> bool:
+    return not {symbol.name for symbol in expression.free_symbols}.isdisjoint(growing)
 
 
 def _winner(choice: Any, growing: Sequence[str]) -> Any:

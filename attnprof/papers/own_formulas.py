@@ -18,6 +18,7 @@ KINDS = (DERIVED, FORMULA)
 #: Multiply-accumulates, as papers like to count: half of the products' operations.
 MACS = "macs"
 DEFINED = (*costing.COUNTED[:4], "operations")
+FIELDS = {"B": "batch_size", "N": "seq_len", "h": "num_heads", "d": "head_dim"}
 #: Shapes at which a closed form is compared and shown.
 SHAPES = tuple(
     {"B": batch, "N": tokens, "h": heads, "d": width}
@@ -91,7 +92,7 @@ class Own:
 def symbols_of(source: Source) -> tuple[str, ...]:
     """The sizes our formula is over."""
     if source.way == FORMULA:
-        return ("B", "N", "h", "d")
+        return tuple(FIELDS)
     return tuple(_target(source).symbols)
 
 
@@ -157,8 +158,10 @@ def _derived(source: Source, phases: Sequence[str]) -> dict[str, Own]:
 
 
 def _with_macs(forms: dict[str, Any]) -> dict[str, Any]:
+    import sympy
+
     products = forms.get("matmul_flops")
-    return forms if products is None else {**forms, MACS: products / 2}
+    return forms if products is None else {**forms, MACS: sympy.sympify(products) / 2}
 
 
 # -- closed forms ----------------------------------------------------------------------
@@ -168,8 +171,10 @@ def _closed_form(source: Source, phase: str) -> Own:
     write = costing.executed_rows if source.convention == "flops" else costing.defined_rows
     scope = source.layer or "layer"
     mechanism.check(asked, scope)
+    fixed = {FIELDS[name]: size for name, size in source.fixed}
+    sizes = costing.symbolic(asked).with_(**fixed)
     try:
-        values = write(mechanism, costing.symbolic(asked), scope)[-1].values
+        values = write(mechanism, sizes, scope)[-1].values
     except TypeError as error:
         raise RequestError(
             f"{source.target} has no closed form in symbols with these parameters: "
@@ -177,11 +182,11 @@ def _closed_form(source: Source, phase: str) -> Own:
         ) from error
     forms: dict[str, Any] = dict(values)
     if source.convention == "operations":
-        forms["parameters"] = mechanism.parameters(costing.symbolic(asked), scope)
+        forms["parameters"] = mechanism.parameters(sizes, scope)
         forms = {name: forms[name] for name in (*DEFINED, "parameters")}
-    elif (defined := costing.defined_total(mechanism, costing.symbolic(asked), scope)) is not None:
+    elif (defined := costing.defined_total(mechanism, sizes, scope)) is not None:
         forms["operations"] = defined
-    return Own(_with_macs(forms), ("B", "N", "h", "d"))
+    return Own(_with_macs(forms), tuple(FIELDS))
 
 
 def form_of(own: Own, quantity: str, where: str) -> Any:

@@ -8,7 +8,8 @@ from math import isnan
 from typing import Any
 
 from attnprof.errors import AttnprofError, RequestError
-from attnprof.papers.comparing import EXACT, ORDER, Comparison, compared, value
+from attnprof.papers.bounding import value
+from attnprof.papers.comparing import EXACT, ORDER, Comparison, compared
 from attnprof.papers.formula_text import check_names, names_in, read_formula, without_bound
 from attnprof.papers.own_formulas import Own, Source, form_of, own_formulas, symbols_of
 from attnprof.record import VerificationRecord
@@ -122,11 +123,6 @@ def _record(row: _Ready, own: Own) -> VerificationRecord:
         return replace(about, skipped=f"no formula of {asked.quantity} was found, only numbers")
     form = _fixed(form, fixed)
     shapes = _shapes(own, asked, fixed)
-    others = {
-        name: _fixed(other, fixed)
-        for name, other in own.forms.items()
-        if name != asked.quantity and other is not None
-    }
     growing = asked.growing or tuple(name for name in own.symbols if name not in fixed)
     answer = compared(row.expression, form, row.up_to, growing, shapes)
     lacking = f"at least: not counted are {', '.join(own.uncounted)}" if own.uncounted else ""
@@ -135,9 +131,7 @@ def _record(row: _Ready, own: Own) -> VerificationRecord:
         ours=expression_text(form),
         verdict=MATCH if answer.agrees else ERRATUM,
         difference=answer.difference,
-        why="; ".join(
-            filter(None, (answer.why, _hint(answer, row, form, others, shapes), lacking))
-        ),
+        why="; ".join(filter(None, (answer.why, _hint(answer, row, form, own, shapes), lacking))),
         leading_printed=answer.leading_printed,
         leading_ours=answer.leading_ours,
         leading_agrees=answer.leading_agrees,
@@ -149,7 +143,8 @@ def _fixed(form: Any, fixed: Mapping[str, int]) -> Any:
     import sympy
 
     expression = sympy.sympify(form)
-    return expression.subs({s: fixed[s.name] for s in expression.free_symbols if s.name in fixed})
+    values = {s: fixed[s.name] for s in expression.free_symbols if s.name in fixed}
+    return expression.subs(values) if values else expression
 
 
 def _shapes(own: Own, asked: Printed, fixed: Mapping[str, int]) -> list[dict[str, int]]:
@@ -181,7 +176,7 @@ def _hint(
     answer: Comparison,
     row: _Ready,
     form: Any,
-    others: Mapping[str, Any],
+    own: Own,
     shapes: Sequence[dict[str, int]],
 ) -> str:
     """What a formula that differs is instead: another quantity, that of one head, a multiple."""
@@ -190,8 +185,11 @@ def _hint(
     if answer.agrees or row.up_to != EXACT:
         return ""
     printed = row.expression
-    for name, other in others.items():
-        if other != 0 and compared(printed, other, EXACT, (), shapes).agrees:
+    fixed = dict(row.source.fixed)
+    for name, other in own.forms.items():
+        if name == row.printed.quantity or other in (None, 0):
+            continue
+        if compared(printed, _fixed(other, fixed), EXACT, (), shapes).agrees:
             return f"it is the formula of {name}"
     ratio = sympy.cancel(form / printed) if printed != 0 and not form.has(sympy.Max) else None
     if ratio is not None and ratio.is_number:

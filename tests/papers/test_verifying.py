@@ -82,6 +82,24 @@ def test_an_order_of_growth_is_a_bound(text, growing, verdict, word):
     assert answer.values == []
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "verdict", "word"),
+    [
+        ("sparse", "O(N*sqrt(N))", "match", "by values"),
+        ("sparse", "O(N*log(N))", "erratum", "faster"),
+        ("sparse", "O(N**2)", "match", "not tight"),
+        ("reformer", "O(N*log(N))", "erratum", "faster"),
+        ("linformer", "O(N)", "match", ""),
+        ("linformer", "O(sqrt(N))", "erratum", "faster"),
+        ("linformer", "O(0*N)", "erratum", "faster"),
+        ("sparse", "O(0*N)", "erratum", "no values"),
+    ],
+)
+def test_an_order_is_told_where_sizes_are_rounded_too(name, text, verdict, word):
+    answer = one(text, Source(name, scope="core"), growing=("N",))
+    assert (answer.verdict, word in answer.why) == (verdict, True)
+
+
 def test_one_sequence_where_nothing_is_said_of_the_batch():
     assert one(str(ours("flops").subs("B", 1)).replace("B*", "")).verdict == "match"
 
