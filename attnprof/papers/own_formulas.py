@@ -68,6 +68,12 @@ class Own:
     notes: tuple[str, ...] = ()
     holds: Callable[[Mapping[str, int]], bool] = field(default=lambda _: True, compare=False)
 
+    def runs(self) -> list[dict[str, int]]:
+        """Shapes of the runs that gave the same numbers, sizes in the order of the symbols."""
+        return [
+            {name: run[name] for name in self.symbols if name in run} for run in self.verified_at
+        ]
+
     def shapes(self, fixed: Mapping[str, int]) -> list[dict[str, int]]:
         """Sizes to compare at: those of the runs, usual ones, and every mix of small and large."""
         corners = ({**dict(zip(self.symbols, mix, strict=True))} for mix in self._mixes())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from attnprof.workload import SCOPES
 #: What a row may say; what it leaves out is said by the flags. Those that make a target (--arg,
 #: --input, --set) hold for rows about the target of the command line.
 COLUMNS = (
-    "formula", "quantity", "phase", "target", "where", "up_to", "in", "kind", "convention",
+    "place", "formula", "quantity", "phase", "target", "where", "up_to", "in", "kind", "convention",
     "scope", "causal", "arg", "input", "set",
 )  # fmt: skip
 PHASES = ("forward", "prefill", "backward", "train", "decode")
@@ -26,6 +27,9 @@ _CHOICES: Mapping[str, Sequence[str]] = {
     "causal": ("yes", "no"),
 }  # fmt: skip
 
+#: Between two meanings, not inside of one like Max(a, b).
+_BETWEEN = re.compile(r"[;,](?=\s*[A-Za-z_]\w*\s*=|\s*$)")
+
 
 def meanings(texts: Sequence[str]) -> dict[str, str]:
     """``n=N; D=h*d`` as a mapping; several texts add up.
@@ -33,7 +37,7 @@ def meanings(texts: Sequence[str]) -> dict[str, str]:
     Raises :class:`RequestError` for what is not a name and a formula.
     """
     found = {}
-    for text in (part for whole in texts for part in whole.replace(",", ";").split(";")):
+    for text in (part for whole in texts for part in _BETWEEN.split(whole)):
         if not text.strip():
             continue
         name, equals, meaning = (piece.strip() for piece in text.partition("="))
@@ -57,7 +61,7 @@ def rows_of(path: Path, defaults: Printed) -> tuple[list[Printed], list[str]]:
     if not lines or "formula" not in lines[0]:
         raise RequestError(
             f"--table {path}: needs a header with the column formula and at least one row; other "
-            f"columns: {', '.join(COLUMNS[1:])}"
+            f"columns: {', '.join(name for name in COLUMNS if name != 'formula')}"
         )
     rows = [
         _row(
@@ -68,28 +72,27 @@ def rows_of(path: Path, defaults: Printed) -> tuple[list[Printed], list[str]]:
     return rows, [name for name in lines[0] if name and name not in COLUMNS]
 
 
-def _row(cells: Mapping[str, str], place: str, defaults: Printed) -> Printed:
+def _row(cells: Mapping[str, str], line: str, defaults: Printed) -> Printed:
     said = {name: cells[name] for name in COLUMNS if cells.get(name)}
     if "formula" not in said:
-        raise RequestError(f"{place}there is no formula")
+        raise RequestError(f"{line}there is no formula")
     for name, possible in _CHOICES.items():
         if said.get(name, possible[0]) not in possible:
-            raise RequestError(f"{place}{name} '{said[name]}': {closest(said[name], [*possible])}")
+            raise RequestError(f"{line}{name} '{said[name]}': {closest(said[name], [*possible])}")
     row = replace(
         defaults,
         formula=said["formula"],
-        source=_source(said, defaults.source, place),
-        where={**defaults.where, **_where(said, place)},
-        place=place,
+        source=_source(said, defaults.source, line),
+        where={**defaults.where, **_where(said, line)},
+        place=said.get("place", ""),
+        line=line,
         quantity=said.get("quantity", defaults.quantity),
         up_to=said.get("up_to", defaults.up_to),
     )
     if "in" in said:
         row = replace(row, growing=_parts(said["in"].replace(",", ";")))
     if not row.source.target:
-        raise RequestError(
-            f"{place}say what it speaks of: a column target, or TARGET after --table"
-        )
+        raise RequestError(f"{line}say what it speaks of: a column target, or TARGET after --table")
     return with_phase(row, said.get("phase", row.phase))
 
 
@@ -100,14 +103,14 @@ def with_phase(row: Printed, phase: str) -> Printed:
     return replace(row, phase="forward", source=replace(row.source, causal=True))
 
 
-def _where(said: Mapping[str, str], place: str) -> dict[str, str]:
+def _where(said: Mapping[str, str], line: str) -> dict[str, str]:
     try:
         return meanings([said.get("where", "")])
     except RequestError as error:
-        raise RequestError(f"{place}{error}") from error
+        raise RequestError(f"{line}{error}") from error
 
 
-def _source(said: Mapping[str, str], source: Source, place: str) -> Source:
+def _source(said: Mapping[str, str], source: Source, line: str) -> Source:
     if said.get("target", source.target) != source.target:
         source = replace(source, args=(), inputs=(), params=())
     source = replace(
@@ -122,14 +125,14 @@ def _source(said: Mapping[str, str], source: Source, place: str) -> Source:
     if "arg" in said:
         source = replace(source, args=_parts(said["arg"]))
     if "set" in said:
-        source = replace(source, params=_settings(said["set"], place))
+        source = replace(source, params=_settings(said["set"], line))
     return replace(source, inputs=_parts(said["input"])) if "input" in said else source
 
 
-def _settings(text: str, place: str) -> tuple[tuple[str, str], ...]:
+def _settings(text: str, line: str) -> tuple[tuple[str, str], ...]:
     pairs = [tuple(piece.strip() for piece in part.split("=")) for part in _parts(text)]
     if not all(len(pair) == 2 and all(pair) for pair in pairs):
-        raise RequestError(f"{place}set '{text}': type name=value, several with ; between")
+        raise RequestError(f"{line}set '{text}': type name=value, several with ; between")
     return tuple((name, value) for name, value in pairs)
 
 

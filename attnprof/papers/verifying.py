@@ -24,7 +24,8 @@ class Printed:
 
     ``where`` says what its names stand for: text by name, in the sizes of our formula; a number
     fixes a size on both sides. ``growing`` are the sizes that grow where less than equality is
-    asked for (``up_to``), by default all. ``place`` begins the messages about it.
+    asked for (``up_to``), by default all. ``place`` is where it is printed; ``line`` begins the
+    messages about it.
     """
 
     formula: str
@@ -36,6 +37,7 @@ class Printed:
     growing: tuple[str, ...] = ()
     at: Mapping[str, int] = field(default_factory=dict)
     place: str = ""
+    line: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,21 +60,21 @@ def verified(rows: Sequence[Printed]) -> list[VerificationRecord]:
     Raises :class:`RequestError` for a formula that cannot be read, a name that stands for
     nothing, a quantity that is not counted.
     """
-    ready = [_told(row.place, lambda row=row: _ready(row)) for row in rows]
+    ready = [_told(row.line, lambda row=row: _ready(row)) for row in rows]
     found: dict[Source, dict[str, Own]] = {}
     for source in dict.fromkeys(row.source for row in ready):
         asked = [row.printed for row in ready if row.source == source]
         phases = list(dict.fromkeys(row.phase for row in asked))
-        found[source] = _told(asked[0].place, lambda s=source, p=phases: own_formulas(s, p))
+        found[source] = _told(asked[0].line, lambda s=source, p=phases: own_formulas(s, p))
     return [_record(row, found[row.source][row.printed.phase]) for row in ready]
 
 
-def _told(place: str, work: Any) -> Any:
-    """Run; an error begins with the row's place."""
+def _told(line: str, work: Any) -> Any:
+    """Run; an error begins with the row it is about."""
     try:
         return work()
     except AttnprofError as error:
-        raise type(error)(f"{place}{error}") from error
+        raise type(error)(f"{line}{error}") from error
 
 
 def _ready(row: Printed) -> _Ready:
@@ -109,14 +111,13 @@ def _ready(row: Printed) -> _Ready:
 
 def _record(row: _Ready, own: Own) -> VerificationRecord:
     asked, source = row.printed, row.source
-    form = form_of(own, asked.quantity, asked.place)
+    form = form_of(own, asked.quantity, asked.line)
     fixed = dict(source.fixed)
     about = VerificationRecord(
-        of=source.target, scope=source.layer, phase=asked.phase, causal=source.causal,
-        quantity=asked.quantity, kind=source.way, convention=source.convention,
-        where=dict(asked.where), up_to=row.up_to, printed=asked.formula,
-        domain=list(own.domain), method=own.method,
-        verified_at=[{n: shape[n] for n in own.symbols if n in shape} for shape in own.verified_at],
+        place=asked.place, of=source.target, scope=source.layer, phase=asked.phase,
+        causal=source.causal, quantity=asked.quantity, kind=source.way, up_to=row.up_to,
+        convention=source.convention, where=dict(asked.where), printed=asked.formula,
+        domain=list(own.domain), method=own.method, verified_at=own.runs(),
         notes=[*row.notes, *own.notes],
     )  # fmt: skip
     if form is None:

@@ -16,12 +16,14 @@ def _many(title: str, make: Any = list) -> Any:
 class VerificationRecord(Record):
     """``verify-formula``: a formula somebody printed beside the one of this project.
 
-    ``where`` says what its names stand for; ``up_to`` how far the two were compared: ``exact``,
-    ``leading`` terms, or ``order`` of growth. ``verdict``: ``match`` or ``erratum``.
+    ``place`` is where it is printed. ``where`` says what its names stand for; ``up_to`` how far
+    the two were compared: ``exact``, ``leading`` terms, or ``order`` of growth. ``verdict``:
+    ``match`` or ``erratum``.
     ``difference`` is ours minus printed. ``values`` has both at a few sizes. ``domain`` and
     ``verified_at`` are those of our formula: where it holds and which runs gave the same numbers.
     """
 
+    place: str = column("place", default="")
     of: str = column("of")
     scope: str | None = column("scope")
     phase: str = column("phase")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rich.padding import Padding
@@ -18,17 +19,23 @@ if TYPE_CHECKING:
 
 #: Columns of the Markdown table.
 PAGE = (
-    "of", "scope", "phase", "causal", "quantity", "where", "up_to", "printed", "ours", "verdict",
-    "why", "domain", "skipped",
+    "place", "of", "scope", "phase", "causal", "quantity", "where", "up_to", "printed", "ours",
+    "verdict", "why", "domain", "skipped",
 )  # fmt: skip
+
+#: Characters of a formula that are shown; JSON and CSV have all.
+READABLE, BRIEF = 240, 60
 
 
 def verification_tables(report: Report) -> list[RenderableType]:
-    """An overview where there are several formulas, then a block a formula."""
+    """A block a formula; of several an overview, and blocks of those that do not match."""
     records = [record for record in report.records if isinstance(record, VerificationRecord)]
-    blocks: list[RenderableType] = [_overview(records)] if len(records) > 1 else []
-    for place, record in enumerate(records, start=1):
-        number = f"{place}. " if len(records) > 1 else ""
+    several = len(records) > 1
+    blocks: list[RenderableType] = [_overview(records)] if several else []
+    for row, record in enumerate(records, start=1):
+        if several and record.verdict == "match":
+            continue
+        number = f"{row}. " if several else ""
         blocks += [Text(f"{number}{_title(record)}", style="bold"), _formulas(record)]
         blocks += [Padding(Text(line), (0, 0, 0, 1)) for line in _lines(record)]
         blocks.append("")
@@ -39,22 +46,46 @@ def verification_page(report: Report) -> str:
     """A Markdown table of the verdicts; JSON and CSV have the rest."""
     from attnprof.render.markdown import render_markdown
 
-    return render_markdown(report, PAGE)
+    records = [
+        replace(record, ours=_shown(record.ours))
+        for record in report.records
+        if isinstance(record, VerificationRecord)
+    ]
+    return render_markdown(replace(report, records=records), PAGE)
+
+
+def _shown(formula: str | None, most: int = READABLE) -> str:
+    """A formula, cut where it is longer than one can read."""
+    if formula is None:
+        return "no formula"
+    return formula if len(formula) <= most else f"{formula[:most]} …"
+
+
+def _briefly(record: VerificationRecord) -> str:
+    """Ours; of what was compared by its order of growth, that."""
+    if record.up_to == "order" and record.leading_ours:
+        return record.leading_ours
+    return _shown(record.ours, BRIEF)
 
 
 def _title(record: VerificationRecord) -> str:
     causal = "causal " if record.causal else ""
     scope = f" {record.scope}" if record.scope else ""
-    return f"{record.of}{scope}: {name_of(record.quantity)}, {causal}{record.phase}"
+    place = f"{record.place}: " if record.place else ""
+    return f"{place}{record.of}{scope}, {name_of(record.quantity)}, {causal}{record.phase}"
 
 
 def _overview(records: Sequence[VerificationRecord]) -> Table:
     table = new_table()
-    for name in ("row", "of", "phase", "quantity", "printed", "verdict"):
+    placed = any(record.place for record in records)
+    names = ["row", "place" if placed else "of", "quantity", "printed", "ours", "verdict"]
+    for name in names:
         table.add_column(name, justify="right" if name == "row" else "left", overflow="fold")
-    for place, record in enumerate(records, start=1):
-        cells = (record.of, record.phase, record.quantity, record.printed, _verdict(record))
-        table.add_row(*map(Text, (str(place), *cells)))
+    for row, record in enumerate(records, start=1):
+        where = record.place if placed else f"{record.of}, {record.phase}"
+        ours, verdict = _briefly(record), _verdict(record)
+        cells = (str(row), where, record.quantity, record.printed, ours, verdict)
+        table.add_row(*map(Text, cells))
     return table
 
 
@@ -73,7 +104,7 @@ def _formulas(record: VerificationRecord) -> Table:
     short = is_narrow()
     for title, name in (("printed", "printed"), (record.kind, "ours")):
         numbers = [value_text(shape[name], record.quantity, short=short) for shape in record.values]
-        table.add_row(*map(Text, (title, getattr(record, name) or "no formula", *numbers)))
+        table.add_row(*map(Text, (title, _shown(getattr(record, name)), *numbers)))
     return table
 
 

@@ -6,11 +6,11 @@ import pytest
 
 DIRECT = ("verify-formula", "4*B*N**2*d*h + 4*B*N**2*h + 8*B*N*d*h + 9*B*N*h", "taylor-direct")
 CORE = ("--scope", "core")
-TABLE = """quantity,phase,formula,target,scope,where,set,comment
-flops,forward,4*N**2*d + 6*N**2,taylor-direct,core,h=1,,as printed
-parameters,forward,4*D^2,standard,,D=h*d,bias=false,
-multiplications,decode,2*t*D + 5*D**2,standard,,t=N; D=h*d,,
-flops,forward,O(N^2),,core,,,
+TABLE = """quantity,phase,formula,target,scope,where,set,place,comment
+flops,forward,4*N**2*d + 6*N**2,taylor-direct,core,h=1,,Eq 4,as printed
+parameters,forward,4*D^2,standard,,D=h*d,bias=false,,
+multiplications,decode,2*t*D + 5*D**2,standard,,t=N; D=h*d,,,
+flops,forward,O(N^2),,core,,,,
 """
 
 
@@ -72,8 +72,16 @@ def test_a_table_is_answered_row_by_row(attnprof, table):
     assert "comment" in ended.err
     records = ended.json["records"]
     assert [r["verdict"] for r in records] == ["erratum", "match", "erratum", "match"]
+    assert [r["place"] for r in records] == ["Eq 4", "", "", ""]
     assert [r["up_to"] for r in records] == ["exact"] * 3 + ["order"]
     assert ended.json["summary"] == {"match": 2, "erratum": 2, "not compared": 0}
+
+
+def test_an_overview_stands_before_what_does_not_match(attnprof, table):
+    out = attnprof(("verify-formula", "--table", table, "taylor-direct")).out
+    assert "1. Eq 4: taylor-direct core, FLOPs, forward" in out
+    assert "3. standard" in out
+    assert "2. standard" not in out
 
 
 def test_every_format_holds_the_same_verdicts(attnprof, table, tmp_path):
