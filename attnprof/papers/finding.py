@@ -22,7 +22,7 @@ def find_documents(names: Iterable[str]) -> list[Document]:
 
 
 def _document(name: str, folders: Mapping[str, str]) -> str:
-    number = folders.get(name, name)
+    number = folders.get(name.casefold(), name.zfill(3))
     if number in DOCUMENTS:
         return number
     possible = [*DOCUMENTS, *folders]

@@ -149,7 +149,7 @@ def test_shipped_measurements_are_read_and_fresh_ones_stand_before_them(monkeypa
 
 # -- names -------------------------------------------------------------------------------------
 def test_documents_go_by_number_and_by_folder():
-    assert [its.number for its in find_documents(["taylorshift", "000"])] == ["000", "004"]
+    assert [its.number for its in find_documents(["TaylorShift", "0"])] == ["000", "004"]
     assert len(find_documents([])) == len(DOCUMENTS)
     with pytest.raises(RequestError, match="taylorshift"):
         find_documents(["taylorshft"])
