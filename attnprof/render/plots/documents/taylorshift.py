@@ -150,10 +150,13 @@ def draw_encoders(data: FigureData) -> Figure:
 
 
 def _encoder_curves(axes: Axes, rows: Rows, field: str, unit: float) -> None:
-    for mechanism in dict.fromkeys(row["mechanism"] for row in rows):
+    widths = (2.6, 1.2, 1.2)  # the first may lie under the second
+    names = dict.fromkeys(row["mechanism"] for row in rows)
+    for mechanism, width in zip(names, widths, strict=True):
         own = [row for row in rows if row["mechanism"] == mechanism]
         axes.plot([row["seq_len"] for row in own], [row[field] / unit for row in own],
-                  color=COLOURS[mechanism], marker=".", markersize=3.5)  # fmt: skip
+                  color=COLOURS[mechanism], marker=".", markersize=3.5,
+                  linewidth=width)  # fmt: skip
     axes.set_ylim(bottom=0)
     axes.grid(visible=True)
     axes.set_axisbelow(True)
@@ -161,12 +164,14 @@ def _encoder_curves(axes: Axes, rows: Rows, field: str, unit: float) -> None:
 
 def _encoder_crossovers(axes: Axes, facts: Mapping[str, Any], name: str) -> None:
     found = ((facts["printed"]["crossovers"][name], PREDICTED), (facts["ours"][name], MEASURED))
-    for length, look in found:
-        if length is not None:
-            axes.axvline(length, color=GREY, linewidth=0.8, linestyle=look["linestyle"])
-            axes.annotate(f"{length:.0f}", (length, 1), xycoords=("data", "axes fraction"),
-                          xytext=(2, -1), textcoords="offset points", fontsize=SMALL - 0.5,
-                          color=GREY, va="top")  # fmt: skip
+    known = [(length, look) for length, look in found if length is not None]
+    for length, look in known:
+        first = length == min(n for n, _ in known)  # its number stands to the left
+        axes.axvline(length, color=GREY, linewidth=0.8, linestyle=look["linestyle"])
+        axes.annotate(f"{length:.0f}", (length, 1), xycoords=("data", "axes fraction"),
+                      xytext=(-2 if first else 2, -1), textcoords="offset points",
+                      fontsize=SMALL - 0.5, color=GREY, va="top",
+                      ha="right" if first else "left")  # fmt: skip
 
 
 def _ratios(axes: Axes, data: FigureData) -> None:
