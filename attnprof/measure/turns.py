@@ -16,6 +16,21 @@ def processor_clock() -> MonotonicClock:
     return MonotonicClock(now_ns=time.thread_time_ns)
 
 
+#: The largest block that glibc learns to keep.
+KEPT = 2**25 - 2**16
+
+
+def settle_allocator() -> None:
+    """Take and free one large block, so that small ones cost the same whatever ran before.
+
+    glibc gives blocks back to the system, and takes fresh pages at the next call, above a size
+    that grows with the largest block freed so far; it stops growing at 32 MiB.
+    """
+    import torch
+
+    torch.empty(KEPT, dtype=torch.uint8)
+
+
 def time_in_turns(
     subjects: Sequence[Subject], budget: Budget, clock: Clock | None = None
 ) -> list[list[float]]:
@@ -29,6 +44,7 @@ def time_in_turns(
     found: list[list[Sample]] = [[] for _ in subjects]
     pairs = list(zip(subjects, found, strict=True))
     with threads(1):
+        settle_allocator()
         for subject in subjects:
             warm_up(clock, subject.prepare, subject.call, budget.warmup_s)
         start = clock.now_s()

@@ -25,7 +25,7 @@ CONTINUED = 4
 #: Lengths timed between the two that hold the crossing.
 INSIDE = 6
 COLUMNS = ("d", "N0", "N1", "N0hat", "N0hat_low", "N0hat_high", "extrapolated", "N1hat")
-BUDGET = Budget(samples=400, max_time_s=2.0, warmup_s=0.1, least=5)
+BUDGET = Budget(samples=400, max_time_s=1.5, warmup_s=0.1, least=5)
 
 
 def lengths(first: int, last: int) -> list[int]:
@@ -80,7 +80,10 @@ def _peak(form: str, d: int, seq_len: int) -> int:
 def _speed_crossing(
     d: int, curves: Sequence[Mapping[str, Any]], budget: Budget
 ) -> dict[str, float | bool]:
-    """Where the times are equal: a straight line through the ratios' logarithms around there."""
+    """Where the times are equal: a straight line through the ratios' logarithms around there.
+
+    It stays between the two lengths that hold the crossing.
+    """
     times = {(row["form"], row["seq_len"]): row["time_s"] for row in curves}
     sizes = sorted({row["seq_len"] for row in curves})
     dearer = [times[DIRECT, n] > times[EFFICIENT, n] for n in sizes]
@@ -93,7 +96,9 @@ def _speed_crossing(
         {8 * round(low * (high / low) ** (k / (INSIDE - 1)) / 8) for k in range(INSIDE)}
     )
     ratios = {n: _ratio(*_times(d, n, budget)) for n in inside}
-    middle, first, last = (root({n: r[place] for n, r in ratios.items()}) for place in range(3))
+    middle, first, last = (
+        min(high, max(low, root({n: r[place] for n, r in ratios.items()}))) for place in range(3)
+    )
     return {"N0hat": middle, "N0hat_low": first, "N0hat_high": last, "extrapolated": False}
 
 

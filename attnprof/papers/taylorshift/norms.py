@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import sqrt
 from typing import Any
 
+from attnprof.measure.running import threads
 from attnprof.papers.measured import measured
 from attnprof.papers.taylorshift.results import quoted
 from attnprof.papers.taylorshift.sizes import LENGTH, NORMAL, SPHERE
@@ -38,12 +39,13 @@ def measure_norms(
     import torch
 
     generator = torch.Generator().manual_seed(0)
-    return [
-        {"d": d, "seq_len": n, **row}
-        for d in widths
-        for n in sizes
-        for row in _point(d, n, samples, generator)
-    ]
+    with threads(1):  # many small products: more threads mostly wait for each other
+        return [
+            {"d": d, "seq_len": n, **row}
+            for d in widths
+            for n in sizes
+            for row in _point(d, n, samples, generator)
+        ]
 
 
 def _point(d: int, n: int, samples: int, generator: Any) -> Iterator[dict[str, Any]]:
