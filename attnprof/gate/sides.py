@@ -59,6 +59,8 @@ class Side:
         self._open = self._ready = False
         self.steady = False  # whether its memory lies at the same addresses each time
         self._errors: IO[bytes] | None = None
+        # both sides see paths of the same length: where a stack starts depends on such things
+        self._alias: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Self:
         self._started()
@@ -117,6 +119,8 @@ class Side:
                 if stream is not None:
                     with contextlib.suppress(OSError):
                         stream.close()
+        if self._alias is not None:
+            self._alias.cleanup()
         self._process, self._rest, self._open, self._ready = None, b"", False, False
 
     def ask(self, order: Mapping[str, Any]) -> None:
@@ -172,10 +176,13 @@ class Side:
             home = str(Path(attnprof.__file__).resolve().parents[1])
             threads = str(self._threads)
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+            self._alias = tempfile.TemporaryDirectory(prefix="attnprof-")
+            place = Path(self._alias.name) / "tree"
+            place.symlink_to(self.tree, target_is_directory=True)
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and script
-                [sys.executable, str(Path(worker.__file__).resolve()), str(self.tree), home],
+                [sys.executable, str(Path(worker.__file__).resolve()), str(place), home],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-                cwd=self.tree, start_new_session=True, bufsize=0,
+                cwd=place, start_new_session=True, bufsize=0,
                 env={"OMP_WAIT_POLICY": "PASSIVE", **os.environ, **_STEADY,
                      "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads},
             )  # fmt: skip
