@@ -138,6 +138,12 @@ class TestGate:
         ]
 
     def _record(self, case: Case, before: Counted | None) -> list[CheckRecord]:
+        other = self.updated.get(case.name)
+        if other is not None and other.request != case.request.to_dict():
+            raise RequestError(
+                f"two tests ask for {case.name} with other inputs: give a factory of its own, "
+                "with another name, to one of them"
+            )
         found = count(case.request, case.formulas)
         if found.error is not None:
             raise CannotRunError(f"{case.name} cannot be recorded: {found.error}")
