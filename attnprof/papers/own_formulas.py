@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -31,7 +32,10 @@ SHAPES = tuple(
 
 @dataclass(frozen=True)
 class Source:
-    """Where our formula comes from. ``fixed`` are sizes that are numbers, like ``h=1``."""
+    """Where our formula comes from.
+
+    ``fixed`` are sizes that are numbers, like ``h=1``; ``at`` is a shape at which code is run, too.
+    """
 
     target: str
     kind: str = ""
@@ -43,6 +47,7 @@ class Source:
     inputs: tuple[str, ...] = ()
     params: tuple[tuple[str, str], ...] = ()
     fixed: tuple[tuple[str, int], ...] = ()
+    at: tuple[tuple[str, int], ...] = ()
 
     @property
     def way(self) -> str:
@@ -57,7 +62,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Own:
-    """Our formulas of one phase, by quantity; None where only numbers could be counted."""
+    """Our formulas of one phase, by quantity.
+
+    None where only numbers could be counted: ``numbers``, at the shape that was asked for.
+    """
 
     forms: Mapping[str, Any]
     symbols: tuple[str, ...]
@@ -66,7 +74,14 @@ class Own:
     verified_at: tuple[Mapping[str, int], ...] = ()
     uncounted: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    numbers: Mapping[str, Any] = field(default_factory=dict)
     holds: Callable[[Mapping[str, int]], bool] = field(default=lambda _: True, compare=False)
+
+    @property
+    def pinned(self) -> dict[str, int]:
+        """Sizes for which alone the formula holds, as the domain says: ``N = 11``."""
+        found = (re.fullmatch(r"(\w+) = (\d+)", condition) for condition in self.domain)
+        return {match[1]: int(match[2]) for match in found if match}
 
     def runs(self) -> list[dict[str, int]]:
         """Shapes of the runs that gave the same numbers, sizes in the order of the symbols."""
@@ -146,7 +161,7 @@ def _derived(source: Source, phases: Sequence[str]) -> dict[str, Own]:
     from attnprof.trace.asking import derived
 
     target = _target(source)
-    known = {name: size for name, size in source.fixed if name in target.symbols}
+    known = {n: size for n, size in (*source.at, *source.fixed) if n in target.symbols}
     found = derived(target, list(phases), known)
     return {
         phase: Own(
@@ -157,6 +172,7 @@ def _derived(source: Source, phases: Sequence[str]) -> dict[str, Own]:
             verified_at=forms.verified_at,
             uncounted=forms.uncounted,
             notes=tuple(found.notes),
+            numbers=_with_macs({name: form.value for name, form in forms.formulas.items()}),
             holds=forms.holds,
         )
         for phase, forms in found.phases.items()
@@ -164,6 +180,7 @@ def _derived(source: Source, phases: Sequence[str]) -> dict[str, Own]:
 
 
 def _with_macs(forms: dict[str, Any]) -> dict[str, Any]:
+    """The same with multiply-accumulates, where products are known."""
     import sympy
 
     products = forms.get("matmul_flops")

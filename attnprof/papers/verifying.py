@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import Any
 
 from attnprof.errors import AttnprofError, RequestError
 from attnprof.papers.bounding import value
-from attnprof.papers.comparing import EXACT, ORDER, Comparison, compared
+from attnprof.papers.comparing import EXACT, ORDER, compared
 from attnprof.papers.formula_text import check_names, names_in, read_formula, without_bound
-from attnprof.papers.own_formulas import Own, Source, form_of, own_formulas, symbols_of
+from attnprof.papers.own_formulas import DERIVED, Own, Source, form_of, own_formulas, symbols_of
 from attnprof.record import VerificationRecord
 from attnprof.symbolic.text import expression_text
+from attnprof.trace.derivation import told
 
 MATCH, ERRATUM = "match", "erratum"
 
@@ -82,6 +83,8 @@ def _ready(row: Printed) -> _Ready:
     text, bound = without_bound(row.formula)
     expression = read_formula(text)
     symbols = symbols_of(row.source)
+    if unknown := set(row.at) - set(symbols):
+        raise RequestError(f"--at {', '.join(sorted(unknown))}: sizes are {', '.join(symbols)}")
     meanings = {name: read_formula(meaning) for name, meaning in row.where.items()}
     for name, meaning in meanings.items():
         check_names(meaning, symbols, row.where[name])
@@ -101,7 +104,8 @@ def _ready(row: Printed) -> _Ready:
     if "B" in symbols and "B" not in fixed and "B" not in names_in(expression):
         fixed["B"] = 1
         notes.append("one sequence, B = 1: what is printed has no B")
-    source = replace(row.source, fixed=tuple(sorted(fixed.items())))
+    at = tuple(sorted(row.at.items())) if row.source.way == DERIVED else ()
+    source = replace(row.source, fixed=tuple(sorted(fixed.items())), at=at)
     up_to, growing = row.up_to, row.growing
     if bound:  # as O(N**2) is read: its own sizes grow, the others stay
         up_to, growing = ORDER, growing or tuple(sorted(names_in(expression)))
@@ -112,7 +116,6 @@ def _ready(row: Printed) -> _Ready:
 def _record(row: _Ready, own: Own) -> VerificationRecord:
     asked, source = row.printed, row.source
     form = form_of(own, asked.quantity, asked.line)
-    fixed = dict(source.fixed)
     about = VerificationRecord(
         place=asked.place, of=source.target, scope=source.layer, phase=asked.phase,
         causal=source.causal, quantity=asked.quantity, kind=source.way, up_to=row.up_to,
@@ -121,22 +124,50 @@ def _record(row: _Ready, own: Own) -> VerificationRecord:
         notes=[*row.notes, *own.notes],
     )  # fmt: skip
     if form is None:
-        return replace(about, skipped=f"no formula of {asked.quantity} was found, only numbers")
-    form = _fixed(form, fixed)
-    shapes = _shapes(own, asked, fixed)
-    growing = asked.growing or tuple(name for name in own.symbols if name not in fixed)
-    answer = compared(row.expression, form, row.up_to, growing, shapes)
+        return _counted(about, row, own.numbers.get(asked.quantity))
+    alone = {name: size for name, size in own.pinned.items() if name not in dict(source.fixed)}
+    if row.up_to != EXACT and set(alone) & set(asked.growing or own.symbols):
+        return replace(about, skipped=f"our formula holds for {told(alone)} alone, for no growth")
+    return _compared(about, row, own, form, {**alone, **dict(source.fixed)})
+
+
+def _compared(
+    about: VerificationRecord, row: _Ready, own: Own, form: Any, fixed: Mapping[str, int]
+) -> VerificationRecord:
+    """Both with the sizes that are numbers put in."""
+    printed, form = _fixed(row.expression, fixed), _fixed(form, fixed)
+    shapes = _shapes(own, row.printed, fixed)
+    growing = row.printed.growing or tuple(name for name in own.symbols if name not in fixed)
+    answer = compared(printed, form, row.up_to, growing, shapes)
+    hint = ""
+    if not answer.agrees and row.up_to == EXACT:
+        hint = _hint(printed, form, _others(about.quantity, own, fixed), shapes)
     lacking = f"at least: not counted are {', '.join(own.uncounted)}" if own.uncounted else ""
     return replace(
         about,
         ours=expression_text(form),
         verdict=MATCH if answer.agrees else ERRATUM,
         difference=answer.difference,
-        why="; ".join(filter(None, (answer.why, _hint(answer, row, form, own, shapes), lacking))),
+        why="; ".join(filter(None, (answer.why, hint, lacking))),
         leading_printed=answer.leading_printed,
         leading_ours=answer.leading_ours,
         leading_agrees=answer.leading_agrees,
-        values=[_values(row.expression, form, shape) for shape in _shown(row, shapes)],
+        values=[_values(printed, form, shape) for shape in _shown(row, shapes)],
+    )
+
+
+def _counted(about: VerificationRecord, row: _Ready, ours: Any) -> VerificationRecord:
+    """Where there is no formula: the two numbers at the shape asked for."""
+    shape = {**row.printed.at, **dict(row.source.fixed)}
+    what = f"no formula of {about.quantity} was found"
+    if ours is None or row.up_to != EXACT or names_in(row.expression) - set(shape):
+        return replace(about, skipped=f"{what} to compare with; give all sizes with --at")
+    printed = value(row.expression, shape)
+    return replace(
+        about,
+        verdict=MATCH if printed == ours else ERRATUM,
+        why=f"{what}: compared by a run at this shape alone",
+        values=[{"sizes": shape, "printed": printed, "ours": int(ours)}],
     )
 
 
@@ -150,9 +181,6 @@ def _fixed(form: Any, fixed: Mapping[str, int]) -> Any:
 
 def _shapes(own: Own, asked: Printed, fixed: Mapping[str, int]) -> list[dict[str, int]]:
     """Shapes to compare at, those asked for first; a size that is fixed is that."""
-    unknown = set(asked.at) - set(own.symbols)
-    if unknown:
-        raise RequestError(f"--at {', '.join(sorted(unknown))}: sizes are {', '.join(own.symbols)}")
     shapes = own.shapes(fixed)
     if asked.at:
         first = {**(shapes[0] if shapes else {}), **asked.at, **fixed}
@@ -173,24 +201,24 @@ def _values(printed: Any, ours: Any, shape: Mapping[str, int]) -> dict[str, Any]
     return {"sizes": dict(shape), **known}
 
 
+def _others(quantity: str, own: Own, fixed: Mapping[str, int]) -> Iterator[tuple[str, Any]]:
+    """Our formulas of the other quantities that are not nothing."""
+    for name, form in own.forms.items():
+        if name != quantity and form not in (None, 0):
+            yield name, _fixed(form, fixed)
+
+
 def _hint(
-    answer: Comparison,
-    row: _Ready,
+    printed: Any,
     form: Any,
-    own: Own,
+    others: Iterable[tuple[str, Any]],
     shapes: Sequence[dict[str, int]],
 ) -> str:
     """What a formula that differs is instead: another quantity, that of one head, a multiple."""
     import sympy
 
-    if answer.agrees or row.up_to != EXACT:
-        return ""
-    printed = row.expression
-    fixed = dict(row.source.fixed)
-    for name, other in own.forms.items():
-        if name == row.printed.quantity or other in (None, 0):
-            continue
-        if compared(printed, _fixed(other, fixed), EXACT, (), shapes).agrees:
+    for name, other in others:
+        if compared(printed, other, EXACT, (), shapes).agrees:
             return f"it is the formula of {name}"
     ratio = sympy.cancel(form / printed) if printed != 0 and not form.has(sympy.Max) else None
     if ratio is not None and ratio.is_number:

@@ -4,13 +4,23 @@ import pytest
 import sympy
 
 import attnprof
-from attnprof.errors import RequestError
+from attnprof.errors import CannotRunError, RequestError
+from attnprof.papers import verifying
 from attnprof.papers.formula_text import read_formula
-from attnprof.papers.own_formulas import Source
+from attnprof.papers.own_formulas import Own, Source
 from attnprof.papers.verifying import Printed, verified
 from attnprof.workload import Workload
 
 DIRECT = Source("taylor-direct", scope="core")
+BITS = """
+from torch import nn
+
+class Bits(nn.Module):
+    def forward(self, x):
+        for _ in range(bin(int(x.shape[1])).count("1")):  # ones of the length in base 2
+            x = x * 2.0
+        return x
+"""
 MODULE = """
 import torch
 from torch import nn
@@ -141,6 +151,40 @@ def test_code_is_derived_and_its_own_sizes_are_names(tmp_path):
     assert (macs.kind, macs.domain[0]) == ("derived", "B = 1")
     assert len(macs.verified_at) >= 3
     assert (backward.verdict, backward.difference) == ("erratum", "4*D*N*k")
+
+
+@pytest.mark.parametrize(("formula", "verdict"), [("3*N*d", "match"), ("2*N*d", "erratum")])
+def test_code_without_a_formula_is_compared_where_it_was_run(tmp_path, formula, verdict):
+    path = tmp_path / "bits.py"
+    path.write_text(BITS)
+    source = Source(f"{path}:Bits", inputs=("x: B, N, d",))
+    answer = one(formula, source, at={"N": 11, "d": 4})
+    assert (answer.verdict, answer.ours) == (verdict, "33*d")
+    assert "N = 11" in answer.domain
+    (shown,) = answer.values
+    assert shown["sizes"] == {"N": 11, "d": 4, "B": 1}
+    assert shown["ours"] == 132
+    assert "N=11 alone" in one("O(N)", source, at={"N": 11, "d": 4}).skipped
+    with pytest.raises(CannotRunError, match="--at"):
+        one(formula, source)
+
+
+@pytest.mark.parametrize(
+    ("formula", "at", "verdict"),
+    [
+        ("3*N*d", {"N": 11, "d": 4, "h": 1}, "match"),
+        ("3*N*d + 1", {"N": 11, "d": 4, "h": 1}, "erratum"),
+        ("3*N*d", {"N": 11}, None),
+        ("O(N)", {"N": 11, "d": 4, "h": 1}, None),
+    ],
+)
+def test_without_a_formula_the_numbers_of_the_run_are_compared(monkeypatch, formula, at, verdict):
+    own = Own({"flops": None}, ("B", "N", "h", "d"), method="counted", numbers={"flops": 132})
+    monkeypatch.setattr(verifying, "own_formulas", lambda *_: {"forward": own})
+    answer = one(formula, at=at)
+    assert (answer.verdict, answer.ours) == (verdict, None)
+    assert ("this shape alone" in answer.why) is (verdict is not None)
+    assert bool(answer.skipped) is (verdict is None)
 
 
 def test_a_maximum_is_compared_where_each_side_wins():
