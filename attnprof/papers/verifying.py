@@ -88,7 +88,8 @@ def _ready(row: Printed) -> _Ready:
     meanings = {name: read_formula(meaning) for name, meaning in row.where.items()}
     for name, meaning in meanings.items():
         check_names(meaning, symbols, row.where[name])
-        if name not in symbols and name not in names_in(expression):
+        used = name in symbols or name in names_in(expression) or name in row.growing
+        if not used and not row.line:  # for a table, --where may speak of other rows
             raise RequestError(f"--where {name}={row.where[name]}: no formula here has {name}")
     expression = expression.subs(
         {s: meanings[s.name] for s in expression.free_symbols if s.name in meanings},
@@ -106,11 +107,23 @@ def _ready(row: Printed) -> _Ready:
         notes.append("one sequence, B = 1: what is printed has no B")
     at = tuple(sorted(row.at.items())) if row.source.way == DERIVED else ()
     source = replace(row.source, fixed=tuple(sorted(fixed.items())), at=at)
-    up_to, growing = row.up_to, row.growing
+    up_to, growing = row.up_to, _growing(row.growing, meanings, symbols)
     if bound:  # as O(N**2) is read: its own sizes grow, the others stay
         up_to, growing = ORDER, growing or tuple(sorted(names_in(expression)))
     printed = replace(row, source=source, growing=growing)
     return _Ready(printed, expression, up_to, tuple(notes))
+
+
+def _growing(
+    names: Sequence[str], meanings: Mapping[str, Any], symbols: Sequence[str]
+) -> tuple[str, ...]:
+    """The sizes that grow, in the names of our formula."""
+    found: dict[str, None] = {}
+    for name in names:
+        if name not in symbols and name not in meanings:
+            raise RequestError(f"--in {name}: sizes are {', '.join(symbols)}")
+        found.update(dict.fromkeys(names_in(meanings[name]) if name in meanings else {name}))
+    return tuple(found)
 
 
 def _record(row: _Ready, own: Own) -> VerificationRecord:

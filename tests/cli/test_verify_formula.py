@@ -97,6 +97,14 @@ def test_every_format_holds_the_same_verdicts(attnprof, table, tmp_path):
     assert json.loads(path.read_text())["records"] == data
 
 
+def test_names_that_only_some_rows_use_are_no_error(attnprof, tmp_path):
+    path = tmp_path / "two.csv"
+    path.write_text("formula,up_to\nn*n,order\nw*N**2,order\n")
+    words = ("verify-formula", "--table", str(path), "taylor-direct", *CORE, "--in", "N")
+    assert attnprof((*words, "--where", "n=N", "--where", "w=d")).code == 0
+    assert "no formula here has z" in attnprof((*DIRECT, "--where", "z=N")).err
+
+
 def test_a_row_that_is_wrong_is_named(attnprof, tmp_path):
     path = tmp_path / "wrong.csv"
     path.write_text("formula,phase\nN,forward\nN,sideways\n")

@@ -119,6 +119,12 @@ def test_names_mean_what_where_says():
     assert answer.verdict == "match"
 
 
+def test_sizes_that_grow_may_have_the_names_of_the_paper():
+    rows = {"up_to": "order", "growing": ("n",), "where": {"n": "N"}}
+    assert one("n**2", **rows).verdict == "match"
+    assert one("n", **rows).verdict == "erratum"
+
+
 def test_hints_say_what_the_formula_is_instead():
     products = str(ours("matmul_flops")).replace("B*", "")
     assert "formula of matmul_flops" in one(products).why
@@ -214,6 +220,7 @@ def test_a_maximum_is_compared_where_each_side_wins():
         (Printed("N", Source("a.py:A", kind="formula")), "derived"),
         (Printed("N", Source("standard", args=("a=1",))), "--arg"),
         (Printed("N", DIRECT, at={"q": 3}), "--at q"),
+        (Printed("N", DIRECT, growing=("q",)), "--in q"),
     ],
 )
 def test_what_cannot_be_asked_is_a_request_error(row, word):
