@@ -22,8 +22,8 @@ DIRECT, EFFICIENT = FORMS = ("taylor-direct", "taylor-efficient")
 SPANS = {8: (16, 1024), 16: (32, 2048), 32: (128, 4096), 64: (512, 8192), 128: (512, 8192)}
 #: Where the curves do not meet within the span they are continued to this many times its end.
 CONTINUED = 4
-#: Lengths timed between the two that hold the crossing.
-INSIDE = 6
+#: Lengths timed around the two that hold the crossing, from a little below to a little above.
+INSIDE, EDGE = 6, 1.15
 COLUMNS = ("d", "N0", "N1", "N0hat", "N0hat_low", "N0hat_high", "extrapolated", "N1hat")
 BUDGET = Budget(samples=400, max_time_s=1.5, warmup_s=0.1, least=5)
 
@@ -82,7 +82,7 @@ def _speed_crossing(
 ) -> dict[str, float | bool]:
     """Where the times are equal: a straight line through the ratios' logarithms around there.
 
-    It stays between the two lengths that hold the crossing.
+    It stays around the two lengths that hold the crossing.
     """
     times = {(row["form"], row["seq_len"]): row["time_s"] for row in curves}
     sizes = sorted({row["seq_len"] for row in curves})
@@ -91,7 +91,7 @@ def _speed_crossing(
     if not brackets or not dearer[-1]:
         end = meeting_of(*(_fit(curves, form) for form in FORMS))
         return {"N0hat": end, "N0hat_low": end, "N0hat_high": end, "extrapolated": True}
-    low, high = brackets[-1]
+    low, high = brackets[-1][0] / EDGE, brackets[-1][1] * EDGE
     inside = sorted(
         {8 * round(low * (high / low) ** (k / (INSIDE - 1)) / 8) for k in range(INSIDE)}
     )
