@@ -208,6 +208,13 @@ def test_a_reason_that_several_metrics_share_is_told_once_to_readers():
     assert render_junit(checked).count("2·B·N²·h") == 4
 
 
+def test_the_ending_counts_metrics_and_cases():
+    checked = report(flops(), time(), time(case="other"))
+    for text in (terminal(checked, 200), render_page(checked)):
+        assert "metrics of 2 cases: 1 regressed, 2 ok" in text
+    assert "time" not in terminal(report(flops("ok", why="")))
+
+
 def test_markup_of_a_terminal_is_text():
     assert "N[bold]x[/]" in terminal(report(flops(case="N[bold]x[/]", why="[/red]")))
 

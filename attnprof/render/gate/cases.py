@@ -68,10 +68,12 @@ def named(case: CaseRows, report: Report) -> list[CheckRecord]:
 
 
 def counts_text(report: Report) -> str:
-    """``2 regressed, 1 inconclusive, 14 ok``, worst first; the report's own numbers."""
+    """``metrics of 3 cases: 2 regressed, 1 inconclusive, 30 ok``, the report's own numbers."""
     counts: Mapping[str, int] = report.summary.get("counts") or {}
     found = [f"{counts[verdict]} {verdict}" for verdict in WORST_FIRST if counts.get(verdict)]
-    return ", ".join(found) or "nothing was checked"
+    cases = len({getattr(record, "case", None) for record in report.records})
+    said = f"metrics of {cases} case{'s' if cases != 1 else ''}"
+    return f"{said}: {', '.join(found)}" if found else "nothing was checked"
 
 
 def verdict_of(report: Report) -> str:

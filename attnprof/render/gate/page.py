@@ -36,7 +36,7 @@ def render_page(report: Report) -> str:
     parts = [
         MARKER,
         f"### attnprof check: {verdict_of(report)}",
-        f"{_plain(sides_text(report))}: {counts_text(report)}.",
+        f"{_plain(sides_text(report))}; {counts_text(report)}.",
         _changes(amiss),
         _changes(other),
         _folded(quiet),

@@ -22,6 +22,7 @@ from attnprof.render.gate.cases import (
     verdict_of,
 )
 from attnprof.render.terminal import new_table, record_table
+from attnprof.units import MISSING
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -57,11 +58,12 @@ def _overview(cases: list[CaseRows], report: Report) -> RenderableType:
     table = new_table(f"check: {sides_text(report)}")
     table.add_column("verdict", no_wrap=True)
     table.add_column("case", overflow="fold")
-    table.add_column("time, current / baseline", justify="right", no_wrap=True)
+    timed = any(case.time for case in cases)
+    if timed:
+        table.add_column("time, current / baseline", justify="right", no_wrap=True)
     for case in cases:
-        table.add_row(
-            Text(case.verdict, STYLES[case.verdict]), Text(case.name), time_text(case.time) or "–"
-        )
+        time = [time_text(case.time) or MISSING] if timed else []
+        table.add_row(Text(case.verdict, STYLES[case.verdict]), Text(case.name), *time)
     return table
 
 
@@ -80,7 +82,7 @@ def _told(case: CaseRows, report: Report) -> RenderableType:
 def _ending(report: Report) -> RenderableType:
     verdict = verdict_of(report)
     lines = Text(verdict, STYLES[verdict])
-    lines.append(f": {counts_text(report)}", "not bold default")
+    lines.append(f"; {counts_text(report)}", "not bold default")
     for note in notes_of(report):
         lines.append(f"\n{note}", "dim not bold")
     return lines
