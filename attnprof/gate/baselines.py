@@ -89,11 +89,12 @@ def load_baseline(path: str | Path) -> Baseline:
             f"{path} is no baseline that can be used: {error}; record it again: "
             f"attnprof baseline -o {path}"
         ) from error
-    records = [BaselineRecord(**row) for row in rows]
+    # what a case is called may have changed since
+    named = {case_of(record).name: record for record in (BaselineRecord(**row) for row in rows)}
     return Baseline(
-        [case_of(record) for record in records],
-        {record.case: counted_of(record) for record in records},
-        {record.case: record.times_s for record in records},
+        [case_of(record) for record in named.values()],
+        {name: counted_of(record) for name, record in named.items()},
+        {name: record.times_s for name, record in named.items()},
         data["summary"]["fingerprint"],
         data["summary"],
         data["environment"],

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnprof import registry
+from attnprof.errors import RequestError
 from attnprof.measure.request import PointRequest
 from attnprof.trace.loading import is_place
 from attnprof.units import setting_text
@@ -55,7 +56,10 @@ def name_of(request: PointRequest) -> str:
 def _settings(request: PointRequest) -> list[str]:
     if is_place(request.mechanism):
         return [text.replace(" ", "") for text in request.params.get("args", ())]
-    usual = registry.get(request.mechanism).params
+    try:
+        usual = registry.get(request.mechanism).params
+    except RequestError:  # a baseline may name what is not there any more
+        usual = {}
     return [
         f"{name}={setting_text(value)}"
         for name, value in request.params.items()

@@ -195,8 +195,9 @@ def check_rows(rows: Any, formula: Callable[[str], object]) -> Sequence[Row]:
             check_row(row, formula)
         except WrongError as error:
             raise WrongError(f"{where}: {error}") from error
-        if row["case"] in seen:
-            raise WrongError(f"{where}: records[{seen[row['case']]}] is the same case")
-        seen[row["case"]] = place
+        name = name_of(_request(row["request"]))
+        if name in seen:
+            raise WrongError(f"{where}: records[{seen[name]}] is the same case")
+        seen[name] = place
     found: Sequence[Row] = rows
     return found

@@ -15,6 +15,8 @@ from attnprof.gate.baselines import (
     load_baseline,
 )
 from attnprof.gate.cases import Case, Counted, Operation
+from attnprof.gate.counting import count
+from attnprof.gate.exact import compare
 from attnprof.gate.fingerprint import TITLES, differs, fingerprint, noted
 from attnprof.measure.modules import sizes_of
 from attnprof.measure.request import Budget, PointRequest
@@ -75,6 +77,20 @@ def test_a_case_that_could_not_run_is_written_with_its_reason(tmp_path):
     assert found.counted[CASES[0].name].error == "no such device"
 
 
+def test_cases_are_called_as_today_whatever_they_were_called(tmp_path):
+    path = doctored(tmp_path, lambda d: first(d).update(case=f"{CASES[0].name[:-1]} bias=true]"))
+    found = load_baseline(path)
+    assert list(found.counted) == list(found.times_s) == [case.name for case in CASES]
+
+
+def test_a_mechanism_that_is_gone_is_read_so_that_it_can_be_missing(tmp_path):
+    case = Case(PointRequest("gone-by-now", 16, 2, 4, params={"window": 3}))
+    found = load_baseline(written(tmp_path, [case]))
+    assert found.cases == [case]
+    (record,) = compare(case.name, found.counted[case.name], count(case.request, formulas=False))
+    assert record.verdict == "missing"
+
+
 def first(data):
     return data["records"][0]
 
@@ -108,6 +124,7 @@ def first(data):
         (lambda d: first(d)["times_s"][0].append(0), "times_s[0][2] is 0"),
         (lambda d: first(d).update(rule="defualt"), "did you mean default"),
         (lambda d: first(d).update(case="standard"), "its request is standard[forward N=16"),
+        (lambda d: first(d).update(case="sdpa[forward N=16]"), "its request is standard[forward"),
         (lambda d: first(d)["request"].update(seq_len=0), "seq_len must be at least 1"),
         (lambda d: first(d)["request"].update(seq_len="16"), "request.seq_len is '16'"),
         (lambda d: first(d)["request"].update(causal=1), "request.causal is 1"),
