@@ -57,7 +57,6 @@ class Side:
         self._process: subprocess.Popen[bytes] | None = None
         self._rest = b""
         self._open = self._ready = False
-        self.steady = False  # whether its memory lies at the same addresses each time
         self._errors: IO[bytes] | None = None
         # both sides see paths of the same length: where a stack starts depends on such things
         self._alias: tempfile.TemporaryDirectory[str] | None = None
@@ -191,7 +190,7 @@ class Side:
     def _wait_ready(self) -> None:
         """Until everything is imported; :class:`CannotRunError` where that fails."""
         try:
-            self.steady = bool(self._line(LIMIT_S).get("fixed_addresses"))
+            self._line(LIMIT_S)
         except SideError as error:
             raise CannotRunError(
                 f"{self.label}: torch and attnprof cannot be imported there: {error}"

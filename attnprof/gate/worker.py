@@ -14,10 +14,10 @@ imported everything and run nothing; when it ends, a line says so.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import json
 import os
+import random
 import sys
 import tempfile
 import time
@@ -32,16 +32,12 @@ PRELOAD = ("torch", "numpy", "attnprof.measure.subject", "attnprof.measure.clock
 #: Calls before the clock counts: seconds of them, and at least so many.
 WARM_S, WARM_CALLS = 0.03, 3
 
-#: linux/personality.h
-_ASK, _NO_RANDOM_ADDRESSES = 0xFFFFFFFF, 0x0040000
-
 Answer = dict[str, Any]
 
 
 def main() -> None:
     """Serve until the orders end."""
     tree, home = sys.argv[1:3]
-    fixed = _at_fixed_addresses()
     own = str(Path(__file__).resolve().parent)
     rest = [place for place in sys.path if place not in (own, home)]
     sources = [place for place in (tree, str(Path(tree) / "src")) if Path(place).is_dir()]
@@ -54,30 +50,9 @@ def main() -> None:
         ):  # an older tree: orders that need it will say
             import_module(name)
     import_module("torch")
-    _say(channel, {"ready": True, "fixed_addresses": fixed})
+    _say(channel, {"ready": True})
     while (order := _next()) is not None:
         _in_a_fork(order, channel)
-
-
-def _at_fixed_addresses() -> bool:
-    """Start over with the kernel's address randomisation off; False where that is not allowed.
-
-    Where code and heap lie decides how they share caches and predictors: two processes of the same
-    code were seen 5 % apart for all of their life, and less than 2 % at the same addresses.
-    """
-    marked = "ATTNPROF_FIXED_ADDRESSES"
-    if marked in os.environ:
-        return os.environ[marked] == "1"
-    try:
-        libc = ctypes.CDLL(None)
-        before = libc.personality(_ASK)
-        done = before != -1 and libc.personality(before | _NO_RANDOM_ADDRESSES) != -1
-    except (OSError, AttributeError):  # no such call on this system
-        done = False
-    os.environ[marked] = str(int(done))
-    if done:
-        os.execv(sys.executable, [sys.executable, *sys.argv])  # noqa: S606 - itself
-    return False
 
 
 def _next() -> Answer | None:
@@ -167,6 +142,7 @@ def _opened(order: Answer, channel: int) -> Callable[[int], Answer]:
 
     request = _request(order)
     torch.set_num_threads(request.threads or 1)
+    scattered = _scattered(torch)
     subject = import_module("attnprof.measure.subject").build_subject(
         request, compiled=request.compiled
     )
@@ -180,7 +156,24 @@ def _opened(order: Answer, channel: int) -> Callable[[int], Answer]:
         seconds.append(max(found["cpu_s"], 1e-7))
         calls += 1
     _say(channel, {"call_s": sorted(seconds)[len(seconds) // 2]})
+    timed.scattered = scattered  # type: ignore[attr-defined] - alive as long as what is timed
     return timed
+
+
+def _scattered(torch: Any) -> list[Any]:
+    """Memory full of holes of random sizes, for tensors and for Python's objects.
+
+    Where they lie decides how they share caches; without this, two processes of the same code
+    were seen 5 % apart, and all their forks with them. Now each fork has a place of its own, and
+    the difference is noise that is averaged and measured.
+    """
+    chance = random.Random(os.urandom(8))  # noqa: S311 - no secret
+    blocks: list[Any] = [
+        torch.empty(64 * chance.randrange(1, 4096), dtype=torch.uint8) for _ in range(200)
+    ]
+    blocks += [bytearray(chance.randrange(1, 400)) for _ in range(20_000)]
+    chance.shuffle(blocks)
+    return blocks[::2]
 
 
 def _processor_time(subject: Any) -> Callable[[int], Answer]:

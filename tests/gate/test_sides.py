@@ -88,9 +88,3 @@ def test_what_hangs_is_ended_and_the_side_starts_again(side, monkeypatch):
     monkeypatch.setattr(sides, "LIMIT_S", 100.0)
     assert opened(side, "Fine") > 0
     side.close()
-
-
-def test_every_open_has_a_process_of_its_own_at_the_same_addresses(side):
-    opened(side, "Fine")
-    side.close()
-    assert side.steady in (True, False)  # False where the system forbids it
