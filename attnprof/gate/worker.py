@@ -32,6 +32,9 @@ PRELOAD = ("torch", "numpy", "attnprof.measure.subject", "attnprof.measure.clock
 #: Calls before the clock counts: seconds of them, and at least so many.
 WARM_S, WARM_CALLS = 0.03, 3
 
+#: What has to stay where it is for as long as a process lives.
+_KEPT: list[Any] = []
+
 Answer = dict[str, Any]
 
 
@@ -142,7 +145,7 @@ def _opened(order: Answer, channel: int) -> Callable[[int], Answer]:
 
     request = _request(order)
     torch.set_num_threads(request.threads or 1)
-    scattered = _scattered(torch)
+    _KEPT.extend(_scattered(torch))
     subject = import_module("attnprof.measure.subject").build_subject(
         request, compiled=request.compiled
     )
@@ -156,7 +159,6 @@ def _opened(order: Answer, channel: int) -> Callable[[int], Answer]:
         seconds.append(max(found["cpu_s"], 1e-7))
         calls += 1
     _say(channel, {"call_s": sorted(seconds)[len(seconds) // 2]})
-    timed.scattered = scattered  # type: ignore[attr-defined] - alive as long as what is timed
     return timed
 
 
