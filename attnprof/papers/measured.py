@@ -5,24 +5,34 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from attnprof.errors import CannotRunError
 from attnprof.papers.documents import document
 from attnprof.record import write_whole
 
-#: What was measured in this run, by (document, name): stands before the shipped files.
-_FRESH: dict[tuple[str, str], Any] = {}
+
+@dataclass
+class _Anew:
+    """A document that is measured in this run: what was measured so far, and who hears of it."""
+
+    tell: Callable[[str], None]
+    made: dict[str, Any] = field(default_factory=dict)
+
+
+_ANEW: dict[str, _Anew] = {}
 
 
 def measured(number: str, name: str) -> Any:
-    """A measurement's value: of this run if it was made, else as shipped.
+    """A measurement's value: as shipped, or of this run inside :func:`fresh`.
 
     The file ``measured/<name>.json`` holds ``environment`` and ``value``. Raises
-    :class:`CannotRunError` where there is neither.
+    :class:`CannotRunError` where it is not there.
     """
-    if (number, name) in _FRESH:
-        return _FRESH[number, name]
+    measure = _measurements(number).get(name) if number in _ANEW else None
+    if measure is not None:
+        return _measured_now(_ANEW[number], f"{number}: {name}", name, measure)
     path = document(number).path / "measured" / f"{name}.json"
     if not path.is_file():
         raise CannotRunError(
@@ -31,21 +41,29 @@ def measured(number: str, name: str) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))["value"]
 
 
+def _measured_now(anew: _Anew, title: str, name: str, measure: Callable[[], Any]) -> Any:
+    if name not in anew.made:
+        anew.tell(f"measuring {title}")
+        anew.made[name] = json.loads(json.dumps(measure()))
+    return anew.made[name]
+
+
+def _measurements(number: str) -> Mapping[str, Callable[[], Any]]:
+    found: Mapping[str, Callable[[], Any]] = document(number).part("measurements", "MEASUREMENTS")
+    return found or {}
+
+
 @contextmanager
 def fresh(number: str, tell: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """Make every measurement of a document now; inside, :func:`measured` gives these.
+    """Inside, each measurement of a document is made once, when :func:`measured` is asked for it.
 
-    ``tell`` hears the name of each before it starts. Gives the values by name.
+    ``tell`` hears its name before it starts. Gives the values by name, as they are made.
     """
-    made: dict[str, Any] = {}
-    for name, measure in (document(number).part("measurements", "MEASUREMENTS") or {}).items():
-        tell(f"measuring {number}: {name}")
-        made[name] = _FRESH[number, name] = json.loads(json.dumps(measure()))
+    _ANEW[number] = _Anew(tell)
     try:
-        yield made
+        yield _ANEW[number].made
     finally:
-        for name in made:
-            del _FRESH[number, name]
+        del _ANEW[number]
 
 
 def ship(number: str, values: Mapping[str, Any], environment: Mapping[str, Any]) -> list[str]:

@@ -141,10 +141,12 @@ def test_shipped_measurements_are_read_and_fresh_ones_stand_before_them(monkeypa
     monkeypatch.setattr(Document, "part", lambda *_: made)
     heard = []
     with fresh("002", heard.append) as values:
-        assert values == {"times": [3, 4]}
-        assert measured("002", "times") == [3, 4]
+        assert (values, heard) == ({}, [])
+        assert measured("002", "times") == measured("002", "times") == [3, 4]
+        assert (values, heard) == ({"times": [3, 4]}, ["measuring 002: times"])
+        with pytest.raises(CannotRunError):
+            measured("002", "others")
     assert measured("002", "times") == [1, 2]
-    assert heard == ["measuring 002: times"]
 
 
 # -- names -------------------------------------------------------------------------------------
