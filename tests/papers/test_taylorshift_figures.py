@@ -10,7 +10,7 @@ import torch
 
 from attnprof.measure.meetings import peaks_of
 from attnprof.measure.request import Budget
-from attnprof.papers import measured as measurements
+from attnprof.papers.measured import fresh, measured
 from attnprof.papers.taylorshift import crossings, encoder, figure_costs, norms
 from attnprof.papers.taylorshift.figures import FIGURES
 from attnprof.papers.taylorshift.measurements import MEASUREMENTS
@@ -23,13 +23,10 @@ QUICK = Budget(samples=3, min_time_s=0, max_time_s=0.01, warmup_s=0, least=3)
 
 
 @pytest.fixture
-def instead(monkeypatch):
+def instead():
     """Another measurement in the place of the shipped one."""
-
-    def put(name, value):
-        monkeypatch.setitem(measurements._FRESH, ("004", name), value)
-
-    return put
+    with fresh("004", str) as made:
+        yield made.__setitem__
 
 
 def test_lengths_are_powers_of_two_and_their_middles():
@@ -215,7 +212,7 @@ def test_height_lies_on_a_line_in_the_logarithms_and_is_unknown_outside():
 
 def test_every_measurement_is_shipped_and_read_by_a_figure():
     assert list(MEASUREMENTS) == ["crossovers", "encoder", "norms", "fits"]
-    assert all(measurements.measured("004", name) for name in MEASUREMENTS)
+    assert all(measured("004", name) for name in MEASUREMENTS)
 
 
 @pytest.mark.parametrize("name", FIGURES)
