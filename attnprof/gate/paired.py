@@ -18,11 +18,11 @@ from attnprof.errors import RequestError, closest
 from attnprof.gate.verdicts import IMPROVED, INCONCLUSIVE, OK, REGRESSED
 
 #: Pairs of one process of each side, and processes after which a comparison is looked at; the
-#: last two only where a result is still open and there is time.
+#: later ones only where a result is still open and there is time.
 PAIRS = 5
-LOOKS, MORE_LOOKS = (8, 12, 16), (24, 32)
+LOOKS, MORE_LOOKS = (8, 12, 16), (24, 32, 48, 64)
 #: Chance, in all looks together, that a bound lies on the wrong side.
-ALPHA = 0.02
+ALPHA = 0.03
 _LOOK_ALPHA = ALPHA / len(LOOKS + MORE_LOOKS)
 #: The bounds are so many standard errors from the median, for normal noise and any of the looks.
 _Z = 3.1
@@ -52,7 +52,7 @@ class Rule:
 RULES = {
     rule.name: rule
     for rule in (
-        Rule("sensitive", 0.0, 0.03),
+        Rule("sensitive", 0.0, 0.03, 0.04),
         Rule("default", 0.02, 0.02),
         Rule("lenient", 0.1, 0.1),
     )
