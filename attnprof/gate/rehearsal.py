@@ -1,7 +1,7 @@
 """The gate tried on this machine: unchanged code, and code made slower by an exact share.
 
-A revision is a folder with one file of modules; each does one small piece of work forty times, and a
-slower revision does it some times more.
+A revision is a folder with one file of modules; each does one small piece of work forty times, and
+a slower revision does it some times more.
 """
 
 from __future__ import annotations
