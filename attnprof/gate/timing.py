@@ -72,8 +72,7 @@ def race_cases(
     for position, case in enumerate(again if terms.inconclusive == RETRY else []):
         if end - time.monotonic() > LEAST_S:
             attempt(case, len(again) - position)
-    return records, [text for case in cases if case.name in races
-                     for text in power_text(case, races[case.name])]  # fmt: skip
+    return records, powers([(case, races[case.name]) for case in cases if case.name in races])
 
 
 def _is_open(record: CheckRecord | None) -> bool:
@@ -104,6 +103,19 @@ def raced_record(case: Case, raced: Race) -> CheckRecord:
         ci_low=found.low, ci_high=found.high, pairs=len(raced.log_ratios), noise=found.noise,
         wall_ratio=wall, log_ratios=[round(x, 5) for x in raced.log_ratios],
     )  # fmt: skip
+
+
+def powers(raced: Sequence[tuple[Case, Race]]) -> list[str]:
+    """What could have been seen in all cases, then those where that is not much."""
+    if not raced:
+        return []
+    least = min(power(one.found, one.rule, SLOWDOWN) for _, one in raced if one.found)
+    everywhere = (
+        f"at this noise a {SLOWDOWN:.0%} slowdown is seen with at least {least:.0%} probability "
+        f"in each of {len(raced)} timed cases"
+    )
+    low = [text for case, one in raced for text in power_text(case, one)]
+    return low or [everywhere]
 
 
 def power_text(case: Case, raced: Race) -> list[str]:

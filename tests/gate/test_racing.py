@@ -113,6 +113,13 @@ def test_a_case_that_fails_is_an_error_and_the_others_go_on():
     assert "fell over" in records[CASE.name].why
 
 
+def test_power_is_told_where_it_is_good_too():
+    cases = [CASE, Case(PointRequest("standard", 128, 2, 8))]
+    _, said = race_cases(FakeSide(1e-3), FakeSide(1e-3, seed=2), cases, Terms(), lambda _text: None)
+    assert len(said) == 1
+    assert "in each of 2 timed cases" in said[0]
+
+
 def test_waiting_is_told_apart_from_computing():
     base, head = FakeSide(1e-3, seed=1), FakeSide(1e-3, seed=2, wall=1.5)
     records, _ = race_cases(base, head, [CASE], Terms(), lambda _text: None)
