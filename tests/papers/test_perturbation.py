@@ -131,7 +131,7 @@ def test_the_committed_verdict_is_what_comes_out(check):
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.claim)
 def test_no_check_is_slow(check):
-    assert computed(check.claim)[1] < 10 * moment()
+    assert computed(check.claim)[1] < 20 * moment()
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.claim)
