@@ -16,15 +16,16 @@ code slower by an exact share, each trial a race of two persistent processes in 
 `attnprof check --against` runs it. `python reports/gate.py run quiet`, `… run busy` made the trials
 (`reports/gate/`, raw pairs included; the commands resume), `… table` this page.
 
-Two things had to be found before these numbers were possible, both seen as alarms on unchanged code:
+Two things had to be found before these numbers were possible, both seen as alarms on unchanged
+code:
 
-- Tensors that the C library maps and gives back at every call cost page faults, and how many depends
-  on where the system put the process: two processes of the same code differed by up to 17 % for all
-  of their life. The gate's processes keep their memory (no mapping, no trimming).
-- Where the heap lies decides how tensors and Python's objects share caches: still up to 5 % between two
-  processes, and the same for all their forks, whether addresses are random or fixed. Each fork now
-  fills its heap with holes of random sizes first: what was bias becomes noise that is averaged.
-  Bounds therefore rest on processes (at least eight of each side), not on pairs.
+- Tensors that the C library maps and gives back at every call cost page faults, and how many
+  depends on where the system put the process: two processes of the same code differed by up to
+  17 % for all of their life. The gate's processes keep their memory (no mapping, no trimming).
+- Where the heap lies decides how tensors and Python's objects share caches: still up to 5 % between
+  two processes, the same for all their forks, whether addresses are random or fixed. Each fork
+  now fills its heap with holes of random sizes first: bias becomes noise that is averaged. Bounds
+  therefore rest on processes (at least eight of each side), not on pairs.
 """
 
 
