@@ -11,7 +11,7 @@ from attnprof.gate.paired import LOOKS, MORE_LOOKS, PAIRS, RULES
 from attnprof.gate.racing import race
 from attnprof.gate.sides import SideError
 from attnprof.gate.terms import Terms
-from attnprof.gate.timing import power_text, race_cases, stored_record
+from attnprof.gate.timing import power_text, race_cases, raced_record, stored_record
 from attnprof.measure.request import PointRequest
 
 REQUEST = PointRequest("standard", 64, 2, 8)
@@ -120,13 +120,25 @@ def test_power_is_told_where_it_is_good_too():
     assert "in each of 2 timed cases" in said[0]
 
 
-def test_waiting_is_told_apart_from_computing():
-    base, head = FakeSide(1e-3, seed=1), FakeSide(1e-3, seed=2, wall=1.5)
+@pytest.mark.parametrize(("wall", "verdict", "said"), [
+    (1.5, "regressed", "waits more"), (1.05, "ok", ""), (0.5, "ok", ""),
+])  # fmt: skip
+def test_waiting_shows_by_the_wall_clock_alone(wall, verdict, said):
+    base, head = FakeSide(1e-3, seed=1), FakeSide(1e-3, seed=2, wall=wall)
     records, _ = race_cases(base, head, [CASE], Terms(), lambda _text: None)
     record = records[CASE.name]
-    assert record.verdict == "ok"
-    assert record.wall_ratio == pytest.approx(1.5, rel=0.05)
-    assert "wall clock" in record.why
+    assert record.verdict == verdict
+    assert record.ratio == pytest.approx(1, rel=0.02)
+    assert record.wall_ratio == pytest.approx(wall, rel=0.05)
+    assert said in record.why
+
+
+def test_a_noisy_wall_clock_decides_nothing():
+    base, head = FakeSide(1e-3, seed=1), FakeSide(1e-3, seed=2)
+    chance = random.Random(4)
+    found = race(base, head, REQUEST, RULES["default"])
+    found.wall_log_ratios = [chance.gauss(0.15, 0.5) for _ in found.log_ratios]
+    assert raced_record(CASE, found).verdict == "ok"
 
 
 def test_power_is_told_where_it_is_low_with_what_more_time_gives():
