@@ -75,7 +75,7 @@ def tables_of(path: Path, name: str, example: str) -> list[tuple[Mapping[str, An
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         tables = []
     if not tables:
-        raise RequestError(f"{path} has no [[{name}]]; write one like\n{example}")
+        raise RequestError(f"{path} has no {name}; write one like\n{example}")
     return [(table, f"{path}, {name} {number}") for number, table in enumerate(tables, 1)]
 
 
