@@ -28,7 +28,7 @@ from typing import Any
 
 #: What is slow to import, or starts threads that a fork would not have.
 PRELOAD = ("torch", "numpy", "attnprof.measure.subject", "attnprof.measure.clocks",
-           "attnprof.gate.counting")  # fmt: skip
+           "attnprof.gate.counting", "attnprof.trace.finding", "attnprof.trace.runs")  # fmt: skip
 #: Calls before the clock counts: seconds of them, and at least so many.
 WARM_S, WARM_CALLS = 0.03, 3
 
@@ -53,6 +53,8 @@ def main() -> None:
         ):  # an older tree: orders that need it will say
             import_module(name)
     import_module("torch")
+    gc.collect()
+    gc.freeze()  # what forks share is never looked through again, and so never copied
     _say(channel, {"ready": True})
     while (order := _next()) is not None:
         _in_a_fork(order, channel)
