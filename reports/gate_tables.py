@@ -7,8 +7,20 @@ from statistics import mean, median
 from typing import Any
 
 Row = Mapping[str, Any]
-HEADS = (("same", "default"), ("5 %", "sensitive"), ("10 %", "default"), ("20 %", "default"))
+HEADS = (
+    ("same", "default"),
+    ("5 %", "sensitive"),
+    ("10 %", "default"),
+    ("20 %", "default"),
+)
 SAID = {"quiet": "the machine as it is", "busy": "with one process computing all the time"}
+NOTES = {
+    "quiet": """Two shared cores, nothing else asked of them for rounds 0 to 4; later rounds were
+made by two of these commands at a time, each the other's load.
+""",
+    "busy": """Tests of this project ran now and then, too.
+""",
+}
 INTRO = """# The gate, measured
 
 Unchanged code (a base revision against one with other comments, names and an unused function) and
@@ -34,7 +46,8 @@ def page(trials: Mapping[str, Sequence[Row]]) -> str:
     parts = [INTRO]
     for condition, rows in trials.items():
         if rows:
-            parts += [f"## {SAID[condition].capitalize()}\n", _outcomes(rows), _stored(rows)]
+            title = f"## {SAID[condition].capitalize()}\n"
+            parts += [title, NOTES[condition], _outcomes(rows), _stored(rows)]
     return "\n".join(parts)
 
 
