@@ -99,11 +99,6 @@ class Trials:
     slowdown: float
     races: list[Race] = field(default_factory=list)
 
-    def share(self, verdict: str) -> float:
-        """Share of the races that ended so."""
-        found = [race.found.verdict == verdict for race in self.races if race.found]
-        return sum(found) / len(found) if found else 0.0
-
 
 def write_revision(folder: Path, slowdown: float) -> None:
     """The modules into a folder, slower by this share (a multiple of 1/40)."""

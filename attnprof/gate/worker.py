@@ -48,9 +48,8 @@ def main() -> None:
     channel = os.dup(1)
     os.dup2(2, 1)  # what somebody's module prints is no answer
     for name in PRELOAD:
-        with contextlib.suppress(
-            ModuleNotFoundError
-        ):  # an older tree: orders that need it will say
+        # an older tree may lack one: orders that need it will say so
+        with contextlib.suppress(ModuleNotFoundError):
             import_module(name)
     import_module("torch")
     gc.collect()
