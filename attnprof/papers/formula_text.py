@@ -22,13 +22,13 @@ LONGEST = 4000
 HIGHEST = 16
 MOST_TERMS = 2000
 _SIGNS = str.maketrans({"^": "**", "·": "*", "×": "*", "−": "-", "²": "**2", "³": "**3"})
-_BOUND = re.compile(r"\s*[OΘ]\s*\((?P<inside>.*)\)\s*", re.DOTALL)
+_BOUND = re.compile(r"\s*(?P<kind>[OΘΩ])\s*\((?P<inside>.*)\)\s*", re.DOTALL)
 
 
-def without_bound(text: str) -> tuple[str, bool]:
-    """What stands inside ``O(…)``, and whether it stood there."""
+def without_bound(text: str) -> tuple[str, str]:
+    """What stands inside ``O(…)``, ``Θ(…)`` or ``Ω(…)``, and that letter; none without a bound."""
     found = _BOUND.fullmatch(text)
-    return (found["inside"], True) if found else (text, False)
+    return (found["inside"], found["kind"]) if found else (text, "")
 
 
 def read_formula(text: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 from attnprof.errors import AttnprofError, RequestError
 from attnprof.papers.bounding import value
-from attnprof.papers.comparing import EXACT, ORDER, compared
+from attnprof.papers.comparing import EXACT, ORDER, Comparison, compared, ordered
 from attnprof.papers.formula_text import check_names, names_in, read_formula, without_bound
 from attnprof.papers.own_formulas import DERIVED, Own, Source, form_of, own_formulas, symbols_of
 from attnprof.record import VerificationRecord
@@ -48,6 +48,7 @@ class _Ready:
     printed: Printed
     expression: Any
     up_to: str
+    bound: str
     notes: tuple[str, ...]
 
     @property
@@ -111,7 +112,7 @@ def _ready(row: Printed) -> _Ready:
     if bound:  # as O(N**2) is read: its own sizes grow, the others stay
         up_to, growing = ORDER, growing or tuple(sorted(names_in(expression)))
     printed = replace(row, source=source, growing=growing)
-    return _Ready(printed, expression, up_to, tuple(notes))
+    return _Ready(printed, expression, up_to, bound or "O", tuple(notes))
 
 
 def _growing(
@@ -151,7 +152,9 @@ def _compared(
     printed, form = _fixed(row.expression, fixed), _fixed(form, fixed)
     shapes = _shapes(own, row.printed, fixed)
     growing = row.printed.growing or tuple(name for name in own.symbols if name not in fixed)
-    answer = compared(printed, form, row.up_to, growing, shapes)
+    answer = _answer(row, printed, form, growing, shapes, own)
+    if answer.agrees is None:
+        return replace(about, ours=expression_text(form), skipped=answer.why)
     hint = ""
     if not answer.agrees and row.up_to == EXACT:
         hint = _hint(printed, form, _others(about.quantity, own, fixed), shapes)
@@ -167,6 +170,19 @@ def _compared(
         leading_agrees=answer.leading_agrees,
         values=[_values(printed, form, shape) for shape in _shown(row, shapes)],
     )
+
+
+def _answer(
+    row: _Ready,
+    printed: Any,
+    form: Any,
+    growing: Sequence[str],
+    shapes: Sequence[dict[str, int]],
+    own: Own,
+) -> Comparison:
+    if row.up_to == ORDER:
+        return ordered(printed, form, row.bound, growing, shapes, own.fits)
+    return compared(printed, form, row.up_to, growing, shapes, own.fits)
 
 
 def _counted(about: VerificationRecord, row: _Ready, ours: Any) -> VerificationRecord:

@@ -109,8 +109,8 @@ def _formulas(record: VerificationRecord) -> Table:
 
 
 def _lines(record: VerificationRecord) -> Iterator[str]:
-    why = f": {record.why}" if record.why else ""
-    yield f"{_verdict(record)}{why}{record.skipped or ''}"
+    why = record.why or record.skipped
+    yield f"{_verdict(record)}: {why}" if why else _verdict(record)
     if record.verdict is None:
         return
     if record.leading_agrees is not None and record.up_to == "exact":
