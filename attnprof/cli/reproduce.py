@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from attnprof.cli.crossover import ensure_figure
-from attnprof.cli.options import OutputOption
+from attnprof.cli.options import ForceOption, OutputOption
 from attnprof.cli.output import Tables, deliver, ensure_writable, environment, note
 from attnprof.cli.progress import progress_bar
 from attnprof.cli.replay_request import Asked, asked_for, refuse_contradictions
@@ -96,6 +96,7 @@ def reproduce(
     accept: AcceptOption = False,
     fmt: FormatOption = Format.TABLE,
     output: OutputOption = None,
+    force: ForceOption = False,
 ) -> int:
     """Recompute every claim, table and figure of the documents: does it hold, or what is right?
 
@@ -104,8 +105,8 @@ def reproduce(
 
     Example: attnprof reproduce 004 --table 2
     """
-    ensure_writable(output)
-    ensure_figure(plot)
+    ensure_writable(output, force=force)
+    ensure_figure(plot, force=force)
     asked = asked_for(documents or [], claim, table, figure)
     refuse_contradictions(asked, plot, reports)
     shown = some_of(verdict, VERDICTS, "--verdict") if verdict else None

@@ -13,43 +13,52 @@ from pathlib import Path
 from attnprof.errors import RequestError
 from attnprof.record.recognition import is_journal, is_ours
 
+#: What tells a file from others: its place with all links followed, and its number on the disk.
 Identity = tuple[int, int] | str
 
 
 @dataclass
 class Destinations:
-    """Inputs and outputs of a command by what they are on the disk, whatever they are called."""
+    """Inputs and outputs of a command by what they are on the disk, whatever they are called.
+
+    Outputs in ``extended`` are read, too, and added to.
+    """
 
     force: bool = False
     inputs: dict[Identity, str] = field(default_factory=dict)
     outputs: dict[Identity, str] = field(default_factory=dict)
+    extended: set[Identity] = field(default_factory=set)
 
     def read(self, path: str | Path) -> None:
         """Take a file as an input; :class:`RequestError` where it is to be written, too."""
-        own = identity(path)
-        self.inputs.setdefault(own, str(path))
-        if own in self.outputs:
-            raise _is_input(self.outputs[own])
+        own = identities(path)
+        if not self.extended.isdisjoint(own):
+            return
+        self.inputs |= dict.fromkeys(own, str(path))
+        for one in own & self.outputs.keys():
+            raise _is_input(self.outputs[one])
 
-    def claim(self, path: Path, flag: str) -> None:
+    def claim(self, path: Path, flag: str, *, extended: bool = False) -> None:
         """Take a file as an output; :class:`RequestError` where that would lose something."""
         if is_stream(path):
             return
-        own, told = identity(path), f"{flag} {path}"
-        if self.outputs.setdefault(own, told) != told:
-            raise RequestError(f"{told} is the same file as {self.outputs[own]}: name two")
-        self.check(path, told)
+        own, told = identities(path), f"{flag} {path}"
+        for one in own & self.outputs.keys():
+            if self.outputs[one] != told:
+                raise RequestError(f"{told} is the file of {self.outputs[one]}, too: name two")
+        self.outputs |= dict.fromkeys(own, told)
+        if extended:
+            self.extended |= own
+        self.check(path, told, only_inputs=extended)
 
-    def check(self, path: Path, told: str) -> None:
+    def check(self, path: Path, told: str, *, only_inputs: bool = False) -> None:
         """:class:`RequestError` for an input, and for a file that is not ours without force."""
-        if identity(path) in self.inputs:
+        if not self.inputs.keys().isdisjoint(identities(path)):
             raise _is_input(told)
-        if self.force or is_ours(path):
+        if only_inputs or self.force or is_ours(path):
             return
-        what = (
-            "it holds a sweep's results" if is_journal(path) else "attnprof did not write this file"
-        )
-        raise RequestError(f"cannot overwrite {told}: {what}; type --force, or give another name")
+        why = "it holds a sweep's results" if is_journal(path) else "nothing in it says that attnprof wrote it"
+        raise RequestError(f"cannot overwrite {told}: {why}; type --force, or give another name")
 
 
 def _is_input(told: str) -> RequestError:
@@ -87,26 +96,27 @@ def take_modules(texts: Iterable[str]) -> None:
                 taken_as_input(name)
 
 
-def claimed(path: Path, flag: str, *, force: bool) -> None:
+def claimed(path: Path, flag: str, *, force: bool, extended: bool = False) -> None:
     """Take a file as an output of the running command; see :meth:`Destinations.claim`."""
     command = _COMMAND.get() or Destinations()
     command.force = force
-    command.claim(path, flag)
+    command.claim(path, flag, extended=extended)
 
 
-def check_unlost(path: Path) -> None:
+def check_unlost(path: Path, *, only_inputs: bool = False) -> None:
     """Look again just before a file is written: it may have come since."""
     if (command := _COMMAND.get()) and not is_stream(path):
-        command.check(path, command.outputs.get(identity(path), str(path)))
+        told = next((command.outputs[one] for one in identities(path) & command.outputs.keys()), "")
+        command.check(path, told or str(path), only_inputs=only_inputs)
 
 
-def identity(path: str | Path) -> Identity:
-    """What a name leads to, links followed; the name in full where there is nothing yet."""
+def identities(path: str | Path) -> set[Identity]:
+    """What a name leads to, links followed: its place, and its number where it is there."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):
-        return os.path.realpath(path)
-    return found.st_dev, found.st_ino
+        return {os.path.realpath(path)} if "\0" not in str(path) else {str(path)}
+    return {os.path.realpath(path), (found.st_dev, found.st_ino)}
 
 
 def is_plain(path: Path) -> bool:

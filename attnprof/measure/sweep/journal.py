@@ -49,8 +49,7 @@ class Journal:
         self._handle = -1
 
     def __enter__(self) -> Self:
-        if self.path.exists():
-            check_kind(self.path)
+        check_journal(self.path)
         try:
             self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
@@ -148,16 +147,22 @@ class Journal:
             yield block
 
 
-def check_kind(path: Path) -> None:
-    """:class:`RequestError` for what cannot be a journal: a folder, a pipe, a device, too large."""
+def check_journal(path: Path) -> None:
+    """:class:`RequestError` for what is there and no journal: by its kind, size and beginning."""
     try:
         found = path.stat()
+    except FileNotFoundError:
+        return
     except (OSError, ValueError) as error:
         raise RequestError(f"cannot read {path}: {why_of(error)}; {_HOW}") from error
     kind = kind_of_file(found.st_mode)
     if kind or found.st_size > JOURNAL_LIMIT:
         what = kind or f"{found.st_size:,} bytes large, {JOURNAL_LIMIT:,} are read at most"
         raise RequestError(f"{path} is {what}, no results file of a sweep; {_HOW}")
+    with path.open("rb") as stream:
+        begin = stream.read(len(_BEGIN) + len(BOM_UTF8))
+    if begin and not begins_as_journal(begin):
+        raise RequestError(f"{path} is no results file of a sweep; {_HOW}")
 
 
 def begins_as_journal(data: bytes) -> bool:
