@@ -18,7 +18,6 @@ from attnprof.cli.options import Format
 from attnprof.cli.output import append, deliver, ensure_writable, note
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.record import Report, write_whole
-from attnprof.record.escaping import readable
 
 if TYPE_CHECKING:
     from attnprof.gate.cases import Case
@@ -166,7 +165,6 @@ def _checked(
 
 def _outputs(report: Report, junit: Path | None, summary: Path | None) -> None:
     """Files beside the result, and what GitHub reads; all before the exit code is told."""
-    report = readable(report)
     from attnprof.render.gate.annotations import render_annotations
     from attnprof.render.gate.junit import render_junit
     from attnprof.render.gate.page import render_page

@@ -35,6 +35,8 @@ def doctor(
 
 
 def _table(report: Report) -> list[RenderableType]:
+    from rich.text import Text
+
     from attnprof.render.terminal import new_table
 
     table = new_table(caption=_verdict(report.summary["problems"]))
@@ -46,7 +48,7 @@ def _table(report: Report) -> list[RenderableType]:
         assert isinstance(record, DoctorRecord)
         advice = f" → {record.advice}" if record.advice else ""
         style = styles.get(record.status, "red")
-        table.add_row(record.check, f"[{style}]{record.status}[/]", record.found + advice)
+        table.add_row(record.check, Text(record.status, style), record.found + advice)
     return [table]
 
 

@@ -90,7 +90,7 @@ def deliver(
     ``table`` makes the renderables of the ``table`` format, ``page`` the Markdown where that is
     more than the records. Raises :class:`RequestError` for an unwritable file.
     """
-    if fmt != "json" and not isinstance(report.records, ColumnarRecords):
+    if fmt in ("table", "markdown") and not isinstance(report.records, ColumnarRecords):
         report = readable(report)
     if fmt == "table":
         from attnprof.render import terminal

@@ -12,7 +12,6 @@ from attnprof.cli.output import ensure_writable, note
 from attnprof.cli.request import one_of
 from attnprof.errors import RequestError
 from attnprof.record import ProfileRecord, Report
-from attnprof.record.escaping import readable
 from attnprof.record.reading import REPORT_LIMIT
 from attnprof.record.recognition import is_journal
 from attnprof.render.plots.results import KINDS, plot_results

@@ -29,7 +29,7 @@ from attnprof.papers.replay import only, replay
 from attnprof.record import Report, write_whole
 from attnprof.render import reproduction as view
 from attnprof.render.regenerated_table import regenerated_table
-from attnprof.render.reproduction_files import make_folder
+from attnprof.render.reproduction_files import files_there, make_folder
 from attnprof.render.reproduction_page import reproduction_page
 
 if TYPE_CHECKING:
@@ -112,6 +112,8 @@ def reproduce(
     shown = some_of(verdict, VERDICTS, "--verdict") if verdict else None
     if reports is not None:
         make_folder(reports)
+        for path in files_there(reports, asked.documents):
+            ensure_writable(path, force=force, flag="--reports")
     with _measured(asked.documents, measure) as made:
         found = _replayed(asked, plot)
         failed = _written(found, asked.documents, reports) if reports is not None else {}

@@ -42,15 +42,19 @@ def readable(value: Any) -> Any:
 
 
 def markdown_text(text: str) -> str:
-    """Text that Markdown shows as it is: no emphasis, link, tag, entity or table cell in it."""
-    flat = re.sub(r"\s+", " ", visible(text, lines=True))
-    return re.sub(r"([\\`*_{}\[\]<>|~#]|&(?=#?\w+;))", r"\\\1", flat)
+    """Text that Markdown shows as it is: no emphasis, link, tag, entity or table cell in it.
+
+    Signs that mean nothing alone are left: one star, one ``_`` before a name, any within it.
+    """
+    flat = re.sub(r"\s+", " ", visible(text, lines=True)).replace("\\", "\\\\")
+    for pair in (r"\*", _EDGE):
+        if len(re.findall(pair, flat)) > 1:
+            flat = re.sub(pair, lambda found: f"\\{found[0]}", flat)
+    return re.sub(r"([`{}\[\]<>|~#]|&(?=#?\w+;))", r"\\\1", flat)
 
 
-def markdown_cell(text: str) -> str:
-    """The same for formulas and numbers in tables, where letters and signs are left as they are."""
-    flat = re.sub(r"\s+", " ", visible(text, lines=True))
-    return re.sub(r"([\\`\[\]<>|]|&(?=#?\w+;))", r"\\\1", flat)
+#: An underscore that is not within a word, where it would begin or end emphasis.
+_EDGE = r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])"
 
 
 def markdown_code(text: str) -> str:

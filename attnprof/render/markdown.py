@@ -7,7 +7,7 @@ from typing import Any
 
 from attnprof.record import Report
 from attnprof.record.base import heading
-from attnprof.record.escaping import markdown_cell
+from attnprof.record.escaping import markdown_text
 from attnprof.render.csv import kind_of
 from attnprof.units import format_count, format_value, is_numeric
 
@@ -47,4 +47,4 @@ def _cell(value: Any, fmt: str) -> str:
 
 
 def _line(cells: list[str]) -> str:
-    return "| " + " | ".join(map(markdown_cell, cells)) + " |\n"
+    return "| " + " | ".join(map(markdown_text, cells)) + " |\n"
