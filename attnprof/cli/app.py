@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from importlib import import_module
 from importlib.util import find_spec
@@ -16,6 +17,8 @@ import typer
 
 import attnprof
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
+from attnprof.record.destinations import one_command
+from attnprof.record.escaping import visible
 
 #: Commands in the order help shows them; each is a file of this folder, loaded when asked for.
 COMMANDS = {
@@ -135,10 +138,18 @@ def _ending(function: Callable[..., Any], debug: bool) -> Callable[..., None]:
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> None:
-        code = _guarded(lambda: function(*args, **kwargs), debug)
+        with one_command(_texts(kwargs)):
+            code = _guarded(lambda: function(*args, **kwargs), debug)
         raise typer.Exit(code)
 
     return run
+
+
+def _texts(arguments: Mapping[str, Any]) -> list[str]:
+    """What was typed, each name of a list by itself: it may be a file of code."""
+    listed = [v if isinstance(v, list) else [v] for v in arguments.values()]
+    texts = [text for found in listed for text in found if isinstance(text, str)]
+    return [name.strip() for text in texts for name in text.split(",")]
 
 
 def _guarded(work: Callable[[], Any], debug: bool) -> int:
@@ -156,6 +167,11 @@ def _guarded(work: Callable[[], Any], debug: bool) -> int:
         return 0
     except typer.Exit as ended:
         return int(ended.exit_code)
+    except OSError as error:
+        if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP) or not error.filename:
+            return _unforeseen(error, debug)
+        message = f"attnprof: cannot use {str(error.filename)[:60]}…: {error.strerror}"
+        return _failed(message, RequestError.exit_code)
     except Exception as error:  # noqa: BLE001 - the last resort: one line, never a traceback
         return _unforeseen(error, debug)
     return result if isinstance(result, int) else 0
@@ -185,5 +201,5 @@ def _first_line(error: Exception) -> str:
 
 def _failed(message: str, code: int) -> int:
     with contextlib.suppress(OSError):  # stderr itself may be closed
-        sys.stderr.write(message + "\n")
+        sys.stderr.write(visible(message) + "\n")
     return code

@@ -45,13 +45,14 @@ def baseline(
     formula: gate.FormulaOption = True,
     output: BaselineOutput = Path("baseline.json"),
     fmt: opt.FormatOption = Format.TABLE,
+    force: opt.ForceOption = False,
 ) -> int:
     """Record FLOPs, memory, operations, closed forms and times of a suite into one file.
 
     Example: attnprof baseline --suite bench.toml -o baseline.json
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    ensure_writable(output)
+    ensure_writable(output, force=force)
     texts = {"attention": attention, "seq": seq, "d_model": d_model, "heads": heads,
              "batch": batch, "phase": phase, "dtype": dtype, "device": device}  # fmt: skip
     cases = gate.cases_of(suite, texts, (settings or [], args or [], inputs or []))

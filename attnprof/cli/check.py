@@ -15,7 +15,7 @@ from attnprof.cli import gate_options as gate
 from attnprof.cli import options as opt
 from attnprof.cli import sweep_options as of
 from attnprof.cli.options import Format
-from attnprof.cli.output import deliver, ensure_writable, note
+from attnprof.cli.output import append, deliver, ensure_writable, note
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.record import Report, write_whole
 
@@ -103,14 +103,17 @@ def check(
     verbose: VerboseOption = False,
     fmt: opt.FormatOption = Format.TABLE,
     output: opt.OutputOption = None,
+    force: opt.ForceOption = False,
 ) -> int:
     """Compare with a revision or a baseline: counts exactly, times in interleaved pairs.
 
     Example: attnprof check --against origin/main --suite bench.toml
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    for path in (output, junit, summary):
-        ensure_writable(path)
+    for path, flag in ((output, "--output"), (junit, "--junit"), (summary, "--summary")):
+        ensure_writable(path, force=force, flag=flag)
+    if update:
+        ensure_writable(baseline, force=force, flag="--baseline", extended=True)
     from attnprof.gate.terms import Terms
 
     terms = Terms(rule, inconclusive, budget, time, formula, stored_times)
@@ -173,11 +176,7 @@ def _outputs(report: Report, junit: Path | None, summary: Path | None) -> None:
     if os.environ.get("GITHUB_ACTIONS") == "true":
         sys.stderr.write(render_annotations(report))  # stdout is for data; GitHub reads both
     if step := os.environ.get("GITHUB_STEP_SUMMARY"):
-        try:
-            with Path(step).open("a", encoding="utf-8") as stream:
-                stream.write(render_page(report))
-        except OSError as error:
-            note(f"cannot write the step summary {step}: {error}")
+        append(Path(step), render_page(report))
 
 
 def _accept(cases: Sequence[Case] | None, path: Path, terms: Terms) -> int:

@@ -61,6 +61,7 @@ def crossover(
     plot: opt.PlotOption = None,
     fmt: opt.FormatOption = Format.TABLE,
     output: opt.OutputOption = None,
+    force: opt.ForceOption = False,
 ) -> None:
     """The length from which one mechanism is cheaper than another, in FLOPs and in memory.
 
@@ -69,8 +70,8 @@ def crossover(
 
     Example: attnprof crossover --d 8,16,32,64,128
     """
-    ensure_writable(output)
-    ensure_figure(plot)
+    ensure_writable(output, force=force)
+    ensure_figure(plot, force=force)
     if scope is not None:
         one_of(scope, SCOPES, "--scope")
     one_of(dtype, DTYPES, "--dtype")
@@ -146,13 +147,13 @@ def pair_of(
     return names
 
 
-def ensure_figure(path: Path | None) -> None:
+def ensure_figure(path: Path | None, *, force: bool) -> None:
     """Refuse a figure's path before the work is done; :class:`RequestError` says why."""
     if path is None:
         return
     from attnprof.render.plots.save import check_figure_path
 
-    ensure_writable(path)
+    ensure_writable(path, force=force, flag="--plot")
     check_figure_path(path)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from attnprof.errors import RequestError
+from attnprof.record.escaping import visible
 
 if TYPE_CHECKING:
     from attnprof.gate.cases import Case
@@ -59,7 +60,7 @@ def told(text: str) -> Iterator[Tell]:
     if not sys.stderr.isatty():
         yield lambda _text: None
         return
-    from rich.console import Console
+    from attnprof.render.terminal import new_console
 
-    with Console(stderr=True).status(text) as status:
-        yield status.update
+    with new_console(stderr=True).status(visible(text)) as status:
+        yield lambda said: status.update(visible(said))

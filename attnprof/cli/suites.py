@@ -12,7 +12,7 @@ from attnprof.errors import RequestError
 if TYPE_CHECKING:
     from attnprof.gate.cases import Case
 
-EXAMPLE = '[[case]]\nattention = "my.py:MyAttention"\nseq = 512\nphase = ["forward", "train"]'
+EXAMPLE = 'case = [{attention = "my.py:MyAttention", seq = 512, phase = ["forward", "train"]}]'
 #: Keys of a case besides those of a grid.
 OPTIONS = ("rule", "time", "formula", "compile")
 

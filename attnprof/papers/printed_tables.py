@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,6 +11,7 @@ from attnprof.errors import RequestError, closest
 from attnprof.papers.comparing import UP_TO
 from attnprof.papers.own_formulas import KINDS, Source
 from attnprof.papers.verifying import Printed
+from attnprof.record.reading import read_table
 from attnprof.symbolic.costing import CONVENTIONS
 from attnprof.workload import SCOPES
 
@@ -53,23 +53,16 @@ def rows_of(path: Path, defaults: Printed) -> tuple[list[Printed], list[str]]:
     Raises :class:`RequestError` for a file that is none, a row without a formula or target, and
     a value that is not possible, with the row.
     """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            lines = list(csv.DictReader(stream, restval=""))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise RequestError(f"--table {path}: not readable as CSV: {error}") from error
+    lines = read_table(path)
     if not lines or "formula" not in lines[0]:
         raise RequestError(
             f"--table {path}: needs a header with the column formula and at least one row; other "
             f"columns: {', '.join(name for name in COLUMNS if name != 'formula')}"
         )
     rows = [
-        _row(
-            {k: str(v or "").strip() for k, v in line.items() if k}, f"{path}, row {at}: ", defaults
-        )
-        for at, line in enumerate(lines, start=1)
+        _row(line, f"{path}, row {at}: ", defaults) for at, line in enumerate(lines, start=1)
     ]
-    return rows, [name for name in lines[0] if name and name not in COLUMNS]
+    return rows, [name for name in lines[0] if name not in COLUMNS]
 
 
 def _row(cells: Mapping[str, str], line: str, defaults: Printed) -> Printed:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from attnprof.record.recognition import mark
 from attnprof.render.regenerated_table import count_cells
 from attnprof.render.reproduction_page import escaped, figure_lines, reasons
 
@@ -27,7 +28,8 @@ def folder_page(
     left_out: Mapping[str, str],
 ) -> str:
     """The whole page; ``left_out`` has what is not made again, with the reason."""
-    return "\n".join(_page(number, title, tables, figures, left_out)) + "\n"
+    lines = _page(number, title, tables, figures, left_out)
+    return "\n".join([*lines, "", mark("reproduce")]) + "\n"
 
 
 def _page(
