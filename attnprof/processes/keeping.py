@@ -159,6 +159,28 @@ def end_family(pid: int) -> None:
     kill(pid)
 
 
+def die_first(score: int = 1000) -> None:
+    """Ask the kernel to end this process before others when memory runs out."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(score), encoding="ascii")
+
+
+def limit_memory(limit: int | None = None) -> None:
+    """Let the kernel refuse what is more, by default than is there: an error instead of a kill."""
+    with contextlib.suppress(ImportError, OSError, ValueError, KeyError):
+        import resource
+
+        if limit is None:
+            limit = _kib("/proc/self/status", "VmData") + _kib("/proc/meminfo", "MemAvailable")
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def _kib(file: str, name: str) -> int:
+    """Bytes of a line like ``VmData: 1024 kB``."""
+    lines = Path(file).read_text(encoding="ascii").splitlines()
+    return 1024 * int(dict(line.split(":", 1) for line in lines)[name].split()[0])
+
+
 def run_forked(work: Callable[[], int], limit_s: float | None = None) -> Ended:
     """Do the work in a fork of this process, for so many seconds at most, and wait for its end.
 
@@ -187,6 +209,7 @@ def _child(work: Callable[[], int], keeper: int, stderr: int) -> None:
         os.setsid()
         obey_signals()
         die_with_parent(keeper)
+        die_first()
         os.dup2(stderr, 2)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = work()

@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NoReturn
 
 from attnprof.errors import CannotRunError
@@ -234,7 +233,7 @@ def _command(work: Callable[[], int], told: mmap.mmap, keeper: int) -> int:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     keeping.die_with_parent(keeper)
-    _die_first()
+    keeping.die_first(500)
     _INSIDE.told = told
     keep_outputs()
     try:
@@ -269,9 +268,3 @@ def _outputs() -> list[tuple[int, int]]:
         except OSError:
             found.append((-1, -1))
     return found
-
-
-def _die_first() -> None:
-    """Ask the kernel to end this process before its supervisors when memory runs out."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
