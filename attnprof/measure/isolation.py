@@ -98,7 +98,8 @@ def _cause_of_death(ended: Ended, folder: Path) -> str:
     if ended.code < 0 and not ended.stopped:
         likely = ", most likely out of memory" if ended.code == -signal.SIGKILL else ""
         return f"{who} was killed by {signal_text(-ended.code)}{likely}" + (need and f": {need}")
-    return f"{who} {ended.how}" + (ended.last_line and f": {ended.last_line}")
+    said = f": {ended.last_line}" if ended.last_line else ""
+    return f"{who} {ended.how} and gave no record{said}"
 
 
 def answer_to(
