@@ -236,4 +236,5 @@ class Side:
 
 def _death(found: Mapping[str, Any]) -> str:
     ended = Ended(found["ended"], found["said"])
-    return f"its process {found['how']}{': ' + ended.last_line if ended.last_line else ''}"
+    how = found["how"] + (" and gave no answer" if ended.code == 0 else "")
+    return f"its process {how}{': ' + ended.last_line if ended.last_line else ''}"

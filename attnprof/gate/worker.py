@@ -35,6 +35,9 @@ PRELOAD = ("torch", "numpy", "attnprof.measure.subject", "attnprof.measure.clock
 #: Calls before the clock counts: seconds of them, and at least so many.
 WARM_S, WARM_CALLS = 0.03, 3
 
+#: What a process ends with whose code has closed the channel.
+_MUTE = 74
+
 #: What has to stay where it is for as long as a process lives.
 _KEPT: list[Any] = []
 
@@ -65,7 +68,8 @@ def main() -> None:
     while (order := _next()) is not None:
         if order["do"] in ("count", "open"):  # else it was for a process that is gone
             ended = keeping.run_forked(partial(_guarded, order, channel, keeping))
-            _say(channel, order, {"ended": ended.code, "how": ended.how, "said": ended.said})
+            how = "closed what it answers by" if ended.code == _MUTE else ended.how
+            _say(channel, order, {"ended": ended.code, "how": how, "said": ended.said})
 
 
 def _keeping(home: str) -> Any:
@@ -104,7 +108,10 @@ def _guarded(order: Answer, channel: int, keeping: Any) -> int:
             keeping.limit_memory()
         _serve(order, partial(_say, channel, order))
     except BaseException as error:  # noqa: BLE001 - somebody's code may raise anything
-        _say(channel, order, {"error": _told(error), "missing": _is_missing(error)})
+        try:
+            _say(channel, order, {"error": _told(error), "missing": _is_missing(error)})
+        except OSError:
+            return _MUTE
         return 1
     return 0
 
