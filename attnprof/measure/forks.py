@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import attnprof
 from attnprof import registry
@@ -29,7 +29,7 @@ from attnprof.processes.keeping import Ended
 #: What a child needs of what is slow to import.
 PRELOAD = ("torch", "numpy", "fvcore.nn", "psutil", "attnprof.measure.point")
 #: And what of it only modules of somebody's own need, and only compiled ones.
-OWN = ("attnprof.trace.finding", "attnprof.trace.runs", "attnprof.trace.totals")
+OWN = ("torch._dynamo", "attnprof.trace.finding", "attnprof.trace.runs", "attnprof.trace.totals")
 COMPILED = ("torch._inductor.compile_fx",)
 #: Seconds the server may take for its imports, beside what a child may.
 STARTING_S = 120.0
@@ -62,10 +62,11 @@ class ForkServer:
             line = self._line(server, limit_s + STARTING_S)
         except OSError:
             line = b""
-        if not line:
+        try:
+            return Ended(**json.loads(line))
+        except (ValueError, TypeError):
             self.close()
             return Ended(-signal.SIGKILL, KEEPER_DIED)
-        return Ended(**json.loads(line))
 
     @staticmethod
     def _line(server: subprocess.Popen[bytes], limit_s: float) -> bytes:
@@ -127,14 +128,16 @@ def serve(parent: int) -> None:
         for name in (*(OWN if ":" in order["request"]["mechanism"] else ()),
                      *(COMPILED if order["request"].get("compiled") else ())):  # fmt: skip
             import_module(name)
-        ended = keeping.run_forked(partial(_measured, order), order["limit_s"])
+        ended = keeping.run_forked(partial(_measured, order, answers), order["limit_s"])
         answers.write(json.dumps(asdict(ended)) + "\n")
         answers.flush()
 
 
-def _measured(order: dict[str, Any]) -> int:
+def _measured(order: dict[str, Any], answers: IO[str]) -> int:
     from attnprof.measure.isolation import answer_to
 
+    os.close(answers.fileno())
+    os.dup2(1, 0)  # nor does it read orders
     return answer_to(
         order["request"], Path(order["folder"]), order["memory_limit"], try_all=order["try_all"]
     )

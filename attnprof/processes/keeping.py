@@ -226,14 +226,14 @@ def _waited(child: int, stderr: int, limit_s: float | None) -> Ended:
     with _death_of(child) as death:
         while True:
             done, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)
-            late = limit_s is not None and time.monotonic() - start > limit_s
             stopped = bool(done) and os.WIFSTOPPED(status)
+            if done and not stopped:
+                break
+            late = limit_s is not None and time.monotonic() - start > limit_s
             if late or stopped:
                 kill(child)
                 os.waitpid(child, 0)
-                return Ended(-signal.SIGKILL, _text(said), late, stopped)
-            if done:
-                break
+                return Ended(-signal.SIGKILL, _text(said), late and not stopped, stopped)
             ready = _ready([*death, *([stderr] if open_ else [])], start, limit_s)
             if stderr in ready:
                 piece = os.read(stderr, 1 << 16)
