@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 import attnprof
+from attnprof.cli.foreign import foreign_code
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.record.destinations import one_command
 from attnprof.record.escaping import visible
@@ -54,7 +55,11 @@ INTERRUPTED = 130
 
 
 def main(args: list[str] | None = None) -> None:
-    """Run the command line; always ends with SystemExit."""
+    """Run the command line; always ends with SystemExit.
+
+    As a program (without ``args``), a command that runs somebody's code does so in a process that
+    may die.
+    """
     arguments = sys.argv[1:] if args is None else args
     debug = "--debug" in arguments
     for stream in (sys.stdout, sys.stderr):
@@ -62,7 +67,16 @@ def main(args: list[str] | None = None) -> None:
             stream.reconfigure(errors="replace")
     arguments = [argument for argument in arguments if argument != "--debug"]
     asked = next((argument for argument in arguments if not argument.startswith("-")), None)
-    sys.exit(_guarded(lambda: _run(asked, arguments, debug), debug))
+    subject = None if args is not None else foreign_code(asked, arguments)
+
+    def work() -> int:
+        return _guarded(lambda: _run(asked, arguments, debug), debug)
+
+    if subject is None:
+        raise SystemExit(work())
+    from attnprof.processes.supervision import supervised
+
+    raise SystemExit(supervised(work, subject))  # what runs may have replaced sys.exit
 
 
 def _run(asked: str | None, arguments: list[str], debug: bool) -> Any:
@@ -159,11 +173,15 @@ def _guarded(work: Callable[[], Any], debug: bool) -> int:
         sys.stdout.flush()
     except AttnprofError as error:
         return _failed(f"attnprof: {error}", error.exit_code)
-    except KeyboardInterrupt:
-        return _failed("attnprof: interrupted", INTERRUPTED)
+    except (KeyboardInterrupt, typer.Abort) as error:
+        return _interrupted(error)
     except BrokenPipeError:
         # the reader (head, less) has what it wanted; what is still buffered goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if "attnprof.processes.supervision" in sys.modules:
+            from attnprof.processes.supervision import keep_outputs
+
+            keep_outputs()
         return 0
     except typer.Exit as ended:
         return int(ended.exit_code)
@@ -174,7 +192,37 @@ def _guarded(work: Callable[[], Any], debug: bool) -> int:
         return _failed(message, RequestError.exit_code)
     except Exception as error:  # noqa: BLE001 - the last resort: one line, never a traceback
         return _unforeseen(error, debug)
+    except BaseException as error:  # noqa: BLE001 - what somebody's code ends its process with
+        return _ended_by(error)
     return result if isinstance(result, int) else 0
+
+
+def _interrupted(error: BaseException) -> int:
+    """Ctrl-C, or another signal that asks for an end; somebody's code may raise the same."""
+    cause = error.__cause__ if isinstance(error, typer.Abort) else error
+    code = getattr(cause, "exit_code", None)
+    if code is None and cause is not None and _is_supervised():
+        return _ended_by(cause)
+    said = "interrupted" if code in (None, INTERRUPTED) else f"ended by {cause}"
+    return _failed(f"attnprof: {said}", code or INTERRUPTED)
+
+
+def _is_supervised() -> bool:
+    if "attnprof.processes.supervision" not in sys.modules:
+        return False
+    from attnprof.processes.supervision import is_supervised
+
+    return is_supervised()
+
+
+def _ended_by(error: BaseException) -> int:
+    """Somebody's code wanted to end the program; its code is not ours."""
+    from attnprof.trace.loading import told
+
+    return _failed(
+        f"attnprof: the code it ran raised {told(error)}, which ends a program: there is no result",
+        CannotRunError.exit_code,
+    )
 
 
 def _unforeseen(error: Exception, debug: bool) -> int:

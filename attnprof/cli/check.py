@@ -95,6 +95,7 @@ def check(
     budget: BudgetOption = 300.0,
     time: gate.TimeOption = True,
     formula: gate.FormulaOption = True,
+    limit: gate.LimitOption = None,
     stored_times: StoredOption = "advise",
     update: UpdateOption = False,
     self_test: SelfTestOption = False,
@@ -116,7 +117,7 @@ def check(
         ensure_writable(baseline, force=force, flag="--baseline", extended=True)
     from attnprof.gate.terms import Terms
 
-    terms = Terms(rule, inconclusive, budget, time, formula, stored_times)
+    terms = Terms(rule, inconclusive, budget, time, formula, stored_times, limit_s=limit)
     if self_test:
         return _self_test(terms, fmt, output)
     _refuse_without(baseline, against, update=update)
@@ -124,7 +125,7 @@ def check(
              "batch": batch, "phase": phase, "dtype": dtype, "device": device}  # fmt: skip
     asked = suite is not None or any(texts.values())
     lists = (settings or [], args or [], inputs or [])
-    cases = gate.cases_of(suite, texts, lists) if asked or baseline is None else None
+    cases = gate.cases_of(suite, texts, lists, limit) if asked or baseline is None else None
     with gate.told("checking") as tell:
         report = _checked(cases, baseline, against, terms, tell)
     _outputs(report, junit, summary)

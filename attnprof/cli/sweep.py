@@ -80,7 +80,7 @@ def sweep(
     grids = _grids(grid, texts, causal, (settings or [], args or [], inputs or []))
     budget = Budget(samples, min_time, max_time, spread=spread)
     points = points_of(grids, budget, seed=seed, threads=threads, counts=counts, check=check,
-                       compiled=compiled, error=error)  # fmt: skip
+                       compiled=compiled, error=error, limit_s=limit)  # fmt: skip
     terms = Terms(not in_process, limit, parse_bytes(memory_limit), try_all)
     found = _run(tasks_of(points, processes), files, terms, _engine(workers, scheduler))
     from attnprof.device.roofline import with_roofline

@@ -6,7 +6,7 @@ is said here by a run on fake tensors at the point's shape.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -168,13 +168,14 @@ def configured(
     settings: Mapping[str, Any],
     args: Sequence[str] | None = None,
     inputs: Sequence[str] | None = None,
+    is_own: Callable[[str], bool] | None = None,
 ) -> list[Mechanism | UserModule]:
     """Mechanisms with their settings, modules with their arguments and inputs, in this order.
 
-    Raises :class:`RequestError` for an unknown name, for a setting that no mechanism has, and for
+    ``is_own`` says which are modules, by default :func:`is_module`. Raises :class:`RequestError` for an unknown name, for a setting that no mechanism has, and for
     arguments where no module is named.
     """
-    own = [name for name in names if is_module(name)]
+    own = [name for name in names if (is_own or is_module)(name)]
     registered = [name for name in names if name not in own]
     if (args or inputs) and not own:
         raise RequestError("--arg and --input are for modules like my.py:MyAttention")

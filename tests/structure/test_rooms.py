@@ -33,6 +33,7 @@ LEVELS = {
     "record": 0.1,
     "units": 0.1,
     "peaks": 0.1,
+    "processes": 0.05,
     "errors": 0.0,
 }
 #: The outer door: it may lead anywhere, nothing inside goes through it.
