@@ -15,7 +15,7 @@ from attnprof.cli.sides import has_module, sides
 from attnprof.cli.sizes import parse_names, parse_size, parse_sizes
 from attnprof.errors import RequestError
 from attnprof.record import CrossoverRecord, Report
-from attnprof.symbolic.bisection import LONGEST
+from attnprof.symbolic.lengths import LONGEST
 from attnprof.symbolic.meeting import ALL_KINDS, DERIVED, KINDS, METRICS, Meeting, report
 from attnprof.workload import DTYPES, SCOPES, Workload
 
@@ -239,9 +239,23 @@ def _forms(rows: list[CrossoverRecord]) -> list[str]:
     ]
 
 
+def _searched(row: CrossoverRecord) -> str:
+    """Which lengths the answer is for: ``never between 64 and 4,096 tokens, in steps of 64``."""
+    (first, _), *gaps = row.searched
+    if not gaps and row.searched_step == 1 and (first or 0) <= 2 and row.searched[0][1] is None:
+        return ""
+    what = row.verdict if row.verdict in ("never", "always") else "searched"
+    steps = f", in steps of {row.searched_step}" if row.searched_step != 1 else ""
+    ends = (
+        f"from {low:,} tokens on" if high is None else f"between {low:,} and {high:,} tokens"
+        for low, high in row.searched
+    )
+    return f"{what} {' and '.join(ends)}{steps}, where both costs are known"
+
+
 def _remarks(rows: list[CrossoverRecord]) -> list[str]:
     """What a row cannot say: several crossings, refusals, the formulas' sources."""
-    found = []
+    found, ranges = [], dict[str, list[str]]()
     for row in rows:
         what = f"d={row.head_dim} {_named(row.metric)} ({row.kind})"
         if row.verdict == "several":
@@ -250,13 +264,18 @@ def _remarks(rows: list[CrossoverRecord]) -> list[str]:
             found.append(f"{what}: crosses {len(row.all_crossings)} times, at {shown}{more}")
         if row.skipped:
             found.append(f"{what} skipped: {row.skipped}")
+        elif said := _searched(row):
+            ranges.setdefault(said, []).append(what)
+        if row.bound:
+            found.append(f"{what}: {row.bound}")
+    found += [f"{', '.join(what)}: {said}" for said, what in ranges.items()]
     searched = dict.fromkeys(
         f"{_named(row.metric)} ({row.kind})" for row in rows if row.method == "searched"
     )
     if searched:
         found.append(
             f"{', '.join(searched)}: sizes are rounded up or down, so there is no closed form; "
-            f"searched by integers to 2**{LONGEST.bit_length() - 1} tokens"
+            f"searched by integers, to 2**{LONGEST.bit_length() - 1} tokens at most"
         )
     found += [f"{_named(row.metric)} (published) from {row.source}" for row in rows if row.source]
     return list(dict.fromkeys(found))

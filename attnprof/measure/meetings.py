@@ -22,13 +22,13 @@ from attnprof.symbolic.meeting import (
     DERIVED,
     MEASURED,
     METRICS,
-    CostOf,
+    KnownCost,
     Meeting,
     Side,
     report,
 )
 from attnprof.trace.mechanisms import mechanism_target
-from attnprof.trace.sides import derived_cost
+from attnprof.trace.sides import DerivedCost, DerivedSide
 from attnprof.trace.target import Target
 from attnprof.workload import Workload
 
@@ -55,9 +55,11 @@ def meet(
     """
     targets = [_target(side, workload, scope) for side in (a, b)]
 
-    def derived(metric: str) -> tuple[CostOf, CostOf]:
-        first, second = (derived_cost(target, metric, workload) for target in targets)
-        return first, second
+    found_sides = [DerivedSide(target, workload) for target in targets]
+
+    def derived(metric: str, head_dim: int) -> tuple[KnownCost, KnownCost]:
+        first, second = (side.at_width(metric, head_dim) for side in found_sides)
+        return _known(first), _known(second)
 
     sides = [Side(x.name) if isinstance(x, Target) else x for x in (a, b)]
     meeting = Meeting(sides[0], sides[1], workload, scope, cache(derived))
@@ -72,6 +74,10 @@ def meet(
     kept = [r for r in found.records if getattr(r, "kind", "") in solved]
     measured = [_measured(a, b, workload, scope, guess) for guess in guesses]
     return replace(found, records=_ordered([*kept, *(r for r in measured if r is not None)]))
+
+
+def _known(cost: DerivedCost) -> KnownCost:
+    return KnownCost(cost, cost.holds, cost.general, cost.said, cost.doubt)
 
 
 def _ordered(records: Sequence[Any]) -> list[Any]:
