@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnprof.trace.events import Call, Size, Trace
 from attnprof.trace.rules import cost_of, expansion_of, name_of, result_of, tensors_in
+from attnprof.trace.rules.in_place import Watch
 from attnprof.trace.sizes import size_of, storage_bytes
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Recorder(TorchDispatchMode):
         self._foreign: dict[int, _Held] = {}
         self._lines: dict[int, str] = {}
         self._made = 0
+        self._watch = Watch()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -97,7 +99,9 @@ class Recorder(TorchDispatchMode):
             self._before_each()
         dead = self._buried()
         line = self._line()
+        func = self._watch.unwatched(func, args, sys._getframe(1))
         out = result_of(func, args, kwargs)
+        self._watch.ran(func, out)
         for tensor in tensors_in((args, kwargs)):
             key = _key(tensor)
             if key not in self._live and key not in self._foreign:

@@ -9,9 +9,11 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from attnprof.trace.events import Trace
-from attnprof.trace.making import fake_world, meta_world
+from attnprof.trace.disguise import notes_of_compiling
+from attnprof.trace.making import fake_world, meta_world, real_world
 from attnprof.trace.recorder import Recorder
-from attnprof.trace.sizes import numel
+from attnprof.trace.rules.in_place import adding_in_place
+from attnprof.trace.sizes import numel, size_of
 from attnprof.trace.target import Sizes, Target
 
 
@@ -23,15 +25,20 @@ def record(
     environment: Any = None,
     before_each: Callable[[], None] | None = None,
     swift: bool = False,
+    real: bool = False,
 ) -> Trace:
     """A forward pass without autograd, or a forward and a backward pass with it.
 
     The gradient of the (first) output is given, of ones; ``.grad`` is empty before.
     ``before_each`` is called before every operation; what it raises ends the run. ``swift`` runs
     on meta tensors: three times faster than fake ones, but kernels are not those of a device.
+    ``real`` runs on real tensors: integers and floating inputs of zeros, weights as drawn.
     """
-    world = meta_world(target.dtype) if swift else fake_world(environment, target.dtype)
-    with world:
+    if real or target.real:
+        world: Any = real_world(target.dtype)
+    else:
+        world = meta_world(target.dtype) if swift else fake_world(environment, target.dtype)
+    with world, adding_in_place():
         subject = target.make(sizes)
         positional, named = target.call_inputs(sizes, "meta" if swift else "cpu")
         if swift:
@@ -48,6 +55,7 @@ def record(
             del kept
         trace = recorder.trace
         trace.parameters = sum((numel(p) for p in parameters), start=0)
+        trace.notes += notes_of_compiling()
         return trace
 
 
@@ -79,6 +87,7 @@ def _train(subject: Any, positional: Any, named: Any, inputs: Any, recorder: Rec
     with recorder:
         kept = subject(*positional, **named)
         output = first_tensor(kept)
+        recorder.trace.notes += _left_out(kept, output)
         with recorder.paused():
             ones = torch.ones_like(output)
             recorder.given(ones)
@@ -87,10 +96,31 @@ def _train(subject: Any, positional: Any, named: Any, inputs: Any, recorder: Rec
     del kept, output
 
 
+def _left_out(result: Any, output: Any) -> list[str]:
+    """A note where more than one tensor of a result has a gradient."""
+    others = [x for x in tensors_of(result) if x.requires_grad and x is not output]
+    if not others:
+        return []
+    return [
+        "the backward pass is that of the first output with a gradient, of shape "
+        f"{_shape(output)}; {len(others)} more, of {', '.join(map(_shape, others[:3]))}"
+        f"{', …' if len(others) > 3 else ''}, are not differentiated"
+    ]
+
+
+def _shape(tensor: Any) -> str:
+    return "(" + ", ".join(str(size_of(size)) for size in tensor.shape) + ")"
+
+
+def tensors_of(result: Any) -> list[Any]:
+    """The tensors of a result, in order; those of a mapping are its values."""
+    values = list(result.values()) if isinstance(result, Mapping) else result
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
 def first_tensor(result: Any) -> Any:
     """The output that a loss would look at: the first one that has a gradient."""
-    values = list(result.values()) if isinstance(result, Mapping) else result
-    leaves = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    leaves = tensors_of(result)
     if not leaves:
         raise ValueError("it returns no tensor")
     return next((leaf for leaf in leaves if leaf.requires_grad), leaves[0])

@@ -205,7 +205,7 @@ class Attempt:
             (*given, *domain),
             tuple({**self.fixed, **shape} for shape in shapes),
             _named(trace, phase),
-            (*dict.fromkeys(self.reasons), *notes, *at_least(trace, phase)),
+            (*dict.fromkeys(self.reasons), *notes, *trace.notes, *at_least(trace, phase)),
             trace,
             _inside(self.fixed, self.target.symbols, holds),
         )
