@@ -15,6 +15,7 @@ from attnprof.trace.recorder import Recorder
 from attnprof.trace.rules.in_place import adding_in_place
 from attnprof.trace.sizes import numel, size_of
 from attnprof.trace.target import Sizes, Target
+from attnprof.trace.values import Values
 
 
 def record(
@@ -26,15 +27,18 @@ def record(
     before_each: Callable[[], None] | None = None,
     swift: bool = False,
     real: bool = False,
+    flipped: int | None = None,
 ) -> Trace:
     """A forward pass without autograd, or a forward and a backward pass with it.
 
     The gradient of the (first) output is given, of ones; ``.grad`` is empty before.
     ``before_each`` is called before every operation; what it raises ends the run. ``swift`` runs
     on meta tensors: three times faster than fake ones, but kernels are not those of a device.
-    ``real`` runs on real tensors: integers and floating inputs of zeros, weights as drawn.
+    ``real`` runs on real tensors: zeros, floating ones random, weights as the module draws them;
+    the truth value number ``flipped`` that the code takes from values is turned round.
     """
-    if real or target.real:
+    real = real or target.real
+    if real:
         world: Any = real_world(target.dtype)
     else:
         world = meta_world(target.dtype) if swift else fake_world(environment, target.dtype)
@@ -45,8 +49,11 @@ def record(
             _refuse_real(subject)
         parameters = _prepared(subject, training)
         inputs = [x for x in tree_leaves((positional, named)) if isinstance(x, torch.Tensor)]
-        recorder = Recorder(before_each)
+        values = Values(flipped) if real else None
+        recorder = Recorder(before_each, values)
         recorder.given([*parameters, *_buffers(subject), *inputs])
+        if values is not None:
+            values.given([*parameters, *_drawn(inputs)])
         if training:
             _train(subject, positional, named, inputs, recorder)
         else:
@@ -65,6 +72,26 @@ def _prepared(subject: Any, training: bool) -> list[Any]:
         return []
     subject.train(training)
     return list(subject.parameters())
+
+
+def _drawn(inputs: list[Any]) -> list[Any]:
+    """The inputs, floating ones drawn: zeros make matrices singular."""
+    for tensor in inputs:
+        if tensor.is_floating_point():
+            tensor.normal_()
+    return inputs
+
+
+def weights(target: Target, sizes: Sizes) -> int:
+    """Bytes of a module's parameters and buffers at concrete sizes; nothing is allocated."""
+    with fake_world(None, target.dtype):
+        subject = target.make(sizes)
+        held = [*subject.parameters(), *subject.buffers()] if _is_module(subject) else []
+        return int(sum(tensor.numel() * tensor.element_size() for tensor in held))
+
+
+def _is_module(subject: Any) -> bool:
+    return isinstance(subject, torch.nn.Module)
 
 
 def _refuse_real(subject: Any) -> None:
