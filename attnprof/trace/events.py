@@ -47,13 +47,32 @@ class Call:
     shape: tuple[Size, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A number, or a shape, that the code took from the values of a tensor.
+
+    ``by_values``: the tensor was made of inputs or weights, so that others would give another one;
+    ``yes_or_no``: it was a truth value; ``shapes``: the size of a result, not a number.
+    """
+
+    op: str
+    line: str
+    by_values: bool
+    yes_or_no: bool
+    shapes: bool
+
+
 @dataclass
 class Trace:
-    """The calls of one run, in order, and the entries of the module's parameters."""
+    """The calls of one run, in order, and the entries of the module's parameters.
+
+    ``notes`` say what else to know of it; ``decisions`` are those of a run on real tensors.
+    """
 
     calls: list[Call] = field(default_factory=list)
     parameters: Size = 0
     notes: list[str] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
 
     def part(self, phase: str) -> Iterator[Call]:
         """The calls that a phase counts: those of its part, or all of them."""

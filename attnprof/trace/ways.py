@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from attnprof.trace.events import QUANTITIES, Trace
 from attnprof.trace.interpolation import interpolate
 from attnprof.trace.loading import told as said
 from attnprof.trace.probing import Line, NotPolynomialError
+from attnprof.trace.reality import held
 from attnprof.trace.runs import record
 from attnprof.trace.shots import Shots, TooLongError, limit
 from attnprof.trace.symbolic_run import NotSymbolicError, run_symbolically
@@ -30,6 +31,8 @@ from attnprof.trace.verification import A_LONG_RUN, HELD_OUT, Runner, difference
 #: A length that what works in blocks takes whole, and that is no power of two; few samples and
 #: more heads, which some code compares.
 _HINTS = {"B": 2, "N": 768, "h": 8, "d": 32}
+#: The same where runs are on real tensors.
+_REAL_HINTS = {"B": 2, "N": 160, "h": 4, "d": 16}
 
 
 @dataclass
@@ -61,6 +64,8 @@ class Attempt:
             result.forms, run, held_out(hints, result.domain.holds), NotSymbolicError
         )
         free = f"{', '.join(self.target.symbols)} >= 2"
+        inside = lambda sizes: _large(sizes) and result.domain.holds(sizes)  # noqa: E731
+        shapes, notes = self._held(result.forms, inside, shapes, notes, NotSymbolicError)
         return {
             phase: self._forms(
                 phase,
@@ -70,14 +75,15 @@ class Attempt:
                 shapes,
                 notes,
                 result.trace,
-                lambda sizes: _large(sizes) and result.domain.holds(sizes),
+                inside,
             )
             for phase in self.phases
         }
 
     def interpolated(self) -> dict[str, PhaseForms]:
         """Through the counts of concrete runs; or NotPolynomialError, OutOfBudgetError."""
-        hints = hints_for(self.target.symbols, {**_HINTS, **_above_one(self.asked)})
+        usual = _REAL_HINTS if self.target.real else _HINTS
+        hints = hints_for(self.target.symbols, {**usual, **_above_one(self.asked)})
         shots = Shots(self.target, training="forward" not in self.phases)
         found = interpolate(self.target, shots, hints, self.asked, self.phases, self.lines)
         self.lines.update(found.lines)
@@ -88,6 +94,7 @@ class Attempt:
             if not found.without_peaks():
                 raise
             shapes, notes = self._checked(found.forms, run, found.held_out(), NotPolynomialError)
+        shapes, notes = self._held(found.forms, found.holds, shapes, notes, NotPolynomialError)
         return {
             phase: self._forms(
                 phase,
@@ -170,6 +177,26 @@ class Attempt:
             return [*shapes, dict(self.asked)], []
         return shapes, [f"not run at {told(self.asked)}: more than {A_LONG_RUN} operations"]
 
+    def _held(
+        self,
+        forms: Mapping[str, Mapping[str, Any]],
+        holds: Callable[[Mapping[str, int]], bool],
+        shapes: list[dict[str, int]],
+        notes: list[str],
+        error: type[Exception],
+    ) -> tuple[list[dict[str, int]], list[str]]:
+        """With the shape of a run on real tensors; PartedError where that does something else."""
+        if self.target.real:
+            return shapes, notes
+        found = held(self.target, "forward" not in self.phases, holds, iter(shapes))
+        if isinstance(found, str):
+            return shapes, [*notes, found]
+        shape, trace = found
+        wrong = differences(forms, {p: totals(trace, p) for p in self.phases}, shape)
+        if wrong:
+            raise error(f"at {told(shape)}, on real tensors: {wrong[0]}")
+        return [*shapes, shape], notes
+
     def _agree(
         self,
         forms: Mapping[str, Mapping[str, Any]],
@@ -205,7 +232,7 @@ class Attempt:
             (*given, *domain),
             tuple({**self.fixed, **shape} for shape in shapes),
             _named(trace, phase),
-            (*dict.fromkeys(self.reasons), *notes, *at_least(trace, phase)),
+            (*dict.fromkeys(self.reasons), *notes, *trace.notes, *at_least(trace, phase)),
             trace,
             _inside(self.fixed, self.target.symbols, holds),
         )
