@@ -72,9 +72,7 @@ def test_bounds_from_below_and_tight_ones_are_judged_as_such(kind, printed, expe
     assert holds(printed, "4*N**2*d + N", kind=kind) is expected
 
 
-@pytest.mark.parametrize(
-    ("printed", "ours"), [("exp(exp(N))", "N"), ("N", "N*log(log(N))")]
-)
+@pytest.mark.parametrize(("printed", "ours"), [("exp(exp(N))", "N"), ("N", "N*log(log(N))")])
 def test_what_neither_terms_nor_values_tell_is_undecided(printed, ours):
     assert holds(printed, ours) is None
 

@@ -102,9 +102,9 @@ def slack_of(check):
 
 def compared(check, value):
     """The part of a printed value that is compared, as the check says."""
-    left = {name: item for name, item in value.items() if name not in check.unchecked} if (
-        check.unchecked) else value  # fmt: skip
-    return left
+    if not check.unchecked:
+        return value
+    return {name: item for name, item in value.items() if name not in check.unchecked}
 
 
 def agreeing(check):

@@ -41,7 +41,9 @@ def perplexities() -> Table:
         for row in document("001").rows("table01_wikitext103_perplexity")
     ]  # fmt: skip
     columns = ("method", PROJECTION, SIZE, BEST)
-    return Table("Perplexity after a million iterations", columns, rows, (SIZES, f"{BEST}: {TRAINED}"))
+    return Table(
+        "Perplexity after a million iterations", columns, rows, (SIZES, f"{BEST}: {TRAINED}")
+    )
 
 
 def improvements() -> Table:
