@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 Agree = Callable[[Any, Any], bool]
@@ -69,8 +70,13 @@ def formula(text: Any) -> Any:
     """A formula's text as a sympy expression, every name a positive symbol."""
     import sympy
 
-    if not isinstance(text, str):
-        return sympy.sympify(text)
+    return _parsed(text) if isinstance(text, str) else sympy.sympify(text)
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> Any:
+    import sympy
+
     names = {name: sympy.Symbol(name, positive=True) for name in _names(text)}
     return sympy.sympify(text, locals=names)
 
@@ -82,6 +88,7 @@ def _names(text: str) -> set[str]:
     return words - {"sqrt", "Rational", "exp", "log", "ceiling", "floor", "Max", "Min", "cbrt"}
 
 
+@lru_cache(maxsize=4096)
 def _equal_formulas(a: Any, b: Any) -> bool:
     import sympy
 

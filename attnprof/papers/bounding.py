@@ -131,9 +131,9 @@ def _rays(growing: Sequence[str], *, alone: bool) -> Iterator[_Ray]:
 #: How lengths end, for what rounding does to them: 2**bits, what is near it, and a length with
 #: many divisors.
 _ENDINGS: tuple[Callable[[int], int], ...] = (
-    lambda bits: 0,
-    lambda bits: 1,
-    lambda bits: -1,
+    lambda _: 0,
+    lambda _: 1,
+    lambda _: -1,
     lambda bits: 720720 * 2**bits // 2**20 - 2**bits,
 )  # fmt: skip
 

@@ -82,11 +82,10 @@ class Check:
 
     def told(self) -> str:
         """How it is checked, and which part is not."""
-        reasons = dict.fromkeys(self.unchecked.values())
-        parts = (
-            f"not checked ({', '.join(n for n in self.unchecked if self.unchecked[n] == why)}): {why}"
-            for why in reasons
-        )
+        names: dict[str, list[str]] = {}
+        for name, why in self.unchecked.items():
+            names.setdefault(why, []).append(name)
+        parts = (f"not checked ({', '.join(some)}): {why}" for why, some in names.items())
         return "; ".join((self.how, *parts))
 
     def _checked(self, value: Any) -> Any:

@@ -43,7 +43,7 @@ def changed(leaf: Any, slack: Callable[[float], float]) -> Iterator[Any]:
     elif isinstance(leaf, str):
         yield from changed_text(leaf)
     else:
-        raise AssertionError(f"{leaf!r} is no number, text, statement, list or mapping of these")
+        raise TypeError(f"{leaf!r} is no number, text, statement, list or mapping of these")
 
 
 def last_digit(number: float) -> float:

@@ -90,7 +90,8 @@ CHECKS = [
         "003-TEACHER",
         True,
         better_than_guessing,
-        how="its final cross-entropy (11.5 nats) against the logarithm of the vocabulary",
+        how="its final cross-entropy (11.5 nats) against the logarithm of the vocabulary of the "
+        "tokenizer that it names, t5-small with 32,100 tokens",
         why="11.5 nats are more than ln 32,100 = 10.38, the cross-entropy of giving all tokens the "
         "same chance: its training step draws the model to its own first logits (MSE), the task's "
         "loss only decides when to stop",

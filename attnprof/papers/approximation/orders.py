@@ -47,5 +47,8 @@ def leading(expression: Any, sizes: Sequence[str] = ("N",)) -> dict[str, int]:
 
     Raises ValueError where several lead, or none can be told.
     """
-    (term,) = leading_terms(formula(expression), sizes) or ()
+    terms = leading_terms(formula(expression), sizes)
+    if terms is None or len(terms) != 1:
+        raise ValueError(f"no single term of {expression} leads in {', '.join(sizes)}")
+    (term,) = terms
     return {size: int(term.growth.get(size, (0, 0))[0]) for size in sizes}

@@ -77,8 +77,9 @@ CHECKS = [
         "000-EQ24-origin",
         _printed_eq24(),
         partial(_each, results_counted),
-        how="the whole of Eq 24 against results of the definitions' products, and scaling, exponential, row sum and division "
-        "of each score, three times: forward once, backward twice",
+        how="the whole of Eq 24 against results of the definitions' products, and scaling, "
+        "exponential, row sum and division of each score, three times: forward once, backward "
+        "twice",
         agree=same_formula,
         note="5, 4, 3 and 4 results of l x d_m and 5 of l x l a head, times 3; this is a number of "
         "results, not of FLOPs",

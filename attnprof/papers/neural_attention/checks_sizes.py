@@ -135,7 +135,8 @@ CHECKS = [
         unchecked=dict.fromkeys(("dot", "d'=2", "d'=2 less dot"), UNKNOWN),
         why="both tables print the dot product's model with 10 classes (47,402,506) beside the "
         "neural model with 100 (47,472,119): 69,210 of the 69,613 between them are the output "
-        "layer for 90 more classes, Neural Attention itself adds 403 (with the public code's widths)",
+        "layer for 90 more classes, Neural Attention itself adds 403 (sizes with the public code's "
+        "widths)",
         tables=("3", "4"),
     ),
 ]

@@ -105,8 +105,8 @@ CHECKS = [
         "Table 6 has beside them: from 2 heads on",
         agree=CLOSE,
         note=lambda _: (
-            f"128.25 MiB a head, {beside_entries():.0f} MiB beside. At one head the entries ask for "
-            f"{mebibytes('direct', 1, SINGLE):.0f} MiB, where {DIRECT[1]} are printed"
+            f"128.25 MiB a head, {beside_entries():.0f} MiB beside. At one head the entries ask "
+            f"for {mebibytes('direct', 1, SINGLE):.0f} MiB, where {DIRECT[1]} are printed"
         ),
         unchecked={"1": "at one head another moment of the network decides, which is not given"},
         tables=("6",),
