@@ -125,7 +125,7 @@ def test_every_claim_is_answered_by_computing():
 
 def test_the_steps_as_printed_do_not_add_up_to_the_training():
     answer = CHECKS["002-TELESCOPE"].answer()
-    assert "10164160 instead of 10416128" in answer.why
+    assert "10,164,160 instead of 10,416,128" in answer.why
     assert "self_attention add" in answer.why
     wrong = [
         (name, quantity)

@@ -80,6 +80,12 @@ def from_steps() -> dict[str, dict[str, str]]:
     return found
 
 
+def _multiplied_out(row: Row) -> str:
+    import sympy
+
+    return str(sympy.expand(formula(row["closed_form_printed"])))
+
+
 def _steps_told(published: Any, ours: Any) -> str:
     """Which sums are not the training's, in numbers of 128 tokens and width, 32 heads."""
     at = dict(zip(symbols(), (SIZE, SIZE, SIZE, HEADS), strict=True))
@@ -89,7 +95,7 @@ def _steps_told(published: Any, ours: Any) -> str:
         if not same_formula(said, found):
             told.append(
                 f"{name} {quantity}: the steps come to {found} instead of {said}, "
-                f"{found.subs(at)} instead of {said.subs(at)} at d = l = {SIZE}, n = {HEADS}"
+                f"{int(found.subs(at)):,} instead of {int(said.subs(at)):,} at d = l = {SIZE}, n = {HEADS}"
             )
     return "; ".join(told) + (
         ". The terms printed above Table 5's closed form do add up to Table 3 "
@@ -101,7 +107,7 @@ def _printed_training() -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {name: {} for name in SUBLAYERS}
     for row in (row for table in TRAINING.values() for row in DOCUMENT.rows(table)):
         if row["quantity"] in COUNTS:
-            found[row["sublayer"]][row["quantity"]] = row["closed_form_printed"]
+            found[row["sublayer"]][row["quantity"]] = _multiplied_out(row)
     return found
 
 
