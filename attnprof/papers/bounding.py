@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from math import nan
 from typing import Any
 
+from attnprof.symbolic.growth import NOISE, settles
 from attnprof.trace.evaluating import evaluate
 
 Sizes = Mapping[str, int]
@@ -19,10 +19,6 @@ FEWER = (2**3, 2**5, 2**7, 2**9)
 DIGITS = 64
 #: What sizes are that do not grow, where our formula holds for that: a logarithm leads the sooner.
 FEW = 2
-#: The last step by the one before: below the first a ratio settles, above the second it grows.
-SETTLES, GROWS = 0.6, 1.4
-#: A step this small against the ratio is what rounding leaves.
-NOISE = 2.0**-60
 #: A ratio that goes to one is this near to it at the longest length.
 ONE = 1e-2
 
@@ -194,15 +190,7 @@ def _settles(ratios: Sequence[Any]) -> bool | None:
         return None
     if any(mpmath.isinf(ratio) for ratio in ratios):
         return False
-    before, last = [after - ratio for ratio, after in pairwise(ratios)][-2:]
-    if last <= NOISE * ratios[-1]:
-        return True
-    if before <= 0:  # it fell and rises again
-        return False if last > ratios[-2] else None
-    share = last / before
-    if SETTLES < share < GROWS:
-        return None
-    return bool(share <= SETTLES)
+    return settles(ratios)
 
 
 def _goes_to_one(ratios: Sequence[Any]) -> bool | None:
@@ -211,6 +199,6 @@ def _goes_to_one(ratios: Sequence[Any]) -> bool | None:
     if not ratios or any(ratio is None or mpmath.isinf(ratio) for ratio in ratios):
         return None
     before, last = (abs(ratio - 1) for ratio in ratios[-2:])
-    if last <= NOISE or (last < ONE and last <= SETTLES * before):
+    if last * 2**NOISE <= 1 or (last < ONE and last <= before / 2):
         return True
-    return False if last > ONE and last > SETTLES * before else None
+    return False if last > ONE and last > before / 2 else None

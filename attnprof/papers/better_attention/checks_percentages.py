@@ -84,7 +84,9 @@ IN_TABLES: dict[str, Callable[[], tuple[float, float, float]]] = {
     "mnist_time_eff_vs_stn": lambda: _part("standard", "efficient", "1", "epoch_time_s", "MNIST"),
     "amazon_acc_sup_vs_stn": lambda: _over("super", "standard", "2", "acc_pct", "Amazon"),
     "nmt_time_stn_vs_eff": lambda: _over("standard", "efficient", "3", "epoch_time_s", "NMT"),
-    "nmt_time_eff_vs_stn_h1": lambda: _part("standard", "efficient", "10", "avg_time_s", "NMT", "1"),
+    "nmt_time_eff_vs_stn_h1": lambda: _part(
+        "standard", "efficient", "10", "avg_time_s", "NMT", "1"
+    ),
 }
 
 

@@ -95,7 +95,8 @@ def _steps_told(published: Any, ours: Any) -> str:
         if not same_formula(said, found):
             told.append(
                 f"{name} {quantity}: the steps come to {found} instead of {said}, "
-                f"{int(found.subs(at)):,} instead of {int(said.subs(at)):,} at d = l = {SIZE}, n = {HEADS}"
+                f"{int(found.subs(at)):,} instead of {int(said.subs(at)):,} "
+                f"at d = l = {SIZE}, n = {HEADS}"
             )
     return "; ".join(told) + (
         ". The terms printed above Table 5's closed form do add up to Table 3 "
