@@ -17,7 +17,7 @@ from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
 from attnprof.workload import Workload
 
-_NO_STEP = "has no decoding step that attnprof knows; profile it forward or in training"
+NO_STEP = "has no decoding step that attnprof knows; ask for --phase forward or train"
 _SIZES = {"B", "N", "h", "d"}
 
 
@@ -66,7 +66,7 @@ class UserModule:
     def cost(self, workload: Workload, scope: str = "layer") -> CountedTable:
         """Counts, bytes and peak at a shape. A module is a layer whatever ``scope`` says."""
         if workload.phase == "decode":
-            raise RequestError(f"{self.name} {_NO_STEP}")
+            raise RequestError(f"{self.name} {NO_STEP}")
         return _counted(self.name, repr(self.params), self, workload)
 
     def state_entries(self, workload: Workload) -> int:
@@ -75,7 +75,7 @@ class UserModule:
 
     def refusal(self, ability: str) -> str:
         """Why it does not do something."""
-        return _NO_STEP if ability == "decode" else f"is a module, with no {ability} of its own"
+        return NO_STEP if ability == "decode" else f"is a module, with no {ability} of its own"
 
     def __hash__(self) -> int:
         return hash((self.name, repr(self.params)))

@@ -7,8 +7,8 @@ from typing import Any
 
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.record import CrossoverRecord
-from attnprof.symbolic.lengths import Lengths
-from attnprof.symbolic.meeting import Contest, KnownCost, Meeting
+from attnprof.symbolic.lengths import KnownCost, Lengths
+from attnprof.symbolic.meeting import Contest, Meeting
 
 #: Points of a curve, and how far around the crossovers it goes.
 POINTS = 64
