@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from typing import Any
 from attnprof.errors import NotFoundError, RequestError, closest
 
 _SHOWN = 12
+#: Python's own library, whose lines tell a reader nothing.
+_STANDARD = sysconfig.get_paths()["stdlib"]
 
 
 def is_place(text: str) -> bool:
@@ -161,7 +164,10 @@ def _frame_of(error: BaseException) -> traceback.FrameSummary:
 def _foreign(filename: str) -> bool:
     ours = str(Path(__file__).parents[1])
     parts = Path(filename).parts
-    return filename.startswith((ours, "<")) or "torch" in parts or "importlib" in parts
+    standard = filename.startswith(_STANDARD) and "site-packages" not in parts
+    return (
+        standard or filename.startswith((ours, "<")) or not {"torch", "sympy"}.isdisjoint(parts)
+    )
 
 
 def offered(module: ModuleType) -> list[str]:
