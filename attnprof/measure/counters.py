@@ -13,6 +13,7 @@ from typing import Any
 
 from attnprof.measure.products import Products, watch_products
 from attnprof.measure.request import PointRequest
+from attnprof.trace.loading import contained, told
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from attnprof import registry
 from attnprof.costs import Cost
-from attnprof.errors import RequestError
+from attnprof.errors import AttnprofError, RequestError
 from attnprof.mechanism import Abilities, Mechanism
 from attnprof.workload import Workload
 
@@ -69,6 +69,17 @@ class UserModule:
             raise RequestError(f"{self.name} {NO_STEP}")
         return _counted(self.name, repr(self.params), self, workload)
 
+    def own_sizes(self, workload: Workload) -> dict[str, int | None]:
+        """Width and heads of a module whose sizes are its own; empty where they are those asked."""
+        target = self.target(workload)
+        if {"h", "d"} <= set(target.symbols):
+            return {}
+        shapes = [item.dims for item in target.inputs if len(item.dims) > 1 and not item.dtype]
+        width = shapes[0][-1].at(sizes_of(workload)) if shapes else None
+        heads = workload.num_heads if "h" in target.symbols else None
+        head_dim = workload.head_dim if "d" in target.symbols else None
+        return {"d_model": width, "num_heads": heads, "head_dim": head_dim}
+
     def state_entries(self, workload: Workload) -> int:
         """None: it does not decode."""
         return 0
@@ -83,15 +94,31 @@ class UserModule:
 
 @cache
 def _counted(_name: str, _params: str, module: UserModule, workload: Workload) -> CountedTable:
-    from attnprof.trace.runs import record
     from attnprof.trace.totals import totals
 
-    sizes = sizes_of(workload)
-    training = workload.phase in ("backward", "train")
-    trace = record(module.target(workload), sizes, training=training)
-    found = totals(trace, workload.phase)
+    found = totals(_recorded(module.target(workload), workload), workload.phase)
     counts = {name: int(found[name]) for name in _KINDS}
     return CountedTable(Cost(**counts), int(found["parameters"]), int(found["peak_bytes"]))
+
+
+def _recorded(target: Any, workload: Workload) -> Any:
+    """One run at a workload's shape; what it raises is refused as ``derive`` refuses it."""
+    from attnprof.trace.loading import told as said
+    from attnprof.trace.runs import record
+    from attnprof.trace.trying import tried
+
+    sizes, training = sizes_of(workload), workload.phase in ("backward", "train")
+    try:
+        return record(target, sizes, training=training)
+    except AttnprofError:
+        raise
+    except Exception as error:
+        asked = {name: sizes[name] for name in target.symbols}
+        other = tried(target, asked, training=training)  # says why, or gives what does run
+        try:
+            return record(other, sizes, training=training)
+        except Exception:
+            raise RequestError(f"{target.name} does not run: {said(error)}") from error
 
 
 _KINDS = (
