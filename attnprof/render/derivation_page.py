@@ -9,6 +9,7 @@ from attnprof.record import DeriveRecord, Report
 from attnprof.record.escaping import markdown_code, markdown_text
 from attnprof.record.recognition import mark
 from attnprof.render.derivation import (
+    calls_text,
     how_found,
     name_of,
     peak_lines,
@@ -80,7 +81,7 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         if (row["flops"], row["bytes_moved"]) == ("0", "0"):
             continue
         flops, moved = markdown_code(row["flops"]), markdown_code(row["bytes_moved"])
-        yield f"| {markdown_text(row['line'] or 'between lines')} | {row['calls']} | {flops} | {moved} |"
+        yield f"| {markdown_text(row['line'] or 'between lines')} | {calls_text([row])} | {flops} | {moved} |"
 
 
 def _steps(found: Mapping[str, Any]) -> Iterator[str]:
@@ -96,8 +97,9 @@ def _steps(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"| {' | '.join(['---'] * len(heads))} |"
     for row in rows:
         flops = "not counted" if row["uncounted"] else _size(row["flops"])
-        names = (markdown_text(row[name]) for name in ("line", "part", "operation"))
-        cells = (*names, flops)
+        line, part, operation = (markdown_text(row[n]) for n in ("line", "part", "operation"))
+        several = "" if row["calls"] == 1 else f" ×{calls_text([row])}"
+        cells = (line, part, f"{operation}{several}", flops)
         yield f"| {' | '.join((*cells, *(_size(row[name]) for name in shown)))} |"
 
 
