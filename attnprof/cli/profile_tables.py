@@ -107,7 +107,7 @@ def _notes(records: list[Any]) -> Iterator[str]:
         for difference in record.differences:
             yield f"difference {at}: {difference}"
         if record.contradicted:
-            yield f"no rates {at}: {record.mechanism}: what they would be computed from is contradicted"
+            yield f"no rates {at}: {record.mechanism}: the counts they are made of are contradicted"
         if record.checked:
             yield f"checked: {record.mechanism} against {record.checked}"
         if record.noisy:

@@ -157,7 +157,9 @@ def peak_differences(
         return [row]
     known = ""
     if peak.source.startswith("CUDA"):
-        known = f" ({_KNOWN_CAUSES} on CUDA: cuBLAS workspace, blocks rounded up, kernels' own memory)"
+        known = (
+            f" ({_KNOWN_CAUSES} on CUDA: cuBLAS workspace, blocks rounded up, kernels' own memory)"
+        )
     return [f"{mechanism}: unexplained difference of {gap:+,} bytes in peak memory{known}"]
 
 

@@ -23,7 +23,7 @@ Peaks = Callable[[int], int]
 
 @dataclass
 class PeakCrossings:
-    """Lengths of ``step`` between ``first`` and ``last``; ``signs`` of A - B where it was looked."""
+    """Signs of A - B at the lengths that were looked at, ``step`` apart where that is dense."""
 
     signs: dict[int, int] = field(default_factory=dict)
     values: dict[int, tuple[int, int]] = field(default_factory=dict)

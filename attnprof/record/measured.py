@@ -22,7 +22,8 @@ class ProfileRecord(Record):
 
     ``d_model``, ``num_heads`` and ``head_dim`` are those of the module, null where it keeps its own
     and they are not known. ``contradicted`` is the difference for which nothing is computed from
-    the predicted counts. ``checked`` names what the module's output was compared with before it was timed.
+    the predicted counts. ``checked`` names what the module's output was compared with before it
+    was timed.
     ``activations_bytes`` is what a forward pass leaves for the backward one, its output included;
     ``gradients_bytes`` are those of parameters and inputs; ``optimizer_bytes`` AdamW's two
     moments of the parameters, arithmetic and no part of the peak. ``kv_cache_bytes`` is the

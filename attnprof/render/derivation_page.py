@@ -60,7 +60,8 @@ def _how(found: Mapping[str, Any]) -> Iterator[str]:
     if found["verified_at"] and found["method"] != "counted":
         yield f"- Verified by runs at {shapes_text(found['verified_at'])}"
     if found["uncounted"]:
-        yield f"- Not counted: {markdown_text(', '.join(found['uncounted']))}; totals are lower bounds"
+        left = markdown_text(", ".join(found["uncounted"]))
+        yield f"- Not counted: {left}; totals are lower bounds"
     yield from (f"- Note: {markdown_text(line)}" for line in dict.fromkeys(found["notes"]))
     peak = found.get("peak", {})
     if len(peak.get("regimes", ())) > 1:
@@ -81,7 +82,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         if (row["flops"], row["bytes_moved"]) == ("0", "0"):
             continue
         flops, moved = markdown_code(row["flops"]), markdown_code(row["bytes_moved"])
-        yield f"| {markdown_text(row['line'] or 'between lines')} | {calls_text([row])} | {flops} | {moved} |"
+        line = markdown_text(row["line"] or "between lines")
+        yield f"| {line} | {calls_text([row])} | {flops} | {moved} |"
 
 
 def _steps(found: Mapping[str, Any]) -> Iterator[str]:

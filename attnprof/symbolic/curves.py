@@ -25,7 +25,9 @@ def curves(
         for head_dim in dict.fromkeys(record.head_dim for record in records):
             if head_dim is None:
                 continue
-            marks = [x for r in records if r.head_dim == head_dim for x in r.all_crossings if x >= 1]
+            marks = [
+                x for r in records if r.head_dim == head_dim for x in r.all_crossings if x >= 1
+            ]
             try:
                 costs, known = contest.at(head_dim), contest.lengths(head_dim)
             except (RequestError, CannotRunError):

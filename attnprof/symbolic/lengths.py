@@ -109,7 +109,7 @@ class Lengths:
         return next((length for length in members if self.holds(length)), None)
 
     def _border(self, outside: int, inside: int) -> int:
-        """The last member on the way from a length inside to one outside that is near the inside."""
+        """The last member on the way from a length inside to one outside that is near one."""
         if self._near(inside) is None or outside < 0:
             return inside
         away = 1 if outside > inside else -1

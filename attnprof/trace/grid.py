@@ -54,6 +54,7 @@ class Grid:
         )
         peaks = {phase: self._peak(found, phase, fit, more) for phase in self.phases}
         smooth = None not in peaks.values()
+
         def known(column: Column) -> Any:
             return fit(column) if more and fit.follows(column, more) else None
 

@@ -165,9 +165,7 @@ def _foreign(filename: str) -> bool:
     ours = str(Path(__file__).parents[1])
     parts = Path(filename).parts
     standard = filename.startswith(_STANDARD) and "site-packages" not in parts
-    return (
-        standard or filename.startswith((ours, "<")) or not {"torch", "sympy"}.isdisjoint(parts)
-    )
+    return standard or filename.startswith((ours, "<")) or not {"torch", "sympy"}.isdisjoint(parts)
 
 
 def offered(module: ModuleType) -> list[str]:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from attnprof.trace.events import Trace
 from attnprof.trace.disguise import notes_of_compiling
+from attnprof.trace.events import Trace
 from attnprof.trace.loading import contained
 from attnprof.trace.making import fake_world, meta_world, real_world
 from attnprof.trace.recorder import Recorder

@@ -216,7 +216,5 @@ def of_function(function: Any, request: Request) -> Target:
         if name.lower() not in WIDTHS:  # a function's dim is an axis
             request.guesses.arguments[name] = size
             known[name] = Input(name, value=Expression(size), literal=True)
-    inputs, named = guess_inputs(
-        request.what, parameters, known, request.guesses, heads_apart=True
-    )
+    inputs, named = guess_inputs(request.what, parameters, known, request.guesses, heads_apart=True)
     return request.target(lambda _sizes: function, inputs, named, {})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from attnprof.peaks import running_maximum
 from attnprof.trace.events import KINDS, Call, Size, Trace
@@ -63,7 +62,9 @@ def uncounted(trace: Trace, phase: str) -> Mapping[str, tuple[Size, Size]]:
     for call in trace.part(phase):
         if call.uncounted:
             found.setdefault(call.uncounted, []).append(call)
-    return {name: (_times(calls), added([c.touched for c in calls])) for name, calls in found.items()}
+    return {
+        name: (_times(calls), added([c.touched for c in calls])) for name, calls in found.items()
+    }
 
 
 def _times(calls: list[Call]) -> Size:

@@ -193,9 +193,7 @@ def test_a_contradicted_count_gives_no_rates(monkeypatch, odd, what, name, wrong
     assert row.median_s > 0
 
 
-def test_a_contradicted_peak_leaves_no_rates_where_counts_come_from_the_same_run(
-    monkeypatch, odd
-):
+def test_a_contradicted_peak_leaves_no_rates_where_counts_come_from_the_same_run(monkeypatch, odd):
     monkeypatch.setattr("attnprof.device.roofline.ceilings_of", lambda *_: CEILINGS)
     monkeypatch.setattr("attnprof.measure.running.peak_differences", lambda *_, **__: [
         "unexplained difference of +4 bytes in peak memory"

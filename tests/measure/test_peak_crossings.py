@@ -50,5 +50,5 @@ def test_no_length_is_tried_that_may_not_fit():
         asked.append(length)
         return 4 * length**2
 
-    peak_crossings(peak, lambda n: 1)
+    peak_crossings(peak, lambda _: 1)
     assert max(map(peak, asked)) <= 2**31

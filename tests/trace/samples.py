@@ -154,7 +154,8 @@ class WithoutWidth(nn.Module):
         return attention(heads, heads, heads)
 
 
-def made_with(dim, num_heads=8, dropout=0.0):
+def made_with(dim, num_heads=8, size=1):
+    assert size
     return MyAttention(dim, num_heads)
 
 
@@ -167,11 +168,11 @@ def headed(x, num_heads=8, dim=-1):
 class Unusual(nn.Module):
     """Calls itself something else; one forward has no instance, one is decorated."""
 
-    def __init__(this, dim):
+    def __init__(this, dim):  # noqa: N805 - what it is here for
         super().__init__()
         this.map = nn.Linear(dim, dim)
 
-    def forward(this, x):
+    def forward(this, x):  # noqa: N805 - the same
         return this.map(x)
 
 
@@ -190,7 +191,7 @@ class ByClass(nn.Module):
 class Named(nn.Module):
     """Its forward takes something called self."""
 
-    def forward(me, x, self=None):
+    def forward(me, x, self=None):  # noqa: N805 - the same
         return x * 2.0
 
 
