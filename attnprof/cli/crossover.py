@@ -241,8 +241,8 @@ def _forms(rows: list[CrossoverRecord]) -> list[str]:
 
 def _searched(row: CrossoverRecord) -> str:
     """Which lengths the answer is for: ``never between 64 and 4,096 tokens, in steps of 64``."""
-    (first, _), *gaps = row.searched
-    if not gaps and row.searched_step == 1 and (first or 0) <= 2 and row.searched[0][1] is None:
+    everywhere = [[first, None] for first in (1, 2)]
+    if not row.searched or (row.searched_step == 1 and row.searched[0] in everywhere):
         return ""
     what = row.verdict if row.verdict in ("never", "always") else "searched"
     steps = f", in steps of {row.searched_step}" if row.searched_step != 1 else ""

@@ -9,6 +9,7 @@ from attnprof.record import DeriveRecord, Report
 from attnprof.record.escaping import markdown_code, markdown_text
 from attnprof.record.recognition import mark
 from attnprof.render.derivation import (
+    calls_text,
     how_found,
     name_of,
     peak_lines,
@@ -59,7 +60,8 @@ def _how(found: Mapping[str, Any]) -> Iterator[str]:
     if found["verified_at"] and found["method"] != "counted":
         yield f"- Verified by runs at {shapes_text(found['verified_at'])}"
     if found["uncounted"]:
-        yield f"- Not counted: {markdown_text(', '.join(found['uncounted']))}; totals are lower bounds"
+        left = markdown_text(", ".join(found["uncounted"]))
+        yield f"- Not counted: {left}; totals are lower bounds"
     yield from (f"- Note: {markdown_text(line)}" for line in dict.fromkeys(found["notes"]))
     peak = found.get("peak", {})
     if len(peak.get("regimes", ())) > 1:
@@ -80,7 +82,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         if (row["flops"], row["bytes_moved"]) == ("0", "0"):
             continue
         flops, moved = markdown_code(row["flops"]), markdown_code(row["bytes_moved"])
-        yield f"| {markdown_text(row['line'] or 'between lines')} | {row['calls']} | {flops} | {moved} |"
+        line = markdown_text(row["line"] or "between lines")
+        yield f"| {line} | {calls_text([row])} | {flops} | {moved} |"
 
 
 def _steps(found: Mapping[str, Any]) -> Iterator[str]:
@@ -96,8 +99,9 @@ def _steps(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"| {' | '.join(['---'] * len(heads))} |"
     for row in rows:
         flops = "not counted" if row["uncounted"] else _size(row["flops"])
-        names = (markdown_text(row[name]) for name in ("line", "part", "operation"))
-        cells = (*names, flops)
+        line, part, operation = (markdown_text(row[n]) for n in ("line", "part", "operation"))
+        several = "" if row["calls"] == 1 else f" ×{calls_text([row])}"
+        cells = (line, part, f"{operation}{several}", flops)
         yield f"| {' | '.join((*cells, *(_size(row[name]) for name in shown)))} |"
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.record import CrossoverRecord
-from attnprof.symbolic.lengths import Lengths
-from attnprof.symbolic.meeting import Contest, KnownCost, Meeting
+from attnprof.symbolic.lengths import KnownCost, Lengths
+from attnprof.symbolic.meeting import Contest, Meeting
 
 #: Points of a curve, and how far around the crossovers it goes.
 POINTS = 64
@@ -25,7 +25,9 @@ def curves(
         for head_dim in dict.fromkeys(record.head_dim for record in records):
             if head_dim is None:
                 continue
-            marks = [x for r in records if r.head_dim == head_dim for x in r.all_crossings if x >= 1]
+            marks = [
+                x for r in records if r.head_dim == head_dim for x in r.all_crossings if x >= 1
+            ]
             try:
                 costs, known = contest.at(head_dim), contest.lengths(head_dim)
             except (RequestError, CannotRunError):

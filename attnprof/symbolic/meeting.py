@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from attnprof.record import CrossoverRecord, Report
 from attnprof.symbolic.arrays import quantity_of
 from attnprof.symbolic.bisection import bisected
 from attnprof.symbolic.crossings import SAME, Crossings, crossings_of
-from attnprof.symbolic.lengths import EVERY, Lengths
+from attnprof.symbolic.lengths import EVERY, CostOf, KnownCost, Lengths
 from attnprof.symbolic.pieces import Piece, pieces
 from attnprof.symbolic.polynomials import NotPolynomialError
 from attnprof.symbolic.printed import Pair, comparable
@@ -35,24 +35,8 @@ QUANTITIES = {
     ("memory", "formula"): ("peak_bytes", "bytes"),
     ("flops", DERIVED): ("flops", "flops"),
     ("memory", DERIVED): ("peak_bytes", "bytes"),
+    ("memory", MEASURED): ("peak_bytes", "bytes"),
 }
-
-CostOf = Callable[[Workload], Number]
-
-
-@dataclass(frozen=True)
-class KnownCost:
-    """A cost at one head width, and the lengths at which it ``holds``.
-
-    Where it is ``general``, ``of`` takes other head widths, too, and symbols. ``said`` are the
-    conditions in words, ``doubt`` what is to be known of its values.
-    """
-
-    of: CostOf
-    holds: Callable[[int], bool]
-    general: bool = True
-    said: str = ""
-    doubt: str = ""
 
 
 @dataclass(frozen=True)
@@ -177,38 +161,46 @@ def _printed(a: Mechanism, b: Mechanism, meeting: Meeting, metric: str) -> Pair 
     return min(found, key=lambda pair: pair[0].heads != "one", default=None)
 
 
+def blank(
+    meeting: Meeting, contest: Contest, head_dim: int, skipped: str | None = None
+) -> CrossoverRecord:
+    """A row that says what was asked and, maybe, why there is no answer."""
+    w = meeting.workload
+    return CrossoverRecord(
+        metric=contest.metric,
+        unit=contest.unit,
+        kind=contest.kind,
+        source=contest.source,
+        mechanism_a=meeting.a.name,
+        mechanism_b=meeting.b.name,
+        params_a=dict(meeting.a.params),
+        params_b=dict(meeting.b.params),
+        head_dim=head_dim,
+        num_heads=w.num_heads,
+        batch_size=w.batch_size,
+        dtype=None if contest.kind == "published" else w.dtype,
+        scope=meeting.scope,
+        phase=w.phase,
+        causal=w.causal,
+        verdict="",
+        skipped=skipped,
+    )
+
+
 def _record(
     meeting: Meeting, contest: Contest, head_dim: int, refused: list[AttnprofError]
 ) -> CrossoverRecord:
     """One row; a refusal is one that says why, and is kept in ``refused``."""
-    w = meeting.workload
-    who: dict[str, Any] = {
-        "metric": contest.metric,
-        "unit": contest.unit,
-        "kind": contest.kind,
-        "source": contest.source,
-        "mechanism_a": meeting.a.name,
-        "mechanism_b": meeting.b.name,
-        "params_a": dict(meeting.a.params),
-        "params_b": dict(meeting.b.params),
-        "head_dim": head_dim,
-        "num_heads": w.num_heads,
-        "batch_size": w.batch_size,
-        "dtype": None if contest.kind == "published" else w.dtype,
-        "scope": meeting.scope,
-        "phase": w.phase,
-        "causal": w.causal,
-    }
     try:
         found, form = solved(meeting, contest, head_dim)
         known = contest.lengths(head_dim)
         doubts = {cost.doubt for cost in contest.at(head_dim) if cost.doubt}
     except (RequestError, CannotRunError) as refusal:
         refused.append(refusal)
-        return CrossoverRecord(**who, verdict="", skipped=str(refusal))
+        return blank(meeting, contest, head_dim, str(refusal))
     names = {1: meeting.b.name, -1: meeting.a.name, 0: None}
-    return CrossoverRecord(
-        **who,
+    return replace(
+        blank(meeting, contest, head_dim),
         closed_form=form,
         crossover_seq_len=float(found.roots[-1].at) if found.roots else None,
         first_seq_len=found.first_seq_len,

@@ -9,6 +9,7 @@ from typing import Any
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.trace.anchoring import NotRunningError
 from attnprof.trace.derivation import Derivation, PhaseForms, told
+from attnprof.trace.loading import told as said
 from attnprof.trace.probing import Line, NotPolynomialError
 from attnprof.trace.reality import PartedError, on_real_tensors
 from attnprof.trace.shots import OutOfBudgetError, TooLongError
@@ -65,7 +66,9 @@ def _by_run(target: Target, phase: str) -> Callable[[Mapping[str, int]], Mapping
                 f"there takes {error}"
             ) from error
         except Exception as error:
-            raise RequestError(f"{target.name} does not run at {told(sizes)}: {error}") from error
+            raise RequestError(
+                f"{target.name} does not run at {told(sizes)}: {said(error)}"
+            ) from error
 
     return counted
 

@@ -28,6 +28,8 @@ class Call:
     ``scratch`` names an operation whose kernel takes memory of its own that ``workspace`` does not
     know. ``born`` are the storages behind ``takes``, (number, bytes) each, and ``died`` the
     numbers of those behind ``gives``. ``dtype`` and ``shape`` are those of its (first) result.
+    Of an interpolated run a call may stand for all operations of one name at one line: ``times``
+    is how many these are, None where that is no polynomial.
     """
 
     op: str
@@ -45,6 +47,7 @@ class Call:
     died: tuple[int, ...] = ()
     dtype: str = ""
     shape: tuple[Size, ...] = ()
+    times: Size = 1
 
 
 @dataclass(frozen=True, slots=True)

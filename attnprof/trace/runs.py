@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from attnprof.trace.events import Trace
 from attnprof.trace.disguise import notes_of_compiling
+from attnprof.trace.events import Trace
+from attnprof.trace.loading import contained
 from attnprof.trace.making import fake_world, meta_world, real_world
 from attnprof.trace.recorder import Recorder
 from attnprof.trace.rules.in_place import adding_in_place
@@ -18,6 +19,7 @@ from attnprof.trace.target import Sizes, Target
 from attnprof.trace.values import Values
 
 
+@contained()
 def record(
     target: Target,
     sizes: Sizes,

@@ -9,6 +9,7 @@ from typing import Any
 from attnprof.errors import AttnprofError
 from attnprof.trace.domain import Domain
 from attnprof.trace.events import Trace
+from attnprof.trace.loading import told
 from attnprof.trace.runs import record
 from attnprof.trace.shots import limit
 from attnprof.trace.sizes import spoken
@@ -80,8 +81,7 @@ def _recorded(target: Target, sizes: Any, phases: Sequence[str], environment: An
     except (NotSymbolicError, AttnprofError):
         raise
     except Exception as error:
-        first = (str(error).splitlines() or [""])[0]
-        raise NotSymbolicError(f"{type(error).__name__}: {first[:160]}") from error
+        raise NotSymbolicError(told(error)) from error
 
 
 def _refuse_pins(domain: Domain) -> None:

@@ -49,9 +49,9 @@ class Target:
     """``make`` builds the module (or gives the function) for sizes; ``inputs`` are what it takes.
 
     Inputs named in ``keywords`` are passed by name, others in order; ``dtype`` is that of floating
-    inputs and of parameters. ``notes`` tell the
-    reader what was guessed of the request. ``step`` is what phase ``decode`` runs, if anything.
-    ``real``: it does not do on fake tensors what it does on real ones, so that it runs on real ones.
+    inputs and of parameters. ``notes`` tell the reader what was guessed of the request, ``asked``
+    are the arguments and inputs it gave. ``step`` is what phase ``decode`` runs, if anything.
+    ``real``: it does not do on fake tensors what it does on real ones, and runs on those.
     """
 
     name: str
@@ -63,6 +63,7 @@ class Target:
     notes: tuple[str, ...] = ()
     step: Target | None = None
     real: bool = False
+    asked: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def spelled_inputs(self) -> list[str]:

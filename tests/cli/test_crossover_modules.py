@@ -194,3 +194,34 @@ def test_domains_that_do_not_meet_are_a_refusal(attnprof, foreign):
     assert done.code in (2, 3)
     assert "bug" not in done.err
     assert "no length at which both" in done.err or "does not run" in done.err
+
+
+def test_modules_are_measured_without_deriving_them(attnprof, modules, monkeypatch, tmp_path):
+    def refuse(*_):
+        raise AssertionError("derived")
+
+    monkeypatch.setattr("attnprof.trace.asking.derive_target", refuse)
+    monkeypatch.setattr("attnprof.measure.peak_crossings.LONGEST", 256)
+    figure = tmp_path / "curves.png"
+    done = attnprof(f"crossover --d 16 {modules}:Scores {modules}:States --kind measured",
+                    f"--plot {figure} --format json")  # fmt: skip
+    assert done.code == 0, done.err
+    (row,) = done.json["records"]
+    # 4·N² bytes of scores against 4·d² of a state, and copies of both
+    assert (row["kind"], row["metric"], row["verdict"]) == ("measured", "memory", "crosses")
+    assert 8 <= row["first_seq_len"] <= 64
+    assert row["searched"] == [[2, 256]]
+    assert figure.exists()
+
+
+@pytest.mark.parametrize("more", ["--metric flops", "--phase decode"])
+def test_what_cannot_be_measured_of_modules_is_refused_at_once(attnprof, modules, more):
+    done = attnprof(f"crossover {modules}:Scores {modules}:States --kind measured {more}")
+    assert done.code == 2
+    assert "measured" in done.err or "decoding" in done.err
+
+
+def test_measured_rows_of_mechanisms_are_shown(attnprof):
+    done = attnprof("crossover --d 8 --kind measured")
+    assert done.code == 0
+    assert "measured" in done.out
