@@ -121,10 +121,12 @@ def answer_to(
 def _record(
     request: PointRequest, folder: Path, memory_limit: int | None, *, try_all: bool
 ) -> ProfileRecord:
+    if request.device == "cpu":
+        keeping.limit_memory()
     reason, _ = fit(request, memory_limit)
     if reason and not try_all:
         return replace(predict_point(request), skipped=reason)
     (folder / _NEED).write_text(describe_need(request), encoding="utf-8")
-    if memory_limit is not None or request.device == "cpu":
+    if memory_limit is not None:
         keeping.limit_memory(memory_limit)
     return measure_point(request)

@@ -172,7 +172,10 @@ def limit_memory(limit: int | None = None) -> None:
 
         if limit is None:
             limit = _kib("/proc/self/status", "VmData") + _kib("/proc/meminfo", "MemAvailable")
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+        most = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        if most != resource.RLIM_INFINITY:
+            limit = min(limit, most)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
 
 
 def _kib(file: str, name: str) -> int:
