@@ -174,10 +174,8 @@ def _guarded(work: Callable[[], Any], debug: bool) -> int:
         return 0
     except typer.Exit as ended:
         return int(ended.exit_code)
-    except Exception as error:  # noqa: BLE001 - the last resort: one line, never a traceback
-        return _unforeseen(error, debug)
-    except BaseException as error:  # noqa: BLE001 - what somebody's code ends its process with
-        return _ended_by(error)
+    except BaseException as error:  # noqa: BLE001 - the last resort: one line, never a traceback
+        return _unforeseen(error, debug) if isinstance(error, Exception) else _ended_by(error)
     return result if isinstance(result, int) else 0
 
 

@@ -172,8 +172,9 @@ def configured(
 ) -> list[Mechanism | UserModule]:
     """Mechanisms with their settings, modules with their arguments and inputs, in this order.
 
-    ``is_own`` says which are modules, by default :func:`is_module`. Raises :class:`RequestError` for an unknown name, for a setting that no mechanism has, and for
-    arguments where no module is named.
+    ``is_own`` says which are modules, by default :func:`is_module`. Raises :class:`RequestError`
+    for an unknown name, for a setting that no mechanism has, and for arguments where no module is
+    named.
     """
     own = [name for name in names if (is_own or is_module)(name)]
     registered = [name for name in names if name not in own]

@@ -65,6 +65,7 @@ def test_what_a_killed_process_left_goes_at_the_next_start_and_nothing_else(temp
 
 def test_a_fork_keeps_the_folder_and_does_not_remove_it(temporary):
     own = folders.run_folder()
+    assert own.parent == temporary
     if (child := os.fork()) == 0:
         folders.close_run()
         os._exit(0)
