@@ -39,7 +39,7 @@ d_model = 16
 heads = 2
 formula = false
 """
-SIGNALS, TIMES, LATEST_S = ("SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"), 10, 14.0
+SIGNALS, TIMES, LATEST_S = ("SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"), 10, 22.0
 #: Seconds after which nothing may be left of a command that is over, or was killed.
 PATIENCE_S = 20.0
 
@@ -210,7 +210,8 @@ def page(trials: list[Trial], blows: list[Blow]) -> str:
 
 def main() -> None:
     """All trials, then the page."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in the background
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(1))  # shells have them ignored in the background
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
     chance = random.Random(12)  # noqa: S311 - no secret
     trials, blows = [], []

@@ -15,7 +15,6 @@ import signal
 import time
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
-from os import _exit as leave  # what runs here may replace the module's
 from pathlib import Path
 
 #: Seconds between two looks whether a child stands still, or has died where nothing tells of it.
@@ -26,6 +25,8 @@ KEPT = 4000
 PATIENCE_S = 5.0
 #: What a child ends with that raised something nobody caught.
 RAISED = 70
+#: End at once; what runs here may replace the function of this name.
+leave = os._exit
 _PARENT_DEATH_SIGNAL, _CHILD_SUBREAPER = 1, 36
 
 
