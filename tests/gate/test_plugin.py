@@ -252,8 +252,8 @@ def test_a_module_that_ends_its_process_fails_its_test_and_no_other(suite, place
     (suite.path / "my.py").write_text(source.replace(old, new, 1))
     (suite.path / "test_other.py").write_text("def test_other(): ...\n")
     ended = suite("--attnprof-update")
-    assert "1 failed, 1 passed" in ended.out
-    assert "ended with exit status 0, without an answer" in ended.out
+    assert "1 failed, 1 passed" in ended.text
+    assert "ended with exit status 0, without an answer" in ended.text
 
 
 def test_against_a_revision_needs_no_file(suite, monkeypatch):
