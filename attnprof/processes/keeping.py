@@ -56,10 +56,14 @@ class Ended:
 
 def signal_text(number: int) -> str:
     """``signal 11 (SIGSEGV, segmentation fault)``."""
-    known = number in {int(item) for item in signal.Signals}
-    name = signal.Signals(number).name if known else "unknown"
     words = (signal.strsignal(number) or "").split(":")[0].lower()
-    return f"signal {number} ({name}{', ' + words if words else ''})"
+    return f"signal {number} ({signal_name(number)}{', ' + words if words else ''})"
+
+
+def signal_name(number: int) -> str:
+    """``SIGSEGV``; some have no name."""
+    known = number in {int(item) for item in signal.Signals}
+    return signal.Signals(number).name if known else f"signal {number}"
 
 
 def adopt_orphans() -> None:

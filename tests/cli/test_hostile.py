@@ -92,7 +92,7 @@ def test_a_sweep_over_hostile_modules_has_a_row_for_each(attnprof, tmp_path):
     assert list(reasons) == [*places, "linear"]
     for name, said in {
         "vanishes_in_import": "exit status 0", "exits_in_import": "SystemExit: 0",
-        "exits": "SystemExit: 5", "crashes": "signal 11 (SIGSEGV", "stops": "stopped itself",
+        "exits": "SystemExit: 5", "crashes": "killed by SIGSEGV", "stops": "stopped itself",
         "hangs_in_c": "no result after 6 s", "kills_parent": "vanished",
     }.items():  # fmt: skip
         assert said in reasons[f"{name}.py:Att"]
