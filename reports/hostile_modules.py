@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 from attnprof.measure.sweep.journal import read  # noqa: E402 - needs the path
 from tests.hostile import NAMES, copied, marked  # noqa: E402
 
-SWEEP_LIMIT, CHECK_LIMIT = 15, 60
+SWEEP_LIMIT, CHECK_LIMIT = 30, 40
 SIZES = ("--seq", "16", "--d-model", "16", "--heads", "2")
 QUICK = ("--samples", "3", "--min-time", "0", "--max-time", "0.05")
 CASE = """
@@ -156,7 +156,7 @@ def struck(name: str, chance: random.Random, command: str) -> Blow:
         arguments = ["sweep", "--attention", ",".join(here.arguments), *SIZES, *QUICK,
                      "--limit", str(SWEEP_LIMIT), "-o", "s.jsonl"]  # fmt: skip
         if command == "check":
-            arguments = ["check", "--against", ".", "--suite", "bench.toml", "--limit", "60",
+            arguments = ["check", "--against", ".", "--suite", "bench.toml", "--limit", str(CHECK_LIMIT),
                          "--budget", "5", "--junit", "s.jsonl"]  # fmt: skip
         child, after_s = here.start(*arguments), chance.uniform(1.0, LATEST_S)
         time.sleep(after_s)
