@@ -190,10 +190,8 @@ def _guarded(work: Callable[[], Any], debug: bool) -> int:
             return _unforeseen(error, debug)
         message = f"attnprof: cannot use {str(error.filename)[:60]}…: {error.strerror}"
         return _failed(message, RequestError.exit_code)
-    except Exception as error:  # noqa: BLE001 - the last resort: one line, never a traceback
-        return _unforeseen(error, debug)
-    except BaseException as error:  # noqa: BLE001 - what somebody's code ends its process with
-        return _ended_by(error)
+    except BaseException as error:  # noqa: BLE001 - the last resort: one line, never a traceback
+        return _unforeseen(error, debug) if isinstance(error, Exception) else _ended_by(error)
     return result if isinstance(result, int) else 0
 
 

@@ -18,7 +18,12 @@ def foreign_code(command: str | None, arguments: list[str]) -> str | None:
     """What to call the code that is run, by its name if it has one; None where there is none."""
     if command not in (*ALWAYS, *NAMED) or {"-h", "--help", "--version"} & set(arguments):
         return None
-    words = [word.partition("=")[2] or word for word in arguments if word != command]
+    before = ["", *arguments]
+    words = [
+        word.partition("=")[2] or word
+        for option, word in zip(before, arguments, strict=False)
+        if word != command and option not in ("--input", "--arg", "--output", "-o")
+    ]
     names = [name for word in words if not _PLAIN.fullmatch(word) for name in word.split(",")]
     places = [name for name in names if re.fullmatch(r"[^\s=]+(\.py)?:[^\s:]+", name)]
     if places:

@@ -60,9 +60,7 @@ def _options(table: Mapping[str, Any], where: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _cases(
-    grids: Sequence[Any], options: Mapping[str, Any], limit_s: float | None
-) -> list[Case]:
+def _cases(grids: Sequence[Any], options: Mapping[str, Any], limit_s: float | None) -> list[Case]:
     from attnprof.gate.cases import Case
     from attnprof.measure.request import Budget
     from attnprof.measure.sweep.plan import points_of

@@ -40,11 +40,12 @@ _STEADY = {
 
 
 class SideError(Exception):
-    """What was asked cannot be done on this side; ``missing``: the code does not exist there."""
+    """What was asked cannot be done on a ``side``; ``missing``: the code does not exist there."""
 
-    def __init__(self, message: str, *, missing: bool = False) -> None:
+    def __init__(self, message: str, *, missing: bool = False, side: Side | None = None) -> None:
         super().__init__(message)
         self.missing = missing
+        self.side = side
 
 
 class Side:
@@ -149,7 +150,7 @@ class Side:
         if "error" in found:
             self._open = False
             self._ended()
-            raise SideError(found["error"], missing=found["missing"])
+            raise SideError(found["error"], missing=found["missing"], side=self)
         if "ended" in found:
             self._open = False
             raise SideError(_death(found))

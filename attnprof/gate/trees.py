@@ -43,7 +43,7 @@ def tree_of(text: str, here: Path | None = None) -> Iterator[Tree]:
 
 
 def _check_out(here: Path, commit: str, place: Path, text: str) -> None:
-    """The commit's files into a new folder, by an index of their own: the repository stays as it is.
+    """The commit's files into a new folder, by an index of their own; the repository stays.
 
     No hook and no file-system monitor runs; a filter (``git lfs``) does where attributes of the
     repository name it, for without it the files would be others.

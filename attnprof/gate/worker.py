@@ -26,6 +26,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
+from os import write as _write  # what runs here may replace the module's
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def _next() -> Answer | None:
 def _say(channel: int, order: Answer, answer: Answer) -> None:
     data = (json.dumps({"id": order["id"], **answer}) + "\n").encode()
     while data:
-        data = data[os.write(channel, data) :]
+        data = data[_write(channel, data) :]
 
 
 def _guarded(order: Answer, channel: int, keeping: Any) -> int:
@@ -118,7 +119,7 @@ def _guarded(order: Answer, channel: int, keeping: Any) -> int:
 
 def _told(error: BaseException) -> str:
     first = (str(error).splitlines() or [""])[0][:400]
-    return first if type(error).__module__.startswith("attnprof") else _named(error, first)
+    return first if type(error).__module__.startswith("attnprof.") else _named(error, first)
 
 
 def _named(error: BaseException, first: str) -> str:

@@ -118,7 +118,7 @@ def git_state() -> str | None:
     """
     try:
         commit = git(Path.cwd(), "rev-parse", "--short=12", "HEAD", limit_s=10)
-        changed = git(Path.cwd(), "status", "--porcelain", "-uno", limit_s=10)
-        return f"{commit}+changes" if changed else commit
+        changes = git(Path.cwd(), "status", "--porcelain", "-uno", limit_s=10)
     except (OSError, subprocess.SubprocessError):
         return None
+    return f"{commit}+changes" if changes else commit

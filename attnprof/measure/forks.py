@@ -99,7 +99,7 @@ class ForkServer:
             self.close()
             here = str(Path(attnprof.__file__).parents[1])
             paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 [sys.executable, "-m", "attnprof.measure.forks", str(os.getpid())],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True,
                 env={"TORCHINDUCTOR_COMPILE_THREADS": "1", **os.environ,

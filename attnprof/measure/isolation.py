@@ -25,7 +25,7 @@ from attnprof.measure.point import (
 from attnprof.measure.request import PointRequest
 from attnprof.processes import keeping
 from attnprof.processes.folders import temporary_folder
-from attnprof.processes.keeping import Ended, signal_text
+from attnprof.processes.keeping import Ended, signal_name
 from attnprof.record import ProfileRecord
 from attnprof.trace.loading import told
 
@@ -96,8 +96,8 @@ def _cause_of_death(ended: Ended, folder: Path) -> str:
         return f"the process that measured it vanished: {KEEPER_DIED}, too"
     who, need = "the process that measured it", _read(folder / _NEED)
     if ended.code < 0 and not ended.stopped:
-        likely = ", most likely out of memory" if ended.code == -signal.SIGKILL else ""
-        return f"{who} was killed by {signal_text(-ended.code)}{likely}" + (need and f": {need}")
+        cause = ", most likely out of memory" if ended.code == -signal.SIGKILL else ""
+        return f"{who} was killed by {signal_name(-ended.code)}{cause}" + (need and f": {need}")
     said = f": {ended.last_line}" if ended.last_line else ""
     return f"{who} {ended.how} and gave no record{said}"
 
@@ -121,10 +121,12 @@ def answer_to(
 def _record(
     request: PointRequest, folder: Path, memory_limit: int | None, *, try_all: bool
 ) -> ProfileRecord:
+    if request.device == "cpu":
+        keeping.limit_memory()
     reason, _ = fit(request, memory_limit)
     if reason and not try_all:
         return replace(predict_point(request), skipped=reason)
     (folder / _NEED).write_text(describe_need(request), encoding="utf-8")
-    if memory_limit is not None or request.device == "cpu":
+    if memory_limit is not None:
         keeping.limit_memory(memory_limit)
     return measure_point(request)

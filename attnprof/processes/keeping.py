@@ -15,7 +15,6 @@ import signal
 import time
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
-from os import _exit as leave  # what runs here may replace the module's
 from pathlib import Path
 
 #: Seconds between two looks whether a child stands still, or has died where nothing tells of it.
@@ -26,6 +25,8 @@ KEPT = 4000
 PATIENCE_S = 5.0
 #: What a child ends with that raised something nobody caught.
 RAISED = 70
+#: End at once; what runs here may replace the function of this name.
+leave = os._exit
 _PARENT_DEATH_SIGNAL, _CHILD_SUBREAPER = 1, 36
 
 
@@ -55,10 +56,14 @@ class Ended:
 
 def signal_text(number: int) -> str:
     """``signal 11 (SIGSEGV, segmentation fault)``."""
-    known = number in {int(item) for item in signal.Signals}
-    name = signal.Signals(number).name if known else "unknown"
     words = (signal.strsignal(number) or "").split(":")[0].lower()
-    return f"signal {number} ({name}{', ' + words if words else ''})"
+    return f"signal {number} ({signal_name(number)}{', ' + words if words else ''})"
+
+
+def signal_name(number: int) -> str:
+    """``SIGSEGV``; some have no name."""
+    known = number in {int(item) for item in signal.Signals}
+    return signal.Signals(number).name if known else f"signal {number}"
 
 
 def adopt_orphans() -> None:
@@ -172,7 +177,10 @@ def limit_memory(limit: int | None = None) -> None:
 
         if limit is None:
             limit = _kib("/proc/self/status", "VmData") + _kib("/proc/meminfo", "MemAvailable")
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+        most = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        if most != resource.RLIM_INFINITY:
+            limit = min(limit, most)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
 
 
 def _kib(file: str, name: str) -> int:

@@ -1,5 +1,6 @@
-"""Takes memory until there is no more; it is not touched, for others need it."""
+"""Takes memory until there is no more; none of it is touched, for others need it."""
 
+import numpy as np
 from torch import nn
 
 
@@ -7,5 +8,5 @@ class Att(nn.Module):
     def forward(self, x):
         held = []
         while True:
-            held.append(bytearray(1 << 28))
+            held.append(np.empty(1 << 30, np.uint8))
         return x @ x.transpose(-1, -2) @ x

@@ -52,7 +52,8 @@ def points_of(
     """Every point once, mechanisms innermost: neighbours in time share a size.
 
     Nothing of somebody's own code is run here: what a name stands for is asked apart, within
-    ``limit_s`` seconds each. Raises :class:`RequestError` where heads do not divide a width, or a value is unknown.
+    ``limit_s`` seconds each. Raises :class:`RequestError` where heads do not divide a width, or a
+    value is unknown.
     """
     found: dict[str, PointRequest] = {}
     is_own = partial(is_module_apart, limit_s=limit_s)
