@@ -67,6 +67,8 @@ def main(args: list[str] | None = None) -> None:
 
 def _run(asked: str | None, arguments: list[str], debug: bool) -> Any:
     """Parse and run; what the parser refuses is one line like every other message."""
+    if any("\0" in argument for argument in arguments):
+        raise RequestError("an argument cannot hold a NUL character")
     try:
         return _application(asked, debug)(arguments, prog_name="attnprof", standalone_mode=False)
     except Exception as error:

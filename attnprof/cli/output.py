@@ -62,7 +62,7 @@ def ensure_writable(
 
 def _unwritable(path: Path) -> str:
     """Why a path cannot be written; empty where it can."""
-    parent = (path.resolve() if path.is_symlink() else path).parent
+    parent = (Path(os.path.realpath(path)) if path.is_symlink() else path).parent
     try:
         kind = kind_of_file(path.stat().st_mode)
     except FileNotFoundError:

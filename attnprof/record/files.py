@@ -26,7 +26,7 @@ def write_whole(path: str | Path, content: str | bytes, *, known: bool = False) 
     """
     data = content if isinstance(content, bytes) else content.encode(errors="replace")
     try:
-        target = Path(path).resolve()
+        target = Path(os.path.realpath(path))
         if not known:
             check_unlost(target)
         if is_stream(target):
@@ -35,10 +35,9 @@ def write_whole(path: str | Path, content: str | bytes, *, known: bool = False) 
             raise OSError(errno.EINVAL, f"it is {kind}")  # noqa: TRY301 - told like the others
         else:
             _replace(target, data)
-    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links in a circle
-        why = str(error) if isinstance(error, RuntimeError) else why_of(error)
+    except (OSError, ValueError) as error:
         raise RequestError(
-            f"cannot write {path}: {why}; give --output a path in a folder "
+            f"cannot write {path}: {why_of(error)}; give --output a path in a folder "
             "that exists and can be written"
         ) from error
 

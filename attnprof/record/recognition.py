@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import errno
 import re
+import stat
 from pathlib import Path
 
 from attnprof.record.base import heading
@@ -64,7 +66,9 @@ def is_journal(path: Path) -> bool:
 
 
 def ends_of(path: Path) -> tuple[bytes, bytes]:
-    """A file's first and last bytes."""
+    """A plain file's first and last bytes; OSError for anything else."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "not a file")
     with path.open("rb") as stream:
         head = stream.read(_ENDS)
         size = stream.seek(0, 2)
