@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -67,8 +68,9 @@ def main(args: list[str] | None = None) -> None:
 
 def _run(asked: str | None, arguments: list[str], debug: bool) -> Any:
     """Parse and run; what the parser refuses is one line like every other message."""
-    if any("\0" in argument for argument in arguments):
-        raise RequestError("an argument cannot hold a NUL character")
+    for argument in arguments:
+        if re.search("[\0\ud800-\udc7f\udd00-\udfff]", argument):
+            raise RequestError(f"{argument}: an argument cannot hold NUL or half a character")
     try:
         return _application(asked, debug)(arguments, prog_name="attnprof", standalone_mode=False)
     except Exception as error:

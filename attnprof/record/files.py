@@ -26,15 +26,15 @@ def write_whole(path: str | Path, content: str | bytes, *, known: bool = False) 
     """
     data = content if isinstance(content, bytes) else content.encode(errors="replace")
     try:
+        if is_stream(Path(path)):
+            _pour(Path(path), data)
+            return
         target = Path(os.path.realpath(path))
         if not known:
             check_unlost(target)
-        if is_stream(target):
-            _pour(target, data)
-        elif target.exists() and (kind := kind_of_file(target.stat().st_mode)):
+        if target.exists() and (kind := kind_of_file(target.stat().st_mode)):
             raise OSError(errno.EINVAL, f"it is {kind}")  # noqa: TRY301 - told like the others
-        else:
-            _replace(target, data)
+        _replace(target, data)
     except (OSError, ValueError) as error:
         raise RequestError(
             f"cannot write {path}: {why_of(error)}; give --output a path in a folder "

@@ -136,7 +136,12 @@ def test_what_is_no_file_or_too_large_is_refused_unread(attnprof, tmp_path, read
     assert sorted(tmp_path.iterdir()) == there
 
 
-NAMES = {"300 characters": "n" * 300, "NUL": "a\0b", "no folder": "no/such/file", "control": "\x1b]0;x"}
+NAMES = {
+    "300 characters": "n" * 300,
+    "NUL": "a\0b",
+    "no folder": "no/such/file",
+    "control": "\x1b]0;x",
+}
 
 
 @pytest.mark.parametrize("name", NAMES)
