@@ -171,18 +171,16 @@ def _guarded(work: Callable[[], Any], debug: bool) -> int:
         return 0
     except typer.Exit as ended:
         return int(ended.exit_code)
-    except OSError as error:
-        if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP) or not error.filename:
-            return _unforeseen(error, debug)
-        message = f"attnprof: cannot use {str(error.filename)[:60]}…: {error.strerror}"
-        return _failed(message, RequestError.exit_code)
     except Exception as error:  # noqa: BLE001 - the last resort: one line, never a traceback
         return _unforeseen(error, debug)
     return result if isinstance(result, int) else 0
 
 
 def _unforeseen(error: Exception, debug: bool) -> int:
-    """A requirement this environment lacks, or else a bug of ours."""
+    """A name that no file can have, a requirement this environment lacks, or else a bug of ours."""
+    if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        message = f"attnprof: cannot use {str(error.filename)[:60]}…: {error.strerror}"
+        return _failed(message, RequestError.exit_code)
     missing = (getattr(error, "name", None) or "").split(".")[0]
     if isinstance(error, ModuleNotFoundError) and missing in NEEDED:
         advice = f"pip install {missing} (see: attnprof doctor)"
@@ -191,7 +189,7 @@ def _unforeseen(error: Exception, debug: bool) -> int:
     if debug:
         import traceback
 
-        traceback.print_exc()
+        sys.stderr.write(visible(traceback.format_exc(), lines=True))
     return _failed(
         f"attnprof: {type(error).__name__}: {_first_line(error)} (this is a bug in attnprof; "
         "run with --debug for the traceback)",

@@ -44,7 +44,8 @@ def ensure_writable(
     """Refuse an output that cannot or must not be written, before the work is done.
 
     What is there is overwritten only where attnprof wrote it, or with ``force``; what this command
-    reads never; what is ``extended`` is added to and may be there. Raises :class:`RequestError` naming what is wrong.
+    reads never; what is ``extended`` is added to and may be there. Raises :class:`RequestError`
+    naming what is wrong.
     """
     if path is None:
         return

@@ -122,7 +122,7 @@ def check_unlost(path: Path, *, only_inputs: bool = False) -> None:
 def identities(path: str | Path) -> set[Identity]:
     """What a name leads to, links followed: its place, and its number where it is there."""
     try:
-        found = os.stat(path)
+        found = Path(path).stat()
     except (OSError, ValueError):
         return {os.path.realpath(path)} if "\0" not in str(path) else {str(path)}
     return {os.path.realpath(path), (found.st_dev, found.st_ino)}

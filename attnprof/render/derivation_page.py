@@ -59,7 +59,8 @@ def _how(found: Mapping[str, Any]) -> Iterator[str]:
     if found["verified_at"] and found["method"] != "counted":
         yield f"- Verified by runs at {shapes_text(found['verified_at'])}"
     if found["uncounted"]:
-        yield f"- Not counted: {markdown_text(', '.join(found['uncounted']))}; totals are lower bounds"
+        names = markdown_text(", ".join(found["uncounted"]))
+        yield f"- Not counted: {names}; totals are lower bounds"
     yield from (f"- Note: {markdown_text(line)}" for line in dict.fromkeys(found["notes"]))
     peak = found.get("peak", {})
     if len(peak.get("regimes", ())) > 1:
@@ -80,7 +81,8 @@ def _lines(found: Mapping[str, Any]) -> Iterator[str]:
         if (row["flops"], row["bytes_moved"]) == ("0", "0"):
             continue
         flops, moved = markdown_code(row["flops"]), markdown_code(row["bytes_moved"])
-        yield f"| {markdown_text(row['line'] or 'between lines')} | {row['calls']} | {flops} | {moved} |"
+        line = markdown_text(row["line"] or "between lines")
+        yield f"| {line} | {row['calls']} | {flops} | {moved} |"
 
 
 def _steps(found: Mapping[str, Any]) -> Iterator[str]:

@@ -9,7 +9,8 @@ from tests.render.test_hostile_names import NAMES, OBEYED
 def test_a_message_of_the_command_line_is_one_line_of_plain_signs(attnprof, name):
     name = name.replace("\0", "")  # which no argument can hold
     for words in (("cost", "--attention", name), ("derive", name), ("cost", "--phase", name),
-                  (name,), ("cost", f"--{name}"), ("plot", f"{name}.json"), ("derive", f"{name}.py:X"),
+                  (name,), ("cost", f"--{name}"), ("plot", f"{name}.json"),
+                  ("derive", f"{name}.py:X"),
                   ("cost", "--set", name), ("history", name), ("verify-formula", name, "standard"),
                   ("derive", "standard", "--at", name), ("cost", "-o", f"{name}/x")):  # fmt: skip
         ended = attnprof(tuple(words))

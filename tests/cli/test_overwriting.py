@@ -191,7 +191,7 @@ def test_what_attnprof_wrote_is_written_again(attnprof, tmp_path, line):
     assert len(files_of(tmp_path)) == len(there) > 2
 
 
-def test_a_table_of_the_terminal_says_nothing_of_its_maker_and_needs_force(attnprof, tmp_path):
+def test_a_table_of_the_terminal_says_nothing_of_its_maker_and_needs_force(attnprof):
     assert attnprof("list -o out.txt").code == 0
     assert attnprof("list -o out.txt").code == 2
     assert attnprof("list -o out.txt --force").code == 0
@@ -213,7 +213,8 @@ def test_headers_of_every_kind_of_record_are_known(tmp_path, kind):
     "text",
     [
         "", '{"schema": "attnprof/1", "ceilings": []}\n', "<!-- attnprof-check -->\n### x\n",
-        "# x\n\ntext\n\n<!-- attnprof derive -->\n", "\ufeffclaim,document,place,says,published,ours\n",
+        "# x\n\ntext\n\n<!-- attnprof derive -->\n",
+        "\ufeffclaim,document,place,says,published,ours\n",
     ],
 )  # fmt: skip
 def test_marks_are_known(tmp_path, text):
@@ -227,7 +228,8 @@ def test_marks_are_known(tmp_path, text):
     [
         " ", "attnprof", '{"a": {"schema": "attnprof/1", "command": "cost"}}', "[]",
         '{"schema": "attnprof/1", "key": "k/0"}\n', "mechanism,notes\n", "mechanism\n",
-        "| mechanism | mine |\n", "see <!-- attnprof derive --> there\n", '{"schema": "attnprof/1"}',
+        "| mechanism | mine |\n", "see <!-- attnprof derive --> there\n",
+        '{"schema": "attnprof/1"}',
     ],
 )  # fmt: skip
 def test_what_only_looks_like_it_is_not(tmp_path, text):
@@ -311,7 +313,7 @@ def test_a_pipe_that_nobody_reads_does_not_wait_for_ever(attnprof, tmp_path, mon
     assert attnprof("list -f csv -o pipe").code == 2
 
 
-def test_standard_output_by_name_is_written_to(tmp_path):
+def test_standard_output_by_name_is_written_to():
     line = [sys.executable, "-m", "attnprof", "list", "-f", "csv", "-o", "/dev/stdout"]
     ended = subprocess.run(line, capture_output=True, text=True, check=False, timeout=60)
     assert ended.returncode == 0, ended.stderr

@@ -56,7 +56,8 @@ def _changes(rows: list[tuple[CaseRows, CheckRecord]]) -> str:
         if record.place:
             why = f"{why} ({markdown_code(record.place)})"
         cells = (
-            f"**{record.verdict}**", markdown_code(case.name), metric, markdown_text(values_text(record)), why,
+            f"**{record.verdict}**", markdown_code(case.name), metric,
+            markdown_text(values_text(record)), why,
         )  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return _ended(lines, len(rows))

@@ -110,8 +110,9 @@ PREFIX = '{"schema": "attnprof/1", "key": '
     "text",
     [
         '{"a": 1}', '{"schema": "attnprof/1", "command": "cost", "records": []}', "{", '{"schema"',
-        '{"a": 1}\n{"schema": "attnprof/1", "key": "x"', PREFIX + "5}\n", f'{{"x": 1, {PREFIX[1:]}"k"}}',
-        'x\n' + PREFIX + '"k"}\n', PREFIX + '"k"}\n' + '{"a": 1}\nx',
+        '{"a": 1}\n{"schema": "attnprof/1", "key": "x"', PREFIX + "5}\n",
+        f'{{"x": 1, {PREFIX[1:]}"k"}}',
+        "x\n" + PREFIX + '"k"}\n', PREFIX + '"k"}\n' + '{"a": 1}\nx',
     ],
 )  # fmt: skip
 def test_nothing_is_cut_from_a_file_whose_first_line_is_no_journal_s(tmp_path, text):
