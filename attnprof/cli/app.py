@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -81,6 +82,9 @@ def main(args: list[str] | None = None) -> None:
 
 def _run(asked: str | None, arguments: list[str], debug: bool) -> Any:
     """Parse and run; what the parser refuses is one line like every other message."""
+    for argument in arguments:
+        if re.search("[\0\ud800-\udc7f\udd00-\udfff]", argument):
+            raise RequestError(f"{argument}: an argument cannot hold NUL or half a character")
     try:
         return _application(asked, debug)(arguments, prog_name="attnprof", standalone_mode=False)
     except Exception as error:
@@ -185,11 +189,6 @@ def _guarded(work: Callable[[], Any], debug: bool) -> int:
         return 0
     except typer.Exit as ended:
         return int(ended.exit_code)
-    except OSError as error:
-        if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP) or not error.filename:
-            return _unforeseen(error, debug)
-        message = f"attnprof: cannot use {str(error.filename)[:60]}…: {error.strerror}"
-        return _failed(message, RequestError.exit_code)
     except BaseException as error:  # noqa: BLE001 - the last resort: one line, never a traceback
         return _unforeseen(error, debug) if isinstance(error, Exception) else _ended_by(error)
     return result if isinstance(result, int) else 0
@@ -224,7 +223,10 @@ def _ended_by(error: BaseException) -> int:
 
 
 def _unforeseen(error: Exception, debug: bool) -> int:
-    """A requirement this environment lacks, or else a bug of ours."""
+    """A name that no file can have, a requirement this environment lacks, or else a bug of ours."""
+    if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        message = f"attnprof: cannot use {str(error.filename)[:60]}…: {error.strerror}"
+        return _failed(message, RequestError.exit_code)
     missing = (getattr(error, "name", None) or "").split(".")[0]
     if isinstance(error, ModuleNotFoundError) and missing in NEEDED:
         advice = f"pip install {missing} (see: attnprof doctor)"
@@ -233,7 +235,7 @@ def _unforeseen(error: Exception, debug: bool) -> int:
     if debug:
         import traceback
 
-        traceback.print_exc()
+        sys.stderr.write(visible(traceback.format_exc(), lines=True))
     return _failed(
         f"attnprof: {type(error).__name__}: {_first_line(error)} (this is a bug in attnprof; "
         "run with --debug for the traceback)",

@@ -13,6 +13,7 @@ from attnprof.cli.output import deliver, ensure_writable, note
 from attnprof.cli.request import some_of
 from attnprof.errors import RequestError
 from attnprof.record import CalibrationRecord, Report
+from attnprof.record.destinations import reading_back
 from attnprof.record.reading import why_of
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ def _kept_in(file: Path | None, *, force: bool) -> Path:
         raise RequestError(f"cannot make the folder {path.parent}: {why_of(error)}") from error
     ensure_writable(path, force=force, flag="--file", extended=True)
     if not force:
-        entries(path)
+        with reading_back():
+            entries(path)
     return path
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +19,7 @@ from attnprof.cli.options import Format
 from attnprof.cli.output import append, deliver, ensure_writable, note
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.record import Report, write_whole
+from attnprof.record.destinations import reading_back, take_modules
 
 if TYPE_CHECKING:
     from attnprof.gate.cases import Case
@@ -127,7 +129,7 @@ def check(
     lists = (settings or [], args or [], inputs or [])
     cases = gate.cases_of(suite, texts, lists, limit) if asked or baseline is None else None
     with gate.told("checking") as tell:
-        report = _checked(cases, baseline, against, terms, tell)
+        report = _checked(cases, baseline, against, terms, tell, update=update)
     _outputs(report, junit, summary)
     from attnprof.render.gate.page import render_page
     from attnprof.render.gate.terminal import check_tables
@@ -147,16 +149,18 @@ def _refuse_without(baseline: Path | None, against: str | None, *, update: bool)
 
 def _checked(
     cases: list[Case] | None, baseline: Path | None, against: str | None, terms: Terms,
-    tell: gate.Tell,
+    tell: gate.Tell, *, update: bool,
 ) -> Report:  # fmt: skip
     from attnprof.gate.baselines import load_baseline
     from attnprof.gate.checking import check_against, check_baseline
     from attnprof.gate.trees import current_tree, tree_of
 
-    stored = load_baseline(baseline) if baseline else None
+    with reading_back() if update else nullcontext():
+        stored = load_baseline(baseline) if baseline else None
     if cases is None:
         assert stored is not None
         cases = list(stored.cases)
+    take_modules(case.request.mechanism for case in cases)
     if against is None:
         assert stored is not None
         return check_baseline(cases, stored, current_tree(), terms, tell, name=str(baseline))
@@ -187,7 +191,8 @@ def _accept(cases: Sequence[Case] | None, path: Path, terms: Terms) -> int:
     from attnprof.gate.trees import current_tree
 
     with gate.told("recording") as tell:
-        found = list(cases) if cases is not None else list(load_baseline(path).cases)
+        with reading_back():
+            found = list(cases) if cases is not None else list(load_baseline(path).cases)
         report = record_baseline(found, current_tree(), terms, tell)
     report.save(path)
     note(f"accepted: wrote {path}")

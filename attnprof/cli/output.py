@@ -44,7 +44,8 @@ def ensure_writable(
     """Refuse an output that cannot or must not be written, before the work is done.
 
     What is there is overwritten only where attnprof wrote it, or with ``force``; what this command
-    reads never, unless it is ``extended``: read and added to. Raises :class:`RequestError` naming what is wrong.
+    reads never; what is ``extended`` is added to and may be there. Raises :class:`RequestError`
+    naming what is wrong.
     """
     if path is None:
         return
@@ -62,7 +63,7 @@ def ensure_writable(
 
 def _unwritable(path: Path) -> str:
     """Why a path cannot be written; empty where it can."""
-    parent = (path.resolve() if path.is_symlink() else path).parent
+    parent = (Path(os.path.realpath(path)) if path.is_symlink() else path).parent
     try:
         kind = kind_of_file(path.stat().st_mode)
     except FileNotFoundError:

@@ -70,12 +70,13 @@ def load(path: Path) -> Report:
 
 def _ceilings(reports: list[Report], path: Path | None) -> list[dict[str, Any]]:
     """What the devices can do: as the results say, else as is known of them here."""
+    from attnprof.device.calibration import RATES, is_ceiling
     from attnprof.device.roofline import with_roofline
 
     found = {}
     for report in reports:
         told = report.summary.get("roofline")
-        if not isinstance(told, dict):
+        if not is_ceiling(told, {"device": str, **RATES}):
             told = with_roofline(report, path).summary.get("roofline")
         if isinstance(told, dict):
             found[told["device"]] = told

@@ -17,6 +17,7 @@ from attnprof.cli.profile_tables import tables
 from attnprof.cli.progress import progress_bar
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.record import write_whole
+from attnprof.record.destinations import reading_back
 from attnprof.record.recognition import is_journal
 from attnprof.units import format_time
 
@@ -134,7 +135,8 @@ def _run(tasks: list[Task], files: _Files, terms: Terms, engine: Engine) -> Repo
     kept = len(tasks) - new
     note(f"{files.journal}: {new} measured now, {kept} there before")
     files.tell_torn()
-    report = load_results(files.journal)
+    with reading_back():
+        report = load_results(files.journal)
     files.write()
     note(_time_line(report.summary["time"]))
     return report
@@ -188,7 +190,9 @@ class _Files:
         from attnprof.render.csv import render_csv
 
         if self.journal.exists():
-            write_whole(self.wanted, render_csv(load_results(self.journal)))
+            with reading_back():
+                found = load_results(self.journal)
+            write_whole(self.wanted, render_csv(found))
         self._written = time.monotonic()
 
 

@@ -13,6 +13,7 @@ from attnprof.errors import RequestError
 from attnprof.measure.clocks import Clock, CudaClock, MonotonicClock, sample
 from attnprof.measure.environment import device_name
 from attnprof.measure.request import Budget
+from attnprof.record.destinations import reading_back
 from attnprof.record.files import write_whole
 from attnprof.record.reading import TEXT_LIMIT, read_json
 from attnprof.record.recognition import SCHEMA
@@ -79,15 +80,14 @@ def _nothing() -> None:
     """Nothing to prepare."""
 
 
-def save(
-    ceilings: Ceilings, path: Path, *, device: str, threads: int, force: bool = False
-) -> None:
+def save(ceilings: Ceilings, path: Path, *, device: str, threads: int, force: bool = False) -> None:
     """Add or replace a device's ceilings in a file; it is whole or not there.
 
     With ``force`` a file that is no calibration is overwritten.
     """
     try:
-        there = entries(path)
+        with reading_back():
+            there = entries(path)
     except RequestError:
         if not force:
             raise

@@ -57,7 +57,7 @@ def cpu_share(timing: Timing) -> float | None:
 def noise(noisy: str | None, conditions: Mapping[str, Any]) -> str | None:
     """What makes a median doubtful: its spread, and a processor that others used."""
     share = conditions.get("cpu_share")
-    if conditions.get("threads") != 1 or not _is_number(share) or share >= CONTENDED:
+    if conditions.get("threads") != 1 or not isinstance(share, (int, float)) or share >= CONTENDED:
         return noisy
     contended = f"contended: it had a processor for {share:.0%} of the time; quieten the machine"
     return "; ".join(text for text in (noisy, contended) if text)

@@ -19,27 +19,24 @@ Identity = tuple[int, int] | str
 
 @dataclass
 class Destinations:
-    """Inputs and outputs of a command by what they are on the disk, whatever they are called.
-
-    Outputs in ``extended`` are read, too, and added to.
-    """
+    """Inputs and outputs of a command by what they are on the disk, whatever they are called."""
 
     force: bool = False
     inputs: dict[Identity, str] = field(default_factory=dict)
     outputs: dict[Identity, str] = field(default_factory=dict)
-    extended: set[Identity] = field(default_factory=set)
 
     def read(self, path: str | Path) -> None:
         """Take a file as an input; :class:`RequestError` where it is to be written, too."""
         own = identities(path)
-        if not self.extended.isdisjoint(own):
-            return
         self.inputs |= dict.fromkeys(own, str(path))
         for one in own & self.outputs.keys():
             raise _is_input(self.outputs[one])
 
     def claim(self, path: Path, flag: str, *, extended: bool = False) -> None:
-        """Take a file as an output; :class:`RequestError` where that would lose something."""
+        """Take a file as an output; :class:`RequestError` where that would lose something.
+
+        What is ``extended`` is kept, and added to by one who knows what it must be.
+        """
         if is_stream(path):
             return
         own, told = identities(path), f"{flag} {path}"
@@ -47,8 +44,6 @@ class Destinations:
             if self.outputs[one] != told:
                 raise RequestError(f"{told} is the file of {self.outputs[one]}, too: name two")
         self.outputs |= dict.fromkeys(own, told)
-        if extended:
-            self.extended |= own
         self.check(path, told, only_inputs=extended)
 
     def check(self, path: Path, told: str, *, only_inputs: bool = False) -> None:
@@ -57,7 +52,11 @@ class Destinations:
             raise _is_input(told)
         if only_inputs or self.force or is_ours(path):
             return
-        why = "it holds a sweep's results" if is_journal(path) else "nothing in it says that attnprof wrote it"
+        why = (
+            "it holds a sweep's results"
+            if is_journal(path)
+            else "nothing in it says that attnprof wrote it"
+        )
         raise RequestError(f"cannot overwrite {told}: {why}; type --force, or give another name")
 
 
@@ -76,6 +75,16 @@ def one_command(modules: Iterable[str] = ()) -> Iterator[Destinations]:
     try:
         take_modules(modules)
         yield found
+    finally:
+        _COMMAND.reset(before)
+
+
+@contextmanager
+def reading_back() -> Iterator[None]:
+    """Inside, what is read is what the running command itself extends: no input."""
+    before = _COMMAND.set(None)
+    try:
+        yield
     finally:
         _COMMAND.reset(before)
 
@@ -113,7 +122,7 @@ def check_unlost(path: Path, *, only_inputs: bool = False) -> None:
 def identities(path: str | Path) -> set[Identity]:
     """What a name leads to, links followed: its place, and its number where it is there."""
     try:
-        found = os.stat(path)
+        found = Path(path).stat()
     except (OSError, ValueError):
         return {os.path.realpath(path)} if "\0" not in str(path) else {str(path)}
     return {os.path.realpath(path), (found.st_dev, found.st_ino)}

@@ -71,7 +71,7 @@ def csv_cell(text: str) -> str:
     Numbers stay numbers, negative ones, too.
     """
     shown = visible(text, lines=True)
-    if shown[:1] not in ("=", "+", "-", "@", "\t", "\n", "＝", "＋", "－", "＠"):  # noqa: RUF001 - wide forms count as well
+    if shown[:1] not in ("=", "+", "-", "@", "\t", "\n", "＝", "＋", "－", "＠"):
         return shown
     try:
         float(shown)

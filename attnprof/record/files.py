@@ -26,19 +26,18 @@ def write_whole(path: str | Path, content: str | bytes, *, known: bool = False) 
     """
     data = content if isinstance(content, bytes) else content.encode(errors="replace")
     try:
-        target = Path(path).resolve()
+        if is_stream(Path(path)):
+            _pour(Path(path), data)
+            return
+        target = Path(os.path.realpath(path))
         if not known:
             check_unlost(target)
-        if is_stream(target):
-            _pour(target, data)
-        elif target.exists() and (kind := kind_of_file(target.stat().st_mode)):
+        if target.exists() and (kind := kind_of_file(target.stat().st_mode)):
             raise OSError(errno.EINVAL, f"it is {kind}")  # noqa: TRY301 - told like the others
-        else:
-            _replace(target, data)
-    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links in a circle
-        why = str(error) if isinstance(error, RuntimeError) else why_of(error)
+        _replace(target, data)
+    except (OSError, ValueError) as error:
         raise RequestError(
-            f"cannot write {path}: {why}; give --output a path in a folder "
+            f"cannot write {path}: {why_of(error)}; give --output a path in a folder "
             "that exists and can be written"
         ) from error
 

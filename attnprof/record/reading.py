@@ -44,7 +44,7 @@ def read_bytes(path: str | Path, limit: int = REPORT_LIMIT, hint: str = "") -> b
     read of a pipe, a device, or a file that is too large.
     """
     try:
-        _check(path, os.stat(path), limit, hint)
+        _check(path, Path(path).stat(), limit, hint)
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(handle, "rb") as stream:
             _check(path, os.fstat(handle), limit, hint)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import errno
 import re
+import stat
 from pathlib import Path
 
 from attnprof.record.base import heading
@@ -20,6 +22,8 @@ _XML = re.compile(
     r'<testsuites [^>]*name="attnprof |<meta name="generator" content="attnprof">'
     r"|<dc:title>attnprof</dc:title>"
 )
+#: Files of a folder of reports whose columns are their document's.
+_REGENERATED = re.compile(r"(table|figure)[0-9_]\w*\.(csv|png)")
 #: PNG and PDF.
 _BINARY = (b"Software\0attnprof", b"/Creator (attnprof)")
 
@@ -64,7 +68,9 @@ def is_journal(path: Path) -> bool:
 
 
 def ends_of(path: Path) -> tuple[bytes, bytes]:
-    """A file's first and last bytes."""
+    """A plain file's first and last bytes; OSError for anything else."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "not a file")
     with path.open("rb") as stream:
         head = stream.read(_ENDS)
         size = stream.seek(0, 2)
@@ -101,9 +107,9 @@ _HEADINGS = [[heading(name, meta) for name, meta in kind.columns()] for kind in 
 
 
 def _in_folder_of_ours(path: Path) -> bool:
-    """Whether a README of ours beside a data file or figure names it."""
+    """Whether a README of ours beside a regenerated table or figure names it."""
     page = path.with_name("README.md")
-    if path.suffix not in (".csv", ".png") or not page.is_file():
+    if not _REGENERATED.fullmatch(path.name) or not page.is_file():
         return False
     lines = page.read_text(encoding="utf-8", errors="replace").splitlines()
     return any(map(_MARK.fullmatch, lines[-1:])) and any(f"]({path.name})" in x for x in lines)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
-from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -43,10 +42,14 @@ def restored(kind: type[Kind], row: Any, where: str) -> Kind:
     return kind(**found)
 
 
-@cache
+_KNOWN: dict[type[Record], list[tuple[Field[Any], Any]]] = {}
+
+
 def _fields(kind: type[Record]) -> list[tuple[Field[Any], Any]]:
-    hints = get_type_hints(kind)
-    return [(item, hints[item.name]) for item in fields(kind)]
+    if kind not in _KNOWN:
+        hints = get_type_hints(kind)
+        _KNOWN[kind] = [(item, hints[item.name]) for item in fields(kind)]
+    return _KNOWN[kind]
 
 
 def _default(item: Field[Any]) -> Any:
@@ -57,20 +60,17 @@ def _default(item: Field[Any]) -> Any:
 
 def fits(value: Any, hint: Any) -> bool:
     """Whether a value of JSON is of an annotated type; true and false are no numbers."""
-    if hint is Any:
-        return True
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if kind in (UnionType, Union):
         return any(fits(value, one) for one in inner)
     if isinstance(value, bool):
-        return kind is bool
+        return kind in (bool, Any)
     if kind is float:
         return isinstance(value, (int, float))
-    if not isinstance(value, kind):
-        return False
-    if kind is dict:
-        return all(fits(item, inner[1]) for item in value.values())
-    return all(fits(item, inner[0]) for item in value) if kind is list else True
+    if kind is Any or not isinstance(value, (dict, list)):
+        return kind is Any or isinstance(value, kind)
+    items = value.values() if isinstance(value, dict) else value
+    return isinstance(value, kind) and all(fits(item, inner[-1]) for item in items)
 
 
 def told(hint: Any) -> str:

@@ -56,12 +56,12 @@ def _formulas(rows: Sequence[DeriveRecord]) -> Iterator[str]:
 
 def _how(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"- Holds for: {_codes(found['domain']) or 'all sizes'}"
-    yield f"- Method: {how_found(found)}"
+    yield f"- Method: {markdown_text(how_found(found))}"
     if found["verified_at"] and found["method"] != "counted":
         yield f"- Verified by runs at {shapes_text(found['verified_at'])}"
     if found["uncounted"]:
-        left = markdown_text(", ".join(found["uncounted"]))
-        yield f"- Not counted: {left}; totals are lower bounds"
+        names = markdown_text(", ".join(found["uncounted"]))
+        yield f"- Not counted: {names}; totals are lower bounds"
     yield from (f"- Note: {markdown_text(line)}" for line in dict.fromkeys(found["notes"]))
     peak = found.get("peak", {})
     if len(peak.get("regimes", ())) > 1:

@@ -50,11 +50,14 @@ def _changes(rows: list[tuple[CaseRows, CheckRecord]]) -> str:
     lines = ["| verdict | case | metric | baseline → current | why |", "|---|---|---|---|---|"]
     for case, record in rows[:MOST_ROWS]:
         metric = "" if record.metric == WHOLE else markdown_code(record.metric)
-        why = markdown_text(record.why[:MOST_LETTERS]) + ("…" if len(record.why) > MOST_LETTERS else "")
+        why = markdown_text(record.why[:MOST_LETTERS]) + (
+            "…" if len(record.why) > MOST_LETTERS else ""
+        )
         if record.place:
             why = f"{why} ({markdown_code(record.place)})"
         cells = (
-            f"**{record.verdict}**", markdown_code(case.name), metric, markdown_text(values_text(record)), why,
+            f"**{record.verdict}**", markdown_code(case.name), metric,
+            markdown_text(values_text(record)), why,
         )  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return _ended(lines, len(rows))
@@ -64,7 +67,9 @@ def _folded(cases: list[CaseRows]) -> str:
     if not cases:
         return ""
     lines = ["| case | time, current / baseline |", "|---|---|"]
-    lines += [f"| {markdown_code(case.name)} | {time_text(case.time)} |" for case in cases[:MOST_ROWS]]
+    lines += [
+        f"| {markdown_code(case.name)} | {time_text(case.time)} |" for case in cases[:MOST_ROWS]
+    ]
     return (
         f"<details><summary>{len(cases)} unchanged</summary>\n\n"
         f"{_ended(lines, len(cases))}\n\n</details>"

@@ -146,7 +146,8 @@ def _mark(axes: Axes, record: HistoryRecord, runs: int) -> None:
     late = record.run > runs / 2
     said = " ".join(part for part in (f"{ratio:.3g}×" if ratio else "", record.commit[:7]) if part)
     axes.annotate(
-        figure_text(said), (record.run - 0.5, 1.0), xycoords=("data", "axes fraction"), fontsize=SMALL - 1,
+        figure_text(said), (record.run - 0.5, 1.0), xycoords=("data", "axes fraction"),
+        fontsize=SMALL - 1,
         xytext=(-2 if late else 2, -1), textcoords="offset points", color=BLACK, va="top",
         ha="right" if late else "left",
     )  # fmt: skip

@@ -79,8 +79,9 @@ def _roof(axes: Axes, ceiling: Ceiling, formats: Sequence[str], low: float, high
         xs = [low, ridge, max(high, 2 * ridge)]
         axes.plot(xs, [min(rate, x * ceiling["bytes_per_s"]) for x in xs], color=GREY,
                   linewidth=1.0, zorder=1)  # fmt: skip
-        axes.annotate(f"{figure_text(dtype)} {format_rate(rate)}", (xs[2], rate), xytext=(0, 3), ha="right",
-                      textcoords="offset points", fontsize=SMALL - 1, color=GREY)  # fmt: skip
+        said = f"{figure_text(dtype)} {format_rate(rate)}"
+        axes.annotate(said, (xs[2], rate), xytext=(0, 3), ha="right", textcoords="offset points",
+                      fontsize=SMALL - 1, color=GREY)  # fmt: skip
     start = low * ceiling["bytes_per_s"]
     axes.annotate(format_bandwidth(ceiling["bytes_per_s"]), (low, start), xytext=(0, 16),
                   textcoords="offset points", fontsize=SMALL - 1, color=GREY)  # fmt: skip
