@@ -151,4 +151,3 @@ def _depends(decision: Decision) -> str:
     if decision.shapes:
         return f"the size of a result depends on the values of a tensor: {decision.op}{place}"
     return f"its path depends on the value of a tensor, as by .item() or an if on one{place}"
-

@@ -130,11 +130,9 @@ def _left_out(result: Any, output: Any) -> list[str]:
     others = [x for x in tensors_of(result) if x.requires_grad and x is not output]
     if not others:
         return []
-    return [
-        "the backward pass is that of the first output with a gradient, of shape "
-        f"{_shape(output)}; {len(others)} more, of {', '.join(map(_shape, others[:3]))}"
-        f"{', …' if len(others) > 3 else ''}, are not differentiated"
-    ]
+    more = ", ".join(map(_shape, others[:3])) + (", …" if len(others) > 3 else "")
+    told = f"of shape {_shape(output)}; {len(others)} more, of {more}, are not differentiated"
+    return [f"the backward pass is that of the first output with a gradient, {told}"]
 
 
 def _shape(tensor: Any) -> str:

@@ -51,7 +51,7 @@ class Target:
     Inputs named in ``keywords`` are passed by name, others in order; ``dtype`` is that of floating
     inputs and of parameters. ``notes`` tell the reader what was guessed of the request, ``asked``
     are the arguments and inputs it gave. ``step`` is what phase ``decode`` runs, if anything.
-    ``real``: it does not do on fake tensors what it does on real ones, and runs on those.
+    ``real``: on fake tensors it does not do what it does on real ones, so that it runs on those.
     """
 
     name: str

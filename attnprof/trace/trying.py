@@ -33,7 +33,7 @@ def tried(target: Target, asked: Mapping[str, int], *, training: bool = False) -
             return target  # so far it runs
         except RequestError as error:
             failure = error
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever the user's code raises
             if type(error).__module__.startswith("torch."):
                 return _on_real_tensors(target, training, error)
             failure = _failed(target, sizes, error)

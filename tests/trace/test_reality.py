@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from attnprof import registry
 from attnprof.errors import CannotRunError
 from attnprof.trace.asking import derived
 from attnprof.trace.finding import target_of
@@ -11,7 +12,6 @@ from attnprof.trace.mechanisms import mechanism_target
 from attnprof.trace.reality import held
 from attnprof.trace.runs import record
 from attnprof.trace.totals import totals
-from attnprof import registry
 
 SHAPES = ({"B": 3, "N": 7}, {"B": 2, "N": 50}, {"B": 5, "N": 121})
 
