@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from attnprof.errors import AttnprofError
+from attnprof.trace.conversions import BENDS, Bend
 from attnprof.trace.domain import Domain
 from attnprof.trace.events import Trace
 from attnprof.trace.runs import record
@@ -50,15 +51,49 @@ def run_symbolically(
     """Formulas for phases of one kind: ``forward`` alone, or ``backward`` and ``train``.
 
     ``hints`` choose the branch; sizes hinted as 1 stay the number 1. Raises
-    :class:`NotSymbolicError` where a size was pinned to a number or the run broke.
+    :class:`NotSymbolicError` where a size was pinned to a number or the run broke, and where what
+    runs depends on a float that was made of a size.
     """
+    found, floats = _once(target, hints, phases)
+    if floats:
+        _refuse_dependence(found, floats, lambda bend: _once(target, hints, phases, bend)[0])
+    return found
+
+
+def _once(
+    target: Target, hints: Mapping[str, int], phases: Sequence[str], bend: Any = None
+) -> tuple[SymbolicRun, list[str]]:
+    """One run, and the lines at which it made floats of sizes."""
     free = {name: hint for name, hint in hints.items() if hint != 1}
-    environment, sizes, names = symbolic_sizes(free)
+    environment, sizes, names = symbolic_sizes(free, bend)
     with spoken(names):
         trace = _recorded(target, {**hints, **sizes}, phases, environment)
-        domain = Domain(environment)
+        domain = _domain(environment)
         _refuse_pins(domain)
-        return SymbolicRun({phase: totals(trace, phase) for phase in phases}, domain, trace)
+        forms = {phase: totals(trace, phase) for phase in phases}
+        return SymbolicRun(forms, domain, trace), environment.conversions.places
+
+
+def _refuse_dependence(
+    found: SymbolicRun, places: Sequence[str], again: Callable[[Bend], SymbolicRun]
+) -> None:
+    """With other floats the same must happen: then they are factors, and no size is made of them."""
+    for bend in BENDS:
+        try:
+            other = again(bend)
+            same = other.trace == found.trace and other.domain == found.domain
+        except NotSymbolicError:
+            same = False
+        if not same:
+            where = ", ".join(filter(None, places)) or "torch"
+            raise PinnedError(f"a size becomes a float at {where}, and what runs depends on it")
+
+
+def _domain(environment: Any) -> Domain:
+    try:
+        return Domain(environment)
+    except ValueError as error:
+        raise NotSymbolicError(str(error)) from error
 
 
 def _recorded(target: Target, sizes: Any, phases: Sequence[str], environment: Any) -> Trace:
@@ -72,7 +107,7 @@ def _recorded(target: Target, sizes: Any, phases: Sequence[str], environment: An
         facts = len(environment.guards) + len(environment.replacements)
         if facts != seen:
             seen = facts
-            _refuse_pins(Domain(environment))
+            _refuse_pins(_domain(environment))
 
     training = "forward" not in phases
     try:

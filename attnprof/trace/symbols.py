@@ -81,12 +81,20 @@ def _environment() -> Any:
     return Environment()
 
 
-def symbolic_sizes(hints: Mapping[str, int]) -> tuple[Any, dict[str, Any], dict[Any, Any]]:
-    """A shape environment, torch's size for every name, and torch's symbols → the user's."""
+def symbolic_sizes(
+    hints: Mapping[str, int], bend: Any = None
+) -> tuple[Any, dict[str, Any], dict[Any, Any]]:
+    """A shape environment, torch's size for every name, and torch's symbols → the user's.
+
+    ``bend`` gives floats that sizes become other values.
+    """
+    from attnprof.trace.conversions import Conversions
+
     from torch._dynamo.source import ConstantSource
     from torch.fx.experimental.symbolic_shapes import DimDynamic
 
     environment = _environment()
+    environment.conversions = Conversions(bend)
     sizes, names = {}, {}
     for name, hint in hints.items():
         source = ConstantSource(name)
