@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from types import BuiltinFunctionType
 from typing import Any
 from unittest.mock import patch
 
@@ -81,7 +82,7 @@ def _bindings(functions: set[Any]) -> Iterator[tuple[Any, str, Any]]:
         if module is not math and not own:
             continue
         for name, value in list(getattr(module, "__dict__", {}).items()):
-            if type(value) is type(math.sqrt) and value in functions:
+            if isinstance(value, BuiltinFunctionType) and value in functions:
                 yield module, name, value
 
 
