@@ -38,16 +38,21 @@ _STANDARD = _OTHERS | sys.stdlib_module_names
 
 @dataclass
 class Conversions:
-    """The places where sizes became floats in one run; ``bend`` gives them other values."""
+    """The lines at which sizes became floats in one run, and torch's symbols for those sizes.
+
+    ``bend`` gives the floats other values.
+    """
 
     bend: Bend | None = None
     places: list[str] = field(default_factory=list)
+    sizes: set[Any] = field(default_factory=set)
 
     def value(self, node: Any) -> float:
         """What stands for a size, or for a number made of sizes, where only a float will do."""
         number = float(node.hint)
         if not node.expr.free_symbols:
             return number
+        self.sizes |= node.expr.free_symbols
         place = calling_line()
         if place not in self.places:
             self.places.append(place)

@@ -43,6 +43,11 @@ class Domain:
 
     __hash__ = None  # type: ignore[assignment]
 
+    @property
+    def relations(self) -> list[Any]:
+        """The conditions, over the user's symbols."""
+        return list(self._conditions)
+
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether a shape lies inside."""
         return all(bool(evaluate(condition, sizes)) for condition in self._conditions)
@@ -69,7 +74,8 @@ def _sample(names: Sequence[str]) -> Iterator[dict[str, int]]:
     """Shapes of all magnitudes, half of them with sizes that powers of two divide; repeatable."""
     chance = random.Random(0)  # noqa: S311 - no secret
     for count in range(_SHAPES):
-        sizes = [max(2, int(2 ** chance.uniform(1, 14))) for _ in names]
+        most = 34 if count % 4 == 3 else 14
+        sizes = [max(2, int(2 ** chance.uniform(1, most))) for _ in names]
         unit = 2 ** chance.randint(0, 8) if count % 2 else 1
         yield {name: -(-size // unit) * unit for name, size in zip(names, sizes, strict=True)}
 

@@ -14,6 +14,7 @@ from attnprof.trace.columns import sheet
 from attnprof.trace.derivation import told
 from attnprof.trace.events import Trace
 from attnprof.trace.fitting import MOST, degree
+from attnprof.trace.sampling import telling_sizes
 from attnprof.trace.shots import Shots
 from attnprof.trace.symbols import DEFAULT
 
@@ -61,6 +62,23 @@ class Line:
         number = f"{self.name} - {rest}" if rest else self.name
         word = [f"{self.stride} divides {number}"] if self.stride > 1 else []
         return [*word, *self.borders]
+
+    @property
+    def sizes(self) -> range:
+        """All sizes of the class in the range."""
+        return range(self.low, self.high + 1, self.stride)
+
+    def telling(self, most: int) -> list[int]:
+        """Sizes at which to try it, nearest to the anchor first."""
+        return telling_sizes(self.sizes, self.nodes[0], most)
+
+    def end_before(self, size: int) -> bool:
+        """Leave out a size and those beyond; False where only the nodes would be left."""
+        if size > self.nodes[0]:
+            self.high = size - self.stride
+        elif size < self.nodes[0]:
+            self.low = size + self.stride
+        return len(self.sizes) > len(self.nodes) + 1 and size != self.nodes[0]
 
     def halve(self) -> None:
         """A range half as wide around the anchor."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from attnprof.errors import AttnprofError
@@ -13,7 +13,7 @@ from attnprof.trace.events import Trace
 from attnprof.trace.runs import record
 from attnprof.trace.shots import limit
 from attnprof.trace.sizes import spoken
-from attnprof.trace.symbols import symbolic_sizes
+from attnprof.trace.symbols import largest, symbolic_sizes
 from attnprof.trace.target import Target
 from attnprof.trace.totals import totals
 
@@ -38,11 +38,27 @@ class PinnedError(NotSymbolicError):
 
 @dataclass(frozen=True)
 class SymbolicRun:
-    """Formulas by phase, the conditions they rely on, and the run itself."""
+    """Formulas by phase, the conditions they rely on, and the run itself.
+
+    ``most`` ends the sizes that floats are made of: a formula that rounds those, or leaves them
+    out, is only said to hold as far as it is tried.
+    """
 
     forms: Mapping[str, Mapping[str, Any]]
     domain: Domain
     trace: Trace
+    most: Mapping[str, int] = field(default_factory=dict)
+
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        """Whether a shape lies inside."""
+        ends = (sizes[name] <= most for name, most in self.most.items())
+        return all(ends) and self.domain.holds(sizes)
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """The domain in words."""
+        ends = (f"{name} <= {most}" for name, most in self.most.items())
+        return (*self.domain.conditions, *ends)
 
 
 def run_symbolically(
@@ -71,7 +87,20 @@ def _once(
         domain = _domain(environment)
         _refuse_pins(domain)
         forms = {phase: totals(trace, phase) for phase in phases}
-        return SymbolicRun(forms, domain, trace), environment.conversions.places
+        floats = environment.conversions
+        rounded = {size.name for size in _rounded(forms, domain)}
+        rounded |= {names[size].name for size in floats.sizes if size in names}
+        most = {name: largest(name, hints[name]) for name in hints if name in rounded}
+        return SymbolicRun(forms, domain, trace, most), floats.places
+
+
+def _rounded(forms: Mapping[str, Mapping[str, Any]], domain: Domain) -> set[Any]:
+    """The sizes that float arithmetic goes through."""
+    from attnprof.trace.doubles import Double
+
+    formulas = [value for form in forms.values() for value in form.values()]
+    parts = [x for x in (*formulas, *domain.relations) if not isinstance(x, int)]
+    return {size for x in parts for double in x.atoms(Double) for size in double.free_symbols}
 
 
 def _refuse_dependence(

@@ -13,6 +13,8 @@ from attnprof.errors import RequestError
 DEFAULT = ("B", "N", "h", "d")
 #: What a symbol stands for while a symbolic run looks for its branch: apart, above one, heads even.
 HINTS = {"B": 3, "N": 421, "h": 6, "d": 32}
+#: Up to where formulas are tried; where they hold no further, that is said.
+LARGEST = {"B": 64, "N": 65_536, "h": 64, "d": 1024}
 _OTHERS = (7, 11, 13, 17, 19, 23, 29, 31)
 _ALLOWED = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.Constant, ast.Name, ast.Load,
@@ -57,6 +59,11 @@ def hints_for(names: Iterable[str], asked: Mapping[str, int]) -> dict[str, int]:
     """A value for every symbol: the asked one, or a number that coincides with no other."""
     others = iter(_OTHERS)
     return {name: asked.get(name) or HINTS.get(name) or next(others, 37) for name in sorted(names)}
+
+
+def largest(name: str, hint: int = 0) -> int:
+    """Up to where a size is tried, and at least twice a hint."""
+    return max(LARGEST.get(name, 4096), 2 * hint)
 
 
 def symbol(name: str) -> Any:
