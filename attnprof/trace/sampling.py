@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from math import isqrt, log2
 
 from attnprof.trace.symbols import largest
@@ -56,28 +56,21 @@ _KINDS: tuple[Callable[[random.Random, int, int], int], ...] = (
 def telling_sizes(sizes: range, start: int, most: int) -> list[int]:
     """Some of the sizes of a class, nearest to ``start`` first: all where they are few.
 
-    Both ends, powers of two, squares, the sizes beside those, and others. Repeatable.
+    Both ends, powers of two, squares, sizes beside those, and others. Repeatable.
     """
     if len(sizes) <= min(_FEW, most):
         return sorted(sizes, key=lambda size: abs(size - start))
     chance = random.Random(len(sizes))  # noqa: S311 - no secret
-    powers = [2**k for k in range(1, sizes[-1].bit_length()) if sizes[0] <= 2**k <= sizes[-1]]
-    roots = range(isqrt(sizes[0]), isqrt(sizes[-1]) + 1)
-    squares = [chance.choice(roots) ** 2 for _ in range(2)]
-    beside = [size + 1 for size in (*powers[-3:], *squares)] + [size - 1 for size in squares]
-    others = [int(2 ** chance.uniform(log2(sizes[0]), log2(sizes[-1]))) for _ in range(most)]
-    known = {_nearest(sizes, size) for size in (*powers, *squares, *beside)}
-    chosen = _some(chance, sorted(known), max(2, 2 * most // 3))
-    chosen |= {sizes[0], sizes[1], sizes[-2], sizes[-1]}
-    for size in others:
-        if len(chosen) >= most:
-            break
-        chosen.add(_nearest(sizes, size))
+    low, high = sizes[0], sizes[-1]
+    powers = [2**k for k in range(1, high.bit_length()) if low <= 2**k]
+    roots = range(isqrt(low) + 1, isqrt(high) + 1)
+    squares = [chance.choice(roots) ** 2 for _ in range(2)] if roots else []
+    beside = [size + step for size in (*powers[-3:], *squares) for step in (-1, 1)]
+    chance.shuffle(beside)
+    others = [int(2 ** chance.uniform(log2(low), log2(high))) for _ in range(most)]
+    wanted = (low, high, *powers[::-1], *beside[:3], sizes[1], *squares, *others)
+    chosen = list(dict.fromkeys(_nearest(sizes, size) for size in wanted))[:most]
     return sorted(chosen, key=lambda size: abs(size - start))
-
-
-def _some(chance: random.Random, sizes: Sequence[int], count: int) -> set[int]:
-    return set(sizes if len(sizes) <= count else chance.sample(sizes, count))
 
 
 def _nearest(sizes: range, size: int) -> int:

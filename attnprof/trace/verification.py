@@ -16,8 +16,8 @@ from attnprof.trace.totals import totals
 HELD_OUT = 3
 #: Operations of one run outside of a search: at an asked shape, where a formula does not hold.
 A_LONG_RUN = 25_000
-#: Shapes that are run where that is quick, and operations of all those runs.
-_MOST, _OPERATIONS = 12, 600
+#: Shapes that are run where that is quick, and operations after which no more are.
+MOST, _OPERATIONS = 12, 800
 
 Counts = Mapping[str, Mapping[str, Any]]  # phase → quantity → number
 Runner = Callable[[Mapping[str, int]], Counts]
@@ -25,9 +25,18 @@ Tried = Callable[[Mapping[str, int]], Counts | None]
 
 
 def runner(
-    target: Target, phases: Sequence[str], longest: int, *, swift: bool = False
+    target: Target,
+    phases: Sequence[str],
+    longest: int,
+    *,
+    swift: bool = False,
+    spent: list[int] | None = None,
 ) -> Runner:
-    """Counts of the phases at a shape, by a run of at most so many operations; remembered."""
+    """Counts of the phases at a shape, by a run of at most so many operations; remembered.
+
+    ``swift`` runs on meta tensors; operations of all runs are added to ``spent[0]``, those on fake
+    tensors threefold: they take three times as long.
+    """
     seen: dict[tuple[tuple[str, int], ...], Counts] = {}
 
     def run(sizes: Mapping[str, int]) -> Counts:
@@ -36,6 +45,8 @@ def runner(
             training = "forward" not in phases
             count = limit(longest)
             trace = record(target, sizes, training=training, before_each=count, swift=swift)
+            if spent:
+                spent[0] += len(trace.calls) * (1 if swift else 3)
             seen[key] = {phase: totals(trace, phase) for phase in phases}
         return seen[key]
 
@@ -62,46 +73,54 @@ class ContradictedError(Exception):
         self.only_peaks = all("peak_bytes" in text for text in wrong)
 
 
-def agreeing(
-    forms: Counts, run: Tried, shapes: Iterable[Mapping[str, int]], wanted: int
-) -> list[dict[str, int]]:
-    """The first so many shapes at which a run can be made: all give what the formulas give.
+class Checks:
+    """Runs to hold a formula against: on meta tensors where they count what fake ones count.
 
-    Raises :class:`ContradictedError` at one that does not.
+    That is decided at the first shape at which both run. What runs longer than ``longest``
+    operations raises :class:`attnprof.trace.shots.TooLongError`.
     """
-    found: list[dict[str, int]] = []
-    for shape in shapes:
-        counted = run(shape)
-        if counted is None:
-            continue
-        wrong = differences(forms, counted, shape)
-        if wrong:
-            raise ContradictedError(shape, wrong)
-        found.append(dict(shape))
-        if len(found) == wanted:
-            break
-    return found
 
+    def __init__(self, target: Target, phases: Sequence[str], longest: int) -> None:
+        self._spent = [0]
+        self._slow = _where_it_runs(runner(target, phases, longest, spent=self._spent))
+        fast = runner(target, phases, longest, swift=True, spent=self._spent)
+        self._fast = _where_it_runs(fast)
+        self._chosen: Tried | None = None
 
-def quick_runner(target: Target, phases: Sequence[str], longest: int) -> Tried:
-    """Counts at a shape, None where the code does not run there: on meta tensors if those do.
-
-    They do where they count what fake tensors count, at the first shape that both can run. What
-    runs longer raises :class:`attnprof.trace.shots.TooLongError`.
-    """
-    slow = _where_it_runs(runner(target, phases, longest))
-    fast = _where_it_runs(runner(target, phases, longest, swift=True))
-    chosen: list[Tried] = []
-
-    def run(sizes: Mapping[str, int]) -> Counts | None:
-        if chosen:
-            return chosen[0](sizes)
-        found = slow(sizes)
+    def at(self, sizes: Mapping[str, int]) -> Counts | None:
+        """Counts at a shape; None where the code does not run there."""
+        if self._chosen:
+            return self._chosen(sizes)
+        found = self._slow(sizes)
         if found is not None:
-            chosen.append(fast if fast(sizes) == found else slow)
+            self._chosen = self._fast if self._fast(sizes) == found else self._slow
         return found
 
-    return run
+    def agreeing(
+        self, forms: Counts, shapes: Iterable[Mapping[str, int]], most: int = MOST
+    ) -> list[dict[str, int]]:
+        """Shapes at which runs give what the formulas give: so many, fewer where runs are long.
+
+        Raises :class:`ContradictedError` at the first one that does not.
+        """
+        found: list[dict[str, int]] = []
+        for shape in shapes:
+            counted = self.at(shape)
+            if counted is None:
+                continue
+            refuse_contradiction(forms, counted, shape)
+            found.append(dict(shape))
+            long = self._spent[0] > _OPERATIONS and len(found) >= HELD_OUT
+            if long or len(found) == most:
+                break
+        return found
+
+
+def refuse_contradiction(forms: Counts, counted: Counts, shape: Mapping[str, int]) -> None:
+    """Raises :class:`ContradictedError` where a run gave other numbers than the formulas."""
+    wrong = differences(forms, counted, shape)
+    if wrong:
+        raise ContradictedError(shape, wrong)
 
 
 def _where_it_runs(run: Runner) -> Tried:
@@ -115,8 +134,3 @@ def _where_it_runs(run: Runner) -> Tried:
 
     return tried
 
-
-def enough(calls: int, *, kept: bool = False) -> int:
-    """How many shapes are run: fewer where a run is long, more where a formula rounds floats."""
-    most = 2 * _MOST if kept else _MOST
-    return max(HELD_OUT, min(most, _OPERATIONS // max(calls, 1)))

@@ -29,12 +29,12 @@ from attnprof.trace.totals import at_least, totals, uncounted
 from attnprof.trace.verification import (
     A_LONG_RUN,
     HELD_OUT,
+    MOST,
+    Checks,
     ContradictedError,
     Counts,
     Runner,
-    agreeing,
-    enough,
-    quick_runner,
+    refuse_contradiction,
     runner,
 )
 
@@ -71,10 +71,10 @@ class Attempt:
         hints = hints_for(self.target.symbols, _above_one(self.asked))
         result = run_symbolically(self.target, hints, self.phases)
         calls = len(result.trace.calls)
-        run = quick_runner(self.target, self.phases, 2 * calls + 100)
-        wanted = enough(calls, kept=bool(result.most))
+        checks = Checks(self.target, self.phases, 2 * calls + 100)
+        most = 2 * MOST if result.most else MOST
         try:
-            shapes = agreeing(result.forms, run, shapes_in(hints, result.holds), wanted)
+            shapes = checks.agreeing(result.forms, shapes_in(hints, result.holds), most)
         except (ContradictedError, TooLongError) as error:
             raise NotSymbolicError(str(error)) from error
         shapes, notes = self._and_asked(result.forms, shapes, NotSymbolicError)
@@ -116,11 +116,10 @@ class Attempt:
 
     def _held_out(self, found: Interpolated) -> list[dict[str, int]]:
         """Shapes at which it agrees; ranges end before one at which it does not."""
-        run = quick_runner(self.target, self.phases, A_LONG_RUN)
-        wanted = enough(len(found.trace.calls))
+        checks = Checks(self.target, self.phases, A_LONG_RUN)
         for _ in range(_CUTS):
             try:
-                return agreeing(found.forms, run, found.held_out(), wanted)
+                return checks.agreeing(found.forms, found.held_out())
             except TooLongError as error:
                 raise NotPolynomialError(str(error)) from error
             except ContradictedError as error:
@@ -185,8 +184,8 @@ class Attempt:
         if not self.complete:
             return shapes, []
         try:
-            run = runner(self.target, self.phases, A_LONG_RUN)
-            agreeing(forms, run, [self.asked], 1)
+            counted = runner(self.target, self.phases, A_LONG_RUN)(self.asked)
+            refuse_contradiction(forms, counted, self.asked)
         except TooLongError:
             return shapes, [f"not run at {told(self.asked)}: more than {A_LONG_RUN} operations"]
         except ContradictedError as wrong:
