@@ -1,8 +1,8 @@
 """Where a symbolic size becomes a Python number: kept as a function of it, or noticed.
 
 Inside a symbolic run the functions of :mod:`math` keep a symbolic argument symbolic, also under
-the names that modules imported them by. What only a float will do for gets one, and its place is
-noted: the run is then repeated with other floats (:data:`BENDS`), and what it does must not change.
+the names that modules imported them by. Where only a float or a text will do there is one, and its place is
+noted: the run is then repeated with other numbers (:data:`BENDS`), and must do the same.
 A size made an integer pins it, which :mod:`attnprof.trace.domain` sees.
 """
 
@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from types import BuiltinFunctionType
 from typing import Any
 from unittest.mock import patch
@@ -29,8 +28,8 @@ Bend = Callable[[float], float]
 #: Other values for the floats of a run: far above, and down to about 1.
 BENDS: tuple[Bend, ...] = (lambda x: 1024.37 * x, lambda x: 1 + (x - 1) / 64)
 
-#: Functions that torch has no symbolic form of its own for.
-_UNARY = ("log", "log10", "log1p", "exp", "cbrt")
+#: Functions that torch has expressions of, and no more.
+_UNARY = ("log", "exp")
 #: Packages without code of a user's, which keep no name of ``math``'s that sizes go through.
 _OTHERS = {"torch", "sympy", "mpmath", "numpy", "networkx", "pytest", "_pytest"}
 _STANDARD = _OTHERS | sys.stdlib_module_names
@@ -38,9 +37,9 @@ _STANDARD = _OTHERS | sys.stdlib_module_names
 
 @dataclass
 class Conversions:
-    """The lines at which sizes became floats in one run, and torch's symbols for those sizes.
+    """The lines at which sizes became numbers in one run, and torch's symbols for those sizes.
 
-    ``bend`` gives the floats other values.
+    ``bend`` gives the numbers other values.
     """
 
     bend: Bend | None = None
@@ -74,6 +73,8 @@ def _patches() -> Iterator[Any]:
         yield patch.object(place, name, kept[plain])
     yield patch.object(torch.SymInt, "__float__", _of_integer, create=True)
     yield patch.object(sym_node.SymNode, "guard_float", _of_float)
+    yield patch.object(torch.SymInt, "__repr__", _text)
+    yield patch.object(torch.SymInt, "__format__", _formatted)
     yield patch.object(torch.SymInt, "bit_length", _bit_length(torch.SymInt.bit_length))
     for kind in (torch.SymInt, torch.SymFloat):  # numpy calls methods of what is no number
         for name in ("sqrt", "log2", *_UNARY):
@@ -99,6 +100,15 @@ def _of_float(node: Any, _file: str, _line: int) -> float:
     return _conversions(node).value(node)
 
 
+def _text(size: torch.SymInt) -> str:
+    """A size in a text is the number that it is in a run without symbols."""
+    return str(int(_of_integer(size)))
+
+
+def _formatted(size: torch.SymInt, how: str) -> str:
+    return format(int(_of_integer(size)), how)
+
+
 def _conversions(node: Any) -> Conversions:
     found = getattr(node.shape_env, "conversions", None)
     return found if isinstance(found, Conversions) else Conversions()
@@ -114,7 +124,7 @@ def _kept() -> dict[str, Callable[..., Any]]:
         "log2": _where_symbolic(math.log2, torch._sym_log2),
         "pow": _where_symbolic(math.pow, lambda x, y: torch.sym_float(x) ** torch.sym_float(y)),
         "isqrt": _where_symbolic(math.isqrt, lambda x: math.floor(torch.sym_sqrt(x))),
-        **{name: _where_symbolic(getattr(math, name), _unary(name)) for name in _UNARY[1:]},
+        "exp": _where_symbolic(math.exp, _unary("exp")),
         "log": _where_symbolic(math.log, _log),
     }
 
@@ -130,11 +140,9 @@ def _where_symbolic(plain: Callable[..., Any], kept: Callable[..., Any]) -> Call
     return function
 
 
-@cache
 def _opaque(name: str) -> Any:
     """Torch's expression of a function that it does not simplify."""
-    known = getattr(symbolic, f"OpaqueUnaryFn_{name}", None)
-    return known or symbolic.make_opaque_unary_fn(name)  # type: ignore[no-untyped-call]
+    return getattr(symbolic, f"OpaqueUnaryFn_{name}")
 
 
 def _unary(name: str) -> Callable[[Any], Any]:

@@ -75,7 +75,7 @@ def _called(name: str) -> Callable[[list[Value]], Value]:
 
 
 #: Functions of floats, see :mod:`attnprof.trace.doubles`.
-_FUNCTIONS = ("sqrt", "log", "log2", "log10", "log1p", "exp", "cbrt")
+_FUNCTIONS = ("sqrt", "log", "log2", "exp")
 
 _RULES: dict[str, Callable[[list[Value]], Value]] = {
     "Add": sum,

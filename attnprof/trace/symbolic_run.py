@@ -115,7 +115,7 @@ def _refuse_dependence(
             same = False
         if not same:
             where = ", ".join(filter(None, places)) or "torch"
-            raise PinnedError(f"a size becomes a float at {where}, and what runs depends on it")
+            raise PinnedError(f"a size becomes a number at {where}, and what runs depends on it")
 
 
 def _domain(environment: Any) -> Domain:
