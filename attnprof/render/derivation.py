@@ -116,6 +116,22 @@ def shapes_text(shapes: Sequence[Mapping[str, Any]]) -> str:
     return f"({', '.join(shapes[0])}) = {', '.join(map(str, tuples))}"
 
 
+def verified_text(shapes: Sequence[Mapping[str, Any]]) -> str:
+    """The shapes of a few runs; of more, how many and from where to where."""
+    if len(shapes) <= _SHOWN:
+        return shapes_text(shapes)
+    ends = (
+        f"{name} from {min(sizes)} to {max(sizes)}"
+        for name in shapes[0]
+        for sizes in [[shape[name] for shape in shapes]]
+    )
+    return f"{len(shapes)} shapes, {', '.join(ends)}"
+
+
+#: Shapes that are shown one by one.
+_SHOWN = 3
+
+
 def domain_text(found: Mapping[str, Any]) -> str:
     """The conditions, one after the other."""
     return "; ".join(found["domain"]) or "all sizes"
@@ -135,7 +151,7 @@ def how_found(found: Mapping[str, Any]) -> str:
 
 
 def _how(found: Mapping[str, Any]) -> Iterator[str]:
-    checked = shapes_text(found["verified_at"])
+    checked = verified_text(found["verified_at"])
     runs = f"; runs agree at {checked}" if checked and found["method"] != "counted" else ""
     yield f"holds for: {domain_text(found)}"
     yield f"method: {how_found(found)}{runs}"

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from attnprof.record import Report, VerificationRecord
-from attnprof.render.derivation import name_of, shape_text, shapes_text, value_text
+from attnprof.render.derivation import name_of, shape_text, value_text, verified_text
 from attnprof.render.terminal import is_narrow, new_table
 
 if TYPE_CHECKING:
@@ -128,4 +128,4 @@ def _found(
     if domain:
         yield f"ours holds for: {'; '.join(domain)}"
     if verified_at:
-        yield f"ours is {method}; runs agree at {shapes_text(verified_at)}"
+        yield f"ours is {method}; runs agree at {verified_text(verified_at)}"

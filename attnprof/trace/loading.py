@@ -161,6 +161,14 @@ def _frame_of(error: BaseException) -> traceback.FrameSummary:
     return next(own, traceback.FrameSummary("", None, "", line=""))
 
 
+def calling_line() -> str:
+    """The innermost line that runs now, of the same code."""
+    for frame in reversed(traceback.extract_stack()):
+        if not _foreign(frame.filename):
+            return f"{Path(frame.filename).name}:{frame.lineno}"
+    return ""
+
+
 def _foreign(filename: str) -> bool:
     ours = str(Path(__file__).parents[1])
     parts = Path(filename).parts

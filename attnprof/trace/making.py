@@ -1,14 +1,12 @@
 """Modules made of fake tensors: nothing is allocated, no weight is drawn.
 
-Initialisation would only cost time, and under symbolic sizes it pins symbols (``math.sqrt`` of a
-fan): it is left out. ``math.sqrt`` of a symbolic size stays symbolic.
+Initialisation would only cost time, and under symbolic sizes it pins symbols: it is left out.
 """
 
 from __future__ import annotations
 
 import copy
 import logging
-import math
 import numbers
 import sys
 import warnings
@@ -24,6 +22,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
+from attnprof.trace.conversions import conversions_kept
 from attnprof.trace.disguise import copied_in_place, uncompiled, unseen
 from attnprof.trace.rules.expansions import FAST_PATHS
 
@@ -43,6 +42,7 @@ def fake_world(environment: Any = None, dtype: str = "float32") -> Iterator[Fake
         if environment is not None:  # keys of symbolic shapes cost more than the work they save
             mode.cache_enabled = False
             stack.enter_context(_as_without_symbols())
+            stack.enter_context(conversions_kept())
         for place in _quiet():
             stack.enter_context(place)
         yield mode
@@ -170,7 +170,7 @@ def _as_without_symbols() -> Iterator[None]:
 
 
 def _quiet() -> Iterator[Any]:
-    """Patches for the time of a run: no initialisation, symbolic square roots, no log of torch's.
+    """Patches for the time of a run: no initialisation, no log of torch's.
 
     Torch logs the traceback of what fails on fake tensors, which callers catch and tell.
     """
@@ -180,10 +180,6 @@ def _quiet() -> Iterator[Any]:
         yield patch.object(place, name, _as_it_is)
     for layer in _resettable():
         yield patch.object(layer, "reset_parameters", _no_reset)
-    yield patch.object(math, "sqrt", _root(math.sqrt))
-    # a float made of a size is a factor: it needs no guard, and no shape may depend on it unseen,
-    # because runs at other shapes follow
-    yield patch.object(torch.SymInt, "__float__", _hint, create=True)
     flexible = sys.modules.get("torch.nn.attention.flex_attention")
     if flexible is not None:  # it would compile, which torch refuses under a dispatch mode
         yield patch.object(flexible, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", new=True)
@@ -210,16 +206,3 @@ def _as_it_is(tensor: Any, *_args: Any, **_named: Any) -> Any:
 
 def _no_reset(_module: Any) -> None:
     """Weights keep whatever they are: nobody reads them."""
-
-
-def _hint(size: torch.SymInt) -> float:
-    return float(size.node.hint)
-
-
-def _root(plain: Callable[[float], float]) -> Callable[[Any], Any]:
-    def root(value: Any) -> Any:
-        if isinstance(value, torch.SymInt | torch.SymFloat):
-            return torch.sym_sqrt(value)
-        return plain(value)
-
-    return root

@@ -13,6 +13,8 @@ from attnprof.errors import RequestError
 DEFAULT = ("B", "N", "h", "d")
 #: What a symbol stands for while a symbolic run looks for its branch: apart, above one, heads even.
 HINTS = {"B": 3, "N": 421, "h": 6, "d": 32}
+#: Up to where formulas are tried; where they hold no further, that is said.
+LARGEST = {"B": 64, "N": 65_536, "h": 64, "d": 1024}
 _OTHERS = (7, 11, 13, 17, 19, 23, 29, 31)
 _ALLOWED = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.Constant, ast.Name, ast.Load,
@@ -59,6 +61,11 @@ def hints_for(names: Iterable[str], asked: Mapping[str, int]) -> dict[str, int]:
     return {name: asked.get(name) or HINTS.get(name) or next(others, 37) for name in sorted(names)}
 
 
+def largest(name: str, hint: int = 0) -> int:
+    """Up to where a size is tried, and at least twice a hint."""
+    return max(LARGEST.get(name, 4096), 2 * hint)
+
+
 def symbol(name: str) -> Any:
     """The sympy symbol of a size: positive and real, as in a symbolic workload."""
     import sympy
@@ -81,12 +88,20 @@ def _environment() -> Any:
     return Environment()
 
 
-def symbolic_sizes(hints: Mapping[str, int]) -> tuple[Any, dict[str, Any], dict[Any, Any]]:
-    """A shape environment, torch's size for every name, and torch's symbols → the user's."""
+def symbolic_sizes(
+    hints: Mapping[str, int], bend: Any = None
+) -> tuple[Any, dict[str, Any], dict[Any, Any]]:
+    """A shape environment, torch's size for every name, and torch's symbols → the user's.
+
+    ``bend`` gives floats that sizes become other values.
+    """
     from torch._dynamo.source import ConstantSource
     from torch.fx.experimental.symbolic_shapes import DimDynamic
 
+    from attnprof.trace.conversions import Conversions
+
     environment = _environment()
+    environment.conversions = Conversions(bend)
     sizes, names = {}, {}
     for name, hint in hints.items():
         source = ConstantSource(name)
