@@ -14,6 +14,7 @@ from attnprof.arguments import (
     flag,
     name_text,
     number,
+    phase_names,
     seed_of,
     several,
     shown,
@@ -113,15 +114,9 @@ def crossover(
     asked_kinds = [choice("kind", kind, (*KINDS, DERIVED)) for kind in several("kinds", kinds)]
     asked_metrics = [choice("metric", name, METRICS) for name in several("metrics", metrics)]
     first, second = registry.configured([name_text(a), name_text(b)], params)
-    meeting = Meeting(
-        first,
-        second,
-        Workload(
-            1, at_least("num_heads", num_heads, 1), min(widths), at_least("batch_size", batch_size, 1),
-            causal=causal, phase=phase, dtype=dtype,
-        ),  # fmt: skip
-        choice("scope", scope, SCOPES),
-    )
+    heads, batch = at_least("num_heads", num_heads, 1), at_least("batch_size", batch_size, 1)
+    workload = Workload(1, heads, min(widths), batch, causal=causal, phase=phase, dtype=dtype)
+    meeting = Meeting(first, second, workload, choice("scope", scope, SCOPES))
     return report(
         meeting, widths, asked_kinds, asked_metrics, with_curves=flag("curves", curves),
         environment={"attnprof": __version__},
@@ -159,7 +154,7 @@ def derive(
     return derive_anything(
         module_or_factory, None if workload is None else _workload(workload),
         args=texts("args", args), inputs=texts("inputs", inputs),
-        phases=None if phases is None else [text("phase", x, "forward") for x in several("phases", phases)], at=sizes_by_name(at),
+        phases=None if phases is None else phase_names(phases), at=sizes_by_name(at),
         dtype=choice("dtype", dtype, DTYPES),
         scope=None if scope is None else choice("scope", scope, SCOPES),
         causal=flag("causal", causal), params=params,
@@ -280,7 +275,8 @@ def sweep(
         raise RequestError(f"limit_s must be above 0, not {limit}")
     terms = runner.Terms(apart=flag("isolate", isolate), limit_s=limit)
     path = file_path("output", output)
-    runner.sweep(runner.tasks_of(points, at_least("processes", processes, 1, 10_000)), path, terms)
+    times = at_least("processes", processes, 1, 10_000)
+    runner.sweep(runner.tasks_of(points, times), path, terms)
     return with_roofline(results.load_results(path))
 
 
@@ -292,5 +288,5 @@ def _workload(value: Any) -> Workload:
     if isinstance(value, Workload):
         return value
     raise RequestError(
-        f"a workload is needed, not {shown(value)}: Workload(seq_len=1024, num_heads=8, head_dim=64)"
+        f"a workload is needed, like Workload(1024, num_heads=8, head_dim=64), not {shown(value)}"
     )

@@ -137,6 +137,11 @@ def name_text(value: Any) -> str:
     return text("a mechanism's name", value, "standard")
 
 
+def phase_names(value: Any) -> list[str]:
+    """One phase or several."""
+    return [text("a phase", name, "forward") for name in several("phases", value)]
+
+
 def seed_of(value: Any) -> int:
     """A seed of torch's generators."""
     return at_least("seed", value, 0, 2**63 - 1)

@@ -47,7 +47,7 @@ def rules_of(highest: int = HIGHEST) -> Rules:
 
     return {
         "number": _number,
-        "+": lambda *parts: sympy.Add(*parts),
+        "+": sympy.Add,
         "neg": lambda x: -x,
         "*": lambda *parts: reduce(operator.mul, parts),
         "/": _divided,
@@ -138,9 +138,14 @@ def _terms(expression: Any) -> int:
     return sum(counts) if counts else 1
 
 
-def sides_in(tree: Tree) -> int:
-    """Sides of all its maxima and minima, which algebra compares with each other."""
+def check_sides(tree: Tree) -> None:
+    """Refuse more sides of maxima and minima than algebra compares with each other in time."""
+    if _sides(tree) > MOST_SIDES:
+        raise FormulaError(f"its maxima have more than {MOST_SIDES} sides")
+
+
+def _sides(tree: Tree) -> int:
     if not isinstance(tree, Call):
         return 0
     own = len(tree.args) if tree.function in ("max", "min") else 0
-    return own + sum(map(sides_in, tree.args))
+    return own + sum(map(_sides, tree.args))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attnprof.algebra.expressions import MOST_SIDES, check_size, expression_of, sides_in
+from attnprof.algebra.expressions import check_sides, check_size, expression_of
 from attnprof.algebra.parser import FormulaError, parse, short
 from attnprof.errors import RequestError, closest
 
@@ -33,8 +33,7 @@ def read_formula(text: str, meanings: Mapping[str, Any] | None = None) -> Any:
     """
     try:
         tree = parse(text, longest=LONGEST)
-        if sides_in(tree) > MOST_SIDES:
-            raise FormulaError(f"its maxima have more than {MOST_SIDES} sides")
+        check_sides(tree)
         found = expression_of(tree, meanings=meanings)
         check_size(found)
     except FormulaError as error:

@@ -63,9 +63,7 @@ def rows_of(path: Path, defaults: Printed) -> tuple[list[Printed], list[str]]:
             f"--table {path}: needs a header with the column formula and at least one row; other "
             f"columns: {', '.join(name for name in COLUMNS if name != 'formula')}"
         )
-    rows = [
-        _row(line, f"{path}, row {at}: ", defaults) for at, line in enumerate(lines, start=1)
-    ]
+    rows = [_row(line, f"{path}, row {at}: ", defaults) for at, line in enumerate(lines, start=1)]
     return rows, [name for name in lines[0] if name not in COLUMNS]
 
 

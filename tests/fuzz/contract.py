@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +74,14 @@ def hold(ended: Ended, words: list[str]) -> None:
     if ended.code >= 2:
         last = ended.err.rstrip("\n").splitlines()[-1] if ended.err.strip() else ""
         assert "attnprof: " in ended.err or "Usage:" in ended.out + ended.err, told
-        assert last.strip() and not last.rstrip().endswith((":", ";", ",")), told
+        assert last.strip(), told
+        assert not last.rstrip().endswith((":", ";", ",")), told
     if ended.code in (0, 1) and _asks_json(words) and ended.out.strip():
         _hold_json(json.loads(ended.out, parse_constant=_refused), told)
 
 
 def _asks_json(words: list[str]) -> bool:
-    asked = [b for a, b in zip(words, words[1:], strict=False) if a in ("--format", "-f")]
+    asked = [b for a, b in pairwise(words) if a in ("--format", "-f")]
     return bool(asked) and asked[-1] == "json"
 
 
@@ -100,4 +102,8 @@ def _hold_json(value: Any, told: str, key: str = "") -> None:
 
 
 def contents(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if "__pycache__" not in str(path)}
+    return {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if "__pycache__" not in str(path)
+    }

@@ -1,12 +1,19 @@
 """A folder of files that nobody should hand to a program, and modules that misbehave."""
 
+# ruff: noqa: E501 - the lists are texts
 from __future__ import annotations
 
 import json
 import os
 from pathlib import Path
 
-_REPORT = {"schema": "attnprof/1", "command": "cost", "environment": {}, "summary": {}, "records": []}
+_REPORT = {
+    "schema": "attnprof/1",
+    "command": "cost",
+    "environment": {},
+    "summary": {},
+    "records": [],
+}
 TEXTS = {
     "empty": "",
     "blank": "\n\n",
@@ -41,18 +48,28 @@ MODULES = {
 }
 
 
-def write(folder: Path) -> list[str]:
-    """The files' names, and paths that lead elsewhere."""
+#: What is no plain file, or not there.
+PATHS = [
+    "folder.json", "loop.json", "pipe.json", "/dev/null", "/dev/full", "no/such/file.json", "n" * 300,
+    ".", "\x1b[31mred.json",
+]  # fmt: skip
+
+
+def write(folder: Path) -> None:
+    """Put them all into a folder."""
     for name, text in TEXTS.items():
         (folder / name).write_text(text, encoding="utf-8", errors="surrogateescape")
     for name, text in MODULES.items():
-        (folder / name).write_text(f"import torch\n{text}", encoding="utf-8", errors="surrogateescape")
+        source = f"import torch\n{text}"
+        (folder / name).write_text(source, encoding="utf-8", errors="surrogateescape")
     (folder / "folder.json").mkdir()
     os.mkfifo(folder / "pipe.json")
-    os.symlink("loop.json", folder / "loop.json")
-    return [
-        *TEXTS, "folder.json", "loop.json", "/dev/null", "no/such/file.json", "n" * 300 + ".json", ".",
-    ]  # fmt: skip
+    (folder / "loop.json").symlink_to("loop.json")
 
 
-PLACES = [f"{name}:Mine" for name in MODULES] + ["plain.py", "plain.py:Nothing", "no.py:Mine", "torch.nn:Linear"]
+PLACES = [f"{name}:Mine" for name in MODULES] + [
+    "plain.py",
+    "plain.py:Nothing",
+    "no.py:Mine",
+    "torch.nn:Linear",
+]

@@ -1,5 +1,6 @@
 """Values that a user, a script or an adversary may type for a flag: usual, odd and hostile ones."""
 
+# ruff: noqa: E501 - the lists are texts
 from __future__ import annotations
 
 MECHANISMS = [
@@ -12,7 +13,7 @@ HOSTILE = [
     "", " ", ",", "=", ":", "-", "--", "0", "-1", "1.5", "1e3", "nan", "inf", "NaN", "None", "True",
     "٣", "９", "ℓ", "𝑁", "10**100", "9" * 400, "9" * 5000, "x" * 3000, "../../etc/passwd",
     "/dev/zero", "%s%n", "{0}", "$(reboot)", "'", '"', "\\", "a\nb", "\t", "é", "ﷺ", "🙂", "=1+1",
-    "@x", "<b>", "|", "`", "[red]x[/red]", "[/]", "__import__('os')", "\u202e", "\ufeff8",
+    "@x", "<b>", "|", "`", "[red]x[/red]", "[/]", "__import__('os')", "\x1b[31mred", "\x1b]0;title\x07", "\x9b2J", "\u202e", "\ufeff8",
 ]  # fmt: skip
 SIZES = [
     "1", "2", "3", "7", "8", "64", "1000003", "1099511627776", "1099511627777", "1,2,3", "8,8",
@@ -51,7 +52,21 @@ MEANINGS = [
     "h=1", "h=1.5", "h=0", "h=-1", "D=h*d", "n=N", "l=N", "ℓ=N", "N=(N+d)**16", "N=N**N", "d=nan",
     "n=", "=N", "n=m", "n=9**9**9", "h=1; B=1", "n=Max(N, d), D=h*d",
 ]  # fmt: skip
-NUMBERS = ["0", "1", "2", "0.01", "-1", "nan", "inf", "1e400", "1e-9", "10000000000", "x", "", "0.5"]
+NUMBERS = [
+    "0",
+    "1",
+    "2",
+    "0.01",
+    "-1",
+    "nan",
+    "inf",
+    "1e400",
+    "1e-9",
+    "10000000000",
+    "x",
+    "",
+    "0.5",
+]
 
 #: Pools by flag; other flags take words and hostile texts.
 BY_FLAG = {
