@@ -7,7 +7,7 @@ pass on a tape (:mod:`attnprof.counting`); costs of every phase and the peak of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import Field, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
 from attnprof.costs import CostTable, Number
@@ -15,7 +15,7 @@ from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError, closest
-from attnprof.units import integer
+from attnprof.parameters import parameter_value
 from attnprof.workload import SCOPES, Workload
 
 
@@ -122,7 +122,7 @@ class Mechanism:
             if name not in known:
                 hint = closest(name, list(known)) if known else "it takes none"
                 raise RequestError(f"{self.name} has no parameter '{name}': {hint}")
-        return replace(self, **{n: _parsed(known[n], v) for n, v in params.items()})
+        return replace(self, **{n: parameter_value(known[n], v) for n, v in params.items()})
 
     @property
     def shares_rows(self) -> bool:
@@ -256,32 +256,6 @@ _REFUSALS = {
     "cross": "has no cross-attention; leave kv_seq_len out",
     "attend": "has no queries, keys and values of its own; use scope layer and attnprof.build",
 }
-
-
-def _parsed(item: Field[Any], value: Any) -> Any:
-    """A parameter's value from text, by the type of its default."""
-    if not isinstance(value, str):
-        return value
-    text, kind = value.strip(), str(item.type)
-    if text.lower() in ("none", "null") and "None" in kind:
-        return None
-    readers: dict[str, Callable[[str], Any]] = {"bool": _boolean, "int": integer, "float": float}
-    for name, reader in readers.items():
-        if name in kind:
-            try:
-                return reader(text)
-            except ValueError:
-                raise RequestError(
-                    f"{item.name}={value}: not usable; {item.name} takes {kind}, "
-                    f"for example {item.name}={item.default}"
-                ) from None
-    return text
-
-
-def _boolean(text: str) -> bool:
-    if (word := text.lower()) in ("true", "yes", "on", "1", "false", "no", "off", "0"):
-        return word in ("true", "yes", "on", "1")
-    raise ValueError(text)
 
 
 def pairs(workload: Workload) -> Number:

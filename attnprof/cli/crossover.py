@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
 
+from attnprof.algebra.parser import short
 from attnprof.cli import options as opt
 from attnprof.cli.options import Format
 from attnprof.cli.output import deliver, ensure_writable, environment, note
 from attnprof.cli.request import label, one_of, some_of
 from attnprof.cli.sides import has_module, sides
-from attnprof.cli.sizes import parse_names, parse_size, parse_sizes
+from attnprof.cli.sizes import check_points, parse_names, parse_size, parse_sizes
 from attnprof.errors import RequestError
 from attnprof.record import CrossoverRecord, Report
 from attnprof.symbolic.lengths import LONGEST
@@ -77,6 +78,7 @@ def crossover(
     one_of(dtype, DTYPES, "--dtype")
     metrics = _metrics(metric, quantity)
     head_dims = parse_sizes(d, "--d")
+    check_points(len(head_dims), f"--d {short(d)}")
     how = {"args": args, "inputs": inputs, "causal": causal, "dtype": dtype}
     first, second = sides(pair_of(mechanism_a, mechanism_b, attention, DEFAULT), settings, **how)
     own = has_module(first, second)

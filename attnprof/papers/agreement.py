@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
+
+from attnprof.algebra.expressions import expression_of
+from attnprof.algebra.parser import Number, parse
 
 Agree = Callable[[Any, Any], bool]
 
@@ -77,15 +81,10 @@ def formula(text: Any) -> Any:
 def _parsed(text: str) -> Any:
     import sympy
 
-    names = {name: sympy.Symbol(name, positive=True) for name in _names(text)}
-    return sympy.sympify(text, locals=names)
-
-
-def _names(text: str) -> set[str]:
-    import re
-
-    words = set(re.findall(r"[A-Za-z_]\w*", text))
-    return words - {"sqrt", "Rational", "exp", "log", "ceiling", "floor", "Max", "Min", "cbrt"}
+    tree = parse(text, stored=True)
+    if isinstance(tree, Number) and isinstance(tree.value, Fraction):
+        return sympy.Float(text)  # to as many digits as are printed
+    return expression_of(tree)
 
 
 @lru_cache(maxsize=4096)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import isclose
 from typing import Any
 
+from attnprof.algebra.zero import is_zero
 from attnprof.papers.bounding import beside, reaches, same_limit, value
 from attnprof.papers.leading import Term, bounds, leading_terms, same_terms, total
 
@@ -148,13 +150,11 @@ def _equal(
     missing: Any, printed: Any, ours: Any, shapes: Sequence[Mapping[str, int]]
 ) -> tuple[bool, str]:
     """Equal by algebra; else, where there is more than powers, at all of the shapes."""
-    import sympy
-
     if missing == 0:
         return True, ""
     symbols = sorted(missing.free_symbols, key=str)
     if missing.is_rational_function(*symbols):
-        return bool(sympy.cancel(missing) == 0), ""
+        return is_zero(missing), ""
     if not all(_alike(printed, ours, shape) for shape in shapes):
         return False, ""
     return True, f"equal at the {len(shapes)} shapes tried; algebra did not decide"
@@ -162,9 +162,11 @@ def _equal(
 
 def _alike(printed: Any, ours: Any, shape: Mapping[str, int]) -> bool:
     a, b = value(printed, shape), value(ours, shape)
-    return a == b or (
-        (isinstance(a, float) or isinstance(b, float)) and isclose(a, b, rel_tol=_CLOSE)
-    )
+    if a == b or (isinstance(a, int) and isinstance(b, int)):
+        return a == b
+    with suppress(OverflowError):  # an int beyond what floats reach
+        return isclose(a, b, rel_tol=_CLOSE)
+    return False
 
 
 def _difference(

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from attnprof.algebra.zero import is_zero
+
 #: By name of the size: its power and the power of its logarithm.
 Growth = Mapping[str, tuple[Any, Any]]
 _NOT = (0, 0)
@@ -72,12 +74,8 @@ def total(terms: Sequence[Term], *, factors: bool = True) -> Any:
 
 def same_terms(a: Sequence[Term], b: Sequence[Term]) -> bool:
     """Whether growth and factors are the same."""
-    import sympy
-
     ours, others = ({term.key: term.factor for term in terms} for terms in (a, b))
-    return set(ours) == set(others) and all(
-        sympy.simplify(ours[key] - others[key]) == 0 for key in ours
-    )
+    return set(ours) == set(others) and all(is_zero(ours[key] - others[key]) for key in ours)
 
 
 def bounds(upper: Sequence[Term], lower: Sequence[Term]) -> bool:
@@ -108,7 +106,7 @@ def _terms(expression: Any, growing: Sequence[str]) -> list[Term] | None:
             return None
         before = found.get(term.key)
         found[term.key] = term if before is None else Term(term.growth, before.factor + term.factor)
-    return [term for term in found.values() if sympy.simplify(term.factor) != 0]
+    return [term for term in found.values() if not is_zero(term.factor)]
 
 
 def _term(part: Any, growing: Sequence[str]) -> Term | None:

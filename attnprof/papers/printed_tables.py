@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from attnprof.algebra.names import name_of
+from attnprof.algebra.parser import short
 from attnprof.errors import RequestError, closest
 from attnprof.papers.comparing import UP_TO
 from attnprof.papers.own_formulas import KINDS, Source
@@ -28,7 +30,7 @@ _CHOICES: Mapping[str, Sequence[str]] = {
 }  # fmt: skip
 
 #: Between two meanings, not inside of one like Max(a, b).
-_BETWEEN = re.compile(r"[;,](?=\s*[A-Za-z_]\w*\s*=|\s*$)")
+_BETWEEN = re.compile(r"[;,](?=\s*[^\W\d]\w*\s*=|\s*$)")
 
 
 def meanings(texts: Sequence[str]) -> dict[str, str]:
@@ -41,9 +43,11 @@ def meanings(texts: Sequence[str]) -> dict[str, str]:
         if not text.strip():
             continue
         name, equals, meaning = (piece.strip() for piece in text.partition("="))
-        if not equals or not name.isidentifier() or not meaning:
-            raise RequestError(f"--where {text.strip()}: type a name, '=' and sizes, like D=h*d")
-        found[name] = meaning
+        if not equals or not name_of(name) or not meaning:
+            raise RequestError(
+                f"--where {short(text.strip())}: type a name, '=' and sizes, like D=h*d"
+            )
+        found[name_of(name)] = meaning
     return found
 
 

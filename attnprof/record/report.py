@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from attnprof.arguments import file_path
 from attnprof.errors import RequestError
 from attnprof.record.base import Record
 from attnprof.record.columnar import ColumnarRecords
@@ -48,7 +49,7 @@ class Report:
 
     def save(self, path: str | Path) -> None:
         """Write the JSON; the file is whole or not there."""
-        write_whole(path, self.to_json())
+        write_whole(file_path("path", path), self.to_json())
 
     @classmethod
     def load(cls, path: str | Path, limit: int = JOURNAL_LIMIT) -> Report:
@@ -57,7 +58,7 @@ class Report:
         Raises :class:`RequestError` if the file is missing, not JSON, of another schema, or holds
         a value that is not of its field's kind.
         """
-        return cls.from_json(read_json(path, limit), str(path))
+        return cls.from_json(read_json(file_path("path", path), limit), str(path))
 
     @classmethod
     def from_json(cls, data: Any, where: str) -> Report:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from inspect import Parameter
 from typing import Any
 
+from attnprof.algebra.parser import parts_of
 from attnprof.errors import RequestError, closest
 from attnprof.trace.symbols import Expression
 from attnprof.trace.target import Input
@@ -210,7 +211,7 @@ def _guessed(what: str, name: str, width: str, heads_apart: bool, guesses: Guess
             f'--input "{name}: None"'
         )
     guesses.inputs[name] = text
-    return Input(name, tuple(Expression(size.strip()) for size in text.split(",")))
+    return Input(name, tuple(map(Expression, parts_of(text))))
 
 
 def _by_name(found: Mapping[str, Input], parameters: Mapping[str, Parameter]) -> frozenset[str]:

@@ -40,7 +40,7 @@ class Input:
 
         if self.literal:
             return self.value.at(sizes) if isinstance(self.value, Expression) else self.value
-        shape = [dim.at(sizes) for dim in self.dims]
+        shape = [dim.whole_at(sizes, f'--input "{self.spelled}"') for dim in self.dims]
         return torch.zeros(shape, dtype=getattr(torch, self.dtype or default_dtype), device=device)
 
 

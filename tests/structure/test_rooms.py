@@ -33,6 +33,9 @@ LEVELS = {
     "record": 0.1,
     "units": 0.1,
     "peaks": 0.1,
+    "parameters": 0.2,
+    "arguments": 0.06,
+    "algebra": 0.05,
     "processes": 0.05,
     "errors": 0.0,
 }
