@@ -19,7 +19,7 @@ DEFAULT = ("B", "N", "h", "d")
 #: What a symbol stands for while a symbolic run looks for its branch: apart, above one, heads even.
 HINTS = {"B": 3, "N": 421, "h": 6, "d": 32}
 #: Up to where formulas are tried; where they hold no further, that is said.
-LARGEST = {"B": 64, "N": 65_536, "h": 64, "d": 1024}
+FURTHEST = {"B": 64, "N": 65_536, "h": 64, "d": 1024}
 #: Signs of one size of a request.
 LONGEST_SIZE = 400
 _OTHERS = (7, 11, 13, 17, 19, 23, 29, 31)
@@ -86,7 +86,7 @@ def hints_for(names: Iterable[str], asked: Mapping[str, int]) -> dict[str, int]:
 
 def largest(name: str, hint: int = 0) -> int:
     """Up to where a size is tried, and at least twice a hint."""
-    return max(LARGEST.get(name, 4096), 2 * hint)
+    return max(FURTHEST.get(name, 4096), 2 * hint)
 
 
 def _environment() -> Any:

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import attnprof
+from attnprof.algebra.expressions import symbol
 from attnprof.trace.deriving import derive_target
 from attnprof.trace.evaluating import evaluate
 from attnprof.trace.fitting import coefficients, degree, expression, lower_set
@@ -13,7 +14,6 @@ from attnprof.trace.origins import operations, subtotals
 from attnprof.trace.requests import parse_arguments, parse_inputs
 from attnprof.trace.runs import record
 from attnprof.trace.subjects import Request, of_class
-from attnprof.trace.symbols import symbol
 from attnprof.trace.totals import totals
 
 B, N, h, d = map(symbol, ("B", "N", "h", "d"))

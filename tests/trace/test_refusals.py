@@ -3,11 +3,11 @@
 import pytest
 import sympy
 
+from attnprof.algebra.expressions import symbol
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.trace.asking import derived
 from attnprof.trace.finding import target_from, target_of
 from attnprof.trace.runs import record
-from attnprof.trace.symbols import symbol
 from attnprof.trace.totals import totals
 from tests.trace import hazards
 
