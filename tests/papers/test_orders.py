@@ -91,6 +91,11 @@ def test_leading_terms_that_rounding_hides_are_told_by_values():
     assert leads("N*2**ceiling(1)", "2*N + ceiling(sqrt(N))") is True
 
 
+def test_no_shape_is_needed_to_tell_how_formulas_grow():
+    ours = read_formula("d*N*ceiling(log2(N))")
+    assert ordered(read_formula("N*d"), ours, "O", ["N"], []).agrees is False
+
+
 @pytest.mark.parametrize(
     ("formula", "verdict"),
     [
