@@ -127,12 +127,20 @@ def adding_in_place() -> Iterator[None]:
         yield
 
 
+@cache
 def _marked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, known by its name while it runs; also to ``torch.jit.script``."""
+
     def marked(*args: Any, **kwargs: Any) -> Any:
+        if torch._C._functorch.maybe_current_level() is not None:  # torch.vmap and its like
+            return function(*args, **kwargs)
         token = _INSIDE.set(name)
         try:
             return function(*args, **kwargs)
         finally:
             _INSIDE.reset(token)
 
+    builtins = torch.jit._builtins._get_builtin_table()
+    if id(function) in builtins:
+        builtins[id(marked)] = builtins[id(function)]
     return marked
