@@ -78,8 +78,9 @@ def _digits(value: int) -> str:
 
 def number(name: str, value: Any) -> float:
     """A finite number; booleans are none."""
-    if isinstance(value, Real) and not isinstance(value, bool) and _is_finite(value):
-        return value if isinstance(value, int | float) else float(value)
+    plain = isinstance(value, Real) and type(value) is not bool
+    if plain and _is_finite(value):
+        return value if type(value) in (int, float) else float(value)
     raise RequestError(f"{name} must be a number, not {shown(value)}")
 
 

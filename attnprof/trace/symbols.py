@@ -69,7 +69,9 @@ def _told(values: Mapping[str, Any]) -> str:
 def parsed(text: str, where: str) -> Expression:
     """An arithmetic expression over symbols; RequestError for anything else."""
     try:
-        parse(text.strip(), longest=LONGEST_SIZE)
+        tree = parse(text.strip(), longest=LONGEST_SIZE)
+        if not names_in(tree):
+            evaluate(tree, str, SIZES)  # a number is one, or none
     except FormulaError as error:
         raise RequestError(
             f"{where}: '{short(text)}' is not a size: {error}; type numbers and names with "
