@@ -78,9 +78,9 @@ def _digits(value: int) -> str:
 
 def number(name: str, value: Any) -> float:
     """A finite number; booleans are none."""
-    plain = isinstance(value, Real) and type(value) is not bool
-    if plain and _is_finite(value):
-        return value if type(value) in (int, float) else float(value)
+    if not is_flag(value) and isinstance(value, Real) and _is_finite(value):
+        plain: float = value if type(value) in (int, float) else float(value)
+        return plain
     raise RequestError(f"{name} must be a number, not {shown(value)}")
 
 
@@ -91,9 +91,14 @@ def _is_finite(value: Any) -> bool:
         return False
 
 
+def is_flag(value: Any) -> bool:
+    """Whether it is True or False, of Python's or numpy's."""
+    return type(value).__name__ in ("bool", "bool_")
+
+
 def flag(name: str, value: Any) -> bool:
     """True or False, numpy's too."""
-    if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
+    if is_flag(value):
         return bool(value)
     raise RequestError(f"{name} must be True or False, not {shown(value)}")
 

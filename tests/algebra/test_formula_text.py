@@ -1,5 +1,6 @@
 """Formula text: read by one parser, evaluated exactly, bounded on any input."""
 
+# ruff: noqa: E501 - the tables of cases are texts
 import time
 from fractions import Fraction
 

@@ -1,5 +1,6 @@
 """Sizes of a request: functions and exact quotients on ints and on torch's symbolic sizes."""
 
+# ruff: noqa: E501 - the tables of cases are texts
 import pytest
 from torch import nn
 
