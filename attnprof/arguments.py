@@ -79,8 +79,7 @@ def _digits(value: int) -> str:
 def number(name: str, value: Any) -> float:
     """A finite number; booleans are none."""
     if not is_flag(value) and isinstance(value, Real) and _is_finite(value):
-        plain: float = value if type(value) in (int, float) else float(value)
-        return plain
+        return int(value) if isinstance(value, Integral) else float(value)
     raise RequestError(f"{name} must be a number, not {shown(value)}")
 
 
