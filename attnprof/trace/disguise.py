@@ -76,7 +76,7 @@ def unseen() -> Iterator[None]:
     with ExitStack() as stack:
         for place in asked:
             stack.callback(setattr, place, "__class__", type(place))
-            place.__class__ = _Asked  # type: ignore[assignment]
+            place.__class__ = _Asked
         for module in list(sys.modules.values()):  # names that were imported earlier
             if getattr(module, "__dict__", {}).get("FakeTensor") is FakeTensor and not _is_inside(
                 module.__name__
