@@ -9,8 +9,9 @@ from typing import Any
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.trace.anchoring import NotRunningError
 from attnprof.trace.derivation import Derivation, PhaseForms, told
+from attnprof.trace.lines import Line
 from attnprof.trace.loading import told as said
-from attnprof.trace.probing import Line, NotPolynomialError
+from attnprof.trace.probing import NotPolynomialError
 from attnprof.trace.reality import PartedError, on_real_tensors
 from attnprof.trace.shots import OutOfBudgetError, TooLongError
 from attnprof.trace.symbolic_run import NotSymbolicError
