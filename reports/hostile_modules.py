@@ -156,8 +156,9 @@ def struck(name: str, chance: random.Random, command: str) -> Blow:
         arguments = ["sweep", "--attention", ",".join(here.arguments), *SIZES, *QUICK,
                      "--limit", str(SWEEP_LIMIT), "-o", "s.jsonl"]  # fmt: skip
         if command == "check":
-            arguments = ["check", "--against", ".", "--suite", "bench.toml", "--limit", str(CHECK_LIMIT),
-                         "--budget", "5", "--junit", "s.jsonl"]  # fmt: skip
+            limit = ("--limit", str(CHECK_LIMIT), "--budget", "5")
+            arguments = ["check", "--against", ".", "--suite", "bench.toml", *limit,
+                         "--junit", "s.jsonl"]  # fmt: skip
         child, start = here.start(*arguments), time.monotonic()
         if command == "sweep":  # some have rows by then
             least = chance.randrange(5)
