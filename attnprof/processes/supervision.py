@@ -156,6 +156,8 @@ def _keep(subject: str, told: mmap.mmap, asked: int) -> int:
                 keeping.end_descendants()
                 folders.remove(folders.run_folder())
                 code = _told_code(told, status, subject, requests)
+            except Exception as error:  # noqa: BLE001 - it may not end without a word
+                _vanished(subject, f"lost its keeper to {type(error).__name__}: {error},")
             finally:
                 keeping.leave(code)
     return keeper
