@@ -243,6 +243,7 @@ def _command(work: Callable[[], int], told: mmap.mmap, keeper: int) -> int:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, _stop)
         code = work()
+        signal.pthread_sigmask(signal.SIG_BLOCK, ASKING)  # it is over; the keeper sees to the rest
     except StoppedError as stopped:  # before or after the work's own handling
         code = stopped.exit_code
     told[:] = _DONE.pack(_MARK if _INSIDE.outputs == _outputs() else _LOST, code)
