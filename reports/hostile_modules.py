@@ -204,7 +204,7 @@ def page(trials: list[Trial], blows: list[Blow]) -> str:
         lines += [f"| {name} | {' '.join(said.split())} |" for name, said in one.said.items()]
     told = (
         f"Sent to the process that was started: to a check within {LATEST_S:g} s, to a sweep up to "
-        "3 s after it had none to four rows. Exit code 0: it was over."
+        "3 s after it had none to four rows. Exit code 0 or 3: it was over."
     )
     lines += ["", "## Signals at random moments", "", told, "",
               "| signal | command | times | exit codes | rows in the journals | left or torn |",
