@@ -19,6 +19,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnprof.trace.events import Call, Size, Trace
 from attnprof.trace.rules import cost_of, expansion_of, name_of, result_of, tensors_in
+from attnprof.trace.rules.gradients import (
+    can_be_asked,
+    depends_on_values,
+    gradient_of,
+    told_apart,
+)
 from attnprof.trace.rules.in_place import Watch
 from attnprof.trace.sizes import size_of, storage_bytes
 
@@ -74,6 +80,7 @@ class Recorder(TorchDispatchMode):
         self._lines: dict[int, str] = {}
         self._made = 0
         self._watch = Watch()
+        self._node: Any = None
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -93,6 +100,31 @@ class Recorder(TorchDispatchMode):
         """Tensors that were there before: parameters, inputs, output gradients."""
         for tensor in tensors_in(tensors):
             self._foreign[_key(tensor)] = _Held(tensor)
+
+    @contextmanager
+    def put_back(self, output: Any) -> Iterator[None]:
+        """Inside, gradients that torch computes otherwise without a mode are recorded that way."""
+        nodes = told_apart(output)
+        self.trace.notes += depends_on_values(nodes)
+        hooks = [x for node in nodes if can_be_asked(node) for x in self._put_back(node)]
+        try:
+            yield
+        finally:  # a node and its hooks hold each other
+            for hook in hooks:
+                hook.remove()
+
+    def _put_back(self, node: Any) -> tuple[Any, Any]:
+        def before(_grads: Any) -> None:
+            self._paused = True
+
+        def after(found: Any, grads: Any) -> Any:
+            self._paused, self._node = False, node
+            try:
+                return (gradient_of(node, grads[0]), *found[1:])
+            finally:
+                self._node = None
+
+        return node.register_prehook(before), node.register_hook(after)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -162,7 +194,9 @@ class Recorder(TorchDispatchMode):
 
     def _line(self) -> str:
         """The user's line; a backward operation has that of the operation it differentiates."""
-        node = _current_autograd_node() if self.part == "backward" else None
+        node = None
+        if self.part == "backward":
+            node = self._node or _current_autograd_node()
         if node is not None:
             return self._lines.get(node._sequence_nr(), "")
         line = _place(sys._getframe(2))

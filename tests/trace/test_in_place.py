@@ -42,6 +42,43 @@ def met(x):
     return y.view(-1).cos().view(y.shape) + y.exp() + y
 
 
+def halves(x):
+    return torch.full(x.shape, 0.5)
+
+
+#: Functions whose gradient torch computes in another way where no mode watches.
+GRADIENTS = {
+    "product": lambda x: x.prod(),
+    "products": lambda x: x.prod(1),
+    "products kept": lambda x: x.sin().prod(-1, keepdim=True),
+    "products so far": lambda x: x.sin().cumprod(1),
+    "largest of all": lambda x: x.sin().max(),
+    "smallest of all": lambda x: x.min(),
+    "median of all": lambda x: x.sin().median(),
+    "nanmedian of all": lambda x: x.sin().nanmedian(),
+    "clamped by tensors": lambda x: x.sin().clamp(x.cos() - 2, x.cos() + 2),
+    "entropy with positive weights": lambda x: F.binary_cross_entropy_with_logits(
+        x.sin(), halves(x), weight=halves(x), pos_weight=torch.ones(16)
+    ),
+    "entropy of trained targets": lambda x: F.binary_cross_entropy_with_logits(
+        x.sin(), x.cos(), pos_weight=torch.ones(16)
+    ),
+    "entropy of logits": lambda x: F.binary_cross_entropy_with_logits(
+        x.sin(), halves(x), weight=halves(x)
+    ),
+}
+#: Losses and norms whose kernels hold more than their results.
+KERNELS = {
+    "entropy": lambda x: F.binary_cross_entropy(x.sigmoid(), halves(x)),
+    "squares": lambda x: F.mse_loss(x.sin(), halves(x)),
+    "smooth": lambda x: F.smooth_l1_loss(x.sin(), halves(x), reduction="sum"),
+    "smooth one by one": lambda x: F.smooth_l1_loss(x.sin(), halves(x), reduction="none"),
+    "huber": lambda x: F.huber_loss(x.sin(), halves(x)),
+    "soft margin": lambda x: F.soft_margin_loss(x.sin(), halves(x)),
+    "instance norm": lambda x: F.instance_norm(x.sin()),
+    "batch norm": lambda x: F.batch_norm(x.sin(), None, None, training=True),
+    "median": lambda x: x.sin().median(1).values,
+}
 #: Functions whose backward pass, or own last step, torch does in place on plain tensors.
 FUNCTIONS = {
     "gather": lambda x: x.gather(1, entries(x)[:, :4]),
@@ -73,6 +110,8 @@ FUNCTIONS = {
     ),
     "put": lambda x: x.sin().index_put((torch.arange(2),), x.cos()),
     "scattered": lambda x: torch.zeros_like(x).scatter(1, entries(x), x.sin()),
+    **GRADIENTS,
+    **KERNELS,
 }
 
 
