@@ -19,12 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnprof.trace.events import Call, Size, Trace
 from attnprof.trace.rules import cost_of, expansion_of, name_of, result_of, tensors_in
-from attnprof.trace.rules.gradients import (
-    can_be_asked,
-    depends_on_values,
-    gradient_of,
-    told_apart,
-)
+from attnprof.trace.rules.gradients import depends_on_values, gradients_of, selects, told_apart
 from attnprof.trace.rules.in_place import Watch
 from attnprof.trace.sizes import size_of, storage_bytes
 
@@ -106,7 +101,7 @@ class Recorder(TorchDispatchMode):
         """Inside, gradients that torch computes otherwise without a mode are recorded that way."""
         nodes = told_apart(output)
         self.trace.notes += depends_on_values(nodes)
-        hooks = [x for node in nodes if can_be_asked(node) for x in self._put_back(node)]
+        hooks = [hook for node in nodes for hook in self._put_back(node)]
         try:
             yield
         finally:  # a node and its hooks hold each other
@@ -120,11 +115,18 @@ class Recorder(TorchDispatchMode):
         def after(found: Any, grads: Any) -> Any:
             self._paused, self._node = False, node
             try:
-                return (gradient_of(node, grads[0]), *found[1:])
+                self._select(selects(node))
+                return gradients_of(node, found, grads[0])
             finally:
                 self._node = None
 
         return node.register_prehook(before), node.register_hook(after)
+
+    def _select(self, op: str) -> None:
+        """An operation that takes as much as the values say."""
+        if op:
+            line, said = self._line(), f"aten.{op}"
+            self.trace.calls.append(Call(op, {}, 0, self.part, line, uncounted=said, scratch=said))
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

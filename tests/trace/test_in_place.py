@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
+import attnprof
 from attnprof.trace.finding import target_of
 from attnprof.trace.runs import record
 from attnprof.trace.symbols import symbolic_sizes
@@ -181,7 +183,10 @@ def test_the_peak_of_training_is_the_unwatched_allocators(name):
     assert peak(trace, "train") == pytest.approx(seen, abs=SCALARS + rows, rel=0)
 
 
-@pytest.mark.parametrize("name", ["strided", "heads", "recurrent", "attention with a mask"])
+@pytest.mark.parametrize("name", [
+    "strided", "heads", "recurrent", "attention with a mask", "entropy of logits", "entropy",
+    "entropy with positive weights", "smooth", "squares", "median", "median of all",
+])  # fmt: skip
 def test_the_peak_of_a_forward_pass_is_the_unwatched_allocators(name):
     layer, module, x = made(name)
     with torch.no_grad():
@@ -225,3 +230,37 @@ def test_symbolic_runs_do_the_same_in_place():
     )  # fmt: skip
     assert [call.op for call in symbols.calls] == [call.op for call in numbers.calls]
     assert "add_" in {call.op for call in symbols.calls if call.part == "backward"}
+
+
+def derived(function):
+    return attnprof.derive(function, inputs={"x": "B, N, d"}, phases=["train"]).phases["train"]
+
+
+@pytest.mark.parametrize("name", ["product", "products", "products so far"])
+def test_gradients_that_depend_on_zeros_say_so(name):
+    assert any("none of which is zero" in note for note in derived(GRADIENTS[name]).notes)
+
+
+def test_entries_that_a_gradient_picks_out_are_left_out_and_named():
+    def filled(x):
+        return x.sin().masked_fill(torch.ones(x.shape, dtype=torch.bool), x.sum())
+
+    found = derived(filled)
+    assert found.bound("peak_bytes") == "at least"
+    assert any("aten.masked_select" in note for note in found.notes)
+
+
+def test_products_inside_a_checkpoint_are_counted_as_outside():
+    def products(x):
+        return x.sin().prod(1)
+
+    def kept(x):
+        return checkpoint(products, x, use_reentrant=False)
+
+    plain, inside = (derived(function) for function in (products, kept))
+    ways = [
+        [call.op for call in found.trace.part("backward") if call.op != "sin"]
+        for found in (plain, inside)
+    ]
+    assert "cumprod" not in ways[1]
+    assert ways[0].count("div") == ways[1].count("div") == 1

@@ -11,21 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-Gradient = Callable[[Any, Any], Any]
-
-
-def _self_and_result(node: Any) -> tuple[Any, Any]:
-    return node._saved_self, node._saved_result
+#: Of a node: its input, its result and the gradient of that.
+Gradient = Callable[[Any, Any, Any, Any], Any]
 
 
 def _dimension(node: Any) -> int:
     """Negative ones are shown as unsigned numbers."""
-    dim: int = node._saved_dim
+    dim: int = node._saved_dim  # noqa: SLF001 - the only name it has
     return dim - 2**64 if dim >= 2**63 else dim
 
 
-def _product(node: Any, grad: Any) -> Any:
-    x, y = _self_and_result(node)
+def _product(_node: Any, x: Any, y: Any, grad: Any) -> Any:
     if x.dim() == 0:
         return grad
     x = x.to(grad.dtype)
@@ -33,12 +29,11 @@ def _product(node: Any, grad: Any) -> Any:
     return grad * (y / x)
 
 
-def _products(node: Any, grad: Any) -> Any:
-    x, y = _self_and_result(node)
+def _products(node: Any, x: Any, y: Any, grad: Any) -> Any:
     if x.dim() == 0:
         return grad
     x, dim = x.to(grad.dtype), _dimension(node)
-    if not node._saved_keepdim:
+    if not node._saved_keepdim:  # noqa: SLF001 - the same
         grad, y = grad.unsqueeze(dim), y.unsqueeze(dim)
     zeros = x.eq(0)
     zeros_in_rows = zeros.sum(dim, keepdim=True)
@@ -46,8 +41,7 @@ def _products(node: Any, grad: Any) -> Any:
     return grad * (y / x)
 
 
-def _products_so_far(node: Any, grad: Any) -> Any:
-    x, y = _self_and_result(node)
+def _products_so_far(node: Any, x: Any, y: Any, grad: Any) -> Any:
     dim = _dimension(node)
     if x.dim() == 0 or x.numel() <= 1 or x.shape[dim] == 1:
         return grad
@@ -63,9 +57,8 @@ def _summed_from_the_end(x: Any, dim: int) -> Any:
     return sums.flip(dim)
 
 
-def _extreme(node: Any, grad: Any) -> Any:
+def _extreme(_node: Any, x: Any, y: Any, grad: Any) -> Any:
     """Among all entries that are the largest."""
-    x, y = _self_and_result(node)
     y.isnan()
     where = x.eq(y)
     zeros = grad.new_zeros(x.shape)
@@ -89,24 +82,10 @@ _SELECTING = "MaskedFillBackward1"
 
 def depends_on_values(nodes: list[Any]) -> list[str]:
     """A note where a gradient takes more for some values."""
-    names = {node.name() for node in nodes}
-    found = []
-    if names & _PRODUCTS:
-        found.append(
-            "the backward pass of prod and cumprod is that of entries none of which is zero; with "
-            "zeros torch takes a longer way"
-        )
-    if _SELECTING in names:
-        found.append(
-            "peak_bytes is not exact: the gradient of the value that masked_fill puts in takes as "
-            "much as entries are masked; all of them are assumed to be"
-        )
-    if any(node.name() in _GRADIENTS and not can_be_asked(node) for node in nodes):
-        found.append(
-            "peak_bytes is at most: inside a checkpoint, the gradients of products, extremes and "
-            "medians are counted in a longer way than torch takes"
-        )
-    return found
+    if not any(node.name() in _PRODUCTS for node in nodes):
+        return []
+    said = "the backward pass of prod and cumprod is that of entries none of which is zero"
+    return [f"{said}; with zeros torch takes a longer way"]
 
 
 def told_apart(output: Any) -> list[Any]:
@@ -115,17 +94,21 @@ def told_apart(output: Any) -> list[Any]:
     return [node for node in _behind(output) if node.name() in named]
 
 
-def can_be_asked(node: Any) -> bool:
-    """Whether the gradient is known here, and saved tensors may be looked at more than once."""
-    if node.name() not in _GRADIENTS:
-        return False
-    saved = (node._raw_saved_self, node._raw_saved_result)
-    return all(tensor.unpack_hook is None for tensor in saved)
+def selects(node: Any) -> str:
+    """The operation by which a node picks out entries, as many as the values say; or none."""
+    return "masked_select" if node.name() == _SELECTING else ""
 
 
-def gradient_of(node: Any, grad: Any) -> Any:
-    """The gradient as it runs without a mode."""
-    return _GRADIENTS[node.name()](node, grad)
+def gradients_of(node: Any, found: tuple[Any, ...], grad: Any) -> tuple[Any, ...]:
+    """The gradients as they run without a mode; ``found`` are those that a mode has seen."""
+    if selects(node):  # what is picked out is not known
+        return (None if found[0] is None else grad.clone(), *found[1:])
+    saved = (node._raw_saved_self, node._raw_saved_result)  # noqa: SLF001 - the only names
+    if any(tensor.unpack_hook is not None for tensor in saved):
+        x, y = found[0], grad  # a checkpoint hands them out once; these are of the same shapes
+    else:
+        x, y = node._saved_self, node._saved_result  # noqa: SLF001 - the same
+    return (_GRADIENTS[node.name()](node, x, y, grad), *found[1:])
 
 
 def _behind(output: Any) -> Iterator[Any]:

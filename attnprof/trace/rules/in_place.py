@@ -69,10 +69,10 @@ class Watch:
         if func is aten.add.Tensor:
             if _adds(args[1]) or (_is_engine(frame) and self._meets(*args[:2])):
                 return in_place_of(func)
-        elif func in _PLACING and zeros == args[0].untyped_storage()._cdata and _is_engine(frame):
-            return in_place_of(func)
-        elif _is_engine(frame) and self._goes_on(func, args):
-            return in_place_of(func)
+        elif _is_engine(frame):
+            placed = func in _PLACING and zeros == args[0].untyped_storage()._cdata
+            if placed or self._goes_on(func, args):
+                return in_place_of(func)
         return func
 
     def _goes_on(self, func: Any, args: tuple[Any, ...]) -> bool:

@@ -29,6 +29,7 @@ UNKNOWN_WORKSPACE = words(
     linalg_lstsq linalg_householder_product _linalg_slogdet triangular_solve cholesky_inverse
     cholesky_solve ormqr lu_unpack mkldnn_rnn_layer _thnn_fused_lstm_cell
     flex_attention flex_attention_backward _transformer_encoder_layer_fwd _trilinear
+    scatter_reduce _embedding_bag _embedding_bag_forward_only upsample_nearest1d upsample_nearest2d
     """
 )
 
