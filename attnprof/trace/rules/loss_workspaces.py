@@ -17,9 +17,12 @@ _NONE = 0
 def _entropy_of_logits(
     _out: Any, x: Any, _target: Any, _weight: Any, positive: Any, reduction: int
 ) -> Size:
-    """The sigmoid's logarithms, and what they are made of; the losses, if those are added up."""
+    """The sigmoid's logarithms and what they are made of, of a copy, or the weights less one.
+
+    The losses are in it if they are added up.
+    """
     weights = 0 if positive is None else nbytes(positive)
-    return copied(x) + weights + nbytes(x) * (1 if reduction == _NONE else 2)
+    return (copied(x) or weights) + nbytes(x) * (1 if reduction == _NONE else 2)
 
 
 @workspace("mse_loss smooth_l1_loss huber_loss")
