@@ -112,9 +112,15 @@ def render_text(renderables: Sequence[RenderableType], width: int = FILE_WIDTH) 
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
+class _Terminal(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the command that whoever read has gone; rich would end the program."""
+        raise BrokenPipeError
+
+
 def new_console(**how: Any) -> Console:
     """A console to which text is text: brackets are no markup, ``:name:`` no picture."""
-    return Console(highlight=False, markup=False, emoji=False, **how)
+    return _Terminal(highlight=False, markup=False, emoji=False, **how)
 
 
 class _Shown:
