@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -172,7 +173,9 @@ def test_the_table_says_formula_domain_and_method(attnprof, monkeypatch, width):
     assert "4*B*N**2*d*h + 6*B*N**2*h" in ended.out
     assert "holds for: B, N, h, d >= 2" in ended.out
     assert "method: symbolic" in ended.out
-    assert "(3, 70, 4, 8)" in ended.out.replace("\n", " ").replace("  ", " ")
+    assert re.search(
+        r"runs agree at \d+ shapes, B from 2 to \d+, N from", " ".join(ended.out.split())
+    )
     assert "by operation" in ended.out
     assert max(map(len, ended.out.splitlines())) <= int(width)
 

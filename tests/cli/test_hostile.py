@@ -49,7 +49,7 @@ def attnprof(tmp_path):
 @pytest.mark.parametrize(("line", "said"), [
     ("import os; os._exit(0)", "ended with exit status 0 before it answered"),
     ("import sys; sys.exit(5)", "SystemExit: 5 (mine.py:1)"),
-    ("raise KeyboardInterrupt", "KeyboardInterrupt (mine.py:1)"),
+    ("raise KeyboardInterrupt", "KeyboardInterrupt in `raise KeyboardInterrupt` (mine.py:1)"),
     ("import os; os.kill(os.getppid(), 9)", "signal 9 (SIGKILL, killed)"),
     ("import os; os.closerange(0, 999)", "lost its output"),
     ("import os; os.fork() or os._exit(1); os._exit(0)", "exit status 0"),

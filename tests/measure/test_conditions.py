@@ -126,7 +126,7 @@ def test_the_drivers_version_is_read_where_the_kernel_tells(tmp_path):
 def test_git_is_asked_once(monkeypatch):
     environment.git_state.cache_clear()
     asked = []
-    monkeypatch.setattr(environment, "_git", lambda *words: asked.append(words) or "abc")
+    monkeypatch.setattr(environment, "git", lambda *words, **_: asked.append(words) or "abc")
     assert [environment.git_state() for _ in range(3)] == ["abc+changes"] * 3
     assert len(asked) == 2
     environment.git_state.cache_clear()
