@@ -123,7 +123,7 @@ def test_pages_of_a_check_and_a_derivation_keep_their_form(name):
             {"expression": name, "value": 1}, {"expression": name, "value": 2}]},
         "lines": [{"line": name, "calls": 1, "flops": name, "bytes_moved": "0"}],
         "steps": [{"line": name, "part": name, "operation": name, "flops": name, "uncounted": False,
-                   "bytes_moved": "0", "allocates": "0", "frees_before": "0"}],
+                   "bytes_moved": "0", "calls": 1, "allocates": "0", "frees_before": "0"}],
     }  # fmt: skip
     row = DeriveRecord(name=name, phase="forward", quantity="flops", expression=name, method="x")
     summary = {"name": name, "inputs": [name], "symbols": [name], "dtype": "float32", "at": {},
