@@ -35,13 +35,15 @@ def size(name: str, value: Any) -> Any:
     """A size: an int of 1 or more (numpy's, too), an array of them, or a sympy expression.
 
     Arrays of floats are let through: documents plot widths that heads do not divide. So are the
-    sizes that our own algebra counts with, like polynomials.
+    sizes that our own algebra counts with, like polynomials, and those of a symbolic run.
     """
     if is_whole(value):
         return at_least(name, value, 1)
     if type(value).__module__.startswith("attnprof."):
         return value
-    sympy, numpy = sys.modules.get("sympy"), sys.modules.get("numpy")
+    sympy, numpy, torch = (sys.modules.get(room) for room in ("sympy", "numpy", "torch"))
+    if torch and isinstance(value, torch.SymInt):
+        return value
     if numpy and isinstance(value, numpy.ndarray) and value.dtype.kind in "iufO" and value.ndim:
         if value.dtype.kind in "iu" and value.size and value.min() < 1:
             raise RequestError(f"{name} must be at least 1, not {value.min()}")
