@@ -1,0 +1,66 @@
+"""A layer of attention around a core, as one text that torch runs and the counter counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attnprof.costs import exact_div
+
+
+def split_heads(x: Any, heads: Any, flat: bool, grouped: bool = False) -> Any:
+    """(b, n, h·d) → (b, h, n, d), laid out so that (b·h, n, d) is a view if the core wants it."""
+    b, n, width = x.shape
+    d = exact_div(width, heads)
+    y = x.view(b, n, heads, d).transpose(1, 2)
+    if not flat:
+        return y
+    if grouped:
+        return y.contiguous()
+    return y.reshape(b * heads, n, d).view(b, heads, n, d)
+
+
+def merge_heads(y: Any) -> Any:
+    """(b, h, n, d) → (b, n, h·d)."""
+    b, h, n, d = y.shape
+    return y.transpose(1, 2).reshape(b, n, h * d)
+
+
+class LayerText:
+    """Projections, head split, core, head merge, output map; ``core`` and the maps are the host's.
+
+    The host has ``spec``, ``sizes``, ``core`` and the linear maps that the mechanism has, as
+    ``q_proj k_proj v_proj o_proj``.
+    """
+
+    spec: Any
+    sizes: Any
+    core: Any
+
+    def _heads(self, letter: str, x: Any, *, decoding: bool = False) -> Any:
+        heads = self.sizes.num_heads if letter == "q" else self.sizes.num_kv_heads
+        grouped = letter == "q" and self.sizes.num_kv_heads != heads and not decoding
+        projection = getattr(self, f"{letter}_proj", None)
+        if projection is not None:
+            x = projection(x)
+        return split_heads(x, heads, self.core.flat, grouped)
+
+    def mixed(self, x: Any, causal: bool, context: Any = None) -> Any:
+        """(b, n, d_model) → the heads' outputs, (b, n, h·d)."""
+        source = x if context is None else context
+        q = self._heads("q", x)
+        k = q if self.spec.shares_queries else self._heads("k", source)
+        v = k if self.spec.shares_rows else self._heads("v", source)
+        return merge_heads(self.core(q, k, v, causal))
+
+    def forward(self, x: Any, causal: bool = False, context: Any = None) -> Any:
+        """(b, n, d_model) → (b, n, d_model)."""
+        y = self.mixed(x, causal, context)
+        return self.o_proj(y) if "o" in self.spec.projections else y
+
+    def mixed_step(self, x: Any, state: Any) -> tuple[Any, Any]:
+        """The same for one token, with the new state."""
+        q = self._heads("q", x, decoding=True)
+        k = q if self.spec.shares_queries else self._heads("k", x, decoding=True)
+        v = self._heads("v", x, decoding=True)
+        y, state = self.core.step(q, k, v, state)
+        return merge_heads(y), state

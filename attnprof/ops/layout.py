@@ -1,0 +1,243 @@
+"""Where the entries of a tensor lie: strides, and which reshapes have to copy.
+
+Sizes and strides are ints, numpy arrays or sympy expressions. Whether a reshape copies is a
+number, 1 or 0: an array of those for arrays of sizes. For symbols it depends on which of them
+are 1, so a layout then has several cases, and the number is an expression that becomes 1 or 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+
+from attnprof.costs import Number, exact_div, is_plain, is_symbolic, more_than_one, same_size
+
+Shape = tuple[Number, ...]
+#: Sizes known to be above one (True) or one (False).
+Known = tuple[tuple[Number, bool], ...]
+#: What of a case is looked for: from the question "is this size above one?" to a flag and strides.
+Ask = Callable[[Number], Number]
+Outcome = tuple[Number, Shape]
+
+
+def product(shape: Iterable[Number]) -> Number:
+    """The number of entries of a shape."""
+    count: Number = 1
+    for size in shape:
+        count = count * size
+    return count
+
+
+def is_literally(value: Number, number: int) -> bool:
+    """Whether a size is this number itself, no array or expression that may be it."""
+    return isinstance(value, int) and value == number
+
+
+def contiguous(shape: Shape) -> Shape:
+    """Strides of a tensor laid out row by row."""
+    strides: list[Number] = []
+    step: Number = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step = step * size
+    return tuple(reversed(strides))
+
+
+def full_shape(shape: Sequence[Number], count: Number) -> Shape:
+    """The shape with its -1, if it has one, as what is left of so many entries."""
+    if not any(is_literally(size, -1) for size in shape):
+        return tuple(shape)
+    rest = exact_div(count, product(size for size in shape if not is_literally(size, -1)))
+    return tuple(rest if is_literally(size, -1) else size for size in shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Strides of each dimension, by case; the cases exclude each other and leave none out."""
+
+    cases: tuple[tuple[Known, Shape], ...]
+
+    @classmethod
+    def rows(cls, shape: Shape) -> Layout:
+        """Row by row."""
+        return cls((((), contiguous(shape)),))
+
+    def permuted(self, order: Sequence[int]) -> Layout:
+        """With the dimensions in another order."""
+        return Layout(
+            tuple((known, tuple(strides[p] for p in order)) for known, strides in self.cases)
+        )
+
+    def reshaped(self, shape: Shape, new: Shape) -> tuple[Number, Layout]:
+        """1 where taking another shape copies, else 0, and the layout of the result."""
+        pairs = _groups(shape, new)
+
+        def outcome(strides: Shape, ask: Ask) -> Outcome:
+            viewed: list[Number] = [1] * len(new)
+            copies: list[Number] = []
+            for left, right in pairs:
+                sizes, steps = [shape[p] for p in left], [strides[p] for p in left]
+                copies.append(_scattered(sizes, steps, ask))
+                step = _innermost(sizes, steps, ask)
+                for place in reversed(right):
+                    viewed[place] = step
+                    step = step * new[place]
+            flag = _either(copies)
+            fresh = contiguous(new)
+            return flag, tuple(_where(flag, a, b) for a, b in zip(fresh, viewed, strict=True))
+
+        return self._by_case(outcome)
+
+    def differs(self, shape: Shape, others: Shape) -> Number:
+        """1 where entries lie elsewhere than under other strides, else 0."""
+
+        def outcome(strides: Shape, ask: Ask) -> Outcome:
+            lines = zip(shape, strides, others, strict=True)
+            return _either([ask(size) * _differ(a, b, ask) for size, a, b in lines]), strides
+
+        return self._by_case(outcome)[0]
+
+    def _by_case(self, outcome: Callable[[Shape, Ask], Outcome]) -> tuple[Number, Layout]:
+        found = [case for known, strides in self.cases for case in _split(known, strides, outcome)]
+        layout = Layout(tuple((known, strides) for known, _, strides in found))
+        if len(found) == 1:
+            return found[0][1], layout
+        return _met([known for known, flag, _ in found if flag]), layout
+
+
+class _UnknownError(Exception):
+    """Whether a symbolic size is one decides, and the case does not say."""
+
+    def __init__(self, size: Number) -> None:
+        super().__init__(size)
+        self.size = size
+
+
+def _split(
+    known: Known, strides: Shape, outcome: Callable[[Shape, Ask], Outcome]
+) -> list[tuple[Known, Number, Shape]]:
+    """A case with its outcome, or its sub-cases with theirs where a size must be told apart."""
+    try:
+        flag, lines = outcome(strides, lambda size: _is_many(size, known))
+    except _UnknownError as error:
+        size = error.size
+        many = _split((*known, (size, True)), strides, outcome)
+        one = _split((*known, (size, False)), strides, outcome)
+        alike = len(many) == len(one) == 1 and many[0][1:] == one[0][1:]
+        return [(known, *many[0][1:])] if alike else [*many, *one]
+    return [(known, flag, lines)]
+
+
+def _is_many(size: Number, known: Known) -> Number:
+    """1 where a size is above one: a number, or what the case knows of a product's factors."""
+    if not is_symbolic(size):
+        return more_than_one(size)
+    told = dict(known)
+    factors = [factor for factor in size.as_powers_dict() if factor.free_symbols]
+    if any(told.get(factor) for factor in factors):
+        return 1
+    unknown = next((factor for factor in factors if factor not in told), None)
+    if unknown is not None:
+        raise _UnknownError(unknown)
+    return more_than_one(int(size.xreplace(dict.fromkeys(factors, 1))))
+
+
+def _met(cases: Iterable[Known]) -> Number:
+    """1 where one of the cases is met, else 0: a sum over products of sizes above one."""
+    terms: dict[frozenset[Number], int] = {}
+    for known in cases:
+        ones = [size for size, many in known if not many]
+        many = frozenset(size for size, many in known if many)
+        for chosen in _subsets(ones):  # a size is one: 1, less what it is where it is above
+            term = many | chosen
+            terms[term] = terms.get(term, 0) + (-1) ** len(chosen)
+    return sum(count * product(map(_above_one, term)) for term, count in terms.items() if count)
+
+
+def _subsets(sizes: Sequence[Number]) -> Iterator[frozenset[Number]]:
+    for length in range(len(sizes) + 1):
+        yield from map(frozenset, combinations(sizes, length))
+
+
+@cache
+def _above_one(size: Number) -> Number:
+    return more_than_one(size)
+
+
+def _differ(a: Number, b: Number, ask: Ask) -> Number:
+    """1 where two strides differ, 0 where they are equal."""
+    if same_size(a, b):
+        return 0
+    if is_plain(a, b):
+        return 1
+    if not is_symbolic(a, b):
+        return (a != b).astype("int64")
+    above, below = (a / b).as_numer_denom()
+    return min(1, ask(above) + ask(below))
+
+
+def _either(flags: Sequence[Number]) -> Number:
+    """1 where any of the flags is."""
+    return 1 - product(1 - flag for flag in flags)
+
+
+def _where(flag: Number, yes: Number, no: Number) -> Number:
+    if isinstance(flag, int):
+        return yes if flag else no
+    return flag * yes + (1 - flag) * no
+
+
+def _scattered(sizes: Sequence[Number], strides: Sequence[Number], ask: Ask) -> Number:
+    """1 where dimensions do not follow one another in memory; those of one entry do not count."""
+    flags: list[Number] = []
+    for i in range(len(sizes) - 1):
+        between: Number = ask(sizes[i])
+        for j in range(i + 1, len(sizes)):
+            if is_literally(between, 0):
+                break
+            many = ask(sizes[j])
+            if not is_literally(many, 0):
+                flags.append(between * many * _differ(strides[i], strides[j] * sizes[j], ask))
+            between = between * (1 - many)
+    return _either(flags)
+
+
+def _innermost(sizes: Sequence[Number], strides: Sequence[Number], ask: Ask) -> Number:
+    """The stride of the last dimension of more than one entry."""
+    found: Number = 1
+    for size, stride in zip(sizes, strides, strict=True):
+        found = stride if len(sizes) == 1 else _where(ask(size), stride, found)
+    return found
+
+
+def _groups(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]]:
+    """Which dimensions together become which others, in the smallest possible groups."""
+    found: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        left, right = list(range(i, min(i + 1, len(old)))), list(range(j, min(j + 1, len(new))))
+        a, b = product(old[p] for p in left), product(new[p] for p in right)
+        while not same_size(a, b):
+            grown = len(left) + i < len(old)
+            if grown and (_is_part(a, b) or len(right) + j == len(new)):
+                left.append(i + len(left))
+                a = a * old[left[-1]]
+            elif len(right) + j < len(new):
+                right.append(j + len(right))
+                b = b * new[right[-1]]
+            else:
+                raise ValueError(f"{old} cannot be viewed as {new}")
+        i, j = i + len(left), j + len(right)
+        found.append((left, right))
+    return found
+
+
+def _is_part(a: Number, b: Number) -> bool:
+    """Whether a product of sizes lacks factors of another one."""
+    if is_plain(a, b):
+        return bool(a < b)
+    if not is_symbolic(a, b):
+        return bool((a <= b).all())
+    return bool((b / a).as_numer_denom()[1] == 1)
