@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import Field, dataclass, fields, replace
+from functools import cache
+from inspect import signature
 from typing import Any, ClassVar, Self
 
 from attnprof.costs import CostTable, Number
@@ -15,6 +17,7 @@ from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError, closest
+from attnprof.ops.layer import Sizes
 from attnprof.units import integer
 from attnprof.workload import SCOPES, Workload
 
@@ -65,6 +68,14 @@ class Abilities:
 
 
 @dataclass(frozen=True)
+class Weight:
+    """A parameter of a core: its shape, and how each matrix of it starts."""
+
+    shape: tuple[Number, ...]
+    start: str = "xavier_uniform"
+
+
+@dataclass(frozen=True)
 class Variant:
     """Parameters with which a mechanism grows faster than it claims, and why."""
 
@@ -93,6 +104,8 @@ class Mechanism:
     #: known exceptions to these orders; without parameters: the default itself
     variants: ClassVar[tuple[Variant, ...]] = ()
     projections: ClassVar[str] = "qkvo"
+    #: whether the core wants heads one after the other, so that (b·h, n, d) is a view
+    flat: ClassVar[bool] = True
     #: the kernel reads heads where the projection left them: splitting and merging copy nothing
     strided_heads: ClassVar[bool] = False
     #: the gradient of keys arrives transposed, as that of the second operand of a product does
@@ -147,6 +160,11 @@ class Mechanism:
         Raises :class:`RequestError` where the mechanism cannot do what is asked.
         """
         self.check(workload, scope)
+        if self.is_text():
+            from attnprof.ops.host import counted
+
+            state = self.state_entries(workload) if self.abilities.decode else 0
+            return replace(counted(self, workload, scope), state_entries=state)
         if workload.phase == "decode":
             tape = Tape(workload.item_size)
             self.decode(tape, workload, scope)
@@ -178,6 +196,10 @@ class Mechanism:
 
     def parameters(self, workload: Workload, scope: str = "layer") -> Number:
         """Number of trainable parameters."""
+        if self.is_text():
+            from attnprof.ops.host import counted
+
+            return counted(self, workload.with_(phase="forward"), scope).parameters
         tape = Tape(1)
         self.write(tape, workload.with_(phase="forward"), scope)
         return tape.parameter_count
@@ -212,9 +234,37 @@ class Mechanism:
         if scope == "layer" and "o" in self.projections:
             writer.projections("o", workload)
 
-    def core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Write what happens between (b·h, n, d) queries, keys, values and (b·h, n, dv)."""
+    def core(self, *args: Any, **kwargs: Any) -> Any:
+        """What happens between q, k and v, (b, h, n, d) each, and the heads' outputs.
+
+        ``core(q, k, v, causal, weights)`` in tensor methods, which torch runs and the counter
+        counts; ``causal`` and ``weights`` (the parameters that :meth:`weights` declares, by name)
+        only where it takes them. A ``core(tape, workload, q, k, v)`` writes stages instead.
+        """
         raise RequestError(f"{self.name} has no core between queries, keys and values")
+
+    def weights(self, sizes: Sizes) -> dict[str, Weight | None]:
+        """The parameters of the core by name; None for one that these parameters leave out."""
+        return {}
+
+    def init_state(self, sizes: Sizes, cache: Callable[[Number, Number], Any]) -> Any:
+        """The state before the first token; ``cache(heads, width)`` makes an empty cache."""
+        raise RequestError(f"{self.name} {self.refusal('decode')}")
+
+    def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
+        """One token, (b, h, 1, d) each → (b, h, 1, dv) and the new state."""
+        raise RequestError(f"{self.name} {self.refusal('decode')}")
+
+    @classmethod
+    def is_text(cls) -> bool:
+        """Whether its core is written in tensor methods."""
+        return cls.core is not Mechanism.core and "tape" not in _arguments(cls.core)
+
+    def run(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
+        """The core, given what it takes."""
+        more = {"causal": causal, "weights": weights}
+        taken = _arguments(type(self).core)
+        return self.core(q, k, v, **{name: more[name] for name in more if name in taken})
 
     def decode_core(
         self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor
@@ -256,6 +306,12 @@ _REFUSALS = {
     "cross": "has no cross-attention; leave kv_seq_len out",
     "attend": "has no queries, keys and values of its own; use scope layer and attnprof.build",
 }
+
+
+@cache
+def _arguments(function: Any) -> frozenset[str]:
+    """Names of a function's arguments."""
+    return frozenset(signature(function).parameters)
 
 
 def _parsed(item: Field[Any], value: Any) -> Any:

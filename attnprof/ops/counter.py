@@ -12,7 +12,7 @@ from pathlib import Path
 from types import CodeType
 
 from attnprof.costs import Cost, CostTable, Number, Stage, at_least_one
-from attnprof.ops.layout import Shape, is_literally
+from attnprof.ops.layout import Shape, as_flag, is_literally
 
 _HERE = str(Path(__file__).parent)
 
@@ -74,7 +74,7 @@ class Counter:
         storage.holders.remove(weight)
         if storage.external or not self.stages:
             return
-        died = before - storage.alive
+        died = as_flag(before - storage.alive)
         if not is_literally(died, 0):
             last = self.stages[-1]
             self.stages[-1] = replace(last, frees=last.frees + storage.size * died)

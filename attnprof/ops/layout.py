@@ -70,6 +70,17 @@ class Layout:
             tuple((known, tuple(strides[p] for p in order)) for known, strides in self.cases)
         )
 
+    def stretched(self, shape: Shape, new: Shape) -> Layout:
+        """Under a shape with dimensions added in front and those of one entry repeated."""
+        added = (0,) * (len(new) - len(shape))
+
+        def lines(strides: Shape) -> Shape:
+            kept = zip(shape, new[len(added) :], strides, strict=True)
+            own = (s if is_literally(b, -1) or same_size(a, b) else 0 for a, b, s in kept)
+            return (*added, *own)
+
+        return Layout(tuple((known, lines(strides)) for known, strides in self.cases))
+
     def reshaped(self, shape: Shape, new: Shape) -> tuple[Number, Layout]:
         """1 where taking another shape copies, else 0, and the layout of the result."""
         pairs = _groups(shape, new)
@@ -161,6 +172,17 @@ def _subsets(sizes: Sequence[Number]) -> Iterator[frozenset[Number]]:
         yield from map(frozenset, combinations(sizes, length))
 
 
+def as_flag(value: Number) -> Number:
+    """A product or sum of flags as one: 1 or 0 to any power is itself."""
+    if not is_symbolic(value):
+        return value
+    powers = value.expand().as_coefficients_dict()
+    terms = (
+        count * product(base for base in term.as_powers_dict()) for term, count in powers.items()
+    )
+    return sum(terms, 0)
+
+
 @cache
 def _above_one(size: Number) -> Number:
     return more_than_one(size)
@@ -170,7 +192,7 @@ def _differ(a: Number, b: Number, ask: Ask) -> Number:
     """1 where two strides differ, 0 where they are equal."""
     if same_size(a, b):
         return 0
-    if is_plain(a, b):
+    if is_plain(a, b) or is_literally(a, 0) or is_literally(b, 0):
         return 1
     if not is_symbolic(a, b):
         return (a != b).astype("int64")
@@ -239,5 +261,6 @@ def _is_part(a: Number, b: Number) -> bool:
     if is_plain(a, b):
         return bool(a < b)
     if not is_symbolic(a, b):
-        return bool((a <= b).all())
+        less = a <= b
+        return bool(less.all() if hasattr(less, "all") else less)
     return bool((b / a).as_numer_denom()[1] == 1)

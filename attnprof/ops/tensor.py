@@ -8,7 +8,7 @@ from typing import Any
 from attnprof.costs import Cost, Number, maximum, more_than_one, same_size
 from attnprof.ops.counter import Counter, Storage, variable
 from attnprof.ops.gradients import Backward, Leaf, Node, play
-from attnprof.ops.layout import Layout, Shape, full_shape, is_literally, product
+from attnprof.ops.layout import Layout, Shape, as_flag, full_shape, is_literally, product
 
 SOFTMAX = Cost(additions=2, exponentials=1, divisions=1, other=1)
 #: (grad - sum(grad * p)) * p, an entry
@@ -125,12 +125,18 @@ class Tensor:
         """The same memory without a gradient."""
         return self.alias(self.shape, self.layout)
 
-    def copied(self, name: str, shape: Shape, layout: Layout, flag: Number) -> Tensor:
-        """The same entries under another shape: a copy where the flag is 1, its own memory else."""
-        held, size = self.held, self.size_bytes * flag
+    def copied(
+        self, name: str, shape: Shape, layout: Layout, flag: Number, cost: Cost | None = None
+    ) -> Tensor:
+        """Where the flag is 1, new memory (a copy, if no cost is given); else its own.
+
+        The result has another shape and layout; where it is no copy, as many entries.
+        """
+        held, size = self.held, product(shape) * self.item_size * flag
         if not is_literally(flag, 0):
-            self.counter.record(name, shape, Cost(bytes_moved=2 * size), size)
-            shared = [(storage, weight * (1 - flag)) for storage, weight in held]
+            cost = (cost or Cost(bytes_moved=2 * self.size_bytes)) * flag
+            self.counter.record(name, shape, cost, size)
+            shared = [(storage, as_flag(weight * (1 - flag))) for storage, weight in held]
             held = ((Storage(size), 1), *([] if is_literally(flag, 1) else shared))
         return Tensor(self.counter, shape, layout, held, self.item_size)
 
@@ -155,6 +161,64 @@ class Tensor:
         order = list(range(self.dim()))
         order[a], order[b] = order[b], order[a]
         return self.permute(*order)
+
+    def unsqueeze(self, dim: int) -> Tensor:
+        """One more dimension, of one entry."""
+        shape = list(self.shape)
+        shape.insert(dim % (self.dim() + 1), 1)
+        return self._reshaped("unsqueeze", tuple(shape))
+
+    def contiguous(self) -> Tensor:
+        """Itself, or a copy where it is not laid out row by row."""
+        name, rows = variable("contiguous"), Layout.rows(self.shape)
+        flag = self.layout.differs(self.shape, rows.cases[0][1])
+        out = self.copied(name, self.shape, rows, flag)
+        if self.counter.grad and self.requires_grad:
+            out._attach([self], lambda grad: [grad.detach()])
+        return out
+
+    def clone(self) -> Tensor:
+        """A copy laid out row by row; the gradient passes as it is."""
+        return self.result(
+            variable("clone"), self.shape, Cost(), [self], backward=lambda grad: [grad.detach()]
+        )
+
+    def tril(self) -> Tensor:
+        """Without what lies above the diagonal; the gradient is cut the same way."""
+        name = variable("lower triangle")
+
+        def backward(grad: Tensor) -> list[Tensor | None]:
+            return [grad.result(f"{name}: grad", grad.shape, Cost(), [grad])]
+
+        return self.result(name, self.shape, Cost(), [self], backward=backward)
+
+    def select(self, dim: int, _index: Any) -> Tensor:
+        """One entry of a dimension, which is gone then; no gradient."""
+        place = dim % self.dim()
+        order = [p for p in range(self.dim()) if p != place]
+        layout = self.layout.permuted(order)
+        return self.alias(tuple(self.shape[p] for p in order), layout)
+
+    def __getitem__(self, places: Any) -> Tensor:
+        """Slices from the start of some dimensions, ``x[..., :t]``; no gradient."""
+        given = places if isinstance(places, tuple) else (places,)
+        if Ellipsis in given:
+            at = given.index(Ellipsis)
+            rest = (slice(None),) * (self.dim() - len(given) + 1)
+            given = (*given[:at], *rest, *given[at + 1 :])
+        given = (*given, *(slice(None),) * (self.dim() - len(given)))
+        ends = [size if part.stop is None else part.stop for size, part in zip(self.shape, given)]
+        return self.alias(tuple(ends), self.layout)
+
+    def expand(self, *sizes: Any) -> Tensor:
+        """Stretched along new dimensions in front and those of one entry, without memory."""
+        shape = _flat(sizes)
+        added = len(shape) - self.dim()
+        layout = self.layout.stretched(self.shape, shape)
+        own = (1,) * added + self.shape
+        full = tuple(b if is_literally(a, -1) else a for a, b in zip(shape, own, strict=True))
+        old = self.shape
+        return self.alias(full, layout, lambda grad: [grad._summed_to("expand: grad", old)])
 
     def permute(self, *dims: Any) -> Tensor:
         """The dimensions in another order."""
@@ -267,6 +331,38 @@ class Tensor:
         if out.requires_grad:
             kept.append(out.detach())
         return out
+
+    def __add__(self, other: Tensor) -> Tensor:
+        """The sum, with broadcasting of the second; its gradient is summed where it stretched."""
+        return self._sum(variable("add"), other)
+
+    def add_(self, other: Tensor) -> Tensor:
+        """The same in place."""
+        return self._sum(variable("add"), other, self)
+
+    def _sum(self, name: str, other: Tensor, into: Tensor | None = None) -> Tensor:
+        shape = other.shape
+
+        def backward(grad: Tensor) -> list[Tensor | None]:
+            return [grad.detach(), grad._summed_to(f"{name}: grad", shape)]
+
+        cost = Cost(additions=self.count)
+        return self.result(
+            name, self.shape, cost, [self, other], backward=backward, layout=self.layout, into=into
+        )
+
+    def _summed_to(self, name: str, shape: Shape) -> Tensor:
+        """A gradient summed over dimensions that were stretched; itself where none was."""
+        added = self.dim() - len(shape)
+        lines = zip(shape, self.shape[added:], strict=True)
+        stretched = [large for small, large in lines if not same_size(small, large)]
+        if not added and not stretched:
+            return self.detach()
+        happens = 1 if added else more_than_one(product(stretched))
+        out = product(shape)
+        cost = Cost(additions=self.count, reduction_outputs=out)
+        moved = Cost(bytes_moved=self.size_bytes + out * self.item_size)
+        return self.copied(name, shape, Layout.rows(shape), happens, cost + moved)
 
     # -- new tensors -----------------------------------------------------------------------
     def new_ones(self, *shape: Any, dtype: type | None = None) -> Tensor:

@@ -28,6 +28,7 @@ LEVELS = {
     "blocks": 1.0,
     "mechanism": 0.5,
     "counting": 0.4,
+    "ops": 0.4,
     "workload": 0.3,
     "costs": 0.2,
     "record": 0.1,

@@ -12,7 +12,8 @@ from torch.autograd.function import once_differentiable
 from attnprof.blocks.autocast import apply
 from attnprof.blocks.core import AttentionCore, ModuleSizes, flat
 from attnprof.blocks.in_place import add_product
-from attnprof.blocks.layer import AttentionLayer, merge_heads, split_heads
+from attnprof.blocks.layer import AttentionLayer
+from attnprof.ops.layer import merge_heads, split_heads
 from attnprof.blocks.row_attention import row_attention
 from attnprof.errors import RequestError
 from attnprof.mechanisms.linformer.spec import Linformer
@@ -104,14 +105,14 @@ class LinformerLayer(AttentionLayer):
         short = core.compress(x, *(maps[:1] if spec.shared else maps))
         return self.k_proj(short[0]), self.v_proj(short[-1])
 
-    def _mixed(self, x: Tensor, causal: bool, context: Tensor | None) -> Tensor:
+    def mixed(self, x: Tensor, causal: bool, context: Tensor | None = None) -> Tensor:
         if causal or context is not None:
             ability = "causal" if causal else "cross"
             raise RequestError(f"linformer {self.core.spec.refusal(ability)}")
         q = self._heads("q", x)
         k, v = self._keys_values(x)
         k = k / math.sqrt(q.shape[-1])
-        k, v = (split_heads(t, self.sizes.num_heads, core_is_flat=False) for t in (k, v))
+        k, v = (split_heads(t, self.sizes.num_heads, flat=False) for t in (k, v))
         return merge_heads(row_attention(q, k, v))
 
 

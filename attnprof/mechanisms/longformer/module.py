@@ -11,7 +11,7 @@ from attnprof.blocks.band import band_blocks
 from attnprof.blocks.core import AttentionCore, flat
 from attnprof.blocks.gathered import Block, gathered_attention, hidden
 from attnprof.mechanisms.longformer.spec import Longformer, block_rows
-from attnprof.mechanisms.standard.module import softmax_attention
+from attnprof.blocks.softmax import softmax_attention
 
 
 @dataclass

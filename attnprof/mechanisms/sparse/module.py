@@ -11,7 +11,8 @@ from attnprof.blocks.core import AttentionCore, flat
 from attnprof.blocks.gathered import Block, gathered_attention, hidden
 from attnprof.errors import RequestError
 from attnprof.mechanisms.sparse.spec import Sparse
-from attnprof.mechanisms.standard.module import KeyValueState, softmax_attention
+from attnprof.blocks.softmax import softmax_attention
+from attnprof.mechanisms.standard.spec import KeyValueState
 
 
 class SparseCore(AttentionCore):

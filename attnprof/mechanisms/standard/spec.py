@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from attnprof.blocks import softmax
+from attnprof.blocks.softmax import flat, softmax_attention
 from attnprof.costs import Cost, CostTable, Number, exact_div, is_plain, more_than_one
 from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
 from attnprof.mechanism import Abilities, Mechanism, Published, pairs, rows
-from attnprof.mechanisms.standard.fused import fused_attention
 from attnprof.mechanisms.standard.published import published_counts
+from attnprof.ops.functional import scaled_dot_product_attention
+from attnprof.ops.layer import Sizes
 from attnprof.workload import Workload
 
 
@@ -61,6 +65,14 @@ def weighted_values(
     return out
 
 
+@dataclass
+class KeyValueState:
+    """What softmax attention keeps: keys and values of every token so far, (b·g, t, d)."""
+
+    keys: Any
+    values: Any
+
+
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxAttention(Mechanism):
     """Softmax attention over scores that are written out; the family of document 000."""
@@ -68,42 +80,34 @@ class SoftmaxAttention(Mechanism):
     bias: bool = True
 
     abilities: ClassVar[Abilities] = Abilities()
-    hands_over: ClassVar[str] = "k"
     family: ClassVar[str] = "exact"
     time_order: ClassVar[str] = "N^2"
     memory_order: ClassVar[str] = "N^2"
 
-    def core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def core(self, q: Any, k: Any, v: Any, causal: bool) -> Any:
         """Scaled queries, scores, softmax, values; grouped heads share their keys."""
-        w = workload
-        group = 1 if w.num_kv_heads is None else exact_div(w.num_heads, w.kv_heads)
-        mask = causal_mask(tape, w.seq_len, group) if w.causal else None
-        q = tape.view(q, w.batch_size * w.kv_heads, group * w.seq_len, w.head_dim)
-        out = weighted_values(tape, q, k, v, mask)
-        tape.free(q, *([mask] if mask else []))
-        return tape.rearrange(
-            "heads", out, (w.batch_size * w.num_heads, w.seq_len, w.value_width), 0
-        )
+        b, h, n, d = q.shape
+        group = exact_div(h, k.shape[1])
+        mask = softmax.causal_mask(n, q) if causal else None
+        if mask is not None and group != 1:  # masking a view would make autograd copy it
+            mask = mask.repeat(group, 1)
+        rows = q.reshape(b * k.shape[1], -1, d)
+        out = softmax_attention(rows, flat(k), flat(v), mask)
+        return out.view(b, h, n, -1)
 
-    def decode_core(
-        self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor
-    ) -> Tensor:
-        """The same for one row against the cache."""
-        w = workload
-        keys, values = self.cached(tape, w, k, v)
-        group = exact_div(w.num_heads, w.kv_heads)
-        q = tape.view(q, w.batch_size * w.kv_heads, group, w.head_dim)
-        out = weighted_values(tape, q, keys, values)
-        tape.free(q)
-        return tape.rearrange("heads", out, (w.batch_size * w.num_heads, 1, w.value_width), 0)
+    def init_state(self, sizes: Sizes, cache: Callable[[Number, Number], Any]) -> KeyValueState:
+        """Empty caches."""
+        heads = sizes.num_kv_heads
+        return KeyValueState(cache(heads, sizes.head_dim), cache(heads, sizes.value_head_dim))
 
-    def cached(self, tape: Tape, workload: Workload, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Append one row of keys and values and return the caches; one cache where they are one."""
-        w, batch = workload, workload.batch_size * workload.kv_heads
-        added = k.size if self.shares_rows else k.size + v.size
-        tape.record("append to cache", (batch, 1), Cost(bytes_moved=2 * added))
-        keys = tape.constant(batch, w.seq_len, w.head_dim)
-        return keys, keys if self.shares_rows else tape.constant(batch, w.seq_len, w.value_width)
+    def step(
+        self, q: Any, k: Any, v: Any, state: KeyValueState, weights: Any
+    ) -> tuple[Any, KeyValueState]:
+        """The new token attends to every token so far, itself included."""
+        b, h, _, d = q.shape
+        keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
+        rows = q.reshape(b * k.shape[1], -1, d)
+        return softmax_attention(rows, keys, values).view(b, h, 1, -1), state
 
     def state_entries(self, workload: Workload) -> Number:
         """Keys and values of every token; counted once where they are the same rows."""
@@ -143,10 +147,23 @@ class Sdpa(Standard):
     name: ClassVar[str] = "sdpa"
     title: ClassVar[str] = "torch's fused softmax attention"
     memory_order: ClassVar[str] = "N"
-    strided_heads: ClassVar[bool] = True
-    hands_over: ClassVar[str] = "qkv"
+    flat: ClassVar[bool] = False
     abilities: ClassVar[Abilities] = Abilities(grouped_kv=True, value_width=False, cross=True)
     same_as = ("standard", {})
+
+    def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
+        """Q (b, h, n, d), k and v (b, g, m, d) → (b, h, n, d)."""
+        return scaled_dot_product_attention(q, k, v, causal, weights.sizes.grouped)
+
+    def step(
+        self, q: Any, k: Any, v: Any, state: KeyValueState, weights: Any
+    ) -> tuple[Any, KeyValueState]:
+        """The new token through the fused kernel."""
+        b, g = k.shape[:2]
+        keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
+        k_all, v_all = (x.view(b, g, -1, x.shape[-1]) for x in (keys, values))
+        grouped = weights.sizes.grouped
+        return scaled_dot_product_attention(q, k_all, v_all, grouped=grouped), state
 
     def published(self) -> tuple[Published, ...]:
         """None: no document of ours prints a form for the fused kernel."""
@@ -155,17 +172,6 @@ class Sdpa(Standard):
     def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
         """Like the base's, with a note on what its peak leaves out."""
         return replace(super().cost(workload, scope), notes=(WORKSPACE,))
-
-    def core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """One kernel."""
-        return fused_attention(tape, workload, q, k, v, pairs(workload))
-
-    def decode_core(
-        self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor
-    ) -> Tensor:
-        """The same kernel for one row against the cache."""
-        keys, values = self.cached(tape, workload, k, v)
-        return fused_attention(tape, workload, q, keys, values, pairs(workload))
 
 
 MECHANISMS = (Standard, Sdpa)

@@ -2,9 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from attnprof.costs import exact_div
+from attnprof.costs import Number, exact_div
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes a layer is built for; ``seq_len`` only where it must be known."""
+
+    num_heads: Number
+    head_dim: Number
+    num_kv_heads: Number
+    value_head_dim: Number
+    seq_len: Number | None = None
+
+    @property
+    def d_model(self) -> Number:
+        """Model width."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def grouped(self) -> bool:
+        """Whether query heads share key and value heads."""
+        return bool(self.num_kv_heads != self.num_heads)
+
+    def maps(self) -> dict[str, tuple[Number, Number]]:
+        """Input and output width of each linear map around a core."""
+        width, values = self.d_model, self.value_head_dim
+        return {
+            "q": (width, width),
+            "k": (width, self.num_kv_heads * self.head_dim),
+            "v": (width, self.num_kv_heads * values),
+            "o": (self.num_heads * values, width),
+        }
 
 
 def split_heads(x: Any, heads: Any, flat: bool, grouped: bool = False) -> Any:
@@ -50,7 +82,7 @@ class LayerText:
         q = self._heads("q", x)
         k = q if self.spec.shares_queries else self._heads("k", source)
         v = k if self.spec.shares_rows else self._heads("v", source)
-        return merge_heads(self.core(q, k, v, causal))
+        return merge_heads(self.core(q, k, v, causal=causal))
 
     def forward(self, x: Any, causal: bool = False, context: Any = None) -> Any:
         """(b, n, d_model) → (b, n, d_model)."""
@@ -64,3 +96,8 @@ class LayerText:
         v = self._heads("v", x, decoding=True)
         y, state = self.core.step(q, k, v, state)
         return merge_heads(y), state
+
+    def step(self, x: Any, state: Any) -> tuple[Any, Any]:
+        """One token, (b, 1, d_model) → the same shape, and the new state."""
+        y, state = self.mixed_step(x, state)
+        return (self.o_proj(y) if "o" in self.spec.projections else y), state
