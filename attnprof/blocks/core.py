@@ -76,11 +76,6 @@ def _started(weight: Weight) -> nn.Parameter:
     return nn.Parameter(values)
 
 
-def flat(x: Tensor) -> Tensor:
-    """(b, h, n, d) → (b·h, n, d); a view where the layout allows it."""
-    return x.reshape(-1, x.shape[-2], x.shape[-1])
-
-
 def causal_mask(n: int, device: torch.device) -> Tensor:
     """(n, n) booleans, True above the diagonal: what a row must not see."""
     return torch.ones(n, n, dtype=torch.bool, device=device).triu_(1)

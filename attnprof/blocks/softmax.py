@@ -7,15 +7,9 @@ from typing import Any
 from attnprof.ops.functional import square_root
 
 
-def flat(x: Any) -> Any:
-    """(b, h, n, d) → (b·h, n, d); a view where the layout allows it."""
-    return x.reshape(-1, x.shape[-2], x.shape[-1])
-
-
 def causal_mask(n: Any, like: Any) -> Any:
     """(n, n) booleans, True above the diagonal: what a row must not see."""
-    mask = like.new_ones(n, n, dtype=bool).triu_(1)
-    return mask
+    return like.new_ones(n, n, dtype=bool).triu_(1)
 
 
 def softmax_attention(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
@@ -31,5 +25,4 @@ def softmax_attention(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
         scores.masked_fill_(mask, float("-inf"))
     weights = scores.softmax(-1)
     del scores
-    out = weights.bmm(v)
-    return out
+    return weights.bmm(v)

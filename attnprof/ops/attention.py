@@ -5,7 +5,8 @@ from __future__ import annotations
 from attnprof.costs import Cost, Number
 from attnprof.ops.counter import variable
 from attnprof.ops.layout import Layout, Shape
-from attnprof.ops.tensor import SOFTMAX, Tensor
+from attnprof.ops.pointwise import SOFTMAX
+from attnprof.ops.tensor import Tensor
 
 #: Backward, a score: scale, shift by the logsumexp and exp make the weight again; then
 #: (grad - row sum) · weight · scale.

@@ -100,7 +100,7 @@ class Counter:
 def variable(operation: str) -> str:
     """What the text calls the result of the operation that runs now, for the name of its stage.
 
-    The variable that it is stored in; else the operation itself.
+    The variable that it is stored in, or the function that returns it; else the operation.
     """
     frame = sys._getframe(1)  # noqa: SLF001 - the only way to the caller's frame
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
@@ -110,12 +110,13 @@ def variable(operation: str) -> str:
 
 @cache
 def _stored(code: CodeType, offset: int) -> str:
-    """The local variable that the next instruction stores to, with spaces for underscores."""
+    """Where the next instruction puts the result, with spaces for underscores."""
     following = (item for item in dis.get_instructions(code) if item.offset > offset)
     found = next((item for item in following if item.opname not in _SILENT), None)
-    if found is None or not found.opname.startswith("STORE_FAST"):
+    if found is None or not found.opname.startswith(("STORE_FAST", "RETURN_VALUE")):
         return ""
-    name = found.argval[0] if isinstance(found.argval, tuple) else found.argval
+    name = code.co_name if found.opname == "RETURN_VALUE" else found.argval
+    name = name[0] if isinstance(name, tuple) else name  # two stores as one instruction
     return str(name).strip("_").replace("_", " ")
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnprof.costs import Cost
-from attnprof.ops.layout import Layout, contiguous
+from attnprof.ops.layout import Layout
 
 if TYPE_CHECKING:
-    from attnprof.ops.tensor import Tensor
+    from attnprof.ops.base import Base as Tensor
 
 #: Leaves run as soon as their gradients are there: before any other node.
 _LAST = 2**62
@@ -51,9 +51,9 @@ class Leaf(Node):
 
     def run(self, grad: Tensor) -> Sequence[Tensor | None]:
         """Keep the gradient; laid out as the tensor is, for which it may have to be copied."""
-        copies = grad.layout.differs(self.shape, contiguous(self.shape))
-        name, rows = "gradient laid out anew", Layout.rows(self.shape)
-        self.gradient = grad.copied(name, self.shape, rows, copies)
+        copies = grad.layout.differs(self.shape)
+        rows = Layout.rows(self.shape)
+        self.gradient = grad.where(copies, "gradient in rows", self.shape, rows)
         return ()
 
 

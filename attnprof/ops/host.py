@@ -10,7 +10,7 @@ from attnprof.costs import Cost, CostTable, Number
 from attnprof.ops.counter import Counter
 from attnprof.ops.layer import LayerText, Sizes
 from attnprof.ops.layout import product
-from attnprof.ops.tensor import Tensor, given, leaf
+from attnprof.ops.tensor import Tensor
 from attnprof.workload import Workload
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Weights:
     def add(self, *shape: Number) -> Tensor:
         """One more parameter."""
         self.count = self.count + product(shape)
-        return leaf(self._counter, *shape)
+        return Tensor.leaf(self._counter, *shape)
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Cache:
         moved = Cost(bytes_moved=2 * row.size_bytes)
         self.counter.record("append to cache", row.shape, moved)
         self.length = self.length + 1
-        return given(self.counter, (self.batch, self.length, self.width))
+        return Tensor.given(self.counter, (self.batch, self.length, self.width))
 
 
 class CountedCore:
@@ -77,7 +77,8 @@ class CountedLayer(LayerText):
         self.core = core
         for letter, (inner, outer) in sizes.maps().items():
             if letter in spec.projections:
-                setattr(self, f"{letter}_proj", _map(core.weights, inner, outer, spec.bias))
+                name = _MAPS[letter]
+                setattr(self, f"{letter}_proj", _map(name, core.weights, inner, outer, spec.bias))
 
     def __call__(self, x: Tensor, context: Tensor | None = None, *, causal: bool) -> Tensor:
         """(b, n, d_model) → (b, n, d_model)."""
@@ -85,10 +86,13 @@ class CountedLayer(LayerText):
         return out
 
 
-def _map(weights: Weights, inner: Number, outer: Number, bias: bool) -> Any:
+_MAPS = {"q": "queries", "k": "keys", "v": "values", "o": "output"}
+
+
+def _map(name: str, weights: Weights, inner: Number, outer: Number, bias: bool) -> Any:
     weight = weights.add(outer, inner)
     shift = weights.add(outer) if bias else None
-    return lambda x: x.linear(weight, shift)
+    return lambda x: x.linear(weight, shift, name)
 
 
 def counted(spec: Mechanism, workload: Workload, scope: str) -> CostTable:
@@ -115,7 +119,7 @@ def _inputs(counter: Counter, w: Workload, scope: str, n: Number, m: Number) -> 
     shapes = [(b, h, n, w.head_dim), (b, g, m, w.head_dim), (b, g, m, w.value_width)]
     if scope == "layer":
         shapes = [(b, n, w.d_model), (b, m, w.d_model)][: 1 if w.kv_seq_len is None else 2]
-    return [leaf(counter, *shape) for shape in shapes]
+    return [Tensor.leaf(counter, *shape) for shape in shapes]
 
 
 def _cache(counter: Counter, w: Workload, heads: Number, width: Number) -> Cache:

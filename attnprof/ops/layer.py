@@ -39,16 +39,21 @@ class Sizes:
         }
 
 
-def split_heads(x: Any, heads: Any, flat: bool, grouped: bool = False) -> Any:
+def flat(x: Any) -> Any:
+    """(b, h, n, d) → (b·h, n, d); a view where the layout allows it."""
+    return x.reshape(-1, x.shape[-2], x.shape[-1])
+
+
+def split_heads(x: Any, heads: Any, *, in_rows: bool, grouped: bool = False) -> Any:
     """(b, n, h·d) → (b, h, n, d), laid out so that (b·h, n, d) is a view if the core wants it."""
     b, n, width = x.shape
     d = exact_div(width, heads)
     y = x.view(b, n, heads, d).transpose(1, 2)
-    if not flat:
+    if not in_rows:
         return y
     if grouped:
         return y.contiguous()
-    return y.reshape(b * heads, n, d).view(b, heads, n, d)
+    return flat(y).view(b, heads, n, d)
 
 
 def merge_heads(y: Any) -> Any:
@@ -74,7 +79,7 @@ class LayerText:
         projection = getattr(self, f"{letter}_proj", None)
         if projection is not None:
             x = projection(x)
-        return split_heads(x, heads, self.core.flat, grouped)
+        return split_heads(x, heads, in_rows=self.core.flat, grouped=grouped)
 
     def mixed(self, x: Any, causal: bool, context: Any = None) -> Any:
         """(b, n, d_model) → the heads' outputs, (b, n, h·d)."""

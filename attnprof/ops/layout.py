@@ -101,8 +101,9 @@ class Layout:
 
         return self._by_case(outcome)
 
-    def differs(self, shape: Shape, others: Shape) -> Number:
-        """1 where entries lie elsewhere than under other strides, else 0."""
+    def differs(self, shape: Shape) -> Number:
+        """1 where entries do not lie row by row, else 0."""
+        others = contiguous(shape)
 
         def outcome(strides: Shape, ask: Ask) -> Outcome:
             lines = zip(shape, strides, others, strict=True)

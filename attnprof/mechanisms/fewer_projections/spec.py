@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from attnprof.blocks.softmax import causal_mask, flat, softmax_attention
+from attnprof.blocks.softmax import causal_mask, softmax_attention
 from attnprof.costs import Number, exact_div, is_plain
 from attnprof.counting.definition import Definition
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Published, Weight, pairs, rows
 from attnprof.mechanisms.standard.spec import KeyValueState, SoftmaxAttention, eq24
 from attnprof.ops.functional import copy_in_rows, linear
-from attnprof.ops.layer import Sizes
+from attnprof.ops.layer import Sizes, flat
 from attnprof.workload import Workload
 
 

@@ -7,7 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from attnprof.blocks.core import AttentionCore, ModuleSizes, flat
+from attnprof.blocks.core import AttentionCore, ModuleSizes
+from attnprof.ops.layer import flat
 from attnprof.blocks.features import FeatureMap
 from attnprof.blocks.kernel_attention import kernel_attention
 from attnprof.blocks.scan import State, absorb, empty_state

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from attnprof.blocks.autocast import apply
-from attnprof.blocks.core import AttentionCore, ModuleSizes, flat
+from attnprof.blocks.core import AttentionCore, ModuleSizes
+from attnprof.ops.layer import flat
 from attnprof.blocks.in_place import add_product
 from attnprof.blocks.layer import AttentionLayer
 from attnprof.ops.layer import merge_heads, split_heads
@@ -112,7 +113,7 @@ class LinformerLayer(AttentionLayer):
         q = self._heads("q", x)
         k, v = self._keys_values(x)
         k = k / math.sqrt(q.shape[-1])
-        k, v = (split_heads(t, self.sizes.num_heads, flat=False) for t in (k, v))
+        k, v = (split_heads(t, self.sizes.num_heads, in_rows=False) for t in (k, v))
         return merge_heads(row_attention(q, k, v))
 
 

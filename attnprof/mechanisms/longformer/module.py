@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from attnprof.blocks.band import band_blocks
-from attnprof.blocks.core import AttentionCore, flat
+from attnprof.blocks.core import AttentionCore
+from attnprof.ops.layer import flat
 from attnprof.blocks.gathered import Block, gathered_attention, hidden
 from attnprof.mechanisms.longformer.spec import Longformer, block_rows
 from attnprof.blocks.softmax import softmax_attention

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnprof.blocks.cache import TokenCache
-from attnprof.blocks.core import AttentionCore, ModuleSizes, causal_mask, flat
+from attnprof.blocks.core import AttentionCore, ModuleSizes, causal_mask
+from attnprof.ops.layer import flat
 from attnprof.blocks.pair_network import chunks, mapped, pair_network_attention
 from attnprof.mechanisms.neural.spec import Neural
 

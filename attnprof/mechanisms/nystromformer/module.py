@@ -11,7 +11,8 @@ from torch.autograd.function import once_differentiable
 
 from attnprof.blocks.autocast import apply
 from attnprof.blocks.band_convolution import band_convolution
-from attnprof.blocks.core import AttentionCore, ModuleSizes, flat
+from attnprof.blocks.core import AttentionCore, ModuleSizes
+from attnprof.ops.layer import flat
 from attnprof.blocks.inverse_product import inverse_product
 from attnprof.blocks.row_attention import row_attention
 from attnprof.errors import RequestError

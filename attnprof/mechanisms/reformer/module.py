@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnprof.blocks.core import AttentionCore, ModuleSizes, flat
+from attnprof.blocks.core import AttentionCore, ModuleSizes
+from attnprof.ops.layer import flat
 from attnprof.blocks.hashed_attention import ALONE, FLOOR, Attention
 from attnprof.blocks.hashed_backward import hashed_attention
 from attnprof.blocks.hashing import hashed

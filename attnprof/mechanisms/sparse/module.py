@@ -7,7 +7,8 @@ from torch import Tensor
 
 from attnprof.blocks.band import band_blocks
 from attnprof.blocks.cache import TokenCache
-from attnprof.blocks.core import AttentionCore, flat
+from attnprof.blocks.core import AttentionCore
+from attnprof.ops.layer import flat
 from attnprof.blocks.gathered import Block, gathered_attention, hidden
 from attnprof.errors import RequestError
 from attnprof.mechanisms.sparse.spec import Sparse

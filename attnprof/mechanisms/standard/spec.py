@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from attnprof.blocks import softmax
-from attnprof.blocks.softmax import flat, softmax_attention
+from attnprof.blocks.softmax import softmax_attention
 from attnprof.costs import Cost, CostTable, Number, exact_div, is_plain, more_than_one
 from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
@@ -15,7 +15,7 @@ from attnprof.counting.tape import Tape
 from attnprof.mechanism import Abilities, Mechanism, Published, pairs, rows
 from attnprof.mechanisms.standard.published import published_counts
 from attnprof.ops.functional import scaled_dot_product_attention
-from attnprof.ops.layer import Sizes
+from attnprof.ops.layer import Sizes, flat
 from attnprof.workload import Workload
 
 

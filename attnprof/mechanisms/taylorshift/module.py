@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from attnprof.blocks.boxed import BOXED
 from attnprof.blocks.cache import TokenCache
-from attnprof.blocks.core import AttentionCore, flat
+from attnprof.blocks.core import AttentionCore
+from attnprof.ops.layer import flat
 from attnprof.blocks.symmetric import SYMMETRIC
 from attnprof.blocks.taylor import (
     Map,
