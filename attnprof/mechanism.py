@@ -7,7 +7,7 @@ pass on a tape (:mod:`attnprof.counting`); costs of every phase and the peak of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import Field, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from inspect import signature
 from typing import Any, ClassVar, Self
@@ -17,41 +17,10 @@ from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError, closest
-from attnprof.ops.layer import Sizes
-from attnprof.units import integer
+from attnprof.ops.layer import LayerSizes
+from attnprof.parameters import parsed
+from attnprof.published import Published
 from attnprof.workload import SCOPES, Workload
-
-
-@dataclass(frozen=True)
-class Published:
-    """A closed form as a document prints it, untouched.
-
-    ``formula`` maps a workload of one sequence to the printed value; two published formulas may
-    be compared only if document, scope, phase, causal, quantity and convention all agree.
-    ``heads`` is ``one`` where the document prints the form for a single head.
-    """
-
-    source: str
-    quantity: str
-    scope: str
-    phase: str
-    convention: str
-    formula: Callable[[Workload], Number]
-    causal: bool = False
-    heads: str = "any"
-
-    @property
-    def document(self) -> str:
-        """Number of the document, ``004`` of ``004-EQ5``."""
-        return self.source.split("-", 1)[0]
-
-    @property
-    def terms(self) -> tuple[Any, ...]:
-        """What must agree for two formulas to be comparable."""
-        return (
-            self.document, self.scope, self.phase, self.causal, self.quantity,
-            self.convention, self.heads,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -135,7 +104,7 @@ class Mechanism:
             if name not in known:
                 hint = closest(name, list(known)) if known else "it takes none"
                 raise RequestError(f"{self.name} has no parameter '{name}': {hint}")
-        return replace(self, **{n: _parsed(known[n], v) for n, v in params.items()})
+        return replace(self, **{n: parsed(known[n], v) for n, v in params.items()})
 
     @property
     def shares_rows(self) -> bool:
@@ -238,16 +207,16 @@ class Mechanism:
         """What happens between q, k and v, (b, h, n, d) each, and the heads' outputs.
 
         ``core(q, k, v, causal, weights)`` in tensor methods, which torch runs and the counter
-        counts; ``causal`` and ``weights`` (the parameters that :meth:`weights` declares, by name)
-        only where it takes them. A ``core(tape, workload, q, k, v)`` writes stages instead.
+        counts; ``causal`` and ``weights`` (the parameters of :meth:`core_weights`, by name) only
+        where it takes them. A ``core(tape, workload, q, k, v)`` writes stages instead.
         """
         raise RequestError(f"{self.name} has no core between queries, keys and values")
 
-    def weights(self, sizes: Sizes) -> dict[str, Weight | None]:
+    def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """The parameters of the core by name; None for one that these parameters leave out."""
         return {}
 
-    def init_state(self, sizes: Sizes, cache: Callable[[Number, Number], Any]) -> Any:
+    def init_state(self, sizes: LayerSizes, cache: Callable[[Number, Number], Any]) -> Any:
         """The state before the first token; ``cache(heads, width)`` makes an empty cache."""
         raise RequestError(f"{self.name} {self.refusal('decode')}")
 
@@ -312,32 +281,6 @@ _REFUSALS = {
 def _arguments(function: Any) -> frozenset[str]:
     """Names of a function's arguments."""
     return frozenset(signature(function).parameters)
-
-
-def _parsed(item: Field[Any], value: Any) -> Any:
-    """A parameter's value from text, by the type of its default."""
-    if not isinstance(value, str):
-        return value
-    text, kind = value.strip(), str(item.type)
-    if text.lower() in ("none", "null") and "None" in kind:
-        return None
-    readers: dict[str, Callable[[str], Any]] = {"bool": _boolean, "int": integer, "float": float}
-    for name, reader in readers.items():
-        if name in kind:
-            try:
-                return reader(text)
-            except ValueError:
-                raise RequestError(
-                    f"{item.name}={value}: not usable; {item.name} takes {kind}, "
-                    f"for example {item.name}={item.default}"
-                ) from None
-    return text
-
-
-def _boolean(text: str) -> bool:
-    if (word := text.lower()) in ("true", "yes", "on", "1", "false", "no", "off", "0"):
-        return word in ("true", "yes", "on", "1")
-    raise ValueError(text)
 
 
 def pairs(workload: Workload) -> Number:

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnprof.blocks.core import AttentionCore, ModuleSizes
+from attnprof.blocks.core import AttentionCore
 from attnprof.blocks.layer import AttentionLayer
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
+from attnprof.ops.layer import LayerSizes
 
 
 def checked_sizes(
@@ -20,7 +21,7 @@ def checked_sizes(
     seq_len: int | None,
     num_kv_heads: int | None = None,
     value_head_dim: int | None = None,
-) -> ModuleSizes:
+) -> LayerSizes:
     """The sizes of a module; :class:`RequestError` where they do not fit the mechanism."""
     asked = {"d_model": d_model, "num_heads": num_heads, "seq_len": seq_len,
              "num_kv_heads": num_kv_heads, "value_head_dim": value_head_dim}  # fmt: skip
@@ -42,7 +43,7 @@ def checked_sizes(
         raise RequestError(f"{spec.name} {spec.refusal('value_width')}")
     if abilities.needs_seq_len and seq_len is None:
         raise RequestError(f"{spec.name} is built for one length: give seq_len")
-    return ModuleSizes(
+    return LayerSizes(
         num_heads, head_dim, num_kv_heads or num_heads, value_head_dim or head_dim, seq_len
     )
 
@@ -51,7 +52,7 @@ def _divisor(width: int, near: int) -> int:
     return min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: abs(n - near))
 
 
-def build_layer(spec: Mechanism, module: Any, sizes: ModuleSizes) -> nn.Module:
+def build_layer(spec: Mechanism, module: Any, sizes: LayerSizes) -> nn.Module:
     """The layer of a mechanism from its folder's torch module (``LAYERS`` or ``CORES``)."""
     layers: dict[str, Any] = getattr(module, "LAYERS", {})
     if spec.name in layers:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attnprof.blocks.cache import TokenCache
 from attnprof.mechanism import Weight
-from attnprof.ops.layer import Sizes as ModuleSizes
+from attnprof.ops.layer import LayerSizes
 
 
 class AttentionCore(nn.Module):
@@ -23,7 +23,7 @@ class AttentionCore(nn.Module):
     #: Whether heads must be laid out one after the other, so that (b·h, n, d) is a view.
     flat: bool = True
 
-    def __init__(self, spec: Any, sizes: ModuleSizes) -> None:
+    def __init__(self, spec: Any, sizes: LayerSizes) -> None:
         super().__init__()
         self.spec = spec
         self.sizes = sizes
@@ -37,16 +37,16 @@ class AttentionCore(nn.Module):
         raise TypeError(f"{self.spec.name} {self.spec.refusal('decode')}")
 
 
-CoreFactory = Callable[[Any, ModuleSizes], AttentionCore]
+CoreFactory = Callable[[Any, LayerSizes], AttentionCore]
 
 
 class TextCore(AttentionCore):
     """A mechanism's own text on torch tensors, with the parameters that it declares."""
 
-    def __init__(self, spec: Any, sizes: ModuleSizes) -> None:
+    def __init__(self, spec: Any, sizes: LayerSizes) -> None:
         super().__init__(spec, sizes)
         self.flat = spec.flat
-        for name, weight in spec.weights(sizes).items():
+        for name, weight in spec.core_weights(sizes).items():
             self.register_parameter(name, weight and _started(weight))
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
@@ -64,7 +64,8 @@ class TextCore(AttentionCore):
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One token: q (b, h, 1, d), k (b, g, 1, d), v (b, g, 1, dv) → (b, h, 1, dv), state."""
-        return self.spec.step(q, k, v, state, self)
+        out: tuple[Tensor, Any] = self.spec.step(q, k, v, state, self)
+        return out
 
 
 def _started(weight: Weight) -> nn.Parameter:

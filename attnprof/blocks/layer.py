@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attnprof.blocks.core import AttentionCore, ModuleSizes
-from attnprof.ops.layer import LayerText
+from attnprof.blocks.core import AttentionCore
+from attnprof.ops.layer import LayerSizes, LayerText
 
 
 class AttentionLayer(LayerText, nn.Module):
@@ -24,7 +24,7 @@ class AttentionLayer(LayerText, nn.Module):
     v_proj: nn.Linear
     o_proj: nn.Linear
 
-    def __init__(self, spec: Any, core: AttentionCore, sizes: ModuleSizes) -> None:
+    def __init__(self, spec: Any, core: AttentionCore, sizes: LayerSizes) -> None:
         super().__init__()
         self.spec = spec
         self.sizes = sizes

@@ -10,7 +10,7 @@ from attnprof.counting.definition import Definition
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism, Weight
 from attnprof.ops.functional import square_root
-from attnprof.ops.layer import Sizes, flat
+from attnprof.ops.layer import LayerSizes, flat
 from attnprof.workload import Workload
 
 
@@ -43,7 +43,7 @@ class LowRank(Mechanism):
         if self.rank < 1:
             raise RequestError(f"rank={self.rank}: at least 1, for example rank=64")
 
-    def weights(self, sizes: Sizes) -> dict[str, Weight | None]:
+    def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """Scores of unit variance for queries of unit variance, once divided by sqrt d."""
         weight = Weight((sizes.head_dim, self.rank), "normal")
         return {"query_map": weight, "key_map": weight}

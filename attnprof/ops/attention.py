@@ -43,9 +43,7 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     cost = (SOFTMAX + Cost(multiplications=1)) * scores
     cost = cost + _products(scores * (d + dv), scores + rows * n * dv)
     shape = (b, h, n, dv)
-    out = q.result(
-        name, shape, cost, [q, k, v], backward=backward, layout=_by_token(shape)
-    )
+    out = q.result(name, shape, cost, [q, k, v], backward=backward, layout=_by_token(shape))
     size = q.item_size if q.item_size in (1, 8) else 4
     logsumexp = q.result(f"{name}: logsumexp", (b, h, n), Cost(), [], item_size=size)
     if saved:

@@ -124,7 +124,11 @@ class Base:
         """The same function, with so many bytes that live as long as it does."""
         number = Base(self.counter, (), Layout.rows(()), [(Storage(kept), 1)], 1)
         run: Callable[..., Any] = backward
-        return lambda grad, _number=number: run(grad)
+
+        def holding(grad: Any, _number: Base = number) -> Any:
+            return run(grad)
+
+        return holding
 
     def attach(self, inputs: Sequence[Base], backward: Backward) -> None:
         """Make it need a gradient, which ``backward`` hands on to the inputs."""

@@ -28,7 +28,9 @@ class Node:
 
     __slots__ = ("backward", "inputs", "order")
 
-    def __init__(self, order: int, inputs: Sequence[Node | None], backward: Backward | None):
+    def __init__(
+        self, order: int, inputs: Sequence[Node | None], backward: Backward | None
+    ) -> None:
         self.order = order
         self.inputs = tuple(inputs)
         self.backward = backward
@@ -97,4 +99,3 @@ def _added(before: Tensor, more: Tensor) -> Tensor:
     cost = Cost(additions=before.count)
     into = before if before.alone else None
     return before.result("add gradients", before.shape, cost, [before, more], into=into)
-

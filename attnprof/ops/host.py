@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnprof.costs import Cost, CostTable, Number
 from attnprof.ops.counter import Counter
-from attnprof.ops.layer import LayerText, Sizes
+from attnprof.ops.layer import LayerSizes, LayerText
 from attnprof.ops.layout import product
 from attnprof.ops.tensor import Tensor
 from attnprof.workload import Workload
@@ -50,12 +50,12 @@ class Cache:
 class CountedCore:
     """The text between queries, keys, values and the heads' outputs."""
 
-    def __init__(self, spec: Mechanism, sizes: Sizes, weights: Weights) -> None:
+    def __init__(self, spec: Mechanism, sizes: LayerSizes, weights: Weights) -> None:
         self.spec = spec
         self.sizes = sizes
         self.flat = spec.flat
         self.weights = weights
-        for name, weight in spec.weights(sizes).items():
+        for name, weight in spec.core_weights(sizes).items():
             setattr(self, name, weights.add(*weight.shape) if weight else None)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
@@ -71,7 +71,7 @@ class CountedCore:
 class CountedLayer(LayerText):
     """The linear maps around a core."""
 
-    def __init__(self, spec: Mechanism, sizes: Sizes, core: CountedCore) -> None:
+    def __init__(self, spec: Mechanism, sizes: LayerSizes, core: CountedCore) -> None:
         self.spec = spec
         self.sizes = sizes
         self.core = core
@@ -99,10 +99,10 @@ def counted(spec: Mechanism, workload: Workload, scope: str) -> CostTable:
     """What a mechanism's text executes for a workload, by stage."""
     w = workload
     counter = Counter(w.item_size, grad=w.phase in ("backward", "train"))
-    sizes = Sizes(w.num_heads, w.head_dim, w.kv_heads, w.value_width, w.seq_len)
+    sizes = LayerSizes(w.num_heads, w.head_dim, w.kv_heads, w.value_width, w.seq_len)
     weights = Weights(counter)
     core = CountedCore(spec, sizes, weights)
-    host = core if scope == "core" else CountedLayer(spec, sizes, core)
+    host: Any = core if scope == "core" else CountedLayer(spec, sizes, core)
     if w.phase == "decode":
         state = spec.init_state(sizes, partial(_cache, counter, w))
         out, _ = host.step(*_inputs(counter, w, scope, 1, 1), state)
@@ -116,9 +116,10 @@ def counted(spec: Mechanism, workload: Workload, scope: str) -> CostTable:
 def _inputs(counter: Counter, w: Workload, scope: str, n: Number, m: Number) -> list[Tensor]:
     """Queries, keys, values of a core; the input of a layer, and where keys come from another."""
     b, h, g = w.batch_size, w.num_heads, w.kv_heads
-    shapes = [(b, h, n, w.head_dim), (b, g, m, w.head_dim), (b, g, m, w.value_width)]
     if scope == "layer":
-        shapes = [(b, n, w.d_model), (b, m, w.d_model)][: 1 if w.kv_seq_len is None else 2]
+        lengths = [n] if w.kv_seq_len is None else [n, m]
+        return [Tensor.leaf(counter, b, length, w.d_model) for length in lengths]
+    shapes = (b, h, n, w.head_dim), (b, g, m, w.head_dim), (b, g, m, w.value_width)
     return [Tensor.leaf(counter, *shape) for shape in shapes]
 
 

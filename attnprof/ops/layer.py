@@ -9,7 +9,7 @@ from attnprof.costs import Number, exact_div
 
 
 @dataclass(frozen=True)
-class Sizes:
+class LayerSizes:
     """The sizes a layer is built for; ``seq_len`` only where it must be known."""
 
     num_heads: Number
@@ -72,6 +72,7 @@ class LayerText:
     spec: Any
     sizes: Any
     core: Any
+    o_proj: Any
 
     def _heads(self, letter: str, x: Any, *, decoding: bool = False) -> Any:
         heads = self.sizes.num_heads if letter == "q" else self.sizes.num_kv_heads

@@ -13,7 +13,8 @@ from typing import Any
 
 from attnprof.costs import Cost, CostTable, Number
 from attnprof.errors import AttnprofError
-from attnprof.mechanism import Mechanism, Published
+from attnprof.mechanism import Mechanism
+from attnprof.published import Published
 from attnprof.record import CostRecord
 from attnprof.symbolic.text import expression_latex, expression_text
 from attnprof.workload import Workload

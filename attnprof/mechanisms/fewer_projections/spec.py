@@ -10,10 +10,11 @@ from attnprof.blocks.softmax import causal_mask, softmax_attention
 from attnprof.costs import Number, exact_div, is_plain
 from attnprof.counting.definition import Definition
 from attnprof.errors import RequestError
-from attnprof.mechanism import Abilities, Published, Weight, pairs, rows
+from attnprof.mechanism import Abilities, Weight, pairs, rows
 from attnprof.mechanisms.standard.spec import KeyValueState, SoftmaxAttention, eq24
 from attnprof.ops.functional import copy_in_rows, linear
-from attnprof.ops.layer import Sizes, flat
+from attnprof.ops.layer import LayerSizes, flat
+from attnprof.published import Published
 from attnprof.workload import Workload
 
 
@@ -40,7 +41,7 @@ class Efficient(SoftmaxAttention):
     document: ClassVar[str] = "000"
     projections: ClassVar[str] = "qo"
 
-    def init_state(self, sizes: Sizes, cache: Callable[[Number, Number], Any]) -> Any:
+    def init_state(self, sizes: LayerSizes, cache: Callable[[Number, Number], Any]) -> Any:
         """One empty cache under both names: keys and values are the same rows."""
         rows = cache(sizes.num_heads, sizes.head_dim)
         return KeyValueState(rows, rows)
@@ -77,7 +78,7 @@ class Super(Efficient):
         """Printed closed forms."""
         return (eq24(12),)
 
-    def weights(self, sizes: Sizes) -> dict[str, Weight | None]:
+    def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """The map over tokens, one or one a head, and its bias."""
         n = sizes.seq_len
         maps = (sizes.num_heads, n, n) if self.per_head else (n, n)
@@ -106,13 +107,11 @@ class Super(Efficient):
             mixed.add_(weights.mixing_bias.unsqueeze(1))
         return mixed.view(h, b, d, n).transpose(0, 1).reshape(b * h, d, n)
 
-    def init_state(self, sizes: Sizes, cache: Callable[[Number, Number], Any]) -> MixedState:
+    def init_state(self, sizes: LayerSizes, cache: Callable[[Number, Number], Any]) -> Any:
         """Empty caches."""
         return MixedState(*(cache(sizes.num_heads, sizes.head_dim) for _ in range(2)))
 
-    def step(
-        self, q: Any, k: Any, v: Any, state: MixedState, weights: Any
-    ) -> tuple[Any, MixedState]:
+    def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
         """Mix the values so far into the token's own, then attend to all mixed values."""
         _check_length(weights, state.rows.length + 1, at_most=True)
         rows = state.rows.append(flat(k))

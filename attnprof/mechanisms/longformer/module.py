@@ -9,10 +9,10 @@ from torch import Tensor
 
 from attnprof.blocks.band import band_blocks
 from attnprof.blocks.core import AttentionCore
-from attnprof.ops.layer import flat
 from attnprof.blocks.gathered import Block, gathered_attention, hidden
-from attnprof.mechanisms.longformer.spec import Longformer, block_rows
 from attnprof.blocks.softmax import softmax_attention
+from attnprof.mechanisms.longformer.spec import Longformer, block_rows
+from attnprof.ops.layer import flat
 
 
 @dataclass
@@ -40,7 +40,8 @@ class LongformerCore(AttentionCore):
         q_rows, keys, values = flat(q), flat(k), flat(v)
         if self.spec.impl == "dense-mask":
             mask = self.dense_mask(q.shape[2], causal, q.device)
-            return softmax_attention(q_rows, keys, values, mask).view(q.shape)
+            out: Tensor = softmax_attention(q_rows, keys, values, mask).view(q.shape)
+            return out
         blocks = self.blocks(q.shape[2], causal, q_rows)
         return gathered_attention(q_rows, keys, values, blocks).view(q.shape)
 

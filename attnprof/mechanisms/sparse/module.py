@@ -8,12 +8,12 @@ from torch import Tensor
 from attnprof.blocks.band import band_blocks
 from attnprof.blocks.cache import TokenCache
 from attnprof.blocks.core import AttentionCore
-from attnprof.ops.layer import flat
 from attnprof.blocks.gathered import Block, gathered_attention, hidden
+from attnprof.blocks.softmax import softmax_attention
 from attnprof.errors import RequestError
 from attnprof.mechanisms.sparse.spec import Sparse
-from attnprof.blocks.softmax import softmax_attention
 from attnprof.mechanisms.standard.spec import KeyValueState
+from attnprof.ops.layer import flat
 
 
 class SparseCore(AttentionCore):

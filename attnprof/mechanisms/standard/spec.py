@@ -12,10 +12,11 @@ from attnprof.costs import Cost, CostTable, Number, exact_div, is_plain, more_th
 from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
-from attnprof.mechanism import Abilities, Mechanism, Published, pairs, rows
+from attnprof.mechanism import Abilities, Mechanism, pairs, rows
 from attnprof.mechanisms.standard.published import published_counts
 from attnprof.ops.functional import scaled_dot_product_attention
-from attnprof.ops.layer import Sizes, flat
+from attnprof.ops.layer import LayerSizes, flat
+from attnprof.published import Published
 from attnprof.workload import Workload
 
 
@@ -84,7 +85,7 @@ class SoftmaxAttention(Mechanism):
     time_order: ClassVar[str] = "N^2"
     memory_order: ClassVar[str] = "N^2"
 
-    def core(self, q: Any, k: Any, v: Any, causal: bool) -> Any:
+    def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
         """Scaled queries, scores, softmax, values; grouped heads share their keys."""
         b, h, n, d = q.shape
         group = exact_div(h, k.shape[1])
@@ -95,14 +96,12 @@ class SoftmaxAttention(Mechanism):
         out = softmax_attention(rows, flat(k), flat(v), mask)
         return out.view(b, h, n, -1)
 
-    def init_state(self, sizes: Sizes, cache: Callable[[Number, Number], Any]) -> KeyValueState:
+    def init_state(self, sizes: LayerSizes, cache: Callable[[Number, Number], Any]) -> Any:
         """Empty caches."""
         heads = sizes.num_kv_heads
         return KeyValueState(cache(heads, sizes.head_dim), cache(heads, sizes.value_head_dim))
 
-    def step(
-        self, q: Any, k: Any, v: Any, state: KeyValueState, weights: Any
-    ) -> tuple[Any, KeyValueState]:
+    def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
         """The new token attends to every token so far, itself included."""
         b, h, _, d = q.shape
         keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
@@ -155,9 +154,7 @@ class Sdpa(Standard):
         """Q (b, h, n, d), k and v (b, g, m, d) → (b, h, n, d)."""
         return scaled_dot_product_attention(q, k, v, causal, weights.sizes.grouped)
 
-    def step(
-        self, q: Any, k: Any, v: Any, state: KeyValueState, weights: Any
-    ) -> tuple[Any, KeyValueState]:
+    def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
         """The new token through the fused kernel."""
         b, g = k.shape[:2]
         keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
