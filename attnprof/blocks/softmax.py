@@ -12,17 +12,17 @@ def causal_mask(n: Any, like: Any) -> Any:
     return like.new_ones(n, n, dtype=bool).triu_(1)
 
 
-def softmax_attention(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
+def weighted_values(q: Any, k: Any, v: Any, mask: Any = None) -> Any:
     """Rows of softmax((q / sqrt d) kᵀ) v; q (b, r·n, d), k (b, m, d), v (b, m, dv).
 
     ``mask`` (r·n, m) is True where a row must not look. Queries are scaled and not scores: d
     entries a row, forward and backward, where scores would be m.
     """
-    scaled = q / square_root(q.shape[-1])
-    scores = scaled.bmm(k.transpose(1, 2))
-    del scaled
+    scaling = q / square_root(q.shape[-1])
+    scores = scaling.bmm(k.transpose(1, 2))
+    del scaling
     if mask is not None:
         scores.masked_fill_(mask, float("-inf"))
-    weights = scores.softmax(-1)
+    softmax = scores.softmax(-1)
     del scores
-    return weights.bmm(v)
+    return softmax.bmm(v)

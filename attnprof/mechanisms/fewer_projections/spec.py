@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from attnprof.blocks.softmax import causal_mask, softmax_attention
+from attnprof.blocks.softmax import causal_mask, weighted_values
 from attnprof.costs import Number, exact_div, is_plain
 from attnprof.counting.definition import Definition
 from attnprof.errors import RequestError
@@ -49,7 +49,7 @@ class Efficient(SoftmaxAttention):
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
         """The new token attends to every token so far; ``v`` is ``k`` and is not kept again."""
         rows = state.keys.append(flat(k))
-        return softmax_attention(flat(q), rows, rows).view(*q.shape), state
+        return weighted_values(flat(q), rows, rows).view(*q.shape), state
 
     def published(self) -> tuple[Published, ...]:
         """Printed closed forms."""
@@ -89,7 +89,7 @@ class Super(Efficient):
         """Values mixed over tokens, then softmax attention over them."""
         columns = self._mixed(v, causal, weights)
         mask = causal_mask(q.shape[2], q) if causal else None
-        out = softmax_attention(flat(q), flat(k), columns.transpose(1, 2), mask)
+        out = weighted_values(flat(q), flat(k), columns.transpose(1, 2), mask)
         return out.view(*q.shape)
 
     def _mixed(self, v: Any, causal: bool, weights: Any) -> Any:
@@ -116,7 +116,7 @@ class Super(Efficient):
         _check_length(weights, state.rows.length + 1, at_most=True)
         rows = state.rows.append(flat(k))
         mixed = state.mixed.append(self._mixed_row(rows, q.shape[0], weights))
-        return softmax_attention(flat(q), rows, mixed).view(*q.shape), state
+        return weighted_values(flat(q), rows, mixed).view(*q.shape), state
 
     def _mixed_row(self, rows: Any, batch: Any, weights: Any) -> Any:
         """Row t of W^A times the values so far, (b·h, 1, d)."""

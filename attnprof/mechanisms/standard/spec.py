@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from attnprof.blocks import softmax
-from attnprof.blocks.softmax import softmax_attention
-from attnprof.costs import Cost, CostTable, Number, exact_div, is_plain, more_than_one
+from attnprof.blocks.softmax import weighted_values
+from attnprof.costs import CostTable, Number, exact_div
 from attnprof.counting.definition import Definition
-from attnprof.counting.engine import Tensor
-from attnprof.counting.tape import Tape
 from attnprof.mechanism import Abilities, Mechanism, pairs, rows
 from attnprof.mechanisms.standard.published import published_counts
 from attnprof.ops.functional import scaled_dot_product_attention
@@ -30,40 +28,6 @@ def eq24(constant: int) -> Published:
         convention="000: one per output element, times 3",
         formula=lambda w: constant * w.seq_len * w.d_model + 15 * w.num_heads * w.seq_len**2,
     )
-
-
-def causal_mask(tape: Tape, n: Number, group: Number = 1) -> Tensor:
-    """(group·n, n) booleans, a byte each; filled, cut to a triangle, repeated for grouped heads."""
-    mask = tape.emit("causal mask", (n, n), Cost(bytes_moved=2 * n * n), item_size=1)
-    if is_plain(group) and group == 1:
-        return mask
-    many, size = more_than_one(group), group * n * n
-    moved, shape = Cost(bytes_moved=many * (n * n + size)), (group * n, n)
-    tape.record("mask a group", shape, moved, many * size, frees=many * n * n)
-    mask.shape, mask.storage.size = shape, size
-    return mask
-
-
-def weighted_values(
-    tape: Tape,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None = None,
-    *,
-    columns: bool = False,
-) -> Tensor:
-    """Rows of softmax((q / sqrt d) kᵀ) v; ``columns``: v comes as (batch, d, m)."""
-    scaled = tape.scale("scaling", q, divide=True)
-    scores = tape.bmm("scores", scaled, k, tb=True)
-    tape.free(scaled)
-    if mask is not None:
-        scores = tape.masked_fill("masking", scores, mask)
-    weights = tape.softmax("softmax", scores)
-    tape.free(scores)
-    out = tape.bmm("weighted values", weights, v, tb=columns)
-    tape.free(weights)
-    return out
 
 
 @dataclass
@@ -93,7 +57,7 @@ class SoftmaxAttention(Mechanism):
         if mask is not None and group != 1:  # masking a view would make autograd copy it
             mask = mask.repeat(group, 1)
         rows = q.reshape(b * k.shape[1], -1, d)
-        out = softmax_attention(rows, flat(k), flat(v), mask)
+        out = weighted_values(rows, flat(k), flat(v), mask)
         return out.view(b, h, n, -1)
 
     def init_state(self, sizes: LayerSizes, cache: Callable[[Number, Number], Any]) -> Any:
@@ -106,7 +70,7 @@ class SoftmaxAttention(Mechanism):
         b, h, _, d = q.shape
         keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
         rows = q.reshape(b * k.shape[1], -1, d)
-        return softmax_attention(rows, keys, values).view(b, h, 1, -1), state
+        return weighted_values(rows, keys, values).view(b, h, 1, -1), state
 
     def state_entries(self, workload: Workload) -> Number:
         """Keys and values of every token; counted once where they are the same rows."""
