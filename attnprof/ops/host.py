@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from attnprof.costs import Cost, CostTable, Number
+from attnprof.costs import Cost, CostTable, Number, is_symbolic
 from attnprof.ops.counter import Counter
 from attnprof.ops.layer import LayerSizes, LayerText
 from attnprof.ops.layout import product
@@ -97,6 +97,18 @@ def _map(name: str, weights: Weights, inner: Number, outer: Number, bias: bool) 
 
 def counted(spec: Mechanism, workload: Workload, scope: str) -> CostTable:
     """What a mechanism's text executes for a workload, by stage."""
+    heads, groups = workload.num_heads, workload.num_kv_heads
+    if groups is None or not is_symbolic(heads, groups):
+        return _counted(spec, workload, scope)
+    import sympy
+
+    # heads are the groups times what shares one, so that either may be one
+    shared = sympy.Dummy(positive=True)
+    table = _counted(spec, workload.with_(num_heads=groups * shared), scope)
+    return table.mapped(lambda size: sympy.sympify(size).subs(shared, heads / groups))
+
+
+def _counted(spec: Mechanism, workload: Workload, scope: str) -> CostTable:
     w = workload
     counter = Counter(w.item_size, grad=w.phase in ("backward", "train"))
     sizes = LayerSizes(w.num_heads, w.head_dim, w.kv_heads, w.value_width, w.seq_len)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnprof.costs import Number, exact_div
+from attnprof.ops.functional import in_rows_for
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,9 @@ class LayerSizes:
         return self.num_heads * self.head_dim
 
     @property
-    def grouped(self) -> bool:
-        """Whether query heads share key and value heads."""
-        return bool(self.num_kv_heads != self.num_heads)
+    def group(self) -> Number:
+        """Query heads that share one key and value head."""
+        return exact_div(self.num_heads, self.num_kv_heads)
 
     def maps(self) -> dict[str, tuple[Number, Number]]:
         """Input and output width of each linear map around a core."""
@@ -44,15 +45,17 @@ def flat(x: Any) -> Any:
     return x.reshape(-1, x.shape[-2], x.shape[-1])
 
 
-def split_heads(x: Any, heads: Any, *, in_rows: bool, grouped: bool = False) -> Any:
-    """(b, n, h·d) → (b, h, n, d), laid out so that (b·h, n, d) is a view if the core wants it."""
+def split_heads(x: Any, heads: Any, *, in_rows: bool, group: Number = 1) -> Any:
+    """(b, n, h·d) → (b, h, n, d), laid out so that (b·h, n, d) is a view if the core wants it.
+
+    A ``group`` of heads shares its keys: then (b·h/group, group·n, d) is one, too.
+    """
     b, n, width = x.shape
     d = exact_div(width, heads)
     y = x.view(b, n, heads, d).transpose(1, 2)
     if not in_rows:
         return y
-    if grouped:
-        return y.contiguous()
+    y = in_rows_for(group, y)
     return flat(y).view(b, heads, n, d)
 
 
@@ -76,11 +79,11 @@ class LayerText:
 
     def _heads(self, letter: str, x: Any, *, decoding: bool = False) -> Any:
         heads = self.sizes.num_heads if letter == "q" else self.sizes.num_kv_heads
-        grouped = letter == "q" and self.sizes.num_kv_heads != heads and not decoding
+        group = self.sizes.group if letter == "q" and not decoding else 1
         projection = getattr(self, f"{letter}_proj", None)
         if projection is not None:
             x = projection(x)
-        return split_heads(x, heads, in_rows=self.core.flat, grouped=grouped)
+        return split_heads(x, heads, in_rows=self.core.flat, group=group)
 
     def mixed(self, x: Any, causal: bool, context: Any = None) -> Any:
         """(b, n, d_model) → the heads' outputs, (b, n, h·d)."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import combinations
 
 from attnprof.costs import Number, exact_div, is_plain, is_symbolic, more_than_one, same_size
@@ -19,7 +19,10 @@ Shape = tuple[Number, ...]
 Known = tuple[tuple[Number, bool], ...]
 #: What of a case is looked for: from the question "is this size above one?" to a flag and strides.
 Ask = Callable[[Number], Number]
+#: A shape without the sizes that a case knows to be one.
+Simple = Callable[[Shape], Shape]
 Outcome = tuple[Number, Shape]
+Decide = Callable[[Shape, Ask, Simple], Outcome]
 
 
 def product(shape: Iterable[Number]) -> Number:
@@ -83,13 +86,14 @@ class Layout:
 
     def reshaped(self, shape: Shape, new: Shape) -> tuple[Number, Layout]:
         """1 where taking another shape copies, else 0, and the layout of the result."""
-        pairs = _groups(shape, new)
 
-        def outcome(strides: Shape, ask: Ask) -> Outcome:
+        def outcome(strides: Shape, ask: Ask, simple: Simple) -> Outcome:
             viewed: list[Number] = [1] * len(new)
             copies: list[Number] = []
-            for left, right in pairs:
-                sizes, steps = [shape[p] for p in left], [strides[p] for p in left]
+            own = simple(shape)
+            for left, right in _groups(own, simple(new)):
+                sizes = [size for size, _, _ in left]
+                steps = [strides[place] * times for _, place, times in left]
                 copies.append(_scattered(sizes, steps, ask))
                 step = _innermost(sizes, steps, ask)
                 for place in reversed(right):
@@ -101,17 +105,24 @@ class Layout:
 
         return self._by_case(outcome)
 
+    def in_rows(self, shape: Shape, group: Number) -> tuple[Number, Layout]:
+        """1 where a copy makes it lie row by row, made for a group above one; what it is then."""
+        rows = contiguous(shape)
+
+        def outcome(strides: Shape, ask: Ask, _: Simple) -> Outcome:
+            flag = ask(group)
+            if not is_literally(flag, 0):
+                lines = zip(shape, strides, rows, strict=True)
+                flag = flag * _either([ask(size) * _differ(a, b, ask) for size, a, b in lines])
+            return flag, tuple(_where(flag, a, b) for a, b in zip(rows, strides, strict=True))
+
+        return self._by_case(outcome)
+
     def differs(self, shape: Shape) -> Number:
         """1 where entries do not lie row by row, else 0."""
-        others = contiguous(shape)
+        return self.in_rows(shape, 2)[0]
 
-        def outcome(strides: Shape, ask: Ask) -> Outcome:
-            lines = zip(shape, strides, others, strict=True)
-            return _either([ask(size) * _differ(a, b, ask) for size, a, b in lines]), strides
-
-        return self._by_case(outcome)[0]
-
-    def _by_case(self, outcome: Callable[[Shape, Ask], Outcome]) -> tuple[Number, Layout]:
+    def _by_case(self, outcome: Decide) -> tuple[Number, Layout]:
         found = [case for known, strides in self.cases for case in _split(known, strides, outcome)]
         layout = Layout(tuple((known, strides) for known, _, strides in found))
         if len(found) == 1:
@@ -127,12 +138,10 @@ class _UnknownError(Exception):
         self.size = size
 
 
-def _split(
-    known: Known, strides: Shape, outcome: Callable[[Shape, Ask], Outcome]
-) -> list[tuple[Known, Number, Shape]]:
+def _split(known: Known, strides: Shape, outcome: Decide) -> list[tuple[Known, Number, Shape]]:
     """A case with its outcome, or its sub-cases with theirs where a size must be told apart."""
     try:
-        flag, lines = outcome(strides, lambda size: _is_many(size, known))
+        flag, lines = outcome(strides, lambda size: _is_many(size, known), partial(_simple, known))
     except _UnknownError as error:
         size = error.size
         many = _split((*known, (size, True)), strides, outcome)
@@ -140,6 +149,13 @@ def _split(
         alike = len(many) == len(one) == 1 and many[0][1:] == one[0][1:]
         return [(known, *many[0][1:])] if alike else [*many, *one]
     return [(known, flag, lines)]
+
+
+def _simple(known: Known, shape: Shape) -> Shape:
+    ones = {size: 1 for size, many in known if not many}
+    if not ones:
+        return shape
+    return tuple(size.xreplace(ones) if is_symbolic(size) else size for size in shape)
 
 
 def _is_many(size: Number, known: Known) -> Number:
@@ -235,26 +251,44 @@ def _innermost(sizes: Sequence[Number], strides: Sequence[Number], ask: Ask) -> 
     return found
 
 
-def _groups(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]]:
+#: A dimension, or the outer or inner part of one: its size, its place, by how much its stride
+#: is that of the dimension.
+Piece = tuple[Number, int, Number]
+
+
+def _groups(old: Shape, new: Shape) -> list[tuple[list[Piece], list[int]]]:
     """Which dimensions together become which others, in the smallest possible groups."""
-    found: list[tuple[list[int], list[int]]] = []
-    i = j = 0
-    while i < len(old) or j < len(new):
-        left, right = list(range(i, min(i + 1, len(old)))), list(range(j, min(j + 1, len(new))))
-        a, b = product(old[p] for p in left), product(new[p] for p in right)
+    found: list[tuple[list[Piece], list[int]]] = []
+    rest: list[Piece] = [(size, place, 1) for place, size in enumerate(old)]
+    places = list(range(len(new)))
+    while rest or places:
+        left, right = rest[:1], places[:1]
+        rest, places = rest[1:], places[1:]
+        a, b = product(size for size, _, _ in left), product(new[p] for p in right)
         while not same_size(a, b):
-            grown = len(left) + i < len(old)
-            if grown and (_is_part(a, b) or len(right) + j == len(new)):
-                left.append(i + len(left))
-                a = a * old[left[-1]]
-            elif len(right) + j < len(new):
-                right.append(j + len(right))
-                b = b * new[right[-1]]
+            inner = _inner(a, b, left)
+            if inner is not None:
+                size, place, step = left.pop()
+                left.append((size / inner, place, step * inner))
+                rest, a = [(inner, place, step), *rest], b
+            elif rest and (_is_part(a, b) or not places):
+                left, rest, a = [*left, rest[0]], rest[1:], a * rest[0][0]
+            elif places:
+                right, places, b = [*right, places[0]], places[1:], b * new[places[0]]
             else:
                 raise ValueError(f"{old} cannot be viewed as {new}")
-        i, j = i + len(left), j + len(right)
         found.append((left, right))
     return found
+
+
+def _inner(a: Number, b: Number, left: list[Piece]) -> Number | None:
+    """What a product of symbols has too much of, if its last factor can be cut there."""
+    if not left or not is_symbolic(a, b):
+        return None
+    more = a / b
+    size = left[-1][0] / more
+    whole = more.as_numer_denom()[1] == 1 and size.as_numer_denom()[1] == 1
+    return more if whole and size != 1 else None
 
 
 def _is_part(a: Number, b: Number) -> bool:

@@ -28,10 +28,10 @@ def reshape(name: str, x: T, shape: Shape) -> T:
     return out
 
 
-def in_rows(name: str, x: T) -> T:
-    """Itself, or a copy where it is not laid out row by row."""
-    flag = x.layout.differs(x.shape)
-    out = x.where(flag, name, x.shape, Layout.rows(x.shape))
+def in_rows(name: str, x: T, group: Number) -> T:
+    """Itself, or for a group above one a copy if it is not laid out row by row."""
+    flag, layout = x.layout.in_rows(x.shape, group)
+    out = x.where(flag, name, x.shape, layout)
     if x.counter.grad and x.requires_grad:
         out.attach([x], lambda grad: [grad.detach()])
     return out

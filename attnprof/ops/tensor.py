@@ -41,10 +41,6 @@ class Tensor(Base):
         order[a], order[b] = order[b], order[a]
         return shapes.permute(self, order)
 
-    def contiguous(self) -> Tensor:
-        """Itself, or a copy where it is not laid out row by row."""
-        return shapes.in_rows(variable("contiguous"), self)
-
     def expand(self, *sizes: Any) -> Tensor:
         """Stretched along new dimensions in front and those of one entry, without memory."""
         return shapes.expand(self, shapes.sizes(sizes))
@@ -112,9 +108,3 @@ class Tensor(Base):
         """A tensor filled with ones; ``dtype=bool`` for a mask of a byte an entry."""
         size = 1 if dtype is bool else self.item_size
         return self.result(variable("ones"), shapes.sizes(shape), Cost(), [], item_size=size)
-
-    def repeat(self, *times: Any) -> Tensor:
-        """So many copies along each dimension; no gradient."""
-        counts = zip(self.shape, shapes.sizes(times), strict=True)
-        shape = tuple(size * count for size, count in counts)
-        return self.result(variable("repeat"), shape, Cost(), [self], item_size=self.item_size)

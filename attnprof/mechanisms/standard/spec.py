@@ -12,7 +12,7 @@ from attnprof.costs import CostTable, Number, exact_div
 from attnprof.counting.definition import Definition
 from attnprof.mechanism import Abilities, Mechanism, pairs, rows
 from attnprof.mechanisms.standard.published import published_counts
-from attnprof.ops.functional import scaled_dot_product_attention
+from attnprof.ops.functional import repeat_rows, scaled_dot_product_attention
 from attnprof.ops.layer import LayerSizes, flat
 from attnprof.published import Published
 from attnprof.workload import Workload
@@ -54,8 +54,8 @@ class SoftmaxAttention(Mechanism):
         b, h, n, d = q.shape
         group = exact_div(h, k.shape[1])
         mask = softmax.causal_mask(n, q) if causal else None
-        if mask is not None and group != 1:  # masking a view would make autograd copy it
-            mask = mask.repeat(group, 1)
+        if mask is not None:  # repeated, for masking a view would make autograd copy it
+            mask = repeat_rows(mask, group)
         rows = q.reshape(b * k.shape[1], -1, d)
         out = weighted_values(rows, flat(k), flat(v), mask)
         return out.view(b, h, n, -1)
@@ -116,15 +116,15 @@ class Sdpa(Standard):
 
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
         """Q (b, h, n, d), k and v (b, g, m, d) → (b, h, n, d)."""
-        return scaled_dot_product_attention(q, k, v, causal, weights.sizes.grouped)
+        return scaled_dot_product_attention(q, k, v, causal, weights.sizes.group)
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
         """The new token through the fused kernel."""
         b, g = k.shape[:2]
         keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
         k_all, v_all = (x.view(b, g, -1, x.shape[-1]) for x in (keys, values))
-        grouped = weights.sizes.grouped
-        return scaled_dot_product_attention(q, k_all, v_all, grouped=grouped), state
+        group = weights.sizes.group
+        return scaled_dot_product_attention(q, k_all, v_all, group=group), state
 
     def published(self) -> tuple[Published, ...]:
         """None: no document of ours prints a form for the fused kernel."""
