@@ -7,10 +7,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnprof import registry
+from attnprof.arguments import (
+    at_least,
+    choice,
+    file_path,
+    flag,
+    name_text,
+    number,
+    phase_names,
+    seed_of,
+    several,
+    shown,
+    sizes_by_name,
+    tensor_size,
+    text,
+    texts,
+    threads_of,
+)
 from attnprof.costs import CostTable
 from attnprof.errors import RequestError
+from attnprof.mechanism import Mechanism
 from attnprof.record import Report
-from attnprof.workload import Workload
+from attnprof.workload import DTYPES, SCOPES, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -35,7 +53,7 @@ def build(
     """
     from attnprof.blocks.assemble import build_layer, checked_sizes
 
-    spec = registry.get(name, **params)
+    spec = _mechanism(name, params)
     sizes = checked_sizes(spec, d_model, num_heads, seq_len, num_kv_heads, value_head_dim)
     return build_layer(spec, registry.module_of(name), sizes)
 
@@ -56,13 +74,15 @@ def attend(
     """
     from attnprof.blocks.assemble import attend_core
 
-    spec = registry.get(name, **params)
+    spec = _mechanism(name, params)
+    seed, causal = seed_of(seed), flag("causal", causal)
     return attend_core(spec, registry.module_of(name), q, k, v, causal, seed, weights)
 
 
 def cost(name: str, workload: Workload, scope: str = "layer", **params: Any) -> CostTable:
     """The closed form of a mechanism for a workload, by stage: numbers, or sympy expressions."""
-    return registry.get(name, **params).cost(workload, scope)
+    spec = _mechanism(name, params)
+    return spec.cost(_workload(workload), choice("scope", scope, SCOPES))
 
 
 def crossover(
@@ -88,20 +108,19 @@ def crossover(
     :class:`attnprof.errors.RequestError` for what cannot be compared.
     """
     from attnprof import __version__
-    from attnprof.symbolic.meeting import Meeting, report
+    from attnprof.symbolic.meeting import DERIVED, KINDS, METRICS, Meeting, report
 
-    widths = [head_dim] if isinstance(head_dim, int) else list(head_dim)
-    if not widths:
-        raise RequestError("head_dim is empty: give one width or several, like 64")
-    first, second = registry.configured([a, b], params)
-    meeting = Meeting(
-        first,
-        second,
-        Workload(1, num_heads, min(widths), batch_size, causal=causal, phase=phase, dtype=dtype),
-        scope,
-    )
-    environment = {"attnprof": __version__}
-    return report(meeting, widths, kinds, metrics, with_curves=curves, environment=environment)
+    widths = [at_least("head_dim", width, 1) for width in several("head_dim", head_dim)]
+    asked_kinds = [choice("kind", kind, (*KINDS, DERIVED)) for kind in several("kinds", kinds)]
+    asked_metrics = [choice("metric", name, METRICS) for name in several("metrics", metrics)]
+    first, second = registry.configured([name_text(a), name_text(b)], params)
+    heads, batch = at_least("num_heads", num_heads, 1), at_least("batch_size", batch_size, 1)
+    workload = Workload(1, heads, min(widths), batch, causal=causal, phase=phase, dtype=dtype)
+    meeting = Meeting(first, second, workload, choice("scope", scope, SCOPES))
+    return report(
+        meeting, widths, asked_kinds, asked_metrics, with_curves=flag("curves", curves),
+        environment={"attnprof": __version__},
+    )  # fmt: skip
 
 
 def derive(
@@ -133,8 +152,12 @@ def derive(
     from attnprof.trace.asking import derive_anything
 
     return derive_anything(
-        module_or_factory, workload, args=args, inputs=inputs, phases=phases, at=at, dtype=dtype,
-        scope=scope, causal=causal, params=params,
+        module_or_factory, None if workload is None else _workload(workload),
+        args=texts("args", args), inputs=texts("inputs", inputs),
+        phases=None if phases is None else phase_names(phases), at=sizes_by_name(at),
+        dtype=choice("dtype", dtype, DTYPES),
+        scope=None if scope is None else choice("scope", scope, SCOPES),
+        causal=flag("causal", causal), params=params,
     )  # fmt: skip
 
 
@@ -173,22 +196,26 @@ def profile(
     from attnprof.measure.modules import configured
     from attnprof.measure.request import Budget
 
-    names = [attention] if isinstance(attention, str) else list(attention)
-    lengths = [seq_len] if isinstance(seq_len, int) else list(seq_len)
-    if num_heads < 1 or d_model % num_heads:
-        raise RequestError(f"num_heads={num_heads} does not divide d_model={d_model}")
-    head_dim = d_model // num_heads
+    names = [name_text(name) for name in several("attention", attention)]
+    width, heads = tensor_size("d_model", d_model), tensor_size("num_heads", num_heads)
+    if width % heads:
+        raise RequestError(f"num_heads={heads} does not divide d_model={width}")
     workloads = [
-        Workload(n, num_heads, head_dim, batch_size, causal=causal, phase=phase, dtype=dtype)
-        for n in lengths
-    ]
+        Workload(
+            tensor_size("seq_len", n), heads, width // heads, tensor_size("batch_size", batch_size),
+            causal=causal, phase=phase, dtype=dtype,
+        )
+        for n in several("seq_len", seq_len)
+    ]  # fmt: skip
     mechanisms = dict(zip(names, configured(names, params), strict=True))
     points = plan_points(
-        mechanisms, workloads, scope=scope, device=device, seed=seed,
-        threads=threads, budget=Budget(samples, min_time_s, max_time_s), check=check,
-        compiled=compiled,
+        mechanisms, workloads, scope=choice("scope", scope, SCOPES),
+        device=text("device", device, "cpu"), seed=seed_of(seed), threads=threads_of(threads),
+        budget=Budget(samples, min_time_s, max_time_s), check=flag("check", check),
+        compiled=flag("compiled", compiled),
     )  # fmt: skip
-    return with_roofline(measure_points(points, isolate=isolate))
+    apart = None if isolate is None else flag("isolate", isolate)
+    return with_roofline(measure_points(points, isolate=apart))
 
 
 def sweep(
@@ -227,20 +254,39 @@ def sweep(
     from attnprof.measure.request import Budget
     from attnprof.measure.sweep import plan, results, runner
 
+    def sizes(name: str, value: Any) -> list[int]:
+        return [tensor_size(name, one) for one in several(name, value)]
+
     grid = plan.Grid(
-        _listed(attention), _listed(seq_len), _listed(d_model), _listed(num_heads),
-        _listed(batch_size), _listed(dtype), _listed(phase), _listed(device), _listed(causal),
-        _listed(scope), {name: _listed(value) for name, value in params.items()},
+        [name_text(name) for name in several("attention", attention)],
+        sizes("seq_len", seq_len), sizes("d_model", d_model), sizes("num_heads", num_heads),
+        sizes("batch_size", batch_size), several("dtype", dtype), several("phase", phase),
+        [text("device", name, "cpu") for name in several("device", device)],
+        [flag("causal", value) for value in several("causal", causal)],
+        [choice("scope", name, SCOPES) for name in several("scope", scope)],
+        {name: several(name, value) for name, value in params.items()},
     )  # fmt: skip
     points = plan.points_of(
-        [grid], Budget(samples, min_time_s, max_time_s), seed=seed, threads=threads, check=check,
-        compiled=compiled,
+        [grid], Budget(samples, min_time_s, max_time_s), seed=seed_of(seed),
+        threads=threads_of(threads), check=flag("check", check), compiled=flag("compiled", compiled),
     )  # fmt: skip
-    terms = runner.Terms(apart=isolate, limit_s=limit_s)
-    runner.sweep(runner.tasks_of(points, processes), Path(output), terms)
-    return with_roofline(results.load_results(Path(output)))
+    limit = None if limit_s is None else number("limit_s", limit_s)
+    if limit is not None and limit <= 0:
+        raise RequestError(f"limit_s must be above 0, not {limit}")
+    terms = runner.Terms(apart=flag("isolate", isolate), limit_s=limit)
+    path = file_path("output", output)
+    times = at_least("processes", processes, 1, 10_000)
+    runner.sweep(runner.tasks_of(points, times), path, terms)
+    return with_roofline(results.load_results(path))
 
 
-def _listed(value: Any) -> list[Any]:
-    """One value as a list of it."""
-    return list(value) if isinstance(value, (list, tuple, range)) else [value]
+def _mechanism(name: Any, params: Mapping[str, Any]) -> Mechanism:
+    return registry.get(name_text(name), **params)
+
+
+def _workload(value: Any) -> Workload:
+    if isinstance(value, Workload):
+        return value
+    raise RequestError(
+        f"a workload is needed, like Workload(1024, num_heads=8, head_dim=64), not {shown(value)}"
+    )

@@ -18,7 +18,7 @@ from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError, closest
 from attnprof.ops.layer import LayerSizes
-from attnprof.parameters import parsed
+from attnprof.parameters import parameter_value
 from attnprof.published import Published
 from attnprof.workload import SCOPES, Workload
 
@@ -104,7 +104,7 @@ class Mechanism:
             if name not in known:
                 hint = closest(name, list(known)) if known else "it takes none"
                 raise RequestError(f"{self.name} has no parameter '{name}': {hint}")
-        return replace(self, **{n: parsed(known[n], v) for n, v in params.items()})
+        return replace(self, **{n: parameter_value(known[n], v) for n, v in params.items()})
 
     @property
     def shares_rows(self) -> bool:

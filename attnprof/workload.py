@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from attnprof.arguments import choice, flag, size
 from attnprof.costs import Number, is_plain
-from attnprof.errors import RequestError, closest
+from attnprof.errors import RequestError
 
 PHASES = ("forward", "backward", "train", "decode")
 SCOPES = ("core", "layer")
 #: Bytes an element takes. ``entry`` counts elements instead of bytes.
-ITEM_SIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "entry": 1}
-DTYPES = tuple(name for name in ITEM_SIZES if name != "entry")
+ENTRY = "entry"
+ITEM_SIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, ENTRY: 1}
+DTYPES = tuple(name for name in ITEM_SIZES if name != ENTRY)
 
 
 @dataclass(frozen=True)
@@ -39,16 +41,16 @@ class Workload:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        if self.phase == "prefill":
+        if isinstance(self.phase, str) and self.phase == "prefill":
             object.__setattr__(self, "phase", "forward")
             object.__setattr__(self, "causal", True)
-        if self.phase not in PHASES:
-            options = [*PHASES, "prefill"]
-            raise RequestError(f"unknown phase '{self.phase}': {closest(self.phase, options)}")
-        if self.dtype not in ITEM_SIZES:
-            raise RequestError(f"unknown dtype '{self.dtype}': {closest(self.dtype, list(DTYPES))}")
+        choice("phase", self.phase, [*PHASES, "prefill"])
+        if not (isinstance(self.dtype, str) and self.dtype == ENTRY):
+            choice("dtype", self.dtype, DTYPES)
+        object.__setattr__(self, "causal", flag("causal", self.causal))
         for name in _SIZES:
-            _check_size(name, getattr(self, name))
+            if getattr(self, name) is not None or name not in _OPTIONAL:
+                object.__setattr__(self, name, size(name, getattr(self, name)))
         if is_plain(self.num_heads, self.kv_heads) and self.num_heads % self.kv_heads:
             raise RequestError(
                 f"num_kv_heads={self.kv_heads} does not divide num_heads={self.num_heads}: "
@@ -86,7 +88,11 @@ class Workload:
 
     def with_(self, **changes: Any) -> Workload:
         """The same workload with some fields changed."""
-        return replace(self, **changes)
+        try:
+            return replace(self, **changes)
+        except TypeError as error:
+            names = ", ".join(item.name for item in fields(self))
+            raise RequestError(f"a workload has {names}; not {', '.join(changes)}") from error
 
 
 _SIZES = (
@@ -99,12 +105,3 @@ _SIZES = (
     "kv_seq_len",
 )
 _OPTIONAL = ("num_kv_heads", "value_head_dim", "kv_seq_len")
-
-
-def _check_size(name: str, value: Number) -> None:
-    if value is None and name in _OPTIONAL:
-        return
-    if isinstance(value, (bool, str, float)) or value is None:
-        raise RequestError(f"{name} must be a whole number of at least 1, not {value!r}")
-    if isinstance(value, int) and value < 1:
-        raise RequestError(f"{name} must be at least 1, not {value}")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from attnprof.arguments import shown, tensor_size
 from attnprof.blocks.core import AttentionCore
 from attnprof.blocks.layer import AttentionLayer
-from attnprof.errors import RequestError
+from attnprof.errors import CannotRunError, RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.ops.layer import LayerSizes
 
@@ -23,11 +25,13 @@ def checked_sizes(
     value_head_dim: int | None = None,
 ) -> LayerSizes:
     """The sizes of a module; :class:`RequestError` where they do not fit the mechanism."""
-    asked = {"d_model": d_model, "num_heads": num_heads, "seq_len": seq_len,
-             "num_kv_heads": num_kv_heads, "value_head_dim": value_head_dim}  # fmt: skip
-    for name, value in asked.items():
-        if value is not None and (not isinstance(value, int) or value < 1):
-            raise RequestError(f"{name} must be a whole number of at least 1, not {value!r}")
+    d_model, num_heads = tensor_size("d_model", d_model), tensor_size("num_heads", num_heads)
+    seq_len, num_kv_heads, value_head_dim = (
+        None if value is None else tensor_size(name, value)
+        for name, value in (
+            ("seq_len", seq_len), ("num_kv_heads", num_kv_heads), ("value_head_dim", value_head_dim)
+        )
+    )  # fmt: skip
     if d_model % num_heads:
         raise RequestError(
             f"num_heads={num_heads} does not divide d_model={d_model}: "
@@ -55,10 +59,15 @@ def _divisor(width: int, near: int) -> int:
 def build_layer(spec: Mechanism, module: Any, sizes: LayerSizes) -> nn.Module:
     """The layer of a mechanism from its folder's torch module (``LAYERS`` or ``CORES``)."""
     layers: dict[str, Any] = getattr(module, "LAYERS", {})
-    if spec.name in layers:
-        layer: nn.Module = layers[spec.name](spec, sizes)
-        return layer
-    return AttentionLayer(spec, module.CORES[spec.name](spec, sizes), sizes)
+    try:
+        if spec.name in layers:
+            layer: nn.Module = layers[spec.name](spec, sizes)
+            return layer
+        return AttentionLayer(spec, module.CORES[spec.name](spec, sizes), sizes)
+    except (MemoryError, OverflowError, RuntimeError, TypeError) as error:
+        if "size" not in str(error) and "memory" not in str(error):
+            raise
+        raise CannotRunError(f"{spec.name} of {sizes} does not fit in memory: {error}") from error
 
 
 def attend_core(
@@ -74,6 +83,9 @@ def attend_core(
     """A mechanism's core on q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv)."""
     if not spec.abilities.attend:
         raise RequestError(f"{spec.name} {spec.refusal('attend')}")
+    _check_tensors({"q": q, "k": k, "v": v})
+    if weights is not None and not isinstance(weights, dict):
+        raise RequestError(f"weights must be a dict of tensors by name, not {shown(weights)}")
     if not all(x.dim() == 4 for x in (q, k, v)) or q.shape[-1] != k.shape[-1]:
         shapes = ", ".join(f"{n}={tuple(x.shape)}" for n, x in (("q", q), ("k", k), ("v", v)))
         raise RequestError(
@@ -94,6 +106,13 @@ def attend_core(
     return out
 
 
+def _check_tensors(values: Mapping[str, Any]) -> None:
+    """Raises :class:`RequestError` for what is no tensor of floats."""
+    for name, value in values.items():
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            raise RequestError(f"{name} must be a tensor of floats, not {shown(value)}")
+
+
 def _load(core: AttentionCore, weights: dict[str, Tensor]) -> None:
     known = {**dict(core.named_parameters()), **dict(core.named_buffers())}
     for name, value in weights.items():
@@ -101,6 +120,7 @@ def _load(core: AttentionCore, weights: dict[str, Tensor]) -> None:
             raise RequestError(
                 f"no weight '{name}' in {core.spec.name}; possible: {', '.join(known) or 'none'}"
             )
+        _check_tensors({f"weight '{name}'": value})
         parent, _, leaf = name.rpartition(".")
         owner = core.get_submodule(parent)
         delattr(owner, leaf)  # a plain tensor may carry its own gradient graph

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from importlib import import_module
 from importlib.util import find_spec
@@ -15,7 +17,10 @@ from typing import Annotated, Any
 import typer
 
 import attnprof
+from attnprof.cli.foreign import foreign_code
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
+from attnprof.record.destinations import one_command
+from attnprof.record.escaping import visible
 
 #: Commands in the order help shows them; each is a file of this folder, loaded when asked for.
 COMMANDS = {
@@ -51,7 +56,11 @@ INTERRUPTED = 130
 
 
 def main(args: list[str] | None = None) -> None:
-    """Run the command line; always ends with SystemExit."""
+    """Run the command line; always ends with SystemExit.
+
+    As a program (without ``args``), a command that runs somebody's code does so in a process that
+    may die.
+    """
     arguments = sys.argv[1:] if args is None else args
     debug = "--debug" in arguments
     for stream in (sys.stdout, sys.stderr):
@@ -59,11 +68,23 @@ def main(args: list[str] | None = None) -> None:
             stream.reconfigure(errors="replace")
     arguments = [argument for argument in arguments if argument != "--debug"]
     asked = next((argument for argument in arguments if not argument.startswith("-")), None)
-    sys.exit(_guarded(lambda: _run(asked, arguments, debug), debug))
+    subject = None if args is not None else foreign_code(asked, arguments)
+
+    def work() -> int:
+        return _guarded(lambda: _run(asked, arguments, debug), debug)
+
+    if subject is None:
+        raise SystemExit(work())
+    from attnprof.processes.supervision import supervised
+
+    raise SystemExit(supervised(work, subject))  # what runs may have replaced sys.exit
 
 
 def _run(asked: str | None, arguments: list[str], debug: bool) -> Any:
     """Parse and run; what the parser refuses is one line like every other message."""
+    for argument in arguments:
+        if re.search("[\0\ud800-\udc7f\udd00-\udfff]", argument):
+            raise RequestError(f"{argument}: an argument cannot hold NUL or half a character")
     try:
         return _application(asked, debug)(arguments, prog_name="attnprof", standalone_mode=False)
     except Exception as error:
@@ -135,10 +156,18 @@ def _ending(function: Callable[..., Any], debug: bool) -> Callable[..., None]:
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> None:
-        code = _guarded(lambda: function(*args, **kwargs), debug)
+        with one_command(_texts(kwargs)):
+            code = _guarded(lambda: function(*args, **kwargs), debug)
         raise typer.Exit(code)
 
     return run
+
+
+def _texts(arguments: Mapping[str, Any]) -> list[str]:
+    """What was typed, each name of a list by itself: it may be a file of code."""
+    listed = [v if isinstance(v, list) else [v] for v in arguments.values()]
+    texts = [text for found in listed for text in found if isinstance(text, str)]
+    return [name.strip() for text in texts for name in text.split(",")]
 
 
 def _guarded(work: Callable[[], Any], debug: bool) -> int:
@@ -148,21 +177,56 @@ def _guarded(work: Callable[[], Any], debug: bool) -> int:
         sys.stdout.flush()
     except AttnprofError as error:
         return _failed(f"attnprof: {error}", error.exit_code)
-    except KeyboardInterrupt:
-        return _failed("attnprof: interrupted", INTERRUPTED)
+    except (KeyboardInterrupt, typer.Abort) as error:
+        return _interrupted(error)
     except BrokenPipeError:
         # the reader (head, less) has what it wanted; what is still buffered goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if "attnprof.processes.supervision" in sys.modules:
+            from attnprof.processes.supervision import keep_outputs
+
+            keep_outputs()
         return 0
     except typer.Exit as ended:
         return int(ended.exit_code)
-    except Exception as error:  # noqa: BLE001 - the last resort: one line, never a traceback
-        return _unforeseen(error, debug)
+    except BaseException as error:  # noqa: BLE001 - the last resort: one line, never a traceback
+        return _unforeseen(error, debug) if isinstance(error, Exception) else _ended_by(error)
     return result if isinstance(result, int) else 0
 
 
+def _interrupted(error: BaseException) -> int:
+    """Ctrl-C, or another signal that asks for an end; somebody's code may raise the same."""
+    cause = error.__cause__ if isinstance(error, typer.Abort) else error
+    code = getattr(cause, "exit_code", None)
+    if code is None and cause is not None and _is_supervised():
+        return _ended_by(cause)
+    said = "interrupted" if code in (None, INTERRUPTED) else f"ended by {cause}"
+    return _failed(f"attnprof: {said}", code or INTERRUPTED)
+
+
+def _is_supervised() -> bool:
+    if "attnprof.processes.supervision" not in sys.modules:
+        return False
+    from attnprof.processes.supervision import is_supervised
+
+    return is_supervised()
+
+
+def _ended_by(error: BaseException) -> int:
+    """Somebody's code wanted to end the program; its code is not ours."""
+    from attnprof.trace.loading import told
+
+    return _failed(
+        f"attnprof: the code it ran raised {told(error)}, which ends a program: there is no result",
+        CannotRunError.exit_code,
+    )
+
+
 def _unforeseen(error: Exception, debug: bool) -> int:
-    """A requirement this environment lacks, or else a bug of ours."""
+    """A name that no file can have, a requirement this environment lacks, or else a bug of ours."""
+    if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        message = f"attnprof: cannot use {str(error.filename)[:60]}…: {error.strerror}"
+        return _failed(message, RequestError.exit_code)
     missing = (getattr(error, "name", None) or "").split(".")[0]
     if isinstance(error, ModuleNotFoundError) and missing in NEEDED:
         advice = f"pip install {missing} (see: attnprof doctor)"
@@ -171,7 +235,7 @@ def _unforeseen(error: Exception, debug: bool) -> int:
     if debug:
         import traceback
 
-        traceback.print_exc()
+        sys.stderr.write(visible(traceback.format_exc(), lines=True))
     return _failed(
         f"attnprof: {type(error).__name__}: {_first_line(error)} (this is a bug in attnprof; "
         "run with --debug for the traceback)",
@@ -185,5 +249,5 @@ def _first_line(error: Exception) -> str:
 
 def _failed(message: str, code: int) -> int:
     with contextlib.suppress(OSError):  # stderr itself may be closed
-        sys.stderr.write(message + "\n")
+        sys.stderr.write(visible(message) + "\n")
     return code

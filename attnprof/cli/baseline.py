@@ -43,24 +43,28 @@ def baseline(
     inputs: opt.InputOption = None,
     time: gate.TimeOption = True,
     formula: gate.FormulaOption = True,
+    limit: gate.LimitOption = None,
     output: BaselineOutput = Path("baseline.json"),
     fmt: opt.FormatOption = Format.TABLE,
+    force: opt.ForceOption = False,
 ) -> int:
     """Record FLOPs, memory, operations, closed forms and times of a suite into one file.
 
     Example: attnprof baseline --suite bench.toml -o baseline.json
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    ensure_writable(output)
+    ensure_writable(output, force=force)
     texts = {"attention": attention, "seq": seq, "d_model": d_model, "heads": heads,
              "batch": batch, "phase": phase, "dtype": dtype, "device": device}  # fmt: skip
-    cases = gate.cases_of(suite, texts, (settings or [], args or [], inputs or []))
     from attnprof.gate.checking import record_baseline
     from attnprof.gate.terms import Terms
     from attnprof.gate.trees import current_tree
 
+    terms = Terms(timed=time, formulas=formula, limit_s=limit)
+    cases = gate.cases_of(suite, texts, (settings or [], args or [], inputs or []), limit)
+
     with gate.told("recording") as tell:
-        report = record_baseline(cases, current_tree(), Terms(timed=time, formulas=formula), tell)
+        report = record_baseline(cases, current_tree(), terms, tell)
     report.save(output)
     deliver(report, fmt, None, tables)
     note(f"wrote {output}; compare with it: attnprof check --baseline {output}")

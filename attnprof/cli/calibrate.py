@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from attnprof.cli.options import DeviceOption, Format, FormatOption, OutputOption
+from attnprof.cli.options import DeviceOption, ForceOption, Format, FormatOption, OutputOption
 from attnprof.cli.output import deliver, ensure_writable, note
 from attnprof.cli.request import some_of
 from attnprof.errors import RequestError
 from attnprof.record import CalibrationRecord, Report
+from attnprof.record.destinations import reading_back
+from attnprof.record.reading import why_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -34,6 +36,7 @@ def calibrate(
     ] = None,
     fmt: FormatOption = Format.TABLE,
     output: OutputOption = None,
+    force: ForceOption = False,
 ) -> None:
     """Measure what this device can do at most: FLOP/s of products, bytes/s of a copy.
 
@@ -41,15 +44,16 @@ def calibrate(
 
     Example: attnprof calibrate --dtype float32,bfloat16
     """
-    ensure_writable(output)
+    ensure_writable(output, force=force)
     if not 0 < seconds < 3600:
         raise RequestError(f"--seconds {seconds}: give a time from above 0 to an hour")
     wanted = some_of(dtype, DTYPES, "--dtype")
+    path = _kept_in(file, force=force)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
 
     from attnprof.device.calibration import calibrate as measure
-    from attnprof.device.calibration import default_path, save
+    from attnprof.device.calibration import save
     from attnprof.measure.batch import resolve_device
     from attnprof.measure.environment import describe_environment
 
@@ -57,8 +61,7 @@ def calibrate(
     if threads is not None:
         torch.set_num_threads(threads)
     found = measure(where, wanted, seconds)
-    path = default_path() if file is None else file
-    save(found, path, device=where, threads=torch.get_num_threads())
+    save(found, path, device=where, threads=torch.get_num_threads(), force=force)
     note(f"kept in {path}")
     records = [
         CalibrationRecord(
@@ -72,6 +75,22 @@ def calibrate(
     deliver(
         Report("calibrate", records, summary, describe_environment(where)), fmt, output, _tables
     )
+
+
+def _kept_in(file: Path | None, *, force: bool) -> Path:
+    """Where the ceilings go; :class:`RequestError` where they cannot."""
+    from attnprof.device.calibration import default_path, entries
+
+    path = default_path() if file is None else file
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise RequestError(f"cannot make the folder {path.parent}: {why_of(error)}") from error
+    ensure_writable(path, force=force, flag="--file", extended=True)
+    if not force:
+        with reading_back():
+            entries(path)
+    return path
 
 
 def _tables(report: Report) -> list[RenderableType]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,9 +16,10 @@ from attnprof.cli import gate_options as gate
 from attnprof.cli import options as opt
 from attnprof.cli import sweep_options as of
 from attnprof.cli.options import Format
-from attnprof.cli.output import deliver, ensure_writable, note
+from attnprof.cli.output import append, deliver, ensure_writable, note
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.record import Report, write_whole
+from attnprof.record.destinations import reading_back, take_modules
 
 if TYPE_CHECKING:
     from attnprof.gate.cases import Case
@@ -95,6 +97,7 @@ def check(
     budget: BudgetOption = 300.0,
     time: gate.TimeOption = True,
     formula: gate.FormulaOption = True,
+    limit: gate.LimitOption = None,
     stored_times: StoredOption = "advise",
     update: UpdateOption = False,
     self_test: SelfTestOption = False,
@@ -103,17 +106,20 @@ def check(
     verbose: VerboseOption = False,
     fmt: opt.FormatOption = Format.TABLE,
     output: opt.OutputOption = None,
+    force: opt.ForceOption = False,
 ) -> int:
     """Compare with a revision or a baseline: counts exactly, times in interleaved pairs.
 
     Example: attnprof check --against origin/main --suite bench.toml
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    for path in (output, junit, summary):
-        ensure_writable(path)
+    for path, flag in ((output, "--output"), (junit, "--junit"), (summary, "--summary")):
+        ensure_writable(path, force=force, flag=flag)
+    if update:
+        ensure_writable(baseline, force=force, flag="--baseline", extended=True)
     from attnprof.gate.terms import Terms
 
-    terms = Terms(rule, inconclusive, budget, time, formula, stored_times)
+    terms = Terms(rule, inconclusive, budget, time, formula, stored_times, limit_s=limit)
     if self_test:
         return _self_test(terms, fmt, output)
     _refuse_without(baseline, against, update=update)
@@ -121,9 +127,9 @@ def check(
              "batch": batch, "phase": phase, "dtype": dtype, "device": device}  # fmt: skip
     asked = suite is not None or any(texts.values())
     lists = (settings or [], args or [], inputs or [])
-    cases = gate.cases_of(suite, texts, lists) if asked or baseline is None else None
+    cases = gate.cases_of(suite, texts, lists, limit) if asked or baseline is None else None
     with gate.told("checking") as tell:
-        report = _checked(cases, baseline, against, terms, tell)
+        report = _checked(cases, baseline, against, terms, tell, update=update)
     _outputs(report, junit, summary)
     from attnprof.render.gate.page import render_page
     from attnprof.render.gate.terminal import check_tables
@@ -143,16 +149,18 @@ def _refuse_without(baseline: Path | None, against: str | None, *, update: bool)
 
 def _checked(
     cases: list[Case] | None, baseline: Path | None, against: str | None, terms: Terms,
-    tell: gate.Tell,
+    tell: gate.Tell, *, update: bool,
 ) -> Report:  # fmt: skip
     from attnprof.gate.baselines import load_baseline
     from attnprof.gate.checking import check_against, check_baseline
     from attnprof.gate.trees import current_tree, tree_of
 
-    stored = load_baseline(baseline) if baseline else None
+    with reading_back() if update else nullcontext():
+        stored = load_baseline(baseline) if baseline else None
     if cases is None:
         assert stored is not None
         cases = list(stored.cases)
+    take_modules(case.request.mechanism for case in cases)
     if against is None:
         assert stored is not None
         return check_baseline(cases, stored, current_tree(), terms, tell, name=str(baseline))
@@ -173,11 +181,7 @@ def _outputs(report: Report, junit: Path | None, summary: Path | None) -> None:
     if os.environ.get("GITHUB_ACTIONS") == "true":
         sys.stderr.write(render_annotations(report))  # stdout is for data; GitHub reads both
     if step := os.environ.get("GITHUB_STEP_SUMMARY"):
-        try:
-            with Path(step).open("a", encoding="utf-8") as stream:
-                stream.write(render_page(report))
-        except OSError as error:
-            note(f"cannot write the step summary {step}: {error}")
+        append(Path(step), render_page(report))
 
 
 def _accept(cases: Sequence[Case] | None, path: Path, terms: Terms) -> int:
@@ -187,7 +191,8 @@ def _accept(cases: Sequence[Case] | None, path: Path, terms: Terms) -> int:
     from attnprof.gate.trees import current_tree
 
     with gate.told("recording") as tell:
-        found = list(cases) if cases is not None else list(load_baseline(path).cases)
+        with reading_back():
+            found = list(cases) if cases is not None else list(load_baseline(path).cases)
         report = record_baseline(found, current_tree(), terms, tell)
     report.save(path)
     note(f"accepted: wrote {path}")

@@ -50,6 +50,7 @@ def compare(
     settings: opt.SetOption = None,
     fmt: opt.FormatOption = Format.TABLE,
     output: opt.OutputOption = None,
+    force: opt.ForceOption = False,
 ) -> None:
     """Mechanisms side by side for the same workload; the lowest of each column is marked.
 
@@ -58,7 +59,7 @@ def compare(
 
     Example: attnprof compare --attention standard,efficient,sdpa --seq 1024,4096 --causal
     """
-    ensure_writable(output)
+    ensure_writable(output, force=force)
     some_of(kind, ("formula",), "--kind")
     one_of(convention, ("flops", "operations"), "--convention")
     shown = some_of(quantity, CONTESTED, "--quantity")

@@ -52,6 +52,7 @@ def cost(
     latex: LatexOption = False,
     fmt: opt.FormatOption = Format.TABLE,
     output: opt.OutputOption = None,
+    force: opt.ForceOption = False,
 ) -> None:
     """Closed forms and numbers by stage: operations, bytes moved, peak memory, parameters.
 
@@ -60,7 +61,7 @@ def cost(
 
     Example: attnprof cost --attention efficient --seq 4096 --symbolic
     """
-    ensure_writable(output)
+    ensure_writable(output, force=force)
     asked = Asked(
         _quantities(quantity, convention),
         some_of(kind, KINDS, "--kind"),

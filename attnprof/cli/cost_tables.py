@@ -94,7 +94,7 @@ def _stages(rows: list[CostRecord], asked: Asked) -> Table:
     for part, of_part in groupby(counted, key=lambda r: r.part):
         if len(parts) > 1:
             table.add_section()
-            table.add_row(f"[bold]{part}[/]")
+            table.add_row(Text(part, "bold"))
         for stage, group in groupby(of_part, key=lambda r: r.stage):
             values = {row.quantity: row.value for row in group}
             cells = (_cell(values.get(name), name, short=short) for name in names)

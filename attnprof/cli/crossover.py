@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
 
+from attnprof.algebra.parser import short
 from attnprof.cli import options as opt
 from attnprof.cli.options import Format
 from attnprof.cli.output import deliver, ensure_writable, environment, note
 from attnprof.cli.request import label, one_of, some_of
 from attnprof.cli.sides import has_module, sides
-from attnprof.cli.sizes import parse_names, parse_size, parse_sizes
+from attnprof.cli.sizes import check_points, parse_names, parse_size, parse_sizes
 from attnprof.errors import RequestError
 from attnprof.record import CrossoverRecord, Report
-from attnprof.symbolic.bisection import LONGEST
+from attnprof.symbolic.lengths import LONGEST
 from attnprof.symbolic.meeting import ALL_KINDS, DERIVED, KINDS, METRICS, Meeting, report
 from attnprof.workload import DTYPES, SCOPES, Workload
 
@@ -61,6 +62,7 @@ def crossover(
     plot: opt.PlotOption = None,
     fmt: opt.FormatOption = Format.TABLE,
     output: opt.OutputOption = None,
+    force: opt.ForceOption = False,
 ) -> None:
     """The length from which one mechanism is cheaper than another, in FLOPs and in memory.
 
@@ -69,13 +71,14 @@ def crossover(
 
     Example: attnprof crossover --d 8,16,32,64,128
     """
-    ensure_writable(output)
-    ensure_figure(plot)
+    ensure_writable(output, force=force)
+    ensure_figure(plot, force=force)
     if scope is not None:
         one_of(scope, SCOPES, "--scope")
     one_of(dtype, DTYPES, "--dtype")
     metrics = _metrics(metric, quantity)
     head_dims = parse_sizes(d, "--d")
+    check_points(len(head_dims), f"--d {short(d)}")
     how = {"args": args, "inputs": inputs, "causal": causal, "dtype": dtype}
     first, second = sides(pair_of(mechanism_a, mechanism_b, attention, DEFAULT), settings, **how)
     own = has_module(first, second)
@@ -146,13 +149,13 @@ def pair_of(
     return names
 
 
-def ensure_figure(path: Path | None) -> None:
+def ensure_figure(path: Path | None, *, force: bool) -> None:
     """Refuse a figure's path before the work is done; :class:`RequestError` says why."""
     if path is None:
         return
     from attnprof.render.plots.save import check_figure_path
 
-    ensure_writable(path)
+    ensure_writable(path, force=force, flag="--plot")
     check_figure_path(path)
 
 
@@ -238,9 +241,23 @@ def _forms(rows: list[CrossoverRecord]) -> list[str]:
     ]
 
 
+def _searched(row: CrossoverRecord) -> str:
+    """Which lengths the answer is for: ``never between 64 and 4,096 tokens, in steps of 64``."""
+    everywhere = [[first, None] for first in (1, 2)]
+    if not row.searched or (row.searched_step == 1 and row.searched[0] in everywhere):
+        return ""
+    what = row.verdict if row.verdict in ("never", "always") else "searched"
+    steps = f", in steps of {row.searched_step}" if row.searched_step != 1 else ""
+    ends = (
+        f"from {low:,} tokens on" if high is None else f"between {low:,} and {high:,} tokens"
+        for low, high in row.searched
+    )
+    return f"{what} {' and '.join(ends)}{steps}, where both costs are known"
+
+
 def _remarks(rows: list[CrossoverRecord]) -> list[str]:
     """What a row cannot say: several crossings, refusals, the formulas' sources."""
-    found = []
+    found, ranges = [], dict[str, list[str]]()
     for row in rows:
         what = f"d={row.head_dim} {_named(row.metric)} ({row.kind})"
         if row.verdict == "several":
@@ -249,13 +266,18 @@ def _remarks(rows: list[CrossoverRecord]) -> list[str]:
             found.append(f"{what}: crosses {len(row.all_crossings)} times, at {shown}{more}")
         if row.skipped:
             found.append(f"{what} skipped: {row.skipped}")
+        elif said := _searched(row):
+            ranges.setdefault(said, []).append(what)
+        if row.bound:
+            found.append(f"{what}: {row.bound}")
+    found += [f"{', '.join(what)}: {said}" for said, what in ranges.items()]
     searched = dict.fromkeys(
         f"{_named(row.metric)} ({row.kind})" for row in rows if row.method == "searched"
     )
     if searched:
         found.append(
             f"{', '.join(searched)}: sizes are rounded up or down, so there is no closed form; "
-            f"searched by integers to 2**{LONGEST.bit_length() - 1} tokens"
+            f"searched by integers, to 2**{LONGEST.bit_length() - 1} tokens at most"
         )
     found += [f"{_named(row.metric)} (published) from {row.source}" for row in rows if row.source]
     return list(dict.fromkeys(found))

@@ -13,6 +13,7 @@ from attnprof.cli.options import (
     ArgOption,
     CausalOption,
     DtypeOption,
+    ForceOption,
     Format,
     FormatOption,
     InputOption,
@@ -72,6 +73,7 @@ def derive(
     latex: LatexOption = False,
     fmt: FormatOption = Format.TABLE,
     output: OutputOption = None,
+    force: ForceOption = False,
 ) -> None:
     """Closed forms from anybody's torch code: FLOPs by kind, bytes, parameters, peak memory.
 
@@ -81,7 +83,7 @@ def derive(
     Example: attnprof derive my.py:MyAttention --arg d_model=h*d --arg num_heads=h --input "x: B, N,
     h*d" --at B=1,N=4096,h=8,d=64
     """
-    ensure_writable(output)
+    ensure_writable(output, force=force)
     if target is None:
         raise RequestError(f"derive needs what to derive: type {EXAMPLE}")
     phases = some_of(phase, PHASES, "--phase")

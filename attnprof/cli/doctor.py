@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attnprof.cli.options import Format, FormatOption, OutputOption
+from attnprof.cli.options import ForceOption, Format, FormatOption, OutputOption
 from attnprof.cli.output import deliver, ensure_writable, environment
 from attnprof.errors import CannotRunError
 from attnprof.record import DoctorRecord, Report
@@ -13,7 +13,12 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-def doctor(*, fmt: FormatOption = Format.TABLE, output: OutputOption = None) -> int:
+def doctor(
+    *,
+    fmt: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+    force: ForceOption = False,
+) -> int:
     """Environment, devices, and which counters work, each by a small live test.
 
     Exit code 3 where torch is missing: nothing can be measured then.
@@ -22,7 +27,7 @@ def doctor(*, fmt: FormatOption = Format.TABLE, output: OutputOption = None) -> 
     """
     from attnprof.cli.doctor_probes import probes
 
-    ensure_writable(output)
+    ensure_writable(output, force=force)
     records = list(probes())
     bad = [record.check for record in records if record.status in ("missing", "broken")]
     deliver(Report("doctor", records, {"problems": bad}, environment()), fmt, output, _table)
@@ -30,6 +35,8 @@ def doctor(*, fmt: FormatOption = Format.TABLE, output: OutputOption = None) -> 
 
 
 def _table(report: Report) -> list[RenderableType]:
+    from rich.text import Text
+
     from attnprof.render.terminal import new_table
 
     table = new_table(caption=_verdict(report.summary["problems"]))
@@ -41,7 +48,7 @@ def _table(report: Report) -> list[RenderableType]:
         assert isinstance(record, DoctorRecord)
         advice = f" → {record.advice}" if record.advice else ""
         style = styles.get(record.status, "red")
-        table.add_row(record.check, f"[{style}]{record.status}[/]", record.found + advice)
+        table.add_row(record.check, Text(record.status, style), record.found + advice)
     return [table]
 
 

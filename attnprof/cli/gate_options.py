@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from attnprof.errors import RequestError
+from attnprof.record.escaping import visible
 
 if TYPE_CHECKING:
     from attnprof.gate.cases import Case
@@ -30,11 +31,19 @@ TimeOption = Annotated[
 FormulaOption = Annotated[
     bool, Option("--formula/--no-formula", help="Derive closed forms, too, where a case wants it.")
 ]
+LimitOption = Annotated[
+    float | None,
+    Option(
+        "--limit", metavar="SECONDS", show_default=False,
+        help="After these a process that counts or times one case is ended (default 300).",
+    ),
+]  # fmt: skip
 
 
 def cases_of(
-    suite: Path | None, texts: dict[str, str | None], lists: Sequence[Sequence[str]]
-) -> list[Case]:
+    suite: Path | None, texts: dict[str, str | None], lists: Sequence[Sequence[str]],
+    limit_s: float | None = None,
+) -> list[Case]:  # fmt: skip
     """The cases of a suite file, of flags, or of the built-in suite."""
     from attnprof.cli.suites import built_in_suite, suite_from_file, suite_from_flags
 
@@ -42,13 +51,13 @@ def cases_of(
     if suite is not None:
         if given:
             raise RequestError(f"--suite {suite} says which cases; leave out {', '.join(given)}")
-        return suite_from_file(suite)
+        return suite_from_file(suite, limit_s)
     if not given:
         return built_in_suite()
     for key in ("attention", "seq"):
         if texts.get(key) is None:
             raise RequestError(f"without --suite, give --{key}, too")
-    return suite_from_flags(texts, lists)
+    return suite_from_flags(texts, lists, limit_s)
 
 
 @contextmanager
@@ -59,7 +68,7 @@ def told(text: str) -> Iterator[Tell]:
     if not sys.stderr.isatty():
         yield lambda _text: None
         return
-    from rich.console import Console
+    from attnprof.render.terminal import new_console
 
-    with Console(stderr=True).status(text) as status:
-        yield status.update
+    with new_console(stderr=True).status(visible(text)) as status:
+        yield lambda said: status.update(visible(said))

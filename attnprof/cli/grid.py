@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnprof.cli.settings import parse_set
-from attnprof.cli.sizes import parse_names, parse_sizes
+from attnprof.cli.sizes import MOST, parse_names, parse_sizes
 from attnprof.errors import RequestError, closest
+from attnprof.record.destinations import take_modules
+from attnprof.record.reading import read_toml
+from attnprof.record.schema import shown
 
 if TYPE_CHECKING:
     from attnprof.measure.sweep.plan import Grid
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 SIZES = {"seq": "seq_len", "d_model": "d_model", "heads": "num_heads", "batch": "batch_size"}
 NAMES = {"attention": "attention", "dtype": "dtype", "phase": "phase", "device": "device",
          "scope": "scope"}  # fmt: skip
-_EXAMPLE = '[[grid]]\nattention = ["standard", "linear"]\nseq = "128:4096:x2"'
+_EXAMPLE = 'grid = [{attention = ["standard", "linear"], seq = "128:4096:x2"}]'
 
 
 def grid_from_flags(
@@ -42,7 +45,8 @@ def grid_from_flags(
         if (text := texts.get(key)) is not None:
             values[field] = parse_names(text, f"--{key}")
     params = {name: value.split(",") for name, value in parse_set(settings).items()}
-    return Grid(**values, causal=_flags(causal), params=params, args=args, inputs=inputs)
+    grid = Grid(**values, causal=_flags(causal), params=params, args=args, inputs=inputs)
+    return _bounded(grid, "the grid")
 
 
 def _flags(text: str) -> list[bool]:
@@ -65,17 +69,11 @@ def tables_of(path: Path, name: str, example: str) -> list[tuple[Mapping[str, An
 
     Raises :class:`RequestError` for a missing file, wrong TOML, or none of them.
     """
-    import tomllib
-
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RequestError(f"cannot read {path}: {error}") from error
-    tables = data.get(name)
+    tables = read_toml(path).get(name)
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         tables = []
     if not tables:
-        raise RequestError(f"{path} has no {name}; write one like\n{example}")
+        raise RequestError(f"{path} has no {name}; write one like {example}")
     return [(table, f"{path}, {name} {number}") for number, table in enumerate(tables, 1)]
 
 
@@ -92,38 +90,53 @@ def grid_of(table: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> G
             raise RequestError(f"{where}: unknown key '{key}': {closest(key, known)}")
     for key in ("attention", "seq"):
         if key not in table:
-            raise RequestError(f"{where} needs {key}; write a grid like\n{_EXAMPLE}")
+            raise RequestError(f"{where} needs {key}; write a grid like {_EXAMPLE}")
     values: dict[str, Any] = {}
     for key, field in SIZES.items():
         if key in table:
-            values[field] = parse_sizes(_joined(table[key]), f"{where}: {key}")
+            values[field] = parse_sizes(_joined(table[key], f"{where}: {key}"), f"{where}: {key}")
     for key, field in NAMES.items():
         if key in table:
-            values[field] = parse_names(_joined(table[key]), f"{where}: {key}")
-    causal = _listed(table.get("causal", False))
-    params = {name: [str(v) for v in _listed(value)] for name, value in _set(table).items()}
-    args, inputs = ([str(x) for x in _listed(table.get(key, []))] for key in ("arg", "input"))
-    return Grid(**values, causal=causal, params=params, args=args, inputs=inputs)
+            values[field] = parse_names(_joined(table[key], f"{where}: {key}"), f"{where}: {key}")
+    causal = _listed(table.get("causal", False), f"{where}: causal", (bool,), "true or false")
+    params = {
+        name: [str(v) for v in _listed(value, f"{where}: set {name}")]
+        for name, value in _object(table.get("set", {}), f"{where}: set").items()
+    }
+    args, inputs = (
+        _listed(table.get(key, []), f"{where}: {key}", (str,), "texts") for key in ("arg", "input")
+    )
+    take_modules(values["attention"])
+    return _bounded(Grid(**values, causal=causal, params=params, args=args, inputs=inputs), where)
 
 
-def _set(table: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = table.get("set", {})
+def _object(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise RequestError(f"{where} = {shown(value)}: write names and values, like {{window=64}}")
+    return value
+
+
+_SCALARS = (str, int, float, bool)
+
+
+def _listed(
+    value: Any, where: str, kinds: tuple[type, ...] = _SCALARS, what: str = "texts or numbers"
+) -> list[Any]:
+    found = list(value) if isinstance(value, list) else [value]
+    if not all(isinstance(item, kinds) for item in found):
+        raise RequestError(f"{where} = {shown(value)}: write {what}, one or a list of them")
     return found
 
 
-def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list) else [value]
+def _joined(value: Any, where: str) -> str:
+    return ",".join(str(item) for item in _listed(value, where))
 
 
-def _joined(value: Any) -> str:
-    return ",".join(str(item) for item in _listed(value))
-
-
-def combinations(grid: Grid) -> int:
-    """How many points a grid has, before doubles are dropped."""
+def _bounded(grid: Grid, where: str) -> Grid:
+    """The grid; :class:`RequestError` for more points than anybody measures."""
     axes = (grid.attention, grid.seq_len, grid.d_model, grid.num_heads, grid.batch_size,
             grid.dtype, grid.phase, grid.device, grid.causal, grid.scope)  # fmt: skip
-    count = len(list(product(*grid.params.values())))
-    for axis in axes:
-        count *= len(axis)
-    return count
+    count = prod(len(axis) for axis in (*axes, *grid.params.values()))
+    if count > MOST:
+        raise RequestError(f"{where}: {count:,} points, {MOST:,} are taken at most")
+    return grid

@@ -52,6 +52,7 @@ def heads_(
     plot: opt.PlotOption = None,
     fmt: opt.FormatOption = Format.TABLE,
     output: opt.OutputOption = None,
+    force: opt.ForceOption = False,
 ) -> None:
     """FLOPs and entries against the number of heads at fixed model width.
 
@@ -60,8 +61,8 @@ def heads_(
 
     Example: attnprof heads --d-model 256 --seq 1025
     """
-    ensure_writable(output)
-    ensure_figure(plot)
+    ensure_writable(output, force=force)
+    ensure_figure(plot, force=force)
     width, length = parse_size(d_model, "--d-model"), parse_size(seq, "--seq")
     counts = _head_counts(heads, width)
     workload = Workload(

@@ -52,6 +52,7 @@ def heatmap(
     plot: opt.FigureBesideOption = None,
     fmt: opt.HeatmapFormatOption = None,
     output: opt.HeatmapOutputOption = None,
+    force: opt.ForceOption = False,
 ) -> None:
     """Ratio of two costs over sequence length and model width, for several head counts.
 
@@ -62,7 +63,7 @@ def heatmap(
     """
     if d is not None:
         raise RequestError("a heatmap's width axis is d_model: type --d-model 64,128, not --d")
-    figures, data = _targets(plot, output)
+    figures, data = _targets(plot, output, fmt, force=force)
     names = _pair(pair, attention)
     a, b = (configured(names, settings) * 2)[:2]
     asked = Heatmap(
@@ -86,14 +87,21 @@ def heatmap(
     deliver(report, fmt or by_suffix or Format.TABLE, data, _tables)
 
 
-def _targets(plot: Path | None, output: Path | None) -> tuple[list[Path], Path | None]:
+def _targets(
+    plot: Path | None, output: Path | None, fmt: Format | None, *, force: bool
+) -> tuple[list[Path], Path | None]:
     """Figures to draw and the file the data goes to, each known to be writable."""
     if plot is not None:
         check_figure_path(plot)
     figures = [path for path in (plot, output) if path is not None and is_figure_path(path)]
     data = None if is_figure_path(output) else output
-    for path in (*figures, *(figure.with_suffix(".csv") for figure in figures), data):
-        ensure_writable(path)
+    beside = [figure.with_suffix(".csv") for figure in figures]
+    for path in figures:
+        ensure_writable(path, force=force, flag="--output" if path is output else "--plot")
+    for path in beside:
+        ensure_writable(path, force=force, flag="the cells,")
+    if data not in beside or fmt not in (None, Format.CSV):  # else it is the same table
+        ensure_writable(data, force=force)
     return figures, data
 
 

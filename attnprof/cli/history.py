@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from attnprof.cli.options import Format, FormatOption, OutputOption, PlotOption
+from attnprof.cli.options import ForceOption, Format, FormatOption, OutputOption, PlotOption
 from attnprof.cli.output import deliver, ensure_writable, environment, note
 from attnprof.cli.sizes import parse_names
 from attnprof.errors import RequestError, closest
@@ -32,6 +32,7 @@ def history(
     plot: PlotOption = None,
     fmt: FormatOption = Format.TABLE,
     output: OutputOption = None,
+    force: ForceOption = False,
 ) -> None:
     """Find the runs at which a case's counts or times reached another level.
 
@@ -39,8 +40,8 @@ def history(
     """
     from attnprof.gate.history import history_report
 
-    for path in (output, plot):
-        ensure_writable(path)
+    for path, flag in ((output, "--output"), (plot, "--plot")):
+        ensure_writable(path, force=force, flag=flag)
     found = history_report(folder)
     for said in found.summary["left_out"]:
         note(f"left out {said}")

@@ -8,7 +8,7 @@ from typer import Option
 
 from attnprof import registry
 from attnprof.cli.growth_table import growth_tables
-from attnprof.cli.options import Format, FormatOption, OutputOption
+from attnprof.cli.options import ForceOption, Format, FormatOption, OutputOption
 from attnprof.cli.output import deliver, ensure_writable, environment
 from attnprof.cli.progress import progress_bar
 from attnprof.record import MechanismRecord, Report
@@ -24,12 +24,13 @@ def list_(
     ] = False,
     fmt: FormatOption = Format.TABLE,
     output: OutputOption = None,
+    force: ForceOption = False,
 ) -> int:
     """Mechanisms: orders of growth in the length N, parameters with defaults, and their paper.
 
     Example: attnprof list --format json
     """
-    ensure_writable(output)
+    ensure_writable(output, force=force)
     if verify:
         report = _verified()
         deliver(report, fmt, output, growth_tables)

@@ -125,6 +125,9 @@ OutputOption = Annotated[
     Path | None,
     Option("--output", "-o", metavar="FILE", help="Write to a file instead of stdout."),
 ]
+ForceOption = Annotated[
+    bool, Option("--force", help="Overwrite files that attnprof did not write, too; never inputs.")
+]
 PlotOption = Annotated[
     Path | None, Option("--plot", metavar="FILE", help="Draw it, too: PNG, SVG or PDF.")
 ]

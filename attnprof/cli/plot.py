@@ -7,10 +7,13 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
+from attnprof.cli.options import ForceOption
 from attnprof.cli.output import ensure_writable, note
 from attnprof.cli.request import one_of
 from attnprof.errors import RequestError
 from attnprof.record import ProfileRecord, Report
+from attnprof.record.reading import REPORT_LIMIT
+from attnprof.record.recognition import is_journal
 from attnprof.render.plots.results import KINDS, plot_results
 from attnprof.render.plots.save import check_figure_path
 
@@ -37,12 +40,13 @@ def plot(
         Path | None,
         Option("--ceilings", metavar="FILE", help="For roofline: what calibrate --file wrote."),
     ] = None,
+    force: ForceOption = False,
 ) -> None:
     """Draw a results file, or several (other devices) in one figure.
 
     Example: attnprof plot sweep.jsonl --kind growth -o growth.png
     """
-    ensure_writable(output)
+    ensure_writable(output, force=force)
     check_figure_path(output)
     one_of(kind, KINDS, "--kind")
     reports = [load(path) for path in results]
@@ -57,21 +61,22 @@ def plot(
 
 def load(path: Path) -> Report:
     """A results file of either kind; :class:`RequestError` for another one."""
-    if path.suffix == ".jsonl":
+    if path.suffix == ".jsonl" or is_journal(path):
         from attnprof.measure.sweep.results import load_results
 
         return load_results(path)
-    return Report.load(path)
+    return Report.load(path, REPORT_LIMIT)
 
 
 def _ceilings(reports: list[Report], path: Path | None) -> list[dict[str, Any]]:
     """What the devices can do: as the results say, else as is known of them here."""
+    from attnprof.device.calibration import RATES, is_ceiling
     from attnprof.device.roofline import with_roofline
 
     found = {}
     for report in reports:
         told = report.summary.get("roofline")
-        if not isinstance(told, dict):
+        if not is_ceiling(told, {"device": str, **RATES}):
             told = with_roofline(report, path).summary.get("roofline")
         if isinstance(told, dict):
             found[told["device"]] = told

@@ -15,6 +15,7 @@ from attnprof.cli.options import (
     DeviceOption,
     DModelOption,
     DtypeOption,
+    ForceOption,
     Format,
     FormatOption,
     HeadDimOption,
@@ -74,12 +75,13 @@ def profile(
     compiled: CompileOption = False,
     fmt: FormatOption = Format.TABLE,
     output: OutputOption = None,
+    force: ForceOption = False,
 ) -> int:
     """Build the real module and measure it beside the closed form.
 
     Example: attnprof profile --attention efficient --seq 4096
     """
-    ensure_writable(output)
+    ensure_writable(output, force=force)
     if attention is None or seq is None:
         missing = "--attention" if attention is None else "--seq"
         raise RequestError(f"profile needs {missing}: type {EXAMPLE}")

@@ -81,9 +81,22 @@ def _headline(report: Report, first: Any) -> str:
     causal = (", causal" if first.causal else "") + (", compiled" if first.compiled else "")
     return (
         f"{first.phase}{causal}, scope {first.scope}, batch {first.batch_size}, "
-        f"d_model {first.d_model}, {first.num_heads} heads, {first.dtype}, on {first.device} "
+        f"{_widths(report.records)}, {first.dtype}, on {first.device} "
         f"({where.get('device_name')}, {where.get('threads')} threads, torch {where.get('torch')})"
     )
+
+
+def _widths(records: Sequence[Any]) -> str:
+    """The model widths and heads of a report, whose they are where they are not the same."""
+    found: dict[str, list[str]] = {}
+    for record in records:
+        width = "" if record.d_model is None else f"d_model {record.d_model}"
+        heads = "" if record.num_heads is None else f"{record.num_heads} heads"
+        said = ", ".join(filter(None, (width, heads))) or "sizes of its own"
+        found.setdefault(said, []).append(record.mechanism)
+    if len(found) == 1:
+        return next(iter(found))
+    return "; ".join(f"{', '.join(dict.fromkeys(of))}: {said}" for said, of in found.items())
 
 
 def _notes(records: list[Any]) -> Iterator[str]:
@@ -93,6 +106,8 @@ def _notes(records: list[Any]) -> Iterator[str]:
             yield f"skipped: {record.mechanism} {at}: {record.skipped}"
         for difference in record.differences:
             yield f"difference {at}: {difference}"
+        if record.contradicted:
+            yield f"no rates {at}: {record.mechanism}: the counts they are made of are contradicted"
         if record.checked:
             yield f"checked: {record.mechanism} against {record.checked}"
         if record.noisy:

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from attnprof.record.escaping import visible
+
 #: Called with how much is done and what is in work.
 Show = Callable[[int, str], None]
 
@@ -16,7 +18,6 @@ def progress_bar(total: int, title: str) -> Iterator[Show | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -26,15 +27,17 @@ def progress_bar(total: int, title: str) -> Iterator[Show | None]:
         TimeRemainingColumn,
     )
 
+    from attnprof.render.terminal import new_console
+
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+        TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
         TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
     )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True), transient=True) as p:
+    with Progress(*columns, console=new_console(stderr=True), transient=True) as p:
         task = p.add_task(title, total=total)
 
         def show(done: int, text: str) -> None:
-            p.update(task, completed=done, description=text)
+            p.update(task, completed=done, description=visible(text))
 
         yield show
 
@@ -45,7 +48,7 @@ def working(text: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    from rich.console import Console
+    from attnprof.render.terminal import new_console
 
-    with Console(stderr=True).status(text):
+    with new_console(stderr=True).status(visible(text)):
         yield

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from attnprof.cli.crossover import ensure_figure
-from attnprof.cli.options import OutputOption
+from attnprof.cli.options import ForceOption, OutputOption
 from attnprof.cli.output import Tables, deliver, ensure_writable, environment, note
 from attnprof.cli.progress import progress_bar
 from attnprof.cli.replay_request import Asked, asked_for, refuse_contradictions
@@ -29,7 +29,7 @@ from attnprof.papers.replay import only, replay
 from attnprof.record import Report, write_whole
 from attnprof.render import reproduction as view
 from attnprof.render.regenerated_table import regenerated_table
-from attnprof.render.reproduction_files import make_folder
+from attnprof.render.reproduction_files import files_there, make_folder
 from attnprof.render.reproduction_page import reproduction_page
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ def reproduce(
     accept: AcceptOption = False,
     fmt: FormatOption = Format.TABLE,
     output: OutputOption = None,
+    force: ForceOption = False,
 ) -> int:
     """Recompute every claim, table and figure of the documents: does it hold, or what is right?
 
@@ -104,13 +105,15 @@ def reproduce(
 
     Example: attnprof reproduce 004 --table 2
     """
-    ensure_writable(output)
-    ensure_figure(plot)
+    ensure_writable(output, force=force)
+    ensure_figure(plot, force=force)
     asked = asked_for(documents or [], claim, table, figure)
     refuse_contradictions(asked, plot, reports)
     shown = some_of(verdict, VERDICTS, "--verdict") if verdict else None
     if reports is not None:
         make_folder(reports)
+        for path in files_there(reports, asked.documents):
+            ensure_writable(path, force=force, flag="--reports")
     with _measured(asked.documents, measure) as made:
         found = _replayed(asked, plot)
         failed = _written(found, asked.documents, reports) if reports is not None else {}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from attnprof.algebra.parser import short
 from attnprof.cli.settings import configured
-from attnprof.cli.sizes import head_shape, parse_names, parse_size, parse_sizes
+from attnprof.cli.sizes import check_points, head_shape, parse_names, parse_size, parse_sizes
 from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Mechanism
 from attnprof.units import setting_text
@@ -42,6 +43,8 @@ def closed_form_request(
     num_heads, head_dim = head_shape(d_model, heads, d)
     one_of(scope, SCOPES, "--scope")
     one_of(dtype, DTYPES, "--dtype")
+    names, lengths = parse_names(attention), parse_sizes(seq, "--seq")
+    check_points(len(names) * len(lengths), f"--seq {short(seq)}")
     workloads = [
         Workload(
             seq_len,
@@ -54,9 +57,9 @@ def closed_form_request(
             phase=phase,
             dtype=dtype,
         )
-        for seq_len in parse_sizes(seq, "--seq")
+        for seq_len in lengths
     ]
-    return Request(configured(parse_names(attention), settings), workloads, scope)
+    return Request(configured(names, settings), workloads, scope)
 
 
 def one_of(value: str, possible: Sequence[str], flag: str) -> str:

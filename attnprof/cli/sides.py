@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from attnprof.cli.output import note
@@ -24,8 +25,12 @@ def sides(names: list[str], settings: list[str] | None, **how: Any) -> list[Any]
         return [specs[name] for name in names]
     from attnprof.trace.finding import target_from
 
+    args, inputs = how["args"], how["inputs"]
     targets = {
-        name: target_from(name, how["args"], how["inputs"], None, None, how["causal"], how["dtype"])
+        name: replace(
+            target_from(name, args, inputs, None, None, how["causal"], how["dtype"]),
+            asked={"args": list(args or ()), "inputs": list(inputs or ())},
+        )
         for name in own
     }
     for target in targets.values():

@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from attnprof.algebra.names import name_of
+from attnprof.algebra.parser import short
+from attnprof.arguments import LARGEST
 from attnprof.errors import RequestError
 
-LARGEST = 2**40
 MOST = 100_000
+#: Points of a request that each have a closed form of their own: more take minutes.
+MOST_POINTS = 2000
 HOW = "type a size like 128, a list like 128,256,512, or a range like 128:16384:x2 or 100:1000:+100"
 
 
@@ -27,6 +31,15 @@ def parse_sizes(text: str, flag: str) -> list[int]:
     return list(found)
 
 
+def check_points(count: int, flag: str) -> None:
+    """Refuse more points than a command answers in a minute or two."""
+    if count > MOST_POINTS:
+        raise RequestError(
+            f"{flag}: {count} points are more than the {MOST_POINTS} that one command computes; "
+            "take a larger step, or fewer mechanisms"
+        )
+
+
 def parse_size(text: str, flag: str) -> int:
     """One size; :class:`RequestError` where several are given or it is unusable."""
     sizes = parse_sizes(text, flag)
@@ -40,9 +53,11 @@ def parse_named_sizes(text: str | None, flag: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for part in (text or "").split(",") if text else ():
         name, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or not name.isidentifier():
-            raise RequestError(f"{flag} {text}: type names and sizes, like B=1,N=4096,h=8,d=64")
-        found[name] = parse_size(value, f"{flag} {name} =")
+        if not equals or not name_of(name):
+            raise RequestError(
+                f"{flag} {short(str(text))}: type names and sizes, like B=1,N=4096,h=8,d=64"
+            )
+        found[name_of(name)] = parse_size(value, f"{flag} {name} =")
     return found
 
 

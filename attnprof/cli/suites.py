@@ -12,12 +12,12 @@ from attnprof.errors import RequestError
 if TYPE_CHECKING:
     from attnprof.gate.cases import Case
 
-EXAMPLE = '[[case]]\nattention = "my.py:MyAttention"\nseq = 512\nphase = ["forward", "train"]'
+EXAMPLE = 'case = [{attention = "my.py:MyAttention", seq = 512, phase = ["forward", "train"]}]'
 #: Keys of a case besides those of a grid.
 OPTIONS = ("rule", "time", "formula", "compile")
 
 
-def suite_from_file(path: Path) -> list[Case]:
+def suite_from_file(path: Path, limit_s: float | None = None) -> list[Case]:
     """The cases of the ``[[case]]`` tables: every combination of a table's lists.
 
     ``rule``, ``time``, ``formula`` and ``compile`` belong to all cases of a table. Raises
@@ -25,7 +25,7 @@ def suite_from_file(path: Path) -> list[Case]:
     """
     found = []
     for table, where in tables_of(path, "case", EXAMPLE):
-        found += _cases([grid_of(table, where, OPTIONS)], _options(table, where))
+        found += _cases([grid_of(table, where, OPTIONS)], _options(table, where), limit_s)
     return found
 
 
@@ -36,9 +36,11 @@ def built_in_suite() -> list[Case]:
     return suite_from_file(Path(attnprof.gate.__file__).with_name("suite.toml"))
 
 
-def suite_from_flags(texts: Mapping[str, str | None], lists: Sequence[Sequence[str]]) -> list[Case]:
+def suite_from_flags(
+    texts: Mapping[str, str | None], lists: Sequence[Sequence[str]], limit_s: float | None = None
+) -> list[Case]:
     """Cases typed on the command line."""
-    return _cases([grid_from_flags(texts, "no", *lists)], {})
+    return _cases([grid_from_flags(texts, "no", *lists)], {}, limit_s)
 
 
 def _options(table: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -58,12 +60,13 @@ def _options(table: Mapping[str, Any], where: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _cases(grids: Sequence[Any], options: Mapping[str, Any]) -> list[Case]:
+def _cases(grids: Sequence[Any], options: Mapping[str, Any], limit_s: float | None) -> list[Case]:
     from attnprof.gate.cases import Case
     from attnprof.measure.request import Budget
     from attnprof.measure.sweep.plan import points_of
 
     rest = dict(options)
     compiled = rest.pop("compiled", False)
-    points = points_of(grids, Budget(), threads=1, check=False, compiled=compiled)
+    points = points_of(grids, Budget(), threads=1, check=False, compiled=compiled,
+                       limit_s=limit_s)  # fmt: skip
     return [Case(point, **rest) for point in points]

@@ -16,6 +16,9 @@ from attnprof.cli.output import deliver, ensure_writable, note
 from attnprof.cli.profile_tables import tables
 from attnprof.cli.progress import progress_bar
 from attnprof.errors import CannotRunError, RequestError
+from attnprof.record import write_whole
+from attnprof.record.destinations import reading_back
+from attnprof.record.recognition import is_journal
 from attnprof.units import format_time
 
 if TYPE_CHECKING:
@@ -60,6 +63,7 @@ def sweep(
     threads: of.ThreadsOption = None,
     seed: of.SeedOption = 0,
     fmt: opt.FormatOption = Format.TABLE,
+    force: opt.ForceOption = False,
 ) -> int:
     """Measure every combination of mechanisms and sizes into a file; run again to resume.
 
@@ -69,6 +73,7 @@ def sweep(
              "batch": batch, "scope": scope, "phase": phase, "dtype": dtype,
              "device": device}  # fmt: skip
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    files = _Files(output, force=force)
     from attnprof.measure.request import Budget
     from attnprof.measure.sweep.plan import points_of
     from attnprof.measure.sweep.runner import Terms, tasks_of
@@ -76,9 +81,9 @@ def sweep(
     grids = _grids(grid, texts, causal, (settings or [], args or [], inputs or []))
     budget = Budget(samples, min_time, max_time, spread=spread)
     points = points_of(grids, budget, seed=seed, threads=threads, counts=counts, check=check,
-                       compiled=compiled, error=error)  # fmt: skip
+                       compiled=compiled, error=error, limit_s=limit)  # fmt: skip
     terms = Terms(not in_process, limit, parse_bytes(memory_limit), try_all)
-    found = _run(tasks_of(points, processes), output, terms, _engine(workers, scheduler))
+    found = _run(tasks_of(points, processes), files, terms, _engine(workers, scheduler))
     from attnprof.device.roofline import with_roofline
 
     deliver(with_roofline(found), fmt, None, tables)
@@ -114,38 +119,63 @@ def _engine(workers: int, scheduler: str | None) -> Engine:
     return DaskEngine(workers, scheduler)
 
 
-def _run(tasks: list[Task], output: Path, terms: Terms, engine: Engine) -> Report:
+def _run(tasks: list[Task], files: _Files, terms: Terms, engine: Engine) -> Report:
     from attnprof.measure.sweep.results import load_results
     from attnprof.measure.sweep.runner import sweep as run_sweep
 
-    table = _Table(output)
+    files.begin()
     with progress_bar(len(tasks), "sweep") as show:
 
         def on_progress(done: int, _: int, task: Task) -> None:
-            table.follow()
+            files.follow()
             if show is not None:
                 show(done, f"{task.point.mechanism}, {task.point.seq_len} tokens")
 
-        new = run_sweep(tasks, table.journal, terms, engine, on_progress)
+        new = run_sweep(tasks, files.journal, terms, engine, on_progress)
     kept = len(tasks) - new
-    note(f"{table.journal}: {new} measured now, {kept} there before")
-    report = load_results(table.journal)
-    table.write()
+    note(f"{files.journal}: {new} measured now, {kept} there before")
+    files.tell_torn()
+    with reading_back():
+        report = load_results(files.journal)
+    files.write()
     note(_time_line(report.summary["time"]))
     return report
 
 
-class _Table:
-    """A CSV file beside the journal, where one is asked for: always whole, at most seconds late."""
+class _Files:
+    """The journal, and where asked for a CSV beside it: always whole, at most seconds late.
+
+    Raises :class:`RequestError` where one of them is somebody's, or cannot be written.
+    """
 
     EVERY_S = 2.0
 
-    def __init__(self, output: Path) -> None:
+    def __init__(self, output: Path, *, force: bool) -> None:
+        from attnprof.measure.sweep.journal import check_journal
+
         self.wanted = output if output.suffix.lower() == ".csv" else None
         self.journal = output.with_suffix(".jsonl") if self.wanted else output
         self._written = time.monotonic()
-        if self.wanted:
-            ensure_writable(self.wanted)
+        ensure_writable(self.journal, force=force, extended=True)
+        ensure_writable(self.wanted, force=force)
+        self._overwritten = force and not is_journal(self.journal)
+        if not self._overwritten:
+            check_journal(self.journal)
+        self._torn = self._torn_lines()
+
+    def begin(self) -> None:
+        """Empty what is to be overwritten, now that the request is known to be right."""
+        if self._overwritten:
+            write_whole(self.journal, "")
+
+    def tell_torn(self) -> None:
+        """Say where a torn last line was moved to."""
+        for path in sorted(self._torn_lines() - self._torn):
+            note(f"the last line was torn, its point was measured again; it is kept in {path}")
+
+    def _torn_lines(self) -> set[Path]:
+        name = f"{self.journal.name}.torn"
+        return {path for path in self.journal.parent.iterdir() if path.name.startswith(name)}
 
     def follow(self) -> None:
         """Write it again if the last time is a while ago."""
@@ -157,11 +187,12 @@ class _Table:
         if self.wanted is None:
             return
         from attnprof.measure.sweep.results import load_results
-        from attnprof.record import write_whole
         from attnprof.render.csv import render_csv
 
         if self.journal.exists():
-            write_whole(self.wanted, render_csv(load_results(self.journal)))
+            with reading_back():
+                found = load_results(self.journal)
+            write_whole(self.wanted, render_csv(found))
         self._written = time.monotonic()
 
 

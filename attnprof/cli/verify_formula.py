@@ -88,6 +88,7 @@ def verify_formula(
     dtype: opt.DtypeOption = "float32",
     fmt: opt.FormatOption = Format.TABLE,
     output: opt.OutputOption = None,
+    force: opt.ForceOption = False,
 ) -> None:
     """Check a published formula, or a table of them, against code: match or erratum.
 
@@ -96,7 +97,7 @@ def verify_formula(
 
     Example: attnprof verify-formula "4*N**2*d + 6*N**2" taylor-direct --scope core --where h=1
     """
-    ensure_writable(output)
+    ensure_writable(output, force=force)
     if table is not None and target is None:
         formula, target = None, formula
     if target is not None and attention is not None:

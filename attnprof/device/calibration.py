@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,12 @@ from attnprof.errors import RequestError
 from attnprof.measure.clocks import Clock, CudaClock, MonotonicClock, sample
 from attnprof.measure.environment import device_name
 from attnprof.measure.request import Budget
+from attnprof.record.destinations import reading_back
 from attnprof.record.files import write_whole
+from attnprof.record.reading import TEXT_LIMIT, read_json
+from attnprof.record.recognition import SCHEMA
+from attnprof.record.schema import fits
 
-SCHEMA = "attnprof/1"
 #: Square products tried, and the bytes of a copy: far beyond every cache.
 PRODUCTS = (256, 512, 1024, 2048)
 GPU_PRODUCTS = (2048, 4096, 8192)
@@ -77,9 +80,19 @@ def _nothing() -> None:
     """Nothing to prepare."""
 
 
-def save(ceilings: Ceilings, path: Path, *, device: str, threads: int) -> None:
-    """Add or replace a device's ceilings in a file; it is whole or not there."""
-    kept = [entry for entry in _entries(path) if _key(entry) != (ceilings.name, threads)]
+def save(ceilings: Ceilings, path: Path, *, device: str, threads: int, force: bool = False) -> None:
+    """Add or replace a device's ceilings in a file; it is whole or not there.
+
+    With ``force`` a file that is no calibration is overwritten.
+    """
+    try:
+        with reading_back():
+            there = entries(path)
+    except RequestError:
+        if not force:
+            raise
+        there = []
+    kept = [entry for entry in there if _key(entry) != (ceilings.name, threads)]
     entry = {
         "name": ceilings.name, "device": device, "threads": threads,
         "flops_per_s": dict(ceilings.flops_per_s), "bytes_per_s": ceilings.bytes_per_s,
@@ -95,7 +108,7 @@ def load(name: str, threads: int | None, path: Path | None = None) -> Ceilings |
     Raises :class:`RequestError` for a file that is no calibration.
     """
     where = default_path() if path is None else path
-    for entry in _entries(where):
+    for entry in entries(where):
         if _key(entry) == (name, threads):
             return Ceilings(
                 name, entry["flops_per_s"], entry["bytes_per_s"], entry["source"], measured=True
@@ -103,18 +116,31 @@ def load(name: str, threads: int | None, path: Path | None = None) -> Ceilings |
     return None
 
 
+RATES = {"flops_per_s": dict[str, float], "bytes_per_s": float, "source": str}
+_ENTRY = {"name": str, "device": str, "threads": int, **RATES}
+_ANEW = "move it away and run attnprof calibrate"
+
+
 def _key(entry: dict[str, Any]) -> tuple[str, int]:
     return entry["name"], entry["threads"]
 
 
-def _entries(path: Path) -> list[dict[str, Any]]:
+def entries(path: Path) -> list[dict[str, Any]]:
+    """The devices of a calibration; :class:`RequestError` for a file that is none."""
     if not path.exists():
         return []
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        found: list[dict[str, Any]] = data["ceilings"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RequestError(
-            f"{path} is no calibration ({error}); move it away and run attnprof calibrate"
-        ) from error
-    return found
+    data = read_json(path, TEXT_LIMIT, _ANEW)
+    found = data.get("ceilings") if isinstance(data, dict) else None
+    known = isinstance(found, list) and data.get("schema") == SCHEMA
+    if not known or not all(is_ceiling(entry, _ENTRY) for entry in found or ()):
+        raise RequestError(f"{path} is no calibration; {_ANEW}")
+    return found or []
+
+
+def is_ceiling(entry: Any, fields: Mapping[str, Any]) -> bool:
+    """Whether a value of a file says of a device what ``fields`` declare, and rates above 0."""
+    if not isinstance(entry, dict) or not all(
+        fits(entry.get(name), hint) for name, hint in fields.items()
+    ):
+        return False
+    return all(rate > 0 for rate in (entry["bytes_per_s"], *entry["flops_per_s"].values()))

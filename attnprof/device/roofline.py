@@ -59,7 +59,8 @@ def with_roofline(report: Report, path: Path | None = None) -> Report:
 def _placed(record: ProfileRecord, ceilings: Ceilings, *, tf32: bool) -> ProfileRecord:
     rate = ceilings.rate(record.dtype, tf32=tf32)
     flops = record.flops_formula or record.flops_derived
-    if not (rate and record.median_s and flops and record.bytes_moved):
+    known = rate and record.median_s and flops and record.bytes_moved
+    if not known or record.contradicted:
         return record
     found = roofline(flops, record.bytes_moved, ceilings, rate)
     return replace(

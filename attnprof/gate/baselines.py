@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from attnprof.errors import RequestError
 from attnprof.gate.cases import Case, Counted, Operation
@@ -15,7 +14,8 @@ from attnprof.gate.validating import WrongError, check_rows
 from attnprof.measure.modules import sizes_of
 from attnprof.measure.request import PointRequest
 from attnprof.record import BaselineRecord, Report
-from attnprof.record.report import SCHEMA
+from attnprof.record.reading import read_json
+from attnprof.record.recognition import SCHEMA
 
 #: The layout that is written; a change of it gets the next number and an upgrade from this one.
 BASELINE_SCHEMA = 2
@@ -125,17 +125,9 @@ def counted_of(record: BaselineRecord) -> Counted:
 
 
 def _read(path: str | Path) -> dict[str, Any]:
-    """The file's JSON; NaN and infinities, which JSON does not have, are refused."""
+    """The file's JSON; RequestError says what it is instead."""
     hint = f"record it again: attnprof baseline -o {path}"
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse)
-    except OSError as error:
-        raise RequestError(
-            f"cannot read the baseline {path}: {error.strerror or error}; record one: "
-            f"attnprof baseline -o {path}"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"{path} is no whole JSON file ({error}); {hint}") from error
+    data = read_json(path, hint=hint)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         found = data.get("schema") if isinstance(data, dict) else type(data).__name__
         raise RequestError(f"{path} is not an {SCHEMA} report (it says: {found}); {hint}")
@@ -144,10 +136,6 @@ def _read(path: str | Path) -> dict[str, Any]:
             f"{path} is a report of '{data.get('command')}', not of baseline; {hint}"
         )
     return data
-
-
-def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
 
 
 def _upgraded(data: dict[str, Any]) -> dict[str, Any]:

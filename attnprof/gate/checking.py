@@ -40,7 +40,7 @@ def check_against(
     With a ``stored`` baseline, what is exact is compared with that, and only times with ``base``.
     """
     _distinct(cases)
-    with Side(base.path, base.label) as old, Side(head.path, head.label) as new:
+    with _side(base, terms) as old, _side(head, terms) as new:
         sides = [new] if stored else [old, new]
         counted = _count(cases, sides, terms, tell)
         before = stored.counted if stored else {name: pair[0] for name, pair in counted.items()}
@@ -69,7 +69,7 @@ def check_baseline(
     here = fingerprint(device)
     foreign = differs(here, stored.fingerprint)
     times: dict[str, CheckRecord] = {}
-    with Side(head.path, head.label) as side:
+    with _side(head, terms) as side:
         counted = {name: found[0] for name, found in _count(cases, [side], terms, tell).items()}
         records = _exact(cases, stored.counted, counted)
         start = time.monotonic()
@@ -96,7 +96,7 @@ def record_baseline(cases: Sequence[Case], head: Tree, terms: Terms, tell: Tell)
     _distinct(cases)
     device = cases[0].request.device if cases else "cpu"
     records = []
-    with Side(head.path, head.label) as side:
+    with _side(head, terms) as side:
         counted = _count(cases, [side], terms, tell)
         for case in cases:
             found, times = counted[case.name][0], []
@@ -111,6 +111,10 @@ def record_baseline(cases: Sequence[Case], head: Tree, terms: Terms, tell: Tell)
     return baseline_report(
         records, fingerprint(device), dated_environment(device), head=head.label, failed=failed
     )
+
+
+def _side(tree: Tree, terms: Terms) -> Side:
+    return Side(tree.path, tree.label, limit_s=terms.limit_s)
 
 
 def _distinct(cases: Sequence[Case]) -> None:

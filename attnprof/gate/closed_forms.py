@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from attnprof.algebra.expressions import symbol
 from attnprof.gate.cases import Counted
 from attnprof.gate.formulas import formula, spelled
 from attnprof.gate.verdicts import IMPROVED, NEW, NOT_COMPARABLE, OK, REGRESSED
 from attnprof.record import CheckRecord
-from attnprof.trace.symbols import hints_for, symbol
+from attnprof.trace.symbols import hints_for
 
 #: What a formula counts, as one reads it.
 UNITS = {

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import ast
-import operator
-from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from attnprof.trace.symbols import symbol
+from attnprof.algebra.evaluation import Rules
+from attnprof.algebra.expressions import expression_of, rules_of, symbol
+from attnprof.algebra.parser import FormulaError, parse
 
-#: Longer texts and higher powers are no formulas of a cost; reading them takes time.
-_LONGEST, _HIGHEST, _LARGEST = 20_000, 64, 2**40
+#: Powers that closed forms go up to.
+_HIGHEST = 64
 
 
 @cache
@@ -20,77 +19,28 @@ def formula(text: str) -> Any:
 
     What is read may come from anywhere: nothing of it is evaluated as Python.
     """
-    if len(text) > _LONGEST:
-        raise ValueError(f"a formula of {len(text)} signs is not read")
     try:
-        return _value(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, TypeError, RecursionError, MemoryError) as error:
-        raise ValueError(f"'{text[:60]}' is no formula") from error
+        return expression_of(parse(text, stored=True), rules=_rules())
+    except (FormulaError, TypeError, RecursionError) as error:
+        raise ValueError(f"'{text[:60]}' is no formula: {error}") from error
 
 
-def _value(node: ast.expr) -> Any:
+@cache
+def _rules() -> Rules:
+    """What closed forms have: cases and conditions; largest and smallest stay as written."""
     import sympy
 
-    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-        return sympy.sympify(node.value)
-    if isinstance(node, ast.Name):
-        return symbol(node.id)
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_value(node.operand)
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        return _OPERATORS[type(node.op)](_value(node.left), _value(node.right))
-    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _RELATIONS:
-        relation = getattr(sympy, _RELATIONS[type(node.ops[0])])
-        return relation(_value(node.left), _value(node.comparators[0]))
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
-        return _called(node.func.id, node.args)
-    raise ValueError(f"'{ast.unparse(node)[:60]}' is no part of a formula")
-
-
-def _power(base: Any, exponent: Any) -> Any:
-    import sympy
-
-    inside = max(
-        (abs(power.exp) for power in base.atoms(sympy.Pow) if power.exp.is_number), default=1
-    )
-    if not exponent.is_Rational or abs(exponent) * inside > _HIGHEST:
-        raise ValueError(f"a power of {exponent} is not read")
-    if base.is_number and abs(base) > _LARGEST and abs(exponent) > 1:
-        raise ValueError(f"a power of {base} is not read")
-    return base**exponent
-
-
-_OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.Pow: _power,
-    ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_,
-}
-_RELATIONS: Mapping[type[ast.cmpop], str] = {
-    ast.Lt: "StrictLessThan",
-    ast.LtE: "LessThan",
-    ast.Gt: "StrictGreaterThan",
-    ast.GtE: "GreaterThan",
-}
-_PLAIN = frozenset({"floor", "ceiling", "Mod", "log", "sqrt", "Abs", "Eq", "Ne"})
-
-
-def _called(name: str, args: list[ast.expr]) -> Any:
-    """A function that formulas have; largest and smallest stay as they are written."""
-    import sympy
-
-    if name in ("Max", "Min"):
-        return getattr(sympy, name)(*map(_value, args), evaluate=False)
-    if name == "Piecewise":
-        pairs = [item.elts for item in args if isinstance(item, ast.Tuple) and len(item.elts) == 2]
-        if len(pairs) == len(args):
-            return sympy.Piecewise(*[tuple(map(_value, pair)) for pair in pairs], evaluate=False)
-    elif name in _PLAIN:
-        return getattr(sympy, name)(*map(_value, args))
-    raise ValueError(f"'{name}' is no function of a formula")
+    return {
+        **rules_of(_HIGHEST),
+        "max": lambda *sides: sympy.Max(*sides, evaluate=False),
+        "min": lambda *sides: sympy.Min(*sides, evaluate=False),
+        "Piecewise": lambda *pairs: sympy.Piecewise(*pairs, evaluate=False),
+        "tuple": lambda *pair: pair,
+        "Mod": sympy.Mod, "Eq": sympy.Eq, "Ne": sympy.Ne,
+        "<": sympy.StrictLessThan, "<=": sympy.LessThan,
+        ">": sympy.StrictGreaterThan, ">=": sympy.GreaterThan,
+        "&": sympy.And, "|": sympy.Or,
+    }  # fmt: skip
 
 
 #: Exponents as one reads them.

@@ -23,6 +23,8 @@ from typing import Any
 
 from attnprof.errors import RequestError
 from attnprof.record import BaselineRecord, CheckRecord, HistoryRecord, Report
+from attnprof.record.reading import REPORT_LIMIT
+from attnprof.record.schema import object_in, shown
 
 PENALTY = 2.5
 #: Runs a level of times has at least; one alone may be chance.
@@ -71,34 +73,39 @@ def _runs(folder: Path) -> tuple[list[Run], list[str]]:
     if not folder.is_dir():
         raise RequestError(f"{folder} is no folder: give the one that results were saved to")
     runs, left_out = [], []
-    for path in sorted(folder.glob("*.json"), key=_natural):
+    for path in _results(folder):
         try:
             runs.append(_run(path))
         except RequestError as error:
             left_out.append(f"{path.name}: {error}")
-        except (AttributeError, LookupError, TypeError, ValueError):
-            left_out.append(f"{path.name}: no whole report of check or baseline")
     if all(run.dated for run in runs):
         runs.sort(key=lambda run: run.at)
     return runs, left_out
 
 
+def _results(folder: Path) -> list[Path]:
+    """The folder's .json files in the order of their names."""
+    try:
+        return sorted(folder.glob("*.json"), key=_natural)
+    except OSError as error:
+        raise RequestError(f"cannot read {folder}: {error.strerror}") from error
+
+
 def _natural(path: Path) -> list[tuple[int, str]]:
     """``run10`` after ``run9``."""
     parts = re.findall(r"\d+|\D+", path.name)
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
 def _run(path: Path) -> Run:
-    report = Report.load(path)
+    report = Report.load(path, REPORT_LIMIT)
     if report.command not in ("check", "baseline"):
         raise RequestError(f"a report of {report.command}, not of check or baseline")
     environment = report.environment
     told = environment.get("time")
-    at = datetime.fromisoformat(told) if told else datetime.fromtimestamp(path.stat().st_mtime, UTC)
     return Run(
         file=path.name,
-        at=at if at.tzinfo else at.replace(tzinfo=UTC),
+        at=_moment(told, path) if told else datetime.fromtimestamp(path.stat().st_mtime, UTC),
         dated=bool(told),
         commit=str(environment.get("git") or report.summary.get("head") or ""),
         machine=_machine(report, path),
@@ -106,10 +113,21 @@ def _run(path: Path) -> Run:
     )
 
 
+def _moment(told: Any, path: Path) -> datetime:
+    """A time of a file; :class:`RequestError` for what is none."""
+    try:
+        at = datetime.fromisoformat(told)
+        at = at if at.tzinfo else at.replace(tzinfo=UTC)
+        at.astimezone(UTC)  # as it is when runs are put in their order
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RequestError(f"{path}: environment.time is {shown(told)}, no date") from error
+    return at
+
+
 def _machine(report: Report, path: Path) -> str:
     """What tells machines apart, as text; a result that does not say is alone."""
-    found = dict(report.summary.get("fingerprint") or {})
-    found.pop("attnprof", None)
+    found = object_in(report.summary, "fingerprint", f"{path}: summary")
+    found = {name: value for name, value in found.items() if name != "attnprof"}
     return json.dumps(found, sort_keys=True) if found else f"not known ({path.name})"
 
 

@@ -6,10 +6,12 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError, closest
+from attnprof.gate import sides
 from attnprof.gate.baselines import (
     Baseline,
     baseline_record,
@@ -22,7 +24,9 @@ from attnprof.gate.exact import compare
 from attnprof.gate.sentences import sentence, told_once
 from attnprof.gate.trees import Tree, current_tree, tree_of
 from attnprof.gate.verdicts import ERROR, IMPROVED, MISSING, OK, REGRESSED
+from attnprof.measure.forks import OWN
 from attnprof.measure.request import PointRequest
+from attnprof.processes.apart import run_apart
 from attnprof.record import BaselineRecord, CheckRecord
 from attnprof.workload import SCOPES
 
@@ -103,10 +107,10 @@ class TestGate:
 
     def _compared(self, case: Case, before: Counted) -> list[CheckRecord]:
         """Closed forms take longer: they are asked for to name what changed."""
-        records = compare(case.name, before, count(case.request, False))
+        records = compare(case.name, before, count_apart(case.request, formulas=False))
         changed = any(record.verdict != OK for record in records)
         if changed and case.formulas and before.formulas:
-            return compare(case.name, before, count(case.request, True))
+            return compare(case.name, before, count_apart(case.request, formulas=True))
         return records
 
     def _judged(self, case: Case, base: str, records: list[CheckRecord]) -> list[CheckRecord]:
@@ -144,7 +148,7 @@ class TestGate:
                 f"two tests ask for {case.name} with other inputs: give a factory of its own, "
                 "with another name, to one of them"
             )
-        found = count(case.request, case.formulas)
+        found = count_apart(case.request, formulas=case.formulas)
         if found.error is not None:
             raise CannotRunError(f"{case.name} cannot be recorded: {found.error}")
         times = self.baseline.times_s.get(case.name, []) if self.baseline else []
@@ -189,6 +193,21 @@ class TestGate:
         self.notes += carried["notes"]
 
 
+def count_apart(request: PointRequest, *, formulas: bool) -> Counted:
+    """:func:`count` in a fork of this process, which may die of what the module does."""
+    for name in OWN:  # once, here
+        import_module(name)
+    answer = run_apart(lambda: asdict(count(request, formulas)), sides.LIMIT_S)
+    if answer.given:
+        found = Counted.from_dict(answer.value)
+        if _NO_FORK not in (found.error or found.no_formula):
+            return found
+        return count(request, formulas)  # a test before has used autograd's threads
+    said = f": {answer.ended.last_line}" if answer.ended.last_line else ""
+    return Counted(error=f"the process that counted it {answer.ended.how}, without an answer{said}")
+
+
+_NO_FORK = "autograd's threading in combination with fork"
 #: Seconds that times of one case against another revision may take.
 LIMIT_S = 60.0
 _ACCEPT = f"accept it by: {UPDATE}"
@@ -215,13 +234,16 @@ def request_for(
     ``params`` a mechanism's. Raises :class:`RequestError`.
     """
     from attnprof.measure.modules import configured
+    from attnprof.measure.sweep.kinds import is_module_apart
 
     if heads < 1 or d_model % heads:
         raise RequestError(f"d_model {d_model} cannot be split into {heads} heads")
     if scope not in SCOPES:
         raise RequestError(f"scope '{scope}': {closest(scope, list(SCOPES))}")
     name = place_of(attention)
-    spec = configured([name], params or {}, _texts(args, "="), _texts(inputs, ": "))[0]
+    spec = configured(
+        [name], params or {}, _texts(args, "="), _texts(inputs, ": "), is_module_apart
+    )[0]
     request = PointRequest(
         name, seq, heads, d_model // heads, batch, causal, phase, dtype, scope,
         threads=1, params=spec.params, check=False,

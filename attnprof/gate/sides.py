@@ -9,7 +9,6 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,9 +19,14 @@ from attnprof.errors import CannotRunError
 from attnprof.gate import worker
 from attnprof.gate.cases import Counted
 from attnprof.measure.request import PointRequest
+from attnprof.processes import keeping
+from attnprof.processes.folders import temporary_folder
+from attnprof.processes.keeping import Ended
 
 #: Seconds after which one order is given up: building, counting or a block of calls.
 LIMIT_S = 300.0
+#: Bytes of a line that is an answer; what is longer was written by somebody's code.
+_LONGEST = 1 << 26
 #: Memory that glibc maps and gives back at every call costs page faults that depend on where the
 #: process was put: two processes of the same code were seen 17 % apart for all of their life, and
 #: less than 2 % with memory kept. The rest keeps a tree as it was found.
@@ -36,11 +40,12 @@ _STEADY = {
 
 
 class SideError(Exception):
-    """What was asked cannot be done on this side; ``missing``: the code does not exist there."""
+    """What was asked cannot be done on a ``side``; ``missing``: the code does not exist there."""
 
-    def __init__(self, message: str, *, missing: bool = False) -> None:
+    def __init__(self, message: str, *, missing: bool = False, side: Side | None = None) -> None:
         super().__init__(message)
         self.missing = missing
+        self.side = side
 
 
 class Side:
@@ -50,16 +55,20 @@ class Side:
     work at the same time. What fails is a :class:`SideError`; the process survives it.
     """
 
-    def __init__(self, tree: Path, label: str, threads: int = 1) -> None:
+    def __init__(
+        self, tree: Path, label: str, threads: int = 1, limit_s: float | None = None
+    ) -> None:
         self.tree = tree.resolve()
         self.label = label
+        self._limit_s = limit_s
         self._threads = threads
         self._process: subprocess.Popen[bytes] | None = None
         self._rest = b""
         self._open = self._ready = False
-        self._errors: IO[bytes] | None = None
+        self._asked = self._run = 0  # numbers of the last order, and of that which has a process
         # both sides see paths of the same length: where a stack starts depends on such things
-        self._alias: tempfile.TemporaryDirectory[str] | None = None
+        self._alias = contextlib.ExitStack()
+        self._errors: IO[bytes] | None = None
 
     def __enter__(self) -> Self:
         self._started()
@@ -87,12 +96,12 @@ class Side:
         return found
 
     def ask_open(self, request: PointRequest) -> None:
-        """Ask for a module, built and warm."""
+        """Ask for a module, built and warm; :meth:`close` ends it, answered or not."""
+        self._open = True
         self.ask({"do": "open", "request": request.to_dict()})
 
     def opened(self) -> float:
         """Seconds of one call of what :meth:`ask_open` asked for."""
-        self._open = True
         return float(self.answer()["call_s"])
 
     def block(self, calls: int) -> tuple[float, float]:
@@ -109,17 +118,15 @@ class Side:
             self._ended()
 
     def stop(self) -> None:
-        """End the process and all of its children."""
+        """End the process and all it has started."""
         if self._process is not None:
-            with contextlib.suppress(OSError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            keeping.end_family(self._process.pid)
             self._process.wait()
-            for stream in (self._process.stdin, self._process.stdout, self._errors):
+            for stream in (self._process.stdin, self._process.stdout):
                 if stream is not None:
                     with contextlib.suppress(OSError):
                         stream.close()
-        if self._alias is not None:
-            self._alias.cleanup()
+        self._alias.close()
         self._process, self._rest, self._open, self._ready = None, b"", False, False
 
     def ask(self, order: Mapping[str, Any]) -> None:
@@ -127,59 +134,74 @@ class Side:
         process = self._started()
         if not self._ready:
             self._wait_ready()
+        self._asked += 1
+        if order["do"] in ("count", "open"):
+            self._run = self._asked
         assert process.stdin is not None
         try:
-            process.stdin.write(json.dumps(order).encode() + b"\n")
+            process.stdin.write(json.dumps({**order, "id": self._asked}).encode() + b"\n")
             process.stdin.flush()
         except OSError as error:
-            self.stop()
-            raise SideError(f"the process of {self.label} died: {error}") from error
+            raise SideError(self._died()) from error
 
     def answer(self) -> dict[str, Any]:
         """The answer to the last order."""
-        found = self._line(LIMIT_S)
+        found = self._line()
         if "error" in found:
             self._open = False
             self._ended()
-            raise SideError(found["error"], missing=found["missing"])
+            raise SideError(found["error"], missing=found["missing"], side=self)
         if "ended" in found:
             self._open = False
-            raise SideError(_death(found["ended"], found["said"]))
+            raise SideError(_death(found))
         return found
 
     def _ended(self) -> None:
-        found = self._line(LIMIT_S)
-        if found.get("ended", 0) < 0:
-            raise SideError(_death(found["ended"], found["said"]))
+        while "ended" not in (found := self._line()):
+            pass
+        if found["ended"] < 0:
+            raise SideError(_death(found))
 
-    def _line(self, limit_s: float) -> dict[str, Any]:
+    def _line(self, limit_s: float | None = None) -> dict[str, Any]:
+        """The next answer of the process that runs; :class:`SideError` where there is none."""
+        limit_s = limit_s or self._limit_s or LIMIT_S
+        end = time.monotonic() + limit_s
+        while True:
+            self._read(end, limit_s)
+            line, _, self._rest = self._rest.partition(b"\n")
+            with contextlib.suppress(ValueError):  # what somebody's code has written there
+                found = json.loads(line)
+                if isinstance(found, dict) and found.get("id") == self._run * self._ready:
+                    return found
+
+    def _read(self, end: float, limit_s: float) -> None:
+        """Read until there is a whole line, and wake the process if somebody put it to sleep."""
         process = self._process
         if process is None or process.stdout is None:
             raise SideError(f"the process of {self.label} died")
-        end = time.monotonic() + limit_s
         while b"\n" not in self._rest:
             left = end - time.monotonic()
-            if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
+            if left <= 0 or len(self._rest) > _LONGEST:
                 self.stop()
-                raise SideError(f"no answer within {limit_s:.0f} s")
+                raise SideError(f"no answer within {limit_s:g} s")
+            if not select.select([process.stdout], [], [], min(left, 1.0))[0]:
+                os.kill(process.pid, signal.SIGCONT)
+                continue
             piece = os.read(process.stdout.fileno(), 1 << 16)
             if not piece:
                 raise SideError(self._died())
             self._rest += piece
-        line, _, self._rest = self._rest.partition(b"\n")
-        found: dict[str, Any] = json.loads(line)
-        return found
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             home = str(Path(attnprof.__file__).resolve().parents[1])
             threads = str(self._threads)
-            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-            self._alias = tempfile.TemporaryDirectory(prefix="attnprof-")
-            place = Path(self._alias.name) / "tree"
+            place = self._alias.enter_context(temporary_folder()) / "tree"
             place.symlink_to(self.tree, target_is_directory=True)
+            self._errors = self._alias.enter_context((place.parent / "stderr").open("w+b"))
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and script
-                [sys.executable, str(Path(worker.__file__).resolve()), str(place), home],
+                [sys.executable, str(Path(worker.__file__).resolve()), str(place), home,
+                 str(os.getpid())],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
                 cwd=place, start_new_session=True, bufsize=0,
                 env={"OMP_WAIT_POLICY": "PASSIVE", **os.environ, **_STEADY,
@@ -190,7 +212,7 @@ class Side:
     def _wait_ready(self) -> None:
         """Until everything is imported; :class:`CannotRunError` where that fails."""
         try:
-            self._line(LIMIT_S)
+            self._line(LIMIT_S)  # imports take their time, whatever limit an order has
         except SideError as error:
             raise CannotRunError(
                 f"{self.label}: torch and attnprof cannot be imported there: {error}"
@@ -198,17 +220,22 @@ class Side:
         self._ready = True
 
     def _died(self) -> str:
-        """That the process is gone, with the last it said; nothing of it is left."""
-        said = b""
-        if self._errors is not None:
-            self._errors.seek(0)
-            said = self._errors.read()
-        self.stop()
-        last = (said.decode(errors="replace").strip().splitlines() or [""])[-1]
-        return f"the process of {self.label} died{': ' + last if last else ''}"
+        """That the process is gone, and how; nothing of it is left."""
+        process, said = self._process, ""
+        if process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(keeping.PATIENCE_S)
+            if self._errors is not None:
+                self._errors.seek(0)
+                said = Ended(0, self._errors.read().decode(errors="replace")).last_line
+            code = process.returncode
+            self.stop()
+            if code is not None and code < 0:
+                said = f"it {Ended(code).how}"
+        return f"the process of {self.label} died{': ' + said if said else ''}"
 
 
-def _death(code: int, said: str) -> str:
-    last = (said.strip().splitlines() or [""])[-1]
-    why = f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exit code {code}"
-    return f"its process ended with {why}{': ' + last if last else ''}"
+def _death(found: Mapping[str, Any]) -> str:
+    ended = Ended(found["ended"], found["said"])
+    how = found["how"] + (" and gave no answer" if ended.code == 0 else "")
+    return f"its process {how}{': ' + ended.last_line if ended.last_line else ''}"

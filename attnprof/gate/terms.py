@@ -19,7 +19,8 @@ class Terms:
     ``rule`` stands for every case's own where it is given. ``inconclusive`` says what an open
     result in time means: more pairs while the budget lasts and then a pass (``retry``), a pass at
     once, or exit code 3. ``budget_s`` are seconds for all times together. ``stored_times`` says
-    whether times stored on the same machine may ``fail`` a check or only ``advise``.
+    whether times stored on the same machine may ``fail`` a check or only ``advise``. After
+    ``limit_s`` seconds a process that counts or times one case is ended.
     """
 
     rule: str | None = None
@@ -29,6 +30,7 @@ class Terms:
     formulas: bool = True
     stored_times: str = ADVISE
     seed: int = 0
+    limit_s: float | None = None
 
     def __post_init__(self) -> None:
         for flag, value, possible in (
@@ -38,5 +40,7 @@ class Terms:
         ):
             if value not in possible:
                 raise RequestError(f"{flag} {value}: {closest(value, possible)}")
+        if self.limit_s is not None and not 0 < self.limit_s < 1e9:
+            raise RequestError(f"--limit {self.limit_s}: give seconds above 0, like 60")
         if not 0 < self.budget_s < 1e9:
             raise RequestError(f"--budget {self.budget_s}: give seconds above 0, like 300")

@@ -26,6 +26,7 @@ from attnprof.gate.verdicts import (
     ERROR,
     IMPROVED,
     INCONCLUSIVE,
+    NEW,
     NOT_COMPARABLE,
     OK,
     REGRESSED,
@@ -68,8 +69,8 @@ def race_cases(
                 limit_s=limit, more=terms.inconclusive != PASS, seed=terms.seed,
             )  # fmt: skip
         except SideError as error:
-            if not error.missing:  # what one side does not have is told by what is exact
-                records[case.name] = failed(case, str(error))
+            new = error.missing and error.side is baseline
+            records[case.name] = failed(case, str(error), NEW if new else ERROR)
             return
         races[case.name] = raced
         records[case.name] = raced_record(case, raced)
@@ -87,9 +88,9 @@ def _is_open(record: CheckRecord | None) -> bool:
     return record is not None and record.verdict == INCONCLUSIVE
 
 
-def failed(case: Case, why: str) -> CheckRecord:
+def failed(case: Case, why: str, verdict: str = ERROR) -> CheckRecord:
     """A case whose time could not be measured."""
-    return CheckRecord(case=case.name, metric=TIME, unit="s", verdict=ERROR, why=why)
+    return CheckRecord(case=case.name, metric=TIME, unit="s", verdict=verdict, why=why)
 
 
 def raced_record(case: Case, raced: Race) -> CheckRecord:

@@ -12,6 +12,7 @@ from attnprof.gate.cases import Operation, name_of
 from attnprof.gate.paired import RULES
 from attnprof.measure.request import PointRequest
 from attnprof.record import BaselineRecord
+from attnprof.record.schema import shown
 
 Row = Mapping[str, Any]
 
@@ -63,12 +64,7 @@ def _is(value: Any, where: str, kind: type | tuple[type, ...], what: str) -> Non
     """JSON's true and false are no numbers."""
     wanted = kind if isinstance(kind, tuple) else (kind,)
     if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
-        raise WrongError(f"{where or 'it'} is {_shown(value)}, not {what}")
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
+        raise WrongError(f"{where or 'it'} is {shown(value)}, not {what}")
 
 
 def _text(value: Any, where: str) -> None:

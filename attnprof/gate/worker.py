@@ -8,7 +8,9 @@ whatever version of attnprof the tree holds; where it holds none, the one in HOM
   ends it.
 
 Each ``count`` and each ``open`` has a process of its own, forked from this one, which has
-imported everything and run nothing; when it ends, a line says so.
+imported everything and run nothing; when it ends, a line says so, and nothing it started is left.
+An order has a number (``id``) that its answers carry, for what somebody's code writes, and answers
+to what was asked before it died, are neither.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ import json
 import os
 import random
 import sys
-import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from os import write as _write  # what runs here may replace the module's
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +36,9 @@ PRELOAD = ("torch", "numpy", "attnprof.measure.subject", "attnprof.measure.clock
 #: Calls before the clock counts: seconds of them, and at least so many.
 WARM_S, WARM_CALLS = 0.03, 3
 
+#: What a process ends with whose code has closed the channel.
+_MUTE = 74
+
 #: What has to stay where it is for as long as a process lives.
 _KEPT: list[Any] = []
 
@@ -40,7 +47,11 @@ Answer = dict[str, Any]
 
 def main() -> None:
     """Serve until the orders end."""
-    tree, home = sys.argv[1:3]
+    tree, home, parent = sys.argv[1:4]
+    keeping = _keeping(home)
+    keeping.die_with_parent(int(parent))
+    keeping.ignore_signals()
+    keeping.adopt_orphans()
     own = str(Path(__file__).resolve().parent)
     rest = [place for place in sys.path if place not in (own, home)]
     sources = [place for place in (tree, str(Path(tree) / "src")) if Path(place).is_dir()]
@@ -54,9 +65,24 @@ def main() -> None:
     import_module("torch")
     gc.collect()
     gc.freeze()  # what forks share is never looked through again, and so never copied
-    _say(channel, {"ready": True})
+    _say(channel, {"id": 0}, {"ready": True})
     while (order := _next()) is not None:
-        _in_a_fork(order, channel)
+        if order["do"] in ("count", "open"):  # else it was for a process that is gone
+            ended = keeping.run_forked(partial(_guarded, order, channel, keeping))
+            how = "closed what it answers by" if ended.code == _MUTE else ended.how
+            _say(channel, order, {"ended": ended.code, "how": how, "said": ended.said})
+
+
+def _keeping(home: str) -> Any:
+    """This version's way of keeping processes, whatever version the tree holds."""
+    file = Path(home) / "attnprof" / "processes" / "keeping.py"
+    spec = spec_from_file_location("attnprof_keeping", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up there
+    spec.loader.exec_module(module)
+    return module
 
 
 def _next() -> Answer | None:
@@ -71,56 +97,49 @@ def _next() -> Answer | None:
     return found
 
 
-def _say(channel: int, answer: Answer) -> None:
-    data = (json.dumps(answer) + "\n").encode()
+def _say(channel: int, order: Answer, answer: Answer) -> None:
+    data = (json.dumps({"id": order["id"], **answer}) + "\n").encode()
     while data:
-        data = data[os.write(channel, data) :]
+        data = data[_write(channel, data) :]
 
 
-def _in_a_fork(order: Answer, channel: int) -> None:
-    with tempfile.TemporaryFile() as errors:
-        child = os.fork()
-        if child == 0:
-            os.dup2(errors.fileno(), 2)
-            os._exit(_guarded(order, channel))
-        _, status = os.waitpid(child, 0)
-        errors.seek(max(0, errors.seek(0, os.SEEK_END) - 4000))
-        said = errors.read().decode(errors="replace")
-    _say(channel, {"ended": os.waitstatus_to_exitcode(status), "said": said})
-
-
-def _guarded(order: Answer, channel: int) -> int:
+def _guarded(order: Answer, channel: int, keeping: Any) -> int:
     try:
-        _serve(order, channel)
-    except Exception as error:  # noqa: BLE001 - somebody's code may raise anything
-        _say(channel, {"error": _told(error), "missing": _is_missing(error)})
+        if order["request"]["device"] == "cpu":
+            keeping.limit_memory()
+        _serve(order, partial(_say, channel, order))
+    except BaseException as error:  # noqa: BLE001 - somebody's code may raise anything
+        try:
+            _say(channel, order, {"error": _told(error), "missing": _is_missing(error)})
+        except OSError:
+            return _MUTE
         return 1
     return 0
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     first = (str(error).splitlines() or [""])[0][:400]
-    return first if type(error).__module__.startswith("attnprof") else _named(error, first)
+    return first if type(error).__module__.startswith("attnprof.") else _named(error, first)
 
 
-def _named(error: Exception, first: str) -> str:
+def _named(error: BaseException, first: str) -> str:
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
-def _is_missing(error: Exception) -> bool:
+def _is_missing(error: BaseException) -> bool:
     """Whether the code asked for does not exist; by name, as the tree may hold another attnprof."""
     return "NotFoundError" in {kind.__name__ for kind in type(error).__mro__}
 
 
-def _serve(order: Answer, channel: int) -> None:
+def _serve(order: Answer, say: Callable[[Answer], None]) -> None:
     if order["do"] == "count":
         counting = import_module("attnprof.gate.counting")
         found = counting.count(_request(order), order["formulas"])
-        _say(channel, {"counted": _plain(found)})
+        say({"counted": _plain(found)})
         return
-    measure = _opened(order, channel)
+    measure = _opened(order, say)
     while (more := _next()) is not None and more["do"] == "block":
-        _say(channel, measure(more["calls"]))
+        say(measure(more["calls"]))
 
 
 def _plain(found: Any) -> Answer:
@@ -140,7 +159,7 @@ def _request(order: Answer) -> Any:
     )
 
 
-def _opened(order: Answer, channel: int) -> Callable[[int], Answer]:
+def _opened(order: Answer, say: Callable[[Answer], None]) -> Callable[[int], Answer]:
     """Build, warm up, tell how long a call takes; gives what times a block of calls."""
     import torch
 
@@ -159,7 +178,7 @@ def _opened(order: Answer, channel: int) -> Callable[[int], Answer]:
         found = timed(1)
         seconds.append(max(found["cpu_s"], 1e-7))
         calls += 1
-    _say(channel, {"call_s": sorted(seconds)[len(seconds) // 2]})
+    say({"call_s": sorted(seconds)[len(seconds) // 2]})
     return timed
 
 

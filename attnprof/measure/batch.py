@@ -88,16 +88,16 @@ def measure_points(
 
     ``isolate`` True runs every point in a process of its own, False none, None those that may
     run out of memory. A mechanism's refusal is a row among others; where every point is refused
-    it is raised (:class:`RequestError`).
+    it is raised.
     """
     records: list[ProfileRecord] = []
-    refusals: list[RequestError] = []
+    refusals: list[RequestError | CannotRunError] = []
     for done, request in enumerate(requests):
         if on_progress:
             on_progress(done, len(requests), request)
         try:
             records.append(_one(request, isolate))
-        except RequestError as error:
+        except (RequestError, CannotRunError) as error:
             refusals.append(error)
             records.append(blank(request, str(error)))
     if refusals and len(refusals) == len(records):

@@ -57,17 +57,22 @@ def cpu_share(timing: Timing) -> float | None:
 def noise(noisy: str | None, conditions: Mapping[str, Any]) -> str | None:
     """What makes a median doubtful: its spread, and a processor that others used."""
     share = conditions.get("cpu_share")
-    if conditions.get("threads") != 1 or share is None or share >= CONTENDED:
+    if conditions.get("threads") != 1 or not isinstance(share, (int, float)) or share >= CONTENDED:
         return noisy
     contended = f"contended: it had a processor for {share:.0%} of the time; quieten the machine"
     return "; ".join(text for text in (noisy, contended) if text)
+
+
+def _is_number(value: Any) -> bool:
+    """What a file says may be anything."""
+    return isinstance(value, (int, float))
 
 
 def joined_conditions(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Several processes' conditions as one: the worst share and load, all switches."""
 
     def over(name: str, reduce: Callable[[Iterable[Any]], Any]) -> Any:
-        values = [item[name] for item in found if item.get(name) is not None]
+        values = [item[name] for item in found if _is_number(item.get(name))]
         return reduce(values) if values else None
 
     worst: dict[str, Callable[[Iterable[Any]], Any]] = {

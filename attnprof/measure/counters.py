@@ -13,6 +13,7 @@ from typing import Any
 
 from attnprof.measure.products import Products, watch_products
 from attnprof.measure.request import PointRequest
+from attnprof.trace.loading import contained, told
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,10 @@ def count_with_fvcore(request: PointRequest) -> FvcoreCount:
     if request.phase not in ("forward", "decode"):
         return FvcoreCount(failed="fvcore counts forward passes only")
     try:
-        return _fvcore(request)
+        with contained():
+            return _fvcore(request)
     except Exception as error:  # noqa: BLE001 - a tracer may raise anything from a user's module
-        return FvcoreCount(failed=f"{type(error).__name__}: {str(error).splitlines()[0][:120]}")
+        return FvcoreCount(failed=told(error)[:160])
 
 
 def _fvcore(request: PointRequest) -> FvcoreCount:

@@ -28,6 +28,7 @@ class DerivedCount:
 
 def count_derived(request: PointRequest, operations: int = OPERATIONS) -> DerivedCount:
     """The derived counts of a point, by one run at its shape."""
+    from attnprof.trace.loading import told
     from attnprof.trace.totals import totals, uncounted
 
     try:
@@ -37,8 +38,7 @@ def count_derived(request: PointRequest, operations: int = OPERATIONS) -> Derive
     except AttnprofError as error:
         return DerivedCount(note=f"no derived counts: {error}")
     except Exception as error:  # noqa: BLE001 - a plug-in's code may raise anything
-        reason = (str(error).splitlines() or [""])[0]
-        return DerivedCount(note=f"no derived counts: {type(error).__name__}: {reason[:160]}")
+        return DerivedCount(note=f"no derived counts: {told(error)}")
     found, missing = totals(trace, request.phase), uncounted(trace, request.phase)
     left = ", ".join(f"{name} ×{times}" for name, (times, _) in missing.items())
     note = f"derived counts are at least: they leave out {left}" if left else None

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from attnprof.measure.allocations import Peak
 from attnprof.measure.counters import FvcoreCount, TorchCount
+from attnprof.record import ProfileRecord
 from attnprof.units import format_bytes
 
 #: Peaks nearer than this share of the measured one are the same, or nearer than these bytes:
 #: autograd's engine holds a scalar or two of its own.
 SAME_PEAK = 1e-3
 SCALARS = 64
+#: Words of a row that says what is not explained, and of which number.
+_UNEXPLAINED, _PEAK, _KNOWN_CAUSES = "unexplained difference", "in peak memory", "known causes"
 #: Names that fvcore sees for what torch executes under another one.
 _SEEN_AS = {
     "aten.baddbmm": ("aten::baddbmm", "aten::baddbmm_"),
@@ -47,6 +50,21 @@ def counter_differences(
     elif not fvcore.failed.startswith("fvcore counts forward"):
         rows.append(f"{mechanism}: fvcore could not trace the module ({fvcore.failed})")
     return rows
+
+
+def contradiction(record: ProfileRecord) -> str | None:
+    """The difference without a reason that makes a record's predicted counts doubtful, if any.
+
+    Of FLOPs any does, but fvcore's own. The bytes of a module without a closed form come from the
+    run that its FLOPs come from: what contradicts its peak contradicts those.
+    """
+    counted = record.flops_formula is None
+    for row in record.differences:
+        if _UNEXPLAINED not in row or "fvcore's" in row:
+            continue
+        if _PEAK not in row or (counted and _KNOWN_CAUSES not in row):
+            return row
+    return None
 
 
 def _torch_rows(count: TorchCount) -> list[str]:
@@ -139,7 +157,9 @@ def peak_differences(
         return [row]
     known = ""
     if peak.source.startswith("CUDA"):
-        known = " (known causes on CUDA: cuBLAS workspace, blocks rounded up, kernels' own memory)"
+        known = (
+            f" ({_KNOWN_CAUSES} on CUDA: cuBLAS workspace, blocks rounded up, kernels' own memory)"
+        )
     return [f"{mechanism}: unexplained difference of {gap:+,} bytes in peak memory{known}"]
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import attnprof
+from attnprof.processes.git import git
 
 
 def describe_environment(device: str, seed: int = 0) -> dict[str, Any]:
@@ -116,15 +117,8 @@ def git_state() -> str | None:
     Asked once in a process: what it runs is what it has loaded.
     """
     try:
-        commit = _git("rev-parse", "--short=12", "HEAD")
-        return f"{commit}+changes" if _git("status", "--porcelain", "-uno") else commit
+        commit = git(Path.cwd(), "rev-parse", "--short=12", "HEAD", limit_s=10)
+        changes = git(Path.cwd(), "status", "--porcelain", "-uno", limit_s=10)
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _git(*arguments: str) -> str:
-    done = subprocess.run(  # noqa: S603 - fixed arguments
-        ["git", *arguments],  # noqa: S607 - git is found the way the user's shell finds it
-        capture_output=True, text=True, check=True, timeout=10,
-    )  # fmt: skip
-    return done.stdout.strip()
+    return f"{commit}+changes" if changes else commit

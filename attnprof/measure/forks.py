@@ -16,33 +16,32 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import attnprof
 from attnprof import registry
+from attnprof.processes import keeping
+from attnprof.processes.keeping import Ended
 
 #: What a child needs of what is slow to import.
 PRELOAD = ("torch", "numpy", "fvcore.nn", "psutil", "attnprof.measure.point")
-#: Seconds between two looks at a running child.
-_LOOK_S = 0.02
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a child ended: its exit code (negative: the signal), or that its time was up."""
-
-    code: int
-    timed_out: bool = False
-    message: str = ""
+#: And what of it only modules of somebody's own need, and only compiled ones.
+OWN = ("torch._dynamo", "attnprof.trace.finding", "attnprof.trace.runs", "attnprof.trace.totals")
+COMPILED = ("torch._inductor.compile_fx",)
+#: Seconds the server may take for its imports, beside what a child may.
+STARTING_S = 120.0
+#: Why there is no answer where the server itself is gone.
+KEEPER_DIED = "the process that kept it was ended"
 
 
 class ForkServer:
     """Forks a child for each call of :meth:`run`; started when first needed, again if it dies."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -51,30 +50,43 @@ class ForkServer:
         self.close()
 
     def run(
-        self, request: Mapping[str, Any], answer: Path, limit_s: float, memory_limit: int | None
+        self, request: Mapping[str, Any], folder: Path, limit_s: float, terms: Mapping[str, Any]
     ) -> Ended:
-        """Measure a request in a child, which writes its record to ``answer``."""
+        """Measure a request in a child, which writes what it finds into the folder."""
         server = self._started()
-        order = {
-            "request": dict(request), "answer": str(answer), "limit_s": limit_s,
-            "memory_limit": memory_limit,
-        }  # fmt: skip
+        order = {"request": dict(request), "folder": str(folder), "limit_s": limit_s, **terms}
         try:
-            assert server.stdin is not None and server.stdout is not None  # noqa: PT018 - pipes
-            server.stdin.write(json.dumps(order) + "\n")
+            assert server.stdin is not None
+            server.stdin.write(json.dumps(order).encode() + b"\n")
             server.stdin.flush()
-            line = server.stdout.readline()
+            line = self._line(server, limit_s + STARTING_S)
         except OSError:
-            line = ""
-        if not line:
+            line = b""
+        try:
+            return Ended(**json.loads(line))
+        except (ValueError, TypeError):
             self.close()
-            return Ended(-signal.SIGKILL, message="the server of processes died with it")
-        return Ended(**json.loads(line))
+            return Ended(-signal.SIGKILL, KEEPER_DIED)
+
+    @staticmethod
+    def _line(server: subprocess.Popen[bytes], limit_s: float) -> bytes:
+        """The server's answer, nothing where it is dead; it is woken if a child put it to sleep."""
+        assert server.stdout is not None
+        end, found = time.monotonic() + limit_s, b""
+        while not found.endswith(b"\n") and time.monotonic() < end:
+            if not select.select([server.stdout], [], [], 1.0)[0]:
+                os.kill(server.pid, signal.SIGCONT)
+                continue
+            piece = os.read(server.stdout.fileno(), 1 << 16)
+            if not piece:
+                return b""
+            found += piece
+        return found
 
     def close(self) -> None:
-        """End the server."""
+        """End the server, and all it has started."""
         if self._process is not None:
-            self._process.kill()
+            keeping.end_family(self._process.pid)
             self._process.wait()
             for stream in (self._process.stdin, self._process.stdout):
                 if stream is not None:
@@ -82,27 +94,30 @@ class ForkServer:
                         stream.close()
         self._process = None
 
-    def _started(self) -> subprocess.Popen[str]:
+    def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
             self.close()
             here = str(Path(attnprof.__file__).parents[1])
             paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "attnprof.measure.forks"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                [sys.executable, "-m", "attnprof.measure.forks", str(os.getpid())],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True,
                 env={"TORCHINDUCTOR_COMPILE_THREADS": "1", **os.environ,
                      "PYTHONPATH": os.pathsep.join(paths)},
             )  # fmt: skip
         return self._process
 
 
-def serve() -> None:
+def serve(parent: int) -> None:
     """Read orders from stdin until it closes; fork, wait, answer.
 
     Every shipped mechanism's costs are loaded before, so that no child has to.
     """
     from importlib import import_module
 
+    keeping.die_with_parent(parent)
+    keeping.ignore_signals()
+    keeping.adopt_orphans()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a child prints is no answer
     for name in PRELOAD:
@@ -110,54 +125,23 @@ def serve() -> None:
     registry.names()
     for line in sys.stdin:
         order = json.loads(line)
-        if order["request"].get("compiled"):
-            import_module("torch._inductor.compile_fx")
-        answers.write(json.dumps(vars(_answered(order))) + "\n")
+        for name in (*(OWN if ":" in order["request"]["mechanism"] else ()),
+                     *(COMPILED if order["request"].get("compiled") else ())):  # fmt: skip
+            import_module(name)
+        ended = keeping.run_forked(partial(_measured, order, answers), order["limit_s"])
+        answers.write(json.dumps(asdict(ended)) + "\n")
         answers.flush()
 
 
-def _answered(order: dict[str, Any]) -> Ended:
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(read)
-        os.dup2(write, 2)
-        os._exit(_child(order))
-    os.close(write)
-    try:
-        return _waited(child, read, order["limit_s"])
-    finally:
-        os.close(read)
-
-
-def _child(order: dict[str, Any]) -> int:
+def _measured(order: dict[str, Any], answers: IO[str]) -> int:
     from attnprof.measure.isolation import answer_to
 
-    try:
-        return answer_to(order["request"], Path(order["answer"]), order["memory_limit"])
-    except BaseException as error:  # noqa: BLE001 - the child ends here, whatever it was
-        os.write(2, f"{type(error).__name__}: {error}\n".encode())
-        return 70
-
-
-def _waited(child: int, stderr: int, limit_s: float) -> Ended:
-    """The child's end; it is killed when its time is up. Only the end of its stderr is kept."""
-    end, said = time.monotonic() + limit_s, b""
-    while True:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            break
-        if time.monotonic() > end:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            return Ended(-signal.SIGKILL, timed_out=True)
-        if select.select([stderr], [], [], _LOOK_S)[0]:
-            said = (said + os.read(stderr, 65536))[-65536:]
-            time.sleep(0 if said else _LOOK_S)
-    while select.select([stderr], [], [], 0)[0] and (more := os.read(stderr, 65536)):
-        said = (said + more)[-65536:]
-    return Ended(os.waitstatus_to_exitcode(status), message=said.decode(errors="replace"))
+    os.close(answers.fileno())
+    os.dup2(1, 0)  # nor does it read orders
+    return answer_to(
+        order["request"], Path(order["folder"]), order["memory_limit"], try_all=order["try_all"]
+    )
 
 
 if __name__ == "__main__":
-    serve()
+    serve(int(sys.argv[1]))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import atexit
 import json
 import signal
-import sys
-import tempfile
 import time
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -15,10 +13,21 @@ from typing import Any
 
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.correctness import check_key
-from attnprof.measure.forks import ForkServer
-from attnprof.measure.point import blank, describe_need, measure_point, spent_s
+from attnprof.measure.forks import KEEPER_DIED, ForkServer
+from attnprof.measure.point import (
+    blank,
+    describe_need,
+    fit,
+    measure_point,
+    predict_point,
+    spent_s,
+)
 from attnprof.measure.request import PointRequest
+from attnprof.processes import keeping
+from attnprof.processes.folders import temporary_folder
+from attnprof.processes.keeping import Ended, signal_name
 from attnprof.record import ProfileRecord
+from attnprof.trace.loading import told
 
 #: Seconds for imports, building and counting, beside what the budget allows.
 SETUP_S = 120.0
@@ -32,14 +41,21 @@ PATIENCE = 20.0
 _CHECKED: dict[tuple[Any, ...], str] = {}
 _SERVER = ForkServer()
 atexit.register(_SERVER.close)
+#: What a child writes: its record, what a point needs (before it is tried), why it gave up.
+_RECORD, _NEED, _REASON = "record.json", "need.txt", "reason.txt"
 
 
 def measure_apart(
-    request: PointRequest, limit_s: float | None = None, memory_limit: int | None = None
+    request: PointRequest,
+    limit_s: float | None = None,
+    memory_limit: int | None = None,
+    *,
+    try_all: bool = True,
 ) -> ProfileRecord:
     """The point's record from a child process; its death or silence is a ``skipped`` reason.
 
-    ``memory_limit`` is how many bytes of data the child may map.
+    ``memory_limit`` is how many bytes of data the child may map; without ``try_all`` a point that
+    does not fit by the closed form is not tried. Nothing of a module is run here.
     """
     start = time.perf_counter()
     patience = SETUP_S + PATIENCE * request.budget.max_time_s
@@ -47,15 +63,22 @@ def measure_apart(
     limit = patience if limit_s is None else limit_s
     key = check_key(request)
     asked = replace(request, check=request.check and key not in _CHECKED)
-    with tempfile.TemporaryDirectory(prefix="attnprof-") as folder:
-        answer = Path(folder) / "record.json"
-        ended = _SERVER.run(asked.to_dict(), answer, limit, memory_limit)
+    terms = {"memory_limit": memory_limit, "try_all": try_all}
+    with temporary_folder() as folder:
+        ended = _SERVER.run(asked.to_dict(), folder, limit, terms)
         if ended.timed_out:
             return blank(request, f"stopped: no result after {limit:g} s in a process of its own")
-        if ended.code == 0 and answer.exists():
-            record = ProfileRecord(**json.loads(answer.read_text(encoding="utf-8")))
+        if ended.code == 0 and (answer := _read(folder / _RECORD)):
+            record = ProfileRecord(**json.loads(answer))
             return _completed(request, record, time.perf_counter() - start)
-    return blank(request, _cause_of_death(request, ended.code, ended.message))
+        return blank(request, _read(folder / _REASON) or _cause_of_death(ended, folder))
+
+
+def _read(file: Path) -> str:
+    """What a child wrote, as far as it came."""
+    with suppress(OSError):
+        return file.read_text(encoding="utf-8", errors="replace")
+    return ""
 
 
 def _completed(request: PointRequest, record: ProfileRecord, spent: float) -> ProfileRecord:
@@ -68,41 +91,42 @@ def _completed(request: PointRequest, record: ProfileRecord, spent: float) -> Pr
     return replace(record, checked=record.checked or _CHECKED.get(check_key(request)))
 
 
-def _cause_of_death(request: PointRequest, code: int, stderr: str) -> str:
-    if code == CannotRunError.exit_code:
-        return stderr.strip().splitlines()[-1] if stderr.strip() else "cannot run here"
-    if code < 0:
-        name = signal.Signals(-code).name
-        cause = ", most likely out of memory" if code == -signal.SIGKILL else ""
-        return f"the process that measured it was killed by {name}{cause}: {describe_need(request)}"
-    last = stderr.strip().splitlines()[-1] if stderr.strip() else "no message"
-    return f"the process that measured it ended with code {code}: {last[:200]}"
+def _cause_of_death(ended: Ended, folder: Path) -> str:
+    if ended.said == KEEPER_DIED:
+        return f"the process that measured it vanished: {KEEPER_DIED}, too"
+    who, need = "the process that measured it", _read(folder / _NEED)
+    if ended.code < 0 and not ended.stopped:
+        cause = ", most likely out of memory" if ended.code == -signal.SIGKILL else ""
+        return f"{who} was killed by {signal_name(-ended.code)}{cause}" + (need and f": {need}")
+    said = f": {ended.last_line}" if ended.last_line else ""
+    return f"{who} {ended.how} and gave no record{said}"
 
 
-def _volunteer() -> None:
-    """Ask the kernel to kill this process first when memory runs out."""
-    with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-
-
-def _limit_memory(limit: int) -> None:
-    """Let the kernel refuse what is more than the parent allows: an error instead of a kill."""
-    with suppress(ImportError):  # no such limits on some systems
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-
-
-def answer_to(request: dict[str, Any], answer: Path, memory_limit: int | None) -> int:
-    """Measure in this process and write the record to a file; the exit code."""
-    _volunteer()
-    if memory_limit is not None:
-        _limit_memory(memory_limit)
+def answer_to(
+    request: dict[str, Any], folder: Path, memory_limit: int | None, *, try_all: bool
+) -> int:
+    """Measure in this process and write the record into a folder; the exit code."""
     try:
-        record = measure_point(PointRequest.from_dict(request))
+        record = _record(PointRequest.from_dict(request), folder, memory_limit, try_all=try_all)
     except AttnprofError as error:
-        sys.stderr.write(f"{error}\n")
-        sys.stderr.flush()
+        (folder / _REASON).write_text(str(error), encoding="utf-8")
         return CannotRunError.exit_code
-    answer.write_text(json.dumps(asdict(record)), encoding="utf-8")
+    except BaseException as error:  # noqa: BLE001 - somebody's code may raise anything
+        (folder / _REASON).write_text(f"it raised {told(error)}", encoding="utf-8")
+        return CannotRunError.exit_code
+    (folder / _RECORD).write_text(json.dumps(asdict(record)), encoding="utf-8")
     return 0
+
+
+def _record(
+    request: PointRequest, folder: Path, memory_limit: int | None, *, try_all: bool
+) -> ProfileRecord:
+    if request.device == "cpu":
+        keeping.limit_memory()
+    reason, _ = fit(request, memory_limit)
+    if reason and not try_all:
+        return replace(predict_point(request), skipped=reason)
+    (folder / _NEED).write_text(describe_need(request), encoding="utf-8")
+    if memory_limit is not None:
+        keeping.limit_memory(memory_limit)
+    return measure_point(request)

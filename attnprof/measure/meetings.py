@@ -7,28 +7,34 @@ from which one module holds no more than the other is found by bisection around 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.allocations import measure_peak
+from attnprof.measure.modules import NO_STEP
+from attnprof.measure.peak_crossings import peak_crossings
 from attnprof.measure.request import PointRequest
-from attnprof.measure.subject import build_subject
+from attnprof.measure.subject import build_subject, refusing
 from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord, Report
+from attnprof.symbolic.lengths import KnownCost
 from attnprof.symbolic.meeting import (
     ALL_KINDS,
     DERIVED,
     MEASURED,
     METRICS,
-    CostOf,
+    Contest,
     Meeting,
     Side,
+    blank,
+    contests,
     report,
+    solved,
 )
 from attnprof.trace.mechanisms import mechanism_target
-from attnprof.trace.sides import derived_cost
+from attnprof.trace.sides import DerivedCost, DerivedSide
 from attnprof.trace.target import Target
 from attnprof.workload import Workload
 
@@ -53,25 +59,47 @@ def meet(
     Raises :class:`RequestError` where nothing can be compared: user modules have no published
     and no ``formula`` costs, and only memory can be measured to an integer.
     """
-    targets = [_target(side, workload, scope) for side in (a, b)]
-
-    def derived(metric: str) -> tuple[CostOf, CostOf]:
-        first, second = (derived_cost(target, metric, workload) for target in targets)
-        return first, second
-
+    others = [kind for kind in kinds if kind != MEASURED]
+    if not others and "memory" not in metrics:
+        raise RequestError("only memory is measured to an exact length: use --metric memory")
+    if workload.phase == "decode" and (own := next(filter(_is_own, (a, b)), None)):
+        raise RequestError(f"{own.name} {NO_STEP}")
     sides = [Side(x.name) if isinstance(x, Target) else x for x in (a, b)]
-    meeting = Meeting(sides[0], sides[1], workload, scope, cache(derived))
-    solved = [kind for kind in kinds if kind != MEASURED]
-    needs = [*solved, DERIVED] if MEASURED in kinds and DERIVED not in solved else solved
-    found = report(
-        meeting, head_dims, needs, metrics, with_curves=with_curves, environment=environment
-    )
-    if MEASURED not in kinds:
+    derived = _derived((a, b), workload, scope) if DERIVED in others else None
+    meeting = Meeting(sides[0], sides[1], workload, scope, derived)
+    found = Report("crossover", [], {"mechanism_a": a.name, "mechanism_b": b.name}, environment)
+    if others:
+        found = report(
+            meeting, head_dims, others, metrics, with_curves=with_curves, environment=environment
+        )
+    if MEASURED not in kinds or "memory" not in metrics:
         return found
-    guesses = [r for r in found.records if isinstance(r, CrossoverRecord) and r.kind == DERIVED]
-    kept = [r for r in found.records if getattr(r, "kind", "") in solved]
-    measured = [_measured(a, b, workload, scope, guess) for guess in guesses]
-    return replace(found, records=_ordered([*kept, *(r for r in measured if r is not None)]))
+    search = _Measured(a, b, meeting)
+    records = _ordered([*found.records, *map(search.row, head_dims)])
+    if search.refused and all(record.skipped for record in records):
+        raise search.refused[0]
+    summary = dict(found.summary)
+    if with_curves:
+        summary["curves"] = [*summary.get("curves", ()), *search.curves()]
+    return replace(found, records=records, summary=summary)
+
+
+def _derived(
+    pair: tuple[Mechanism | Target, Mechanism | Target], workload: Workload, scope: str
+) -> Callable[[str, int], tuple[KnownCost, KnownCost]]:
+    """Costs derived from both sides' code, by metric and head width."""
+    first, second = (DerivedSide(_target(side, workload, scope), workload) for side in pair)
+
+    @cache
+    def derived(metric: str, head_dim: int) -> tuple[KnownCost, KnownCost]:
+        costs = first.at_width(metric, head_dim), second.at_width(metric, head_dim)
+        return _known(costs[0]), _known(costs[1])
+
+    return derived
+
+
+def _known(cost: DerivedCost) -> KnownCost:
+    return KnownCost(cost, cost.holds, cost.general, cost.said, cost.doubt)
 
 
 def _ordered(records: Sequence[Any]) -> list[Any]:
@@ -80,54 +108,122 @@ def _ordered(records: Sequence[Any]) -> list[Any]:
     return [r for _, r in sorted(zip(places, records, strict=True), key=lambda pair: pair[0])]
 
 
+def _is_own(side: Mechanism | Target) -> bool:
+    return isinstance(side, Target)
+
+
 def _target(side: Mechanism | Target, workload: Workload, scope: str) -> Target:
     if isinstance(side, Target):
         return side
     return mechanism_target(side, scope, causal=workload.causal, dtype=workload.dtype)
 
 
-def _measured(
-    a: Mechanism | Target, b: Mechanism | Target, workload: Workload, scope: str,
-    guess: CrossoverRecord,
-) -> CrossoverRecord | None:  # fmt: skip
-    """The measured row beside a derived one; None for FLOPs, which nothing measures."""
-    if guess.metric != "memory":
-        return None
-    blank = replace(
-        guess, kind=MEASURED, closed_form=None, method="measured", crossover_seq_len=None,
-        first_seq_len=None, all_crossings=[], skipped=None,
-    )  # fmt: skip
-    if isinstance(a, Target) or isinstance(b, Target):
-        return replace(blank, skipped="only registered mechanisms are measured here")
-    if guess.first_seq_len is None or guess.verdict != "crosses":
-        return replace(blank, skipped="no crossover to look for: the derived costs do not cross")
-    sizes = workload.with_(head_dim=guess.head_dim)
-    first, second = (peaks_of(side, sizes, scope) for side in (a, b))
-    try:
-        found = first_crossing(lambda n: first(n) - second(n), guess.first_seq_len)
-    except (CannotRunError, RequestError) as error:
-        return replace(blank, skipped=str(error))
-    return replace(
-        blank,
-        crossover_seq_len=float(found.first),
-        first_seq_len=found.first,
-        all_crossings=[float(found.first)],
-        cheaper_below=(b if found.sign_below > 0 else a).name,
-        cheaper_above=(b if found.sign_below < 0 else a).name if found.sign_below else None,
-    )
+@dataclass
+class _Measured:
+    """Measured rows of one meeting: near the closed forms' crossing, or, without such, anywhere."""
+
+    a: Mechanism | Target
+    b: Mechanism | Target
+    meeting: Meeting
+    refused: list[CannotRunError | RequestError] = field(default_factory=list)
+    _peaks: dict[tuple[str, int], dict[int, int]] = field(default_factory=dict)
+
+    def row(self, head_dim: int) -> CrossoverRecord:
+        """The measured row of a head width."""
+        own = _is_own(self.a) or _is_own(self.b)
+        empty = replace(
+            blank(self.meeting, Contest("memory", MEASURED), head_dim), method="measured"
+        )
+        try:
+            found = self._anywhere(head_dim) if own else self._near(head_dim)
+        except (CannotRunError, RequestError) as error:
+            self.refused.append(error)
+            return replace(empty, skipped=str(error))
+        return replace(empty, **found)
+
+    def _near(self, head_dim: int) -> dict[str, Any]:
+        """Around the closed forms' crossing: no more lengths than it takes are measured."""
+        contest = contests(self.meeting, ("formula",), ("memory",))[0]
+        guess = solved(self.meeting, contest, head_dim)[0]
+        if guess.first is None or guess.verdict != "crosses":
+            raise CannotRunError("no crossover to look for: the closed forms do not cross")
+        first, second = self._sides(head_dim)
+        found = first_crossing(lambda n: first(n) - second(n), guess.first)
+        below = found.sign_below
+        return {
+            "verdict": "crosses",
+            "crossover_seq_len": float(found.first),
+            "first_seq_len": found.first,
+            "all_crossings": [float(found.first)],
+            "cheaper_below": (self.b if below > 0 else self.a).name,
+            "cheaper_above": (self.b if below < 0 else self.a).name if below else None,
+        }
+
+    def _anywhere(self, head_dim: int) -> dict[str, Any]:
+        """At lengths that both run at, as far as memory and patience go."""
+        found = peak_crossings(*self._sides(head_dim))
+        crossings, (low, high) = found.crossings, found.ends
+        above = {n: found.signs[n] for n in (low, high)}
+        names = {1: self.b.name, -1: self.a.name, 0: None}
+        verdict = {0: "always" if above[low] > 0 else "never", 1: "crosses"}
+        last = crossings[-1] if crossings else None
+        return {
+            "verdict": verdict.get(len(crossings), "several"),
+            "crossover_seq_len": None if last is None else float(last),
+            "first_seq_len": low if last is None and above[low] > 0 else last,
+            "all_crossings": [float(n) for n in crossings],
+            "cheaper_below": names[above[low]],
+            "cheaper_above": names[above[high]],
+            "searched": [[low, high]],
+            "searched_step": found.step,
+        }
+
+    def _sides(self, head_dim: int) -> list[Callable[[int], int]]:
+        """Both peaks by length, remembered for a figure."""
+        sizes = self.meeting.workload.with_(head_dim=head_dim)
+
+        def remembered(side: Mechanism | Target) -> Callable[[int], int]:
+            peak, seen = peaks_of(side, sizes, self.meeting.scope), dict[int, int]()
+            self._peaks[side.name, head_dim] = seen
+
+            def measured(seq_len: int) -> int:
+                seen[seq_len] = peak(seq_len)
+                return seen[seq_len]
+
+            return measured
+
+        return [remembered(side) for side in (self.a, self.b)]
+
+    def curves(self) -> list[dict[str, Any]]:
+        """What was measured, as a figure takes it."""
+        return [
+            {
+                "metric": "memory", "unit": "bytes", "kind": MEASURED, "mechanism": name,
+                "head_dim": head_dim, "seq_len": sorted(seen),
+                "value": [seen[length] for length in sorted(seen)],
+            }
+            for (name, head_dim), seen in self._peaks.items()
+            if seen
+        ]  # fmt: skip
 
 
-def peaks_of(mechanism: Mechanism, workload: Workload, scope: str) -> Callable[[int], int]:
-    """Measured peak bytes of a mechanism by length, on the CPU's allocator."""
+def peaks_of(side: Mechanism | Target, workload: Workload, scope: str) -> Callable[[int], int]:
+    """Measured peak bytes of a mechanism or a module by length, on the CPU's allocator.
+
+    What a module raises becomes a :class:`RequestError` with its line.
+    """
     import torch
+
+    params = side.asked if isinstance(side, Target) else side.params
 
     @cache
     def peak(seq_len: int) -> int:
         request = PointRequest(
-            mechanism.name, seq_len, workload.num_heads, workload.head_dim, workload.batch_size,
-            workload.causal, workload.phase, workload.dtype, scope, params=mechanism.params,
+            side.name, seq_len, workload.num_heads, workload.head_dim, workload.batch_size,
+            workload.causal, workload.phase, workload.dtype, scope, params=params,
         )  # fmt: skip
-        return measure_peak(build_subject(request), "cpu", torch).bytes
+        with refusing(request):
+            return measure_peak(build_subject(request), "cpu", torch).bytes
 
     return peak
 

@@ -6,18 +6,18 @@ is said here by a run on fake tensors at the point's shape.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from attnprof import registry
 from attnprof.costs import Cost
-from attnprof.errors import RequestError
+from attnprof.errors import AttnprofError, RequestError
 from attnprof.mechanism import Abilities, Mechanism
 from attnprof.workload import Workload
 
-_NO_STEP = "has no decoding step that attnprof knows; profile it forward or in training"
+NO_STEP = "has no decoding step that attnprof knows; ask for --phase forward or train"
 _SIZES = {"B", "N", "h", "d"}
 
 
@@ -66,8 +66,19 @@ class UserModule:
     def cost(self, workload: Workload, scope: str = "layer") -> CountedTable:
         """Counts, bytes and peak at a shape. A module is a layer whatever ``scope`` says."""
         if workload.phase == "decode":
-            raise RequestError(f"{self.name} {_NO_STEP}")
+            raise RequestError(f"{self.name} {NO_STEP}")
         return _counted(self.name, repr(self.params), self, workload)
+
+    def own_sizes(self, workload: Workload) -> dict[str, int | None]:
+        """Width and heads of a module whose sizes are its own; empty where they are those asked."""
+        target = self.target(workload)
+        if {"h", "d"} <= set(target.symbols):
+            return {}
+        shapes = [item.dims for item in target.inputs if len(item.dims) > 1 and not item.dtype]
+        width = shapes[0][-1].at(sizes_of(workload)) if shapes else None
+        heads = workload.num_heads if "h" in target.symbols else None
+        head_dim = workload.head_dim if "d" in target.symbols else None
+        return {"d_model": width, "num_heads": heads, "head_dim": head_dim}
 
     def state_entries(self, workload: Workload) -> int:
         """None: it does not decode."""
@@ -75,7 +86,7 @@ class UserModule:
 
     def refusal(self, ability: str) -> str:
         """Why it does not do something."""
-        return _NO_STEP if ability == "decode" else f"is a module, with no {ability} of its own"
+        return NO_STEP if ability == "decode" else f"is a module, with no {ability} of its own"
 
     def __hash__(self) -> int:
         return hash((self.name, repr(self.params)))
@@ -83,15 +94,31 @@ class UserModule:
 
 @cache
 def _counted(_name: str, _params: str, module: UserModule, workload: Workload) -> CountedTable:
-    from attnprof.trace.runs import record
     from attnprof.trace.totals import totals
 
-    sizes = sizes_of(workload)
-    training = workload.phase in ("backward", "train")
-    trace = record(module.target(workload), sizes, training=training)
-    found = totals(trace, workload.phase)
+    found = totals(_recorded(module.target(workload), workload), workload.phase)
     counts = {name: int(found[name]) for name in _KINDS}
     return CountedTable(Cost(**counts), int(found["parameters"]), int(found["peak_bytes"]))
+
+
+def _recorded(target: Any, workload: Workload) -> Any:
+    """One run at a workload's shape; what it raises is refused as ``derive`` refuses it."""
+    from attnprof.trace.loading import told as said
+    from attnprof.trace.runs import record
+    from attnprof.trace.trying import tried
+
+    sizes, training = sizes_of(workload), workload.phase in ("backward", "train")
+    try:
+        return record(target, sizes, training=training)
+    except AttnprofError:
+        raise
+    except Exception as error:  # noqa: BLE001 - somebody's code may raise anything
+        asked = {name: sizes[name] for name in target.symbols}
+        other = tried(target, asked, training=training)  # says why, or gives what does run
+        try:
+            return record(other, sizes, training=training)
+        except Exception:  # noqa: BLE001 - the same
+            raise RequestError(f"{target.name} does not run: {said(error)}") from error
 
 
 _KINDS = (
@@ -168,13 +195,15 @@ def configured(
     settings: Mapping[str, Any],
     args: Sequence[str] | None = None,
     inputs: Sequence[str] | None = None,
+    is_own: Callable[[str], bool] | None = None,
 ) -> list[Mechanism | UserModule]:
     """Mechanisms with their settings, modules with their arguments and inputs, in this order.
 
-    Raises :class:`RequestError` for an unknown name, for a setting that no mechanism has, and for
-    arguments where no module is named.
+    ``is_own`` says which are modules, by default :func:`is_module`. Raises :class:`RequestError`
+    for an unknown name, for a setting that no mechanism has, and for arguments where no module is
+    named.
     """
-    own = [name for name in names if is_module(name)]
+    own = [name for name in names if (is_own or is_module)(name)]
     registered = [name for name in names if name not in own]
     if (args or inputs) and not own:
         raise RequestError("--arg and --input are for modules like my.py:MyAttention")

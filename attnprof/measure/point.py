@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 from attnprof.costs import CostTable
-from attnprof.errors import CannotRunError
+from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure import headroom
 from attnprof.measure.counters import count_with_fvcore, count_with_torch
 from attnprof.measure.derived import count_derived, derived_differences
-from attnprof.measure.differences import counter_differences
+from attnprof.measure.differences import contradiction, counter_differences
 from attnprof.measure.modules import UserModule
 from attnprof.measure.request import PointRequest
 from attnprof.measure.running import run_point, threads
+from attnprof.measure.subject import refusing
 from attnprof.record import ProfileRecord
 from attnprof.units import format_bytes
 
@@ -28,8 +30,10 @@ def predict_point(request: PointRequest) -> ProfileRecord:
     moved = int(total.bytes_moved)
     counted = isinstance(request.spec, UserModule)  # no closed form of ours: what its code shows
     flops, products = int(total.flops), int(total.matmul_flops)
+    own: dict[str, Any] = request.spec.own_sizes(request.workload) if counted else {}
     return replace(
         blank(request),
+        **own,
         parameters=int(table.parameters),
         flops_formula=None if counted else flops,
         matmul_flops_formula=None if counted else products,
@@ -70,9 +74,18 @@ def needed_bytes(request: PointRequest) -> int:
 def measure_point(request: PointRequest) -> ProfileRecord:
     """Count and measure one point in this process; out of memory is a reason, not a crash."""
     start = time.perf_counter()
-    record = _measure(request)
+    with refusing(request):
+        record = without_rates(_measure(request))
     spent = time.perf_counter() - start
     return replace(record, overhead_s=spent - (record.measured_s or 0) - (record.compile_s or 0))
+
+
+def without_rates(record: ProfileRecord) -> ProfileRecord:
+    """The record without rates where what they are computed from is contradicted."""
+    why = contradiction(record)
+    if why is None:
+        return record
+    return replace(record, contradicted=why, flops_per_s=None, arithmetic_intensity=None)
 
 
 def spent_s(record: ProfileRecord) -> float:
@@ -84,7 +97,7 @@ def spent_s(record: ProfileRecord) -> float:
 def _measure(request: PointRequest) -> ProfileRecord:
     record = count_point(request) if request.counts else predict_point(request)
     try:
-        with threads(request.threads):
+        with threads(request.threads), refusing(request):
             return run_point(request, record)
     except (MemoryError, RuntimeError) as error:
         if not headroom.is_out_of_memory(error):
@@ -94,6 +107,10 @@ def _measure(request: PointRequest) -> ProfileRecord:
         )
     except CannotRunError as error:
         return replace(record, skipped=str(error))
+    except RequestError as error:
+        if not isinstance(request.spec, UserModule):
+            raise
+        return replace(record, skipped=str(error))  # what it counts is known, at least
 
 
 def count_point(request: PointRequest) -> ProfileRecord:

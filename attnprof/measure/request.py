@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from attnprof import registry
+from attnprof.arguments import at_least, number
 from attnprof.errors import RequestError
 from attnprof.measure.modules import UserModule, is_module, sizes_of
 from attnprof.workload import Workload
@@ -29,6 +30,9 @@ class Budget:
     spread: float = 0.05
 
     def __post_init__(self) -> None:
+        at_least("samples", self.samples, 1)
+        for name in ("min_time_s", "max_time_s", "spread"):
+            number(name, getattr(self, name))
         fits = self.samples >= 1 and 0 <= self.min_time_s < 1e9 and 0 < self.max_time_s < 1e9
         if not fits:  # nan fits nothing
             raise RequestError(

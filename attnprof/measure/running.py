@@ -76,7 +76,7 @@ def _memory(request: PointRequest, subject: Subject, record: ProfileRecord) -> P
 def _timed(record: ProfileRecord, timing: Timing, conditions: Mapping[str, Any]) -> ProfileRecord:
     times = timing.wall_s
     found = estimate_median(times)
-    flops = record.flops_formula or record.flops_derived or 0
+    flops = record.flops_formula if record.flops_formula is not None else record.flops_derived
     return replace(
         record,
         median_s=found.median_s,
@@ -88,7 +88,7 @@ def _timed(record: ProfileRecord, timing: Timing, conditions: Mapping[str, Any])
         clock=timing.mode,
         noisy=noise(found.noisy, conditions),
         conditions=dict(conditions),
-        flops_per_s=flops / found.median_s if found.median_s else None,
+        flops_per_s=flops / found.median_s if found.median_s and flops is not None else None,
     )
 
 

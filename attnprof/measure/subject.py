@@ -9,10 +9,13 @@ from typing import Any
 
 from attnprof import registry
 from attnprof.blocks import assemble
-from attnprof.errors import RequestError
+from attnprof.errors import AttnprofError, RequestError
 from attnprof.measure.decoding import position, rewind_to
-from attnprof.measure.modules import UserModule, built, inputs_of
+from attnprof.measure.headroom import is_out_of_memory
+from attnprof.measure.modules import UserModule, built, inputs_of, sizes_of
 from attnprof.measure.request import PointRequest
+from attnprof.trace.derivation import told
+from attnprof.trace.loading import told as said
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,24 @@ def build_subject(
         if not grad:
             return Subject(module, _nothing, _nothing, _without_grad(run, inputs, request.causal))
         return _training(request, module, inputs, run)
+
+
+@contextmanager
+def refusing(request: PointRequest) -> Iterator[None]:
+    """What a module of somebody's own raises inside becomes a refusal, with its line.
+
+    Too little memory stays what it is, and so does what a mechanism of ours raises.
+    """
+    try:
+        yield
+    except AttnprofError:
+        raise
+    except (Exception, SystemExit) as error:
+        if not isinstance(request.spec, UserModule) or is_out_of_memory(error):
+            raise
+        raise RequestError(
+            f"{request.mechanism} does not run at {told(sizes_of(request.workload))}: {said(error)}"
+        ) from error
 
 
 def _nothing() -> None:

@@ -3,23 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import lru_cache
 from typing import Any
+
+from attnprof.algebra.expressions import expression_of
+from attnprof.algebra.parser import Number, parse
 
 Agree = Callable[[Any, Any], bool]
 
 
-def exactly(published: Any, ours: Any) -> bool:
-    """Equal, values inside lists and dicts too; tuples and lists are alike."""
-    return _walked(published, ours, lambda a, b: type(a) is type(b) and bool(a == b))
+@dataclass(frozen=True)
+class Agreement:
+    """Two values agree if all their leaves do; values in lists and dicts are walked through.
+
+    ``slack`` is how far a printed number may be off and still agree: half of its last digit
+    where it was rounded, nothing where it is exact.
+    """
+
+    alike: Agree
+    slack: Callable[[float], float] = field(default=lambda _: 0.0)
+
+    def __call__(self, published: Any, ours: Any) -> bool:
+        """Whether the two say the same."""
+        return _walked(published, ours, self.alike)
 
 
-def rounded(digits: int) -> Agree:
+#: Equal, values inside lists and dicts too; tuples and lists are alike.
+exactly = Agreement(lambda a, b: type(a) is type(b) and bool(a == b))
+
+
+def rounded(digits: int) -> Agreement:
     """Equal once ours is rounded to the printed number of decimals (halves either way)."""
     half = 0.5 * 10.0**-digits
     return within(absolute=half * (1 + 1e-9))
 
 
-def within(*, absolute: float = 0.0, relative: float = 0.0) -> Agree:
+def within(*, absolute: float = 0.0, relative: float = 0.0) -> Agreement:
     """No further apart than this; the relative part is of ours. Texts and bools: equal."""
 
     def near(a: Any, b: Any) -> bool:
@@ -27,10 +48,10 @@ def within(*, absolute: float = 0.0, relative: float = 0.0) -> Agree:
             return bool(a == b)
         return bool(abs(a - b) <= absolute + relative * abs(b))
 
-    return lambda published, ours: _walked(published, ours, near)
+    return Agreement(near, lambda value: absolute + relative * abs(value))
 
 
-def above(digits: int = 0) -> Agree:
+def above(digits: int = 0) -> Agreement:
     """Ours is what is printed or more, by less than one of its last digit: "more than 4 points"."""
     step = 10.0**-digits
 
@@ -39,36 +60,43 @@ def above(digits: int = 0) -> Agree:
             return bool(a == b)
         return bool(a <= b < a + step)
 
-    return lambda published, ours: _walked(published, ours, reached)
+    return Agreement(reached, lambda _: step / 2)
 
 
-def same_formula(published: Any, ours: Any) -> bool:
-    """Texts or expressions that sympy finds equal for all positive values of their symbols."""
-    return _walked(published, ours, _equal_formulas)
+def between(published: Any, ours: Any) -> bool:
+    """What is printed lies between the two ends that ours has for it, by name."""
+    return set(published) == set(ours) and all(
+        low <= published[name] <= high for name, (low, high) in ours.items()
+    )
 
 
 def formula(text: Any) -> Any:
     """A formula's text as a sympy expression, every name a positive symbol."""
     import sympy
 
-    if not isinstance(text, str):
-        return sympy.sympify(text)
-    names = {name: sympy.Symbol(name, positive=True) for name in _names(text)}
-    return sympy.sympify(text, locals=names)
+    return _parsed(text) if isinstance(text, str) else sympy.sympify(text)
 
 
-def _names(text: str) -> set[str]:
-    import re
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> Any:
+    import sympy
 
-    words = set(re.findall(r"[A-Za-z_]\w*", text))
-    return words - {"sqrt", "Rational", "exp", "log", "ceiling", "floor", "Max", "Min", "cbrt"}
+    tree = parse(text, stored=True)
+    if isinstance(tree, Number) and isinstance(tree.value, Fraction):
+        return sympy.Float(text)  # to as many digits as are printed
+    return expression_of(tree)
 
 
+@lru_cache(maxsize=4096)
 def _equal_formulas(a: Any, b: Any) -> bool:
     import sympy
 
     difference = sympy.expand(formula(a) - formula(b))
     return bool(difference == 0 or sympy.simplify(difference) == 0)
+
+
+#: Texts or expressions that sympy finds equal for all positive values of their symbols.
+same_formula = Agreement(_equal_formulas)
 
 
 def _is_number(value: Any) -> bool:

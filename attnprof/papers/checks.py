@@ -6,8 +6,8 @@ computes. Give a check another published value and its verdict changes with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from attnprof.papers.agreement import exactly
@@ -47,10 +47,15 @@ class Check:
         agree: Whether two such values are the same; see :mod:`attnprof.papers.agreement`.
         why: For a difference, what is right and where the document goes wrong: text, or made from
             (published, ours). Not shown for a match unless ``note`` says something.
-        note: What to know although it matches.
+        note: What to know although it matches: text, or made from what comes out here.
         otherwise: What a difference means: ``erratum``, or ``not-reproducible`` where the value
             rests on something the document does not give (``why`` says what is missing).
-        basis: ``computed``; ``measured`` where ``ours`` reads a measurement.
+        lacking: What ours takes from elsewhere because the document does not give it. Then even
+            an agreement is ``not-reproducible``: it says what those values would give.
+        unchecked: Names in a printed dict that are shown and not compared, with the reason;
+            ``how`` says so.
+        basis: ``computed``; ``measured`` where ``ours`` reads a measurement; ``reading`` where it
+            rests on facts that were read in the document.
         tables: Numbers of the document's tables it belongs to, as ``--table`` takes them.
     """
 
@@ -60,8 +65,10 @@ class Check:
     how: str
     agree: Callable[[Any, Any], bool] = exactly
     why: str | Callable[[Any, Any], str] = ""
-    note: str = ""
+    note: str | Callable[[Any], str] = ""
     otherwise: str = ERRATUM
+    lacking: str = ""
+    unchecked: Mapping[str, str] = field(default_factory=dict)
     basis: str = COMPUTED
     tables: tuple[str, ...] = ()
 
@@ -69,12 +76,32 @@ class Check:
         """The verdict on what is printed, or on another value in its place."""
         said = self.published if published is _PRINTED else published
         found = self.ours()
-        if self.agree(said, found):
-            verdict, why = MATCH, self.note
-        else:
-            verdict = self.otherwise
-            why = self.why(said, found) if callable(self.why) else self.why
-        return Answer(self.claim, said, found, verdict, self.basis, why, self.how)
+        agrees = self.agree(self._checked(said), self._checked(found))
+        verdict, why = self._judged(agrees, said, found)
+        return Answer(self.claim, said, found, verdict, self.basis, why, self.told())
+
+    def told(self) -> str:
+        """How it is checked, and which part is not."""
+        names: dict[str, list[str]] = {}
+        for name, why in self.unchecked.items():
+            names.setdefault(why, []).append(name)
+        parts = (f"not checked ({', '.join(some)}): {why}" for why, some in names.items())
+        return "; ".join((self.how, *parts))
+
+    def _checked(self, value: Any) -> Any:
+        if not self.unchecked:
+            return value
+        return {name: item for name, item in value.items() if name not in self.unchecked}
+
+    def _judged(self, agrees: bool, said: Any, found: Any) -> tuple[str, str]:
+        if self.lacking:
+            words = "is what is printed" if agrees else "is not what is printed"
+            more = self.why(said, found) if callable(self.why) else self.why
+            told = f"the document does not give {self.lacking}; that {words}"
+            return NOT_REPRODUCIBLE, "; ".join(filter(None, (told, more)))
+        if agrees:
+            return MATCH, self.note(found) if callable(self.note) else self.note
+        return self.otherwise, self.why(said, found) if callable(self.why) else self.why
 
 
 @dataclass(frozen=True)

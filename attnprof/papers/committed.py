@@ -37,7 +37,7 @@ def accept(records: Iterable[ReproduceRecord]) -> list[str]:
     for number, its in DOCUMENTS.items():
         new = {claim: verdict for claim, verdict in found.items() if claim.startswith(number)}
         if new:
-            write_whole(its.path / FILE, _text({**committed(number), **new}))
+            write_whole(its.path / FILE, _text({**committed(number), **new}), known=True)
             written.append(str(its.path / FILE))
     return written
 

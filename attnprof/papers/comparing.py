@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from math import isclose
 from typing import Any
 
-from attnprof.papers.bounding import bound_by_values, value
+from attnprof.algebra.zero import is_zero
+from attnprof.papers.bounding import beside, reaches, same_limit, value
 from attnprof.papers.leading import Term, bounds, leading_terms, same_terms, total
 
 EXACT, LEADING, ORDER = "exact", "leading", "order"
 UP_TO = (EXACT, LEADING, ORDER)
+#: Where growth is told from when there are no terms to compare.
+VALUES = "by values at lengths up to 2**2048"
 _CLOSE = 1e-12
 #: Operations of a formula with roundings and maxima beyond which algebra takes too long.
 LONG = 150
@@ -19,12 +23,12 @@ LONG = 150
 
 @dataclass(frozen=True)
 class Comparison:
-    """Whether two formulas agree as far as asked, and how they differ.
+    """Whether two formulas agree as far as asked (None: undecided), and how they differ.
 
     ``difference`` is ours minus printed, largest growth first; ``why`` says it in words.
     """
 
-    agrees: bool
+    agrees: bool | None
     difference: str | None
     why: str
     leading_printed: str | None = None
@@ -38,13 +42,13 @@ def compared(
     up_to: str,
     growing: Sequence[str],
     shapes: Sequence[Mapping[str, int]],
+    holds: Callable[[Mapping[str, int]], bool] = lambda _: True,
 ) -> Comparison:
-    """The two, up to equality, leading terms or order of growth in the ``growing`` sizes.
+    """The two, up to equality or up to leading terms in the ``growing`` sizes.
 
-    Where algebra does not decide, both are evaluated at the shapes.
+    Where algebra does not decide, both are evaluated at the shapes, and at long lengths for which
+    ``holds`` says that our formula is for them.
     """
-    if up_to == ORDER:
-        return _ordered(printed, ours, growing, shapes)
     missing = _missing(printed, ours)
     equal, how = _equal(missing, printed, ours, shapes)
     difference, told = (None, how) if equal else _difference(missing, printed, ours, shapes)
@@ -52,7 +56,10 @@ def compared(
         return Comparison(equal, difference, told)
     mine, theirs = (_leading(side, growing) for side in (ours, printed))
     if mine is None or theirs is None or _rounded(mine) or _rounded(theirs):
-        return _unordered(Comparison(equal, difference, told), up_to)
+        found = Comparison(equal, difference, told)
+        if up_to == EXACT or equal:
+            return found
+        return _near(found, same_limit(ours, printed, growing, shapes[0], holds))
     same = same_terms(theirs, mine)
     if up_to == LEADING and not same:
         told = f"the leading terms are {total(mine)}, not {total(theirs)}"
@@ -62,16 +69,54 @@ def compared(
     return Comparison(agrees, difference, told, str(total(theirs)), str(total(mine)), same)
 
 
-def _ordered(
-    printed: Any, ours: Any, growing: Sequence[str], shapes: Sequence[Mapping[str, int]]
+def _near(found: Comparison, same: bool | None) -> Comparison:
+    """Leading terms that only values tell: whether ours over printed goes to one."""
+    words = {
+        True: "ours over printed goes to one",
+        False: "ours over printed does not go to one",
+        None: "undecided whether ours over printed goes to one",
+    }
+    return replace(found, agrees=same, why=f"{words[same]}, {VALUES}: {found.why}")
+
+
+def ordered(
+    printed: Any,
+    ours: Any,
+    kind: str,
+    growing: Sequence[str],
+    shapes: Sequence[Mapping[str, int]],
+    holds: Callable[[Mapping[str, int]], bool] = lambda _: True,
 ) -> Comparison:
-    """Whether the printed growth bounds ours: by terms, or by values where they do not tell."""
+    """Whether the printed growth bounds ours: from above (``O``), below (``Ω``) or both (``Θ``).
+
+    By leading terms; where there are none to compare, by values at lengths where they tell.
+    """
+    if not reaches(growing, shapes[0], holds):
+        return Comparison(None, None, "undecided: our formula does not hold for long lengths")
     mine, theirs = (_leading(side, growing) for side in (ours, printed))
-    if mine is None or theirs is None:
-        return Comparison(*bound_by_values(printed, ours, growing, shapes))
+    if mine is None or theirs is None or _rounded(theirs) or not mine or not theirs:
+        below, above = beside(ours, printed, growing, shapes[0], holds)
+        return Comparison(*_bound(kind, below, above, VALUES))
+    below, above = bounds(theirs, mine), bounds(mine, theirs)
     printed_order, own_order = (str(total(terms, factors=False)) for terms in (theirs, mine))
-    same = _same_growth(theirs, mine)
-    return Comparison(*_bound(theirs, mine), printed_order, own_order, same)
+    found = _bound(kind, below, above, f"ours grows like {own_order}")
+    return Comparison(*found, printed_order, own_order, below and above)
+
+
+def _bound(
+    kind: str, below: bool | None, above: bool | None, how: str
+) -> tuple[bool | None, None, str]:
+    """Whether a bound of this kind holds, in words; ``how`` says what it was told from."""
+    asked = {"O": [below], "Ω": [above], "Θ": [below, above]}[kind]
+    if False in asked:
+        words = "faster" if below is False and kind != "Ω" else "slower"
+        return False, None, f"ours grows {words} than what is printed: {how}"
+    if None in asked:
+        return None, None, "undecided: neither terms nor values tell how the two grow"
+    loose = above is False if kind == "O" else below is False
+    if loose and kind != "Θ":
+        return True, None, f"a bound that is not tight: {how}"
+    return True, None, how if how == VALUES else ""
 
 
 def _missing(printed: Any, ours: Any) -> Any:
@@ -105,23 +150,23 @@ def _equal(
     missing: Any, printed: Any, ours: Any, shapes: Sequence[Mapping[str, int]]
 ) -> tuple[bool, str]:
     """Equal by algebra; else, where there is more than powers, at all of the shapes."""
-    import sympy
-
     if missing == 0:
         return True, ""
     symbols = sorted(missing.free_symbols, key=str)
     if missing.is_rational_function(*symbols):
-        return bool(sympy.cancel(missing) == 0), ""
-    if not all(_near(printed, ours, shape) for shape in shapes):
+        return is_zero(missing), ""
+    if not all(_alike(printed, ours, shape) for shape in shapes):
         return False, ""
     return True, f"equal at the {len(shapes)} shapes tried; algebra did not decide"
 
 
-def _near(printed: Any, ours: Any, shape: Mapping[str, int]) -> bool:
+def _alike(printed: Any, ours: Any, shape: Mapping[str, int]) -> bool:
     a, b = value(printed, shape), value(ours, shape)
-    return a == b or (
-        (isinstance(a, float) or isinstance(b, float)) and isclose(a, b, rel_tol=_CLOSE)
-    )
+    if a == b or (isinstance(a, int) and isinstance(b, int)):
+        return a == b
+    with suppress(OverflowError):  # an int beyond what floats reach
+        return isclose(a, b, rel_tol=_CLOSE)
+    return False
 
 
 def _difference(
@@ -131,7 +176,7 @@ def _difference(
     import sympy
 
     if missing.has(sympy.Max, sympy.Min, sympy.Piecewise) or not _is_short(missing):
-        shape = next(shape for shape in shapes if not _near(printed, ours, shape))
+        shape = next(shape for shape in shapes if not _alike(printed, ours, shape))
         sizes = ", ".join(f"{name}={size}" for name, size in shape.items())
         a, b = value(printed, shape), value(ours, shape)
         return None, f"at {sizes} what is printed gives {a:,}, ours {b:,}"
@@ -151,25 +196,3 @@ def _rank(term: Any) -> tuple[Any, ...]:
 def _sum(terms: Sequence[Any]) -> str:
     text = " + ".join(str(term) for term in terms)
     return text.replace("+ -", "- ")
-
-
-def _bound(printed: Sequence[Term], ours: Sequence[Term]) -> tuple[bool, None, str]:
-    """Whether the printed growth bounds ours, in words."""
-    own = total(ours, factors=False)
-    if not bounds(printed, ours):
-        return False, None, f"ours grows like {own}, faster than what is printed"
-    if _same_growth(printed, ours):
-        return True, None, ""
-    return True, None, f"a bound that is not tight: ours grows like {own}"
-
-
-def _same_growth(printed: Sequence[Term], ours: Sequence[Term]) -> bool:
-    return {term.key for term in printed} == {term.key for term in ours}
-
-
-def _unordered(found: Comparison, up_to: str) -> Comparison:
-    """Without leading terms only equality can be told."""
-    if up_to == EXACT or found.agrees:
-        return found
-    words = "how the two grow cannot be told by terms, and they are not equal"
-    return Comparison(False, found.difference, f"{words}: {found.why}")

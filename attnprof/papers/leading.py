@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
+
+from attnprof.algebra.zero import is_zero
 
 #: By name of the size: its power and the power of its logarithm.
 Growth = Mapping[str, tuple[Any, Any]]
 _NOT = (0, 0)
+#: Directions of growth that are looked at: whole weights up to this, a size each.
+STEPS = 6
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,12 @@ class Term:
         """Whether it grows no faster than ``other``, in every size."""
         names = {*self.growth, *other}
         return all(self.growth.get(n, _NOT) <= other.get(n, _NOT) for n in names)
+
+    def along(self, weights: Mapping[str, int]) -> tuple[Any, Any]:
+        """The powers of t and of its logarithm where every size is t to its weight."""
+        growing = [(weights[name], power) for name, power in self.growth.items()]
+        powers = sum(weight * power for weight, (power, _) in growing)
+        return powers, sum(logs for weight, (_, logs) in growing if weight)
 
     @property
     def key(self) -> frozenset[tuple[str, tuple[Any, Any]]]:
@@ -63,17 +74,23 @@ def total(terms: Sequence[Term], *, factors: bool = True) -> Any:
 
 def same_terms(a: Sequence[Term], b: Sequence[Term]) -> bool:
     """Whether growth and factors are the same."""
-    import sympy
-
     ours, others = ({term.key: term.factor for term in terms} for terms in (a, b))
-    return set(ours) == set(others) and all(
-        sympy.simplify(ours[key] - others[key]) == 0 for key in ours
-    )
+    return set(ours) == set(others) and all(is_zero(ours[key] - others[key]) for key in ours)
 
 
 def bounds(upper: Sequence[Term], lower: Sequence[Term]) -> bool:
-    """Whether every term of ``lower`` stays below one of ``upper``."""
-    return all(any(term.stays_below(top.growth) for top in upper) for term in lower)
+    """Whether ``lower`` stays below a multiple of ``upper``, in whatever way the sizes grow.
+
+    Sizes that grow like powers t^w of one t: in no direction w may a term of ``lower`` outgrow
+    all of ``upper``. N*d stays below N^2 + d^2, although below neither of the two.
+    """
+    names = sorted({name for term in (*upper, *lower) for name in term.growth})
+    for direction in product(range(STEPS + 1), repeat=len(names)):
+        weights = dict(zip(names, direction, strict=True))
+        most = max((term.along(weights) for term in upper), default=None)
+        if most is None or any(term.along(weights) > most for term in lower):
+            return not lower
+    return True
 
 
 def _terms(expression: Any, growing: Sequence[str]) -> list[Term] | None:
@@ -89,7 +106,7 @@ def _terms(expression: Any, growing: Sequence[str]) -> list[Term] | None:
             return None
         before = found.get(term.key)
         found[term.key] = term if before is None else Term(term.growth, before.factor + term.factor)
-    return [term for term in found.values() if sympy.simplify(term.factor) != 0]
+    return [term for term in found.values() if not is_zero(term.factor)]
 
 
 def _term(part: Any, growing: Sequence[str]) -> Term | None:

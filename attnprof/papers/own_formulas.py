@@ -96,14 +96,15 @@ class Own:
         found: list[dict[str, int]] = []
         for shape in (*self.verified_at, *usual, *corners):
             sizes = {name: {**shape, **fixed}[name] for name in self.symbols}
-            if sizes not in found and (shape in self.verified_at or self._fits(sizes)):
+            if sizes not in found and (shape in self.verified_at or self.fits(sizes)):
                 found.append(sizes)
         return found
 
     def _mixes(self) -> Iterable[tuple[int, ...]]:
         return product(*([(2, 8192)] * len(self.symbols)))
 
-    def _fits(self, shape: Mapping[str, int]) -> bool:
+    def fits(self, shape: Mapping[str, int]) -> bool:
+        """Whether it is a shape that the formula holds for."""
         try:
             return self.holds(shape)
         except (KeyError, ArithmeticError, TypeError):

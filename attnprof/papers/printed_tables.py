@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from attnprof.algebra.names import name_of
+from attnprof.algebra.parser import short
 from attnprof.errors import RequestError, closest
 from attnprof.papers.comparing import UP_TO
 from attnprof.papers.own_formulas import KINDS, Source
 from attnprof.papers.verifying import Printed
+from attnprof.record.reading import read_table
 from attnprof.symbolic.costing import CONVENTIONS
 from attnprof.workload import SCOPES
 
@@ -28,7 +30,7 @@ _CHOICES: Mapping[str, Sequence[str]] = {
 }  # fmt: skip
 
 #: Between two meanings, not inside of one like Max(a, b).
-_BETWEEN = re.compile(r"[;,](?=\s*[A-Za-z_]\w*\s*=|\s*$)")
+_BETWEEN = re.compile(r"[;,](?=\s*[^\W\d]\w*\s*=|\s*$)")
 
 
 def meanings(texts: Sequence[str]) -> dict[str, str]:
@@ -41,9 +43,11 @@ def meanings(texts: Sequence[str]) -> dict[str, str]:
         if not text.strip():
             continue
         name, equals, meaning = (piece.strip() for piece in text.partition("="))
-        if not equals or not name.isidentifier() or not meaning:
-            raise RequestError(f"--where {text.strip()}: type a name, '=' and sizes, like D=h*d")
-        found[name] = meaning
+        if not equals or not name_of(name) or not meaning:
+            raise RequestError(
+                f"--where {short(text.strip())}: type a name, '=' and sizes, like D=h*d"
+            )
+        found[name_of(name)] = meaning
     return found
 
 
@@ -53,23 +57,14 @@ def rows_of(path: Path, defaults: Printed) -> tuple[list[Printed], list[str]]:
     Raises :class:`RequestError` for a file that is none, a row without a formula or target, and
     a value that is not possible, with the row.
     """
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            lines = list(csv.DictReader(stream, restval=""))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise RequestError(f"--table {path}: not readable as CSV: {error}") from error
+    lines = read_table(path)
     if not lines or "formula" not in lines[0]:
         raise RequestError(
             f"--table {path}: needs a header with the column formula and at least one row; other "
             f"columns: {', '.join(name for name in COLUMNS if name != 'formula')}"
         )
-    rows = [
-        _row(
-            {k: str(v or "").strip() for k, v in line.items() if k}, f"{path}, row {at}: ", defaults
-        )
-        for at, line in enumerate(lines, start=1)
-    ]
-    return rows, [name for name in lines[0] if name and name not in COLUMNS]
+    rows = [_row(line, f"{path}, row {at}: ", defaults) for at, line in enumerate(lines, start=1)]
+    return rows, [name for name in lines[0] if name not in COLUMNS]
 
 
 def _row(cells: Mapping[str, str], line: str, defaults: Printed) -> Printed:

@@ -11,11 +11,15 @@ from attnprof.papers.agreement import Agree, exactly
 
 @dataclass(frozen=True)
 class Cell:
-    """One value of a table: as printed and ours; None for ours where it is not recomputed."""
+    """One value of a table: as printed and ours; None for ours where it is not recomputed.
+
+    ``bound`` says that ours is a bound of what is printed, as "at least", not the same made again.
+    """
 
     printed: Any
     ours: Any
     agree: Agree = exactly
+    bound: str = ""
 
     @property
     def differs(self) -> bool:

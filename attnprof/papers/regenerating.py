@@ -54,7 +54,10 @@ def _made(made: Regenerated, name: str, make: Callable[[], Any]) -> Any:
 
 
 def table_values(name: str, table: Table) -> dict[str, Any]:
-    """A table for JSON: a cell that is recomputed is ``{printed, ours, differs}``."""
+    """A table for JSON: a cell that is recomputed is ``{printed, ours, differs}``.
+
+    One that stands beside a bound has ``bound``, too.
+    """
     return {
         "name": name,
         "title": table.title,
@@ -69,7 +72,8 @@ def table_values(name: str, table: Table) -> dict[str, Any]:
 def _cell(value: Any) -> Any:
     if not isinstance(value, Cell) or value.ours is None:
         return value.printed if isinstance(value, Cell) else value
-    return {"printed": value.printed, "ours": value.ours, "differs": value.differs}
+    both = {"printed": value.printed, "ours": value.ours, "differs": value.differs}
+    return {**both, "bound": value.bound} if value.bound else both
 
 
 def table_rows(values: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -84,7 +88,11 @@ def _flat(row: Mapping[str, Any], both: set[str]) -> Iterable[tuple[str, Any]]:
         recomputed = isinstance(cell, Mapping)
         yield name, cell["printed"] if recomputed else cell
         if name in both:
-            yield f"{name} (ours)", cell["ours"] if recomputed else ""
+            yield f"{name} (ours)", _beside(cell) if recomputed else ""
+
+
+def _beside(cell: Mapping[str, Any]) -> Any:
+    return f"{cell['bound']} {cell['ours']:.4g}" if "bound" in cell else cell["ours"]
 
 
 def figure_values(name: str, figure: Figure, data: FigureData) -> dict[str, Any]:

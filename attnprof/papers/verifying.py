@@ -7,9 +7,12 @@ from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import Any
 
+from attnprof.algebra.names import name_of
+from attnprof.algebra.zero import constant_ratio
+from attnprof.arguments import LARGEST
 from attnprof.errors import AttnprofError, RequestError
 from attnprof.papers.bounding import value
-from attnprof.papers.comparing import EXACT, ORDER, compared
+from attnprof.papers.comparing import EXACT, ORDER, Comparison, compared, ordered
 from attnprof.papers.formula_text import check_names, names_in, read_formula, without_bound
 from attnprof.papers.own_formulas import DERIVED, Own, Source, form_of, own_formulas, symbols_of
 from attnprof.record import VerificationRecord
@@ -48,6 +51,7 @@ class _Ready:
     printed: Printed
     expression: Any
     up_to: str
+    bound: str
     notes: tuple[str, ...]
 
     @property
@@ -91,15 +95,12 @@ def _ready(row: Printed) -> _Ready:
         used = name in symbols or name in names_in(expression) or name in row.growing
         if not used and not row.line:  # for a table, --where may speak of other rows
             raise RequestError(f"--where {name}={row.where[name]}: no formula here has {name}")
-    expression = expression.subs(
-        {s: meanings[s.name] for s in expression.free_symbols if s.name in meanings},
-        simultaneous=True,
-    )
+    expression = read_formula(text, meanings)
     check_names(expression, symbols, row.formula)
     fixed = {
-        name: int(meaning)
+        name: _size(name, meaning)
         for name, meaning in meanings.items()
-        if name in symbols and meaning.is_Integer
+        if name in symbols and meaning.is_number
     }
     notes = []
     if "B" in symbols and "B" not in fixed and "B" not in names_in(expression):
@@ -111,7 +112,16 @@ def _ready(row: Printed) -> _Ready:
     if bound:  # as O(N**2) is read: its own sizes grow, the others stay
         up_to, growing = ORDER, growing or tuple(sorted(names_in(expression)))
     printed = replace(row, source=source, growing=growing)
-    return _Ready(printed, expression, up_to, tuple(notes))
+    return _Ready(printed, expression, up_to, bound or "O", tuple(notes))
+
+
+def _size(name: str, meaning: Any) -> int:
+    """A number that one of our sizes is."""
+    if not meaning.is_Integer or not 1 <= meaning <= LARGEST:
+        raise RequestError(
+            f"--where {name}={meaning}: {name} is a size, a whole number from 1 to 2**40"
+        )
+    return int(meaning)
 
 
 def _growing(
@@ -119,7 +129,7 @@ def _growing(
 ) -> tuple[str, ...]:
     """The sizes that grow, in the names of our formula."""
     found: dict[str, None] = {}
-    for name in names:
+    for name in (name_of(name) or name for name in names):
         if name not in symbols and name not in meanings:
             raise RequestError(f"--in {name}: sizes are {', '.join(symbols)}")
         found.update(dict.fromkeys(names_in(meanings[name]) if name in meanings else {name}))
@@ -151,7 +161,9 @@ def _compared(
     printed, form = _fixed(row.expression, fixed), _fixed(form, fixed)
     shapes = _shapes(own, row.printed, fixed)
     growing = row.printed.growing or tuple(name for name in own.symbols if name not in fixed)
-    answer = compared(printed, form, row.up_to, growing, shapes)
+    answer = _answer(row, printed, form, growing, shapes, own)
+    if answer.agrees is None:
+        return replace(about, ours=expression_text(form), skipped=answer.why)
     hint = ""
     if not answer.agrees and row.up_to == EXACT:
         hint = _hint(printed, form, _others(about.quantity, own, fixed), shapes)
@@ -167,6 +179,19 @@ def _compared(
         leading_agrees=answer.leading_agrees,
         values=[_values(printed, form, shape) for shape in _shown(row, shapes)],
     )
+
+
+def _answer(
+    row: _Ready,
+    printed: Any,
+    form: Any,
+    growing: Sequence[str],
+    shapes: Sequence[dict[str, int]],
+    own: Own,
+) -> Comparison:
+    if row.up_to == ORDER:
+        return ordered(printed, form, row.bound, growing, shapes, own.fits)
+    return compared(printed, form, row.up_to, growing, shapes, own.fits)
 
 
 def _counted(about: VerificationRecord, row: _Ready, ours: Any) -> VerificationRecord:
@@ -210,8 +235,12 @@ def _shown(row: _Ready, shapes: Sequence[dict[str, int]]) -> Sequence[dict[str, 
 
 def _values(printed: Any, ours: Any, shape: Mapping[str, int]) -> dict[str, Any]:
     numbers = {"printed": value(printed, shape), "ours": value(ours, shape)}
-    known = {name: None if isnan(number) else number for name, number in numbers.items()}
+    known = {name: None if _is_nan(number) else number for name, number in numbers.items()}
     return {"sizes": dict(shape), **known}
+
+
+def _is_nan(number: float) -> bool:
+    return isinstance(number, float) and isnan(number)
 
 
 def _others(quantity: str, own: Own, fixed: Mapping[str, int]) -> Iterator[tuple[str, Any]]:
@@ -228,13 +257,10 @@ def _hint(
     shapes: Sequence[dict[str, int]],
 ) -> str:
     """What a formula that differs is instead: another quantity, that of one head, a multiple."""
-    import sympy
-
     for name, other in others:
         if compared(printed, other, EXACT, (), shapes).agrees:
             return f"it is the formula of {name}"
-    ratio = sympy.cancel(form / printed) if printed != 0 and not form.has(sympy.Max) else None
-    if ratio is not None and ratio.is_number:
+    if (ratio := constant_ratio(form, printed)) is not None:
         return f"ours is {ratio} times what is printed"
     for symbol in sorted(form.free_symbols - printed.free_symbols, key=str):
         if compared(printed, form.subs(symbol, 1), EXACT, (), shapes).agrees:

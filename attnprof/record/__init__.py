@@ -18,7 +18,8 @@ from attnprof.record.kinds import (
     MechanismRecord,
 )
 from attnprof.record.measured import CalibrationRecord, ProfileRecord
-from attnprof.record.report import SCHEMA, Report
+from attnprof.record.recognition import SCHEMA
+from attnprof.record.report import Report
 from attnprof.record.reproduced import ReproduceRecord
 from attnprof.record.verified import VerificationRecord
 

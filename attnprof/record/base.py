@@ -26,3 +26,9 @@ class Record:
     def columns(cls) -> list[tuple[str, Mapping[str, Any]]]:
         """Names and metadata of the fields, in order."""
         return [(item.name, item.metadata) for item in fields(cls)]
+
+
+def heading(name: str, meta: Mapping[str, Any]) -> str:
+    """A column's heading in text: its title, with the unit where it has one."""
+    title = str(meta.get("title") or name)
+    return f"{title} ({meta['unit']})" if meta.get("unit") else title

@@ -133,6 +133,9 @@ class CrossoverRecord(Record):
 
     ``method``: ``solved`` as polynomials, for every length; ``searched`` by integers, on a grid up
     to 2**40 tokens and by bisection between its points, where costs round sizes up or down.
+    ``searched`` are the first and last length of each stretch at which both costs are known (null:
+    no end), every ``searched_step``-th of them; the verdict is of those lengths. ``bound`` says
+    which cost is a lower bound.
     """
 
     metric: str = column("metric")
@@ -160,6 +163,11 @@ class CrossoverRecord(Record):
     all_crossings: list[float] = field(
         default_factory=list, metadata={"title": "all crossings", "unit": "", "format": "text"}
     )
+    searched: list[list[int | None]] = field(
+        default_factory=list, metadata={"title": "searched", "unit": "tokens", "format": "text"}
+    )
+    searched_step: int | None = column("every", "tokens", "count")
+    bound: str | None = column("bound")
     ci_low: float | None = column("low", "tokens", "number")
     ci_high: float | None = column("high", "tokens", "number")
     skipped: str | None = column("skipped")

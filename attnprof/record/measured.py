@@ -20,7 +20,10 @@ def _listed(title: str, unit: str = "") -> Any:
 class ProfileRecord(Record):
     """``profile`` and ``sweep``: one point, closed form beside what was measured.
 
-    ``checked`` names what the module's output was compared with before it was timed.
+    ``d_model``, ``num_heads`` and ``head_dim`` are those of the module, null where it keeps its own
+    and they are not known. ``contradicted`` is the difference for which nothing is computed from
+    the predicted counts. ``checked`` names what the module's output was compared with before it
+    was timed.
     ``activations_bytes`` is what a forward pass leaves for the backward one, its output included;
     ``gradients_bytes`` are those of parameters and inputs; ``optimizer_bytes`` AdamW's two
     moments of the parameters, arithmetic and no part of the peak. ``kv_cache_bytes`` is the
@@ -34,9 +37,9 @@ class ProfileRecord(Record):
     params: dict[str, Any] = _mapping("params")
     batch_size: int = column("batch", fmt="count")
     seq_len: int = column("seq", fmt="count")
-    d_model: int = column("d_model", fmt="count")
-    num_heads: int = column("heads", fmt="count")
-    head_dim: int = column("head dim", fmt="count")
+    d_model: int | None = column("d_model", fmt="count")
+    num_heads: int | None = column("heads", fmt="count")
+    head_dim: int | None = column("head dim", fmt="count")
     dtype: str = column("dtype")
     device: str = column("device")
     phase: str = column("phase")
@@ -54,6 +57,7 @@ class ProfileRecord(Record):
     flops_fvcore: int | None = column("2x fvcore", fmt="count")
     uncounted: dict[str, int] = _mapping("uncounted")
     differences: list[str] = _listed("differences")
+    contradicted: str | None = column("contradicted")
     peak_bytes_predicted: int | None = column("peak (predicted)", "B", "bytes")
     peak_bytes_measured: int | None = column("peak (measured)", "B", "bytes")
     activations_bytes: int | None = column("activations", "B", "bytes")

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from attnprof.arguments import file_path
 from attnprof.errors import RequestError
 from attnprof.record.base import Record
 from attnprof.record.columnar import ColumnarRecords
 from attnprof.record.files import write_whole
 from attnprof.record.kinds import KINDS
-
-SCHEMA = "attnprof/1"
+from attnprof.record.reading import JOURNAL_LIMIT, read_json
+from attnprof.record.recognition import SCHEMA
+from attnprof.record.schema import object_in, restored, shown
 
 
 @dataclass(frozen=True)
@@ -47,24 +49,35 @@ class Report:
 
     def save(self, path: str | Path) -> None:
         """Write the JSON; the file is whole or not there."""
-        write_whole(path, self.to_json())
+        write_whole(file_path("path", path), self.to_json())
 
     @classmethod
-    def load(cls, path: str | Path) -> Report:
-        """Read a saved report; its records come back as the kind the command makes.
+    def load(cls, path: str | Path, limit: int = JOURNAL_LIMIT) -> Report:
+        """Read a saved report of at most ``limit`` bytes; its records are of the command's kind.
 
-        Raises :class:`RequestError` if the file is missing, not JSON, or of another schema.
+        Raises :class:`RequestError` if the file is missing, not JSON, of another schema, or holds
+        a value that is not of its field's kind.
         """
-        try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise RequestError(f"cannot read {path}: {error}") from error
-        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-            found = data.get("schema") if isinstance(data, dict) else type(data).__name__
-            raise RequestError(f"{path} is not an {SCHEMA} report (it says: {found})")
-        kind = KINDS.get(data["command"])
-        rows = [_restored(kind, row) for row in data["records"]]
-        return cls(data["command"], rows, data["summary"], data["environment"], data["schema"])
+        return cls.from_json(read_json(file_path("path", path), limit), str(path))
+
+    @classmethod
+    def from_json(cls, data: Any, where: str) -> Report:
+        """The report of a JSON value that was read from ``where``, each record checked."""
+        told = data.get("schema") if isinstance(data, dict) else type(data).__name__
+        if told != SCHEMA or not isinstance(data, dict):
+            raise RequestError(f"{where} is not an {SCHEMA} report (it says: {shown(told)})")
+        command, rows = data.get("command"), data.get("records")
+        kind = KINDS.get(command) if isinstance(command, str) else None
+        if kind is None or not isinstance(command, str):
+            raise RequestError(
+                f"{where} is a report of an unknown command, {shown(command)}; it was written by a "
+                "newer attnprof, or by hand"
+            )
+        if not isinstance(rows, list):
+            raise RequestError(f"{where}: records is {shown(rows)}, not a list")
+        records = [restored(kind, row, f"{where}: records[{n}]") for n, row in enumerate(rows)]
+        summary, environment = (object_in(data, name, where) for name in ("summary", "environment"))
+        return cls(command, records, summary, environment, SCHEMA)
 
     def to_frame(self) -> Any:
         """The records as a pandas DataFrame, one column a field."""
@@ -73,13 +86,6 @@ class Report:
         if isinstance(self.records, ColumnarRecords):
             return pd.DataFrame({name: self.records.column(name) for name in self.records.names})
         return pd.DataFrame([asdict(record) for record in self.records])
-
-
-def _restored(kind: type[Record] | None, row: dict[str, Any]) -> Record:
-    if kind is None:
-        raise RequestError("a report of an unknown command; it was written by a newer attnprof")
-    known = {item.name for item in fields(kind)}
-    return kind(**{name: value for name, value in row.items() if name in known})
 
 
 def _joined(lines: Iterator[str]) -> str:

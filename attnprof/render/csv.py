@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 from attnprof.record import KINDS, ColumnarRecords, Record, Report
+from attnprof.record.escaping import csv_cell
 
 
 def kind_of(report: Report) -> type[Record]:
@@ -17,7 +18,10 @@ def kind_of(report: Report) -> type[Record]:
 
 
 def render_csv(report: Report) -> str:
-    """RFC 4180 text; mappings and lists as compact JSON, missing values and NaN empty."""
+    """RFC 4180 text; mappings and lists as compact JSON, missing values and NaN empty.
+
+    A text that spreadsheets would take for a formula begins with an apostrophe.
+    """
     names = [name for name, _ in kind_of(report).columns()]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
@@ -37,4 +41,4 @@ def _cell(value: Any) -> Any:
         return "true" if value else "false"
     if isinstance(value, (dict, list, tuple)):
         return json.dumps(value, separators=(",", ":"))
-    return value
+    return csv_cell(value) if isinstance(value, str) else value

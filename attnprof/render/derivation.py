@@ -116,6 +116,22 @@ def shapes_text(shapes: Sequence[Mapping[str, Any]]) -> str:
     return f"({', '.join(shapes[0])}) = {', '.join(map(str, tuples))}"
 
 
+def verified_text(shapes: Sequence[Mapping[str, Any]]) -> str:
+    """The shapes of a few runs; of more, how many and from where to where."""
+    if len(shapes) <= _SHOWN:
+        return shapes_text(shapes)
+    ends = (
+        f"{name} from {min(sizes)} to {max(sizes)}"
+        for name in shapes[0]
+        for sizes in [[shape[name] for shape in shapes]]
+    )
+    return f"{len(shapes)} shapes, {', '.join(ends)}"
+
+
+#: Shapes that are shown one by one.
+_SHOWN = 3
+
+
 def domain_text(found: Mapping[str, Any]) -> str:
     """The conditions, one after the other."""
     return "; ".join(found["domain"]) or "all sizes"
@@ -135,7 +151,7 @@ def how_found(found: Mapping[str, Any]) -> str:
 
 
 def _how(found: Mapping[str, Any]) -> Iterator[str]:
-    checked = shapes_text(found["verified_at"])
+    checked = verified_text(found["verified_at"])
     runs = f"; runs agree at {checked}" if checked and found["method"] != "counted" else ""
     yield f"holds for: {domain_text(found)}"
     yield f"method: {how_found(found)}{runs}"
@@ -176,16 +192,24 @@ def _operations(found: Sequence[Mapping[str, Any]]) -> Table:
     short = is_narrow()
     counted = [row for row in found if row["flops"] != "0"]
     for row in counted[:_MOST]:
-        cells = [row["operation"], str(row["calls"]), row["flops"]]
+        cells = [row["operation"], calls_text([row]), row["flops"]]
         if valued:
             cells.append(value_text(row["flops_value"], "flops", short=short))
         table.add_row(*map(Text, cells))
     rest = [row for row in found if row not in counted[:_MOST]]
-    moves = sum(row["calls"] for row in rest)
+    moves = calls_text(rest)
     if rest:
         kinds = "more, and moves and views" if len(counted) > _MOST else "moves and views"
-        table.add_row(Text(kinds), Text(str(moves)), Text("" if len(counted) > _MOST else "0"))
+        table.add_row(Text(kinds), Text(moves), Text("" if len(counted) > _MOST else "0"))
     return table
+
+
+def calls_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How many operations rows are, a number or expressions; a dash where it cannot be said."""
+    calls = [row["calls"] for row in rows]
+    if all(isinstance(number, int) for number in calls):
+        return str(sum(calls))
+    return " + ".join(map(str, calls)) if None not in calls and len(calls) < 4 else "–"
 
 
 def _latex(rows: Sequence[DeriveRecord]) -> list[RenderableType]:

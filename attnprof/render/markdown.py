@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnprof.record import Report
+from attnprof.record.base import heading
+from attnprof.record.escaping import markdown_text
 from attnprof.render.csv import kind_of
 from attnprof.units import format_count, format_value, is_numeric
 
@@ -19,7 +21,7 @@ def render_markdown(report: Report, names: Sequence[str] = ()) -> str:
     columns = [
         (n, m) for n, m in kind_of(report).columns() if _used(report, n) and n in (names or (n,))
     ]
-    header = [_heading(name, meta) for name, meta in columns]
+    header = [heading(name, meta) for name, meta in columns]
     rule = ["---:" if is_numeric(_format(meta)) else "---" for _, meta in columns]
     rows = [
         [_cell(getattr(record, name), _format(meta)) for name, meta in columns]
@@ -37,11 +39,6 @@ def _format(meta: Mapping[str, Any]) -> str:
     return str(meta.get("format", "text"))
 
 
-def _heading(name: str, meta: Mapping[str, Any]) -> str:
-    title = str(meta.get("title") or name)
-    return f"{title} ({meta['unit']})" if meta.get("unit") else title
-
-
 def _cell(value: Any, fmt: str) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return format_count(value)
@@ -50,5 +47,4 @@ def _cell(value: Any, fmt: str) -> str:
 
 
 def _line(cells: list[str]) -> str:
-    escaped = (cell.replace("|", "\\|").replace("\n", " ") for cell in cells)
-    return "| " + " | ".join(escaped) + " |\n"
+    return "| " + " | ".join(map(markdown_text, cells)) + " |\n"

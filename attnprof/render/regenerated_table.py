@@ -45,15 +45,27 @@ def cell_text(cell: Any) -> str:
     """What is printed, and ours in brackets where it says something else."""
     if not isinstance(cell, Mapping):
         return value_text(cell)
-    if not cell["differs"]:
-        return value_text(cell["printed"])
-    return f"{value_text(cell['printed'])} [ours {value_text(cell['ours'])}]"
+    printed, ours = value_text(cell["printed"]), value_text(cell["ours"])
+    if bound := cell.get("bound"):
+        return f"{printed} [{bound} {ours}]"
+    return f"{printed} [ours {ours}]" if cell["differs"] else printed
 
 
 def count_cells(values: Mapping[str, Any]) -> tuple[int, int]:
-    """How many cells were recomputed, and how many of them differ."""
-    cells = [cell for row in values["rows"] for cell in row.values() if isinstance(cell, Mapping)]
+    """How many cells were recomputed, and how many of them differ; bounds are not among them."""
+    cells = [cell for cell in _recomputed(values) if "bound" not in cell]
     return len(cells), sum(cell["differs"] for cell in cells)
+
+
+def count_bounds(values: Mapping[str, Any]) -> tuple[int, int]:
+    """How many cells stand beside a bound, and how many of them are beyond it."""
+    cells = [cell for cell in _recomputed(values) if "bound" in cell]
+    return len(cells), sum(cell["differs"] for cell in cells)
+
+
+def _recomputed(values: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for row in values["rows"]:
+        yield from (cell for cell in row.values() if isinstance(cell, Mapping))
 
 
 def notes(values: Mapping[str, Any]) -> Iterator[str]:
@@ -61,6 +73,9 @@ def notes(values: Mapping[str, Any]) -> Iterator[str]:
     made, differing = count_cells(values)
     if made:
         yield f"{made} values made again, {differing or 'none'} of them different from the printed."
+    bounded, beyond = count_bounds(values)
+    if bounded:
+        yield f"{bounded} values beside a bound, not made again, {beyond or 'none'} beyond it."
     yield from values["notes"]
 
 

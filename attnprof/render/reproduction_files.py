@@ -11,6 +11,8 @@ from typing import Any
 from attnprof.errors import AttnprofError, RequestError
 from attnprof.papers.regenerating import Regenerated, figure_values, table_rows, table_values
 from attnprof.record import Report, write_whole
+from attnprof.record.escaping import csv_cell
+from attnprof.record.reading import why_of
 from attnprof.render.csv import render_csv
 from attnprof.render.plots.documents import plot_figure
 from attnprof.render.reproduction import records_of
@@ -22,10 +24,18 @@ def make_folder(folder: Path) -> None:
     """A folder to write in; :class:`RequestError` where it cannot be."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise RequestError(
-            f"cannot write --reports {folder}: {error.strerror}; give a folder that can be made"
+            f"cannot write --reports {folder}: {why_of(error)}; give a folder that can be made"
         ) from error
+
+
+def files_there(folder: Path, numbers: Sequence[str]) -> list[Path]:
+    """What is in a folder of reports under names that a replay writes."""
+    names = ("README.md", "claims.csv", "table*.csv", "figure*.csv", "figure*.png")
+    own = [path for number in numbers for name in names
+           for path in sorted((folder / number).glob(name))]  # fmt: skip
+    return [*sorted(folder.glob("reproduction.md")), *own]
 
 
 def write_page(report: Report, folder: Path) -> None:
@@ -71,5 +81,8 @@ def rows_as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     stream = io.StringIO()
     writer = csv.DictWriter(stream, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows(
+        {name: csv_cell(value) if isinstance(value, str) else value for name, value in row.items()}
+        for row in rows
+    )
     return stream.getvalue()

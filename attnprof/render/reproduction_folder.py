@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from attnprof.render.regenerated_table import count_cells
+from attnprof.record.recognition import mark
+from attnprof.render.regenerated_table import count_bounds, count_cells
 from attnprof.render.reproduction_page import escaped, figure_lines, reasons
 
 
@@ -27,7 +28,8 @@ def folder_page(
     left_out: Mapping[str, str],
 ) -> str:
     """The whole page; ``left_out`` has what is not made again, with the reason."""
-    return "\n".join(_page(number, title, tables, figures, left_out)) + "\n"
+    lines = _page(number, title, tables, figures, left_out)
+    return "\n".join([*lines, "", mark("reproduce")]) + "\n"
 
 
 def _page(
@@ -60,7 +62,10 @@ def _table_row(number: str, name: str, its: Written) -> str:
     made, differing = count_cells(its.values)
     title, data = f"{name}: {escaped(its.values['title'])}", f"[{its.data}]({its.data})"
     command = f"`attnprof reproduce {number} --table {name}`"
-    return f"| {title} | {made} | {differing} | {data} | {command} |"
+    bounded, beyond = count_bounds(its.values)
+    again = f"{made}; {bounded} beside a bound" if bounded else f"{made}"
+    different = f"{differing}; {beyond} beyond" if bounded else f"{differing}"
+    return f"| {title} | {again} | {different} | {data} | {command} |"
 
 
 def _command(number: str, name: str, its: Written) -> str:

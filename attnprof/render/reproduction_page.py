@@ -8,6 +8,7 @@ from typing import Any
 
 from attnprof.papers.finding import not_made
 from attnprof.record import Report, ReproduceRecord
+from attnprof.record.recognition import mark
 from attnprof.render.claim_text import WORDS, place_text, printed_and_ours
 from attnprof.render.regenerated_table import cell_text, notes, title_of
 from attnprof.render.reproduction import answer_lines, records_of
@@ -26,7 +27,8 @@ def reproduction_page(report: Report, *, in_full: bool = False, linked: bool = F
 
     ``linked``: the documents' folders are beside the page.
     """
-    return "\n".join(_answers(report) if in_full else _page(report, linked=linked)) + "\n"
+    lines = _answers(report) if in_full else _page(report, linked=linked)
+    return "\n".join([*lines, "", mark("reproduce")]) + "\n"
 
 
 def _answers(report: Report) -> Iterator[str]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import StringIO
 from typing import Any
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from attnprof.record import Record
+from attnprof.record.escaping import visible
 from attnprof.units import format_value, is_numeric
 
 #: Width of tables that go to a file or a pipe, where nothing says how wide it may be.
@@ -100,19 +102,35 @@ def print_tables(renderables: Sequence[RenderableType]) -> None:
 
     A plain string is a line to be copied: it is never wrapped.
     """
-    _draw(Console(width=console_width(), highlight=False), renderables)
+    _draw(new_console(width=console_width()), renderables)
 
 
 def render_text(renderables: Sequence[RenderableType], width: int = FILE_WIDTH) -> str:
     """The same as plain text, for a file."""
     stream = StringIO()
-    _draw(Console(file=stream, width=width, highlight=False, color_system=None), renderables)
+    _draw(new_console(file=stream, width=width, color_system=None), renderables)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+
+
+def new_console(**how: Any) -> Console:
+    """A console to which text is text: brackets are no markup, ``:name:`` no picture."""
+    return Console(highlight=False, markup=False, emoji=False, **how)
+
+
+class _Shown:
+    """Something to draw, its texts without control characters: colours are the console's alone."""
+
+    def __init__(self, item: RenderableType) -> None:
+        self._item = item
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for part in console.render(self._item, options):
+            yield part if part.control else Segment(visible(part.text, lines=True), part.style)
 
 
 def _draw(console: Console, renderables: Sequence[RenderableType]) -> None:
     for item in renderables:
         if isinstance(item, str):
-            console.print(item, soft_wrap=True, markup=False, highlight=False)
+            console.print(Text(visible(item)), soft_wrap=True)
         else:
-            console.print(item)
+            console.print(_Shown(item))

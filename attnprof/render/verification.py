@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from attnprof.record import Report, VerificationRecord
-from attnprof.render.derivation import name_of, shape_text, shapes_text, value_text
+from attnprof.render.derivation import name_of, shape_text, value_text, verified_text
 from attnprof.render.terminal import is_narrow, new_table
 
 if TYPE_CHECKING:
@@ -109,8 +109,8 @@ def _formulas(record: VerificationRecord) -> Table:
 
 
 def _lines(record: VerificationRecord) -> Iterator[str]:
-    why = f": {record.why}" if record.why else ""
-    yield f"{_verdict(record)}{why}{record.skipped or ''}"
+    why = record.why or record.skipped
+    yield f"{_verdict(record)}: {why}" if why else _verdict(record)
     if record.verdict is None:
         return
     if record.leading_agrees is not None and record.up_to == "exact":
@@ -128,4 +128,4 @@ def _found(
     if domain:
         yield f"ours holds for: {'; '.join(domain)}"
     if verified_at:
-        yield f"ours is {method}; runs agree at {shapes_text(verified_at)}"
+        yield f"ours is {method}; runs agree at {verified_text(verified_at)}"

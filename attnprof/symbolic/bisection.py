@@ -7,34 +7,25 @@ from itertools import pairwise
 
 from attnprof.errors import RequestError
 from attnprof.symbolic.crossings import Crossings, Run
+from attnprof.symbolic.lengths import EVERY, Lengths
 from attnprof.symbolic.roots import exactly
 
-#: Lengths searched; a pair of crossings between two neighbours of the grid can be missed.
-LONGEST = 2**40
-#: Every length up to here, and from there on 8 a doubling.
-DENSE = 64
-PER_DOUBLING = 8
 #: Lengths looked at one by one around each crossing: rounding makes costs cross more than once.
 AROUND = 32
 
 Integers = Callable[[int], int]
 
 
-def grid() -> list[int]:
-    """Lengths looked at first: dense below, geometric above."""
-    start, stop = DENSE.bit_length() - 1, LONGEST.bit_length() - 1
-    steps = range(start * PER_DOUBLING, stop * PER_DOUBLING + 1)
-    return sorted({*range(1, DENSE + 1), *(round(2 ** (step / PER_DOUBLING)) for step in steps)})
-
-
-def bisected(difference: Integers) -> Crossings:
+def bisected(difference: Integers, known: Lengths = EVERY) -> Crossings:
     """Signs of an integer difference up to 2**40; a crossing is the first integer of the new sign.
 
-    Lengths that a mechanism refuses are left out. Raises the refusal itself where all are.
+    Only ``known`` lengths are looked at, and a pair of crossings between two neighbours of their
+    grid can be missed. Those that a mechanism refuses are left out. Raises the refusal itself
+    where all are.
     """
     signs: dict[int, int] = {}
     refusals: list[RequestError] = []
-    for length in grid():
+    for length in known.grid():
         try:
             signs[length] = _sign(difference(length))
         except RequestError as refusal:
@@ -42,14 +33,15 @@ def bisected(difference: Integers) -> Crossings:
     if not signs:
         raise refusals[0]
     for start, stop in _changes(signs):
-        _narrow(difference, signs, start, stop)
+        _narrow(difference, signs, known, start, stop)
     lengths = sorted(signs)
     runs = [Run(exactly(lengths[0]), signs[lengths[0]])]
     for length in lengths[1:]:
         if signs[length] != runs[-1].sign:
             runs.append(Run(exactly(length), signs[length]))
     runs = _without_ties(runs, lengths)
-    return Crossings(tuple(runs), runs[-1].start.floor if len(runs) > 1 else None)
+    first = runs[-1].start.floor if len(runs) > 1 else None
+    return Crossings(tuple(runs), first, known.start)
 
 
 def _sign(value: int) -> int:
@@ -61,18 +53,23 @@ def _changes(signs: dict[int, int]) -> list[tuple[int, int]]:
     return [(a, b) for a, b in pairwise(lengths) if signs[a] != signs[b]]
 
 
-def _narrow(difference: Integers, signs: dict[int, int], start: int, stop: int) -> None:
+def _narrow(
+    difference: Integers, signs: dict[int, int], known: Lengths, start: int, stop: int
+) -> None:
     """Halve until neighbours differ, then look around them one by one within the bracket."""
     low, high = start, stop
-    while high - low > 1:
-        middle = (low + high) // 2
+    while high - low > known.step:
+        middle = known.after(low + max(known.step, (high - low) // 2))
+        if middle is None or not low < middle < high:
+            break
         if _look(difference, signs, middle) == signs[low]:
             low = middle
         elif middle in signs:
             high = middle
         else:
             return
-    for length in range(max(1, low - AROUND), high + AROUND):
+    around = AROUND * known.step
+    for length in known.within(low - around, high + around - 1):
         _look(difference, signs, length)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from attnprof.symbolic.lengths import EVERY, Lengths
 from attnprof.symbolic.pieces import Piece
 from attnprof.symbolic.polynomials import NotPolynomialError
 from attnprof.symbolic.roots import Root, exactly, positive_roots
@@ -30,10 +31,12 @@ class Crossings:
     """Signs of cost A minus cost B along the length, and where they change.
 
     ``first`` is the first integer of the last run, decided by integers; None without a crossing.
+    ``start`` is the first length that an answer for all lengths is for.
     """
 
     runs: tuple[Run, ...]
     first: int | None
+    start: int = 1
 
     @property
     def roots(self) -> list[Root]:
@@ -50,25 +53,41 @@ class Crossings:
     @property
     def first_seq_len(self) -> int | None:
         """First integer from which on the cheaper one above is not dearer; 1 for ``always``."""
-        return 1 if self.verdict == "always" else self.first
+        return self.start if self.verdict == "always" else self.first
 
 
-def crossings_of(pieces: Sequence[Piece], difference: Callable[[int], int]) -> Crossings:
-    """Signs along all real lengths from 1 on; ``difference`` is the integer cost A - B.
+def crossings_of(
+    pieces: Sequence[Piece], difference: Callable[[int], int], known: Lengths = EVERY
+) -> Crossings:
+    """Signs along all real lengths from the first on; ``difference`` is the integer cost A - B.
 
-    Raises :class:`NotPolynomialError` where integers do not confirm the last crossing.
+    ``known`` are the integers that count. Raises :class:`NotPolynomialError` where they do not
+    confirm the last crossing.
     """
+    first = pieces[0].first
     runs = merged([run for piece, start in _spans(pieces) for run in _runs(piece, start)])
-    if len(runs) > 1 and runs[0].sign == 0 and runs[1].start.ceiling <= 2:
-        runs = (replace(runs[1], start=exactly(1)), *runs[2:])  # a tie at length 1 alone
+    if len(runs) > 1 and runs[0].sign == 0 and runs[1].start.ceiling <= first + 1:
+        runs = (replace(runs[1], start=exactly(first)), *runs[2:])  # a tie at one length alone
+    runs = _reached(runs, known)
     if len(runs) == 1:
-        return Crossings(runs, None)
-    return Crossings(runs, _confirmed(runs, difference))
+        return Crossings(runs, None, known.start)
+    return Crossings(runs, _confirmed(runs, difference, known), known.start)
+
+
+def _reached(runs: tuple[Run, ...], known: Lengths) -> tuple[Run, ...]:
+    """Runs that a known length lies in; every real length counts where all integers are known."""
+    firsts = [known.after(run.start.ceiling) for run in runs]
+    kept = [
+        run
+        for run, first, after in zip(runs, firsts, [*firsts[1:], None], strict=True)
+        if first is not None and (known.step == 1 or first != after)
+    ]
+    return tuple(run for i, run in enumerate(kept) if i == 0 or run.sign != kept[i - 1].sign)
 
 
 def _spans(pieces: Sequence[Piece]) -> list[tuple[Piece, Root]]:
     """Each piece with its real start: the end of the one before it."""
-    starts = [exactly(1)]
+    starts = [exactly(pieces[0].first)]
     for piece in pieces[:-1]:
         starts.append(piece.end or starts[-1])
     return list(zip(pieces, starts, strict=True))
@@ -109,10 +128,15 @@ def merged(runs: Sequence[Run]) -> tuple[Run, ...]:
     return tuple(found)
 
 
-def _confirmed(runs: Sequence[Run], difference: Callable[[int], int]) -> int:
+def _confirmed(runs: Sequence[Run], difference: Callable[[int], int], known: Lengths) -> int:
     """The first integer of the last run, by the sign that integers have there."""
     last = runs[-1]
-    for length in range(last.start.ceiling, last.start.ceiling + BESIDE):
+    length: int | None = last.start.ceiling
+    for _ in range(BESIDE):
+        length = None if length is None else known.after(length)
+        if length is None:
+            break
         if difference(length) * last.sign >= 0 and (last.sign or not difference(length)):
             return length
+        length += 1
     raise NotPolynomialError(f"integers do not change sign at {last.start.ceiling}")

@@ -1,7 +1,8 @@
 """How counts grow with the length: exponents fitted over N, claimed against found.
 
 The exponent of a count is the slope of its logarithm over that of N, by least squares over the
-longer half of the lengths: what is constant or small there has mostly died out.
+longer half of the lengths: what is constant or small there has mostly died out. What leads only
+at longer lengths, a logarithm or a term with a small factor, is looked for at lengths far beyond.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
 
 from attnprof.costs import CostTable
 from attnprof.errors import RequestError
@@ -20,6 +24,10 @@ from attnprof.units import setting_text
 from attnprof.workload import Workload
 
 LENGTHS = tuple(2**power for power in range(10, 17))
+#: Powers of two whose lengths tell which term leads in the end, four times as many bits each.
+FAR = (2**5, 2**7, 2**9)
+#: A step of a ratio this many bits below the ratio itself is what rounding leaves.
+NOISE = 60
 #: A found exponent may lie above its claim by this much: edges of blocks, roots rounded up.
 TOLERANCE = 0.05
 #: A stage of less than this share at the longest length explains nothing.
@@ -34,13 +42,44 @@ def order_value(order: str, n: int) -> float:
 
     Raises :class:`RequestError` for an order that is not written like that.
     """
+    found = _read(order)
+    value = math.pow(n, float(found["power"] or 1))
+    return value * math.log2(n) if found["log"] else value
+
+
+def _read(order: str) -> re.Match[str]:
     found = _ORDER.fullmatch(order)
     if found is None:
         raise RequestError(
             f"order of growth '{order}': write it like N, N^2, N^1.5 or N log N, in tokens N"
         )
-    value = math.pow(n, float(found["power"] or 1))
-    return value * math.log2(n) if found["log"] else value
+    return found
+
+
+def settles(ratios: Sequence[Any]) -> bool | None:
+    """Whether ratios at lengths of four times as many bits each stay bounded; None: undecided.
+
+    Steps of one that settles shrink; a logarithm's are four times as large each time.
+    """
+    before, last = [after - ratio for ratio, after in pairwise(ratios)][-2:]
+    if last * 2**NOISE <= ratios[-1]:
+        return True
+    if before <= 0:  # it fell and rises again
+        return False if last > ratios[-2] else None
+    if 5 * last <= 3 * before:
+        return True
+    return False if 5 * last >= 7 * before else None
+
+
+def keeps(order: str, value: Callable[[int], int]) -> bool | None:
+    """Whether a count stays below a multiple of an order at lengths of up to 2**512."""
+    found = _read(order)
+    power, log = Fraction(found["power"] or 1), bool(found["log"])
+    ratios = []
+    for bits in FAR:
+        whole = 2 ** int(power * bits) * (bits if log else 1)
+        ratios.append(Fraction(value(2**bits), whole))
+    return settles(ratios)
 
 
 def fitted(lengths: Sequence[int], values: Sequence[float]) -> float:
@@ -99,8 +138,12 @@ class Subject:
         values: Sequence[int],
         *,
         because: Callable[[], str] = str,
+        far: Callable[[int], int] | None = None,
     ) -> GrowthRecord:
-        """A quantity's growth, judged; all values 0 is no growth to judge."""
+        """A quantity's growth, judged; all values 0 is no growth to judge.
+
+        Where ``far`` gives the count at any length, what leads in the end decides, too.
+        """
         claimed, declared, why = self.orders(quantity)
         w = self.workload
         blank = GrowthRecord(
@@ -117,16 +160,20 @@ class Subject:
             fitted(lengths, [order_value(order, n) for n in lengths])
             for order in (claimed, declared)
         )
-        faster = found > claim + TOLERANCE
+        faster = found > claim + TOLERANCE or _breaks(claimed, far)
         reason = "; ".join(filter(None, (because(), why))) if faster else None
         return replace(
             blank,
             claimed_exponent=round(claim, DIGITS),
             found_exponent=round(found, DIGITS),
             verdict=FASTER if faster else AGREES,
-            expected=found <= limit + TOLERANCE,
+            expected=found <= limit + TOLERANCE and not _breaks(declared, far),
             reason=reason,
         )
+
+
+def _breaks(order: str, far: Callable[[int], int] | None) -> bool:
+    return far is not None and keeps(order, far) is False
 
 
 def closed_form_growth(
@@ -145,9 +192,11 @@ def closed_form_growth(
 
     source = "closed form"
     return (
-        subject.record("flops", "formula", source, lengths, flops, because=steepest),
-        subject.record("peak_bytes", "formula", source, lengths, peaks, because=largest),
-    )
+        subject.record("flops", "formula", source, lengths, flops, because=steepest,
+                       far=lambda n: int(subject.table(n).flops)),
+        subject.record("peak_bytes", "formula", source, lengths, peaks, because=largest,
+                       far=lambda n: int(subject.table(n).peak())),
+    )  # fmt: skip
 
 
 def _steepest_stage(lengths: Sequence[int], tables: Sequence[CostTable]) -> str:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import Any
 
 from attnprof.costs import Number
-from attnprof.errors import RequestError, closest
+from attnprof.errors import AttnprofError, CannotRunError, RequestError, closest
 from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord, Report
 from attnprof.symbolic.arrays import quantity_of
 from attnprof.symbolic.bisection import bisected
 from attnprof.symbolic.crossings import SAME, Crossings, crossings_of
+from attnprof.symbolic.lengths import EVERY, CostOf, KnownCost, Lengths
 from attnprof.symbolic.pieces import Piece, pieces
 from attnprof.symbolic.polynomials import NotPolynomialError
 from attnprof.symbolic.printed import Pair, comparable
@@ -34,13 +35,8 @@ QUANTITIES = {
     ("memory", "formula"): ("peak_bytes", "bytes"),
     ("flops", DERIVED): ("flops", "flops"),
     ("memory", DERIVED): ("peak_bytes", "bytes"),
+    ("memory", MEASURED): ("peak_bytes", "bytes"),
 }
-#: Points of a curve, and how far around the crossovers it goes.
-POINTS = 64
-AROUND = 8
-WITHOUT_CROSSOVER = 1024
-
-CostOf = Callable[[Workload], Number]
 
 
 @dataclass(frozen=True)
@@ -56,14 +52,14 @@ class Meeting:
     """Two mechanisms and what is asked of them; ``workload`` carries all sizes but two.
 
     Either side may be a :class:`Side` instead: something that only has a name and derived costs,
-    which ``derived`` gives for a metric.
+    which ``derived`` gives for a metric and a head width.
     """
 
     a: Mechanism | Side
     b: Mechanism | Side
     workload: Workload
     scope: str = "core"
-    derived: Callable[[str], tuple[CostOf, CostOf]] | None = None
+    derived: Callable[[str, int], tuple[KnownCost, KnownCost]] | None = None
 
     def __post_init__(self) -> None:
         for side in (self.a, self.b):
@@ -73,17 +69,40 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Contest:
-    """One metric of one kind: the two costs that meet, and where they are printed."""
+    """One metric of one kind: the two costs that meet, and where they are printed.
+
+    ``known`` gives costs that hold at some lengths only, by head width, in place of ``costs``.
+    """
 
     metric: str
     kind: str
-    costs: tuple[CostOf, CostOf]
+    costs: tuple[CostOf, ...] = ()
     source: str | None = None
+    known: Callable[[int], tuple[KnownCost, KnownCost]] | None = None
 
     @property
     def unit(self) -> str:
         """Unit of the metric in this kind."""
         return QUANTITIES[self.metric, self.kind][1]
+
+    def at(self, head_dim: int) -> Sequence[KnownCost]:
+        """Both costs at a head width."""
+        if self.known is None:
+            return [KnownCost(cost, EVERY.holds) for cost in self.costs]
+        return self.known(head_dim)
+
+    def lengths(self, head_dim: int) -> Lengths:
+        """Lengths at which both are known; RequestError where there are none."""
+        if self.known is None:
+            return EVERY
+        first, second = self.at(head_dim)
+        found = Lengths(lambda length: first.holds(length) and second.holds(length))
+        if not found.stretches:
+            raise RequestError(
+                f"at head width {head_dim} there is no length at which both costs are known: "
+                f"{first.said}; {second.said}"
+            )
+        return found
 
 
 def contests(
@@ -109,7 +128,7 @@ def contests(
                 costs = _cost(a, meeting.scope, metric), _cost(b, meeting.scope, metric)
                 found.append(Contest(metric, "formula", costs))
         if DERIVED in kinds and meeting.derived is not None:
-            found.append(Contest(metric, DERIVED, meeting.derived(metric)))
+            found.append(Contest(metric, DERIVED, known=partial(meeting.derived, metric)))
     if not found and (isinstance(a, Side) or isinstance(b, Side)):
         raise RequestError(
             f"{a.name} and {b.name} can be compared by what they execute only: use --kind derived"
@@ -142,32 +161,46 @@ def _printed(a: Mechanism, b: Mechanism, meeting: Meeting, metric: str) -> Pair 
     return min(found, key=lambda pair: pair[0].heads != "one", default=None)
 
 
-def _record(meeting: Meeting, contest: Contest, head_dim: int) -> CrossoverRecord:
+def blank(
+    meeting: Meeting, contest: Contest, head_dim: int, skipped: str | None = None
+) -> CrossoverRecord:
+    """A row that says what was asked and, maybe, why there is no answer."""
     w = meeting.workload
-    who: dict[str, Any] = {
-        "metric": contest.metric,
-        "unit": contest.unit,
-        "kind": contest.kind,
-        "source": contest.source,
-        "mechanism_a": meeting.a.name,
-        "mechanism_b": meeting.b.name,
-        "params_a": dict(meeting.a.params),
-        "params_b": dict(meeting.b.params),
-        "head_dim": head_dim,
-        "num_heads": w.num_heads,
-        "batch_size": w.batch_size,
-        "dtype": None if contest.kind == "published" else w.dtype,
-        "scope": meeting.scope,
-        "phase": w.phase,
-        "causal": w.causal,
-    }
+    return CrossoverRecord(
+        metric=contest.metric,
+        unit=contest.unit,
+        kind=contest.kind,
+        source=contest.source,
+        mechanism_a=meeting.a.name,
+        mechanism_b=meeting.b.name,
+        params_a=dict(meeting.a.params),
+        params_b=dict(meeting.b.params),
+        head_dim=head_dim,
+        num_heads=w.num_heads,
+        batch_size=w.batch_size,
+        dtype=None if contest.kind == "published" else w.dtype,
+        scope=meeting.scope,
+        phase=w.phase,
+        causal=w.causal,
+        verdict="",
+        skipped=skipped,
+    )
+
+
+def _record(
+    meeting: Meeting, contest: Contest, head_dim: int, refused: list[AttnprofError]
+) -> CrossoverRecord:
+    """One row; a refusal is one that says why, and is kept in ``refused``."""
     try:
         found, form = solved(meeting, contest, head_dim)
-    except RequestError as refusal:
-        return CrossoverRecord(**who, verdict="", skipped=str(refusal))
+        known = contest.lengths(head_dim)
+        doubts = {cost.doubt for cost in contest.at(head_dim) if cost.doubt}
+    except (RequestError, CannotRunError) as refusal:
+        refused.append(refusal)
+        return blank(meeting, contest, head_dim, str(refusal))
     names = {1: meeting.b.name, -1: meeting.a.name, 0: None}
-    return CrossoverRecord(
-        **who,
+    return replace(
+        blank(meeting, contest, head_dim),
         closed_form=form,
         crossover_seq_len=float(found.roots[-1].at) if found.roots else None,
         first_seq_len=found.first_seq_len,
@@ -176,31 +209,41 @@ def _record(meeting: Meeting, contest: Contest, head_dim: int) -> CrossoverRecor
         cheaper_below=names[found.runs[0].sign],
         cheaper_above=names[found.runs[-1].sign],
         all_crossings=[float(root.at) for root in found.roots],
+        searched=[list(stretch) for stretch in known.stretches],
+        searched_step=known.step,
+        bound="; ".join(sorted(doubts)) or None,
     )
 
 
 def solved(meeting: Meeting, contest: Contest, head_dim: int) -> tuple[Crossings, str | None]:
     """All crossings at one head width and the last one's closed form in ``d``, if it has one.
 
-    By polynomials where the costs are any; by integer bisection where they are not.
+    By polynomials where the costs are any; by integer bisection where they are not. Only lengths
+    at which both costs are known count.
     """
+    first, second = contest.at(head_dim)
+    known = contest.lengths(head_dim)
 
     def difference(n: Number, d: Number) -> Number:
-        first, second = contest.costs
+        if not isinstance(d, int) and not (first.general and second.general):
+            raise NotPolynomialError("costs of one head width")
         workload = meeting.workload.with_(seq_len=n, head_dim=d)
-        return first(workload) - second(workload)
+        return first.of(workload) - second.of(workload)
 
     @cache
-    def at(length: int) -> int:
-        return int(difference(length, head_dim))
+    def at(length: int) -> Number:
+        value = difference(length, head_dim)
+        return int(value) if value == int(value) else value
 
     def integers(n: Number, d: Number) -> Number:
         return at(n) if isinstance(n, int) else difference(n, d)
 
+    if len(known.stretches) > 1:
+        return bisected(at, known), None
     try:
-        found = crossings_of(pieces(integers, head_dim), at)
+        found = crossings_of(pieces(integers, head_dim, known.stretches[0][0]), at, known)
     except NotPolynomialError:
-        return bisected(at), None
+        return bisected(at, known), None
     last = found.runs[-1]
     return found, _closed(found, head_dim) if found.roots and last.piece else None
 
@@ -221,48 +264,6 @@ def _vanishes(piece: Piece, root: Root) -> bool:
     return any(abs(own.at - root.at) <= SAME for own in positive_roots(piece.coefficients))
 
 
-def curves(
-    meeting: Meeting, matches: Sequence[Contest], records: Sequence[CrossoverRecord]
-) -> list[dict[str, Any]]:
-    """Both costs over lengths around the crossovers of a head width: what a figure draws."""
-    found: list[dict[str, Any]] = []
-    for contest in matches:
-        for head_dim in dict.fromkeys(record.head_dim for record in records):
-            lengths = _lengths([r for r in records if r.head_dim == head_dim])
-            for mechanism, cost in zip((meeting.a, meeting.b), contest.costs, strict=True):
-                points = dict(_points(meeting, cost, head_dim, lengths))
-                found.append(
-                    {
-                        "metric": contest.metric,
-                        "unit": contest.unit,
-                        "kind": contest.kind,
-                        "mechanism": mechanism.name,
-                        "head_dim": head_dim,
-                        "seq_len": list(points),
-                        "value": list(points.values()),
-                    }
-                )
-    return found
-
-
-def _points(
-    meeting: Meeting, cost: CostOf, head_dim: int | None, lengths: Sequence[int]
-) -> Iterator[tuple[int, int]]:
-    """Lengths and costs, without the lengths a mechanism refuses."""
-    for length in lengths:
-        try:
-            yield length, cost(meeting.workload.with_(seq_len=length, head_dim=head_dim))
-        except RequestError:
-            continue
-
-
-def _lengths(records: Sequence[CrossoverRecord]) -> list[int]:
-    marks = [x for record in records for x in record.all_crossings if x >= 1] or [WITHOUT_CROSSOVER]
-    low, high = max(1.0, min(marks) / AROUND), max(marks) * AROUND
-    steps = ((high / low) ** (i / (POINTS - 1)) for i in range(POINTS))
-    return sorted({round(low * step) for step in steps})
-
-
 def report(
     meeting: Meeting,
     head_dims: Sequence[int],
@@ -277,10 +278,13 @@ def report(
     Raises :class:`RequestError` where nothing can be compared or every row was refused.
     """
     matches = contests(meeting, kinds, metrics)
-    records = [_record(meeting, contest, d) for d in head_dims for contest in matches]
+    refused: list[AttnprofError] = []
+    records = [_record(meeting, contest, d, refused) for d in head_dims for contest in matches]
     if all(record.skipped for record in records):
-        raise RequestError(str(records[0].skipped))
+        raise refused[0]
     summary: dict[str, Any] = {"mechanism_a": meeting.a.name, "mechanism_b": meeting.b.name}
     if with_curves:
+        from attnprof.symbolic.curves import curves
+
         summary["curves"] = curves(meeting, matches, records)
     return Report("crossover", records, summary, environment)

@@ -37,22 +37,24 @@ class Piece:
     general: bool
 
 
-def pieces(difference: Difference, head_dim: int) -> list[Piece]:
-    """The whole difference from length 1 on, for one head width.
+def pieces(difference: Difference, head_dim: int, start: int = 1) -> list[Piece]:
+    """The whole difference from a length on, for one head width.
 
     Raises :class:`NotPolynomialError` where it is no piecewise polynomial (floors, ceilings), or
     where its polynomials do not give what integers give.
     """
     try:
-        found = _traced(difference, head_dim, symbolic_width=True)
+        found = _traced(difference, head_dim, start, symbolic_width=True)
     except NotPolynomialError:
-        found = _traced(difference, head_dim, symbolic_width=False)
+        found = _traced(difference, head_dim, start, symbolic_width=False)
     return _checked(found, difference, head_dim)
 
 
-def _traced(difference: Difference, head_dim: int, *, symbolic_width: bool) -> list[Piece]:
+def _traced(
+    difference: Difference, head_dim: int, start: int, *, symbolic_width: bool
+) -> list[Piece]:
     found: list[Piece] = []
-    first: int | None = 1
+    first: int | None = start
     while first is not None:
         if len(found) == MOST_PIECES:
             raise NotPolynomialError(f"more than {MOST_PIECES} pieces")
@@ -80,7 +82,7 @@ def _checked(found: list[Piece], difference: Difference, head_dim: int) -> list[
     length then is a piece of its own.
     """
     start = found[0]
-    if not _agrees(start, difference, head_dim):
+    if start.first == 1 and not _agrees(start, difference, head_dim):
         longer = start.end is None or start.end.at >= 2
         one = _alone(1, difference(1, head_dim), head_dim)
         found = [one, *([replace(start, first=2)] if longer else []), *found[1:]]

@@ -34,7 +34,7 @@ def derived(target: Target, phases: Sequence[str], asked: Mapping[str, int]) -> 
             f"--at {unknown[0]}={asked[unknown[0]]}: {target.name} has no size {unknown[0]}; its "
             f"arguments and inputs use {', '.join(target.symbols) or 'none'}"
         )
-    tried(target, asked, training=not {"backward", "train"}.isdisjoint(phases))
+    target = tried(target, asked, training=not {"backward", "train"}.isdisjoint(phases))
     try:
         found = derive_target(target, phases, asked)
     except Exception as error:

@@ -41,6 +41,11 @@ class Sheet:
             for read in _counts(row).values():
                 yield tuple(map(read, row))
 
+    def times(self) -> Iterator[Column]:
+        """How many operations each row is."""
+        for row in self.rows if not self.aligned else ():
+            yield tuple(map(_times, row))
+
     def storages(self) -> Iterator[Column]:
         """What each operation brings to life, ends, and holds for itself."""
         for row in self.rows if self.aligned else ():
@@ -52,10 +57,19 @@ class Sheet:
         for held in self.held.values():
             yield from held
 
-    def rebuilt(self, fit: Fit, *, with_storages: bool) -> Trace:
-        """One trace whose numbers are what ``fit`` makes of each column."""
+    def rebuilt(self, fit: Fit, known: Fit, *, with_storages: bool) -> Trace:
+        """One trace whose numbers are what ``fit`` makes of each column; None where not ``known``.
+
+        Only how many operations a row is may be no polynomial.
+        """
         lives = with_storages and self.aligned
-        return Trace([_fitted(row, fit, lives=lives) for row in self.rows], fit(self.parameters))
+        calls = [_fitted(row, fit, lives=lives) for row in self.rows]
+        if not self.aligned:
+            calls = [
+                replace(call, times=known(column))
+                for call, column in zip(calls, self.times(), strict=True)
+            ]
+        return Trace(calls, fit(self.parameters))
 
 
 def sheet(traces: Sequence[Trace], phases: Iterable[str]) -> Sheet:
@@ -95,7 +109,11 @@ def _key(call: Call) -> Key:
 
 def _none(key: Key) -> Call:
     op, part, line, uncounted, scratch = key
-    return Call(op, {}, 0, part, line, uncounted=uncounted, scratch=scratch)
+    return Call(op, {}, 0, part, line, uncounted=uncounted, scratch=scratch, times=0)
+
+
+def _times(call: Call) -> int:
+    return int(call.times)
 
 
 def _merged(trace: Trace) -> dict[Key, Call]:
@@ -109,6 +127,7 @@ def _merged(trace: Trace) -> dict[Key, Call]:
             counts={k: one.counts.get(k, 0) + call.counts.get(k, 0) for k in KINDS},
             bytes_moved=one.bytes_moved + call.bytes_moved,
             touched=one.touched + call.touched,
+            times=one.times + call.times,
         )
     return found
 

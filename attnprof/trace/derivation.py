@@ -9,10 +9,13 @@ from typing import Any
 from attnprof.errors import RequestError
 from attnprof.record import Report
 from attnprof.trace.evaluating import Value, evaluate
-from attnprof.trace.events import Trace
+from attnprof.trace.events import QUANTITIES, Trace
+from attnprof.trace.totals import at_least
 
 #: How a formula was found.
 SYMBOLIC, INTERPOLATED, COUNTED = "symbolic", "interpolated", "counted"
+#: Quantities that lack what an uncounted operation would add.
+_COUNTS = frozenset(QUANTITIES[:7])
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,14 @@ class PhaseForms:
     counted: Callable[[Mapping[str, int]], Mapping[str, Value]] | None = field(
         default=None, compare=False, repr=False
     )
+
+    def bound(self, quantity: str) -> str:
+        """``at least`` where something that the quantity counts is left out, else ``exact``."""
+        if quantity == "peak_bytes":
+            lacking = self.trace is not None and bool(at_least(self.trace, self.phase))
+        else:
+            lacking = bool(self.uncounted) and quantity in _COUNTS
+        return "at least" if lacking else "exact"
 
 
 @dataclass(frozen=True)

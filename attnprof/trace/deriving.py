@@ -9,7 +9,9 @@ from typing import Any
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.trace.anchoring import NotRunningError
 from attnprof.trace.derivation import Derivation, PhaseForms, told
+from attnprof.trace.loading import told as said
 from attnprof.trace.probing import Line, NotPolynomialError
+from attnprof.trace.reality import PartedError, on_real_tensors
 from attnprof.trace.shots import OutOfBudgetError, TooLongError
 from attnprof.trace.symbolic_run import NotSymbolicError
 from attnprof.trace.symbols import hints_for
@@ -64,7 +66,9 @@ def _by_run(target: Target, phase: str) -> Callable[[Mapping[str, int]], Mapping
                 f"there takes {error}"
             ) from error
         except Exception as error:
-            raise RequestError(f"{target.name} does not run at {told(sizes)}: {error}") from error
+            raise RequestError(
+                f"{target.name} does not run at {told(sizes)}: {said(error)}"
+            ) from error
 
     return counted
 
@@ -93,7 +97,15 @@ class _Search:
         First with all sizes free, then with those of 1 given; where the cost is no polynomial in
         a size, with that one given, too.
         """
-        reasons: list[str] = []
+        try:
+            return self._tried(phases, [])
+        except PartedError as error:
+            self.target = on_real_tensors(self.target, training="forward" not in phases)
+            self._hopeless.clear()
+            self.lines.clear()
+            return self._tried(phases, [str(error)])
+
+    def _tried(self, phases: Sequence[str], reasons: list[str]) -> Forms:
         ones = {name: size for name, size in self.asked.items() if size == 1}
         starts: list[dict[str, int]] = [{}, ones] if ones else [{}]
         if ones and len(self.asked) < len(self.target.symbols):
@@ -116,6 +128,8 @@ class _Search:
         return Attempt(target, phases, asked, fixed, reasons, self.lines)
 
     def _symbolic(self, attempt: Attempt) -> Forms | None:
+        if self.target.real:  # real tensors have no symbols for sizes
+            return None
         known = ("symbolic", str(attempt.fixed))
         if known in self._hopeless or not attempt.target.symbols:
             attempt.reasons += [self._hopeless[known]] if known in self._hopeless else []

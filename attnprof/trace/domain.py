@@ -35,6 +35,19 @@ class Domain:
             self._conditions += [x for x in found if x not in self._conditions]
         self.pinned = tuple(dict.fromkeys(pins))
 
+    def __eq__(self, other: object) -> bool:
+        """Whether both ask for the same."""
+        if not isinstance(other, Domain):
+            return NotImplemented
+        return self._conditions == other._conditions and self.pinned == other.pinned
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def relations(self) -> list[Any]:
+        """The conditions, over the user's symbols."""
+        return list(self._conditions)
+
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether a shape lies inside."""
         return all(bool(evaluate(condition, sizes)) for condition in self._conditions)
@@ -61,7 +74,8 @@ def _sample(names: Sequence[str]) -> Iterator[dict[str, int]]:
     """Shapes of all magnitudes, half of them with sizes that powers of two divide; repeatable."""
     chance = random.Random(0)  # noqa: S311 - no secret
     for count in range(_SHAPES):
-        sizes = [max(2, int(2 ** chance.uniform(1, 14))) for _ in names]
+        most = 34 if count % 4 == 3 else 14
+        sizes = [max(2, int(2 ** chance.uniform(1, most))) for _ in names]
         unit = 2 ** chance.randint(0, 8) if count % 2 else 1
         yield {name: -(-size // unit) * unit for name, size in zip(names, sizes, strict=True)}
 
@@ -69,10 +83,6 @@ def _sample(names: Sequence[str]) -> Iterator[dict[str, int]]:
 def _plain(guard: Any) -> list[Any]:
     """A guard as conditions over the user's symbols, none that always holds."""
     if _is_equality(guard):
-        # a float that a size went into is a factor, not a shape; if it becomes one after all,
-        # the runs at other shapes say so
-        if any(side.is_Float for side in guard.args):
-            return []
         least = _least_values(translated(guard.lhs), translated(guard.rhs))
         if least is not None:
             return least

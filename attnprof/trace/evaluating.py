@@ -30,6 +30,8 @@ def _value(node: Any, sizes: Mapping[str, Any]) -> Value:
         return int(node)
     if node.is_Rational:
         return Fraction(int(node.p), int(node.q))
+    if node.is_Float:
+        return float(node)
     rule = _RULES.get(type(node).__name__)
     if rule is None:
         return node.subs(sizes)
@@ -67,6 +69,14 @@ def _piecewise(args: list[Value]) -> Value:
     return next(value for value, holds in args if holds)
 
 
+def _called(name: str) -> Callable[[list[Value]], Value]:
+    function = getattr(math, name)
+    return lambda args: function(args[0])
+
+
+#: Functions of floats, see :mod:`attnprof.trace.doubles`.
+_FUNCTIONS = ("sqrt", "log", "log2", "exp")
+
 _RULES: dict[str, Callable[[list[Value]], Value]] = {
     "Add": sum,
     "Mul": math.prod,
@@ -75,6 +85,17 @@ _RULES: dict[str, Callable[[list[Value]], Value]] = {
     "Min": min,
     "floor": _whole(math.floor),
     "ceiling": _whole(math.ceil),
+    "DoubleSum": lambda args: float(args[0]) + float(args[1]),
+    "DoubleProduct": lambda args: float(args[0]) * float(args[1]),
+    "DoubleQuotient": lambda args: float(args[0]) / float(args[1]),
+    "DoublePower": lambda args: float(args[0]) ** float(args[1]),
+    "DoubleFloor": lambda args: math.floor(args[0]),
+    "DoubleCeiling": lambda args: math.ceil(args[0]),
+    "DoubleRound": lambda args: round(args[0]),
+    **{f"Double{name.title()}": _called(name) for name in _FUNCTIONS},
+    "bitwise_and": lambda args: args[0] & args[1],
+    "bitwise_or": lambda args: args[0] | args[1],
+    "bitwise_xor": lambda args: args[0] ^ args[1],
     "Mod": lambda args: args[0] % args[1],
     "log": _log,
     "exp": lambda args: math.exp(args[0]),

@@ -28,6 +28,8 @@ class Call:
     ``scratch`` names an operation whose kernel takes memory of its own that ``workspace`` does not
     know. ``born`` are the storages behind ``takes``, (number, bytes) each, and ``died`` the
     numbers of those behind ``gives``. ``dtype`` and ``shape`` are those of its (first) result.
+    Of an interpolated run a call may stand for all operations of one name at one line: ``times``
+    is how many these are, None where that is no polynomial.
     """
 
     op: str
@@ -45,15 +47,35 @@ class Call:
     died: tuple[int, ...] = ()
     dtype: str = ""
     shape: tuple[Size, ...] = ()
+    times: Size = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A number, or a shape, that the code took from the values of a tensor.
+
+    ``by_values``: the tensor was made of inputs or weights, so that others would give another one;
+    ``yes_or_no``: it was a truth value; ``shapes``: the size of a result, not a number.
+    """
+
+    op: str
+    line: str
+    by_values: bool
+    yes_or_no: bool
+    shapes: bool
 
 
 @dataclass
 class Trace:
-    """The calls of one run, in order, and the entries of the module's parameters."""
+    """The calls of one run, in order, and the entries of the module's parameters.
+
+    ``notes`` say what else to know of it; ``decisions`` are those of a run on real tensors.
+    """
 
     calls: list[Call] = field(default_factory=list)
     parameters: Size = 0
     notes: list[str] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
 
     def part(self, phase: str) -> Iterator[Call]:
         """The calls that a phase counts: those of its part, or all of them."""

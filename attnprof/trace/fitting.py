@@ -91,7 +91,7 @@ def expression(names: Sequence[str], factors: Mapping[Index, Fraction]) -> Any:
     """Factors of monomials as a sympy expression; a plain int where no size is in it."""
     import sympy
 
-    from attnprof.trace.symbols import symbol
+    from attnprof.algebra.expressions import symbol
 
     symbols = [symbol(name) for name in names]
     terms = [

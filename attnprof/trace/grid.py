@@ -45,11 +45,20 @@ class Grid:
         found = sheet([self._run(shape) for shape in [*shapes, *more]], self.phases)
         fit = _Fit([*self.lines], self._nodes, indices)
         fit.solve(
-            {*found.counts(), *found.storages(), *(c for h in found.held.values() for c in h)}
+            {
+                *found.counts(),
+                *found.times(),
+                *found.storages(),
+                *(c for h in found.held.values() for c in h),
+            }
         )
         peaks = {phase: self._peak(found, phase, fit, more) for phase in self.phases}
         smooth = None not in peaks.values()
-        trace = found.rebuilt(fit, with_storages=smooth)
+
+        def known(column: Column) -> Any:
+            return fit(column) if more and fit.follows(column, more) else None
+
+        trace = found.rebuilt(fit, known, with_storages=smooth)
         forms = {phase: totals(trace, phase) for phase in self.phases}
         for phase, peak in peaks.items():
             forms[phase].pop("peak_bytes")

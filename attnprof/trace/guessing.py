@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from inspect import Parameter
 from typing import Any
 
+from attnprof.algebra.parser import parts_of
 from attnprof.errors import RequestError, closest
 from attnprof.trace.symbols import Expression
 from attnprof.trace.target import Input
@@ -18,15 +19,19 @@ def _named(names: str, text: str) -> dict[str, str]:
 
 
 WIDTHS = _named(
-    "d_model embed_dim dim hidden_size n_embd width emb_dim embedding_dim embed_size model_dim "
-    "dim_model",
+    "d_model embed_dim dim hidden_size n_embd n_embed width emb_dim embedding_dim embed_size "
+    "emb_size model_dim dim_model",
     "h*d",
 )
 #: Constructor arguments that say a size, and which.
 ARGUMENTS = {
     **WIDTHS,
-    **_named("num_heads heads n_heads nhead n_head num_attention_heads nheads", "h"),
-    **_named("head_dim dim_head d_head d_k d_v head_size", "d"),
+    **_named(
+        "num_heads heads n_heads nhead n_head num_attention_heads nheads num_head nb_heads "
+        "attention_heads attn_heads num_attn_heads n_attn_heads",
+        "h",
+    ),
+    **_named("head_dim dim_head d_head d_k d_v head_size head_width head_channels", "d"),
     **_named("seq_len max_len max_seq_len block_size n seq_length max_length context_length", "N"),
 }
 #: Arguments of a call that are (batch, tokens, width).
@@ -59,7 +64,7 @@ class Guesses:
 
 
 def parameters_of(function: Any, what: str) -> dict[str, Parameter]:
-    """A callable's parameters without ``self``.
+    """A callable's parameters.
 
     Built-in functions do not say theirs: they take anything. Raises :class:`RequestError` for a
     module without a forward pass.
@@ -67,13 +72,19 @@ def parameters_of(function: Any, what: str) -> dict[str, Parameter]:
     if getattr(function, "__name__", "") == "_forward_unimplemented":
         raise RequestError(f"{what} is not defined: the module has no forward pass to derive")
     try:
-        found = inspect.signature(function).parameters
+        return dict(inspect.signature(function).parameters)
     except (TypeError, ValueError):
         return {
             "inputs_in_order": Parameter("inputs_in_order", Parameter.VAR_POSITIONAL),
             "values_by_name": Parameter("values_by_name", Parameter.VAR_KEYWORD),
         }
-    return {name: item for name, item in found.items() if name != "self"}
+
+
+def forward_of(layer: type) -> Any:
+    """A module class's forward as an instance has it: bound, whatever it calls the instance."""
+    found = inspect.getattr_static(layer, "forward")
+    bind = getattr(type(found), "__get__", None)
+    return found if bind is None else bind(found, object(), layer)
 
 
 def is_required(parameter: Parameter) -> bool:
@@ -113,6 +124,25 @@ def guess_arguments(
     if "batch_first" in parameters and "batch_first" not in given:
         guesses.others.append("batch_first=True was set: inputs are (batch, tokens, width)")
         found["batch_first"] = True
+    return found
+
+
+def sizes_at_default(
+    parameters: Mapping[str, Parameter], passed: Mapping[str, Any], used: Iterable[str]
+) -> dict[str, str]:
+    """Heads and widths that would stay at a default although formulas speak of h or d.
+
+    A formula over h of a module that keeps its class's eight heads would be that of another one.
+    """
+    if {"h", "d"}.isdisjoint(used):
+        return {}
+    found = {}
+    for name, item in parameters.items():
+        size, default = ARGUMENTS.get(name.lower(), "N"), item.default
+        least = 8 if size == "h*d" else 1  # dim=-1 or dim=2 is an axis
+        number = isinstance(default, int) and not isinstance(default, bool)
+        if size != "N" and name not in passed and number and default >= least:
+            found[name] = size
     return found
 
 
@@ -181,7 +211,7 @@ def _guessed(what: str, name: str, width: str, heads_apart: bool, guesses: Guess
             f'--input "{name}: None"'
         )
     guesses.inputs[name] = text
-    return Input(name, tuple(Expression(size.strip()) for size in text.split(",")))
+    return Input(name, tuple(map(Expression, parts_of(text))))
 
 
 def _by_name(found: Mapping[str, Input], parameters: Mapping[str, Parameter]) -> frozenset[str]:

@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import log2
 from typing import Any
 
 from attnprof.trace.anchoring import anchored
@@ -24,6 +25,8 @@ from attnprof.trace.verification import differences
 
 #: How often ranges are halved until all corners are in one branch.
 _HALVES = 5
+#: Sizes of each line that held-out shapes are made of, and how many shapes there are.
+_TRIED, _SHAPES = 20, 200
 
 
 @dataclass(frozen=True)
@@ -73,17 +76,23 @@ class Interpolated:
             yield {**self.fixed, **dict(zip(self.lines, corner, strict=True))}
 
     def held_out(self) -> Iterator[dict[str, int]]:
-        """Shapes inside, of sizes that are no nodes where there are others. Repeatable."""
+        """Shapes inside: both ends together, then others than the nodes first. Repeatable."""
         chance = random.Random(0)  # noqa: S311 - no secret
-        for _ in range(100):
-            shape = {name: _picked(chance, line) for name, line in self.lines.items()}
-            yield {**self.fixed, **shape}
+        sizes = {name: line.telling(_TRIED) for name, line in self.lines.items()}
+        for attempt in range(_SHAPES):
+            shape = {name: chance.choice(told) for name, told in sizes.items()}
+            nodes = all(shape[name] in line.nodes for name, line in self.lines.items())
+            if not nodes or attempt > _SHAPES // 2:
+                yield {**self.fixed, **shape}
 
+    def cut(self, shape: Mapping[str, int]) -> bool:
+        """End the range of the size that lies furthest out before a shape that does not fit.
 
-def _picked(chance: random.Random, line: Line) -> int:
-    sizes = range(line.low, line.high + 1, line.stride)
-    others = [size for size in sizes[:4096] if size not in line.nodes]
-    return chance.choice(others or sizes)
+        False where nothing is left that would be worth saying.
+        """
+        away = {name: abs(log2(shape[name] / line.nodes[0])) for name, line in self.lines.items()}
+        name = max(away, key=lambda name: away[name])
+        return self.lines[name].end_before(shape[name])
 
 
 def interpolate(

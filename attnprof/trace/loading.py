@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from typing import Any
 from attnprof.errors import NotFoundError, RequestError, closest
 
 _SHOWN = 12
+#: Python's own library, whose lines tell a reader nothing.
+_STANDARD = sysconfig.get_paths()["stdlib"]
 
 
 def is_place(text: str) -> bool:
@@ -92,7 +95,9 @@ def _reachable(folder: Path) -> Iterator[None]:
 def _imported(text: str, place: str, work: Callable[[], Any]) -> Any:
     try:
         return work()
-    except (Exception, SystemExit) as error:
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
         missing = getattr(error, "name", None) or ""
         if isinstance(error, ModuleNotFoundError) and f"{place}.".startswith(f"{missing}."):
             raise NotFoundError(
@@ -109,12 +114,35 @@ def _advice(error: BaseException) -> str:
     return ""
 
 
+class ExitedError(Exception):
+    """Somebody's code ended the program: what it raised is the cause."""
+
+
+@contextmanager
+def contained() -> Iterator[None]:
+    """What ends a program, like ``sys.exit``, raises :class:`ExitedError` instead."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise ExitedError(told(error)) from error
+
+
 def told(error: BaseException) -> str:
-    """``ValueError: what it says (my.py:12)``: the exception and the line of the user's code."""
+    """``ValueError: what it says (my.py:12)``: the exception and the line of the user's code.
+
+    Where it says nothing the line is quoted: ``AssertionError in `assert n > 1` (my.py:12)``.
+    """
+    if isinstance(error, ExitedError) and error.__cause__ is not None:
+        return f"it ends the program: {told(error.__cause__)}"
+    name, line = type(error).__name__, line_of(error)
     text = str(error.msg if isinstance(error, SyntaxError) else error)
-    first = (text.splitlines() or [""])[0][:300]
-    said = f"{type(error).__name__}: {first}" if first else type(error).__name__
-    line = line_of(error)
+    first = next((one.strip() for one in text.splitlines() if one.strip()), "")[:300]
+    if isinstance(error, ZeroDivisionError) and "Fraction(" in first:
+        first = "division by zero"  # a fraction's own words for it
+    quoted = "" if first else _frame_of(error).line
+    said = f"{name}: {first}" if first else f"{name} in `{quoted}`" if quoted else name
     return f"{said} ({line})" if line else said
 
 
@@ -122,7 +150,20 @@ def line_of(error: BaseException) -> str:
     """The innermost line that is neither attnprof's, torch's, nor the import machinery's."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{Path(error.filename).name}:{error.lineno}"
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+    frame = _frame_of(error)
+    return f"{Path(frame.filename).name}:{frame.lineno}" if frame.filename else ""
+
+
+def _frame_of(error: BaseException) -> traceback.FrameSummary:
+    """The innermost frame of the user's code; an empty one where there is none."""
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    own = (frame for frame in frames if not _foreign(frame.filename))
+    return next(own, traceback.FrameSummary("", None, "", line=""))
+
+
+def calling_line() -> str:
+    """The innermost line that runs now, of the same code."""
+    for frame in reversed(traceback.extract_stack()):
         if not _foreign(frame.filename):
             return f"{Path(frame.filename).name}:{frame.lineno}"
     return ""
@@ -131,7 +172,8 @@ def line_of(error: BaseException) -> str:
 def _foreign(filename: str) -> bool:
     ours = str(Path(__file__).parents[1])
     parts = Path(filename).parts
-    return filename.startswith((ours, "<")) or "torch" in parts or "importlib" in parts
+    standard = filename.startswith(_STANDARD) and "site-packages" not in parts
+    return standard or filename.startswith((ours, "<")) or not {"torch", "sympy"}.isdisjoint(parts)
 
 
 def offered(module: ModuleType) -> list[str]:

@@ -1,19 +1,18 @@
 """Modules made of fake tensors: nothing is allocated, no weight is drawn.
 
-Initialisation would only cost time, and under symbolic sizes it pins symbols (``math.sqrt`` of a
-fan): it is left out. ``math.sqrt`` of a symbolic size stays symbolic.
+Initialisation would only cost time, and under symbolic sizes it pins symbols: it is left out.
 """
 
 from __future__ import annotations
 
 import copy
 import logging
-import math
 import numbers
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -23,49 +22,74 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
+from attnprof.trace.conversions import conversions_kept
+from attnprof.trace.disguise import copied_in_place, uncompiled, unseen
 from attnprof.trace.rules.expansions import FAST_PATHS
 
 
 @contextmanager
 def fake_world(environment: Any = None, dtype: str = "float32") -> Iterator[FakeTensorMode]:
     """Tensors made inside are fake; with a shape environment, of symbolic sizes."""
-    before = torch.get_default_dtype()
     with ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
+        stack.enter_context(_world(dtype))
         if environment is not None:
             stack.enter_context(enable_python_dispatcher())
         mode = stack.enter_context(
             FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
         )
+        stack.enter_context(unseen())
+        stack.enter_context(copied_in_place())
         if environment is not None:  # keys of symbolic shapes cost more than the work they save
             mode.cache_enabled = False
             stack.enter_context(_as_without_symbols())
+            stack.enter_context(conversions_kept())
         for place in _quiet():
             stack.enter_context(place)
-        torch.set_default_dtype(getattr(torch, dtype))
-        try:
-            yield mode
-        finally:
-            torch.set_default_dtype(before)
+        yield mode
 
 
 @contextmanager
 def meta_world(dtype: str = "float32") -> Iterator[None]:
     """Tensors made inside have no values and no device; one that would have them is an error."""
-    before = torch.get_default_dtype()
     with ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
+        stack.enter_context(_world(dtype))
         for place in _quiet():
             stack.enter_context(place)
         stack.enter_context(torch.device("meta"))
         stack.enter_context(_OnlyMeta())  # type: ignore[no-untyped-call]
-        torch.set_default_dtype(getattr(torch, dtype))
-        try:
+        yield
+
+
+@contextmanager
+def real_world(dtype: str = "float32") -> Iterator[None]:
+    """Tensors made inside are real, weights as their module draws them, the same each time.
+
+    A module that exists already is copied.
+    """
+    token = _REAL.set(True)
+    try:
+        with _world(dtype), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
             yield
-        finally:
-            torch.set_default_dtype(before)
+    finally:
+        _REAL.reset(token)
+
+
+#: Whether modules that exist are run on their own weights.
+_REAL: ContextVar[bool] = ContextVar("real", default=False)
+
+
+@contextmanager
+def _world(dtype: str) -> Iterator[None]:
+    """What every run has: no warnings, nothing compiled, floating tensors of a type."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, dtype))
+    try:
+        with warnings.catch_warnings(), uncompiled():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 class _OnlyMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -104,12 +128,12 @@ def current_mode() -> FakeTensorMode | None:
 
 
 def faked(module: Any, mode: FakeTensorMode | None) -> Any:
-    """A copy of a module with a fake tensor for each of its own; the module where none is asked.
+    """A copy of a module with a fake tensor for each of its own; a plain copy for real runs.
 
-    Sizes of its tensors are numbers; shared ones stay shared.
+    Sizes of its tensors are numbers; shared ones stay shared. On meta tensors it is the module.
     """
     if mode is None or not isinstance(module, torch.nn.Module):
-        return module
+        return copy.deepcopy(module) if _REAL.get() else module
     held = [value for part in module.modules() for value in _tensors_of(part)]
     with unset_fake_temporarily():
         fakes = {id(tensor): mode.from_tensor(tensor, static_shapes=True) for tensor in held}
@@ -146,7 +170,7 @@ def _as_without_symbols() -> Iterator[None]:
 
 
 def _quiet() -> Iterator[Any]:
-    """Patches for the time of a run: no initialisation, symbolic square roots, no log of torch's.
+    """Patches for the time of a run: no initialisation, no log of torch's.
 
     Torch logs the traceback of what fails on fake tensors, which callers catch and tell.
     """
@@ -156,10 +180,6 @@ def _quiet() -> Iterator[Any]:
         yield patch.object(place, name, _as_it_is)
     for layer in _resettable():
         yield patch.object(layer, "reset_parameters", _no_reset)
-    yield patch.object(math, "sqrt", _root(math.sqrt))
-    # a float made of a size is a factor: it needs no guard, and no shape may depend on it unseen,
-    # because runs at other shapes follow
-    yield patch.object(torch.SymInt, "__float__", _hint, create=True)
     flexible = sys.modules.get("torch.nn.attention.flex_attention")
     if flexible is not None:  # it would compile, which torch refuses under a dispatch mode
         yield patch.object(flexible, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", new=True)
@@ -186,16 +206,3 @@ def _as_it_is(tensor: Any, *_args: Any, **_named: Any) -> Any:
 
 def _no_reset(_module: Any) -> None:
     """Weights keep whatever they are: nobody reads them."""
-
-
-def _hint(size: torch.SymInt) -> float:
-    return float(size.node.hint)
-
-
-def _root(plain: Callable[[float], float]) -> Callable[[Any], Any]:
-    def root(value: Any) -> Any:
-        if isinstance(value, torch.SymInt | torch.SymFloat):
-            return torch.sym_sqrt(value)
-        return plain(value)
-
-    return root

@@ -18,7 +18,7 @@ def operations(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
     for call in trace.part(phase):
         groups.setdefault(call.op, []).append(call)
     found = [
-        {"operation": name, "calls": len(calls), **_costs(calls, at)}
+        {"operation": name, "calls": times_of(calls, at), **_costs(calls, at)}
         for name, calls in groups.items()
     ]
     return sorted(found, key=_weight(groups), reverse=True)
@@ -27,16 +27,17 @@ def operations(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
 def subtotals(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
     """Totals by line of the user's code, in the order it ran."""
     return [
-        {"line": line, "calls": len(calls), **_costs(calls, at)}
+        {"line": line, "calls": times_of(calls, at), **_costs(calls, at)}
         for line, calls in by_line(trace, phase).items()
     ]
 
 
 def steps(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
-    """Every operation in the order it ran."""
+    """Every operation in the order it ran; ``calls`` are several where a row stands for them."""
     return [
         {
             "operation": call.op,
+            "calls": times_of([call], at),
             "part": call.part,
             "line": call.line,
             **{kind: str(call.counts.get(kind, 0)) for kind in KINDS},
@@ -52,6 +53,17 @@ def steps(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
 def flops_of(calls: Iterable[Call]) -> Size:
     """Operations of some calls, as an int or an expression."""
     return added([count for call in calls for kind, count in call.counts.items() if kind in _FLOPS])
+
+
+def times_of(calls: Iterable[Call], at: Sizes) -> int | str | None:
+    """How many operations calls stand for: a number, at no shape maybe an expression's text."""
+    times = [call.times for call in calls]
+    if None in times:
+        return None
+    total = added(times)
+    if getattr(total, "free_symbols", ()):
+        return int(evaluate(total, at)) if at else str(total)
+    return int(total)
 
 
 _FLOPS = frozenset(KINDS) - {"matmul_flops"}

@@ -14,13 +14,19 @@ from attnprof.trace.columns import sheet
 from attnprof.trace.derivation import told
 from attnprof.trace.events import Trace
 from attnprof.trace.fitting import MOST, degree
+from attnprof.trace.sampling import telling_sizes
 from attnprof.trace.shots import Shots
 from attnprof.trace.symbols import DEFAULT
 
 #: Strides tried for a length, and for other sizes.
-_LONG, _SHORT = (64, 256, 1024), (1, 8, 64)
+_LONG, _SHORT = (64, 256, 960, 1024), (1, 8, 60, 64)
 #: Ladders tried after the first that fits, for one on which peaks are polynomials, too.
 _TRIES = 4
+#: A range that ends at so many times its start is wide: no other class is looked for.
+_WIDE = 1.9
+#: Sizes at which a line is tried, at least and at most, operations of all those runs, and how often
+#: its range is cut.
+_CHECKS, _ALL_CHECKS, _CUTS = (3, 20), 800, 8
 #: Operations after which no more strides are tried.
 _A_LINE = 15_000
 
@@ -37,8 +43,8 @@ class NotPolynomialError(Exception):
 class Line:
     """What is known of one size: cost is a polynomial in it for low, low + stride, … up to high.
 
-    ``nodes`` are sizes that fix the polynomial, the anchor's first; ``borders`` tell where the
-    code takes another branch. ``smooth``: what is held is a polynomial, too.
+    ``nodes`` are sizes that fix the polynomial, the anchor's first; ``borders`` tell, of sizes at
+    which a range may end, that the code takes another branch beyond. ``smooth``: what is held is a polynomial, too.
     """
 
     name: str
@@ -48,7 +54,7 @@ class Line:
     low: int
     high: int
     smooth: bool = True
-    borders: list[str] = field(default_factory=list)
+    borders: dict[int, str] = field(default_factory=dict)
 
     def holds(self, size: int) -> bool:
         """Whether a size lies in the class and in the range."""
@@ -60,7 +66,27 @@ class Line:
         rest = self.nodes[0] % self.stride
         number = f"{self.name} - {rest}" if rest else self.name
         word = [f"{self.stride} divides {number}"] if self.stride > 1 else []
-        return [*word, *self.borders]
+        return [
+            *word,
+            *(text for size, text in self.borders.items() if size in (self.low, self.high)),
+        ]
+
+    @property
+    def sizes(self) -> range:
+        """All sizes of the class in the range."""
+        return range(self.low, self.high + 1, self.stride)
+
+    def telling(self, most: int) -> list[int]:
+        """Sizes at which to try it, nearest to the anchor first."""
+        return telling_sizes(self.sizes, self.nodes[0], most)
+
+    def end_before(self, size: int) -> bool:
+        """Leave out a size and those beyond; False where only the nodes would be left."""
+        if size > self.nodes[0]:
+            self.high = size - self.stride
+        elif size < self.nodes[0]:
+            self.low = size + self.stride
+        return len(self.sizes) > len(self.nodes) + 1 and size != self.nodes[0]
 
     def halve(self) -> None:
         """A range half as wide around the anchor."""
@@ -89,29 +115,43 @@ class Probe:
         if again:
             return again
         for thorough in (True, False):
-            lines = list(self._candidates(name, thorough=thorough))
-            if lines:
-                line = next((line for line in lines if line.smooth), lines[0])
+            found = list[Line]()
+            for line in self._smooth_first(self._candidates(name, thorough=thorough)):
                 self._refine(line)
                 self._extend(line)
-                return line
+                self._settle(line)
+                found.append(line)
+                if line.high >= _WIDE * line.low:
+                    return line
+            if found:
+                return max(found, key=lambda line: len(line.sizes))
         raise NotPolynomialError(f"the cost is no polynomial in {name} around {start}", name)
 
+    def _smooth_first(self, lines: Iterator[Line]) -> Iterator[Line]:
+        """Those on which peaks are polynomials as they come, then the first of the others."""
+        others = list[Line]()
+        smooth = False
+        for line in lines:
+            if line.smooth:
+                smooth = True
+                yield line
+            else:
+                others.append(line)
+        yield from others[: 1 if smooth else 2]
+
     def _candidates(self, name: str, *, thorough: bool) -> Iterator[Line]:
-        """Lines of ever larger strides, up to one on which peaks are polynomials; not many."""
+        """Lines of ever larger strides, not many."""
         found = 0
         before = self.shots.left
         for stride in self._strides(name):
             for step in (stride, -stride):
                 spent = before - self.shots.left
-                if found > _TRIES or (spent > _A_LINE and not found):
+                if found > _TRIES or spent > _A_LINE:
                     return
                 ladder = self._ladder(name, step, thorough=thorough)
                 if ladder:
                     nodes, smooth = ladder
                     yield Line(name, nodes, step, stride, min(nodes), max(nodes), smooth)
-                    if smooth:
-                        return
                 found += bool(found or ladder)
 
     def follows(self, line: Line, size: int) -> bool:
@@ -126,8 +166,9 @@ class Probe:
         ladder = self._ladder(name, known.step, thorough=False)
         if ladder is None:
             return None
-        line = replace(known, nodes=ladder[0], smooth=ladder[1], borders=list(known.borders))
-        return line if self._fits(line, [known.low, known.high]) else None
+        line = replace(known, nodes=ladder[0], smooth=ladder[1], borders=dict(known.borders))
+        ends = self._fits(line, [known.low, known.high])
+        return line if ends and self._fits(line, self._telling(line), peaks=False) else None
 
     def _at(self, name: str, size: int) -> Trace | None:
         return self.shots.tried({**self.anchor, name: size}) if size > 0 else None
@@ -173,8 +214,13 @@ class Probe:
         found = self._fit(sizes, traces)
         return (nodes, found[1]) if found and found[0] < len(nodes) else None
 
-    def _fit(self, sizes: Sequence[int], traces: Sequence[Trace]) -> tuple[int, bool] | None:
-        """The highest degree of all columns, and whether peaks are polynomials; or None."""
+    def _fit(
+        self, sizes: Sequence[int], traces: Sequence[Trace], *, peaks: bool = True
+    ) -> tuple[int, bool] | None:
+        """The highest degree of all columns, and whether peaks are polynomials; or None.
+
+        Without ``peaks``, of counts alone.
+        """
         found = sheet(traces, self.phases)
         highest = 0
         for column in set(found.counts()):
@@ -183,7 +229,7 @@ class Probe:
                 return None
             highest = max(highest, of)
         smooth = True
-        for phase, held in found.held.items():
+        for phase, held in found.held.items() if peaks else ():
             degrees = {column: degree(sizes, column) for column in held}
             known = [column for column, of in degrees.items() if of is not None]
             # what is no polynomial does not matter where it is never the worst moment
@@ -194,15 +240,19 @@ class Probe:
 
     # -- smaller strides, further ends ---------------------------------------------------
 
-    def _fits(self, line: Line, more: Sequence[int]) -> bool:
-        """Whether further sizes lie on the polynomial; those that cannot run do not."""
+    def _fits(self, line: Line, more: Sequence[int], *, peaks: bool = True) -> bool:
+        """Whether further sizes lie on the polynomial; those that cannot run do not.
+
+        What is held is looked at, too, unless it never was a polynomial, or without ``peaks``.
+        """
         sizes = list(dict.fromkeys([*line.nodes, *_confirming(line), *more]))
         traces = [self._at(line.name, size) for size in sizes]
         kept = [trace for trace in traces if trace is not None]
         if len(kept) < len(traces):
             return False
-        found = self._fit(sizes, kept)
-        return found is not None and found[0] < len(line.nodes) and found[1] >= line.smooth
+        found = self._fit(sizes, kept, peaks=peaks)
+        smooth = line.smooth and peaks
+        return found is not None and found[0] < len(line.nodes) and found[1] >= smooth
 
     def _refine(self, line: Line) -> None:
         """The smallest stride on which the polynomial still holds."""
@@ -239,18 +289,37 @@ class Probe:
                 break
             line.low = far
 
-    def _border(self, line: Line, good: int, bad: int) -> int:
+    def _settle(self, line: Line) -> None:
+        """Narrow the range until sizes all over it fit, each a run of its own."""
+        start = line.nodes[0]
+        for _ in range(_CUTS):
+            sizes = self._telling(line)
+            if self._fits(line, sizes, peaks=False):
+                return
+            off = (size for size in sizes if not self._fits(line, [size], peaks=False))
+            bad = next(off, start)
+            end = self._border(line, start, bad, peaks=False)
+            line.low, line.high = (end, line.high) if bad < start else (line.low, end)
+        line.low = line.high = start
+
+    def _telling(self, line: Line) -> list[int]:
+        """Sizes to run: fewer where a run takes long."""
+        longest = self._at(line.name, line.high)
+        calls = len(longest.calls) if longest else _ALL_CHECKS
+        return line.telling(max(_CHECKS[0], min(_CHECKS[1], _ALL_CHECKS // max(calls, 1))))
+
+    def _border(self, line: Line, good: int, bad: int, *, peaks: bool = True) -> int:
         """The last size that fits before one that does not; says so if the code runs beyond it."""
         while abs(bad - good) > line.stride:
             steps = (bad - good) // line.stride
             middle = good + (steps // 2 if steps > 1 else -(-steps // 2)) * line.stride
-            if self._fits(line, [middle]):
+            if self._fits(line, [middle], peaks=peaks):
                 good = middle
             else:
                 bad = middle
         if self._at(line.name, bad) is not None:
             others = told({k: v for k, v in self.anchor.items() if k != line.name})
-            line.borders.append(
+            line.borders[good] = (
                 f"the code branches between {line.name} = {min(good, bad)} and {max(good, bad)}"
                 + (f" (at {others})" if others else "")
             )

@@ -19,10 +19,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnprof.trace.events import Call, Size, Trace
 from attnprof.trace.rules import cost_of, expansion_of, name_of, result_of, tensors_in
+from attnprof.trace.rules.in_place import Watch
 from attnprof.trace.sizes import size_of, storage_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from attnprof.trace.values import Values
 
 #: Code whose frames are not the user's.
 _OURS = (str(torch.__path__[0]), __file__.rsplit("/", 1)[0])
@@ -30,6 +33,9 @@ _OURS = (str(torch.__path__[0]), __file__.rsplit("/", 1)[0])
 _LAYERS = str(torch.nn.__path__[0])
 #: Where a run starts: what called that is not the user's code either.
 _START = __file__.rsplit("/", 1)[0] + "/runs.py"
+
+#: ``torch.tensor(…)``: the tensor is new, though the operation only passes it on.
+_CONSTANT = torch.ops.aten.lift_fresh.default
 
 
 class _Held:
@@ -48,14 +54,18 @@ class _Held:
 class Recorder(TorchDispatchMode):
     """Fills a :class:`Trace` with the operations that run inside it.
 
-    ``before_each`` is called before each one; what it raises ends the run.
+    ``before_each`` is called before each one; what it raises ends the run. ``values`` follows what
+    the code takes from values, in a run that has some.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, before_each: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, before_each: Callable[[], None] | None = None, values: Values | None = None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.trace = Trace()
+        self._values = values
         self._before_each = before_each
         self.part = "forward"
         self._paused = False
@@ -63,6 +73,7 @@ class Recorder(TorchDispatchMode):
         self._foreign: dict[int, _Held] = {}
         self._lines: dict[int, str] = {}
         self._made = 0
+        self._watch = Watch()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -97,8 +108,12 @@ class Recorder(TorchDispatchMode):
             self._before_each()
         dead = self._buried()
         line = self._line()
+        func = self._watch.unwatched(func, args, sys._getframe(1))
         out = result_of(func, args, kwargs)
-        for tensor in tensors_in((args, kwargs)):
+        self._watch.ran(func, out)
+        if self._values is not None:
+            out = self._values.after(func, args, kwargs, out, line, self.trace.decisions)
+        for tensor in () if func is _CONSTANT else tensors_in((args, kwargs)):
             key = _key(tensor)
             if key not in self._live and key not in self._foreign:
                 self._foreign[key] = _Held(tensor)

@@ -11,9 +11,6 @@ from attnprof.trace.evaluating import evaluate
 from attnprof.trace.events import QUANTITIES
 from attnprof.trace.origins import operations, peak_moment, steps, subtotals
 
-#: Quantities that lack what an uncounted operation would add.
-_LACKING = frozenset(QUANTITIES[:7])
-
 
 def report_of(
     derivation: Derivation,
@@ -49,14 +46,13 @@ def report_of(
 
 
 def _record(derivation: Derivation, forms: PhaseForms, formula: Formula) -> DeriveRecord:
-    lacking = bool(forms.uncounted) and formula.quantity in _LACKING
     return DeriveRecord(
         name=derivation.name,
         phase=forms.phase,
         quantity=formula.quantity,
         expression=text(formula.expression),
         latex=_latex(formula.expression),
-        bound="at least" if lacking else "exact",
+        bound=forms.bound(formula.quantity),
         domain=list(forms.domain),
         method=forms.method,
         verified_at=_shapes(derivation, forms),

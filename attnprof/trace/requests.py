@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
+from attnprof.algebra.names import name_of
+from attnprof.algebra.parser import parts_of, short
 from attnprof.errors import RequestError, closest
 from attnprof.trace.symbols import DEFAULT, Expression, parsed
 from attnprof.trace.target import Input, Sizes
@@ -22,6 +25,10 @@ INPUT_HOW = (
     'where it is not the usual one ("ids: B, N int64"), or a value ("need_weights: False")'
 )
 
+#: Sizes that a tensor may have: torch takes no more.
+MOST_SIZES = 64
+#: Longer values are no arguments that anybody types.
+LONGEST_VALUE = 4000
 Given = Mapping[str, Any]  # name → Expression, or a plain value
 
 
@@ -41,9 +48,11 @@ def parse_arguments(texts: Iterable[str] | Mapping[str, Any] | None, known: set[
     found: dict[str, Any] = {}
     for text in texts or ():
         name, equals, value = (part.strip() for part in text.partition("="))
-        if not equals or not name.isidentifier() or not value:
-            raise RequestError(f"--arg {text}: type a name, '=' and a value, like d_model=h*d")
-        found[name] = _value(name, value, known)
+        if not equals or not name_of(name) or not value:
+            raise RequestError(
+                f"--arg {short(text)}: type a name, '=' and a value, like d_model=h*d"
+            )
+        found[name_of(name)] = _value(name_of(name), value, known)
     return found
 
 
@@ -52,20 +61,33 @@ def _value(name: str, given: Any, known: set[str]) -> Any:
     if not isinstance(given, str):
         return given
     text = given.strip()
-    if text.lower() in _WORDS:
-        return _WORDS[text.lower()]
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        pass
-    if text.isidentifier():
-        return Expression(text) if text in known or len(text) == 1 else text
+    literal = _literal(text)
+    if literal is not _NONE:
+        return literal
+    if name_of(text):
+        return Expression(text) if name_of(text) in known or len(text) == 1 else text
     try:
         return parsed(text, f"--arg {name}")
     except RequestError as error:
         raise RequestError(
-            f"--arg {name}={text}: not a size like h*d, nor a value like 0.1, True or 'gelu'"
+            f"--arg {name}={short(text)}: not a size like h*d, nor a value like 0.1, True or "
+            f"'gelu': {error.__cause__}"
         ) from error
+
+
+_NONE = object()
+
+
+def _literal(text: str) -> Any:
+    """The value of True, None, 0.1, 4 or 'text'; ``_NONE`` for what is none."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if len(text) > LONGEST_VALUE:
+        return _NONE
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return _NONE
 
 
 def parse_inputs(texts: Sequence[str] | Mapping[str, Any] | None) -> dict[str, Input]:
@@ -79,9 +101,9 @@ def parse_inputs(texts: Sequence[str] | Mapping[str, Any] | None) -> dict[str, I
 
 def _split(text: str) -> tuple[str, str]:
     name, colon, rest = (part.strip() for part in text.partition(":"))
-    if not colon or not name.isidentifier() or not rest:
-        raise RequestError(f'--input "{text}": {INPUT_HOW}')
-    return name, rest
+    if not colon or not name_of(name) or not rest:
+        raise RequestError(f'--input "{short(text)}": {INPUT_HOW}')
+    return name_of(name), rest
 
 
 def _input(name: str, given: Any) -> Input:
@@ -89,27 +111,23 @@ def _input(name: str, given: Any) -> Input:
         given = ", ".join(map(str, given)) + ("," if len(given) == 1 else "")
     if not isinstance(given, str):
         return Input(name, value=given, literal=True)
-    plain = _plain(given)
-    if plain is not _TENSOR:
+    plain = _literal(given)
+    if plain is not _NONE and not isinstance(plain, tuple):  # a shape of one size ends in ','
         return Input(name, value=plain, literal=True)
     body, dtype = _dtype(name, given)
-    where = f'--input "{name}: {given}"'
-    pieces = [piece for piece in body.strip("() ").split(",") if piece.strip()]
+    where = f'--input "{name}: {short(given)}"'
+    pieces = [piece for piece in parts_of(_without_brackets(body)) if piece]
+    if len(pieces) > MOST_SIZES:
+        raise RequestError(f"{where}: more than {MOST_SIZES} sizes")
     return Input(name, tuple(parsed(piece, where) for piece in pieces), dtype)
 
 
-_TENSOR = object()
-
-
-def _plain(text: str) -> Any:
-    """A value that is no shape: True, None, 0.1, 4 or 'text'; a shape of one size ends in ','."""
-    if text.lower() in _WORDS:
-        return _WORDS[text.lower()]
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return _TENSOR
-    return _TENSOR if isinstance(value, tuple) else value
+def _without_brackets(text: str) -> str:
+    """``B, N`` of ``(B, N)``, a tuple as Python writes it."""
+    text = text.strip()
+    depths = list(accumulate((sign == "(") - (sign == ")") for sign in text))
+    wrapped = text.startswith("(") and 0 in depths and depths.index(0) == len(text) - 1
+    return text[1:-1] if wrapped else text
 
 
 def _dtype(name: str, text: str) -> tuple[str, str]:
@@ -119,7 +137,7 @@ def _dtype(name: str, text: str) -> tuple[str, str]:
         return body, DTYPES[last]
     if body and last.isidentifier() and not body.rstrip().endswith((*",+-*/%(",)):
         raise RequestError(
-            f"--input \"{name}: {text}\": unknown number format '{last}': "
+            f"--input \"{name}: {short(text)}\": unknown number format '{last}': "
             f"{closest(last, list(DTYPES))}"
         )
     return text, ""
@@ -132,9 +150,5 @@ def symbols_in(values: Iterable[Any]) -> tuple[str, ...]:
         dims = (*value.dims, value.value) if isinstance(value, Input) else (value,)
         for part in dims:
             if isinstance(part, Expression):
-                found.update(dict.fromkeys(_in_order(part)))
+                found.update(dict.fromkeys(part.names))
     return (*(n for n in DEFAULT if n in found), *(n for n in found if n not in DEFAULT))
-
-
-def _in_order(expression: Expression) -> list[str]:
-    return sorted(expression.names, key=expression.text.index)

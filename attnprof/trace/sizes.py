@@ -49,31 +49,64 @@ def translated(expression: Any) -> Size:
 
 def _plain(expression: Any, names: dict[Any, Any]) -> Any:
     """Torch's integer functions by sympy's own, which print and evaluate everywhere."""
-    import sympy
-
     if expression.is_Symbol:
         return names.get(expression, expression)
+    from attnprof.trace import doubles
+
+    if expression.is_Float:
+        return doubles.exact(expression)
     args = [_plain(arg, names) for arg in expression.args]
     kind = type(expression).__name__
     if kind in _PLAIN:
         return _PLAIN[kind](*args)
+    if kind in _DOUBLE:
+        return getattr(doubles, _DOUBLE[kind])(*args)
     if kind.startswith("OpaqueUnaryFn_"):
-        return getattr(sympy, kind.removeprefix("OpaqueUnaryFn_"))(*args)
+        return _function(kind.removeprefix("OpaqueUnaryFn_"), *args)
+    if kind in _UNSAID:
+        raise ValueError(f"{expression}: a size that no formula here can say")
     return expression.func(*args) if args else expression
 
 
-def _floor(*ratio: Any) -> Any:
-    import sympy
+def _function(name: str, argument: Any) -> Any:
+    """A function of :mod:`math`, as floats compute it."""
+    from attnprof.trace import doubles
 
-    value = _ratio(*ratio)
-    return value if _is_whole(value) else sympy.floor(value)
+    if name == "log2":
+        return doubles.DoubleLog2(argument)
+    return doubles.called(f"Double{name.title()}", name)(argument)
 
 
-def _ceiling(*ratio: Any) -> Any:
-    import sympy
+def _bits(name: str) -> Callable[..., Any]:
+    def combined(a: Any, b: Any) -> Any:
+        from attnprof.trace import doubles
 
-    value = _ratio(*ratio)
-    return value if _is_whole(value) else sympy.ceiling(value)
+        return doubles.called(name, name, whole=True)(a, b)
+
+    return combined
+
+
+def _rounding(name: str) -> Callable[..., Any]:
+    """``floor`` or ``ceiling`` of a ratio: exact, or as floats compute it."""
+
+    def rounding(*ratio: Any) -> Any:
+        import sympy
+
+        from attnprof.trace import doubles
+
+        value = doubles.divided(*ratio)
+        if doubles.is_double(value):
+            return doubles.rounded(name, value)
+        return value if _is_whole(value) else getattr(sympy, name)(value)
+
+    return rounding
+
+
+def _rounded(value: Any) -> Any:
+    """To the nearest integer, halves to even ones."""
+    from attnprof.trace import doubles
+
+    return value if _is_whole(value) else doubles.rounded("round", value)
 
 
 def _is_whole(value: Any) -> bool:
@@ -92,6 +125,12 @@ def _larger(*args: Any) -> Any:
     return sympy.Max(*(argument for argument in args if argument != 1 or not above))
 
 
+def _least(*args: Any) -> Any:
+    import sympy
+
+    return sympy.Min(*args)
+
+
 def _is_product(value: Any) -> bool:
     """Whether it is a product of free sizes, like B·h·d²."""
     powers = value.as_powers_dict()
@@ -100,19 +139,31 @@ def _is_product(value: Any) -> bool:
     )
 
 
-def _ratio(a: Any, b: Any = 1) -> Any:
-    return a / b
+def _same(value: Any) -> Any:
+    return value
 
 
 #: Torch's integer functions by name, as plain sympy.
 _PLAIN: dict[str, Callable[..., Any]] = {
-    **dict.fromkeys(("FloorDiv", "FloorToInt", "TruncToInt"), _floor),
-    **dict.fromkeys(("CeilDiv", "CeilToInt"), _ceiling),
-    **dict.fromkeys(("CleanDiv", "IntTrueDiv", "FloatTrueDiv", "ToFloat", "Identity"), _ratio),
-    **dict.fromkeys(("Mod", "PythonMod"), lambda a, b: a - b * _floor(a, b)),
-    **dict.fromkeys(("PowByNatural", "FloatPow"), lambda a, b: a**b),
+    **dict.fromkeys(("FloorDiv", "FloorToInt", "TruncToInt"), _rounding("floor")),
+    **dict.fromkeys(("CeilDiv", "CeilToInt"), _rounding("ceiling")),
+    "RoundToInt": _rounded,
+    **dict.fromkeys(("ToFloat", "Identity"), _same),
+    **dict.fromkeys(("Mod", "PythonMod"), lambda a, b: a - b * _rounding("floor")(a, b)),
+    "PowByNatural": lambda a, b: a**b,
+    **{f"BitwiseFn_bitwise_{name}": _bits(f"bitwise_{name}") for name in ("and", "or", "xor")},
     "Max": _larger,
+    "Min": _least,
 }
+
+
+#: What has no plain form here.
+_UNSAID = frozenset({"TruncToFloat", "RoundDecimal", "LShift", "RShift", "Where"})
+#: Its arithmetic with floats, which may be exact.
+_DOUBLE = {
+    "Add": "added", "Mul": "multiplied", "FloatPow": "raised",
+    **dict.fromkeys(("CleanDiv", "IntTrueDiv", "FloatTrueDiv"), "divided"),
+}  # fmt: skip
 
 
 def product(sizes: Iterable[Any]) -> Size:

@@ -14,10 +14,12 @@ from attnprof.trace.guessing import (
     WIDTHS,
     Guesses,
     checked_names,
+    forward_of,
     guess_arguments,
     guess_inputs,
     is_required,
     parameters_of,
+    sizes_at_default,
     width_of,
 )
 from attnprof.trace.requests import at, symbols_in
@@ -53,6 +55,17 @@ class Request:
         notes = self.guesses.notes()
         return Target(self.name, make, inputs, symbols, self.dtype, named, notes)
 
+    def arguments(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """What a class or a factory is called with: given and guessed sizes, no default h or d."""
+        found = guess_arguments(self.what, parameters, self.given, self.guesses)
+        width = Expression(width_of(found, parameters))
+        inputs = self.inputs.values() if self.inputs else [width]
+        used = symbols_in([*found.values(), *inputs])
+        for name, size in sizes_at_default(parameters, found, used).items():
+            self.guesses.arguments[name] = size
+            found[name] = Expression(size)
+        return found
+
     def ask_causal(self, parameters: Mapping[str, Any], given: dict[str, Any]) -> bool:
         """Pass ``causal`` to a callable that takes it; whether it did."""
         for name in _CAUSAL:
@@ -75,10 +88,10 @@ class Request:
 def of_class(layer: Any, request: Request) -> Target:
     """A module class: built with the given and guessed arguments, at any sizes."""
     parameters = parameters_of(layer, request.what)
-    taken = parameters_of(layer.forward, f"{request.what}.forward")
+    taken = parameters_of(forward_of(layer), f"{request.what}.forward")
     if request.causal:
         _place_causal(request, parameters, taken)
-    arguments = guess_arguments(request.what, parameters, request.given, request.guesses)
+    arguments = request.arguments(parameters)
     inputs, named = guess_inputs(
         f"{request.what}.forward", taken, request.inputs, request.guesses,
         width=width_of(arguments, parameters),
@@ -155,7 +168,7 @@ def of_factory(build: Any, request: Request) -> Target:
     parameters = parameters_of(build, request.what)
     if request.causal and not request.ask_causal(parameters, request.given):
         raise RequestError(f"--causal: {request.what} takes neither causal nor is_causal")
-    arguments = guess_arguments(request.what, parameters, request.given, request.guesses)
+    arguments = request.arguments(parameters)
     make = _maker(build, arguments)
     made = _sample(make, request, arguments)
     if not isinstance(made, nn.Module):
@@ -172,12 +185,12 @@ def of_factory(build: Any, request: Request) -> Target:
 
 def _sample(make: Any, request: Request, arguments: Mapping[str, Any]) -> Any:
     """What a factory makes at some sizes."""
-    from attnprof.trace.loading import told
+    from attnprof.trace.loading import contained, told
     from attnprof.trace.making import fake_world
     from attnprof.trace.symbols import hints_for
 
     try:
-        with fake_world(None, request.dtype):
+        with contained(), fake_world(None, request.dtype):
             return make(hints_for({*DEFAULT, *symbols_in(arguments.values())}, {}))
     except Exception as error:
         raise RequestError(f"{request.name} fails: {told(error)}") from error
@@ -196,7 +209,12 @@ def of_function(function: Any, request: Request) -> Target:
             if size and name.lower() not in TOKENS | HEADS:
                 request.guesses.arguments[name] = size
                 values[name] = Input(name, value=Expression(size), literal=True)
-    inputs, named = guess_inputs(
-        request.what, parameters, {**request.inputs, **values}, request.guesses, heads_apart=True
-    )
+    known = {**request.inputs, **values}
+    inputs, _ = guess_inputs(request.what, parameters, known, Guesses(), heads_apart=True)
+    left = sizes_at_default(parameters, known, symbols_in(inputs))
+    for name, size in left.items():
+        if name.lower() not in WIDTHS:  # a function's dim is an axis
+            request.guesses.arguments[name] = size
+            known[name] = Input(name, value=Expression(size), literal=True)
+    inputs, named = guess_inputs(request.what, parameters, known, request.guesses, heads_apart=True)
     return request.target(lambda _sizes: function, inputs, named, {})

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from attnprof.errors import AttnprofError
+from attnprof.trace.conversions import BENDS, Bend
 from attnprof.trace.domain import Domain
 from attnprof.trace.events import Trace
+from attnprof.trace.loading import told
 from attnprof.trace.runs import record
 from attnprof.trace.shots import limit
 from attnprof.trace.sizes import spoken
-from attnprof.trace.symbols import symbolic_sizes
+from attnprof.trace.symbols import largest, symbolic_sizes
 from attnprof.trace.target import Target
 from attnprof.trace.totals import totals
 
@@ -37,11 +39,27 @@ class PinnedError(NotSymbolicError):
 
 @dataclass(frozen=True)
 class SymbolicRun:
-    """Formulas by phase, the conditions they rely on, and the run itself."""
+    """Formulas by phase, the conditions they rely on, and the run itself.
+
+    ``most`` ends the sizes that floats are made of: a formula that rounds those, or leaves them
+    out, is only said to hold as far as it is tried.
+    """
 
     forms: Mapping[str, Mapping[str, Any]]
     domain: Domain
     trace: Trace
+    most: Mapping[str, int] = field(default_factory=dict)
+
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        """Whether a shape lies inside."""
+        ends = (sizes[name] <= most for name, most in self.most.items())
+        return all(ends) and self.domain.holds(sizes)
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """The domain in words."""
+        ends = (f"{name} <= {most}" for name, most in self.most.items())
+        return (*self.domain.conditions, *ends)
 
 
 def run_symbolically(
@@ -50,15 +68,62 @@ def run_symbolically(
     """Formulas for phases of one kind: ``forward`` alone, or ``backward`` and ``train``.
 
     ``hints`` choose the branch; sizes hinted as 1 stay the number 1. Raises
-    :class:`NotSymbolicError` where a size was pinned to a number or the run broke.
+    :class:`NotSymbolicError` where a size was pinned to a number or the run broke, and where what
+    runs depends on a float that was made of a size.
     """
+    found, floats = _once(target, hints, phases)
+    if floats:
+        _refuse_dependence(found, floats, lambda bend: _once(target, hints, phases, bend)[0])
+    return found
+
+
+def _once(
+    target: Target, hints: Mapping[str, int], phases: Sequence[str], bend: Any = None
+) -> tuple[SymbolicRun, list[str]]:
+    """One run, and the lines at which it made floats of sizes."""
     free = {name: hint for name, hint in hints.items() if hint != 1}
-    environment, sizes, names = symbolic_sizes(free)
+    environment, sizes, names = symbolic_sizes(free, bend)
     with spoken(names):
         trace = _recorded(target, {**hints, **sizes}, phases, environment)
-        domain = Domain(environment)
+        domain = _domain(environment)
         _refuse_pins(domain)
-        return SymbolicRun({phase: totals(trace, phase) for phase in phases}, domain, trace)
+        forms = {phase: totals(trace, phase) for phase in phases}
+        floats = environment.conversions
+        rounded = {size.name for size in _rounded(forms, domain)}
+        rounded |= {names[size].name for size in floats.sizes if size in names}
+        most = {name: largest(name, hints[name]) for name in hints if name in rounded}
+        return SymbolicRun(forms, domain, trace, most), floats.places
+
+
+def _rounded(forms: Mapping[str, Mapping[str, Any]], domain: Domain) -> set[Any]:
+    """The sizes that float arithmetic goes through."""
+    from attnprof.trace.doubles import Double
+
+    formulas = [value for form in forms.values() for value in form.values()]
+    parts = [x for x in (*formulas, *domain.relations) if not isinstance(x, int)]
+    return {size for x in parts for double in x.atoms(Double) for size in double.free_symbols}
+
+
+def _refuse_dependence(
+    found: SymbolicRun, places: Sequence[str], again: Callable[[Bend], SymbolicRun]
+) -> None:
+    """With other floats the same must happen: then they are factors, and no size is made of them."""
+    for bend in BENDS:
+        try:
+            other = again(bend)
+            same = other.trace == found.trace and other.domain == found.domain
+        except NotSymbolicError:
+            same = False
+        if not same:
+            where = ", ".join(filter(None, places)) or "torch"
+            raise PinnedError(f"a size becomes a number at {where}, and what runs depends on it")
+
+
+def _domain(environment: Any) -> Domain:
+    try:
+        return Domain(environment)
+    except ValueError as error:
+        raise NotSymbolicError(str(error)) from error
 
 
 def _recorded(target: Target, sizes: Any, phases: Sequence[str], environment: Any) -> Trace:
@@ -72,7 +137,7 @@ def _recorded(target: Target, sizes: Any, phases: Sequence[str], environment: An
         facts = len(environment.guards) + len(environment.replacements)
         if facts != seen:
             seen = facts
-            _refuse_pins(Domain(environment))
+            _refuse_pins(_domain(environment))
 
     training = "forward" not in phases
     try:
@@ -80,8 +145,7 @@ def _recorded(target: Target, sizes: Any, phases: Sequence[str], environment: An
     except (NotSymbolicError, AttnprofError):
         raise
     except Exception as error:
-        first = (str(error).splitlines() or [""])[0]
-        raise NotSymbolicError(f"{type(error).__name__}: {first[:160]}") from error
+        raise NotSymbolicError(told(error)) from error
 
 
 def _refuse_pins(domain: Domain) -> None:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
+from attnprof.algebra.evaluation import evaluate
+from attnprof.algebra.expressions import expression_of, symbol
+from attnprof.algebra.parser import FUNCTIONS, FormulaError, names_in, parse, short
+from attnprof.arguments import LARGEST
 from attnprof.errors import RequestError
+from attnprof.trace.torch_sizes import SIZES
 
 #: Sizes of a request that says nothing else: batch, tokens, heads, head width.
 DEFAULT = ("B", "N", "h", "d")
 #: What a symbol stands for while a symbolic run looks for its branch: apart, above one, heads even.
 HINTS = {"B": 3, "N": 421, "h": 6, "d": 32}
+#: Up to where formulas are tried; where they hold no further, that is said.
+FURTHEST = {"B": 64, "N": 65_536, "h": 64, "d": 1024}
+#: Signs of one size of a request.
+LONGEST_SIZE = 400
 _OTHERS = (7, 11, 13, 17, 19, 23, 29, 31)
-_ALLOWED = (
-    ast.Expression, ast.BinOp, ast.UnaryOp, ast.Constant, ast.Name, ast.Load,
-    ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.Pow, ast.USub, ast.UAdd, ast.Div,
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -28,28 +33,48 @@ class Expression:
     given: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @property
-    def names(self) -> frozenset[str]:
-        """The symbols it uses."""
-        tree = ast.parse(self.text, mode="eval")
-        return frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+    def names(self) -> tuple[str, ...]:
+        """The symbols it uses, in the order of the text."""
+        return names_in(parse(self.text))
 
     def at(self, sizes: Mapping[str, Any]) -> Any:
-        """Its value for ints, SymInts or sympy symbols."""
-        code = compile(ast.parse(self.text, mode="eval"), "<size>", "eval")
-        value = eval(code, {"__builtins__": {}}, {**self.given, **sizes})  # noqa: S307 - checked by `parsed`
-        return int(value) if isinstance(value, float) and value.is_integer() else value
+        """Its value for ints, SymInts or sympy symbols: exact where it is whole.
+
+        Raises :class:`RequestError` where it has none, like a division by 0.
+        """
+        values = {**self.given, **sizes}
+        try:
+            if any(hasattr(value, "free_symbols") for value in values.values()):
+                return expression_of(parse(self.text), meanings=values)
+            found = evaluate(parse(self.text), values.__getitem__, SIZES)
+        except FormulaError as error:
+            raise RequestError(f"'{short(self.text)}' at {_told(values)}: {error}") from error
+        return float(found) if isinstance(found, Fraction) else found
+
+    def whole_at(self, sizes: Mapping[str, Any], where: str) -> Any:
+        """The same as a tensor's size; :class:`RequestError` for what is none."""
+        found = self.at(sizes)
+        if isinstance(found, float) or (isinstance(found, int) and not 0 <= found <= LARGEST):
+            raise RequestError(
+                f"{where}: '{short(self.text)}' is {found} at {_told({**self.given, **sizes})}; "
+                f"sizes are whole numbers up to 2**40; N//2 rounds down, ceil(N/2) up"
+            )
+        return found
+
+
+def _told(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items()) or "no sizes"
 
 
 def parsed(text: str, where: str) -> Expression:
     """An arithmetic expression over symbols; RequestError for anything else."""
     try:
-        tree = ast.parse(text.strip(), mode="eval")
-    except SyntaxError:
-        tree = None
-    if tree is None or not all(isinstance(node, _ALLOWED) for node in ast.walk(tree)):
+        parse(text.strip(), longest=LONGEST_SIZE)
+    except FormulaError as error:
         raise RequestError(
-            f"{where}: '{text}' is not a size; type numbers and names with + - * // %, like h*d"
-        )
+            f"{where}: '{short(text)}' is not a size: {error}; type numbers and names with "
+            f"+ - * / // % **, brackets and {', '.join(FUNCTIONS)}, like h*d"
+        ) from error
     return Expression(text.strip())
 
 
@@ -59,11 +84,9 @@ def hints_for(names: Iterable[str], asked: Mapping[str, int]) -> dict[str, int]:
     return {name: asked.get(name) or HINTS.get(name) or next(others, 37) for name in sorted(names)}
 
 
-def symbol(name: str) -> Any:
-    """The sympy symbol of a size: positive and real, as in a symbolic workload."""
-    import sympy
-
-    return sympy.Symbol(name, positive=True)
+def largest(name: str, hint: int = 0) -> int:
+    """Up to where a size is tried, and at least twice a hint."""
+    return max(FURTHEST.get(name, 4096), 2 * hint)
 
 
 def _environment() -> Any:
@@ -81,12 +104,20 @@ def _environment() -> Any:
     return Environment()
 
 
-def symbolic_sizes(hints: Mapping[str, int]) -> tuple[Any, dict[str, Any], dict[Any, Any]]:
-    """A shape environment, torch's size for every name, and torch's symbols → the user's."""
+def symbolic_sizes(
+    hints: Mapping[str, int], bend: Any = None
+) -> tuple[Any, dict[str, Any], dict[Any, Any]]:
+    """A shape environment, torch's size for every name, and torch's symbols → the user's.
+
+    ``bend`` gives floats that sizes become other values.
+    """
     from torch._dynamo.source import ConstantSource
     from torch.fx.experimental.symbolic_shapes import DimDynamic
 
+    from attnprof.trace.conversions import Conversions
+
     environment = _environment()
+    environment.conversions = Conversions(bend)
     sizes, names = {}, {}
     for name, hint in hints.items():
         source = ConstantSource(name)

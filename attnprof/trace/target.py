@@ -40,7 +40,7 @@ class Input:
 
         if self.literal:
             return self.value.at(sizes) if isinstance(self.value, Expression) else self.value
-        shape = [dim.at(sizes) for dim in self.dims]
+        shape = [dim.whole_at(sizes, f'--input "{self.spelled}"') for dim in self.dims]
         return torch.zeros(shape, dtype=getattr(torch, self.dtype or default_dtype), device=device)
 
 
@@ -49,8 +49,9 @@ class Target:
     """``make`` builds the module (or gives the function) for sizes; ``inputs`` are what it takes.
 
     Inputs named in ``keywords`` are passed by name, others in order; ``dtype`` is that of floating
-    inputs and of parameters. ``notes`` tell the
-    reader what was guessed of the request. ``step`` is what phase ``decode`` runs, if anything.
+    inputs and of parameters. ``notes`` tell the reader what was guessed of the request, ``asked``
+    are the arguments and inputs it gave. ``step`` is what phase ``decode`` runs, if anything.
+    ``real``: on fake tensors it does not do what it does on real ones, so that it runs on those.
     """
 
     name: str
@@ -61,6 +62,8 @@ class Target:
     keywords: frozenset[str] = field(default_factory=frozenset)
     notes: tuple[str, ...] = ()
     step: Target | None = None
+    real: bool = False
+    asked: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def spelled_inputs(self) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from attnprof.peaks import running_maximum
 from attnprof.trace.events import KINDS, Call, Size, Trace
@@ -57,14 +56,20 @@ def _largest(start: int, steps: list[tuple[int, int, int]]) -> int:
     return most
 
 
-def uncounted(trace: Trace, phase: str) -> Mapping[str, tuple[int, Size]]:
-    """What the counts leave out: calls and bytes touched, by operation."""
-    found: dict[str, tuple[int, Any]] = {}
+def uncounted(trace: Trace, phase: str) -> Mapping[str, tuple[Size, Size]]:
+    """What the counts leave out: calls (``several`` if not known) and bytes, by operation."""
+    found: dict[str, list[Call]] = {}
     for call in trace.part(phase):
         if call.uncounted:
-            times, touched = found.get(call.uncounted, (0, 0))
-            found[call.uncounted] = (times + 1, touched + call.touched)
-    return found
+            found.setdefault(call.uncounted, []).append(call)
+    return {
+        name: (_times(calls), added([c.touched for c in calls])) for name, calls in found.items()
+    }
+
+
+def _times(calls: list[Call]) -> Size:
+    times = [call.times for call in calls]
+    return "several" if None in times else added(times)
 
 
 def at_least(trace: Trace, phase: str) -> tuple[str, ...]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from attnprof.errors import CannotRunError, RequestError
+from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.trace.derivation import told as sizes_told
 from attnprof.trace.loading import line_of, told
+from attnprof.trace.reality import on_real_tensors
 from attnprof.trace.runs import record
 from attnprof.trace.shots import TooLongError, limit
 from attnprof.trace.symbols import hints_for
@@ -17,9 +18,10 @@ from attnprof.trace.verification import A_LONG_RUN
 _EVEN = {"B": 2, "N": 256, "h": 4, "d": 32}
 
 
-def tried(target: Target, asked: Mapping[str, int], *, training: bool = False) -> None:
-    """Nothing, where a forward pass (and a backward one) runs at one of a few shapes.
+def tried(target: Target, asked: Mapping[str, int], *, training: bool = False) -> Target:
+    """The target, where a forward pass (and a backward one) runs at one of a few shapes.
 
+    It is to run on real tensors where it takes a number from values that depend on sizes alone.
     Raises :class:`RequestError` with the exception and its line where it fails at all of them,
     and :class:`CannotRunError` for what cannot be followed without values.
     """
@@ -28,29 +30,41 @@ def tried(target: Target, asked: Mapping[str, int], *, training: bool = False) -
         try:
             record(target, sizes, training=False, before_each=limit(A_LONG_RUN))
         except TooLongError:
-            return None  # so far it runs
+            return target  # so far it runs
         except RequestError as error:
             failure = error
-        except Exception as error:
-            if type(error).__module__.startswith("torch._"):
-                raise CannotRunError(f"{target.name} cannot be derived: {why(error)}") from error
+        except Exception as error:  # noqa: BLE001 - whatever the user's code raises
+            if type(error).__module__.startswith("torch."):
+                return _on_real_tensors(target, training, error)
             failure = _failed(target, sizes, error)
         else:
-            return _tried_backward(target, sizes) if training else None
+            return _tried_backward(target, sizes) if training else target
     if failure is not None:
         raise failure
-    return None
+    return target
 
 
-def _tried_backward(target: Target, sizes: Mapping[str, int]) -> None:
+def _on_real_tensors(target: Target, training: bool, cause: Exception) -> Target:
+    try:
+        return on_real_tensors(target, training=training)
+    except AttnprofError:
+        raise
+    except Exception as error:
+        raise CannotRunError(f"{target.name} cannot be derived: {why(cause)}") from error
+
+
+def _tried_backward(target: Target, sizes: Mapping[str, int]) -> Target:
     try:
         record(target, sizes, training=True, before_each=limit(A_LONG_RUN))
     except TooLongError:
-        return
+        return target
     except Exception as error:
+        if type(error).__module__.startswith("torch."):
+            return _on_real_tensors(target, training=True, cause=error)
         raise RequestError(
             f"{target.name} has no backward pass: {told(error)}; type --phase forward"
         ) from error
+    return target
 
 
 def _failed(target: Target, sizes: Mapping[str, int], error: Exception) -> RequestError:

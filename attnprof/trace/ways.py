@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,20 +16,37 @@ from attnprof.trace.derivation import (
     told,
 )
 from attnprof.trace.events import QUANTITIES, Trace
-from attnprof.trace.interpolation import interpolate
+from attnprof.trace.interpolation import Interpolated, interpolate
 from attnprof.trace.loading import told as said
 from attnprof.trace.probing import Line, NotPolynomialError
+from attnprof.trace.reality import held
 from attnprof.trace.runs import record
+from attnprof.trace.sampling import shapes_in
 from attnprof.trace.shots import Shots, TooLongError, limit
 from attnprof.trace.symbolic_run import NotSymbolicError, run_symbolically
 from attnprof.trace.symbols import hints_for
 from attnprof.trace.target import Target
 from attnprof.trace.totals import at_least, totals, uncounted
-from attnprof.trace.verification import A_LONG_RUN, HELD_OUT, Runner, differences, held_out, runner
+from attnprof.trace.verification import (
+    A_LONG_RUN,
+    HELD_OUT,
+    MOST,
+    Checks,
+    ContradictedError,
+    Counts,
+    Runner,
+    refuse_contradiction,
+    runner,
+)
 
 #: A length that what works in blocks takes whole, and that is no power of two; few samples and
 #: more heads, which some code compares.
 _HINTS = {"B": 2, "N": 768, "h": 8, "d": 32}
+#: The same where runs are on real tensors.
+_REAL_HINTS = {"B": 2, "N": 160, "h": 4, "d": 16}
+
+#: How often ranges are cut until runs inside agree.
+_CUTS = 6
 
 
 @dataclass
@@ -56,38 +73,40 @@ class Attempt:
         """By a run with symbolic sizes, held against concrete runs; or NotSymbolicError."""
         hints = hints_for(self.target.symbols, _above_one(self.asked))
         result = run_symbolically(self.target, hints, self.phases)
-        run = runner(self.target, self.phases, A_LONG_RUN)
-        shapes, notes = self._checked(
-            result.forms, run, held_out(hints, result.domain.holds), NotSymbolicError
-        )
-        free = f"{', '.join(self.target.symbols)} >= 2"
+        calls = len(result.trace.calls)
+        checks = Checks(self.target, self.phases, 2 * calls + 100)
+        most = 2 * MOST if result.most else MOST
+        try:
+            shapes = checks.agreeing(result.forms, shapes_in(hints, result.holds), most)
+        except (ContradictedError, TooLongError) as error:
+            raise NotSymbolicError(str(error)) from error
+        shapes, notes = self._and_asked(result.forms, shapes, NotSymbolicError)
+        inside = lambda sizes: _large(sizes) and result.holds(sizes)  # noqa: E731
+        shapes, notes = self._held(result.forms, inside, shapes, notes, NotSymbolicError)
         return {
             phase: self._forms(
                 phase,
                 SYMBOLIC,
                 {q: Formula(phase, q, e) for q, e in result.forms[phase].items()},
-                (free, *result.domain.conditions),
+                (f"{', '.join(self.target.symbols)} >= 2", *result.conditions),
                 shapes,
                 notes,
                 result.trace,
-                lambda sizes: _large(sizes) and result.domain.holds(sizes),
+                inside,
             )
             for phase in self.phases
         }
 
     def interpolated(self) -> dict[str, PhaseForms]:
         """Through the counts of concrete runs; or NotPolynomialError, OutOfBudgetError."""
-        hints = hints_for(self.target.symbols, {**_HINTS, **_above_one(self.asked)})
+        usual = _REAL_HINTS if self.target.real else _HINTS
+        hints = hints_for(self.target.symbols, {**usual, **_above_one(self.asked)})
         shots = Shots(self.target, training="forward" not in self.phases)
         found = interpolate(self.target, shots, hints, self.asked, self.phases, self.lines)
         self.lines.update(found.lines)
         run = runner(self.target, self.phases, A_LONG_RUN)
-        try:
-            shapes, notes = self._checked(found.forms, run, found.held_out(), NotPolynomialError)
-        except NotPolynomialError:
-            if not found.without_peaks():
-                raise
-            shapes, notes = self._checked(found.forms, run, found.held_out(), NotPolynomialError)
+        shapes, notes = self._and_asked(found.forms, self._held_out(found), NotPolynomialError)
+        shapes, notes = self._held(found.forms, found.holds, shapes, notes, NotPolynomialError)
         return {
             phase: self._forms(
                 phase,
@@ -101,6 +120,21 @@ class Attempt:
             )
             for phase in self.phases
         }
+
+    def _held_out(self, found: Interpolated) -> list[dict[str, int]]:
+        """Shapes at which it agrees; ranges end before one at which it does not."""
+        checks = Checks(self.target, self.phases, A_LONG_RUN)
+        for _ in range(_CUTS):
+            try:
+                return checks.agreeing(found.forms, found.held_out())
+            except TooLongError as error:
+                raise NotPolynomialError(str(error)) from error
+            except ContradictedError as error:
+                if error.only_peaks:
+                    found.without_peaks()
+                elif not found.cut(error.shape):
+                    raise NotPolynomialError(str(error)) from error
+        raise NotPolynomialError("the polynomials hold nowhere but where they were fitted")
 
     def counted(self) -> dict[str, PhaseForms]:
         """At the asked shape only; CannotRunError without one, or where that run fails."""
@@ -148,43 +182,44 @@ class Attempt:
             found[quantity] = Formula(phase, quantity, None, value)
         return {quantity: found[quantity] for quantity in QUANTITIES}
 
-    def _checked(
-        self,
-        forms: Mapping[str, Mapping[str, Any]],
-        run: Runner,
-        others: Iterable[Mapping[str, int]],
-        error: type[Exception],
+    def _and_asked(
+        self, forms: Counts, shapes: list[dict[str, int]], error: type[Exception]
     ) -> tuple[list[dict[str, int]], list[str]]:
-        """Shapes at which a run gave what the formulas give, and what to say of it."""
-        shapes: list[dict[str, int]] = []
-        for shape in others:
-            if len(shapes) == HELD_OUT:
-                break
-            if shape != self.asked and self._agree(forms, run, shape, error):
-                shapes.append(dict(shape))
+        """The shapes and the asked one, where a run gives what the formulas give; and a note."""
         if len(shapes) < HELD_OUT:
             raise error(f"no {HELD_OUT} shapes at which it could be verified")
         if not self.complete:
             return shapes, []
-        if self._agree(forms, run, self.asked, error):
-            return [*shapes, dict(self.asked)], []
-        return shapes, [f"not run at {told(self.asked)}: more than {A_LONG_RUN} operations"]
+        try:
+            counted = runner(self.target, self.phases, A_LONG_RUN)(self.asked)
+            refuse_contradiction(forms, counted, self.asked)
+        except TooLongError:
+            return shapes, [f"not run at {told(self.asked)}: more than {A_LONG_RUN} operations"]
+        except ContradictedError as wrong:
+            raise error(str(wrong)) from wrong
+        others = [shape for shape in shapes if shape != self.asked]
+        return [*others, dict(self.asked)], []
 
-    def _agree(
+    def _held(
         self,
         forms: Mapping[str, Mapping[str, Any]],
-        run: Runner,
-        shape: Mapping[str, int],
+        holds: Callable[[Mapping[str, int]], bool],
+        shapes: list[dict[str, int]],
+        notes: list[str],
         error: type[Exception],
-    ) -> bool:
-        """Whether a run at a shape was made; ``error`` where it gave other numbers."""
+    ) -> tuple[list[dict[str, int]], list[str]]:
+        """With the shape of a run on real tensors; PartedError where that does something else."""
+        if self.target.real:
+            return shapes, notes
+        found = held(self.target, "forward" not in self.phases, holds, iter(shapes))
+        if isinstance(found, str):
+            return shapes, [*notes, found]
+        shape, trace = found
         try:
-            wrong = differences(forms, run(shape), shape)
-        except TooLongError:
-            return False
-        if wrong:
-            raise error(f"at {told(shape)}: {wrong[0]}")
-        return True
+            refuse_contradiction(forms, {p: totals(trace, p) for p in self.phases}, shape)
+        except ContradictedError as wrong:
+            raise error(f"on real tensors, {wrong}") from wrong
+        return [*(other for other in shapes if other != shape), shape], notes
 
     def _forms(
         self,
@@ -205,7 +240,7 @@ class Attempt:
             (*given, *domain),
             tuple({**self.fixed, **shape} for shape in shapes),
             _named(trace, phase),
-            (*dict.fromkeys(self.reasons), *notes, *at_least(trace, phase)),
+            (*dict.fromkeys(self.reasons), *notes, *trace.notes, *at_least(trace, phase)),
             trace,
             _inside(self.fixed, self.target.symbols, holds),
         )

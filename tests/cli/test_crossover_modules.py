@@ -75,3 +75,153 @@ def test_a_name_that_is_not_there_is_said(attnprof, modules):
     done = attnprof("crossover", f"{modules}:Score", f"{modules}:States")
     assert done.code == 2
     assert "Scores" in done.err
+
+
+FOREIGN = """
+import torch
+
+
+def scores(x):
+    return x @ x.mT @ x
+
+
+def states(x):
+    return x @ (x.mT @ x)
+
+
+def blocks(x):
+    b, n, d = x.shape
+    if n % 64:
+        raise ValueError(f"{n} tokens are no blocks of 64")
+    y = x.reshape(b, n // 64, 64, d)
+    return y @ y.mT @ y
+
+
+def viewed(x):
+    y = x.view(x.shape[0], -1, 64, x.shape[-1])
+    return y @ y.mT @ y
+
+
+def positions(x):
+    table = torch.zeros(512, x.shape[-1])
+    return scores(x + table[: x.shape[1]])
+
+
+def raising(x):
+    if x.shape[1] > 512:
+        raise RuntimeError("512 positions")
+    return scores(x)
+
+
+def shifted(x):
+    y = x[:, 1:] / (1 / (x.shape[1] - 1))
+    return y @ y.mT @ y
+
+
+def even(x):
+    assert x.shape[1] % 2 == 0
+    y = x.view(x.shape[0], x.shape[1] // 2, -1)
+    return y @ y.mT @ y
+
+
+def pooled(x):
+    y = torch.nn.functional.avg_pool1d(x.mT, 8).mT
+    return x @ y.mT @ y
+
+
+def windows(x):
+    return x.unfold(1, 16, 1).sum(-1)
+
+
+def short(x):
+    assert x.shape[1] < 30
+    return scores(x)
+
+
+def apart(x):
+    assert x.shape[1] >= 1000
+    return scores(x)
+"""
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    path = tmp_path / "foreign.py"
+    path.write_text(FOREIGN)
+
+    def pair(a, b):
+        return f"{path}:{a} {path}:{b}"
+
+    return pair
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "searched", "step", "verdict", "first"),
+    [
+        ("scores", "blocks", [[64, 3072]], 64, "always", 64),
+        ("states", "viewed", [[64, 3072]], 64, "never", None),
+        ("states", "positions", [[2, 512]], 1, "crosses", 16),
+        ("states", "raising", [[2, 512]], 1, "crosses", 16),
+        ("states", "shifted", [[3, None]], 1, "crosses", 18),
+        ("states", "even", [[2, 3072]], 2, "crosses", 32),
+        ("scores", "pooled", [[16, None]], 1, "always", 16),
+        ("scores", "windows", [[16, None]], 1, "always", 16),
+        ("blocks", "even", [[64, 3072]], 64, "crosses", 128),
+    ],
+)
+def test_code_is_searched_where_it_runs_and_the_range_is_said(
+    attnprof, foreign, a, b, searched, step, verdict, first
+):
+    done = attnprof(f"crossover --d 16 {foreign(a, b)} --input", ("x: B, N, d",),
+                    "--metric flops --format json")  # fmt: skip
+    assert done.code == 0, done.err
+    (row,) = done.json["records"]
+    (low, high), (least, most) = row["searched"][0], searched[0]
+    assert (row["verdict"], row["first_seq_len"], row["searched_step"]) == (verdict, first, step)
+    assert low >= least
+    assert high is None or most is None or high <= most
+
+
+def test_a_range_is_told_in_the_table(attnprof, foreign):
+    done = attnprof(f"crossover --d 16 {foreign('states', 'viewed')} --input", ("x: B, N, d",),
+                    "--metric flops")  # fmt: skip
+    assert "never between 64 and" in done.out
+    assert "in steps of 64" in done.out
+
+
+def test_domains_that_do_not_meet_are_a_refusal(attnprof, foreign):
+    done = attnprof(f"crossover --d 16 {foreign('short', 'apart')} --input", ("x: B, N, d",))
+    assert done.code in (2, 3)
+    assert "bug" not in done.err
+    assert "no length at which both" in done.err or "does not run" in done.err
+
+
+def test_modules_are_measured_without_deriving_them(attnprof, modules, monkeypatch, tmp_path):
+    def refuse(*_):
+        raise AssertionError("derived")
+
+    monkeypatch.setattr("attnprof.trace.asking.derive_target", refuse)
+    monkeypatch.setattr("attnprof.measure.peak_crossings.LONGEST", 256)
+    figure = tmp_path / "curves.png"
+    done = attnprof(f"crossover --d 16 {modules}:Scores {modules}:States --kind measured",
+                    f"--plot {figure} --format json")  # fmt: skip
+    assert done.code == 0, done.err
+    (row,) = done.json["records"]
+    # 4·N² bytes of scores against 4·d² of a state, and copies of both
+    assert (row["kind"], row["metric"], row["verdict"]) == ("measured", "memory", "crosses")
+    assert 8 <= row["first_seq_len"] <= 64
+    assert row["searched"] == [[2, 256]]
+    assert figure.exists()
+
+
+@pytest.mark.parametrize("more", ["--metric flops", "--phase decode"])
+def test_what_cannot_be_measured_of_modules_is_refused_at_once(attnprof, modules, more):
+    done = attnprof(f"crossover {modules}:Scores {modules}:States --kind measured {more}")
+    assert done.code == 2
+    assert "measured" in done.err or "decoding" in done.err
+
+
+def test_measured_rows_of_mechanisms_are_shown(attnprof):
+    done = attnprof("crossover --d 8 --kind measured")
+    assert done.code == 0
+    assert "measured" in done.out

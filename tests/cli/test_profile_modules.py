@@ -2,6 +2,10 @@
 
 import pytest
 
+import attnprof
+from attnprof.device.table import Ceilings
+from attnprof.measure.derived import DerivedCount
+
 CODE = """
 import torch
 from torch import nn
@@ -77,3 +81,136 @@ def test_what_a_module_cannot_is_said(attnprof, mine, more, said):
 def test_arguments_need_a_module(attnprof):
     done = attnprof(f"profile --attention standard --seq 8 --arg a=1 {QUICK}")
     assert done.code == 2
+
+
+ODD = """
+import sys
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+
+class Blocks(nn.Module):
+    def forward(self, x):
+        b, n, d = x.shape
+        if n % 64:
+            raise ValueError(f"{n} tokens are no blocks of 64")
+        y = x.reshape(b, n // 64, 64, d)
+        return (y @ y.mT @ y).reshape(b, n, d)
+
+
+class Asserts(nn.Module):
+    def forward(self, x):
+        assert x.shape[1] % 64 == 0
+        return x * 2.0
+
+
+class Exits(nn.Module):
+    def forward(self, x):
+        sys.exit(5)
+
+
+class NoGradient(nn.Module):
+    def forward(self, x):
+        return (x > 0).sum()
+
+
+class OnlyWhenReal(nn.Module):
+    def forward(self, x):
+        if not isinstance(x, FakeTensor) and not x.is_meta:
+            raise RuntimeError("not with real numbers")
+        return x * 2.0
+
+
+class Named(nn.Module):
+    def __init__(self, width=48):
+        super().__init__()
+        self.map = nn.Linear(width, width)
+
+    def forward(self, x):
+        return self.map(x)
+
+
+layer = Named(32)
+"""
+
+
+@pytest.fixture
+def odd(tmp_path):
+    path = tmp_path / "odd.py"
+    path.write_text(ODD)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "said"),
+    [
+        ("Blocks", "", "ValueError: 100 tokens are no blocks of 64 (odd.py:"),
+        ("Asserts", "", "AssertionError in `assert x.shape[1] % 64 == 0` (odd.py:"),
+        ("Exits", "", "SystemExit: 5 (odd.py:"),
+        ("NoGradient", "--phase train", "no backward pass"),
+        ("OnlyWhenReal", "", "not with real numbers"),
+    ],
+)
+@pytest.mark.parametrize("how", ["--in-process", "--isolate"])
+def test_a_module_that_does_not_run_at_a_length_is_refused(attnprof, odd, name, more, said, how):
+    done = attnprof(f"profile --attention {odd}:{name} --seq 100 --d-model 8 --heads 2",
+                    f"{how} {more} {QUICK}")  # fmt: skip
+    assert done.code in (2, 3)
+    assert said in done.err + done.out.replace("\\", "")
+    assert "bug" not in done.err
+
+
+def test_a_length_that_is_refused_is_a_row_beside_those_that_are_not(attnprof, odd):
+    done = attnprof(f"profile --attention {odd}:Blocks --seq 64,100 --d-model 8 --heads 2 {QUICK}")
+    assert done.code == 0
+    first, second = done.json["records"]
+    assert first["median_s"] > 0
+    assert first["contradicted"] is None
+    assert "no blocks of 64" in second["skipped"]
+
+
+QUICKLY = {"samples": 3, "min_time_s": 0, "max_time_s": 0.1, "d_model": 8, "num_heads": 2}
+CEILINGS = Ceilings("this", {"float32": 1e9}, 1e9, "typed")
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "wrong"),
+    [
+        ("count_derived", "standard", DerivedCount(1, 1)),
+        ("count_derived", "odd", DerivedCount(1, 1)),
+        ("count_derived", "odd", DerivedCount(note="no derived counts")),
+    ],
+)
+def test_a_contradicted_count_gives_no_rates(monkeypatch, odd, what, name, wrong):
+    monkeypatch.setattr(f"attnprof.measure.point.{what}", lambda *_: wrong)
+    monkeypatch.setattr("attnprof.device.roofline.ceilings_of", lambda *_: CEILINGS)
+    place = f"{odd}:Blocks" if name == "odd" else name
+    (row,) = attnprof.profile(place, 64, **QUICKLY).records
+    assert "unexplained difference" in row.contradicted
+    rates = ("flops_per_s", "arithmetic_intensity", "roofline_time_s", "roofline_fraction", "bound")
+    assert all(getattr(row, rate) is None for rate in rates)
+    assert row.median_s > 0
+
+
+def test_a_contradicted_peak_leaves_no_rates_where_counts_come_from_the_same_run(monkeypatch, odd):
+    monkeypatch.setattr("attnprof.device.roofline.ceilings_of", lambda *_: CEILINGS)
+    monkeypatch.setattr("attnprof.measure.running.peak_differences", lambda *_, **__: [
+        "unexplained difference of +4 bytes in peak memory"
+    ])  # fmt: skip
+    own, standard = attnprof.profile([f"{odd}:Blocks", "standard"], 64, **QUICKLY).records
+    assert own.contradicted
+    assert (own.flops_per_s, own.roofline_fraction) == (None, None)
+    assert standard.contradicted is None
+    assert standard.flops_per_s > 0
+    assert standard.roofline_fraction > 0
+
+
+@pytest.mark.parametrize(("name", "width"), [("layer", 32), ("Named", 48)])
+def test_the_width_shown_is_the_module_s(attnprof, odd, name, width):
+    done = attnprof(f"profile --attention {odd}:{name} --seq 8 {QUICK}")
+    (row,) = done.json["records"]
+    assert (row["d_model"], row["num_heads"], row["head_dim"]) == (width, None, None)
+    shown = attnprof(f"profile --attention {odd}:{name},standard --seq 8 "
+                     f"{QUICK.replace(' --format json', '')}")  # fmt: skip
+    assert f"{name}: d_model {width}; standard: d_model 512, 8 heads" in shown.out

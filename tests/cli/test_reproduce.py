@@ -32,7 +32,7 @@ def settled(monkeypatch):
 
     def committed(number):
         own = {claim: "match" for claim, its in claims().items() if its.document == number}
-        return {**own, WRONG: "erratum", **others}
+        return {**own, WRONG: "erratum", "002-TELESCOPE": "erratum", **others}
 
     monkeypatch.setattr(replaying, "committed", committed)
     return others.update

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from attnprof import registry
+from attnprof.algebra.expressions import symbol
 from attnprof.errors import CannotRunError
 from attnprof.gate import counting
 from attnprof.gate.cases import Counted
@@ -18,7 +19,6 @@ from attnprof.measure.request import PointRequest
 from attnprof.trace.derivation import Formula, PhaseForms
 from attnprof.trace.evaluating import evaluate
 from attnprof.trace.events import KINDS, QUANTITIES
-from attnprof.trace.symbols import symbol
 
 from .samples import PLAIN, request_of
 

@@ -244,6 +244,18 @@ def test_what_cannot_be_counted_is_not_recorded(suite):
     assert not (suite.path / FILE).exists()
 
 
+@pytest.mark.parametrize("place", ["import", "forward"])
+def test_a_module_that_ends_its_process_fails_its_test_and_no_other(suite, place):
+    source = (suite.path / "my.py").read_text()
+    old, indent = ("        B, N, D", " " * 8) if place == "forward" else ("import torch", "")
+    new = f"{indent}import os; os._exit(0)\n{old}"
+    (suite.path / "my.py").write_text(source.replace(old, new, 1))
+    (suite.path / "test_other.py").write_text("def test_other(): ...\n")
+    ended = suite("--attnprof-update")
+    assert "1 failed, 1 passed" in ended.text
+    assert "ended with exit status 0, without an answer" in ended.text
+
+
 def test_against_a_revision_needs_no_file(suite, monkeypatch):
     monkeypatch.setattr("attnprof.gate.in_tests.LIMIT_S", 2.0)
 

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from attnprof.errors import RequestError
+from attnprof.errors import CannotRunError, RequestError
 from attnprof.gate.trees import current_tree, tree_of
 
 
@@ -68,5 +68,75 @@ def test_what_is_neither_is_refused_with_advice(repository, tmp_path):
     with (
         pytest.raises(RequestError, match="no folder inner"),
         tree_of("HEAD", repository / "inner"),
+    ):
+        pass
+
+
+def executable(place, text):
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(f"#!/bin/sh\n{text}\n")
+    place.chmod(0o755)
+    return place
+
+
+HOOKS = (
+    "post-checkout", "post-index-change", "reference-transaction", "fsmonitor-watchman",
+    "pre-auto-gc", "post-merge",
+)  # fmt: skip
+
+
+def test_no_hook_and_no_monitor_runs_and_the_repository_stays_as_it_is(
+    repository, tmp_path, monkeypatch
+):
+    ran = tmp_path / "ran"
+    for folder in (repository / ".git" / "hooks", tmp_path / "hooks"):
+        for name in HOOKS:
+            executable(folder / name, f"echo {name} >> {ran}")
+    monitor = executable(tmp_path / "monitor", f"echo monitor >> {ran}; printf '/'")
+    git(repository, "config", "core.hooksPath", str(tmp_path / "hooks"))
+    git(repository, "config", "core.fsmonitor", str(monitor))
+    git(repository, "config", "core.splitIndex", "true")
+    monkeypatch.setenv("GIT_INDEX_FILE", str(repository / ".git" / "index"))  # as in a hook
+    kept = (repository / ".git" / "index").read_bytes()
+    names = sorted(path.name for path in (repository / ".git").iterdir())
+    ran.unlink(missing_ok=True)
+    with tree_of("HEAD~1", repository) as tree:
+        assert (tree.path / "inner" / "my.py").read_text() == "one"
+        assert "+changes" in current_tree(repository).label
+    assert not ran.exists(), ran.read_text()
+    assert (repository / ".git" / "index").read_bytes() == kept
+    assert sorted(path.name for path in (repository / ".git").iterdir()) == names
+
+
+def test_a_filter_runs_where_the_revisions_attributes_name_it_and_nowhere_else(
+    repository, tmp_path, monkeypatch
+):
+    upper = executable(tmp_path / "upper", "tr a-z A-Z")
+    git(repository, "config", "filter.loud.smudge", str(upper))
+    git(repository, "config", "filter.loud.clean", "cat")
+    (repository / "inner" / "loud.py").write_text("loud")
+    (repository / ".gitattributes").write_text("loud.py filter=loud\n")
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "attributes")
+    (repository / ".gitattributes").write_text("* filter=loud\n")  # only in the working folder
+    own = tmp_path / "attributes"
+    own.write_text("* filter=loud\n")
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "core.attributesFile")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", str(own))
+    with tree_of("HEAD", repository) as tree:
+        assert (tree.path / "inner" / "loud.py").read_text() == "LOUD"
+        assert (tree.path / "inner" / "my.py").read_text() == "three"
+
+
+def test_a_filter_that_fails_is_told(repository):
+    git(repository, "config", "filter.bad.smudge", "echo no such key >&2; false")
+    git(repository, "config", "filter.bad.required", "true")
+    (repository / ".gitattributes").write_text("*.py filter=bad\n")
+    git(repository, "add", ".gitattributes")
+    git(repository, "commit", "-qm", "attributes")
+    with (
+        pytest.raises(CannotRunError, match=r"git cannot check out HEAD: .*bad"),
+        tree_of("HEAD", repository),
     ):
         pass

@@ -27,7 +27,7 @@ from attnprof.papers.documents import claims, document
 
 CHECKS = document("000").checks()
 ERRATA = {
-    "000-PAR-T6_CIFAR100-super": [197_376],
+    "000-PAR-T6_CIFAR100-super": {f"h={h}": 197_376 for h in (1, 2, 4, 8)},
     "000-CTX-ImageNet": 196,
     "000-REM3-CIFAR": "127/512",
     "000-FIG2-shape": False,
@@ -36,8 +36,8 @@ ERRATA = {
     "000-FIG3-max": {"caption": 66.56, "text": 66.56},
     "000-EQ24-exactratio": {"at most": 100.0, "falls with the heads": False},
     "000-OPT-EQUIV": {"1": True, "2": False, "4": False},
-    "000-PCT-5.86": 9.63,
-    "000-PCT-6.19": 6.36,
+    "000-PCT-5.86": {"percent": 9.63, "a": 8.31, "b": 7.58, "c": 7.58},
+    "000-PCT-6.19": {"percent": 6.36, "a": 66.52, "b": 62.54, "c": 62.54},
     "000-PCT-S6-MNIST": 3.45,
     "000-PCT-S6-CIFAR": 16.47,
     "000-PCT-S6-ImageNet": 17.23,
@@ -153,17 +153,38 @@ def test_mean_excess_is_that_of_a_loop_over_cells(heads):
     assert found == pytest.approx(mean_excess(list(checks_heatmaps.SIZES), heads), rel=1e-12)
 
 
-def test_the_quoted_means_need_eleven_powers_of_two_in_a_row():
+def test_the_quoted_means_come_out_on_more_than_one_grid():
     quoted = checks_heatmaps.quoted("text_B2", "mean")
-    fitting = [
-        (low, high)
-        for low, high in product(range(5), range(6, 14))
-        if all(
-            round(mean_excess([2**e for e in range(low, high + 1)], int(heads))) == mean
-            for heads, mean in quoted.items()
+    grids = checks_heatmaps.fitting_grids()
+    assert {(0, 10, 0, 10), (0, 11, 1, 10)} <= set(grids)
+    assert len(grids) > 2
+    for heads, mean in quoted.items():
+        sizes = [2**e for e in range(11)]
+        assert round(mean_excess(sizes, int(heads))) == mean
+        assert checks_heatmaps.mean_excess((0, 10), (0, 10), int(heads)) == pytest.approx(
+            mean_excess(sizes, int(heads))
         )
-    ]
-    assert fitting == [(low, low + 10) for low in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("maxima", "whole"),
+    [
+        ((66.56, 66.45, 66.24, 65.81), [66]),
+        ((140, 120, 90, 65.8), []),
+        ((66.56, 66.45, 66.24, 64.9), []),
+    ],
+)
+def test_the_largest_excess_is_looked_at_for_every_head_count(monkeypatch, maxima, whole):
+    found = dict(zip("1248", maxima, strict=True))
+    monkeypatch.setattr(checks_heatmaps, "excess", lambda _: found)
+    assert checks_heatmaps.in_all() == whole
+
+
+def test_parameters_are_asked_at_every_printed_number_of_heads():
+    for claim, check in CHECKS.items():
+        if claim.startswith("000-PAR-T") and "abbrev" not in claim:
+            assert len(check.published) >= 3, claim
+            assert set(check.published) == set(check.ours())
 
 
 def test_slicing_reaches_fewer_maps_by_the_dimension_of_low_rank_matrices():

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import sympy
 
+from attnprof.papers.agreement import same_formula
 from attnprof.papers.documents import claims, document
 from attnprof.papers.extractors.counts import COUNTS, SUBLAYERS, numbers, sequence, step, symbols
 from attnprof.papers.extractors.paths import critical_path
@@ -13,7 +14,7 @@ from attnprof.papers.regenerated import Cell
 
 DOCUMENT = document("002")
 CHECKS = DOCUMENT.checks()
-ERRATA = {"002-INF-self_attention-add", "002-HE-params", "002-PPL"}
+ERRATA = {"002-INF-self_attention-add", "002-HE-params", "002-PPL", "002-TELESCOPE"}
 SIZES = [(1, 2, 1), (3, 4, 2), (5, 6, 3)]
 
 
@@ -120,6 +121,19 @@ def test_every_claim_is_answered_by_computing():
     assert {answer.basis for answer in answers} == {"computed"}
     assert {answer.claim for answer in answers if answer.verdict != "match"} == ERRATA
     assert all(answer.why for answer in answers if answer.verdict != "match")
+
+
+def test_the_steps_as_printed_do_not_add_up_to_the_training():
+    answer = CHECKS["002-TELESCOPE"].answer()
+    assert "10,164,160 instead of 10,416,128" in answer.why
+    assert "self_attention add" in answer.why
+    wrong = [
+        (name, quantity)
+        for name, forms in answer.ours.items()
+        for quantity in forms
+        if not same_formula(forms[quantity], answer.published[name][quantity])
+    ]
+    assert wrong == [("self_attention", "add")]
 
 
 def test_the_misprint_of_table_5_with_its_right_value():

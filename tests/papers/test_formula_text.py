@@ -54,8 +54,8 @@ def test_a_missing_product_sign_is_named():
 
 
 def test_an_order_of_growth_is_told_from_a_formula():
-    assert without_bound("O(N**2 * d)") == ("N**2 * d", True)
-    assert without_bound("4*N") == ("4*N", False)
+    assert without_bound("O(N**2 * d)") == ("N**2 * d", "O")
+    assert without_bound("4*N") == ("4*N", "")
 
 
 def test_an_unknown_name_is_answered_with_those_there_are():

@@ -36,6 +36,10 @@ LEVELS = {
     "record": 0.1,
     "units": 0.1,
     "peaks": 0.1,
+    "parameters": 0.2,
+    "arguments": 0.06,
+    "algebra": 0.05,
+    "processes": 0.05,
     "errors": 0.0,
 }
 #: The outer door: it may lead anywhere, nothing inside goes through it.

@@ -6,8 +6,16 @@ import pytest
 
 from attnprof import Workload, registry
 from attnprof.errors import RequestError
+from attnprof.mechanisms.extractors.spec import HE
 from attnprof.mechanisms.standard.spec import Standard
-from attnprof.symbolic.growth import LENGTHS, Subject, closed_form_growth, fitted, order_value
+from attnprof.symbolic.growth import (
+    LENGTHS,
+    Subject,
+    closed_form_growth,
+    fitted,
+    keeps,
+    order_value,
+)
 
 
 @pytest.mark.parametrize(
@@ -73,3 +81,34 @@ def test_a_quadratic_mechanism_that_claims_less_is_caught():
     for record in closed_form_growth(Subject(Boaster(), Workload(1, 1, 64), "core")):
         assert record.verdict == "grows faster"
         assert record.expected is False
+
+
+@pytest.mark.parametrize(
+    ("order", "count", "kept"),
+    [
+        ("N", lambda n: 10**6 * n + n * n.bit_length(), False),
+        ("N", lambda n: 4356 * n + n * -(-n // 4096), False),
+        ("N log N", lambda n: 6 * 64**2 * n + 15 * n * n.bit_length(), True),
+        ("N^1.5", lambda n: n * (math.isqrt(n) + 1), True),
+        ("N", lambda n: n * (math.isqrt(n) + 1), False),
+        ("N^2", lambda n: n**2 + 10**6 * n, True),
+    ],
+)
+def test_what_leads_in_the_end_decides(order, count, kept):
+    assert keeps(order, count) is kept
+
+
+def test_a_logarithm_beside_a_large_linear_term_is_caught():
+    class Boaster(HE):
+        time_order = "N"
+
+    flops, _ = closed_form_growth(Subject(Boaster(), Workload(1, 8, 64), "layer"))
+    assert flops.found_exponent < 1.05
+    assert (flops.verdict, flops.expected) == ("grows faster", False)
+
+
+def test_memory_that_grows_beyond_the_usual_lengths_is_told():
+    spec = registry.get("she")
+    _, peak = closed_form_growth(Subject(spec, Workload(1, 1, 64), "layer"))
+    assert (peak.verdict, peak.expected) == ("grows faster", True)
+    assert "65,536 tokens" in peak.reason

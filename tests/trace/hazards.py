@@ -1,5 +1,7 @@
 """Modules that other tools count wrongly: sizes made numbers, branches, values, loops."""
 
+import sys
+from fractions import Fraction
 from math import sqrt
 
 import torch
@@ -186,3 +188,47 @@ class WithKnown(Attention):
 class WithUnknown(Attention):
     def done(self, y):
         return unknown(y)
+
+
+class Asserts(Attention):
+    """Says nothing when it refuses."""
+
+    def forward(self, x):
+        assert x.shape[1] < 2
+        return super().forward(x)
+
+
+class Unfinished(nn.Module):
+    def forward(self, x):
+        raise NotImplementedError
+
+
+class Divides(nn.Module):
+    def forward(self, x):
+        return x * Fraction(1, 0)
+
+
+class Exits(nn.Module):
+    def forward(self, x):
+        sys.exit(5)
+
+
+class ExitsWhenLong(Attention):
+    def forward(self, x):
+        if x.shape[1] > 400:
+            sys.exit()
+        return super().forward(x)
+
+
+class RaisesTheBase(nn.Module):
+    def forward(self, x):
+        raise BaseException("out")  # noqa: TRY002 - what it is here for
+
+
+class ExitsWhenMade(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        raise SystemExit(0)
+
+    def forward(self, x):
+        return x

@@ -129,3 +129,71 @@ def rows(*tensors, by=1.0):
 
 ready = MyAttention(32, 4)
 number = 3
+
+
+class Heads(nn.Module):
+    """Heads and their width have defaults, the model's width has none."""
+
+    def __init__(self, dim, heads=8, dim_head=64, max_len=512, num_kv_heads=2):
+        super().__init__()
+        self.heads, self.inner = heads, heads * dim_head
+        self.qkv = nn.Linear(dim, 3 * self.inner)
+
+    def forward(self, x):
+        return self.qkv(x)
+
+
+class WithoutWidth(nn.Module):
+    def __init__(self, num_heads=8):
+        super().__init__()
+        self.num_heads = num_heads
+
+    def forward(self, x):
+        B, N, C = x.shape
+        heads = x.view(B, N, self.num_heads, C // self.num_heads).transpose(1, 2)
+        return attention(heads, heads, heads)
+
+
+def made_with(dim, num_heads=8, size=1):
+    assert size
+    return MyAttention(dim, num_heads)
+
+
+def headed(x, num_heads=8, dim=-1):
+    B, N, C = x.shape
+    heads = x.view(B, N, num_heads, C // num_heads).transpose(1, 2)
+    return attention(heads, heads, heads).softmax(dim)
+
+
+class Unusual(nn.Module):
+    """Calls itself something else; one forward has no instance, one is decorated."""
+
+    def __init__(this, dim):  # noqa: N805 - what it is here for
+        super().__init__()
+        this.map = nn.Linear(dim, dim)
+
+    def forward(this, x):  # noqa: N805 - the same
+        return this.map(x)
+
+
+class Static(nn.Module):
+    @staticmethod
+    def forward(x):
+        return x * 2.0
+
+
+class ByClass(nn.Module):
+    @classmethod
+    def forward(cls, x):
+        return x * 2.0
+
+
+class Named(nn.Module):
+    """Its forward takes something called self."""
+
+    def forward(me, x, self=None):  # noqa: N805 - the same
+        return x * 2.0
+
+
+def first_of(self, other):
+    return self * other

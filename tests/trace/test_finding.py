@@ -299,3 +299,47 @@ def test_what_has_no_backward_pass_is_told_to_ask_for_forward(name):
     tried(target, {})
     with pytest.raises(RequestError, match=r"no backward pass: .* type --phase forward"):
         tried(target, {}, training=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "entries"),
+    [
+        ("Heads", 15 * 3 * 15 + 3 * 15),  # dim 15, 3 heads of width 5
+        ("made_with", 4 * 15 * 15 + 4 * 15),
+    ],
+)
+def test_heads_and_widths_do_not_stay_at_a_default_that_formulas_contradict(name, entries):
+    target = here(name)
+    assert target.symbols == ("B", "N", "h", "d")
+    assert counted(target)["parameters"] == entries
+    assert "heads=h" in target.notes[0]
+    assert "max_len" not in " ".join(target.notes)
+
+
+@pytest.mark.parametrize("name", ["WithoutWidth", "headed"])
+def test_heads_are_passed_where_only_the_input_speaks_of_them(name):
+    target = here(name)
+    assert "num_heads=h" in target.notes[0]
+    assert counted(target)["matmul_flops"] == 4 * 2 * 3 * 6 * 6 * 5
+
+
+def test_defaults_stay_where_they_are_said_or_formulas_do_not_speak_of_them():
+    assert counted(here("Heads", ["heads=2", "dim_head=7"]))["parameters"] == (15 + 1) * 3 * 14
+    assert here("Heads", ["dim=32"], ["x: B, N, 32"]).symbols == ("B", "N")
+    assert here("Wide").symbols == ("B", "N")
+    assert "h" in here("Wide", None, ["hidden_states: B, N, h*d"]).symbols
+    assert counted(here("Wide", None, ["hidden_states: B, N, h*d"]))["parameters"] == 16 * 15
+
+
+@pytest.mark.parametrize("name", ["Unusual", "Static", "ByClass", "Named"])
+def test_the_instance_is_told_from_the_arguments_by_its_place(name):
+    target = here(name)
+    assert target.spelled_inputs[0] == "x: B, N, h*d"
+    tried(target, {})
+
+
+def test_an_argument_called_self_is_one():
+    target = here("first_of", None, ["self: N, d", "other: N, d"])
+    assert counted(target)["multiplications"] == 6 * 5
+    with pytest.raises(RequestError, match="'self', which cannot be guessed"):
+        here("first_of", None, ["other: N, d"])

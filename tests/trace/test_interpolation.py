@@ -5,13 +5,15 @@ import sympy
 import torch
 from torch import nn
 
+import attnprof
+from attnprof.algebra.expressions import symbol
 from attnprof.trace.deriving import derive_target
 from attnprof.trace.evaluating import evaluate
 from attnprof.trace.fitting import coefficients, degree, expression, lower_set
+from attnprof.trace.origins import operations, subtotals
 from attnprof.trace.requests import parse_arguments, parse_inputs
 from attnprof.trace.runs import record
 from attnprof.trace.subjects import Request, of_class
-from attnprof.trace.symbols import symbol
 from attnprof.trace.totals import totals
 
 B, N, h, d = map(symbol, ("B", "N", "h", "d"))
@@ -134,3 +136,27 @@ def test_evaluation_takes_hardly_more_steps_than_the_formula_has_terms():
         finally:
             sys.setprofile(None)
         assert calls < 6000  # some 0.1 microseconds each
+
+
+def repeated(x):
+    state = x[:, :64]
+    for block in x.view(x.shape[0], x.shape[1] // 64, 64).unbind(1):
+        state = state + block * 2.0
+    return state.sort(-1).values
+
+
+def test_calls_are_operations_and_not_the_lines_they_are_on():
+    found = attnprof.derive(repeated, inputs={"x": "2, N"}, phases=["forward"], at={"N": 1280})
+    trace = found.phases["forward"].trace
+    assert found.phases["forward"].method == "interpolated"
+    for at, adds, line in (({}, "N/64", "N/32"), ({"N": 1280}, 20, 40)):
+        calls = {row["operation"]: row["calls"] for row in operations(trace, "forward", at)}
+        assert (calls["add"], calls["mul"], calls["sort"]) == (adds, adds, 1)
+        assert line in [row["calls"] for row in subtotals(trace, "forward", at)]
+    assert any("sort ×1" in text for text in found.phases["forward"].uncounted)
+
+
+def test_calls_of_a_run_by_symbols_are_counted_one_by_one():
+    found = attnprof.derive(lambda x: x * 2.0 * 3.0, inputs={"x": "B, N, d"}, phases=["forward"])
+    (row,) = found.report().summary["phases"]["forward"]["operations"]
+    assert (row["operation"], row["calls"]) == ("mul", 2)

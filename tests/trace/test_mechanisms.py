@@ -5,6 +5,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnprof import Workload, registry
+from attnprof.algebra.expressions import symbol
 from attnprof.errors import RequestError
 from attnprof.trace.explaining import (
     NUMBER,
@@ -17,7 +18,7 @@ from attnprof.trace.making import fake_world
 from attnprof.trace.mechanisms import mechanism_target
 from attnprof.trace.runs import first_tensor, record
 from attnprof.trace.symbolic_run import NotSymbolicError, run_symbolically
-from attnprof.trace.symbols import DEFAULT, hints_for, symbol
+from attnprof.trace.symbols import DEFAULT, hints_for
 from attnprof.trace.totals import totals, uncounted
 from tests.mechanisms.cases import PARAMS, SHAPES, names, params
 

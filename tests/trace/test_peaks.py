@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import attnprof
 from attnprof import registry
 from attnprof.trace.deriving import derive_target
 from attnprof.trace.mechanisms import mechanism_target
@@ -119,3 +120,18 @@ def test_half_precision_products_are_left_to_the_processor():
     target = mechanism_target(registry.get("standard"), dtype="bfloat16")
     trace = record(target, SIZES, training=False)
     assert "aten.addmm" in at_least(trace, "forward")[0]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bound"), [("bfloat16", "at least"), ("float16", "at least"), ("float32", "exact")]
+)
+@pytest.mark.parametrize("phase", ["forward", "train"])
+def test_a_peak_whose_note_says_at_least_is_not_called_exact(dtype, bound, phase):
+    found = attnprof.derive(
+        lambda x: x @ x.mT @ x, inputs={"x": "B, N, d"}, phases=[phase], dtype=dtype
+    )
+    bounds = {record.quantity: record.bound for record in found.report().records}
+    said = any("at least" in note for note in found.phases[phase].notes)
+    assert said == (bound == "at least")
+    assert bounds["peak_bytes"] == bound
+    assert (bounds["flops"], bounds["bytes_moved"]) == ("exact", "exact")

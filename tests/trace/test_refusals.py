@@ -3,11 +3,11 @@
 import pytest
 import sympy
 
-from attnprof.errors import AttnprofError, CannotRunError
+from attnprof.algebra.expressions import symbol
+from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.trace.asking import derived
-from attnprof.trace.finding import target_of
+from attnprof.trace.finding import target_from, target_of
 from attnprof.trace.runs import record
-from attnprof.trace.symbols import symbol
 from attnprof.trace.totals import totals
 from tests.trace import hazards
 
@@ -127,3 +127,34 @@ def test_sizes_of_one_are_right_at_one_and_need_no_memory():
     )
     for quantity, value in counted.items():
         assert derivation.at(quantity, **asked) == value
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        (hazards.Asserts, r"AssertionError in `assert x.shape\[1\] < 2` \(hazards\.py:\d+\)"),
+        (hazards.Unfinished, r"NotImplementedError in `raise NotImplementedError` \(hazards"),
+        (hazards.Divides, r"ZeroDivisionError: division by zero \(hazards\.py:\d+\)"),
+    ],
+)
+def test_a_reason_without_words_is_the_line_itself(layer, words):
+    with pytest.raises(RequestError, match=words):
+        found(layer)
+
+
+@pytest.mark.parametrize("layer", [hazards.Exits, hazards.RaisesTheBase, hazards.ExitsWhenMade])
+def test_code_that_ends_the_program_is_refused(layer):
+    with pytest.raises(RequestError, match=r"it ends the program: .*hazards\.py:\d+"):
+        found(layer)
+
+
+def test_an_exit_at_some_lengths_is_a_border_like_any_error():
+    derivation = found(hazards.ExitsWhenLong, {"B": 2, "N": 64, "h": 2, "d": 8})
+    with pytest.raises(AttnprofError):
+        derivation.at("flops", B=2, N=1000, h=2, d=8)
+
+
+def test_a_factory_that_exits_is_refused(tmp_path):
+    (tmp_path / "making.py").write_text("def make(d_model):\n    raise SystemExit(3)\n")
+    with pytest.raises(RequestError, match=r"SystemExit: 3 \(making.py:2\)"):
+        target_from(f"{tmp_path}/making.py:make")

@@ -1,8 +1,9 @@
 """A results file that grows a line at a time and can be cut off at any moment.
 
 Every line is one JSON object with the ``key`` of its point. A line is written in one go and pushed
-to the disk before the next point starts; a torn last line (a kill, a full disk) is dropped when the
-file is opened again, and its point is measured again. One process writes at a time.
+to the disk before the next point starts; a torn last line (a kill, a full disk) is moved to a file
+beside it when the journal is opened again, and its point is measured again. One process writes at a
+time.
 """
 
 from __future__ import annotations
@@ -10,30 +11,45 @@ from __future__ import annotations
 import errno
 import json
 import os
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from attnprof.errors import CannotRunError, RequestError
+from attnprof.record.reading import (
+    JOURNAL_LIMIT,
+    json_of,
+    kind_of_file,
+    read_bytes,
+    text_of,
+    why_of,
+)
+from attnprof.record.recognition import SCHEMA
 
-SCHEMA = "attnprof/1"
 _HOW = "move it away, or give another --output"
+#: How the first line begins, and how much of it tells a journal that was cut inside of it.
+_BEGIN, _LEAST = b'{"schema": "attnprof/1", "key": "', len(b'{"schema":')
 
 
 class Journal:
     """An append-only JSON Lines file, locked while it is open.
 
-    ``done`` are the keys it holds. Raises :class:`RequestError` for a file that is not a journal
-    or that another process has open, :class:`CannotRunError` when the disk is full.
+    ``done`` are the keys it holds, ``cut`` the file that a torn last line was moved to.
+    Raises :class:`RequestError` for a file that is not a journal or that another process has open,
+    :class:`CannotRunError` when the disk is full.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.cut: Path | None = None
         self.done: set[str] = set()
         self._handle = -1
 
     def __enter__(self) -> Self:
+        check_journal(self.path)
         try:
             self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
@@ -93,18 +109,36 @@ class Journal:
             ) from error
 
     def _repair(self) -> None:
-        """Read the keys; cut a torn last line off."""
+        """Read the keys; move a torn last line to a file beside this one."""
         size = os.fstat(self._handle).st_size
         data = b"".join(self._blocks(size))
         whole = data.rfind(b"\n") + 1
         for entry in parsed(data[:whole], self.path):
             self.done.add(entry["key"])
         if whole != size:
-            torn = data[whole:]
-            if not whole and not torn.startswith(b"{"):
+            if not begins_as_journal(data):
                 raise RequestError(f"{self.path} is no results file of a sweep; {_HOW}")
+            self._keep(data[whole:])
             os.ftruncate(self._handle, whole)
         os.lseek(self._handle, 0, os.SEEK_END)
+
+    def _keep(self, torn: bytes) -> None:
+        """Save what is cut off beside the journal, under a name that is free."""
+        for number in count(1):
+            self.cut = self.path.with_name(f"{self.path.name}.torn{number}")
+            try:
+                handle = os.open(self.cut, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise CannotRunError(
+                    f"{self.path} ends in a torn line, which cannot be kept as {self.cut}: "
+                    f"{error.strerror}"
+                ) from error
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(torn)
+                os.fsync(handle)
+            return
 
     def _blocks(self, size: int) -> Iterator[bytes]:
         os.lseek(self._handle, 0, os.SEEK_SET)
@@ -113,22 +147,48 @@ class Journal:
             yield block
 
 
+def check_journal(path: Path) -> None:
+    """:class:`RequestError` for what is there and no journal: by its kind, size and beginning."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        raise RequestError(f"cannot read {path}: {why_of(error)}; {_HOW}") from error
+    kind = kind_of_file(found.st_mode)
+    if kind or found.st_size > JOURNAL_LIMIT:
+        what = kind or f"{found.st_size:,} bytes large, {JOURNAL_LIMIT:,} are read at most"
+        raise RequestError(f"{path} is {what}, no results file of a sweep; {_HOW}")
+    with path.open("rb") as stream:
+        begin = stream.read(len(_BEGIN) + len(BOM_UTF8))
+    if begin and not begins_as_journal(begin):
+        raise RequestError(f"{path} is no results file of a sweep; {_HOW}")
+
+
+def begins_as_journal(data: bytes) -> bool:
+    """Whether a first line is a journal's, or was going to be one when it was cut."""
+    begin = data.removeprefix(BOM_UTF8)[: len(_BEGIN)]
+    return begin == _BEGIN or (len(begin) >= _LEAST and _BEGIN.startswith(begin))
+
+
 def parsed(data: bytes, path: Path) -> Iterator[dict[str, Any]]:
     """The entries of whole lines; :class:`RequestError` where a line is none."""
-    for number, line in enumerate(data.splitlines(), 1):
+    for number, line in enumerate(data.removeprefix(BOM_UTF8).split(b"\n")[:-1], 1):
         try:
-            entry = json.loads(line)
-        except ValueError:
-            entry = None
-        if not isinstance(entry, dict) or entry.get("schema") != SCHEMA or "key" not in entry:
+            entry = json_of(text_of(line))
+        except ValueError as error:
+            raise RequestError(
+                f"{path} line {number} is no record of a sweep ({error}); {_HOW}"
+            ) from error
+        known = isinstance(entry, dict) and entry.get("schema") == SCHEMA
+        if not known or not isinstance(entry.get("key"), str):
             raise RequestError(f"{path} line {number} is no record of a sweep; {_HOW}")
         yield entry
 
 
 def read(path: Path) -> list[dict[str, Any]]:
     """All whole entries of a results file; a torn last line is left out."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise RequestError(f"cannot read {path}: {error.strerror}") from error
+    data = read_bytes(path, JOURNAL_LIMIT)
+    if data and not begins_as_journal(data):
+        raise RequestError(f"{path} is no results file of a sweep")
     return list(parsed(data[: data.rfind(b"\n") + 1], path))

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -13,6 +14,7 @@ from attnprof.errors import RequestError
 from attnprof.measure.batch import plan_points
 from attnprof.measure.modules import configured
 from attnprof.measure.request import Budget, PointRequest
+from attnprof.measure.sweep.kinds import is_module_apart
 from attnprof.workload import Workload
 
 #: What makes a point another point; how long it is measured does not.
@@ -45,15 +47,19 @@ class Grid:
 def points_of(
     grids: Sequence[Grid], budget: Budget, *, seed: int = 0, threads: int | None = None,
     counts: bool = False, check: bool = True, compiled: bool = False, error: bool = False,
+    limit_s: float | None = None,
 ) -> list[PointRequest]:  # fmt: skip
     """Every point once, mechanisms innermost: neighbours in time share a size.
 
-    Raises :class:`RequestError` where heads do not divide a width, or a value is unknown.
+    Nothing of somebody's own code is run here: what a name stands for is asked apart, within
+    ``limit_s`` seconds each. Raises :class:`RequestError` where heads do not divide a width, or a
+    value is unknown.
     """
     found: dict[str, PointRequest] = {}
+    is_own = partial(is_module_apart, limit_s=limit_s)
     for grid in grids:
         for settings in _settings(grid.params):
-            chosen = configured(grid.attention, settings, grid.args, grid.inputs)
+            chosen = configured(grid.attention, settings, grid.args, grid.inputs, is_own)
             named = dict(zip(grid.attention, chosen, strict=True))
             for workloads, scope, device in _workloads(grid):
                 planned = plan_points(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from math import fsum
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,7 @@ from attnprof.measure.conditions import joined_conditions, noise
 from attnprof.measure.statistics import estimate_over_processes, quantiles_of
 from attnprof.measure.sweep.journal import read
 from attnprof.record import ProfileRecord, Report
-
-_FIELDS = frozenset(item.name for item in fields(ProfileRecord))
+from attnprof.record.schema import object_in, restored
 
 
 def load_results(path: Path) -> Report:
@@ -21,29 +20,32 @@ def load_results(path: Path) -> Report:
 
     Raises :class:`attnprof.errors.RequestError` for a file that is none.
     """
-    return report_of(read(path))
+    return report_of(read(path), str(path))
 
 
-def report_of(entries: Sequence[dict[str, Any]]) -> Report:
-    """Entries of a journal as one report, in the order their points first appear."""
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for entry in entries:
-        groups.setdefault(entry["key"].rpartition("/")[0], []).append(entry)
-    records = [joined([_record(entry) for entry in group]) for group in groups.values()]
-    places: list[dict[str, Any]] = []
-    for entry in entries:
-        where = entry.get("environment", {})
-        if where not in places:
-            places.append(where)
+def report_of(entries: Sequence[dict[str, Any]], name: str = "results") -> Report:
+    """Entries of a journal as one report, in the order their points first appear.
+
+    ``name`` is the file as messages have it.
+    """
+    groups: dict[str, list[ProfileRecord]] = {}
+    places: dict[str, dict[str, Any]] = {}
+    for number, entry in enumerate(entries, 1):
+        line = f"{name} line {number}"
+        record = restored(ProfileRecord, entry.get("record"), f"{line}: record")
+        groups.setdefault(entry["key"].rpartition("/")[0], []).append(record)
+        where = object_in(entry, "environment", line)
+        places.setdefault(repr(where), where)
+    records = [joined(group) for group in groups.values()]
     measured = sum(record.skipped is None for record in records)
     summary = {
         "measured": measured,
         "skipped": len(records) - measured,
         "processes": max((len(group) for group in groups.values()), default=0),
-        "environments": places,
+        "environments": list(places.values()),
         "time": time_spent(records),
     }
-    return Report("sweep", records, summary, places[0] if places else {})
+    return Report("sweep", records, summary, next(iter(places.values()), {}))
 
 
 #: What a point's wall time goes into.
@@ -67,11 +69,6 @@ def _total(records: Sequence[ProfileRecord], name: str) -> float | None:
     values = [getattr(record, name) for record in records]
     known = [value for value in values if value is not None]
     return fsum(known) if known else None
-
-
-def _record(entry: dict[str, Any]) -> ProfileRecord:
-    row = {name: value for name, value in entry["record"].items() if name in _FIELDS}
-    return ProfileRecord(**row)
 
 
 def joined(records: Sequence[ProfileRecord]) -> ProfileRecord:

@@ -82,12 +82,12 @@ def measured(task: Task, terms: Terms) -> Entry:
 
 
 def _record(point: PointRequest, terms: Terms) -> ProfileRecord:
+    if terms.apart:
+        return measure_apart(point, terms.limit_s, terms.memory_limit, try_all=terms.try_all)
     reason, _ = fit(point, terms.memory_limit)
     if reason and not terms.try_all:
         return replace(predict_point(point), skipped=reason)
-    if not terms.apart:
-        return measure_point(point)
-    return measure_apart(point, terms.limit_s, terms.memory_limit)
+    return measure_point(point)
 
 
 def tasks_of(points: Iterable[PointRequest], processes: int = 1) -> list[Task]:

@@ -10,7 +10,7 @@ from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError, closest
-from attnprof.mechanism import Abilities, Mechanism, rows
+from attnprof.mechanism import Abilities, Mechanism, Variant, rows
 from attnprof.mechanisms.extractors.convolution import Convolution, convolution, is_direct
 from attnprof.mechanisms.extractors.products import Products, chunk_of, matrix_products, triangle
 from attnprof.mechanisms.extractors.published import published_counts
@@ -198,6 +198,9 @@ class SHE(Adjusted):
     name: ClassVar[str] = "she"
     title: ClassVar[str] = "Super high-performance Extractor (SHE)"
     time_order: ClassVar[str] = "N^2"
+    variants: ClassVar[tuple[Variant, ...]] = (
+        Variant({}, "N^2", "N^2", "above 65,536 tokens a product takes N/4096 distances at once"),
+    )
     impls: ClassVar[tuple[str, ...]] = ("auto", "products", "direct")
     weights: ClassVar[str] = "matrix"
 

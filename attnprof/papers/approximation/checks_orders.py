@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from attnprof.papers.approximation.listing import CLASSES, derived, longformer
 from attnprof.papers.approximation.orders import claimed, leading
-from attnprof.papers.checks import Check
+from attnprof.papers.checks import READING, Check
 
 TABLES = ("complexity_claims",)
 DERIVED = "operations of its class, derived by running it on symbolic sizes; their power in N"
@@ -86,8 +86,9 @@ CHECKS = [
         "003-CROSS",
         {name: claimed(name)["N"] for name in CLASSES if name != "standard"},
         lambda: {name: powers["N"] for name, powers in whole_models().items()},
-        how="power in N of a model's attention: its own class in encoder and decoder, and the "
-        "standard class across, as the decoder layer of the listing builds it",
+        how="read in the listing: the decoder layer makes its cross-attention of the standard "
+        "class, whatever class it is given; power in N of its own class twice and that one once",
+        basis=READING,
         why="the decoder's cross-attention is the standard class in every model, so each of them "
         "stays quadratic in N",
     ),

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from attnprof.errors import RequestError
 from attnprof.papers.documents import document
 
 if TYPE_CHECKING:
@@ -38,14 +37,8 @@ def standard(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def linformer(compress: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Keys and values compressed to L rows by the first rows of one matrix, then standard.
-
-    Raises :class:`RequestError` for more tokens than the matrix has rows.
-    """
-    tokens, rows = k.shape[1], compress.shape[0]
-    if tokens > rows:
-        raise RequestError(f"{tokens} tokens: the compressing matrix has {rows} rows")
-    used = compress[:tokens].mT
+    """Keys and values compressed to L rows by the first rows of one matrix, then standard."""
+    used = compress[: k.shape[1]].mT
     return standard(q, used @ k, used @ v)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from attnprof.papers.agreement import formula
 from attnprof.papers.documents import document
+from attnprof.papers.leading import leading_terms
 
 CLAIMS = "complexity_claims"
 #: Mechanisms by what the document's table calls them.
@@ -42,9 +43,12 @@ def claimed(mechanism: str) -> dict[str, int]:
 
 
 def leading(expression: Any, sizes: Sequence[str] = ("N",)) -> dict[str, int]:
-    """Powers of the sizes in the terms that grow fastest in the first of them."""
-    import sympy
+    """Powers of the sizes in the term that leads as they grow.
 
-    symbols = [sympy.Symbol(name, positive=True) for name in sizes]
-    terms = sympy.Poly(formula(expression), *symbols).monoms()
-    return dict(zip(sizes, max(terms), strict=True))
+    Raises ValueError where several lead, or none can be told.
+    """
+    terms = leading_terms(formula(expression), sizes)
+    if terms is None or len(terms) != 1:
+        raise ValueError(f"no single term of {expression} leads in {', '.join(sizes)}")
+    (term,) = terms
+    return {size: int(term.growth.get(size, (0, 0))[0]) for size in sizes}

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from attnprof.papers.approximation.checks_listing import fails_on_longer
+from attnprof.papers.approximation.checks_listing import lengths_it_runs_at
 from attnprof.papers.approximation.checks_results import FAILED, FIGURE_Z, seconds
-from attnprof.papers.approximation.listing import CLASSES, derived
+from attnprof.papers.approximation.listing import CLASSES, TEST_TOKENS, derived
 from attnprof.papers.approximation.orders import CLAIMS, claimed_text, leading, mechanism_id
 from attnprof.papers.documents import document
 from attnprof.papers.regenerated import Cell, Table
@@ -90,7 +90,7 @@ def _value(row: Mapping[str, str]) -> Any:
     printed = float(row["value"])
     if printed != FAILED:
         return printed
-    return Cell(printed, FAILED if fails_on_longer() else 1.0)
+    return Cell(printed, 1.0 if lengths_it_runs_at()[f"{TEST_TOKENS} tokens"] else FAILED)
 
 
 def _seconds(row: Mapping[str, str]) -> float | None:

@@ -28,24 +28,25 @@ def reachable(width: int, heads: int, slicing: bool) -> int:
     """How many independent directions a layer's maps from V to its heads' parts of O have.
 
     A head applies B_i to V after mixing by S_i, and the B_i are all that weights can choose:
-    W_i^V W_i^O, or with slicing W_i^O beside zeros. The rank of their derivatives by the weights,
-    at weights of small whole numbers.
+    W_i^V W_i^O, where slicing has columns of the identity for W_i^V. The rank of their
+    derivatives by the weights, at weights of small whole numbers.
     """
+    return sum(_head_directions(width, width // heads, i, slicing) for i in range(heads))
+
+
+def _head_directions(width: int, head: int, i: int, slicing: bool) -> int:
+    """The same of one head."""
     import numpy as np
 
-    if slicing:
-        return width * width  # every row of W^O stands in one B_i, as it is
-    head = width // heads
-    generator = np.random.default_rng(0)
-    left = generator.integers(-9, 10, (width, head)).astype(float)
-    right = generator.integers(-9, 10, (head, width)).astype(float)
     eye = np.eye(width)
-    by_left = np.einsum("ia,jk->aijk", eye, right).transpose(1, 2, 0, 3)
-    by_right = np.einsum("ij,kb->jkib", left, eye)
-    columns = np.concatenate(
-        [by_left.reshape(-1, width * width), by_right.reshape(-1, width * width)]
-    )
-    return heads * int(np.linalg.matrix_rank(columns))
+    generator = np.random.default_rng(i)
+    drawn = generator.integers(-9, 10, (2, width, head)).astype(float)
+    left = eye[:, i * head : (i + 1) * head] if slicing else drawn[0]
+    right = drawn[1].T
+    by_right = np.einsum("ij,kb->jkib", left, eye).reshape(-1, width * width)
+    by_left = np.einsum("ia,jk->aijk", eye, right).transpose(1, 2, 0, 3).reshape(-1, width * width)
+    columns = by_right if slicing else np.concatenate([by_left, by_right])
+    return int(np.linalg.matrix_rank(columns))
 
 
 def same_effect(width: int = 8) -> dict[str, bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from attnprof.papers.agreement import formula, same_formula
+from attnprof.papers.agreement import same_formula
 from attnprof.papers.better_attention.formulas import (
     eq24,
     multiply_adds,
@@ -26,30 +26,6 @@ def _each(count: Any) -> dict[str, str]:
 def slopes() -> dict[str, str]:
     """What one more unit of width costs, by Eq 24; free of the width itself if linear."""
     return _each(lambda name: eq24(name).diff(symbols()[1]))
-
-
-def coefficients() -> dict[str, dict[str, str]]:
-    """C and the head term when results are counted instead of operations."""
-    length, width, heads = symbols()
-    found = {}
-    for name in MECHANISMS:
-        count = results_counted(name)
-        found[name] = {
-            "C": str(count.coeff(width, 1) / length),
-            "head term": str(count.coeff(width, 0) / (heads * length**2)),
-        }
-    return found
-
-
-def _printed_coefficients() -> dict[str, dict[str, str]]:
-    length, _, heads = symbols()
-    return {
-        name: {
-            "C": row["C_attn"],
-            "head term": str(formula(row["head_term"]) / (heads * length**2)),
-        }
-        for name, row in CONSTANTS.items()
-    }
 
 
 def _printed_eq24() -> dict[str, str]:
@@ -99,10 +75,11 @@ CHECKS = [
     ),
     Check(
         "000-EQ24-origin",
-        _printed_coefficients(),
-        coefficients,
-        how="results of the definitions' products, and scaling, exponential, row sum and division "
-        "of each score, three times: forward once, backward twice",
+        _printed_eq24(),
+        partial(_each, results_counted),
+        how="the whole of Eq 24 against results of the definitions' products, and scaling, "
+        "exponential, row sum and division of each score, three times: forward once, backward "
+        "twice",
         agree=same_formula,
         note="5, 4, 3 and 4 results of l x d_m and 5 of l x l a head, times 3; this is a number of "
         "results, not of FLOPs",

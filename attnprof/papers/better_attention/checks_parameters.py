@@ -21,39 +21,41 @@ PLACES = {"5": "T5_MNIST", "6": "T6_CIFAR100", "8": "T8_IMDB", "9": "T9_Amazon",
 
 
 def expected(row: dict[str, str]) -> int:
-    """A layer's parameters at the length that the text states.
+    """A layer's parameters at the row's number of heads and the length that the text states.
 
     For ImageNet, where it states two, these are ViT-B/16's tokens: patches and a class token.
     """
     imagenet = row["dataset"] == "ImageNet"
     length = imagenet_patches() + 1 if imagenet else EXPERIMENTS[row["dataset"]].seq_len
-    return parameters(row["attention"], int(row["d_m"]), length or 1)
+    return parameters(row["attention"], int(row["d_m"]), length or 1, int(row["h"] or 1))
 
 
 def _of(table: str, mechanism: str) -> list[dict[str, str]]:
     return [row for row in rows(table) if row["attention"] == mechanism]
 
 
-def _counted(table: str, mechanism: str) -> list[int]:
-    return sorted({expected(row) for row in _of(table, mechanism)})
+def _counted(table: str, mechanism: str) -> dict[str, int]:
+    return {f"h={row['h']}": expected(row) for row in _of(table, mechanism)}
 
 
 def _why(table: str, mechanism: str, published: Any, ours: Any) -> str:
     experiment = EXPERIMENTS[rows(table)[0]["dataset"]]
-    length = implied_seq_len(published[0], experiment.d_model) if mechanism == "super" else None
+    heads = next(name for name in ours if published.get(name) != ours[name])
+    said, found = published.get(heads) or 0, ours[heads]
+    length = implied_seq_len(said, experiment.d_model) if mechanism == "super" else None
     if length is None:
-        return f"a layer of width {experiment.d_model} has {ours[0]:,}"
+        return f"a layer of width {experiment.d_model} has {found:,}"
     token = ": its patches and a class token" if length == (experiment.seq_len or 0) + 1 else ""
     return (
-        f"the stated context length {experiment.seq_len} gives {ours[0]:,}; "
-        f"{published[0]:,} needs l = {length}{token}"
+        f"the stated context length {experiment.seq_len} gives {found:,}; "
+        f"{said:,} needs l = {length}{token}"
     )
 
 
 def _layer(table: str, place: str, mechanism: str) -> Check:
     return Check(
         f"000-PAR-{place}-{mechanism}",
-        sorted({int(row["params"]) for row in _of(table, mechanism)}),
+        {f"h={row['h']}": int(row["params"]) for row in _of(table, mechanism)},
         partial(_counted, table, mechanism),
         how="every map of the definition with its bias, at each printed number of heads",
         why=partial(_why, table, mechanism),

@@ -112,10 +112,10 @@ CHECKS = [
     ),
     Check(
         "000-EFF-2x",
-        2,
+        2.0,
         partial(_largest, "efficient"),
         how="largest ratio of standard's to Efficient's time in any table",
-        agree=rounded(0),
+        agree=rounded(1),
         why=lambda *_: _reach_why(
             "efficient", "the sentence does not say what is reached two times (speed, size, cost)"
         ),

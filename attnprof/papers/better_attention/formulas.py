@@ -80,9 +80,10 @@ def products(mechanism: str) -> Any:
 
 
 @cache
-def parameters(mechanism: str, d_model: int, seq_len: int = 1) -> int:
+def parameters(mechanism: str, d_model: int, seq_len: int = 1, heads: int = 1) -> int:
     """Parameters of a layer whose maps all have a bias; the length matters to Super alone."""
-    return int(registry.get(mechanism).parameters(Workload(seq_len, 1, d_model)))
+    sizes = Workload(seq_len, heads, d_model // heads)
+    return int(registry.get(mechanism).parameters(sizes))
 
 
 def implied_seq_len(count: float, d_model: int) -> int | None:

@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any
 
 from attnprof.papers.agreement import rounded, same_formula
-from attnprof.papers.better_attention.checks_flops import coefficients, slopes
+from attnprof.papers.better_attention.checks_flops import slopes
 from attnprof.papers.better_attention.checks_heatmaps import excess
 from attnprof.papers.better_attention.checks_parameters import abbreviated, expected
 from attnprof.papers.better_attention.checks_percentages import OURS
 from attnprof.papers.better_attention.checks_totals import totals
-from attnprof.papers.better_attention.formulas import multiply_adds
+from attnprof.papers.better_attention.formulas import multiply_adds, results_counted, symbols
 from attnprof.papers.better_attention.ranks import RANK, label, recomputed_ranks
 from attnprof.papers.better_attention.values import number, rows
 from attnprof.papers.documents import document
@@ -123,17 +123,19 @@ def _size(table: str, row: dict[str, str]) -> str:
 
 def constants() -> Table:
     """The constants of Eq 24, and what its left side is when it is counted."""
-    found, slope = coefficients(), slopes()
-    made = []
+    length, width, _ = symbols()
+    slope, made = slopes(), []
     for row in document("000").rows("eq24_constants"):
         name = row["attention"]
+        count = results_counted(name)
+        with_width = count.coeff(width, 1)
         made.append(
             {
                 "attention": name,
-                "C": Cell(row["C_attn"], found[name]["C"], same_formula),
+                "C": Cell(row["C_attn"], str(with_width / length), same_formula),
                 "slope in d_m": Cell(row["slope_wrt_d_m"], slope[name], same_formula),
                 "head term": Cell(
-                    row["head_term"], f"{found[name]['head term']}*h*l**2", same_formula
+                    row["head_term"], str((count - with_width * width).expand()), same_formula
                 ),
                 "multiplications and additions": str(multiply_adds(name)),
             }

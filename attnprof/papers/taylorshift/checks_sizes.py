@@ -18,7 +18,10 @@ from attnprof.papers.taylorshift.sizes import (
     sizes,
 )
 
-HOW = f"mean norm at N = {LENGTH} with rows of Q, K and V on the unit sphere, by moments"
+HOW = (
+    f"for long sequences, as B.2 has it: mean norm at N = {LENGTH} with rows of Q, K and V on the "
+    "unit sphere, by moments"
+)
 
 
 def dimension_of_sphere() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from attnprof.gate import verdicts
 from attnprof.gate.sentences import sentence
 from attnprof.record import Report
+from attnprof.record.escaping import visible
 from attnprof.render.gate.cases import CaseRows, by_case, named
 
 #: GitHub shows ten of a level in a step; more are lost.
@@ -47,7 +48,10 @@ def _path(case: CaseRows, file: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    """A message's text: GitHub undoes these three; what is left are signs to be seen."""
+    for sign, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A")):
+        text = text.replace(sign, code)
+    return visible(text)
 
 
 def _escaped_property(text: str) -> str:

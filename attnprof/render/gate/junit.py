@@ -9,9 +9,10 @@ from typing import Any
 from attnprof.gate import verdicts
 from attnprof.gate.sentences import sentence
 from attnprof.record import CheckRecord, Report
+from attnprof.record.escaping import visible
 from attnprof.render.gate.cases import by_case
 
-#: What XML 1.0 cannot hold, not even escaped: terminals' colours in a traceback, for one.
+#: What XML 1.0 cannot hold, not even escaped.
 _UNWRITABLE = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 PROPERTIES = ("mode", "base", "head", "rule", "verdict", "exit_code", "not_comparable")
 
@@ -63,4 +64,4 @@ def _ending(record: CheckRecord, *, strict: bool) -> Any:
 
 
 def _clean(text: str) -> str:
-    return _UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+    return _UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", visible(text, lines=True))

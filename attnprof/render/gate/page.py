@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 from attnprof.gate.sentences import WHOLE, time_text, told_once, values_text
 from attnprof.gate.verdicts import IMPROVED, OK
 from attnprof.record import CheckRecord, Report
+from attnprof.record.escaping import markdown_code, markdown_text
 from attnprof.render.gate.cases import (
     CaseRows,
     by_case,
@@ -36,11 +35,11 @@ def render_page(report: Report) -> str:
     parts = [
         MARKER,
         f"### attnprof check: {verdict_of(report)}",
-        f"{_plain(sides_text(report))}; {counts_text(report)}.",
+        f"{markdown_text(sides_text(report))}; {counts_text(report)}.",
         _changes(amiss),
         _changes(other),
         _folded(quiet),
-        "\n".join(f"- {_plain(note)}" for note in notes_of(report)),
+        "\n".join(f"- {markdown_text(note)}" for note in notes_of(report)),
     ]
     return _fitting("\n\n".join(part for part in parts if part) + "\n")
 
@@ -50,12 +49,15 @@ def _changes(rows: list[tuple[CaseRows, CheckRecord]]) -> str:
         return ""
     lines = ["| verdict | case | metric | baseline → current | why |", "|---|---|---|---|---|"]
     for case, record in rows[:MOST_ROWS]:
-        metric = "" if record.metric == WHOLE else _code(record.metric)
-        why = _plain(record.why[:MOST_LETTERS]) + ("…" if len(record.why) > MOST_LETTERS else "")
+        metric = "" if record.metric == WHOLE else markdown_code(record.metric)
+        why = markdown_text(record.why[:MOST_LETTERS]) + (
+            "…" if len(record.why) > MOST_LETTERS else ""
+        )
         if record.place:
-            why = f"{why} ({_code(record.place)})"
+            why = f"{why} ({markdown_code(record.place)})"
         cells = (
-            f"**{record.verdict}**", _code(case.name), metric, _plain(values_text(record)), why,
+            f"**{record.verdict}**", markdown_code(case.name), metric,
+            markdown_text(values_text(record)), why,
         )  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return _ended(lines, len(rows))
@@ -65,7 +67,9 @@ def _folded(cases: list[CaseRows]) -> str:
     if not cases:
         return ""
     lines = ["| case | time, current / baseline |", "|---|---|"]
-    lines += [f"| {_code(case.name)} | {time_text(case.time)} |" for case in cases[:MOST_ROWS]]
+    lines += [
+        f"| {markdown_code(case.name)} | {time_text(case.time)} |" for case in cases[:MOST_ROWS]
+    ]
     return (
         f"<details><summary>{len(cases)} unchanged</summary>\n\n"
         f"{_ended(lines, len(cases))}\n\n</details>"
@@ -75,19 +79,6 @@ def _folded(cases: list[CaseRows]) -> str:
 def _ended(lines: list[str], count: int) -> str:
     more = f"\n\n… and {count - MOST_ROWS} more, in the JSON." if count > MOST_ROWS else ""
     return "\n".join(lines) + more
-
-
-def _code(text: str) -> str:
-    """A code span in a table's cell; a fence longer than any inside."""
-    inner = re.sub(r"\s+", " ", text).replace("|", "\\|")
-    fence = "`" * (max((len(run) for run in re.findall("`+", inner)), default=0) + 1)
-    gap = " " if "`" in inner else ""
-    return f"{fence}{gap}{inner}{gap}{fence}"
-
-
-def _plain(text: str) -> str:
-    """Text that stays as it is: a product is no emphasis, a type in brackets no tag."""
-    return re.sub(r"([\\`*_{}\[\]<>|~#])", r"\\\1", re.sub(r"\s+", " ", text))
 
 
 def _fitting(page: str) -> str:

@@ -134,7 +134,8 @@ def draw_curve(
 def length_axis(axes: Axes, lengths: Sequence[int], label: str = "sequence length") -> None:
     """Both axes logarithmic; a few powers of two below."""
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
+    if axes.dataLim.y1 > 0:
+        axes.set_yscale("log")  # else there is nothing that could be drawn so
     axes.grid(visible=True)
     axes.set_axisbelow(True)
     axes.minorticks_off()

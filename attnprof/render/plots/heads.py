@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnprof.record import Report
+from attnprof.record.escaping import figure_text
 from attnprof.render.plots.save import check_figure_path, save_figure
 from attnprof.render.plots.style import (
     GREY,
@@ -115,7 +116,7 @@ def _whose(report: Report, best: float) -> str:
     """Which of the curves has this optimum, where the report says it."""
     for entry in report.summary.get("optima", ()):
         if entry["quantity"] == "flops" and entry["optimum_num_heads"] == best:
-            return f"{entry['mechanism']}, {entry['kind']}:\n"
+            return f"{figure_text(entry['mechanism'])}, {entry['kind']}:\n"
     return ""
 
 

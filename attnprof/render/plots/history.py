@@ -8,6 +8,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from attnprof.record import HistoryRecord, Report
+from attnprof.record.escaping import figure_text
 from attnprof.render.plots.save import check_figure_path, save_figure
 from attnprof.render.plots.series import need
 from attnprof.render.plots.style import (
@@ -102,7 +103,9 @@ def _draw(axes: Axes, members: Sequence[HistoryRecord], runs: int, several: bool
             _mark(axes, record, runs)
     case = fill(members[0].case.replace("[", " ["), 40, max_lines=2, placeholder=" …")
     where = f", {members[0].machine}" if several and members[0].machine else ""
-    axes.set_title(f"{case}\n{members[0].metric} {title}{where}", fontsize=SMALL - 1, loc="left")
+    lines = [figure_text(line) for line in case.split("\n")]
+    lines.append(figure_text(f"{members[0].metric} {title}{where}"))
+    axes.set_title("\n".join(lines), fontsize=SMALL - 1, loc="left")
 
 
 def _unit(members: Sequence[HistoryRecord]) -> tuple[float, str]:
@@ -143,7 +146,8 @@ def _mark(axes: Axes, record: HistoryRecord, runs: int) -> None:
     late = record.run > runs / 2
     said = " ".join(part for part in (f"{ratio:.3g}×" if ratio else "", record.commit[:7]) if part)
     axes.annotate(
-        said, (record.run - 0.5, 1.0), xycoords=("data", "axes fraction"), fontsize=SMALL - 1,
+        figure_text(said), (record.run - 0.5, 1.0), xycoords=("data", "axes fraction"),
+        fontsize=SMALL - 1,
         xytext=(-2 if late else 2, -1), textcoords="offset points", color=BLACK, va="top",
         ha="right" if late else "left",
     )  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnprof.errors import RequestError
+from attnprof.record.escaping import figure_text
 from attnprof.render.plots.growth import draw_curve, legend
 from attnprof.render.plots.series import need, series_of, varying_params
 from attnprof.render.plots.style import GREY, SMALL, caption, colours, new_figure
@@ -78,8 +79,9 @@ def _roof(axes: Axes, ceiling: Ceiling, formats: Sequence[str], low: float, high
         xs = [low, ridge, max(high, 2 * ridge)]
         axes.plot(xs, [min(rate, x * ceiling["bytes_per_s"]) for x in xs], color=GREY,
                   linewidth=1.0, zorder=1)  # fmt: skip
-        axes.annotate(f"{dtype} {format_rate(rate)}", (xs[2], rate), xytext=(0, 3), ha="right",
-                      textcoords="offset points", fontsize=SMALL - 1, color=GREY)  # fmt: skip
+        said = f"{figure_text(dtype)} {format_rate(rate)}"
+        axes.annotate(said, (xs[2], rate), xytext=(0, 3), ha="right", textcoords="offset points",
+                      fontsize=SMALL - 1, color=GREY)  # fmt: skip
     start = low * ceiling["bytes_per_s"]
     axes.annotate(format_bandwidth(ceiling["bytes_per_s"]), (low, start), xytext=(0, 16),
                   textcoords="offset points", fontsize=SMALL - 1, color=GREY)  # fmt: skip
@@ -101,7 +103,8 @@ def draw_pareto(records: Sequence[Any], devices: Mapping[int, str] | None = None
                   color=colour[series.mechanism], marker=series.style[1], markersize=4,
                   linewidth=0.6)  # fmt: skip
         for x, y, record in points:
-            said = ", ".join(str(record.params[name]) for name in settings[record.mechanism])
+            named = [record.params.get(name) for name in settings[record.mechanism]]
+            said = figure_text(", ".join(str(value) for value in named if value is not None))
             axes.annotate(said, (x, y), xytext=(3, 3), textcoords="offset points",
                           fontsize=SMALL - 1, color=colour[series.mechanism])  # fmt: skip
     best = _front([(r.median_s, max(r.error, least)) for r in known])

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from attnprof.errors import RequestError
 from attnprof.record import write_whole
+from attnprof.record.recognition import MAKER
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: What each format would say of its making; left out, so that the bytes repeat.
+#: What each format says of its making: by whom, so that it is known again; no more, so that the
+#: bytes repeat.
 METADATA: dict[str, dict[str, Any]] = {
-    ".png": {"Software": None},
-    ".svg": {"Date": None, "Creator": None},
-    ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    ".png": {"Software": MAKER},
+    ".svg": {"Date": None, "Creator": MAKER},
+    ".pdf": {"CreationDate": None, "Creator": MAKER, "Producer": None},
 }
 SUFFIXES = tuple(METADATA)
 

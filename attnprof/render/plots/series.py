@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnprof.errors import RequestError
+from attnprof.record.escaping import figure_text
 
 #: What may tell curves apart beside the mechanism, in the order a label names it.
 _FIELDS = (
@@ -65,15 +66,18 @@ def series_of(
     settings = varying_params(records)
     found: list[Series] = []
     for key, members in groups.items():
+        text = figure_text(_label(key, fields, varying, settings[key[0]]))
         place = sum(series.mechanism == key[0] for series in found)
         ordered = tuple(sorted(members, key=lambda r: getattr(r, axis)))
-        found.append(Series(key[0], _label(key, fields, varying, settings[key[0]]), place, ordered))
+        found.append(Series(key[0], text, place, ordered))
     return found
 
 
 def _value(record: Any, name: str, where: str) -> Any:
     value = where if name == "device" else getattr(record, name)
-    return tuple(sorted(value.items())) if isinstance(value, dict) else value
+    if isinstance(value, dict):  # a module's own arguments are lists
+        return tuple(sorted((key, str(item)) for key, item in value.items()))
+    return value
 
 
 def _varying(keys: Sequence[tuple[Any, ...]], fields: Sequence[str]) -> set[str]:

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from attnprof.record.escaping import figure_text
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -122,7 +124,7 @@ def caption(figure: Figure, text: str) -> None:
     from textwrap import fill
 
     width = int(figure.get_figwidth() * 17)  # letters of the small size in an inch
-    figure.supxlabel(fill(text, width), fontsize=SMALL, color=GREY, x=0.01, ha="left")
+    figure.supxlabel(fill(figure_text(text), width), fontsize=SMALL, color=GREY, x=0.01, ha="left")
 
 
 def draw_legend(
@@ -131,7 +133,7 @@ def draw_legend(
     """One legend above all panels: mechanisms by colour, kinds by line where they differ."""
     from matplotlib.lines import Line2D
 
-    marks = [Line2D([], [], color=shade, label=name) for name, shade in colour.items()]
+    marks = [Line2D([], [], color=shade, label=figure_text(name)) for name, shade in colour.items()]
     different = list(dict.fromkeys(kinds))
     if len(different) > 1:
         marks += [

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnprof.errors import RequestError
+from attnprof.record.escaping import figure_text
 from attnprof.render.plots.growth import MIB, draw_curve, legend, length_axis
 from attnprof.render.plots.series import need, series_of
 from attnprof.render.plots.style import NORMAL, PAGE_WIDTH, SMALL, caption, colours, new_figure
@@ -74,7 +75,7 @@ def draw_surface(records: Sequence[Any], _devices: Mapping[int, str] | None = No
     _surface_axes(axes, known)
     from matplotlib.lines import Line2D
 
-    marks = [Line2D([], [], color=colour[name], label=name) for name in names]
+    marks = [Line2D([], [], color=colour[name], label=figure_text(name)) for name in names]
     figure.legend(handles=marks, loc="outside upper center", ncols=min(4, len(marks)))
     first = known[0]
     caption(figure, f"{first.phase}, scope {first.scope}, {first.num_heads} head(s).")

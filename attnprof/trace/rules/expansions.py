@@ -29,7 +29,7 @@ def _safe_softmax(x: Any, dim: int, dtype: Any = None) -> Any:
     out = torch.softmax(x, dim, dtype)
     masked = x.eq(-_INFINITE)
     rows = torch.all(masked, dim, keepdim=True)
-    return torch.where(rows, torch.zeros((), dtype=out.dtype, device=out.device), out)
+    return torch.where(rows, torch.zeros((), dtype=out.dtype, device=out.device), out, out=out)
 
 
 def _logsumexp(x: Any, dims: Any, keepdim: bool = False) -> Any:

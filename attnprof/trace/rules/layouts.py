@@ -14,7 +14,19 @@ Layout = list[tuple[Size, Size]]
 def layout(tensor: Any) -> Layout:
     """(size, stride) of each dimension."""
     sizes = map(size_of, tensor.shape)
-    return list(zip(sizes, map(size_of, tensor.stride()), strict=True))
+    return list(zip(sizes, map(_stride, tensor.stride()), strict=True))
+
+
+def _stride(stride: Any) -> Size:
+    """Without torch's max(1, size): it differs only for tensors without entries."""
+    found = size_of(stride)
+    if isinstance(found, int):
+        return found
+    import sympy
+
+    least = {part: sympy.Max(*(arg for arg in part.args if arg != 1))
+             for part in found.atoms(sympy.Max) if 1 in part.args}  # fmt: skip
+    return found.xreplace(least) if least else found
 
 
 def same(one: Size, other: Size) -> bool:

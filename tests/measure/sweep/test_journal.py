@@ -101,3 +101,62 @@ def test_numbers_without_json_form_are_refused(tmp_path):
     with Journal(tmp_path / "r.jsonl") as journal, pytest.raises(ValueError, match="JSON"):
         journal.append("p0", {"x": float("nan")})
     assert json.loads("[]") == read(tmp_path / "r.jsonl")
+
+
+PREFIX = '{"schema": "attnprof/1", "key": '
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": 1}', '{"schema": "attnprof/1", "command": "cost", "records": []}', "{", '{"schema"',
+        '{"a": 1}\n{"schema": "attnprof/1", "key": "x"', PREFIX + "5}\n",
+        f'{{"x": 1, {PREFIX[1:]}"k"}}',
+        "x\n" + PREFIX + '"k"}\n', PREFIX + '"k"}\n' + '{"a": 1}\nx',
+    ],
+)  # fmt: skip
+def test_nothing_is_cut_from_a_file_whose_first_line_is_no_journal_s(tmp_path, text):
+    path = tmp_path / "one.json"
+    path.write_text(text)
+    with pytest.raises(RequestError), Journal(path):
+        pass
+    with pytest.raises(RequestError):
+        read(path)
+    assert path.read_text() == text
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("cut", range(1, 60, 7))
+def test_what_is_cut_is_kept_beside(tmp_path, cut):
+    path = filled(tmp_path / "r.jsonl", 3)
+    data = path.read_bytes()
+    for number in (1, 2):
+        path.write_bytes(data[:-cut])
+        filled(path, 3)
+        kept = tmp_path / f"r.jsonl.torn{number}"
+        assert data[:-cut].endswith(b"\n" + kept.read_bytes())
+        assert path.read_bytes() == data
+
+
+def test_a_torn_line_that_cannot_be_kept_is_not_cut(tmp_path, monkeypatch):
+    path = filled(tmp_path / "r.jsonl", 2)
+    path.write_bytes(path.read_bytes()[:-5])
+    data, real = path.read_bytes(), os.open
+
+    def full(name, *how):
+        if ".torn" in str(name):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(name, *how)
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(CannotRunError, match="torn"), Journal(path):
+        pass
+    assert path.read_bytes() == data
+
+
+def test_a_byte_order_mark_before_a_journal_stays(tmp_path):
+    path = filled(tmp_path / "r.jsonl", 1)
+    path.write_bytes("\ufeff".encode() + path.read_bytes())
+    filled(path, 2)
+    assert [entry["key"] for entry in read(path)] == ["p0", "p1"]
+    assert path.read_bytes().startswith("\ufeff".encode())

@@ -1,0 +1,151 @@
+"""Formula text as sympy expressions: every name a positive symbol, every number exact."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import reduce
+from math import comb, prod
+from typing import Any
+
+from attnprof.algebra.evaluation import BITS, Rules, bits_of, check_power, evaluate
+from attnprof.algebra.parser import DIGITS, Call, FormulaError, Tree
+
+#: Powers beyond these are in no cost, and expanding them would take for ever.
+HIGHEST = 16
+#: What a formula's growth may add up to, as N**16*N**16 does.
+STEEPEST = 64
+#: Terms of a formula once it is written as a sum, and sides of all its maxima together.
+MOST_TERMS = 500
+MOST_SIDES = 24
+
+
+def symbol(name: str) -> Any:
+    """The sympy symbol of a size: positive and real, as in a symbolic workload."""
+    import sympy
+
+    return sympy.Symbol(name, positive=True)
+
+
+def expression_of(
+    tree: Tree, *, rules: Rules | None = None, meanings: Mapping[str, Any] | None = None
+) -> Any:
+    """The sympy expression of a tree; FormulaError for what has no value or would never end.
+
+    ``meanings`` are expressions that stand for names.
+    """
+    known = meanings or {}
+    return evaluate(
+        tree, lambda name: known[name] if name in known else symbol(name), rules or rules_of()
+    )
+
+
+def rules_of(highest: int = HIGHEST) -> Rules:
+    """Operators and functions on sympy's expressions, powers up to ``highest``."""
+    import sympy
+
+    return {
+        "number": _number,
+        "+": sympy.Add,
+        "neg": lambda x: -x,
+        "*": lambda *parts: reduce(operator.mul, parts),
+        "/": _divided,
+        "//": lambda a, b: sympy.floor(_divided(a, b)),
+        "**": lambda base, exponent: _power(base, exponent, highest),
+        "sqrt": sympy.sqrt,
+        "cbrt": sympy.cbrt,
+        "log": lambda x, base=None: sympy.log(x) / (1 if base is None else sympy.log(base)),
+        "log2": lambda x: sympy.log(x) / sympy.log(2),
+        "exp": _exponential,
+        "ceil": sympy.ceiling,
+        "floor": sympy.floor,
+        "max": sympy.Max,
+        "min": sympy.Min,
+        "Abs": sympy.Abs,
+        "Rational": _divided,
+    }
+
+
+def _number(value: int | Fraction | bool) -> Any:
+    import sympy
+
+    if isinstance(value, bool):
+        return sympy.sympify(value)
+    return sympy.Rational(value.numerator, value.denominator)
+
+
+def _divided(a: Any, b: Any) -> Any:
+    if b == 0:
+        raise FormulaError("it divides by 0")
+    return a / b
+
+
+def _power(base: Any, exponent: Any, highest: int) -> Any:
+    """A power, bounded: 9**9**9 or the hundredth power of a sum would never end."""
+    if not exponent.is_Rational or abs(exponent) > highest:
+        raise FormulaError(f"powers are numbers up to {highest}")
+    if exponent < 0 and base == 0:
+        raise FormulaError("it divides by 0")
+    check_power(_longest(base), float(exponent))
+    return base**exponent
+
+
+def _exponential(x: Any) -> Any:
+    import sympy
+
+    if x.is_number:
+        raise FormulaError("exp takes sizes, not numbers")
+    if x.has(sympy.exp):
+        raise FormulaError("exp of exp is no cost")
+    return sympy.exp(x)
+
+
+def _longest(expression: Any) -> int:
+    """Bits of the longest number in it that a power makes longer."""
+    import sympy
+
+    numbers = expression.atoms(sympy.Rational)
+    return max((bits_of(Fraction(x.p, x.q)) for x in numbers if abs(x) != 1), default=0)
+
+
+def check_size(expression: Any) -> None:
+    """Refuse what has no real value, and what algebra would not end with.
+
+    That is: steep powers, long numbers, sums of too many terms.
+    """
+    import sympy
+
+    if expression.has(sympy.zoo, sympy.nan, sympy.oo, sympy.I):
+        raise FormulaError("it has no real value")
+    for power in expression.atoms(sympy.Pow):
+        if not power.exp.is_Rational or abs(power.exp) > STEEPEST:
+            raise FormulaError(f"powers of sizes are numbers up to {STEEPEST}")
+    if _longest(expression) > BITS:
+        raise FormulaError(f"a number has more than {DIGITS} digits")
+    if _terms(expression) > MOST_TERMS:
+        raise FormulaError(f"written as a sum it has more than {MOST_TERMS} terms")
+
+
+def _terms(expression: Any) -> int:
+    """How many terms it may have once it is written as a sum."""
+    counts = [_terms(part) for part in expression.args]
+    if expression.is_Mul:
+        return prod(counts)
+    if expression.is_Pow and expression.exp.is_Integer:
+        power = int(abs(expression.exp))
+        return comb(counts[0] + power - 1, power)
+    return sum(counts) if counts else 1
+
+
+def check_sides(tree: Tree) -> None:
+    """Refuse more sides of maxima and minima than algebra compares with each other in time."""
+    if _sides(tree) > MOST_SIDES:
+        raise FormulaError(f"its maxima have more than {MOST_SIDES} sides")
+
+
+def _sides(tree: Tree) -> int:
+    if not isinstance(tree, Call):
+        return 0
+    own = len(tree.args) if tree.function in ("max", "min") else 0
+    return own + sum(map(_sides, tree.args))

@@ -1,0 +1,290 @@
+"""Formula text as a tree of numbers, names and calls: arithmetic and functions, nothing is run.
+
+Every formula that anybody types or stores is read here: sizes of ``--arg`` and ``--input``, what
+``verify-formula`` and ``--where`` say, the closed forms of saved baselines. Length and nesting are
+bounded, so that reading takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+from attnprof.algebra.names import name_of
+
+#: Longer texts, deeper brackets and longer numbers are no formulas of a cost.
+LONGEST = 20_000
+DEEPEST = 64
+DIGITS = 300
+
+#: Functions by the name that trees have, with the numbers of arguments each takes.
+MANY = 1000
+FUNCTIONS: Mapping[str, tuple[int, int]] = {
+    "sqrt": (1, 1), "log": (1, 2), "log2": (1, 1), "exp": (1, 1), "ceil": (1, 1), "floor": (1, 1),
+    "max": (1, MANY), "min": (1, MANY),
+}  # fmt: skip
+#: What closed forms have besides.
+STORED: Mapping[str, tuple[int, int]] = {
+    **FUNCTIONS, "cbrt": (1, 1), "Abs": (1, 1), "Mod": (2, 2), "Rational": (2, 2), "Eq": (2, 2),
+    "Ne": (2, 2), "Piecewise": (1, MANY),
+}  # fmt: skip
+_SAME = {"ceiling": "ceil", "Max": "max", "Min": "min", "ln": "log"}
+_SIGNS = str.maketrans({"^": "**", "·": "*", "×": "*", "−": "-"})
+_HIGH = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
+_RAISED = "⁰¹²³⁴-⁹"
+_TOKEN = re.compile(
+    r"(?P<number>(?:[0-9](?:_?[0-9])*(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
+    rf"|(?P<raised>[{_RAISED}]+)|(?P<name>[^\W\d{_RAISED}][^\W{_RAISED}]*)"
+    r"|(?P<sign>\*\*|//|<=|>=|[-+*/%(),<>&|])"
+)
+_RELATIONS = ("<", "<=", ">", ">=")
+
+
+class FormulaError(ValueError):
+    """Why a text is no formula, or has no value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number as it is written, exactly; in a condition True or False."""
+
+    value: int | Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A size, or whatever a caller's values say of it."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operator (by its sign; ``neg`` for one operand) or a function, and what it is applied to.
+
+    Sums and products have any number of parts. ``depth`` is how deep calls nest in it.
+    """
+
+    function: str
+    args: tuple[Tree, ...]
+    depth: int = field(default=1, compare=False)
+
+
+Tree = Number | Name | Call
+
+
+@lru_cache(maxsize=1024)
+def parse(text: str, *, longest: int = LONGEST, stored: bool = False) -> Tree:
+    """The tree of a formula; FormulaError says what cannot be read.
+
+    ``stored`` adds what closed forms have: cases, conditions, remainders.
+    """
+    if len(text) > longest:
+        raise FormulaError(f"it is longer than {longest} characters")
+    return _Parser(text, stored).whole()
+
+
+def names_in(tree: Tree) -> tuple[str, ...]:
+    """The names it uses, each once, in the order of the text."""
+    if isinstance(tree, Name):
+        return (tree.name,)
+    args = tree.args if isinstance(tree, Call) else ()
+    return tuple(dict.fromkeys(name for arg in args for name in names_in(arg)))
+
+
+def short(text: str) -> str:
+    """The text as messages show it."""
+    return text if len(text) < 80 else text[:77] + "..."
+
+
+def parts_of(text: str) -> list[str]:
+    """Pieces between the commas that stand in no bracket: ``B, max(N, 2)`` has two."""
+    pieces, depth, start = [], 0, 0
+    for at, sign in enumerate(text):
+        depth += (sign == "(") - (sign == ")")
+        if sign == "," and depth == 0:
+            pieces.append(text[start:at].strip())
+            start = at + 1
+    return [*pieces, text[start:].strip()]
+
+
+def _tokens(text: str) -> Iterator[tuple[str, str]]:
+    """Kinds and texts; what is no part of a formula is refused."""
+    text, at = text.translate(_SIGNS), 0
+    while at < len(text):
+        if text[at].isspace():
+            at += 1
+            continue
+        found = _TOKEN.match(text, at)
+        if found is None:
+            raise FormulaError(f"{text[at]!r} is no arithmetic")
+        kind = str(found.lastgroup)
+        if kind == "raised":
+            yield "sign", "**"
+            yield "number", found[0].translate(_HIGH)
+        else:
+            yield kind, found[0]
+        at = found.end()
+
+
+class _Parser:
+    """Recursive descent, one method a level of binding, as Python binds."""
+
+    def __init__(self, text: str, stored: bool) -> None:
+        self._tokens = [*_tokens(text), ("end", "")]
+        self._at = 0
+        self._open = 0
+        self._functions = STORED if stored else FUNCTIONS
+        self._stored = stored
+
+    def whole(self) -> Tree:
+        """The tree of the whole text."""
+        if self._kind == "end":
+            raise FormulaError("it is empty")
+        found = self._value()
+        if self._kind != "end":
+            raise FormulaError(f"'{self._text[:20]}' cannot stand there")
+        return found
+
+    @property
+    def _kind(self) -> str:
+        return self._tokens[self._at][0]
+
+    @property
+    def _text(self) -> str:
+        return self._tokens[self._at][1]
+
+    def _take(self, *signs: str) -> str:
+        """The next token, if it is one of these signs."""
+        text = self._text
+        if self._kind != "sign" or text not in signs:
+            return ""
+        self._at += 1
+        return text
+
+    def _inside(self, part: Callable[[], Any]) -> Any:
+        """A part that is parsed by the rules of the whole, so many within each other."""
+        if self._open >= DEEPEST:
+            raise FormulaError(f"it is nested deeper than {DEEPEST}")
+        self._open += 1
+        found = part()
+        self._open -= 1
+        return found
+
+    def _value(self) -> Tree:
+        """A sum; in a stored formula a condition, too."""
+        if not self._stored:
+            return self._sum()
+        left = self._either()
+        sign = self._take(*_RELATIONS)
+        return _call(sign, (left, self._either())) if sign else left
+
+    def _either(self) -> Tree:
+        return self._chain("|", lambda: self._chain("&", self._sum))
+
+    def _chain(self, sign: str, part: Callable[[], Tree]) -> Tree:
+        found = [part()]
+        while self._take(sign):
+            found.append(part())
+        return _joined(sign, found)
+
+    def _sum(self) -> Tree:
+        parts = [self._product()]
+        while sign := self._take("+", "-"):
+            part = self._product()
+            parts.append(_call("neg", (part,)) if sign == "-" else part)
+        return _joined("+", parts)
+
+    def _product(self) -> Tree:
+        factors = [self._signed()]
+        while sign := self._take("*", "/", "//", "%"):
+            factor = self._signed()
+            if sign == "*":
+                factors.append(factor)
+            else:
+                factors = [_call(sign, (_joined("*", factors), factor))]
+        return _joined("*", factors)
+
+    def _signed(self) -> Tree:
+        negative = False
+        while sign := self._take("+", "-"):
+            negative ^= sign == "-"
+        found = self._power()
+        return _call("neg", (found,)) if negative else found
+
+    def _power(self) -> Tree:
+        base = self._atom()
+        if not self._take("**"):
+            return base
+        return _call("**", (base, self._inside(self._signed)))
+
+    def _atom(self) -> Tree:
+        kind, text = self._tokens[self._at]
+        if kind == "number":
+            self._at += 1
+            return Number(_number(text))
+        if kind == "name":
+            self._at += 1
+            return self._named(text)
+        if self._take("("):
+            found = self._inside(self._arguments)
+            return found.args[0] if len(found.args) == 1 else found
+        raise FormulaError(f"'{text}' cannot stand there" if text else "it ends too early")
+
+    def _arguments(self) -> Call:
+        """What stands in brackets, and their end."""
+        values = [self._value()]
+        while self._take(","):
+            values.append(self._value())
+        if not self._take(")"):
+            there = f"'{self._text[:20]}'" if self._text else "its end"
+            raise FormulaError(f"a bracket is not closed before {there}")
+        return _call("tuple", values)
+
+    def _named(self, text: str) -> Tree:
+        name = _SAME.get(text, text)
+        if not self._take("("):
+            return self._size(text, name)
+        if name not in self._functions:
+            raise FormulaError(f"{text}(…) is no function here; for a product type {text}*(…)")
+        args = self._inside(self._arguments).args
+        least, most = self._functions[name]
+        if not least <= len(args) <= most:
+            takes = "one argument" if most == 1 else f"{least} to {most} arguments"
+            raise FormulaError(f"{text} takes {takes}")
+        return _call(name, args)
+
+    def _size(self, text: str, function: str) -> Tree:
+        if function in self._functions:
+            raise FormulaError(f"{text} is a function: {text}(…)")
+        if self._stored and text in ("True", "False"):
+            return Number(text == "True")
+        name = name_of(text)
+        if not name:
+            raise FormulaError(f"'{text[:40]}' is no name of a size")
+        return Name(name)
+
+
+def _joined(sign: str, parts: Sequence[Tree]) -> Tree:
+    return parts[0] if len(parts) == 1 else _call(sign, parts)
+
+
+def _call(function: str, args: Sequence[Tree]) -> Call:
+    """A call, unless it nests deeper than formulas do."""
+    depth = 1 + max(arg.depth if isinstance(arg, Call) else 0 for arg in args)
+    if depth > 2 * DEEPEST:
+        raise FormulaError(f"it is nested deeper than {DEEPEST}")
+    return Call(function, tuple(args), depth)
+
+
+def _number(text: str) -> int | Fraction:
+    """Its exact value, where it has no more digits than numbers of formulas have."""
+    mantissa, _, exponent = text.replace("_", "").lower().partition("e")
+    if len(mantissa) > DIGITS or len(exponent) > 4 or abs(int(exponent or 0)) > DIGITS:
+        raise FormulaError(f"a number has more than {DIGITS} digits")
+    value = Fraction(mantissa) * Fraction(10) ** int(exponent or 0)
+    return value.numerator if value.denominator == 1 else value

@@ -1,0 +1,174 @@
+"""What Python callers pass: sizes, flags, names, numbers; RequestError for anything else."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral, Real
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from attnprof.algebra.names import name_of
+from attnprof.errors import RequestError, closest
+
+#: The largest size of what is built and run, and of a size that is typed.
+LARGEST = 2**40
+
+
+def shown(value: Any) -> str:
+    """A value as messages show it: short, on one line."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # noqa: BLE001 - anybody's object, or an int too long to print
+        text = f"a {type(value).__name__}"
+    return text if len(text) < 60 else f"{text[:57]}..."
+
+
+def is_whole(value: Any) -> bool:
+    """Whether it is an integer of Python's or numpy's; booleans and floats are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def size(name: str, value: Any) -> Any:
+    """A size: an int of 1 or more (numpy's, too), an array of them, or a sympy expression.
+
+    Arrays of floats are let through: documents plot widths that heads do not divide. So are the
+    sizes that our own algebra counts with, like polynomials.
+    """
+    if is_whole(value):
+        return at_least(name, value, 1)
+    if type(value).__module__.startswith("attnprof."):
+        return value
+    sympy, numpy = sys.modules.get("sympy"), sys.modules.get("numpy")
+    if numpy and isinstance(value, numpy.ndarray) and value.dtype.kind in "iufO" and value.ndim:
+        if value.dtype.kind in "iu" and value.size and value.min() < 1:
+            raise RequestError(f"{name} must be at least 1, not {value.min()}")
+        return value
+    if sympy and isinstance(value, sympy.Expr) and not value.is_number:
+        if value.is_positive is False or value.is_real is False:
+            raise RequestError(f"{name} must be positive, not {shown(value)}")
+        return value
+    if sympy and isinstance(value, sympy.Integer):
+        return at_least(name, int(value), 1)
+    raise RequestError(f"{name} must be a whole number of at least 1, not {shown(value)}")
+
+
+def at_least(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """A whole number of ``least`` or more (up to ``most``) as an int."""
+    if not is_whole(value):
+        raise RequestError(f"{name} must be a whole number, not {shown(value)}")
+    if value < least:
+        raise RequestError(f"{name} must be at least {least}, not {_digits(int(value))}")
+    if most is not None and value > most:
+        raise RequestError(f"{name} must be at most {most}, not {_digits(int(value))}")
+    return int(value)
+
+
+def tensor_size(name: str, value: Any) -> int:
+    """A size of something that is built and run: at most :data:`LARGEST`."""
+    return at_least(name, value, 1, LARGEST)
+
+
+def _digits(value: int) -> str:
+    """A number, unless it has more digits than anybody reads."""
+    return str(value) if value.bit_length() < 200 else f"one of {value.bit_length()} bits"
+
+
+def number(name: str, value: Any) -> float:
+    """A finite number; booleans are none."""
+    if isinstance(value, Real) and not isinstance(value, bool) and _is_finite(value):
+        return value if isinstance(value, int | float) else float(value)
+    raise RequestError(f"{name} must be a number, not {shown(value)}")
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False, numpy's too."""
+    if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
+        return bool(value)
+    raise RequestError(f"{name} must be True or False, not {shown(value)}")
+
+
+def choice(name: str, value: Any, possible: Sequence[str]) -> str:
+    """One of the possible names; the nearest are told."""
+    if not isinstance(value, str):
+        raise RequestError(
+            f"{name} must be text, not {shown(value)}: possible: {', '.join(possible)}"
+        )
+    if value not in possible:
+        raise RequestError(f"unknown {name} '{value}': {closest(value, list(possible))}")
+    return value
+
+
+def text(name: str, value: Any, example: str) -> str:
+    """Text; ``example`` is what could be typed."""
+    if not isinstance(value, str) or not value:
+        raise RequestError(f"{name} must be text like '{example}', not {shown(value)}")
+    return value
+
+
+def file_path(name: str, value: Any) -> Path:
+    """A path, from text or from a path."""
+    if isinstance(value, str | PathLike) and str(value) and "\0" not in str(value):
+        return Path(value)
+    raise RequestError(f"{name} must be the path of a file, not {shown(value)}")
+
+
+def several(name: str, value: Any) -> list[Any]:
+    """One value or several as a list of one or more."""
+    plain = isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable)
+    single = plain or getattr(value, "ndim", 1) == 0  # numpy's and torch's numbers
+    found = [value] if single else list(value)
+    if not found:
+        raise RequestError(f"{name} is empty: give one value or several")
+    return found
+
+
+def name_text(value: Any) -> str:
+    """A mechanism's name."""
+    return text("a mechanism's name", value, "standard")
+
+
+def phase_names(value: Any) -> list[str]:
+    """One phase or several."""
+    return [text("a phase", name, "forward") for name in several("phases", value)]
+
+
+def seed_of(value: Any) -> int:
+    """A seed of torch's generators."""
+    return at_least("seed", value, 0, 2**63 - 1)
+
+
+def threads_of(value: Any) -> int | None:
+    """A number of threads, None for torch's own."""
+    return None if value is None else at_least("threads", value, 1, 2**16)
+
+
+def texts(name: str, value: Any) -> Sequence[str] | Mapping[str, Any] | None:
+    """Texts like ``d_model=h*d``, or a mapping of names; one text alone, too."""
+    if value is None:
+        return None
+    asked = value if isinstance(value, Mapping) else several(name, value)
+    for item in asked:
+        text(name, item, "d_model=h*d" if name == "args" else "x: B, N, h*d")
+    return asked
+
+
+def sizes_by_name(value: Any) -> dict[str, int] | None:
+    """Sizes by symbol, each name in one spelling."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise RequestError(f"at must map symbols to sizes, like {{'N': 4096}}, not {shown(value)}")
+    return {
+        name_of(name) if isinstance(name, str) else shown(name): at_least(f"at {name}", item, 1)
+        for name, item in value.items()
+    }

@@ -1,0 +1,105 @@
+"""Temporary folders that are gone when their process is, at the latest at the next start.
+
+Every process that needs one has a folder of its own in the system's temporary folder, locked for
+as long as it or a fork of it lives; whatever nobody locks is left over, and is removed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PREFIX = "attnprof-run-"
+
+
+@dataclass(frozen=True)
+class _Run:
+    path: Path
+    lock: int
+    owner: int
+
+
+_RUN: list[_Run] = []
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A new folder, removed at the end; or with this process, should there be no end."""
+    place = Path(tempfile.mkdtemp(dir=run_folder()))
+    try:
+        yield place
+    finally:
+        remove(place)
+
+
+def run_folder() -> Path:
+    """This process's folder, which it shares with the process it was forked from."""
+    if not _RUN or not _RUN[0].path.is_dir():
+        remove_left_over()
+        _RUN[:] = [_locked()]
+        atexit.register(close_run)
+    return _RUN[0].path
+
+
+def close_run() -> None:
+    """Remove the folder, in the process that made it."""
+    if _RUN and _RUN[0].owner == os.getpid():
+        run = _RUN.pop()
+        remove(run.path)
+        with contextlib.suppress(OSError):
+            os.close(run.lock)
+
+
+def remove_left_over() -> None:
+    """Remove folders whose processes are gone."""
+    with contextlib.suppress(OSError):
+        for place in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+            handle = _lock(place)
+            if handle is not None:
+                remove(place)
+                os.close(handle)
+
+
+def remove(place: Path) -> None:
+    """Remove a folder and all in it, also what was made unreadable."""
+
+    def again(_remove: Any, path: str, _error: Any) -> None:
+        with contextlib.suppress(OSError):
+            Path(path).parent.chmod(0o700)
+            Path(path).chmod(0o700)
+            shutil.rmtree(path) if Path(path).is_dir() else Path(path).unlink()
+
+    shutil.rmtree(place, onerror=again)
+
+
+def _locked() -> _Run:
+    while True:
+        place = Path(tempfile.mkdtemp(prefix=PREFIX))
+        handle = _lock(place)
+        if handle is not None and place.is_dir():  # nobody took it for left over meanwhile
+            return _Run(place, handle, os.getpid())
+
+
+def _lock(place: Path) -> int | None:
+    """Lock a folder of this user's; None where somebody has."""
+    try:
+        import fcntl
+
+        handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except (ImportError, OSError):
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(handle).st_uid == os.getuid():
+            return handle
+    except OSError:
+        pass
+    os.close(handle)
+    return None

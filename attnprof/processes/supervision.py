@@ -1,0 +1,270 @@
+"""A whole command in a process that may die without taking the answer along.
+
+Somebody's code can end, crash or stop the process it is run in, and its parent. So a command that
+runs such code is split in three: this process, which was started and whose exit code counts; a
+keeper, which runs none of it; and the command. The command says in shared memory that it came to
+an end; one that is gone without having said so is told, with exit code 3. What is asked of this
+process by a signal is passed on; when it is over, however that came about, nothing is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import select
+import signal
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from attnprof.errors import CannotRunError
+from attnprof.processes import folders, keeping
+from attnprof.processes.keeping import Ended
+
+#: Signals that ask a command to end.
+ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: Seconds a command gets to end when asked to, or after it has given its answer.
+GRACE_S = 5.0
+#: Seconds between two looks at what was left by processes that died.
+_LOOK_S = 0.5
+_DONE = struct.Struct("=8si")
+_MARK, _LOST = b"attnprof", b"outputs?"
+
+
+class StoppedError(KeyboardInterrupt):
+    """A signal asked this command to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_code = 128 + number
+
+
+@dataclass
+class _Inside:
+    """What a supervised command knows."""
+
+    told: mmap.mmap | None = None
+    outputs: list[tuple[int, int]] = field(default_factory=list)
+
+
+_INSIDE = _Inside()
+
+
+def is_supervised() -> bool:
+    """Whether this process runs a command that another one supervises."""
+    return _INSIDE.told is not None
+
+
+def supervised(work: Callable[[], int], subject: str) -> int:
+    """Run the work in a process of its own and give its exit code; ``subject`` names it.
+
+    Gives 3 where that process ended before it had an answer. The work runs in a fork, where this
+    gives its code, too: it is to be called before anything starts a thread. What ends this process
+    by a signal ends it by that signal, after the work.
+    """
+    folders.run_folder()
+    told = mmap.mmap(-1, _DONE.size)
+    asked, asking = os.pipe()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    received: list[int] = []
+    keeping.adopt_orphans()
+    with _listening(ASKING) as events:
+        keeper = os.fork()
+        if keeper:
+            os.close(asked)
+            status = _watch(keeper, asking, events, received)
+            keeping.end_descendants()
+            folders.close_run()
+    if keeper:
+        return _outcome(status, received, subject)
+    os.close(asking)
+    keeper = _keep(subject, told, asked)
+    os.close(asked)
+    return _command(work, told, keeper)
+
+
+def _watch(keeper: int, asking: int, events: int, received: list[int]) -> int:
+    """Pass on what signals ask for, until the keeper is gone; its status."""
+    while True:
+        select.select([events], [], [])
+        for number in os.read(events, 64):
+            if number != signal.SIGCHLD:
+                received.append(number)
+                with contextlib.suppress(OSError):
+                    os.write(asking, bytes([number]))
+        done, status = os.waitpid(keeper, os.WNOHANG | os.WUNTRACED)
+        if done and not os.WIFSTOPPED(status):
+            return status
+        if done:  # somebody's code stopped it
+            os.kill(keeper, signal.SIGCONT)
+
+
+def _outcome(status: int, received: list[int], subject: str) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    if received and received[0] != signal.SIGINT:
+        signal.signal(received[0], signal.SIG_DFL)
+        os.kill(os.getpid(), received[0])
+    if code >= 0:
+        return code
+    if received:
+        return 128 + received[0]
+    return _vanished(subject, f"had its keeper ended by {keeping.signal_text(-code)}")
+
+
+@contextlib.contextmanager
+def _listening(numbers: tuple[int, ...]) -> Iterator[int]:
+    """A file that the numbers of these signals, and of a child's end, are written to."""
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    os.set_blocking(write, False)
+    before = {}
+    for number in (*numbers, signal.SIGCHLD):
+        if number == signal.SIGCHLD or signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, lambda *_: None)
+    wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    try:
+        yield read
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(read)
+        os.close(write)
+
+
+def _keep(subject: str, told: mmap.mmap, asked: int) -> int:
+    """Be the keeper, which nothing the command does ends but a kill, and that ends the command.
+
+    Comes back in the command alone, with the keeper's id.
+    """
+    os.setsid()
+    keeping.adopt_orphans()
+    keeper = os.getpid()
+    with _listening(()) as events:
+        if child := os.fork():
+            code = CannotRunError.exit_code
+            try:
+                keeping.ignore_signals()
+                requests: list[int] = []
+                status = _attend(child, told, asked, events, requests)
+                keeping.end_descendants()
+                folders.remove(folders.run_folder())
+                code = _told_code(told, status, subject, requests)
+            finally:
+                keeping.leave(code)
+    return keeper
+
+
+def _attend(
+    child: int, told: mmap.mmap, asked: int, events: int, requests: list[int]
+) -> int | None:
+    """Until the command is gone, or killed because it should be; its status."""
+    end = None
+    files = [asked, events]
+    while True:
+        ready = select.select(files, [], [], _LOOK_S)[0]
+        with contextlib.suppress(OSError):
+            os.read(events, 64)
+        if asked in ready:
+            number = _request(asked)
+            if not number:  # the process that was started is gone
+                files.remove(asked)
+            _ask(child, number or signal.SIGTERM, again=bool(requests))
+            requests.append(number or signal.SIGTERM)
+        done, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)
+        if done and not os.WIFSTOPPED(status):
+            return status
+        if done:
+            os.kill(child, signal.SIGCONT)
+        _end_orphans(child)
+        if end is None and (requests or told[:8] != bytes(8)):
+            end = time.monotonic() + GRACE_S
+        if end is not None and time.monotonic() > end:
+            return None
+
+
+def _request(asked: int) -> int:
+    """The signal this is about; 0 where nobody is there to ask any more."""
+    with contextlib.suppress(OSError):
+        return (os.read(asked, 1) or b"\0")[0]
+    return 0
+
+
+def _ask(child: int, number: int, *, again: bool) -> None:
+    """Ask the command to end; it need not be asked twice."""
+    with contextlib.suppress(OSError):
+        os.kill(child, signal.SIGKILL if again else number)
+
+
+def _end_orphans(child: int) -> None:
+    """End what has lost its parent: nobody waits for it."""
+    keeping.end_descendants(keep=(child,))
+
+
+def _told_code(told: mmap.mmap, status: int | None, subject: str, requests: list[int]) -> int:
+    """The command's exit code; where it gave none, 3 and a line on how it ended."""
+    mark, code = _DONE.unpack(told[:])
+    if mark == _MARK and (code < 128 or requests):
+        return int(code)
+    if requests:
+        return 128 + requests[0]
+    if mark == _MARK:
+        return _vanished(subject, f"ended itself by {keeping.signal_text(code - 128)}")
+    if mark == _LOST:
+        return _vanished(subject, "lost its output, which the code it ran has closed,")
+    return _vanished(subject, Ended(os.waitstatus_to_exitcode(status or 0)).how)
+
+
+def _vanished(subject: str, how: str) -> int:
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"attnprof: the process that ran {subject} {how} before it answered\n")
+        sys.stderr.flush()
+    return CannotRunError.exit_code
+
+
+def _command(work: Callable[[], int], told: mmap.mmap, keeper: int) -> int:
+    """Do the work in the process made for it, and say that it came to an end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setsid()
+    keeping.die_with_parent(keeper)
+    keeping.die_first(500)
+    _INSIDE.told = told
+    keep_outputs()
+    try:
+        for number in ASKING:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, _stop)
+        code = work()
+    except StoppedError as stopped:  # before or after the work's own handling
+        code = stopped.exit_code
+    told[:] = _DONE.pack(_MARK if _INSIDE.outputs == _outputs() else _LOST, code)
+    return code
+
+
+def _stop(number: int, _frame: object) -> NoReturn:
+    for other in ASKING:  # once is enough
+        signal.signal(other, signal.SIG_IGN)
+    raise StoppedError(number)
+
+
+def keep_outputs() -> None:
+    """What stdout and stderr are now is what they should be at the end."""
+    _INSIDE.outputs = _outputs()
+
+
+def _outputs() -> list[tuple[int, int]]:
+    """What both are; somebody's code may close them, and open something else in their place."""
+    found = []
+    for stream in (1, 2):
+        try:
+            now = os.fstat(stream)
+            found.append((now.st_dev, now.st_ino))
+        except OSError:
+            found.append((-1, -1))
+    return found

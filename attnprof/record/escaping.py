@@ -1,0 +1,86 @@
+"""Names and texts from arguments, files and modules, as each place that shows them takes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+#: Control characters as the pictures Unicode has of them, one for one; what reorders text, ends
+#: lines unseen or has no form in UTF-8 as a replacement mark.
+_PICTURES = {**{code: 0x2400 + code for code in range(32)}, 0x7F: 0x2421} | dict.fromkeys(
+    [
+        *range(0x80, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A),
+        0xFEFF, *range(0xD800, 0xE000), *range(0xE0000, 0xE0080),
+    ],
+    0xFFFD,
+)  # fmt: skip
+_LINES = {code: shown for code, shown in _PICTURES.items() if code not in (0x09, 0x0A)}
+_ODD = re.compile(f"[{''.join(map(re.escape, map(chr, _PICTURES)))}]")
+
+
+def visible(text: str, *, lines: bool = False) -> str:
+    """Text without anything a terminal obeys: control characters are shown, one sign for each.
+
+    ``lines`` keeps line ends and tabs; without it the text stays in its line.
+    """
+    return text.translate(_LINES if lines else _PICTURES) if _ODD.search(text) else text
+
+
+def readable(value: Any) -> Any:
+    """A record, report or value with every text in it :func:`visible`."""
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, Mapping):
+        return {readable(key): readable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [readable(item) for item in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: readable(getattr(value, f.name)) for f in fields(value)})
+    return value
+
+
+def markdown_text(text: str) -> str:
+    """Text that Markdown shows as it is: no emphasis, link, tag, entity or table cell in it.
+
+    Signs that mean nothing alone are left: one star, one ``_`` before a name, any within it.
+    """
+    flat = re.sub(r"\s+", " ", visible(text, lines=True)).replace("\\", "\\\\")
+    for pair in (r"\*", _EDGE):
+        if len(re.findall(pair, flat)) > 1:
+            flat = re.sub(pair, lambda found: f"\\{found[0]}", flat)
+    return re.sub(r"([`{}\[\]<>|~#]|&(?=#?\w+;))", r"\\\1", flat)
+
+
+#: An underscore that is not within a word, where it would begin or end emphasis.
+_EDGE = r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])"
+
+
+def markdown_code(text: str) -> str:
+    """A code span, in a table's cell, too; its fence is longer than any inside."""
+    inner = re.sub(r"\s+", " ", visible(text, lines=True)).replace("|", "\\|")
+    fence = "`" * (max((len(run) for run in re.findall("`+", inner)), default=0) + 1)
+    gap = " " if "`" in inner else ""
+    return f"{fence}{gap}{inner}{gap}{fence}"
+
+
+def csv_cell(text: str) -> str:
+    """A text that spreadsheets take for no formula: one that begins like it gets an apostrophe.
+
+    Numbers stay numbers, negative ones, too.
+    """
+    shown = visible(text, lines=True)
+    if shown[:1] not in ("=", "+", "-", "@", "\t", "\n", "＝", "＋", "－", "＠"):
+        return shown
+    try:
+        float(shown)
+    except ValueError:
+        return f"'{shown}"
+    return shown
+
+
+def figure_text(text: str) -> str:
+    """A label that matplotlib draws as it is: dollars make no formula, ``_`` no hidden entry."""
+    shown = visible(text).replace("$", r"\$")
+    return f" {shown}" if shown.startswith("_") else shown

@@ -1,0 +1,138 @@
+"""What torch does in place on plain tensors, and out of place where a mode watches it.
+
+Backward formulas, the sum of gradients that meet, and a few functions made of others (a linear map
+of a strided input, attention without a fused kernel) ask whether any tensor "looks like a
+subclass"; under a dispatch mode all do. Here they are put back as they run unwatched. Sources:
+torch's aten/src/ATen/TensorSubclassLikeUtils.h and who includes it, autograd/input_buffer.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from functools import cache
+from types import FrameType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+aten = torch.ops.aten
+
+#: Formulas put gradients into zeros that they have just made.
+_PLACING = frozenset({
+    aten.scatter_add.default, aten.scatter.src, aten.index_add.default, aten.index_put.default,
+    aten.put.default, aten.masked_scatter.default, aten.index_fill.int_Scalar,
+})  # fmt: skip
+_ZEROS = frozenset({aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default})
+#: Functions that add to what they have just made; recurrent layers do so in their linear maps.
+_ADDING = ("linear", "scaled_dot_product_attention")
+_RECURRENT = ("gru", "lstm", "rnn_tanh", "rnn_relu")
+_INSIDE: ContextVar[str] = ContextVar("inside", default="")
+
+
+@cache
+def in_place_of(func: Any) -> Any:
+    """The operation that writes to its first argument: ``add_`` for ``add``."""
+    return getattr(getattr(aten, func._schema.name.partition("::")[2] + "_"), func._overloadname)
+
+
+class Watch:
+    """Says of each operation whether torch, unwatched, would do it in place.
+
+    Made where the run is made: fake tensors, or not.
+    """
+
+    def __init__(self) -> None:
+        self._zeros: Any = 0
+        dispatcher = torch._C._dispatch_tls_is_dispatch_key_included(
+            torch._C.DispatchKey.PythonDispatcher
+        )
+        self._alone = _alone(type(torch.zeros(0)), bool(dispatcher))
+
+    def unwatched(self, func: Any, args: tuple[Any, ...], frame: FrameType | None) -> Any:
+        """The operation as it runs without a mode; ``frame`` is the Python code that called it."""
+        zeros, self._zeros = self._zeros, 0 if func is not aten.detach.default else self._zeros
+        if func is aten.add.Tensor:
+            if _adds(args[1]) or (_is_engine(frame) and self._meets(*args[:2])):
+                return in_place_of(func)
+        elif func in _PLACING and zeros == args[0].untyped_storage()._cdata and _is_engine(frame):
+            return in_place_of(func)
+        return func
+
+    def _meets(self, one: Any, other: Any) -> bool:
+        """Whether a gradient is added to one that nobody else holds: the engine then reuses it."""
+        same = isinstance(other, torch.Tensor) and one.dim() == other.dim()
+        return same and _holders(one) == self._alone
+
+    def ran(self, func: Any, out: Any) -> None:
+        """Remember zeros: what comes next may be put into them."""
+        if func in _ZEROS:
+            self._zeros = out.untyped_storage()._cdata
+
+
+def _adds(other: Any) -> bool:
+    """Whether an addition is the last step of a function that adds to its own result."""
+    inside = _INSIDE.get()
+    return bool(inside) and (inside not in _RECURRENT or other.dim() == 1)
+
+
+def _is_engine(frame: FrameType | None) -> bool:
+    """Whether no Python code but autograd's own is between the engine and an operation."""
+    return frame is not None and frame.f_code.co_name == "_engine_run_backward"
+
+
+def _holders(tensor: Any) -> tuple[int, int]:
+    storage = tensor.untyped_storage()
+    return tensor._use_count(), torch._C._storage_Use_Count(storage._cdata)
+
+
+@cache
+def _alone(_kind: type, _dispatched: bool) -> tuple[int, int]:
+    """How often a tensor is held inside a mode of which only the engine knows: tried once."""
+    seen: list[tuple[int, int]] = []
+
+    class Look(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+        ) -> Any:
+            if func is aten.add.Tensor:
+                seen.append(_holders(args[0]))
+            return func(*args, **(kwargs or {}))
+
+    with torch.enable_grad():
+        y = torch.zeros(2, requires_grad=True).sin()
+        total = y.cos() * y.exp()
+        with Look():
+            total.backward(torch.zeros(2))
+    return seen[0]
+
+
+@contextmanager
+def adding_in_place() -> Iterator[None]:
+    """Inside, functions that add to their own result are known by their call."""
+    places = [(functional, _ADDING), (torch._C._nn, _ADDING), (torch._VF, _RECURRENT)]
+    with ExitStack() as stack:
+        for place, names in places:
+            for name in names:
+                marked = _marked(name, getattr(place, name))
+                stack.enter_context(patch.object(place, name, marked, create=True))
+        yield
+
+
+def _marked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def marked(*args: Any, **kwargs: Any) -> Any:
+        token = _INSIDE.set(name)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _INSIDE.reset(token)
+
+    return marked

@@ -1,0 +1,129 @@
+"""Code that ends its process does not end the answer: from the command line, nothing is left."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnprof.measure.sweep.journal import read
+from tests.hostile import copied, marked
+
+ROOT = Path(__file__).parents[2]
+SMALL = ("--seq", "8", "--d-model", "16", "--heads", "2")
+SUITE = """
+[[case]]
+attention = {names}
+input = ["x: B, N, h*d"]
+seq = 8
+d_model = 16
+heads = 2
+formula = false
+"""
+
+
+@pytest.fixture
+def attnprof(tmp_path):
+    """A function that runs a command; afterwards no process, file or folder of it is left."""
+    mark, temporary = f"ATTNPROF_MARK={tmp_path}", tmp_path / "temporary"
+    temporary.mkdir()
+
+    def run(*arguments):
+        done = subprocess.run(
+            [sys.executable, "-m", "attnprof", *arguments],
+            cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary),
+                 "ATTNPROF_MARK": str(tmp_path)},
+        )  # fmt: skip
+        assert marked(mark) == []
+        left = {path.name for path in temporary.iterdir()}
+        assert not {name for name in left if not name.startswith("torchinductor")}  # torch's own
+        assert "Traceback" not in done.stderr
+        return done
+
+    return run
+
+
+@pytest.mark.parametrize(("line", "said"), [
+    ("import os; os._exit(0)", "ended with exit status 0 before it answered"),
+    ("import sys; sys.exit(5)", "SystemExit: 5 (mine.py:1)"),
+    ("raise KeyboardInterrupt", "KeyboardInterrupt (mine.py:1)"),
+    ("import os; os.kill(os.getppid(), 9)", "signal 9 (SIGKILL, killed)"),
+    ("import os; os.closerange(0, 999)", "lost its output"),
+    ("import os; os.fork() or os._exit(1); os._exit(0)", "exit status 0"),
+])  # fmt: skip
+def test_a_command_whose_code_ends_it_could_not_run_and_says_so(attnprof, tmp_path, line, said):
+    (tmp_path / "mine.py").write_text(f"{line}\n")
+    done = attnprof("cost", "--attention", "mine.py:Mine", "--seq", "64")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert said in done.stderr
+    assert "mine.py:Mine" in done.stderr or "mine.py:1" in done.stderr
+
+
+def test_a_forward_that_ends_the_program_is_no_derivation(attnprof, tmp_path):
+    (place,) = copied(tmp_path, ["vanishes"])
+    done = attnprof("derive", place, "--input", "x: B, N, h*d")
+    assert (done.returncode, done.stdout) == (3, "")
+
+
+def test_a_sweep_over_hostile_modules_has_a_row_for_each(attnprof, tmp_path):
+    names = [
+        "vanishes_in_import",
+        "exits_in_import",
+        "vanishes",
+        "exits",
+        "crashes",
+        "hangs_in_c",
+        "kills_parent",
+        "raises_more",
+        "stops",
+        "daemons",
+        "closes_descriptors",
+        "floods",
+    ]
+    places = copied(tmp_path, names)
+    quick = ("--samples", "3", "--min-time", "0", "--max-time", "0.05", "--limit", "6")
+    asked = ",".join([*places, "linear"])
+    done = attnprof("sweep", "--attention", asked, *SMALL, *quick, "-o", "s.jsonl")
+    assert done.returncode == 0, done.stderr
+    reasons = {e["record"]["mechanism"]: e["record"]["skipped"] for e in read(tmp_path / "s.jsonl")}
+    assert list(reasons) == [*places, "linear"]
+    for name, said in {
+        "vanishes_in_import": "exit status 0", "exits_in_import": "SystemExit: 0",
+        "exits": "SystemExit: 5", "crashes": "killed by SIGSEGV", "stops": "stopped itself",
+        "hangs_in_c": "no result after 6 s", "kills_parent": "vanished",
+    }.items():  # fmt: skip
+        assert said in reasons[f"{name}.py:Att"]
+    assert all(reasons[name] is None for name in (*places[-3:], "linear"))
+
+
+@pytest.mark.parametrize(("how", "names"), [
+    ("--against", ("vanishes", "closes_descriptors", "forks")),
+    ("--baseline", ("vanishes", "kills_parent")),
+])  # fmt: skip
+def test_a_check_of_what_vanishes_is_an_error_and_never_passes(attnprof, tmp_path, how, names):
+    places = copied(tmp_path, names)
+    (tmp_path / "bench.toml").write_text(SUITE.format(names=json.dumps(places)))
+    suite, other = ("--suite", "bench.toml", "--limit", "60", "--no-time"), "."
+    if how == "--baseline":
+        other = "b.json"
+        assert attnprof("baseline", *suite, "-o", other).returncode == 3
+    done = attnprof("check", how, other, *suite, "--format", "json")
+    assert done.returncode == 3, done.stderr
+    rows = {}
+    for row in json.loads(done.stdout)["records"]:
+        rows.setdefault(row["case"].partition(".")[0], []).append((row["verdict"], row["why"]))
+    assert list(rows) == list(names)
+    if "forks" in names:
+        assert {verdict for verdict, _ in rows.pop("forks")} == {"ok"}
+    for name, ((verdict, why),) in rows.items():
+        assert verdict == "error"
+        assert SAID[name] in why
+
+
+SAID = {
+    "vanishes": "gave no answer", "kills_parent": "signal 9 (SIGKILL",
+    "closes_descriptors": "closed what it answers by",
+}  # fmt: skip

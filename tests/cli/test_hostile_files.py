@@ -1,0 +1,272 @@
+"""Whatever a file is, a command that reads it ends with 2 and one line, and leaves it as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from attnprof.record import reading
+
+#: A command for each file that is read, with the suffix such a file has.
+READERS = {
+    "plot": ("plot {} -o figure.png", ".json"),
+    "plot a sweep": ("plot {} -o figure.png", ".jsonl"),
+    "plot ceilings": ("plot results.json --kind roofline --ceilings {} -o figure.png", ".json"),
+    "baseline": ("check --baseline {} --no-time", ".json"),
+    "accepted baseline": ("check --baseline {} --update --no-time", ".json"),
+    "checked suite": ("check --suite {} --against HEAD", ".toml"),
+    "recorded suite": ("baseline --suite {} -o new.json", ".toml"),
+    "grid": ("sweep --grid {} -o new.jsonl", ".toml"),
+    "journal": ("sweep --attention standard --seq 8 -o {}", ".jsonl"),
+    "table": ("verify-formula --table {} standard", ".csv"),
+    "calibration": ("calibrate --seconds 0.01 --file {}", ".json"),
+}
+
+
+def deep(opening, closing, count):
+    return f"{opening * count}1{closing * count}"
+
+
+SCHEMA = '"schema": "attnprof/1"'
+REPORT = f'{{{SCHEMA}, "command": "sweep", "summary": {{}}, "environment": {{}}, "records": '
+CONTENTS = {
+    "binary": b"\x00\xff\xfe\x80" * 500,
+    "utf-16": f"{REPORT}[]}}".encode("utf-16"),
+    "latin-1": "name = 'é'".encode("latin-1"),
+    "a NUL": b'a = "\x00"\n',
+    "a list": b"[1, 2]",
+    "a word": b"hello",
+    "a line of JSON": b'{"a": 1}\n',
+    "lists within lists": deep("[", "]", 100_000).encode(),
+    "objects within objects": deep('{"a":', "}", 100_000).encode(),
+    "tables within tables": ("[" + ".".join("a" * 50_000) + "]\n").encode(),
+    "a long key": ("a." * 100_000 + "b = 1").encode(),
+    "a deep value": f"case = {deep('[', ']', 5000)}\ngrid = {deep('[', ']', 5000)}".encode(),
+    "a long number": b"9" * 5000,
+    "a long number of TOML": b"case = " + b"9" * 5000,
+    "deep records": (REPORT + deep("[", "]", 60) + "}").encode(),
+    "no records": (REPORT + "7}").encode(),
+    "records that are none": (REPORT + "[7]}").encode(),
+    "NaN": (REPORT + "[NaN]}").encode(),
+    "1e999": (REPORT + "[1e999]}").encode(),
+    "a name twice": (REPORT + "[], " + SCHEMA + "}").encode(),
+    "an unknown command": f'{{{SCHEMA}, "command": ["x"], "records": []}}'.encode(),
+    "half a report": (REPORT + "[{").encode(),
+    "unclosed quotes": b'formula,place\n"4*N,a\n',
+    "half a journal": f'{{{SCHEMA}, "key": 5}}\n'.encode(),
+}  # fmt: skip
+MEGABYTES = 50
+
+
+@pytest.fixture(autouse=True)
+def guarded(tmp_path, monkeypatch):
+    """In a folder of its own; what waits for ever is interrupted and so fails."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results.json").write_text(json.dumps(profile_report()))
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def profile_report(**fields):
+    record = {
+        "mechanism": "standard", "batch_size": 1, "seq_len": 8, "d_model": 8, "num_heads": 2,
+        "head_dim": 4, "dtype": "float32", "device": "cpu", "phase": "forward", "causal": False,
+        "median_s": 0.1, "flops_per_s": 1e9, "arithmetic_intensity": 1.0, **fields,
+    }  # fmt: skip
+    return {
+        "schema": "attnprof/1", "command": "profile", "summary": {}, "environment": {},
+        "records": [record],
+    }  # fmt: skip
+
+
+def refused(ended):
+    assert ended.code == 2, ended.err
+    assert ended.out == ""
+    assert ended.err.startswith("attnprof: ")
+    assert ended.err.count("\n") == 1
+    assert "Traceback" not in ended.err
+
+
+def run(attnprof, reader, name):
+    command, _ = READERS[reader]
+    return attnprof(tuple(name if word == "{}" else word for word in command.split()))
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+@pytest.mark.parametrize("reader", READERS)
+def test_a_file_of_something_else_is_refused_and_kept(attnprof, tmp_path, reader, content):
+    path = tmp_path / f"given{READERS[reader][1]}"
+    path.write_bytes(CONTENTS[content])
+    there = sorted(tmp_path.iterdir())
+    refused(run(attnprof, reader, path.name))
+    assert path.read_bytes() == CONTENTS[content]
+    assert sorted(tmp_path.iterdir()) == there
+
+
+def make_pipe(path):
+    os.mkfifo(path)
+
+
+def make_large(path):
+    with path.open("wb") as stream:
+        stream.truncate(300 * reading.MIB if path.suffix == ".jsonl" else MEGABYTES * reading.MIB)
+
+
+KINDS = {
+    "a pipe": make_pipe, "a folder": Path.mkdir, "50 MB": make_large,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "a circle of links": lambda path: path.symlink_to(path.name),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("reader", READERS)
+def test_what_is_no_file_or_too_large_is_refused_unread(attnprof, tmp_path, reader, kind):
+    path = tmp_path / f"given{READERS[reader][1]}"
+    KINDS[kind](path)
+    there = sorted(tmp_path.iterdir())
+    refused(run(attnprof, reader, path.name))
+    assert sorted(tmp_path.iterdir()) == there
+
+
+NAMES = {
+    "300 characters": "n" * 300,
+    "NUL": "a\0b",
+    "no folder": "no/such/file",
+    "control": "\x1b]0;x",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("reader", [name for name in READERS if name != "calibration"])
+def test_a_name_that_no_file_has_is_refused(attnprof, tmp_path, reader, name):
+    if (reader, name) == ("journal", "control"):
+        return  # it is a new file
+    there = sorted(tmp_path.iterdir())
+    ended = run(attnprof, reader, NAMES[name] + READERS[reader][1])
+    refused(ended)
+    assert "\x1b" not in ended.err
+    assert sorted(tmp_path.iterdir()) == there
+
+
+@pytest.mark.parametrize("name", ["300 characters", "NUL"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "history {}", "derive {}:Mine", "profile --seq 8 --attention {}:Mine", "cost -o {}",
+        "crossover --plot {}.png", "check --baseline results.json --junit {}",
+        "check --against {} --seq 8 --attention standard", "crossover {}:A {}:B",
+        "reproduce 002 --reports {}", "calibrate --file {}",
+    ],
+)  # fmt: skip
+def test_names_of_outputs_and_modules_are_refused_as_well(attnprof, command, name):
+    words = tuple(word.replace("{}", f"{NAMES[name]}.py") for word in command.split())
+    refused(attnprof(words))
+
+
+def test_a_folder_of_hostile_results_has_no_history(attnprof, tmp_path):
+    for place, content in enumerate(CONTENTS.values()):
+        (tmp_path / f"r{place}.json").write_bytes(content)
+    make_pipe(tmp_path / "pipe.json")
+    make_large(tmp_path / "large.json")
+    (tmp_path / "link.json").symlink_to("/dev/zero")
+    (tmp_path / "1²3.json").write_text("{}")
+    refused(attnprof("history ."))
+
+
+MARKED = "\ufeff"
+
+
+@pytest.mark.parametrize("reader", ["plot", "checked suite", "grid", "table", "journal"])
+def test_a_byte_order_mark_is_taken_everywhere(attnprof, tmp_path, reader):
+    given = {
+        "plot": json.dumps(profile_report()),
+        "checked suite": 'case = [{attention = "nobody", seq = 8}]',
+        "grid": 'grid = [{attention = "nobody", seq = 8}]',
+        "table": "formula,quantity\n4*N*d,nothing\n",
+        "journal": f'{{{SCHEMA}, "key": "k/0", "record": 7}}\n',
+    }[reader]
+    said = []
+    path = tmp_path / f"given{READERS[reader][1]}"
+    for text in (given, MARKED + given):
+        path.write_text(text, encoding="utf-8")
+        ended = run(attnprof, "plot a sweep" if reader == "journal" else reader, path.name)
+        said.append((ended.code, ended.err.replace("wrote figure.png\n", "")))
+    assert said[0] == said[1]
+    assert said[0][0] == (0 if reader == "plot" else 2)
+
+
+WRONG = {
+    "seq_len": [0, -1, 1.5, "8", None, True, [], {}, 10**120],
+    "params": [7, "x", [1], None],
+    "times_s": ["x", [None], [-1.0], {"a": 1}, 3],
+    "median_s": ["0.1", -1, [], {}],
+    "mechanism": [None, 5, ["standard"]],
+    "quantiles_s": [[1], {"p5": "x"}],
+    "uncounted": [{"a": "b"}, [1]],
+    "causal": [0, "no", None],
+    "flops_formula": [1.5, -3, "9"],
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_type_in_results_is_told_with_its_place(attnprof, tmp_path, name):
+    for value in WRONG[name]:
+        data = profile_report(**{name: value})
+        (tmp_path / "results.json").write_text(json.dumps(data))
+        ended = attnprof("plot results.json -o figure.png")
+        refused(ended)
+        if value != 10**120:
+            assert f"records[0]: {name} is" in ended.err
+        entry = {"schema": "attnprof/1", "key": "k/0", "record": data["records"][0]}
+        (tmp_path / "r.jsonl").write_text(json.dumps(entry) + "\n")
+        refused(attnprof("plot r.jsonl -o figure.png"))
+        assert not (tmp_path / "figure.png").exists()
+
+
+@pytest.mark.parametrize("name", ["records", "summary", "environment"])
+@pytest.mark.parametrize("value", [None, 7, "x", [7], [[]]])
+def test_a_wrong_member_of_a_report_is_refused(attnprof, tmp_path, name, value):
+    (tmp_path / "results.json").write_text(json.dumps({**profile_report(), name: value}))
+    refused(attnprof("plot results.json -o figure.png"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "set = 5", "set = {window = {a = 1}}", "arg = 5", "input = [1]", "causal = 'yes'",
+        "seq = {a = 1}", "attention = [[1]]", "seq = [1979-05-27]", "batch = true",
+        'seq = "1:99999:+1"\nbatch = "1:99999:+1"',
+    ],
+)  # fmt: skip
+def test_a_wrong_type_in_a_grid_is_refused(attnprof, tmp_path, line):
+    rest = {"attention": 'attention = "standard"', "seq": "seq = 8"}
+    own = line.split(" ")[0]
+    text = "\n".join(["[[grid]]", *(text for key, text in rest.items() if key != own), line])
+    (tmp_path / "grid.toml").write_text(text)
+    refused(attnprof("sweep --grid grid.toml -o new.jsonl"))
+    (tmp_path / "suite.toml").write_text(text.replace("grid", "case"))
+    refused(attnprof("baseline --suite suite.toml -o new.json"))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {}, [], {"ceilings": 7}, {"ceilings": [7]}, {"ceilings": [{"name": "x"}]},
+        {"ceilings": [{"name": "x", "threads": 1, "device": "cpu", "source": "s",
+                       "flops_per_s": {"float32": "fast"}, "bytes_per_s": 1}]},
+        {"ceilings": [{"name": "x", "threads": 1, "device": "cpu", "source": "s",
+                       "flops_per_s": {}, "bytes_per_s": 0}]},
+    ],
+)  # fmt: skip
+def test_ceilings_that_are_none_are_refused(attnprof, tmp_path, entry):
+    data = {"schema": "attnprof/1", **entry} if isinstance(entry, dict) else entry
+    (tmp_path / "c.json").write_text(json.dumps(data))
+    refused(attnprof("plot results.json --kind roofline --ceilings c.json -o f.png"))

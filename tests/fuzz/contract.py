@@ -1,0 +1,109 @@
+"""What holds for every command line, however strange: run one in this process and look."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from attnprof.cli.app import main
+
+#: Seconds after which a command hangs.
+HANGS = 30
+CODES = {0, 1, 2, 3}
+_NOT_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x9b]")
+_COUNTS = re.compile(r"(flops|bytes|entries|parameters|seq_len|multiplications|median_s|calls)")
+
+
+class Hang(BaseException):
+    """A command that took too long."""
+
+
+@dataclass
+class Ended:
+    code: Any
+    out: str
+    err: str
+
+
+@contextmanager
+def hanging_after(seconds: float) -> Iterator[None]:
+    def ring(*_: Any) -> None:
+        raise Hang
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def run(words: list[str]) -> Ended:
+    """The command line in this process, with streams that are no terminal."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", errors="replace") for _ in range(2))
+    code: Any = None
+    with redirect_stdout(out), redirect_stderr(err), hanging_after(HANGS):
+        try:
+            main(words)
+        except SystemExit as ended:
+            code = ended.code or 0
+    return Ended(code, _text(out), _text(err))
+
+
+def _text(stream: io.TextIOWrapper) -> str:
+    stream.flush()
+    return stream.buffer.getvalue().decode("utf-8", errors="replace")
+
+
+def hold(ended: Ended, words: list[str]) -> None:
+    """Assert what every command promises."""
+    told = f"{words}\n{ended.err[-2000:]}"
+    assert ended.code in CODES, (ended.code, told)
+    assert "Traceback (most recent" not in ended.out + ended.err, told
+    assert "bug in attnprof" not in ended.err, told
+    assert not _NOT_TEXT.search(ended.out + ended.err), told
+    if ended.code >= 2:
+        last = ended.err.rstrip("\n").splitlines()[-1] if ended.err.strip() else ""
+        assert "attnprof: " in ended.err or "Usage:" in ended.out + ended.err, told
+        assert last.strip(), told
+        assert not last.rstrip().endswith((":", ";", ",")), told
+    if ended.code in (0, 1) and _asks_json(words) and ended.out.strip():
+        _hold_json(json.loads(ended.out, parse_constant=_refused), told)
+
+
+def _asks_json(words: list[str]) -> bool:
+    asked = [b for a, b in pairwise(words) if a in ("--format", "-f")]
+    return bool(asked) and asked[-1] == "json"
+
+
+def _refused(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON")
+
+
+def _hold_json(value: Any, told: str, key: str = "") -> None:
+    """No count in it is negative."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            _hold_json(item, told, name)
+    elif isinstance(value, list):
+        for item in value:
+            _hold_json(item, told, key)
+    elif isinstance(value, int | float) and _COUNTS.search(key):
+        assert value >= 0, (key, value, told)
+
+
+def contents(folder: Path) -> set[str]:
+    return {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if "__pycache__" not in str(path)
+    }

@@ -1,0 +1,75 @@
+"""A folder of files that nobody should hand to a program, and modules that misbehave."""
+
+# ruff: noqa: E501 - the lists are texts
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+_REPORT = {
+    "schema": "attnprof/1",
+    "command": "cost",
+    "environment": {},
+    "summary": {},
+    "records": [],
+}
+TEXTS = {
+    "empty": "",
+    "blank": "\n\n",
+    "bom.json": "\ufeff" + json.dumps(_REPORT),
+    "report.json": json.dumps(_REPORT),
+    "unknown.json": json.dumps({**_REPORT, "command": "dance"}),
+    "types.json": json.dumps({**_REPORT, "records": {"a": 1}, "summary": 3, "command": []}),
+    "rows.json": json.dumps({**_REPORT, "records": [None, 1, "x", [], {"value": "x"}]}),
+    "nan.json": '{"schema": "attnprof/1", "records": [NaN]}',
+    "list.json": "[1, 2, 3]",
+    "deep.json": "[" * 20_000 + "]" * 20_000,
+    "cut.jsonl": '{"schema": "attnprof-sweep/1"}\n{"key": "a", "rec',
+    "grid.toml": '[[grid]]\nattention = ["standard"]\nseq = "8"\n',
+    "grid_types.toml": "[[grid]]\nattention = 3\nseq = [[1]]\ncausal = {a = 1}\nset = 4\n",
+    "suite.toml": '[[case]]\nattention = "standard"\nseq = "8"\n',
+    "table.csv": "formula,target,where\nN**2,standard,h=1\n",
+    "table_types.csv": "formula\n9**9**9**9\n'x'\n\"a\nb\"\n",
+    "nul.csv": "formula,target\nN\0,standard\n",
+    "binary.png": "\x89PNG\r\n\x1a\n",
+}
+MODULES = {
+    "plain.py": "layer = torch.nn.Linear\nclass Mine(torch.nn.Module):\n    def __init__(self, d_model, "
+    "num_heads=1):\n        super().__init__()\n        self.map = torch.nn.Linear(d_model, d_model)\n"
+    "    def forward(self, x):\n        return self.map(x)\n",
+    "raises.py": "raise ValueError('\\x1b[31mred')\n",
+    "syntax.py": "class Mine(:\n",
+    "forward.py": "class Mine(torch.nn.Module):\n    def forward(self, x):\n        raise KeyError(x)\n",
+    "width.py": "class Mine(torch.nn.Module):\n    def forward(self, x):\n        return x.missing\n",
+    "nothing.py": "Mine = None\n",
+    "text.py": "Mine = 'text'\n",
+    "latin.py": "Mine = '\udce9'\n",
+}
+
+
+#: What is no plain file, or not there.
+PATHS = [
+    "folder.json", "loop.json", "pipe.json", "/dev/null", "/dev/full", "no/such/file.json", "n" * 300,
+    ".", "\x1b[31mred.json",
+]  # fmt: skip
+
+
+def write(folder: Path) -> None:
+    """Put them all into a folder."""
+    for name, text in TEXTS.items():
+        (folder / name).write_text(text, encoding="utf-8", errors="surrogateescape")
+    for name, text in MODULES.items():
+        source = f"import torch\n{text}"
+        (folder / name).write_text(source, encoding="utf-8", errors="surrogateescape")
+    (folder / "folder.json").mkdir()
+    os.mkfifo(folder / "pipe.json")
+    (folder / "loop.json").symlink_to("loop.json")
+
+
+PLACES = [f"{name}:Mine" for name in MODULES] + [
+    "plain.py",
+    "plain.py:Nothing",
+    "no.py:Mine",
+    "torch.nn:Linear",
+]

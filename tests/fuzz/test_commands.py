@@ -1,0 +1,203 @@
+"""Random command lines keep the contract: exit codes, messages, numbers, no hang, no litter.
+
+``ATTNPROF_FUZZ_MINUTES=10 pytest -n 0 tests/fuzz --hypothesis-seed 7`` goes on for ten minutes.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from functools import cache
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from typer.main import get_command
+
+from attnprof.cli import app
+from tests.fuzz import contract, files, pools
+
+MINUTES = float(os.environ.get("ATTNPROF_FUZZ_MINUTES", "0"))
+#: Command lines of one round; the suite plays one round with the same lines every time.
+ROUND = 60
+#: How often each command is tried: those that run code or measure take longer.
+WEIGHTS = {
+    "cost": 6, "compare": 4, "crossover": 5, "heads": 4, "heatmap": 3, "list": 2, "derive": 2,
+    "verify-formula": 6, "plot": 4, "history": 3, "reproduce": 2, "profile": 1, "sweep": 1,
+    "check": 1, "baseline": 1, "calibrate": 1,
+}  # fmt: skip
+#: What runs for long by its nature is asked for little.
+SHORT = {
+    "profile": ["--samples", "1", "--min-time", "0", "--max-time", "0.01", "--no-check"],
+    "sweep": [
+        "--samples",
+        "1",
+        "--min-time",
+        "0",
+        "--max-time",
+        "0.01",
+        "--in-process",
+        "--no-check",
+    ],
+    "calibrate": ["--seconds", "0.01", "--file", "device.json"],
+    "baseline": ["--no-time"],
+    "check": ["--no-time"],
+}
+#: These need more than one command line to say anything, or write where they are not told to.
+SKIPPED = {
+    "reproduce": ("--accept", "--measure", "--all"),
+    "check": ("--self-test",),
+    "sweep": ("--isolate", "--workers", "--scheduler"),
+    "profile": ("--isolate",),
+}
+
+
+@cache
+def flags_of(command: str) -> list[tuple[str, bool]]:
+    """A command's flags, and whether each takes a value."""
+    found = get_command(app._application(command, debug=False)).commands[command].params
+    return [
+        (name, not option.is_flag)
+        for option in found
+        for name in (*option.opts, *option.secondary_opts)
+        if name.startswith("--") and name not in SKIPPED.get(command, ())
+    ]
+
+
+#: What this process keeps while it lives: torch's cache, the folder of our children.
+KEPT = ("torchinductor_", "attnprof-run-")
+FILES = [*files.TEXTS, *files.PATHS]
+HOSTILE = st.sampled_from(pools.HOSTILE)
+
+
+def formulas() -> st.SearchStrategy[str]:
+    """Formula text from the grammar; some of it spoiled."""
+    leaves = st.sampled_from(["N", "d", "h", "B", "n", "2", "0", "0.5", "16", "1e300", "ℓ", "D"])
+    grown = st.recursive(
+        leaves,
+        lambda inner: st.one_of(
+            st.tuples(inner, st.sampled_from(["+", "-", "*", "/", "//", "**", "^"]), inner).map(
+                lambda x: f"({x[0]}){x[1]}({x[2]})"
+            ),
+            st.tuples(
+                st.sampled_from(["sqrt", "log", "log2", "ceil", "floor", "max", "min", "exp", "O"]),
+                inner,
+            ).map(lambda x: f"{x[0]}({x[1]})"),
+        ),
+        max_leaves=8,
+    )
+    spoiled = st.tuples(grown, st.integers(0, 40), st.sampled_from(list("()+*,.=^²'\\é%<"))).map(
+        lambda x: x[0][: x[1]] + x[2] + x[0][x[1] :]
+    )
+    return st.one_of(grown, grown.map(lambda x: f"O({x})"), spoiled, HOSTILE)
+
+
+def values(flag: str) -> st.SearchStrategy[str]:
+    usual = st.sampled_from(pools.BY_FLAG.get(flag, [*pools.WORDS, *FILES]))
+    if flag == "--where":
+        usual = st.one_of(usual, st.tuples(st.sampled_from("NhdD"), formulas()).map("=".join))
+    if flag == "--arg":
+        usual = st.one_of(usual, formulas().map(lambda text: f"d_model={text}"))
+    return st.one_of(usual, usual, usual, HOSTILE)
+
+
+def positionals(command: str) -> st.SearchStrategy[list[str]]:
+    """What stands without a flag."""
+    mechanism, place, file = map(st.sampled_from, (pools.MECHANISMS, files.PLACES, FILES))
+    if command == "verify-formula":
+        return st.tuples(formulas(), st.one_of(mechanism, mechanism, place)).map(list)
+    if command in ("crossover", "heads", "heatmap"):
+        return st.lists(mechanism, min_size=0, max_size=2)
+    if command == "derive":
+        return st.one_of(place, place, mechanism, HOSTILE).map(lambda x: [x])
+    if command in ("plot", "history"):
+        return st.lists(file, min_size=0, max_size=2)
+    if command == "reproduce":
+        return st.lists(st.sampled_from(["000", "002", "004", "999", "x"]), min_size=1, max_size=1)
+    return st.just([])
+
+
+@st.composite
+def command_lines(draw: st.DrawFn) -> list[str]:
+    command = draw(
+        st.sampled_from([name for name, weight in WEIGHTS.items() for _ in range(weight)])
+    )
+    words = [command, *draw(positionals(command)), *SHORT.get(command, [])]
+    chosen = draw(st.lists(st.sampled_from(flags_of(command)), max_size=5))
+    for flag, takes_value in chosen:
+        words += [flag, draw(values(flag))] if takes_value else [flag]
+    if command in ("profile", "sweep", "baseline", "check") and "--seq" not in words:
+        words += ["--attention", "standard", "--seq", "8", "--d-model", "8", "--heads", "2"]
+    return words if draw(st.integers(0, 5)) else [*words, draw(HOSTILE)]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An own place to work in, with hostile files, and one for whatever is temporary."""
+    work, temporary = tmp_path / "work", tmp_path / "temporary"
+    work.mkdir()
+    temporary.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("HOME", str(work))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    files.write(work)
+    return tmp_path
+
+
+def check(words: list[str], folder) -> None:
+    contract.hold(contract.run(words), words)
+    assert {path.name for path in folder.iterdir()} == {"work", "temporary"}, words
+    left = [path.name for path in (folder / "temporary").iterdir()]
+    assert [name for name in left if not name.startswith(KEPT)] == [], words
+
+
+def rounds(request) -> None:
+    """Seeds of the rounds: one, always the same, or as many as the minutes hold."""
+    first = int(request.config.getoption("--hypothesis-seed", None) or 0)
+    until = time.monotonic() + 60 * MINUTES
+    yield first
+    while time.monotonic() < until:
+        first += 1
+        sys.stderr.write(f"--hypothesis-seed {first}\n")
+        yield first
+
+
+def test_any_command_line_keeps_the_contract(request, folder):
+    for number in rounds(request):
+
+        @seed(number)
+        @settings(
+            max_examples=ROUND, deadline=None, database=None, derandomize=False,
+            suppress_health_check=list(HealthCheck),
+            phases=(Phase.generate, Phase.shrink),
+        )  # fmt: skip
+        @given(command_lines())
+        def one(words: list[str]) -> None:
+            check(words, folder)
+
+        one()
+        gc.collect()
+
+
+ALONE = [
+    ["cost", "--seq", "9" * 5000], ["list", "--format", "json"], ["crossover", "--d", "10**100"],
+    ["verify-formula", "9**9**9**9", "standard"], ["derive", "nothing.py:Mine"],
+    ["cost", "--seq", "1:1000000000:+1"], ["heatmap", "--seq", "1:1000000:+1"],
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("words", ALONE, ids=lambda words: " ".join(words)[:40])
+def test_a_process_of_its_own_keeps_the_contract(words):
+    ended = subprocess.run(
+        [sys.executable, "-m", "attnprof", *words], capture_output=True, text=True, check=False,
+        timeout=2 * contract.HANGS, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    contract.hold(contract.Ended(ended.returncode, ended.stdout, ended.stderr), words)

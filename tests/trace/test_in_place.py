@@ -1,0 +1,175 @@
+"""Peaks of what torch does in place as long as nobody watches are those of the allocator."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from attnprof.trace.finding import target_of
+from attnprof.trace.runs import record
+from attnprof.trace.symbols import symbolic_sizes
+from attnprof.trace.totals import peak
+from tests.oracles.memory import allocator_peak
+
+SIZES = {"B": 2, "N": 40}
+SCALARS = 64
+
+
+def entries(x):
+    return torch.zeros(x.shape, dtype=torch.int64)
+
+
+def places(size):
+    return torch.zeros(size, dtype=torch.int64)
+
+
+def heads(x):
+    return x.view(*x.shape[:2], 2, 8).transpose(1, 2)
+
+
+def residual(x):
+    y = x.sin()
+    return y + y.cos() * y.exp() + y.tanh()
+
+
+def shared(x):
+    y = x.sin()
+    return (y + x.cos()) + y
+
+
+def met(x):
+    y = x.sin()
+    return y.view(-1).cos().view(y.shape) + y.exp() + y
+
+
+#: Functions whose backward pass, or own last step, torch does in place on plain tensors.
+FUNCTIONS = {
+    "gather": lambda x: x.gather(1, entries(x)[:, :4]),
+    "take_along_dim": lambda x: torch.take_along_dim(x, entries(x)[:, :4], 1),
+    "index": lambda x: x[:, places(4)],
+    "index in two": lambda x: x[places(4), places(4)],
+    "index of the last": lambda x: x[..., torch.tensor([0, 3])],
+    "index_select": lambda x: x.index_select(1, places(4)),
+    "take": lambda x: x.take(places(64)),
+    "top": lambda x: x.topk(2, dim=-1).values,
+    "sort": lambda x: x.sort(dim=1).values,
+    "largest": lambda x: x.max(dim=1).values,
+    "smallest": lambda x: x.min(dim=-1).values,
+    "largest so far": lambda x: x.cummax(1).values,
+    "kth": lambda x: x.kthvalue(3, 1).values,
+    "trace": lambda x: torch.trace(x[0]),
+    "three uses": lambda x: torch.addcmul(x, x, x),
+    "residual": residual,
+    "shared gradient": shared,
+    "views meet": met,
+    "attention with a mask": lambda x: F.scaled_dot_product_attention(
+        x, x, x, attn_mask=torch.zeros(40, 40)
+    ),
+    "attention with a trained mask": lambda x: F.scaled_dot_product_attention(
+        heads(x), heads(x), heads(x), attn_mask=x[0] @ x[0].mT
+    ),
+    "attention with dropout": lambda x: F.scaled_dot_product_attention(
+        heads(x), heads(x), heads(x), attn_mask=torch.zeros(40, 40), dropout_p=0.1
+    ),
+    "put": lambda x: x.sin().index_put((torch.arange(2),), x.cos()),
+    "scattered": lambda x: torch.zeros_like(x).scatter(1, entries(x), x.sin()),
+}
+
+
+class Function(nn.Module):
+    def __init__(self, name):
+        super().__init__()
+        self.function = FUNCTIONS[name]
+
+    def forward(self, x):
+        return self.function(x)
+
+
+class Strided(nn.Module):
+    """A linear map to four times the width, of a transposed input."""
+
+    def __init__(self, _name):
+        super().__init__()
+        self.linear = nn.Linear(40, 160)
+
+    def forward(self, x):
+        return self.linear(x.transpose(1, 2))
+
+
+class Heads(Strided):
+    def __init__(self, _name):
+        super().__init__(_name)
+        self.linear = nn.Linear(8, 64)
+
+    def forward(self, x):
+        return self.linear(heads(x))
+
+
+class Recurrent(nn.Module):
+    def __init__(self, _name):
+        super().__init__()
+        self.inner = nn.GRU(16, 16, batch_first=True)
+
+    def forward(self, x):
+        return self.inner(x)[0]
+
+
+LAYERS = {**dict.fromkeys(FUNCTIONS, Function), "strided": Strided, "heads": Heads}
+
+
+def made(name):
+    torch.manual_seed(0)
+    layer = LAYERS.get(name, Recurrent)
+    return layer, layer(name), torch.randn(2, 40, 16)
+
+
+@pytest.mark.parametrize("name", [*LAYERS, "recurrent"])
+def test_the_peak_of_training_is_the_unwatched_allocators(name):
+    layer, module, x = made(name)
+    x.requires_grad_()
+    leaves = [x, *module.parameters()]
+    ones = torch.ones_like(module(x))
+
+    def step():
+        module(x).backward(ones)
+
+    step()
+    for leaf in leaves:
+        leaf.grad = None
+    seen = allocator_peak(step)
+    trace = record(instance(layer, name), SIZES, training=True)
+    rows = 4 * 32 * torch.get_num_threads()
+    assert peak(trace, "train") == pytest.approx(seen, abs=SCALARS + rows, rel=0)
+
+
+@pytest.mark.parametrize("name", ["strided", "heads", "recurrent", "attention with a mask"])
+def test_the_peak_of_a_forward_pass_is_the_unwatched_allocators(name):
+    layer, module, x = made(name)
+    with torch.no_grad():
+        module(x)
+        seen = allocator_peak(lambda: module(x))
+    trace = record(instance(layer, name), SIZES, training=False)
+    assert peak(trace, "forward") == pytest.approx(seen, abs=SCALARS, rel=0)
+
+
+def instance(layer, name):
+    """A factory's target: what is built has no sizes of its own."""
+
+    def build():
+        return layer(name)
+
+    return target_of(build, name, inputs=["x: B, N, 16"])
+
+
+def test_symbolic_runs_do_the_same_in_place():
+    def build():
+        return Function("residual")
+
+    numbers = record(target_of(build, "it", inputs=["x: B, N, 16"]), SIZES, training=True)
+    environment, sizes, _ = symbolic_sizes({"B": 2, "N": 40})
+    symbols = record(
+        target_of(build, "it", inputs=["x: B, N, 16"]), sizes, training=True,
+        environment=environment,
+    )  # fmt: skip
+    assert [call.op for call in symbols.calls] == [call.op for call in numbers.calls]
+    assert "add_" in {call.op for call in symbols.calls if call.part == "backward"}

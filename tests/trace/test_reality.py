@@ -1,0 +1,198 @@
+"""Derivations against runs on real tensors: where they part, the real way is what counts."""
+
+import pytest
+import torch
+from torch import nn
+
+from attnprof import registry
+from attnprof.errors import CannotRunError
+from attnprof.trace.asking import derived
+from attnprof.trace.finding import target_of
+from attnprof.trace.mechanisms import mechanism_target
+from attnprof.trace.reality import held
+from attnprof.trace.runs import record
+from attnprof.trace.totals import totals
+
+SHAPES = ({"B": 3, "N": 7}, {"B": 2, "N": 50}, {"B": 5, "N": 121})
+
+
+def target(layer):
+    return target_of(layer, layer.__name__, inputs=["x: B, N, 16"])
+
+
+def everywhere(_sizes):
+    return True
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", ["standard", "sdpa", "linformer", "performer", "longformer"])
+def test_runs_on_fake_and_on_real_tensors_are_the_same_call_by_call(name, training):
+    found = held(mechanism_target(registry.get(name)), training, everywhere, iter(()))
+    assert not isinstance(found, str), found
+    assert found[1].calls
+
+
+class AsksItsType(nn.Module):
+    """Another way on anything that is not exactly a tensor."""
+
+    def forward(self, x):
+        return x.sin() if type(x) is torch.Tensor else x @ x.mT @ x
+
+
+class AsksItsTypeOnTheWay(nn.Module):
+    """A mask only on fake tensors, as code has it that must not read values when it is traced."""
+
+    def forward(self, x):
+        scores = x @ x.mT
+        if type(scores).__name__ == "FakeTensor":
+            mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+            scores = scores.masked_fill(mask, 0.0)
+        return scores.softmax(-1) @ x
+
+
+class AsksWhetherSizesAreNumbers(nn.Module):
+    def forward(self, x):
+        return x.sin() if type(x.shape[1]) is int else x @ x.mT @ x
+
+
+class AsksForAddresses(nn.Module):
+    def forward(self, x):
+        try:
+            known = x.data_ptr() != 0
+        except RuntimeError:
+            known = False
+        return x.sin() if known else x @ x.mT @ x
+
+
+class ReadsPositions(nn.Module):
+    """A number from values that depend on sizes alone: whether positions follow each other."""
+
+    def forward(self, x):
+        positions = torch.arange(x.shape[1], device=x.device)
+        packed = (torch.diff(positions) != 1).cumsum(-1)
+        if (packed[-1] == 0).all():
+            return x.sin()
+        return x @ x.mT @ x
+
+
+class WarnsOfPadding(nn.Module):
+    """Looks at its input's values, but does the same whatever they are."""
+
+    def forward(self, x):
+        if 0.0 in x[:, [-1, 0]]:
+            self.warned = True
+        return x.sin()
+
+
+class ChecksItsInput(nn.Module):
+    def forward(self, x):
+        if (x.abs() > 1e6).any():
+            raise ValueError("too large")
+        return x.sin()
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        AsksItsType, AsksItsTypeOnTheWay, AsksWhetherSizesAreNumbers, AsksForAddresses,
+        ReadsPositions, WarnsOfPadding, ChecksItsInput,
+    ],
+)  # fmt: skip
+def test_the_way_on_real_tensors_is_what_is_counted(layer):
+    derivation = derived(target(layer), ("forward", "train"), {})
+    for sizes in SHAPES:
+        for phase in ("forward", "train"):
+            real = record(target(layer), sizes, training=phase == "train", real=True)
+            for quantity, value in totals(real, phase).items():
+                assert derivation.at(quantity, phase, **sizes) == value, (quantity, phase, sizes)
+
+
+def test_where_the_ways_part_is_said_with_the_line_and_both_operations():
+    forms = derived(target(AsksItsTypeOnTheWay), ("forward",), {}).phases["forward"]
+    note = " ".join(forms.notes)
+    assert "test_reality.py:" in note
+    assert "on real tensors" in note
+    assert "_softmax" in note
+    assert "ones" in note
+    assert forms.method == "interpolated"
+
+
+class BranchesOnItsInput(nn.Module):
+    def forward(self, x):
+        return x.sin() if x.sum() > 0 else x @ x.mT @ x
+
+
+class BranchesOnItsWeights(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        return x.sin() if self.gate.item() > 0 else x @ x.mT @ x
+
+
+class ScalesByItsInput(nn.Module):
+    def forward(self, x):
+        return x[:, : int(x.abs().max()) + 1]
+
+
+class PicksByItsInput(nn.Module):
+    def forward(self, x):
+        return x[x > 0]
+
+
+@pytest.mark.parametrize("layer", [BranchesOnItsInput, BranchesOnItsWeights, ScalesByItsInput])
+def test_a_path_that_depends_on_values_is_refused_with_its_line(layer):
+    with pytest.raises(CannotRunError, match=r"value of a tensor.*test_reality\.py:\d+"):
+        derived(target(layer), ("forward",), {})
+
+
+def test_a_size_that_depends_on_values_is_refused():
+    with pytest.raises(CannotRunError, match="size of a result depends on the values"):
+        derived(target(PicksByItsInput), ("forward",), {})
+
+
+class Huge(nn.Module):
+    """Weights of 16 GiB."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(16, 2**28))
+
+    def forward(self, x):
+        return x @ self.weight[:, :16]
+
+
+class HugeReader(Huge):
+    def forward(self, x):
+        return super().forward(x) if torch.ones(x.shape[1]).all() else x
+
+
+def test_nothing_large_is_run_and_that_is_said():
+    forms = derived(target(Huge), ("forward",), {}).phases["forward"]
+    assert any("not held against a run on real tensors: it takes 16." in n for n in forms.notes)
+    with pytest.raises(CannotRunError, match="GiB"):
+        derived(target(HugeReader), ("forward",), {})
+
+
+def test_a_module_that_exists_is_left_as_it_is():
+    module = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(7), nn.Dropout(0.5)).eval()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    record(target_of(module, "m", inputs=["input: B, 7, 16"]), {"B": 3}, training=True, real=True)
+    assert not module.training
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert all(parameter.grad is None for parameter in module.parameters())
+
+
+def test_random_numbers_of_the_caller_are_not_used_up():
+    torch.manual_seed(3)
+    derived(target(AsksItsType), ("forward",), {})
+    after = torch.rand(1)
+    torch.manual_seed(3)
+    assert torch.equal(after, torch.rand(1))
+
+
+def test_real_shapes_are_among_those_it_is_verified_at():
+    forms = derived(mechanism_target(registry.get("standard")), ("forward",), {}).phases["forward"]
+    assert {"B": 2, "N": 6, "h": 2, "d": 8} in forms.verified_at
+    assert not forms.notes

@@ -1,0 +1,147 @@
+"""A size that becomes a Python number: kept, a condition, or the end of the symbolic way."""
+
+import math
+from functools import cache
+
+import pytest
+import torch
+from torch import nn
+
+import attnprof
+from attnprof.trace.conversions import conversions_kept
+from attnprof.trace.evaluating import evaluate
+from attnprof.trace.sampling import telling_sizes
+from tests.trace.sizes_as_numbers import CASES, INPUTS, SHAPES, asked_of, compared, counted
+
+#: Cases whose formula keeps a function of the size.
+KEPT = {
+    "power_of_two_by_log2": "2**(2*ceiling(log(N, 2)))",
+    "power_of_two_by_imported_log2": "2**(2*ceiling(log(N, 2)))",
+    "power_of_two_by_bit_length": "2**(2*floor(log(N - 1, 2)))",
+    "some_queries": "ceiling(log(N))",
+    "landmarks_of_the_whole_root": "floor(sqrt(N))",
+    "root_rounded_up": "ceiling(sqrt(N))",
+    "share_rounded": "round(0.3*N)",
+    "share_rounded_up": "ceiling(0.07*N)",
+    "steps_of_a_root": "ceiling(sqrt(N))",
+    "thirds": "floor(N/3)",
+    "whole_blocks": "ceiling(N/64)",
+    "Rank": "ceiling(d/16)",
+}
+
+
+@cache
+def derived(name):
+    return attnprof.derive(CASES[name], None, **asked_of(CASES[name]))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_formulas_are_what_real_tensors_count_all_over_their_domain(name):
+    derivation = derived(name)
+    shapes, wrong = compared(CASES[name], derivation)
+    assert not wrong
+    assert len(shapes) == SHAPES
+    assert KEPT.get(name, "") in str(derivation.expression("matmul_flops"))
+
+
+@pytest.mark.parametrize("name", ["landmarks_of_the_power", "looked_up", "power_of_two_by_int"])
+def test_a_staircase_is_right_where_it_is_said_to_hold_and_run_elsewhere(name):
+    derivation = derived(name)
+    for length in (2, 63, 64, 127, 128, 129, 512, 513, 729, 768, 784, 960, 1023, 1024, 1025):
+        shape = {"B": 2, "N": length, "d": 8}
+        products = counted(CASES[name], shape)["matmul_flops"]
+        assert derivation.at("matmul_flops", **shape) == products, length
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_kept_functions_are_symbolic_and_said_to_hold_as_far_as_they_were_tried(name):
+    forms = derived(name).phases["forward"]
+    assert forms.method == "symbolic"
+    if any(text in KEPT[name] for text in ("log", "sqrt", "0.")):
+        assert "N <= 65536" in forms.domain
+        assert not forms.holds({"B": 2, "N": 65537, "d": 8})
+
+
+def rows(keep):
+    def function(x):
+        return x @ x[:, : keep(x.shape[1])].mT
+
+    return attnprof.derive(function, inputs=INPUTS, phases=["forward"])
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda n: math.ceil(n * 0.07),
+        lambda n: math.floor(n * 0.29) + 1,
+        lambda n: round(n * 0.5) + 1,
+        lambda n: math.ceil(n**0.5),
+        lambda n: math.floor(n ** (1 / 3)),
+        lambda n: math.ceil(math.log(n, 2)),
+        lambda n: math.ceil(math.log(n) / math.log(10)),
+        lambda n: math.floor(math.log(n, 10)) + 1,
+        lambda n: math.ceil(n / 0.7),
+    ],
+)
+def test_rounded_floats_are_those_of_python(keep):
+    """``N*0.07`` of 100 is a little more than 7, ``log(N)/log(10)`` of 1000 less than 3."""
+    derivation = rows(lambda n: torch.sym_min(keep(n), n))
+    expression = derivation.expression("matmul_flops")
+    assert derivation.phases["forward"].method == "symbolic"
+    for length in (*range(2, 1100), 4096, 10_000, 59_049, 65_536):
+        counted_ = 2 * 3 * length * 5 * min(keep(length), length)
+        assert evaluate(expression, {"B": 3, "N": length, "d": 5}) == counted_, length
+
+
+class Factors(nn.Module):
+    """Floats of sizes that only scale."""
+
+    def __init__(self, d):
+        super().__init__()
+        self.scale = float(d) ** -0.5
+        self.root = torch.tensor(d**0.5)
+        self.name = f"width {d}"
+
+    def forward(self, x):
+        return (x @ x.mT * self.scale / self.root * float(x.shape[1])).softmax(-1) @ x
+
+
+def test_floats_that_only_scale_keep_a_run_symbolic():
+    forms = attnprof.derive(Factors, args={"d": "d"}, inputs=INPUTS, phases=["forward"])
+    assert forms.phases["forward"].method == "symbolic"
+    assert str(forms.expression("matmul_flops")) == "4*B*N**2*d"
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [("float_of_a_length", "float(x.shape[1])"), ("digits", "len(str(x.size(1)))")],
+)
+def test_the_line_at_which_a_size_became_a_number_is_told(name, line):
+    notes = " ".join(derived(name).phases["forward"].notes)
+    with open(__file__.replace("test_", ""), encoding="utf-8") as source:
+        number = next(n for n, text in enumerate(source, 1) if line in text)
+    assert f"becomes a number at sizes_as_numbers.py:{number}" in notes
+
+
+def test_functions_of_math_are_themselves_again_after_a_run():
+    before = math.log2, CASES["power_of_two_by_imported_log2"].__globals__["log2"]
+    with conversions_kept():
+        assert math.log2 is not before[0]
+        assert math.log2(8) == 3.0
+    assert (math.log2, CASES["power_of_two_by_imported_log2"].__globals__["log2"]) == before
+
+
+def test_formulas_are_checked_over_all_magnitudes():
+    found = attnprof.derive("standard", phases=["forward"]).phases["forward"]
+    lengths = [shape["N"] for shape in found.verified_at]
+    assert len(lengths) >= 6
+    assert min(lengths) < 10
+    assert max(lengths) > 10_000
+
+
+def test_sizes_to_try_are_ends_powers_of_two_and_others():
+    sizes = telling_sizes(range(4, 3073), 768, 20)
+    assert len(sizes) == 20
+    assert {4, 3072, 8, 64, 128, 1024, 2048} <= set(sizes)
+    assert sizes[0] == min(sizes, key=lambda size: abs(size - 768))
+    assert telling_sizes(range(640, 897, 64), 768, 20) == [768, 704, 832, 640, 896]
