@@ -88,6 +88,12 @@ class Mechanism:
     #: what the refusals say, by ability
     reasons: ClassVar[dict[str, str]] = {}
 
+    def __init_subclass__(cls) -> None:
+        """A text that says nothing of its abilities has those that are written."""
+        if cls.is_text() and cls.abilities is Mechanism.abilities:
+            causal = "causal" in _arguments(cls.core)
+            cls.abilities = Abilities(causal=causal, decode=cls.step is not Mechanism.step)
+
     # -- parameters --------------------------------------------------------------------
     @classmethod
     def parameter_names(cls) -> list[str]:
@@ -281,19 +287,3 @@ _REFUSALS = {
 def _arguments(function: Any) -> frozenset[str]:
     """Names of a function's arguments."""
     return frozenset(signature(function).parameters)
-
-
-def pairs(workload: Workload) -> Number:
-    """Query-key pairs the definition sees: N(N+1)/2 where causal, t for one decoded token."""
-    n = workload.seq_len
-    if workload.phase == "decode":
-        return n
-    if workload.causal:
-        total = n * (n + 1)
-        return total // 2 if not hasattr(total, "free_symbols") else total / 2
-    return n * workload.keys
-
-
-def rows(workload: Workload) -> Number:
-    """Query rows of one call: one in a decoding step."""
-    return 1 if workload.phase == "decode" else workload.seq_len

@@ -84,15 +84,17 @@ def module_of(name: str) -> Any:
     Raises :class:`RequestError` where it holds neither ``CORES`` nor ``LAYERS``.
     """
     mechanism, where = _class_of(name)
+    module = where if isinstance(where, ModuleType) else None
+    if module is None and not mechanism.is_text():
+        module = import_module(f"{where}.module")
+    if mechanism.name in {**getattr(module, "CORES", {}), **getattr(module, "LAYERS", {})}:
+        return module
     if mechanism.is_text():
         from attnprof.blocks.core import TextCore
 
         return SimpleNamespace(CORES={mechanism.name: TextCore})
-    module = where if isinstance(where, ModuleType) else import_module(f"{where}.module")
-    if mechanism.name in {**getattr(module, "CORES", {}), **getattr(module, "LAYERS", {})}:
-        return module
     raise RequestError(
-        f"{name} has costs but no torch module: {module.__name__} needs "
+        f"{name} has costs but no torch module: {getattr(module, '__name__', where)} needs "
         f"CORES = {{'{mechanism.name}': TheCore}} (or LAYERS for a whole layer)"
     )
 

@@ -13,7 +13,15 @@ from attnprof.ops.tensor import Tensor
 from tests.oracles.evaluate import Evaluator
 
 NAMES = sympy.symbols("b n h d", positive=True)
-SIZES = [(1, 1, 1, 1), (2, 3, 4, 5), (1, 3, 4, 5), (2, 1, 4, 5), (2, 3, 1, 5), (2, 3, 4, 1), (1, 6, 1, 2)]
+SIZES = [
+    (1, 1, 1, 1),
+    (2, 3, 4, 5),
+    (1, 3, 4, 5),
+    (2, 1, 4, 5),
+    (2, 3, 1, 5),
+    (2, 3, 4, 1),
+    (1, 6, 1, 2),
+]
 
 
 def split(x, b, n, h, d):

@@ -10,12 +10,12 @@ from attnprof.blocks.softmax import causal_mask, weighted_values
 from attnprof.costs import Number, exact_div, is_plain
 from attnprof.counting.definition import Definition
 from attnprof.errors import RequestError
-from attnprof.mechanism import Abilities, Weight, pairs, rows
+from attnprof.mechanism import Abilities, Weight
 from attnprof.mechanisms.standard.spec import KeyValueState, SoftmaxAttention, eq24
 from attnprof.ops.functional import copy_in_rows, linear
 from attnprof.ops.layer import LayerSizes, flat
 from attnprof.published import Published
-from attnprof.workload import Workload
+from attnprof.workload import Workload, pairs, rows
 
 
 @dataclass(frozen=True, kw_only=True)

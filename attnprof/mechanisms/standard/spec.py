@@ -10,12 +10,12 @@ from attnprof.blocks import softmax
 from attnprof.blocks.softmax import weighted_values
 from attnprof.costs import CostTable, Number, exact_div
 from attnprof.counting.definition import Definition
-from attnprof.mechanism import Abilities, Mechanism, pairs, rows
+from attnprof.mechanism import Abilities, Mechanism
 from attnprof.mechanisms.standard.published import published_counts
 from attnprof.ops.functional import repeat_rows, scaled_dot_product_attention
 from attnprof.ops.layer import LayerSizes, flat
 from attnprof.published import Published
-from attnprof.workload import Workload
+from attnprof.workload import Workload, pairs, rows
 
 
 def eq24(constant: int) -> Published:
