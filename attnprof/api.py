@@ -268,7 +268,8 @@ def sweep(
     )  # fmt: skip
     points = plan.points_of(
         [grid], Budget(samples, min_time_s, max_time_s), seed=seed_of(seed),
-        threads=threads_of(threads), check=flag("check", check), compiled=flag("compiled", compiled),
+        threads=threads_of(threads), check=flag("check", check),
+        compiled=flag("compiled", compiled),
     )  # fmt: skip
     limit = None if limit_s is None else number("limit_s", limit_s)
     if limit is not None and limit <= 0:

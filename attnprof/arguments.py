@@ -78,8 +78,8 @@ def _digits(value: int) -> str:
 
 def number(name: str, value: Any) -> float:
     """A finite number; booleans are none."""
-    if isinstance(value, Real) and not isinstance(value, bool) and _is_finite(value):
-        return value if isinstance(value, int | float) else float(value)
+    if not is_flag(value) and isinstance(value, Real) and _is_finite(value):
+        return int(value) if isinstance(value, Integral) else float(value)
     raise RequestError(f"{name} must be a number, not {shown(value)}")
 
 
@@ -90,9 +90,14 @@ def _is_finite(value: Any) -> bool:
         return False
 
 
+def is_flag(value: Any) -> bool:
+    """Whether it is True or False, of Python's or numpy's."""
+    return type(value).__name__ in ("bool", "bool_")
+
+
 def flag(name: str, value: Any) -> bool:
     """True or False, numpy's too."""
-    if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
+    if is_flag(value):
         return bool(value)
     raise RequestError(f"{name} must be True or False, not {shown(value)}")
 

@@ -74,14 +74,15 @@ def page(rows: list[dict[str, Any]], cases: dict[str, Any]) -> str:
 
 PAGE = """# Sizes that become Python numbers
 
-Written by `python reports/sizes_as_numbers.py`. {count} functions and modules that pad, round, take roots,
-logarithms or shares of a size, or loop log N times: each is derived with all sizes free, then run on
-real tensors at 12 random shapes of the domain that it states (ends and small sizes as often as
-others, seed fixed). Compared as integers: FLOPs by kind, bytes moved, and the matrix products of
+Written by `python reports/sizes_as_numbers.py`. {count} functions and modules that pad, round, take
+roots, logarithms or shares of a size, or loop log N times: each is derived with all sizes free, and
+run on real tensors at 12 random shapes of the domain that it states (ends and small sizes as often
+as others, seed fixed). Compared as integers: FLOPs by kind, bytes moved, and the matrix products of
 torch's `FlopCounterMode` (not of fused attention, which it counts as nothing on a CPU). `wrong` is
 the number of shapes with any difference; `s` CPU seconds of the derivation.
 
-{symbolic} symbolic, {interpolated} interpolated, {refused} refused; {shapes} shapes compared, {wrong} wrong.
+{symbolic} symbolic, {interpolated} interpolated, {refused} refused; {shapes} shapes compared,
+{wrong} wrong.
 
 {table}
 

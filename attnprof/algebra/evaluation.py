@@ -107,27 +107,11 @@ def _product(*factors: Any) -> Any:
     return value
 
 
-#: Ints and fractions, exactly; roots and logarithms that are not whole are floats.
-EXACT: Rules = {
-    "number": _bounded,
-    **{
-        name: _kept(rule)
-        for name, rule in {
-            "+": lambda *parts: sum(parts), "neg": lambda x: -x, "*": _product, "/": _divided,
-            "//": lambda a, b: a // b, "%": lambda a, b: a % b, "**": _power, "sqrt": _root,
-            "log": _log, "log2": math.log2, "exp": math.exp, "ceil": math.ceil,
-            "floor": math.floor, "max": max, "min": min,
-        }.items()
-    },
+_PLAIN: Mapping[str, Callable[..., Any]] = {
+    "+": lambda *parts: sum(parts), "neg": lambda x: -x, "*": _product, "/": _divided,
+    "//": lambda a, b: a // b, "%": lambda a, b: a % b, "**": _power, "sqrt": _root, "log": _log,
+    "log2": math.log2, "exp": math.exp, "ceil": math.ceil, "floor": math.floor, "max": max,
+    "min": min,
 }  # fmt: skip
-
-
-def exact_value(tree: Tree, sizes: Mapping[str, int]) -> Any:
-    """The value at sizes: an int where it is whole, else a fraction or a float."""
-
-    def size(name: str) -> int:
-        if name not in sizes:
-            raise FormulaError(f"{name} has no value")
-        return sizes[name]
-
-    return evaluate(tree, size, EXACT)
+#: Ints and fractions, exactly; roots and logarithms that are not whole are floats.
+EXACT: Rules = {"number": _bounded, **{name: _kept(rule) for name, rule in _PLAIN.items()}}

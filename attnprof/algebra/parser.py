@@ -231,7 +231,7 @@ class _Parser:
             self._at += 1
             return self._named(text)
         if self._take("("):
-            found = self._inside(self._arguments)
+            found: Call = self._inside(self._arguments)
             return found.args[0] if len(found.args) == 1 else found
         raise FormulaError(f"'{text}' cannot stand there" if text else "it ends too early")
 

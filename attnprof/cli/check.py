@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -113,10 +113,7 @@ def check(
     Example: attnprof check --against origin/main --suite bench.toml
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    for path, flag in ((output, "--output"), (junit, "--junit"), (summary, "--summary")):
-        ensure_writable(path, force=force, flag=flag)
-    if update:
-        ensure_writable(baseline, force=force, flag="--baseline", extended=True)
+    _claim({"--output": output, "--junit": junit, "--summary": summary}, baseline, update, force)
     from attnprof.gate.terms import Terms
 
     terms = Terms(rule, inconclusive, budget, time, formula, stored_times, limit_s=limit)
@@ -138,6 +135,16 @@ def check(
     if update and baseline is not None:
         return _accept(cases, baseline, terms)
     return int(report.summary["exit_code"])
+
+
+def _claim(
+    paths: Mapping[str, Path | None], baseline: Path | None, update: bool, force: bool
+) -> None:
+    """Look at what is to be written, before anything is measured."""
+    for flag, path in paths.items():
+        ensure_writable(path, force=force, flag=flag)
+    if update:
+        ensure_writable(baseline, force=force, flag="--baseline", extended=True)
 
 
 def _refuse_without(baseline: Path | None, against: str | None, *, update: bool) -> None:

@@ -36,6 +36,8 @@ def sides(names: list[str], settings: list[str] | None, **how: Any) -> list[Any]
     for target in targets.values():
         for said in target.notes:
             note(f"{target.name}: {said}")
+        if "d" not in target.symbols:
+            note(f"{target.name}: its sizes are its own; head widths and heads do not reach it")
     return [specs[name] if name in specs else targets[name] for name in names]
 
 

@@ -59,8 +59,7 @@ def with_roofline(report: Report, path: Path | None = None) -> Report:
 def _placed(record: ProfileRecord, ceilings: Ceilings, *, tf32: bool) -> ProfileRecord:
     rate = ceilings.rate(record.dtype, tf32=tf32)
     flops = record.flops_formula or record.flops_derived
-    known = rate and record.median_s and flops and record.bytes_moved
-    if not known or record.contradicted:
+    if not (rate and record.median_s and flops and record.bytes_moved) or record.contradicted:
         return record
     found = roofline(flops, record.bytes_moved, ceilings, rate)
     return replace(

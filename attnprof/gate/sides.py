@@ -171,7 +171,7 @@ class Side:
             line, _, self._rest = self._rest.partition(b"\n")
             with contextlib.suppress(ValueError):  # what somebody's code has written there
                 found = json.loads(line)
-                if isinstance(found, dict) and found.get("id") == self._run * self._ready:
+                if isinstance(found, dict) and found.get("id") == (self._run if self._ready else 0):
                     return found
 
     def _read(self, end: float, limit_s: float) -> None:
@@ -210,10 +210,12 @@ class Side:
         return self._process
 
     def _wait_ready(self) -> None:
-        """Until everything is imported; :class:`CannotRunError` where that fails."""
+        """Until everything is imported; :class:`CannotRunError` where that fails at first."""
         try:
             self._line(LIMIT_S)  # imports take their time, whatever limit an order has
         except SideError as error:
+            if self._asked:
+                raise
             raise CannotRunError(
                 f"{self.label}: torch and attnprof cannot be imported there: {error}"
             ) from error

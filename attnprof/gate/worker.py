@@ -53,9 +53,9 @@ def main() -> None:
     keeping.ignore_signals()
     keeping.adopt_orphans()
     own = str(Path(__file__).resolve().parent)
-    rest = [place for place in sys.path if place not in (own, home)]
+    rest = [place for place in sys.path if place != own]
     sources = [place for place in (tree, str(Path(tree) / "src")) if Path(place).is_dir()]
-    sys.path[:] = [*sources, *rest, home]
+    sys.path[:] = [*sources, *rest, *([] if home in rest else [home])]
     channel = os.dup(1)
     os.dup2(2, 1)  # what somebody's module prints is no answer
     for name in PRELOAD:

@@ -42,6 +42,7 @@ def reaches(growing: Sequence[str], shape: Sizes, holds: Callable[[Sizes], bool]
 def beside(
     ours: Any,
     printed: Any,
+    kind: str,
     growing: Sequence[str],
     shape: Sizes,
     holds: Callable[[Sizes], bool],
@@ -55,8 +56,8 @@ def beside(
     for ratios in _all_ratios(ours, printed, growing, shape, holds):
         below.append(_settles(ratios))
         above.append(_settles([None if r is None else _inverse(r) for r in ratios]))
-        if below[-1] is False and above[-1] is False:
-            break
+        if (kind != "Ω" and below[-1] is False) or (kind != "O" and above[-1] is False):
+            break  # the bound that is asked for is broken
     return _every(below), _every(above)
 
 

@@ -9,7 +9,7 @@ from math import isclose
 from typing import Any
 
 from attnprof.algebra.zero import is_zero
-from attnprof.papers.bounding import beside, reaches, same_limit, value
+from attnprof.papers.bounding import FEW, beside, reaches, same_limit, value
 from attnprof.papers.leading import Term, bounds, leading_terms, same_terms, total
 
 EXACT, LEADING, ORDER = "exact", "leading", "order"
@@ -59,7 +59,9 @@ def compared(
         found = Comparison(equal, difference, told)
         if up_to == EXACT or equal:
             return found
-        return _near(found, same_limit(ours, printed, growing, shapes[0], holds))
+        return _near(
+            found, same_limit(ours, printed, growing, _sizes(shapes, printed, ours), holds)
+        )
     same = same_terms(theirs, mine)
     if up_to == LEADING and not same:
         told = f"the leading terms are {total(mine)}, not {total(theirs)}"
@@ -67,6 +69,14 @@ def compared(
         told = f"beyond the leading terms {told}"
     agrees = same if up_to == LEADING else equal
     return Comparison(agrees, difference, told, str(total(theirs)), str(total(mine)), same)
+
+
+def _sizes(shapes: Sequence[Mapping[str, int]], printed: Any, ours: Any) -> Mapping[str, int]:
+    """A shape to start from, which has every size of both."""
+    import sympy
+
+    names = sympy.Tuple(sympy.sympify(printed), sympy.sympify(ours)).free_symbols
+    return {**{symbol.name: FEW for symbol in names}, **next(iter(shapes), {})}
 
 
 def _near(found: Comparison, same: bool | None) -> Comparison:
@@ -91,11 +101,11 @@ def ordered(
 
     By leading terms; where there are none to compare, by values at lengths where they tell.
     """
-    if not reaches(growing, shapes[0], holds):
+    if not reaches(growing, _sizes(shapes, printed, ours), holds):
         return Comparison(None, None, "undecided: our formula does not hold for long lengths")
     mine, theirs = (_leading(side, growing) for side in (ours, printed))
     if mine is None or theirs is None or _rounded(theirs) or not mine or not theirs:
-        below, above = beside(ours, printed, growing, shapes[0], holds)
+        below, above = beside(ours, printed, kind, growing, _sizes(shapes, printed, ours), holds)
         return Comparison(*_bound(kind, below, above, VALUES))
     below, above = bounds(theirs, mine), bounds(mine, theirs)
     printed_order, own_order = (str(total(terms, factors=False)) for terms in (theirs, mine))

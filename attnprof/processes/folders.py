@@ -80,11 +80,12 @@ def remove(place: Path) -> None:
 
 
 def _locked() -> _Run:
-    while True:
+    for _ in range(3):
         place = Path(tempfile.mkdtemp(prefix=PREFIX))
         handle = _lock(place)
         if handle is not None and place.is_dir():  # nobody took it for left over meanwhile
-            return _Run(place, handle, os.getpid())
+            break
+    return _Run(place, -1 if handle is None else handle, os.getpid())  # -1: no locks there
 
 
 def _lock(place: Path) -> int | None:

@@ -156,6 +156,8 @@ def _keep(subject: str, told: mmap.mmap, asked: int) -> int:
                 keeping.end_descendants()
                 folders.remove(folders.run_folder())
                 code = _told_code(told, status, subject, requests)
+            except Exception as error:  # noqa: BLE001 - it may not end without a word
+                _vanished(subject, f"lost its keeper to {type(error).__name__}: {error},")
             finally:
                 keeping.leave(code)
     return keeper
@@ -241,6 +243,7 @@ def _command(work: Callable[[], int], told: mmap.mmap, keeper: int) -> int:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, _stop)
         code = work()
+        signal.pthread_sigmask(signal.SIG_BLOCK, ASKING)  # it is over; the keeper sees to the rest
     except StoppedError as stopped:  # before or after the work's own handling
         code = stopped.exit_code
     told[:] = _DONE.pack(_MARK if _INSIDE.outputs == _outputs() else _LOST, code)

@@ -1,8 +1,8 @@
 """Where a symbolic size becomes a Python number: kept as a function of it, or noticed.
 
 Inside a symbolic run the functions of :mod:`math` keep a symbolic argument symbolic, also under
-the names that modules imported them by. Where only a float or a text will do there is one, and its place is
-noted: the run is then repeated with other numbers (:data:`BENDS`), and must do the same.
+the names that modules imported them by. Where only a float or a text will do there is one, and its
+place is noted: the run is then repeated with other numbers (:data:`BENDS`), and must do the same.
 A size made an integer pins it, which :mod:`attnprof.trace.domain` sees.
 """
 
@@ -22,6 +22,9 @@ from torch.fx.experimental import sym_node
 from torch.utils._sympy import functions as symbolic
 
 from attnprof.trace.loading import calling_line
+
+_sym_float: Any = torch.sym_float
+_sym_log2: Any = vars(torch)["_sym_log2"]
 
 Bend = Callable[[float], float]
 
@@ -121,8 +124,8 @@ def _kept() -> dict[str, Callable[..., Any]]:
     """Functions by their names in :mod:`math`; at plain numbers they are those of it."""
     return {
         "sqrt": _where_symbolic(math.sqrt, torch.sym_sqrt),
-        "log2": _where_symbolic(math.log2, torch._sym_log2),
-        "pow": _where_symbolic(math.pow, lambda x, y: torch.sym_float(x) ** torch.sym_float(y)),
+        "log2": _where_symbolic(math.log2, _sym_log2),
+        "pow": _where_symbolic(math.pow, lambda x, y: _sym_float(x) ** _sym_float(y)),
         "isqrt": _where_symbolic(math.isqrt, lambda x: math.floor(torch.sym_sqrt(x))),
         "exp": _where_symbolic(math.exp, _unary("exp")),
         "log": _where_symbolic(math.log, _log),
@@ -149,9 +152,10 @@ def _unary(name: str) -> Callable[[Any], Any]:
     function, hinted = _opaque(name), getattr(math, name)
 
     def kept(value: Any) -> Any:
-        node = torch.sym_float(value).node
+        node = _sym_float(value).node
         expression, hint = function(node.expr), hinted(node.hint)
-        return torch.SymFloat(sym_node.SymNode(expression, node.shape_env, float, hint))
+        symbolic_node = sym_node.SymNode(expression, node.shape_env, float, hint)
+        return torch.SymFloat(symbolic_node)  # type: ignore[no-untyped-call]
 
     return kept
 
@@ -166,7 +170,7 @@ def _log(value: Any, base: Any = None) -> Any:
 
 def _bit_length(plain: Callable[[Any], int]) -> Callable[[Any], Any]:
     def bit_length(size: Any) -> Any:
-        return math.floor(torch._sym_log2(size)) + 1 if size > 0 else plain(size)
+        return math.floor(_sym_log2(size)) + 1 if size > 0 else plain(size)
 
     return bit_length
 

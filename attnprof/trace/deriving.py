@@ -9,8 +9,9 @@ from typing import Any
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.trace.anchoring import NotRunningError
 from attnprof.trace.derivation import Derivation, PhaseForms, told
+from attnprof.trace.lines import Line
 from attnprof.trace.loading import told as said
-from attnprof.trace.probing import Line, NotPolynomialError
+from attnprof.trace.probing import NotPolynomialError
 from attnprof.trace.reality import PartedError, on_real_tensors
 from attnprof.trace.shots import OutOfBudgetError, TooLongError
 from attnprof.trace.symbolic_run import NotSymbolicError
@@ -22,6 +23,7 @@ from attnprof.trace.verification import A_LONG_RUN, runner
 from attnprof.trace.ways import Attempt
 
 Forms = dict[str, PhaseForms]
+Counter = Callable[[Mapping[str, int]], Mapping[str, Any]]
 
 
 def derive_target(
@@ -45,17 +47,16 @@ def derive_target(
         wanted = [phase for phase in group if phase in phases]
         if wanted:
             found.update(search.forms(wanted))
+    runs = {phase: _by_run(search.target, phase) for phase in found}
     if "decode" in phases:
-        found["decode"] = _decoding(target, asked)
-    forms = {p: replace(found[p], counted=_by_run(target, p)) for p in phases}
+        found["decode"], runs["decode"] = _decoding(target, asked)
+    forms = {p: replace(found[p], counted=runs[p]) for p in phases}
     return Derivation(target.name, target.symbols, forms, asked)
 
 
-def _by_run(target: Target, phase: str) -> Callable[[Mapping[str, int]], Mapping[str, Any]]:
+def _by_run(target: Target, part: str) -> Counter:
     """Every quantity of a phase by a run at a shape; RequestError where it cannot run there."""
-    runs = target.step if phase == "decode" and target.step is not None else target
-    part = "forward" if phase == "decode" else phase
-    run = runner(runs, [part], A_LONG_RUN)
+    run = runner(target, [part], A_LONG_RUN)
 
     def counted(sizes: Mapping[str, int]) -> Mapping[str, Any]:
         try:
@@ -73,13 +74,14 @@ def _by_run(target: Target, phase: str) -> Callable[[Mapping[str, int]], Mapping
     return counted
 
 
-def _decoding(target: Target, asked: Mapping[str, int]) -> PhaseForms:
-    """One step, run like a forward pass."""
+def _decoding(target: Target, asked: Mapping[str, int]) -> tuple[PhaseForms, Counter]:
+    """One step, run like a forward pass; and its numbers at a shape."""
     if target.step is None:
         raise RequestError(f"{target.name} has no decoding step to derive; use --phase forward")
-    found = _Search(target.step, asked).forms(("forward",))["forward"]
+    search = _Search(target.step, asked)
+    found = search.forms(("forward",))["forward"]
     formulas = {q: replace(formula, phase="decode") for q, formula in found.formulas.items()}
-    return replace(found, phase="decode", formulas=formulas)
+    return replace(found, phase="decode", formulas=formulas), _by_run(search.target, "forward")
 
 
 @dataclass

@@ -76,7 +76,7 @@ def unseen() -> Iterator[None]:
     with ExitStack() as stack:
         for place in asked:
             stack.callback(setattr, place, "__class__", type(place))
-            place.__class__ = _Asked  # type: ignore[assignment]
+            place.__class__ = _Asked
         for module in list(sys.modules.values()):  # names that were imported earlier
             if getattr(module, "__dict__", {}).get("FakeTensor") is FakeTensor and not _is_inside(
                 module.__name__
@@ -172,9 +172,10 @@ def _telling(plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _as_written(model: Any = None, **_settings: Any) -> Any:
-    """``torch.compile``, which gives back what it got; flexible attention asks it for itself."""
+    """``torch.compile``, which gives back what it got; what torch asks for itself is not said."""
     if model is None:
         return _as_written
-    if "flex_attention" not in sys._getframe(1).f_globals.get("__name__", ""):
+    asking = sys._getframe(1).f_globals.get("__name__", "")
+    if not _is_inside(asking) or asking == "torch.nn.modules.module":
         _COMPILED.get().append(EAGER)
     return model

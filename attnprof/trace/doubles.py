@@ -17,7 +17,7 @@ from sympy.printing.precedence import PRECEDENCE
 _PLACES = 2**12
 
 
-class Double(sympy.Function):
+class Double(sympy.Function):  # type: ignore[misc]
     """A step of float arithmetic; ``plain`` is the same among real numbers, to be printed."""
 
     is_real = True
@@ -108,9 +108,8 @@ def called(name: str, printed: str = "", *, whole: bool = False) -> Any:
 
 def is_double(value: Any) -> bool:
     """Whether it is a number that float arithmetic gives, and no integer made of one."""
-    if not isinstance(value, sympy.Basic) or isinstance(
-        value, _Whole | sympy.floor | sympy.ceiling
-    ):
+    whole = _Whole | sympy.floor | sympy.ceiling
+    if not isinstance(value, sympy.Basic) or isinstance(value, whole):
         return False
     return isinstance(value, Double | sympy.Float) or any(map(is_double, value.args))
 

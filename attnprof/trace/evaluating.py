@@ -28,10 +28,8 @@ def _value(node: Any, sizes: Mapping[str, Any]) -> Value:
         return sizes[node.name]
     if node.is_Integer:
         return int(node)
-    if node.is_Rational:
-        return Fraction(int(node.p), int(node.q))
-    if node.is_Float:
-        return float(node)
+    if node.is_Rational or node.is_Float:
+        return Fraction(int(node.p), int(node.q)) if node.is_Rational else float(node)
     rule = _RULES.get(type(node).__name__)
     if rule is None:
         return node.subs(sizes)

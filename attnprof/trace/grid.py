@@ -12,7 +12,8 @@ from attnprof.peaks import maximum_of
 from attnprof.trace.columns import Column, Sheet, sheet
 from attnprof.trace.events import Trace
 from attnprof.trace.fitting import Index, coefficients, degree, expression, lower_set
-from attnprof.trace.probing import Line, NotPolynomialError
+from attnprof.trace.lines import Line
+from attnprof.trace.probing import NotPolynomialError
 from attnprof.trace.shots import Shots
 from attnprof.trace.totals import totals
 

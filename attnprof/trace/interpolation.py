@@ -17,7 +17,8 @@ from typing import Any
 from attnprof.trace.anchoring import anchored
 from attnprof.trace.events import Trace
 from attnprof.trace.grid import Grid
-from attnprof.trace.probing import Line, NotPolynomialError, Probe
+from attnprof.trace.lines import Line
+from attnprof.trace.probing import NotPolynomialError, Probe
 from attnprof.trace.shots import Shots
 from attnprof.trace.target import Target
 from attnprof.trace.totals import totals

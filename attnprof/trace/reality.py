@@ -15,13 +15,13 @@ from attnprof.errors import CannotRunError
 from attnprof.trace.derivation import told
 from attnprof.trace.events import Call, Decision, Trace
 from attnprof.trace.loading import told as said
-from attnprof.trace.runs import record, weights
+from attnprof.trace.runs import MOST_BYTES, record, weights
 from attnprof.trace.shots import limit
 from attnprof.trace.target import Target
 from attnprof.trace.totals import peak, totals
 
-#: What a run on real tensors may take: bytes with the weights, FLOPs, operations.
-MOST_BYTES, MOST_FLOPS, MOST_CALLS = 2**30, 4 * 10**9, 6_000
+#: What a run on real tensors may take: FLOPs, operations.
+MOST_FLOPS, MOST_CALLS = 4 * 10**9, 6_000
 #: Lengths that are tried in turn, with small other sizes.
 _LENGTHS = (6, 9, 16, 37, 64, 128, 130, 256, 320, 512)
 #: Decisions by values that are tried the other way round.

@@ -66,7 +66,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.trace = Trace()
         self._values = values
-        self._before_each = before_each
+        self.before_each = before_each
         self.part = "forward"
         self._paused = False
         self._live: dict[int, _Held] = {}
@@ -104,8 +104,8 @@ class Recorder(TorchDispatchMode):
         if inside is not None:
             with self:
                 return inside(*args, **kwargs)
-        if self._before_each:
-            self._before_each()
+        if self.before_each:
+            self.before_each()
         dead = self._buried()
         line = self._line()
         func = self._watch.unwatched(func, args, sys._getframe(1))

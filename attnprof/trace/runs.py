@@ -18,6 +18,9 @@ from attnprof.trace.sizes import numel, size_of
 from attnprof.trace.target import Sizes, Target
 from attnprof.trace.values import Values
 
+#: What a run on real tensors may hold, beside its weights.
+MOST_BYTES = 2**30
+
 
 @contained()
 def record(
@@ -40,6 +43,7 @@ def record(
     the truth value number ``flipped`` that the code takes from values is turned round.
     """
     real = real or target.real
+    swift = swift and not real
     if real:
         world: Any = real_world(target.dtype)
     else:
@@ -53,6 +57,8 @@ def record(
         inputs = [x for x in tree_leaves((positional, named)) if isinstance(x, torch.Tensor)]
         values = Values(flipped) if real else None
         recorder = Recorder(before_each, values)
+        if real:
+            recorder.before_each = _within_memory(recorder.trace, before_each)
         recorder.given([*parameters, *_buffers(subject), *inputs])
         if values is not None:
             values.given([*parameters, *_drawn(inputs)])
@@ -66,6 +72,26 @@ def record(
         trace.parameters = sum((numel(p) for p in parameters), start=0)
         trace.notes += notes_of_compiling()
         return trace
+
+
+class TooLargeError(Exception):
+    """A run on real tensors takes too much memory."""
+
+
+def _within_memory(trace: Trace, before_each: Callable[[], None] | None) -> Callable[[], None]:
+    """What to call before each operation of a run on real tensors; TooLargeError ends it."""
+    held = seen = 0
+
+    def look() -> None:
+        nonlocal held, seen
+        held += sum(call.takes - call.gives for call in trace.calls[seen:])
+        seen = len(trace.calls)
+        if held > MOST_BYTES:
+            raise TooLargeError(f"on real tensors it takes more than {MOST_BYTES // 2**20} MiB")
+        if before_each is not None:
+            before_each()
+
+    return look
 
 
 def _prepared(subject: Any, training: bool) -> list[Any]:

@@ -107,7 +107,10 @@ def _rounded(forms: Mapping[str, Mapping[str, Any]], domain: Domain) -> set[Any]
 def _refuse_dependence(
     found: SymbolicRun, places: Sequence[str], again: Callable[[Bend], SymbolicRun]
 ) -> None:
-    """With other floats the same must happen: then they are factors, and no size is made of them."""
+    """With other numbers the same must happen: then they are factors, and no size is made of them.
+
+    Raises :class:`PinnedError` where it does not.
+    """
     for bend in BENDS:
         try:
             other = again(bend)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from attnprof import arguments
 from attnprof.algebra.evaluation import evaluate
 from attnprof.algebra.expressions import expression_of, symbol
 from attnprof.algebra.parser import FUNCTIONS, FormulaError, names_in, parse, short
-from attnprof.arguments import LARGEST
 from attnprof.errors import RequestError
 from attnprof.trace.torch_sizes import SIZES
 
@@ -54,7 +54,9 @@ class Expression:
     def whole_at(self, sizes: Mapping[str, Any], where: str) -> Any:
         """The same as a tensor's size; :class:`RequestError` for what is none."""
         found = self.at(sizes)
-        if isinstance(found, float) or (isinstance(found, int) and not 0 <= found <= LARGEST):
+        if isinstance(found, float) or (
+            isinstance(found, int) and not 0 <= found <= arguments.LARGEST
+        ):
             raise RequestError(
                 f"{where}: '{short(self.text)}' is {found} at {_told({**self.given, **sizes})}; "
                 f"sizes are whole numbers up to 2**40; N//2 rounds down, ceil(N/2) up"
@@ -69,7 +71,9 @@ def _told(values: Mapping[str, Any]) -> str:
 def parsed(text: str, where: str) -> Expression:
     """An arithmetic expression over symbols; RequestError for anything else."""
     try:
-        parse(text.strip(), longest=LONGEST_SIZE)
+        tree = parse(text.strip(), longest=LONGEST_SIZE)
+        if not names_in(tree):
+            evaluate(tree, str, SIZES)  # a number is one, or none
     except FormulaError as error:
         raise RequestError(
             f"{where}: '{short(text)}' is not a size: {error}; type numbers and names with "

@@ -17,8 +17,9 @@ from attnprof.trace.derivation import (
 )
 from attnprof.trace.events import QUANTITIES, Trace
 from attnprof.trace.interpolation import Interpolated, interpolate
+from attnprof.trace.lines import Line
 from attnprof.trace.loading import told as said
-from attnprof.trace.probing import Line, NotPolynomialError
+from attnprof.trace.probing import NotPolynomialError
 from attnprof.trace.reality import held
 from attnprof.trace.runs import record
 from attnprof.trace.sampling import shapes_in

@@ -225,3 +225,12 @@ def test_measured_rows_of_mechanisms_are_shown(attnprof):
     done = attnprof("crossover --d 8 --kind measured")
     assert done.code == 0
     assert "measured" in done.out
+
+
+def test_sizes_that_do_not_reach_a_module_are_said(attnprof, tmp_path):
+    path = tmp_path / "ready.py"
+    path.write_text("from torch import nn\na = nn.Linear(8, 8)\nb = nn.Linear(8, 24)\n")
+    done = attnprof(f"crossover --d 16 {path}:a {path}:b --input", ("input: B, N, 8",),
+                    "--metric flops --format json")  # fmt: skip
+    assert done.code == 0, done.err
+    assert done.err.count("its sizes are its own") == 2

@@ -125,3 +125,17 @@ def test_it_fits_a_narrow_terminal(attnprof, monkeypatch):
 def test_help_shows_the_command_by_its_name(attnprof):
     assert "verify-formula" in attnprof("--help").out
     assert "--up-to" in attnprof("verify-formula --help").out
+
+
+def test_a_letter_is_one_name_in_a_formula_and_in_what_it_stands_for(attnprof):
+    ended = attnprof(
+        ("verify-formula", "4*ℓ**2*d + 6*ℓ**2", "taylor-direct", "--where", "ℓ=N"),
+        "--scope core --where h=1 --format json",
+    )
+    other = attnprof(
+        ("verify-formula", "4*l**2*d + 6*l**2", "taylor-direct", "--where", "l=N"),
+        "--scope core --where h=1 --format json",
+    )
+    assert ended.json["records"][0]["where"] == other.json["records"][0]["where"]
+    assert ended.json["records"][0]["verdict"] == other.json["records"][0]["verdict"]
+    assert ended.code == other.code < 2

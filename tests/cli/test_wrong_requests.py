@@ -212,6 +212,30 @@ cost --attention taylor --seq 8
 cost --attention /no/such/file.py:Mine --seq 8
 cost --attention standard --seq 8 extra
 cost --attention efficient --d-model 7 --heads 9 --seq 8
+cost --attention taylor-direct --set temperature=nan --seq 8
+cost --attention taylor-direct --set temperature=1e999 --seq 8
+cost --seq 1:1000000000:+1
+cost --seq 1:5000:+1
+compare --seq 1:500:+1
+crossover --d 1:5000:+1
+derive standard --at N=10**400
+verify-formula 9**9**9**9 standard
+verify-formula h**99999999 standard
+verify-formula (((9**16)**16)**16)*N standard
+verify-formula (N+d+h+1)**16 taylor-direct --scope core --where h=1
+verify-formula 'a'*10**10 standard
+verify-formula True standard
+verify-formula N standard --where h=1.5
+verify-formula N standard --where h=0
+verify-formula N standard --where N=(N+d+h+B)**16
+derive torch.nn:Linear --arg in_features=9**9**9**9 --arg out_features=8
+derive torch.nn:Linear --arg in_features=h**99999999 --arg out_features=8 --input input:B,N,8
+derive torch.nn:Linear --arg in_features='a'*10**10 --arg out_features=8
+derive torch.nn:Linear --arg in_features=8 --arg out_features=8 --input input:B,None,8
+derive torch.nn:Linear --arg in_features=8 --arg out_features=8 --input input:B,True,8
+derive torch.nn:Linear --arg in_features=8 --arg out_features=8 --input input:B,'x',8
+derive torch.nn:Linear --arg in_features=8 --arg out_features=8 --input input:B,N/7,8
+derive torch.nn:Linear --arg in_features=8 --arg out_features=8 --input input:B,9**99,8
 """
 
 

@@ -51,8 +51,8 @@ SHORT = {
 SKIPPED = {
     "reproduce": ("--accept", "--measure", "--all"),
     "check": ("--self-test",),
-    "sweep": ("--isolate", "--workers", "--scheduler"),
-    "profile": ("--isolate",),
+    "sweep": ("--isolate", "--workers", "--scheduler", "--compile"),
+    "profile": ("--isolate", "--compile"),
 }
 
 

@@ -115,6 +115,14 @@ def test_a_signal_ends_all_of_it(program, name, code, deaf):
     assert time.monotonic() - start < 30
 
 
+def test_a_signal_after_the_answer_leaves_the_answer(program):
+    child = program("atexit.register(lambda: (print(1, flush=True), time.sleep(1000)))")
+    child.stdout.readline()
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=60)
+    assert (child.returncode, err) == (0, "")
+
+
 def test_work_that_is_asked_to_end_may_clean_up(program, tmp_path):
     text = "open('half', 'w').close()\n        try: print(1, flush=True); time.sleep(1000)\n"
     child = program(text + "        finally: os.remove('half')")

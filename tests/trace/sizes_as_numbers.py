@@ -40,7 +40,7 @@ def power_of_two_by_imported_log2(x):
 
 
 def power_of_two_by_int(x):
-    return _padded(x, 2 ** int(math.ceil(math.log(x.shape[1], 2))))
+    return _padded(x, 2 ** int(math.ceil(math.log(x.shape[1], 2))))  # noqa: FURB163, RUF046
 
 
 def power_of_two_by_bit_length(x):

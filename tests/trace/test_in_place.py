@@ -161,6 +161,19 @@ def instance(layer, name):
     return target_of(build, name, inputs=["x: B, N, 16"])
 
 
+def test_linear_maps_inside_vmap_add_out_of_place():
+    class Mapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(16, 64)
+
+        def forward(self, x):
+            return torch.vmap(self.linear)(x)
+
+    trace = record(target_of(Mapped, "Mapped", inputs=["x: B, N, 16"]), SIZES, training=True)
+    assert not any(call.op == "add_" for call in trace.part("forward"))
+
+
 def test_symbolic_runs_do_the_same_in_place():
     def build():
         return Function("residual")

@@ -10,7 +10,7 @@ from attnprof.trace.asking import derived
 from attnprof.trace.finding import target_of
 from attnprof.trace.mechanisms import mechanism_target
 from attnprof.trace.reality import held
-from attnprof.trace.runs import record
+from attnprof.trace.runs import TooLargeError, record
 from attnprof.trace.totals import totals
 
 SHAPES = ({"B": 3, "N": 7}, {"B": 2, "N": 50}, {"B": 5, "N": 121})
@@ -152,6 +152,13 @@ def test_a_size_that_depends_on_values_is_refused():
         derived(target(PicksByItsInput), ("forward",), {})
 
 
+class ReadsNothing(nn.Module):
+    """Scores of 5 GiB, piece by piece."""
+
+    def forward(self, x):
+        return [x[:, i : i + 1000] @ x.mT for i in range(0, x.shape[1], 1000)]
+
+
 class Huge(nn.Module):
     """Weights of 16 GiB."""
 
@@ -173,6 +180,11 @@ def test_nothing_large_is_run_and_that_is_said():
     assert any("not held against a run on real tensors: it takes 16." in n for n in forms.notes)
     with pytest.raises(CannotRunError, match="GiB"):
         derived(target(HugeReader), ("forward",), {})
+
+
+def test_a_run_on_real_tensors_ends_before_it_takes_the_machines_memory():
+    with pytest.raises(TooLargeError, match="1024 MiB"):
+        record(target(ReadsNothing), {"B": 2, "N": 40_000}, training=False, real=True)
 
 
 def test_a_module_that_exists_is_left_as_it_is():

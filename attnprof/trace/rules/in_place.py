@@ -110,8 +110,8 @@ def _alone(_kind: type, _dispatched: bool) -> tuple[int, int]:
     with torch.enable_grad():
         y = torch.zeros(2, requires_grad=True).sin()
         total = y.cos() * y.exp()
-        with Look():
-            total.backward(torch.zeros(2))
+        with Look():  # type: ignore[no-untyped-call]
+            total.backward(torch.zeros(2))  # type: ignore[no-untyped-call]
     return seen[0]
 
 
@@ -127,12 +127,20 @@ def adding_in_place() -> Iterator[None]:
         yield
 
 
+@cache
 def _marked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, known by its name while it runs; also to ``torch.jit.script``."""
+
     def marked(*args: Any, **kwargs: Any) -> Any:
+        if torch._C._functorch.maybe_current_level() is not None:  # torch.vmap and its like
+            return function(*args, **kwargs)
         token = _INSIDE.set(name)
         try:
             return function(*args, **kwargs)
         finally:
             _INSIDE.reset(token)
 
+    builtins = torch.jit._builtins._get_builtin_table()  # type: ignore[no-untyped-call]
+    if id(function) in builtins:
+        builtins[id(marked)] = builtins[id(function)]
     return marked

@@ -1,0 +1,93 @@
+"""Models of transformers are derived as they run: products and peaks of the real module."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import pytest
+import torch
+import transformers
+from torch.utils.flop_counter import FlopCounterMode
+
+from attnprof.trace.asking import derived
+from attnprof.trace.finding import target_of
+from attnprof.trace.runs import record
+from attnprof.trace.totals import totals
+from tests.oracles.memory import allocator_peak
+
+TINY = {"vocab_size": 64, "hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
+SCALARS = 64
+SHAPES = ({"B": 2, "N": 5}, {"B": 3, "N": 48}, {"B": 4, "N": 131})
+
+
+def llama():
+    """Skips its causal mask on real tensors."""
+    config = transformers.LlamaConfig(**TINY, num_key_value_heads=1, intermediate_size=32)
+    return transformers.LlamaModel(config)
+
+
+def phi_without_cache():
+    """Looks whether positions are packed."""
+    config = transformers.PhiConfig(**TINY, intermediate_size=32, use_cache=False)
+    return transformers.PhiModel(config)
+
+
+def bert():
+    """Returns two tensors, and warns of padding."""
+    return transformers.BertModel(transformers.BertConfig(**TINY, intermediate_size=32))
+
+
+def deberta():
+    """Gathers relative positions, whose backward pass is in place."""
+    return transformers.DebertaModel(
+        transformers.DebertaConfig(**TINY, intermediate_size=32, relative_attention=True,
+                                   pos_att_type=["c2p", "p2c"], max_relative_positions=8)
+    )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def without_fused_kernels():
+    """Torch's counter of products does not know the CPU's fused attention."""
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        yield
+
+
+@pytest.mark.parametrize("build", [llama, phi_without_cache, bert])
+def test_a_forward_pass_is_that_of_the_real_model(build):
+    target = target_of(build, build.__name__, inputs=["input_ids: B, N int64"])
+    derivation = derived(target, ("forward",), {})
+    model = build().eval()
+    for sizes in SHAPES:
+        ids = torch.randint(3, 64, (sizes["B"], sizes["N"]))
+        with torch.no_grad():
+            model(ids)
+            peak = allocator_peak(lambda ids=ids: model(ids))
+            with FlopCounterMode(display=False) as counter:
+                model(ids)
+        assert derivation.phases["forward"].holds(sizes)
+        assert derivation.at("matmul_flops", **sizes) == counter.get_total_flops()
+        assert derivation.at("peak_bytes", **sizes) == pytest.approx(peak, abs=SCALARS, rel=0)
+
+
+@pytest.mark.parametrize(("build", "real"), [(llama, False), (deberta, True)])
+def test_a_training_step_is_that_of_the_real_model(build, real):
+    target = target_of(build, build.__name__, inputs=["input_ids: B, N int64"])
+    model = build().train()
+    for sizes in SHAPES[:2]:
+        trace = record(target, sizes, training=True, real=real)
+        ids = torch.randint(3, 64, (sizes["B"], sizes["N"]))
+        ones = torch.ones_like(model(ids)[0])
+
+        def step(ids=ids, ones=ones):
+            result = model(ids)
+            result[0].backward(ones)
+
+        step()
+        model.zero_grad()
+        seen = allocator_peak(step)
+        model.zero_grad()
+        with FlopCounterMode(display=False) as counter:
+            step()
+        model.zero_grad()
+        assert totals(trace, "train")["matmul_flops"] == counter.get_total_flops()
+        assert totals(trace, "train")["peak_bytes"] == pytest.approx(seen, abs=SCALARS, rel=0)
