@@ -27,7 +27,6 @@ LEVELS = {
     "mechanisms": 1.1,
     "blocks": 1.0,
     "mechanism": 0.5,
-    "parameters": 0.4,
     "published": 0.4,
     "counting": 0.4,
     "ops": 0.4,
