@@ -12,10 +12,10 @@ from attnprof.errors import AttnprofError, RequestError
 
 NO_SIZE = [
     None, True, np.bool_(True), 1.5, 2.0, np.float64(2), float("nan"), float("inf"), 0, -1, "8", "", b"8",
-    [], {}, (1, 2), object(), 1j, torch.tensor(3), np.array(3), np.array([0, 2]), sympy.Float(2),
+    [], {}, (1, 2), ..., 1j, torch.tensor(3), np.array(3), np.array([0, 2]), sympy.Float(2),
     sympy.nan, -sympy.Symbol("n", positive=True), int,
 ]  # fmt: skip
-NO_TEXT = [1, None, [], {}, b"x", np.array([1, 2]), torch.float32, object()]
+NO_TEXT = [1, None, [], {}, b"x", np.array([1, 2]), torch.float32, ...]
 WORKLOAD = Workload(8, 2, 4)
 Q = torch.zeros(1, 2, 4, 4)
 
