@@ -84,7 +84,7 @@ def minimum(a: Number, b: Number) -> Number:
 def same_size(a: Number, b: Number) -> bool:
     """Whether two sizes are the same: everywhere, for arrays; as written, for symbols."""
     numpy = _numpy(a, b)
-    return bool(a is b or (numpy.array_equal(a, b) if numpy else a == b))
+    return bool(a is b or (numpy.equal(a, b).all() if numpy else a == b))
 
 
 def more_than_one(size: Number) -> Number:

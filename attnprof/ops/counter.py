@@ -71,7 +71,8 @@ class Counter:
     def release(self, storage: Storage, weight: Number) -> None:
         """One holder fewer; memory that nothing holds any more is free after the last stage."""
         before = storage.alive
-        storage.holders.remove(weight)
+        holders = storage.holders
+        del holders[next(place for place, held in enumerate(holders) if held is weight)]
         if storage.external or not self.stages:
             return
         died = as_flag(before - storage.alive)
