@@ -152,9 +152,13 @@ def seed_of(value: Any) -> int:
     return at_least("seed", value, 0, 2**63 - 1)
 
 
+#: More compute threads than any machine has.
+MOST_THREADS = 2**16
+
+
 def threads_of(value: Any) -> int | None:
     """A number of threads, None for torch's own."""
-    return None if value is None else at_least("threads", value, 1, 2**16)
+    return None if value is None else at_least("threads", value, 1, MOST_THREADS)
 
 
 def texts(name: str, value: Any) -> Sequence[str] | Mapping[str, Any] | None:

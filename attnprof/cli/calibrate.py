@@ -11,6 +11,7 @@ from typer import Option
 from attnprof.cli.options import DeviceOption, ForceOption, Format, FormatOption, OutputOption
 from attnprof.cli.output import deliver, ensure_writable, note
 from attnprof.cli.request import some_of
+from attnprof.cli.sweep_options import ThreadsOption
 from attnprof.errors import RequestError
 from attnprof.record import CalibrationRecord, Report
 from attnprof.record.destinations import reading_back
@@ -29,7 +30,7 @@ def calibrate(
         str, Option("--dtype", metavar="NAMES", help="Number formats of the products.")
     ] = "float32,bfloat16",
     seconds: Annotated[float, Option("--seconds", help="For each product size.")] = 0.5,
-    threads: Annotated[int | None, Option("--threads", help="Compute threads.", min=1)] = None,
+    threads: ThreadsOption = None,
     file: Annotated[
         Path | None,
         Option("--file", metavar="FILE", help="Keep the ceilings here, not in the cache folder."),

@@ -32,7 +32,7 @@ from attnprof.cli.profile_tables import tables
 from attnprof.cli.progress import progress_bar
 from attnprof.cli.settings import parse_set
 from attnprof.cli.sizes import head_shape, parse_names, parse_size, parse_sizes
-from attnprof.cli.sweep_options import CheckOption, CompileOption, SpreadOption
+from attnprof.cli.sweep_options import CheckOption, CompileOption, SpreadOption, ThreadsOption
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.modules import configured
 from attnprof.measure.request import Budget
@@ -63,7 +63,7 @@ def profile(
     max_time: Annotated[float, Option(help="Seconds after which a point ends.")] = 5.0,
     spread: SpreadOption = 0.05,
     seed: Annotated[int, Option(help="Seed of weights and inputs.", min=0, max=2**63 - 1)] = 0,
-    threads: Annotated[int | None, Option(help="Compute threads (default: torch's).")] = None,
+    threads: ThreadsOption = None,
     isolate: Annotated[
         bool | None,
         Option(

@@ -7,6 +7,8 @@ from typing import Annotated
 
 from typer import Option
 
+from attnprof.arguments import MOST_THREADS
+
 
 def _texts(flag: str, help_text: str, metavar: str = "NAMES") -> object:
     return Option(flag, metavar=metavar, help=help_text)
@@ -67,7 +69,10 @@ WorkersOption = Annotated[
 SchedulerOption = Annotated[
     str | None, Option("--scheduler", metavar="ADDRESS", help="A running Dask scheduler.")
 ]
-ThreadsOption = Annotated[int | None, Option("--threads", help="Compute threads.")]
+ThreadsOption = Annotated[
+    int | None,
+    Option("--threads", help="Compute threads (default: torch's).", min=1, max=MOST_THREADS),
+]
 SeedOption = Annotated[
     int, Option("--seed", help="Seed of weights and inputs.", min=0, max=2**63 - 1)
 ]
