@@ -26,6 +26,7 @@ class Sheet:
     ``aligned``: every run did the same operations in the same order, and a row is an operation.
     Otherwise a row is every operation of one name at one line, added up. ``held`` are, for a
     phase, the bytes held at each moment that can be the worst, and ``most`` the largest of them.
+    ``notes`` are those that all runs have.
     """
 
     aligned: bool
@@ -33,6 +34,7 @@ class Sheet:
     parameters: Column
     held: Mapping[str, frozenset[Column]]
     most: Mapping[str, Column]
+    notes: Sequence[str] = ()
 
     def counts(self) -> Iterator[Column]:
         """Every count and number of bytes moved, at all runs."""
@@ -69,7 +71,7 @@ class Sheet:
                 replace(call, times=known(column))
                 for call, column in zip(calls, self.times(), strict=True)
             ]
-        return Trace(calls, fit(self.parameters))
+        return Trace(calls, fit(self.parameters), list(self.notes))
 
 
 def sheet(traces: Sequence[Trace], phases: Iterable[str]) -> Sheet:
@@ -91,7 +93,8 @@ def sheet(traces: Sequence[Trace], phases: Iterable[str]) -> Sheet:
         known = dict.fromkeys(moment for found in moments for moment in found)
         held[phase] = frozenset(tuple(found.get(m, 0) for found in moments) for m in known)
         most[phase] = tuple(max(found.values(), default=0) for found in moments)
-    return Sheet(aligned, rows, parameters, held, most)
+    notes = [note for note in traces[0].notes if all(note in trace.notes for trace in traces)]
+    return Sheet(aligned, rows, parameters, held, most, notes)
 
 
 def _same_storages(traces: Sequence[Trace]) -> bool:

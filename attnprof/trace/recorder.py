@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnprof.trace.events import Call, Size, Trace
 from attnprof.trace.rules import cost_of, expansion_of, name_of, result_of, tensors_in
+from attnprof.trace.rules.gradients import depends_on_values, gradients_of, selects, told_apart
 from attnprof.trace.rules.in_place import Watch
 from attnprof.trace.sizes import size_of, storage_bytes
 
@@ -74,6 +75,7 @@ class Recorder(TorchDispatchMode):
         self._lines: dict[int, str] = {}
         self._made = 0
         self._watch = Watch()
+        self._node: Any = None
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -93,6 +95,38 @@ class Recorder(TorchDispatchMode):
         """Tensors that were there before: parameters, inputs, output gradients."""
         for tensor in tensors_in(tensors):
             self._foreign[_key(tensor)] = _Held(tensor)
+
+    @contextmanager
+    def put_back(self, output: Any) -> Iterator[None]:
+        """Inside, gradients that torch computes otherwise without a mode are recorded that way."""
+        nodes = told_apart(output)
+        self.trace.notes += depends_on_values(nodes)
+        hooks = [hook for node in nodes for hook in self._put_back(node)]
+        try:
+            yield
+        finally:  # a node and its hooks hold each other
+            for hook in hooks:
+                hook.remove()
+
+    def _put_back(self, node: Any) -> tuple[Any, Any]:
+        def before(_grads: Any) -> None:
+            self._paused = True
+
+        def after(found: Any, grads: Any) -> Any:
+            self._paused, self._node = False, node
+            try:
+                self._select(selects(node))
+                return gradients_of(node, found, grads[0])
+            finally:
+                self._node = None
+
+        return node.register_prehook(before), node.register_hook(after)
+
+    def _select(self, op: str) -> None:
+        """An operation that takes as much as the values say."""
+        if op:
+            line, said = self._line(), f"aten.{op}"
+            self.trace.calls.append(Call(op, {}, 0, self.part, line, uncounted=said, scratch=said))
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -162,7 +196,9 @@ class Recorder(TorchDispatchMode):
 
     def _line(self) -> str:
         """The user's line; a backward operation has that of the operation it differentiates."""
-        node = _current_autograd_node() if self.part == "backward" else None
+        node = None
+        if self.part == "backward":
+            node = self._node or _current_autograd_node()
         if node is not None:
             return self._lines.get(node._sequence_nr(), "")
         line = _place(sys._getframe(2))

@@ -147,7 +147,8 @@ def _train(subject: Any, positional: Any, named: Any, inputs: Any, recorder: Rec
             ones = torch.ones_like(output)
             recorder.given(ones)
         recorder.part = "backward"
-        output.backward(ones)
+        with recorder.put_back(output):
+            output.backward(ones)
     del kept, output
 
 

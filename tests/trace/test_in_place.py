@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
+import attnprof
 from attnprof.trace.finding import target_of
 from attnprof.trace.runs import record
 from attnprof.trace.symbols import symbolic_sizes
@@ -42,6 +44,43 @@ def met(x):
     return y.view(-1).cos().view(y.shape) + y.exp() + y
 
 
+def halves(x):
+    return torch.full(x.shape, 0.5)
+
+
+#: Functions whose gradient torch computes in another way where no mode watches.
+GRADIENTS = {
+    "product": lambda x: x.prod(),
+    "products": lambda x: x.prod(1),
+    "products kept": lambda x: x.sin().prod(-1, keepdim=True),
+    "products so far": lambda x: x.sin().cumprod(1),
+    "largest of all": lambda x: x.sin().max(),
+    "smallest of all": lambda x: x.min(),
+    "median of all": lambda x: x.sin().median(),
+    "nanmedian of all": lambda x: x.sin().nanmedian(),
+    "clamped by tensors": lambda x: x.sin().clamp(x.cos() - 2, x.cos() + 2),
+    "entropy with positive weights": lambda x: F.binary_cross_entropy_with_logits(
+        x.sin(), halves(x), weight=halves(x), pos_weight=torch.ones(16)
+    ),
+    "entropy of trained targets": lambda x: F.binary_cross_entropy_with_logits(
+        x.sin(), x.cos(), pos_weight=torch.ones(16)
+    ),
+    "entropy of logits": lambda x: F.binary_cross_entropy_with_logits(
+        x.sin(), halves(x), weight=halves(x)
+    ),
+}
+#: Losses and norms whose kernels hold more than their results.
+KERNELS = {
+    "entropy": lambda x: F.binary_cross_entropy(x.sigmoid(), halves(x)),
+    "squares": lambda x: F.mse_loss(x.sin(), halves(x)),
+    "smooth": lambda x: F.smooth_l1_loss(x.sin(), halves(x), reduction="sum"),
+    "smooth one by one": lambda x: F.smooth_l1_loss(x.sin(), halves(x), reduction="none"),
+    "huber": lambda x: F.huber_loss(x.sin(), halves(x)),
+    "soft margin": lambda x: F.soft_margin_loss(x.sin(), halves(x)),
+    "instance norm": lambda x: F.instance_norm(x.sin()),
+    "batch norm": lambda x: F.batch_norm(x.sin(), None, None, training=True),
+    "median": lambda x: x.sin().median(1).values,
+}
 #: Functions whose backward pass, or own last step, torch does in place on plain tensors.
 FUNCTIONS = {
     "gather": lambda x: x.gather(1, entries(x)[:, :4]),
@@ -73,6 +112,8 @@ FUNCTIONS = {
     ),
     "put": lambda x: x.sin().index_put((torch.arange(2),), x.cos()),
     "scattered": lambda x: torch.zeros_like(x).scatter(1, entries(x), x.sin()),
+    **GRADIENTS,
+    **KERNELS,
 }
 
 
@@ -142,7 +183,10 @@ def test_the_peak_of_training_is_the_unwatched_allocators(name):
     assert peak(trace, "train") == pytest.approx(seen, abs=SCALARS + rows, rel=0)
 
 
-@pytest.mark.parametrize("name", ["strided", "heads", "recurrent", "attention with a mask"])
+@pytest.mark.parametrize("name", [
+    "strided", "heads", "recurrent", "attention with a mask", "entropy of logits", "entropy",
+    "entropy with positive weights", "smooth", "squares", "median", "median of all",
+])  # fmt: skip
 def test_the_peak_of_a_forward_pass_is_the_unwatched_allocators(name):
     layer, module, x = made(name)
     with torch.no_grad():
@@ -186,3 +230,37 @@ def test_symbolic_runs_do_the_same_in_place():
     )  # fmt: skip
     assert [call.op for call in symbols.calls] == [call.op for call in numbers.calls]
     assert "add_" in {call.op for call in symbols.calls if call.part == "backward"}
+
+
+def derived(function):
+    return attnprof.derive(function, inputs={"x": "B, N, d"}, phases=["train"]).phases["train"]
+
+
+@pytest.mark.parametrize("name", ["product", "products", "products so far"])
+def test_gradients_that_depend_on_zeros_say_so(name):
+    assert any("none of which is zero" in note for note in derived(GRADIENTS[name]).notes)
+
+
+def test_entries_that_a_gradient_picks_out_are_left_out_and_named():
+    def filled(x):
+        return x.sin().masked_fill(torch.ones(x.shape, dtype=torch.bool), x.sum())
+
+    found = derived(filled)
+    assert found.bound("peak_bytes") == "at least"
+    assert any("aten.masked_select" in note for note in found.notes)
+
+
+def test_products_inside_a_checkpoint_are_counted_as_outside():
+    def products(x):
+        return x.sin().prod(1)
+
+    def kept(x):
+        return checkpoint(products, x, use_reentrant=False)
+
+    plain, inside = (derived(function) for function in (products, kept))
+    ways = [
+        [call.op for call in found.trace.part("backward") if call.op != "sin"]
+        for found in (plain, inside)
+    ]
+    assert "cumprod" not in ways[1]
+    assert ways[0].count("div") == ways[1].count("div") == 1

@@ -240,8 +240,32 @@ def attention(b, n, d):
             yield backward, (grad, q, k, v, y, lse, 0.0, True)
 
 
+def losses(b, n, d):
+    weights = torch.rand(d)
+    for x in layouts((b, n, d)):
+        y = torch.rand(b, n, d)
+        for reduction in (0, 1, 2):
+            for op in (aten.mse_loss, aten.huber_loss, aten.soft_margin_loss):
+                yield op.default, (x, y, reduction)
+            yield aten.smooth_l1_loss.default, (x, y, reduction, 0.5)
+            for positive in (None, weights):
+                rest = (y, None, positive, reduction)
+                yield aten.binary_cross_entropy_with_logits.default, (x, *rest)
+        yield aten.soft_margin_loss_backward.default, (y, x, y, 0)
+        yield aten.median.default, (x,)
+        yield aten.angle.default, (torch.complex(x, x),)
+        for dim in (0, 1, 2):
+            yield aten.median.dim, (x, dim)
+            yield aten.nanmedian.dim, (x, dim)
+        for grad in layouts((b, n, d)):
+            statistics = (torch.zeros(n), torch.ones(n))
+            for mask in ([True, False, False], [False, True, True]):
+                rest = (None, None, *statistics, True, 1e-5, mask)
+                yield aten.native_batch_norm_backward.default, (grad, x, torch.ones(n), *rest)
+
+
 FAMILIES = (
-    elementwise, reductions, orders, norms, products, transforms, convolutions, attention,
+    elementwise, losses, reductions, orders, norms, products, transforms, convolutions, attention,
 )  # fmt: skip
 
 

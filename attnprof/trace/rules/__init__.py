@@ -14,6 +14,7 @@ from attnprof.trace.rules import (
     convolutions,
     distances,
     functions,
+    loss_workspaces,
     losses,
     norms,
     products,
@@ -36,7 +37,9 @@ __all__ = [
     "result_of",
     "tensors_in",
 ]
-_WORKSPACES = (attention_workspaces, convolution_workspaces, transform_workspaces)
+_WORKSPACES = (
+    attention_workspaces, convolution_workspaces, loss_workspaces, transform_workspaces,
+)  # fmt: skip
 _FAMILIES = (
     activations, arithmetic, attention, convolutions, distances, functions, losses, norms,
     products, reductions, scattering, softmax, transforms,

@@ -156,8 +156,28 @@ EXPANSIONS: dict[str, Expansion] = {
     "native_dropout": _dropout,
     "native_dropout_backward": _dropout_backward,
 }
-#: Results of operations that torch cannot run on fake tensors: shapes, no values.
-STAND_INS: dict[str, Expansion] = {"_transform_bias_rescale_qkv": _split_heads}
+
+
+def _reduced_loss(name: str, place: int) -> Expansion:
+    """What adds up its losses leaves the sum in their storage: all of that lives as long."""
+    func = getattr(aten, name).default
+
+    def reduced(x: Any, *args: Any, **kwargs: Any) -> Any:
+        given = {"reduction": args[place]} if len(args) > place else kwargs
+        if given.get("reduction", 1) == 0:
+            return func(x, *args, **kwargs)
+        return x.new_empty(x.shape).as_strided((), ())
+
+    return reduced
+
+
+#: Results of operations that torch cannot run on fake tensors, or only with other storages:
+#: shapes, no values.
+STAND_INS: dict[str, Expansion] = {
+    "_transform_bias_rescale_qkv": _split_heads,
+    "binary_cross_entropy": _reduced_loss("binary_cross_entropy", 2),
+    **{name: _reduced_loss(name, 1) for name in ("mse_loss", "smooth_l1_loss", "soft_margin_loss")},
+}
 
 
 #: Questions that torch asks as operations, which its dispatcher does not know.
@@ -190,6 +210,6 @@ def expansion_of(func: Any) -> Expansion | None:
 def result_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The operation's result; of fake tensors also where torch has none."""
     stand_in = STAND_INS.get(name_of(func).removeprefix("aten."))
-    if stand_in is not None and isinstance(args[0], FakeTensor):
+    if stand_in is not None and (isinstance(args[0], FakeTensor) or args[0].is_meta):
         return stand_in(*args, **kwargs)
     return func(*args, **kwargs)

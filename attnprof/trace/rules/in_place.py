@@ -17,8 +17,11 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch._C import _current_autograd_node
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from attnprof.trace.rules.costing import tensors_in
 
 aten = torch.ops.aten
 
@@ -28,6 +31,11 @@ _PLACING = frozenset({
     aten.put.default, aten.masked_scatter.default, aten.index_fill.int_Scalar,
 })  # fmt: skip
 _ZEROS = frozenset({aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default})
+#: Nodes that go on in what they have just made, and with which operations.
+_GOING_ON = frozenset({"ClampBackward0", "BinaryCrossEntropyWithLogitsBackward0"})
+_STEPS = frozenset({
+    aten.sub.Tensor, aten.mul.Tensor, aten.logical_and.default, aten.logical_or.default,
+})  # fmt: skip
 #: Functions that add to what they have just made; recurrent layers do so in their linear maps.
 _ADDING = ("linear", "scaled_dot_product_attention")
 _RECURRENT = ("gru", "lstm", "rnn_tanh", "rnn_relu")
@@ -48,6 +56,8 @@ class Watch:
 
     def __init__(self) -> None:
         self._zeros: Any = 0
+        self._node: Any = None
+        self._own = set[Any]()
         dispatcher = torch._C._dispatch_tls_is_dispatch_key_included(
             torch._C.DispatchKey.PythonDispatcher
         )
@@ -59,9 +69,21 @@ class Watch:
         if func is aten.add.Tensor:
             if _adds(args[1]) or (_is_engine(frame) and self._meets(*args[:2])):
                 return in_place_of(func)
-        elif func in _PLACING and zeros == args[0].untyped_storage()._cdata and _is_engine(frame):
-            return in_place_of(func)
+        elif _is_engine(frame):
+            placed = func in _PLACING and zeros == args[0].untyped_storage()._cdata
+            if placed or self._goes_on(func, args):
+                return in_place_of(func)
         return func
+
+    def _goes_on(self, func: Any, args: tuple[Any, ...]) -> bool:
+        """Whether a node goes on in a tensor of its own."""
+        node = _current_autograd_node()
+        if node is None or node.name() not in _GOING_ON:
+            self._node = None
+            return False
+        if node is not self._node:
+            self._node, self._own = node, set()
+        return func in _STEPS and args[0].untyped_storage()._cdata in self._own
 
     def _meets(self, one: Any, other: Any) -> bool:
         """Whether a gradient is added to one that nobody else holds: the engine then reuses it."""
@@ -72,6 +94,8 @@ class Watch:
         """Remember zeros: what comes next may be put into them."""
         if func in _ZEROS:
             self._zeros = out.untyped_storage()._cdata
+        if self._node is not None and func is not aten.neg.default:
+            self._own |= {x.untyped_storage()._cdata for x in tensors_in(out)}
 
 
 def _adds(other: Any) -> bool:

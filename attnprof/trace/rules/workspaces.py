@@ -28,7 +28,8 @@ UNKNOWN_WORKSPACE = words(
     _linalg_eigh _linalg_solve_ex linalg_solve_triangular linalg_pinv linalg_matrix_exp
     linalg_lstsq linalg_householder_product _linalg_slogdet triangular_solve cholesky_inverse
     cholesky_solve ormqr lu_unpack mkldnn_rnn_layer _thnn_fused_lstm_cell
-    flex_attention flex_attention_backward _transformer_encoder_layer_fwd
+    flex_attention flex_attention_backward _transformer_encoder_layer_fwd _trilinear
+    scatter_reduce _embedding_bag _embedding_bag_forward_only upsample_nearest1d upsample_nearest2d
     """
 )
 
@@ -129,7 +130,7 @@ def _finite(_out: Any, a: Any) -> Size:
     return nbytes(a) + 2 * numel(a) if a.is_floating_point() else 0
 
 
-@workspace("abs")
+@workspace("abs angle")
 def _complex_magnitude(_out: Any, a: Any) -> Size:
     """Magnitudes of complex numbers are complex first."""
     return nbytes(a) if a.is_complex() else 0

@@ -1,0 +1,121 @@
+"""Gradients that torch computes in another way where no mode watches it.
+
+Products and extremes of all entries look at the values of plain tensors: entries that are zero, a
+largest one that is not a number. Under a dispatch mode they take a way that is right for any
+values, and longer. Here is the way of plain tensors without such entries. Source: torch's
+torch/csrc/autograd/FunctionsManual.cpp and aten/src/ATen/native/ReduceOps.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+#: Of a node: its input, its result and the gradient of that.
+Gradient = Callable[[Any, Any, Any, Any], Any]
+
+
+def _dimension(node: Any) -> int:
+    """Negative ones are shown as unsigned numbers."""
+    dim: int = node._saved_dim  # noqa: SLF001 - the only name it has
+    return dim - 2**64 if dim >= 2**63 else dim
+
+
+def _product(_node: Any, x: Any, y: Any, grad: Any) -> Any:
+    if x.dim() == 0:
+        return grad
+    x = x.to(grad.dtype)
+    x.eq(0)  # its places are looked up: there are none
+    return grad * (y / x)
+
+
+def _products(node: Any, x: Any, y: Any, grad: Any) -> Any:
+    if x.dim() == 0:
+        return grad
+    x, dim = x.to(grad.dtype), _dimension(node)
+    if not node._saved_keepdim:  # noqa: SLF001 - the same
+        grad, y = grad.unsqueeze(dim), y.unsqueeze(dim)
+    zeros = x.eq(0)
+    zeros_in_rows = zeros.sum(dim, keepdim=True)
+    zeros_in_rows.sum()
+    return grad * (y / x)
+
+
+def _products_so_far(node: Any, x: Any, y: Any, grad: Any) -> Any:
+    dim = _dimension(node)
+    if x.dim() == 0 or x.numel() <= 1 or x.shape[dim] == 1:
+        return grad
+    weighted = y * grad.to(x.dtype)
+    zeros = x.eq(0)
+    zeros.any()
+    return _summed_from_the_end(weighted, dim) / x
+
+
+def _summed_from_the_end(x: Any, dim: int) -> Any:
+    turned = x.flip(dim)
+    sums = turned.cumsum(dim)
+    return sums.flip(dim)
+
+
+def _extreme(_node: Any, x: Any, y: Any, grad: Any) -> Any:
+    """Among all entries that are the largest."""
+    y.isnan()
+    where = x.eq(y)
+    zeros = grad.new_zeros(x.shape)
+    return zeros.masked_fill_(where, grad / where.sum())
+
+
+#: By the name of autograd's node; each gives the gradient of ``self``.
+_GRADIENTS: dict[str, Gradient] = {
+    "ProdBackward0": _product,
+    "ProdBackward1": _products,
+    "CumprodBackward0": _products_so_far,
+    "MaxBackward1": _extreme,
+    "MinBackward1": _extreme,
+    "MedianBackward0": _extreme,
+    "NanmedianBackward0": _extreme,
+}
+_PRODUCTS = frozenset({"ProdBackward0", "ProdBackward1", "CumprodBackward0"})
+#: The gradient of a value that fills masked entries: those are picked out, however many.
+_SELECTING = "MaskedFillBackward1"
+
+
+def depends_on_values(nodes: list[Any]) -> list[str]:
+    """A note where a gradient takes more for some values."""
+    if not any(node.name() in _PRODUCTS for node in nodes):
+        return []
+    said = "the backward pass of prod and cumprod is that of entries none of which is zero"
+    return [f"{said}; with zeros torch takes a longer way"]
+
+
+def told_apart(output: Any) -> list[Any]:
+    """The nodes behind an output whose gradient is another one without a mode."""
+    named = {*_GRADIENTS, _SELECTING}
+    return [node for node in _behind(output) if node.name() in named]
+
+
+def selects(node: Any) -> str:
+    """The operation by which a node picks out entries, as many as the values say; or none."""
+    return "masked_select" if node.name() == _SELECTING else ""
+
+
+def gradients_of(node: Any, found: tuple[Any, ...], grad: Any) -> tuple[Any, ...]:
+    """The gradients as they run without a mode; ``found`` are those that a mode has seen."""
+    if selects(node):  # what is picked out is not known
+        return (None if found[0] is None else grad.clone(), *found[1:])
+    saved = (node._raw_saved_self, node._raw_saved_result)  # noqa: SLF001 - the only names
+    if any(tensor.unpack_hook is not None for tensor in saved):
+        x, y = found[0], grad  # a checkpoint hands them out once; these are of the same shapes
+    else:
+        x, y = node._saved_self, node._saved_result  # noqa: SLF001 - the same
+    return (_GRADIENTS[node.name()](node, x, y, grad), *found[1:])
+
+
+def _behind(output: Any) -> Iterator[Any]:
+    seen, waiting = set[Any](), [output.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [before for before, _ in node.next_functions]
+            yield node
