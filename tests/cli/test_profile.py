@@ -59,7 +59,7 @@ def test_the_table_puts_the_numbers_side_by_side_and_names_the_differences(attnp
         (["--attention", "standard", "--seq", "64", "--device", "tpu"], 2, "unknown device"),
         (["--attention", "standard", "--seq", "64", "--device", "cuda:99"], 3, "--device"),
         (["--attention", "standard", "--seq", "64", "--set", "window=3"], 2, "window"),
-        (["--attention", "standard", "--seq", "64", "--samples", "0"], 2, "at least 1 sample"),
+        (["--attention", "standard", "--seq", "64", "--samples", "0"], 2, "samples must be at least 1"),
         (["--attention", "standard", "--seq", "64", "--threads", "0"], 2, "threads"),
         (["--attention", "standard", "--seq", "64", "--output", "/no/such/x"], 2, "--output"),
     ],
