@@ -178,6 +178,7 @@ class Stage:
     frees: Number = 0
     workspace: Number = 0
     part: str = "forward"
+    place: int = 0  #: which operation of its text it is, whether it does anything or not
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from inspect import signature
 from typing import Any, ClassVar, Self
 
@@ -87,12 +86,14 @@ class Mechanism:
     same_as: ClassVar[tuple[str, dict[str, Any]] | None] = None
     #: what the refusals say, by ability
     reasons: ClassVar[dict[str, str]] = {}
+    _takes: ClassVar[frozenset[str]] = frozenset()  #: names of the core's arguments
 
     def __init_subclass__(cls) -> None:
         """A text that says nothing of its abilities has those that are written."""
+        cls._takes = frozenset(signature(cls.core).parameters)
         if cls.is_text() and cls.abilities is Mechanism.abilities:
-            causal = "causal" in _arguments(cls.core)
-            cls.abilities = Abilities(causal=causal, decode=cls.step is not Mechanism.step)
+            decodes = cls.step is not Mechanism.step
+            cls.abilities = Abilities(causal="causal" in cls._takes, decode=decodes)
 
     # -- parameters --------------------------------------------------------------------
     @classmethod
@@ -233,13 +234,12 @@ class Mechanism:
     @classmethod
     def is_text(cls) -> bool:
         """Whether its core is written in tensor methods."""
-        return cls.core is not Mechanism.core and "tape" not in _arguments(cls.core)
+        return cls.core is not Mechanism.core and "tape" not in cls._takes
 
     def run(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
         """The core, given what it takes."""
         more = {"causal": causal, "weights": weights}
-        taken = _arguments(type(self).core)
-        return self.core(q, k, v, **{name: more[name] for name in more if name in taken})
+        return self.core(q, k, v, **{name: more[name] for name in more if name in self._takes})
 
     def decode_core(
         self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor
@@ -281,9 +281,3 @@ _REFUSALS = {
     "cross": "has no cross-attention; leave kv_seq_len out",
     "attend": "has no queries, keys and values of its own; use scope layer and attnprof.build",
 }
-
-
-@cache
-def _arguments(function: Any) -> frozenset[str]:
-    """Names of a function's arguments."""
-    return frozenset(signature(function).parameters)

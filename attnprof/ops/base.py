@@ -18,7 +18,7 @@ class Base:
     lies there.
     """
 
-    __slots__ = ("__weakref__", "counter", "held", "item_size", "layout", "node", "shape")
+    __slots__ = ("__weakref__", "counter", "held", "item_size", "label", "layout", "node", "shape")
 
     def __init__(
         self,
@@ -34,6 +34,7 @@ class Base:
         self.held = tuple(held)
         self.item_size = item_size
         self.node: Node | None = None
+        self.label = ""  # the stage that made its entries
         for storage, weight in self.held:
             storage.holders.append(weight)
 
@@ -110,7 +111,9 @@ class Base:
         None where there is none; ``keeps`` are bytes of its own that autograd holds with it.
         """
         counter = self.counter
+        counter.operations += 1
         out = into or self.made(counter, shape, layout, item_size or self.item_size)
+        out.label = name
         moved = sum((tensor.size_bytes for tensor in reads), out.size_bytes)
         records = counter.grad and backward and any(tensor.requires_grad for tensor in reads)
         kept = keeps if records else 0
@@ -138,6 +141,7 @@ class Base:
     def alias(self, shape: Shape, layout: Layout, backward: Backward | None = None) -> Self:
         """Another tensor on the same memory."""
         out = type(self)(self.counter, shape, layout, self.held, self.item_size)
+        out.label = self.label
         if self.counter.grad and backward and self.requires_grad:
             out.attach([self], backward)
         return out
@@ -153,13 +157,16 @@ class Base:
 
         The result has another shape and layout: in its own memory, one of as many entries.
         """
+        self.counter.operations += 1
         held, size = self.held, product(shape) * self.item_size * flag
         if not is_literally(flag, 0):
             cost = (cost or Cost(bytes_moved=2 * self.size_bytes)) * flag
             self.counter.record(name, shape, cost, size)
             shared = [(storage, as_flag(weight * (1 - flag))) for storage, weight in held]
             held = ((Storage(size), 1), *([] if is_literally(flag, 1) else shared))
-        return type(self)(self.counter, shape, layout, held, self.item_size)
+        out = type(self)(self.counter, shape, layout, held, self.item_size)
+        out.label = self.label
+        return out
 
     def backward(self) -> None:
         """Play the backward pass from a gradient of ones that the caller holds."""

@@ -54,6 +54,7 @@ class Counter:
     part: str = "forward"
     stages: list[Stage] = field(default_factory=list)
     nodes: int = 0
+    operations: int = 0
     _times: list[tuple[Number, Number]] = field(default_factory=list)
 
     def record(
@@ -65,7 +66,9 @@ class Counter:
             cost = cost * times
             here = here * present
         self.stages.append(
-            Stage(name, shape, cost, allocates * here, 0, workspace * here, self.part)
+            Stage(
+                name, shape, cost, allocates * here, 0, workspace * here, self.part, self.operations
+            )
         )
 
     def release(self, storage: Storage, weight: Number) -> None:

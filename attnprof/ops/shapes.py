@@ -19,7 +19,11 @@ def sizes(given: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def reshape(name: str, x: T, shape: Shape) -> T:
-    """Another shape; its gradient takes the old one again, with its own copy or view."""
+    """Another shape; its gradient takes the old one again, with its own copy or view.
+
+    Where it copies, the stage is called after the one that made the entries, if one did.
+    """
+    name = f"{x.label} in rows" if x.label else name
     old, new = x.shape, full_shape(shape, x.count)
     flag, layout = x.layout.reshaped(old, new)
     out = x.where(flag, name, new, layout)
