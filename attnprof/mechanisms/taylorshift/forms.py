@@ -10,9 +10,10 @@ from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError, closest
-from attnprof.mechanism import Abilities, Mechanism, Published, pairs, rows
+from attnprof.mechanism import Abilities, Mechanism
 from attnprof.mechanisms.taylorshift import boxed, published, scan, stages, symmetric
-from attnprof.workload import Workload
+from attnprof.published import Published
+from attnprof.workload import Workload, pairs, rows
 
 IMPLS = ("boxed", "symmetric")
 

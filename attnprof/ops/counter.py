@@ -1,0 +1,127 @@
+"""What a text executes, in the order in which it does: stages, and the memory that lives."""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from types import CodeType
+
+from attnprof.costs import Cost, CostTable, Number, Stage, at_least_one
+from attnprof.ops.layout import Shape, as_flag, is_literally
+
+_HERE = str(Path(__file__).parent)
+
+
+class Storage:
+    """Memory that tensors share; it dies with the last of them. Inputs' and weights' is external.
+
+    A tensor that shares it only under a condition (a reshape that may have copied) holds it with
+    that condition, 1 or 0, as its weight.
+    """
+
+    __slots__ = ("external", "holders", "size")
+
+    def __init__(self, size: Number, *, external: bool = False) -> None:
+        self.size = size
+        self.external = external
+        self.holders: list[Number] = []
+
+    @property
+    def alive(self) -> Number:
+        """1 while anything holds it, else 0."""
+        none: Number = 1
+        for weight in self.holders:
+            if is_literally(weight, 1):
+                return 1
+            none = none * (1 - weight)
+        return 1 - none
+
+
+@dataclass(slots=True)
+class Counter:
+    """Stages so far. ``item_size`` are the bytes of an element; ``grad``: autograd records.
+
+    ``part`` is the pass that stages belong to, ``forward`` or ``backward``.
+    """
+
+    item_size: int
+    grad: bool = False
+    part: str = "forward"
+    stages: list[Stage] = field(default_factory=list)
+    nodes: int = 0
+    operations: int = 0
+    _times: list[tuple[Number, Number]] = field(default_factory=list)
+
+    def record(
+        self, name: str, shape: Shape, cost: Cost, allocates: Number = 0, workspace: Number = 0
+    ) -> None:
+        """Append one operation with the shape of its result."""
+        here: Number = 1
+        for times, present in self._times:
+            cost = cost * times
+            here = here * present
+        self.stages.append(
+            Stage(
+                name, shape, cost, allocates * here, 0, workspace * here, self.part, self.operations
+            )
+        )
+
+    def release(self, storage: Storage, weight: Number) -> None:
+        """One holder fewer; memory that nothing holds any more is free after the last stage."""
+        before = storage.alive
+        holders = storage.holders
+        del holders[next(place for place, held in enumerate(holders) if held is weight)]
+        if storage.external or not self.stages:
+            return
+        died = as_flag(before - storage.alive)
+        if not is_literally(died, 0):
+            last = self.stages[-1]
+            self.stages[-1] = replace(last, frees=last.frees + storage.size * died)
+
+    def table(self, parameters: Number, only: str | None = None) -> CostTable:
+        """The stages; ``only`` keeps one part, and what it finds alive goes before it."""
+        if only is None:
+            return CostTable(tuple(self.stages), parameters)
+        first = next((i for i, s in enumerate(self.stages) if s.part == only), len(self.stages))
+        before = sum((s.allocates - s.frees for s in self.stages[:first]), 0)
+        return CostTable(tuple(self.stages[first:]), parameters, live_before=before)
+
+    @contextmanager
+    def repeat(self, times: Number) -> Iterator[None]:
+        """What runs inside is counted so many times over; it leaves nothing of its own alive."""
+        self._times.append((times, at_least_one(times)))
+        try:
+            yield
+        finally:
+            self._times.pop()
+
+
+def variable(operation: str) -> str:
+    """What the text calls the result of the operation that runs now, for the name of its stage.
+
+    The variable that it is stored in, or the function that returns it; else the operation.
+    """
+    frame = sys._getframe(1)  # noqa: SLF001 - the only way to the caller's frame
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+        frame = frame.f_back
+    return _stored(frame.f_code, frame.f_lasti) or operation
+
+
+@cache
+def _stored(code: CodeType, offset: int) -> str:
+    """Where the next instruction puts the result, with spaces for underscores."""
+    following = (item for item in dis.get_instructions(code) if item.offset > offset)
+    found = next((item for item in following if item.opname not in _SILENT), None)
+    if found is None or not found.opname.startswith(("STORE_FAST", "RETURN_VALUE")):
+        return ""
+    name = code.co_name if found.opname == "RETURN_VALUE" else found.argval
+    name = name[0] if isinstance(name, tuple) else name  # two stores as one instruction
+    return str(name).strip("_").replace("_", " ")
+
+
+_SILENT = ("CACHE", "EXTENDED_ARG", "NOP", "RESUME")
