@@ -8,8 +8,8 @@ where the caller already brought a value of theirs.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 Number = Any  # int | float | numpy.ndarray | sympy.Expr: one code for all of them
@@ -84,7 +84,7 @@ def minimum(a: Number, b: Number) -> Number:
 def same_size(a: Number, b: Number) -> bool:
     """Whether two sizes are the same: everywhere, for arrays; as written, for symbols."""
     numpy = _numpy(a, b)
-    return bool(a is b or (numpy.equal(a, b).all() if numpy else a == b))
+    return bool(a is b or (numpy.array_equal(a, b) if numpy else a == b))
 
 
 def more_than_one(size: Number) -> Number:
@@ -178,7 +178,6 @@ class Stage:
     frees: Number = 0
     workspace: Number = 0
     part: str = "forward"
-    place: int = 0  #: which operation of its text it is, whether it does anything or not
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,22 +193,6 @@ class CostTable:
     state_entries: Number = 0
     live_before: Number = 0
     notes: tuple[str, ...] = field(default=())
-
-    def mapped(self, change: Callable[[Number], Number]) -> CostTable:
-        """The same with every number as ``change`` makes it."""
-        stages = tuple(
-            replace(
-                stage,
-                shape=tuple(map(change, stage.shape)),
-                cost=Cost(*(change(getattr(stage.cost, name)) for name in COST_FIELDS)),
-                allocates=change(stage.allocates),
-                frees=change(stage.frees),
-                workspace=change(stage.workspace),
-            )
-            for stage in self.stages
-        )
-        others = {name: change(getattr(self, name)) for name in ("parameters", "live_before")}
-        return replace(self, stages=stages, **others)
 
     def __iter__(self) -> Iterator[Stage]:
         return iter(self.stages)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from inspect import signature
 from typing import Any, ClassVar, Self
 
 from attnprof.costs import CostTable, Number
@@ -16,10 +15,40 @@ from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError, closest
-from attnprof.ops.layer import LayerSizes
 from attnprof.parameters import parameter_value
-from attnprof.published import Published
 from attnprof.workload import SCOPES, Workload
+
+
+@dataclass(frozen=True)
+class Published:
+    """A closed form as a document prints it, untouched.
+
+    ``formula`` maps a workload of one sequence to the printed value; two published formulas may
+    be compared only if document, scope, phase, causal, quantity and convention all agree.
+    ``heads`` is ``one`` where the document prints the form for a single head.
+    """
+
+    source: str
+    quantity: str
+    scope: str
+    phase: str
+    convention: str
+    formula: Callable[[Workload], Number]
+    causal: bool = False
+    heads: str = "any"
+
+    @property
+    def document(self) -> str:
+        """Number of the document, ``004`` of ``004-EQ5``."""
+        return self.source.split("-", 1)[0]
+
+    @property
+    def terms(self) -> tuple[Any, ...]:
+        """What must agree for two formulas to be comparable."""
+        return (
+            self.document, self.scope, self.phase, self.causal, self.quantity,
+            self.convention, self.heads,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -33,14 +62,6 @@ class Abilities:
     cross: bool = False
     attend: bool = True
     needs_seq_len: bool = False
-
-
-@dataclass(frozen=True)
-class Weight:
-    """A parameter of a core: its shape, and how each matrix of it starts."""
-
-    shape: tuple[Number, ...]
-    start: str = "xavier_uniform"
 
 
 @dataclass(frozen=True)
@@ -72,8 +93,6 @@ class Mechanism:
     #: known exceptions to these orders; without parameters: the default itself
     variants: ClassVar[tuple[Variant, ...]] = ()
     projections: ClassVar[str] = "qkvo"
-    #: whether the core wants heads one after the other, so that (b·h, n, d) is a view
-    flat: ClassVar[bool] = True
     #: the kernel reads heads where the projection left them: splitting and merging copy nothing
     strided_heads: ClassVar[bool] = False
     #: the gradient of keys arrives transposed, as that of the second operand of a product does
@@ -86,14 +105,6 @@ class Mechanism:
     same_as: ClassVar[tuple[str, dict[str, Any]] | None] = None
     #: what the refusals say, by ability
     reasons: ClassVar[dict[str, str]] = {}
-    _takes: ClassVar[frozenset[str]] = frozenset()  #: names of the core's arguments
-
-    def __init_subclass__(cls) -> None:
-        """A text that says nothing of its abilities has those that are written."""
-        cls._takes = frozenset(signature(cls.core).parameters)
-        if cls.is_text() and cls.abilities is Mechanism.abilities:
-            decodes = cls.step is not Mechanism.step
-            cls.abilities = Abilities(causal="causal" in cls._takes, decode=decodes)
 
     # -- parameters --------------------------------------------------------------------
     @classmethod
@@ -136,11 +147,6 @@ class Mechanism:
         Raises :class:`RequestError` where the mechanism cannot do what is asked.
         """
         self.check(workload, scope)
-        if self.is_text():
-            from attnprof.ops.host import counted
-
-            state = self.state_entries(workload) if self.abilities.decode else 0
-            return replace(counted(self, workload, scope), state_entries=state)
         if workload.phase == "decode":
             tape = Tape(workload.item_size)
             self.decode(tape, workload, scope)
@@ -172,10 +178,6 @@ class Mechanism:
 
     def parameters(self, workload: Workload, scope: str = "layer") -> Number:
         """Number of trainable parameters."""
-        if self.is_text():
-            from attnprof.ops.host import counted
-
-            return counted(self, workload.with_(phase="forward"), scope).parameters
         tape = Tape(1)
         self.write(tape, workload.with_(phase="forward"), scope)
         return tape.parameter_count
@@ -210,36 +212,9 @@ class Mechanism:
         if scope == "layer" and "o" in self.projections:
             writer.projections("o", workload)
 
-    def core(self, *args: Any, **kwargs: Any) -> Any:
-        """What happens between q, k and v, (b, h, n, d) each, and the heads' outputs.
-
-        ``core(q, k, v, causal, weights)`` in tensor methods, which torch runs and the counter
-        counts; ``causal`` and ``weights`` (the parameters of :meth:`core_weights`, by name) only
-        where it takes them. A ``core(tape, workload, q, k, v)`` writes stages instead.
-        """
+    def core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Write what happens between (b·h, n, d) queries, keys, values and (b·h, n, dv)."""
         raise RequestError(f"{self.name} has no core between queries, keys and values")
-
-    def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """The parameters of the core by name; None for one that these parameters leave out."""
-        return {}
-
-    def init_state(self, sizes: LayerSizes, cache: Callable[[Number, Number], Any]) -> Any:
-        """The state before the first token; ``cache(heads, width)`` makes an empty cache."""
-        raise RequestError(f"{self.name} {self.refusal('decode')}")
-
-    def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """One token, (b, h, 1, d) each → (b, h, 1, dv) and the new state."""
-        raise RequestError(f"{self.name} {self.refusal('decode')}")
-
-    @classmethod
-    def is_text(cls) -> bool:
-        """Whether its core is written in tensor methods."""
-        return cls.core is not Mechanism.core and "tape" not in cls._takes
-
-    def run(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """The core, given what it takes."""
-        more = {"causal": causal, "weights": weights}
-        return self.core(q, k, v, **{name: more[name] for name in more if name in self._takes})
 
     def decode_core(
         self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor
@@ -281,3 +256,19 @@ _REFUSALS = {
     "cross": "has no cross-attention; leave kv_seq_len out",
     "attend": "has no queries, keys and values of its own; use scope layer and attnprof.build",
 }
+
+
+def pairs(workload: Workload) -> Number:
+    """Query-key pairs the definition sees: N(N+1)/2 where causal, t for one decoded token."""
+    n = workload.seq_len
+    if workload.phase == "decode":
+        return n
+    if workload.causal:
+        total = n * (n + 1)
+        return total // 2 if not hasattr(total, "free_symbols") else total / 2
+    return n * workload.keys
+
+
+def rows(workload: Workload) -> Number:
+    """Query rows of one call: one in a decoding step."""
+    return 1 if workload.phase == "decode" else workload.seq_len

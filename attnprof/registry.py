@@ -9,7 +9,7 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import attnprof.mechanisms as shipped
@@ -36,10 +36,9 @@ def _shipped() -> dict[str, tuple[type[Mechanism], str | ModuleType]]:
     found: dict[str, tuple[type[Mechanism], str | ModuleType]] = {}
     for folder in pkgutil.iter_modules(shipped.__path__):
         package = f"{shipped.__name__}.{folder.name}"
-        place = f"{package}.spec" if folder.ispkg else package
-        if find_spec(place) is None:  # a folder without costs is no mechanism
+        if find_spec(f"{package}.spec") is None:  # a folder without costs is no mechanism
             continue
-        for mechanism in import_module(place).MECHANISMS:
+        for mechanism in import_module(f"{package}.spec").MECHANISMS:
             found[mechanism.name] = (mechanism, package)
     return found
 
@@ -84,17 +83,11 @@ def module_of(name: str) -> Any:
     Raises :class:`RequestError` where it holds neither ``CORES`` nor ``LAYERS``.
     """
     mechanism, where = _class_of(name)
-    module = where if isinstance(where, ModuleType) else None
-    if module is None and not mechanism.is_text():
-        module = import_module(f"{where}.module")
+    module = where if isinstance(where, ModuleType) else import_module(f"{where}.module")
     if mechanism.name in {**getattr(module, "CORES", {}), **getattr(module, "LAYERS", {})}:
         return module
-    if mechanism.is_text():
-        from attnprof.blocks.core import TextCore
-
-        return SimpleNamespace(CORES={mechanism.name: TextCore})
     raise RequestError(
-        f"{name} has costs but no torch module: {getattr(module, '__name__', where)} needs "
+        f"{name} has costs but no torch module: {module.__name__} needs "
         f"CORES = {{'{mechanism.name}': TheCore}} (or LAYERS for a whole layer)"
     )
 

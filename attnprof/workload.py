@@ -105,19 +105,3 @@ _SIZES = (
     "kv_seq_len",
 )
 _OPTIONAL = ("num_kv_heads", "value_head_dim", "kv_seq_len")
-
-
-def pairs(workload: Workload) -> Number:
-    """Query-key pairs the definition sees: N(N+1)/2 where causal, t for one decoded token."""
-    n = workload.seq_len
-    if workload.phase == "decode":
-        return n
-    if workload.causal:
-        total = n * (n + 1)
-        return total // 2 if not hasattr(total, "free_symbols") else total / 2
-    return n * workload.keys
-
-
-def rows(workload: Workload) -> Number:
-    """Query rows of one call: one in a decoding step."""
-    return 1 if workload.phase == "decode" else workload.seq_len

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from attnprof.arguments import shown, tensor_size
-from attnprof.blocks.core import AttentionCore
+from attnprof.blocks.core import AttentionCore, ModuleSizes
 from attnprof.blocks.layer import AttentionLayer
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.mechanism import Mechanism
-from attnprof.ops.layer import LayerSizes
 
 
 def checked_sizes(
@@ -23,7 +22,7 @@ def checked_sizes(
     seq_len: int | None,
     num_kv_heads: int | None = None,
     value_head_dim: int | None = None,
-) -> LayerSizes:
+) -> ModuleSizes:
     """The sizes of a module; :class:`RequestError` where they do not fit the mechanism."""
     d_model, num_heads = tensor_size("d_model", d_model), tensor_size("num_heads", num_heads)
     seq_len, num_kv_heads, value_head_dim = (
@@ -47,7 +46,7 @@ def checked_sizes(
         raise RequestError(f"{spec.name} {spec.refusal('value_width')}")
     if abilities.needs_seq_len and seq_len is None:
         raise RequestError(f"{spec.name} is built for one length: give seq_len")
-    return LayerSizes(
+    return ModuleSizes(
         num_heads, head_dim, num_kv_heads or num_heads, value_head_dim or head_dim, seq_len
     )
 
@@ -56,7 +55,7 @@ def _divisor(width: int, near: int) -> int:
     return min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: abs(n - near))
 
 
-def build_layer(spec: Mechanism, module: Any, sizes: LayerSizes) -> nn.Module:
+def build_layer(spec: Mechanism, module: Any, sizes: ModuleSizes) -> nn.Module:
     """The layer of a mechanism from its folder's torch module (``LAYERS`` or ``CORES``)."""
     layers: dict[str, Any] = getattr(module, "LAYERS", {})
     try:

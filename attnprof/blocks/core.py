@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attnprof.blocks.cache import TokenCache
-from attnprof.mechanism import Weight
-from attnprof.ops.layer import LayerSizes
+
+@dataclass(frozen=True)
+class ModuleSizes:
+    """The sizes a module is built for; ``seq_len`` only where it must be known."""
+
+    num_heads: int
+    head_dim: int
+    num_kv_heads: int
+    value_head_dim: int
+    seq_len: int | None = None
+
+    @property
+    def d_model(self) -> int:
+        """Model width."""
+        return self.num_heads * self.head_dim
 
 
 class AttentionCore(nn.Module):
@@ -23,7 +36,7 @@ class AttentionCore(nn.Module):
     #: Whether heads must be laid out one after the other, so that (b·h, n, d) is a view.
     flat: bool = True
 
-    def __init__(self, spec: Any, sizes: LayerSizes) -> None:
+    def __init__(self, spec: Any, sizes: ModuleSizes) -> None:
         super().__init__()
         self.spec = spec
         self.sizes = sizes
@@ -37,44 +50,12 @@ class AttentionCore(nn.Module):
         raise TypeError(f"{self.spec.name} {self.spec.refusal('decode')}")
 
 
-CoreFactory = Callable[[Any, LayerSizes], AttentionCore]
+CoreFactory = Callable[[Any, ModuleSizes], AttentionCore]
 
 
-class TextCore(AttentionCore):
-    """A mechanism's own text on torch tensors, with the parameters that it declares."""
-
-    def __init__(self, spec: Any, sizes: LayerSizes) -> None:
-        super().__init__(spec, sizes)
-        self.flat = spec.flat
-        for name, weight in spec.core_weights(sizes).items():
-            self.register_parameter(name, weight and _started(weight))
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
-        """Q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv) → (b, h, n, dv)."""
-        out: Tensor = self.spec.run(q, k, v, causal, self)
-        return out
-
-    def init_state(self, batch_size: int, like: Tensor) -> Any:
-        """Empty caches."""
-
-        def cache(heads: int, width: int) -> TokenCache:
-            return TokenCache(batch_size * heads, width, like, self.sizes.seq_len)
-
-        return self.spec.init_state(self.sizes, cache)
-
-    def step(self, q: Tensor, k: Tensor, v: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One token: q (b, h, 1, d), k (b, g, 1, d), v (b, g, 1, dv) → (b, h, 1, dv), state."""
-        out: tuple[Tensor, Any] = self.spec.step(q, k, v, state, self)
-        return out
-
-
-def _started(weight: Weight) -> nn.Parameter:
-    """A parameter whose matrices are drawn one after the other."""
-    values = torch.empty(weight.shape)
-    draw = getattr(nn.init, f"{weight.start}_")
-    for matrix in values if values.dim() > 2 else [values]:
-        draw(matrix)
-    return nn.Parameter(values)
+def flat(x: Tensor) -> Tensor:
+    """(b, h, n, d) → (b·h, n, d); a view where the layout allows it."""
+    return x.reshape(-1, x.shape[-2], x.shape[-1])
 
 
 def causal_mask(n: int, device: torch.device) -> Tensor:

@@ -80,9 +80,7 @@ def write_layer(mechanism: Mechanism, tape: Tape, workload: Workload, scope: str
     h, g, d, dv = w.num_heads, w.kv_heads, w.head_dim, w.value_width
     if scope == "core":
         shapes = {"q": (b * h, n, d), "k": (b * g, m, d), "v": (b * g, m, dv)}
-        given = (_given(mechanism, tape, w, *i) for i in shapes.items())
-        out: Tensor = mechanism.core(tape, w, *given)
-        return out
+        return mechanism.core(tape, w, *(_given(mechanism, tape, w, *i) for i in shapes.items()))
     x = tape.input(b, n, w.d_model)
     context = x if w.kv_seq_len is None else tape.input(b, m, w.d_model)
     grouped = 0 if w.num_kv_heads is None else more_than_one(exact_div(h, g))

@@ -13,8 +13,7 @@ from typing import Any
 
 from attnprof.costs import Cost, CostTable, Number
 from attnprof.errors import AttnprofError
-from attnprof.mechanism import Mechanism
-from attnprof.published import Published
+from attnprof.mechanism import Mechanism, Published
 from attnprof.record import CostRecord
 from attnprof.symbolic.text import expression_latex, expression_text
 from attnprof.workload import Workload
@@ -37,12 +36,6 @@ class Row:
     part: str
     stage: str
     values: dict[str, Number]
-    place: int = 0
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """What it is called by at other sizes, too: its place in a text, or its name."""
-        return self.part, f"operation {self.place}" if self.place else self.stage
 
 
 def executed_rows(mechanism: Mechanism, workload: Workload, scope: str) -> list[Row]:
@@ -54,9 +47,7 @@ def executed_rows(mechanism: Mechanism, workload: Workload, scope: str) -> list[
     entries = mechanism.cost(workload.with_(dtype="entry"), scope)
     held = zip(table.live(), entries.live(), strict=True)
     rows = [
-        Row(
-            part, name, {**_counts(stage.cost), **dict(zip(MEMORY, live, strict=True))}, stage.place
-        )
+        Row(part, name, {**_counts(stage.cost), **dict(zip(MEMORY, live, strict=True))})
         for (part, name), stage, live in zip(_unique(table), table.stages, held, strict=True)
     ]
     whole = {
@@ -147,8 +138,8 @@ def expressions(
     for row in forms:
         base = _base(row)
         for name, value in row.values.items():
-            if row.place or plain[base] == general[base]:
-                found[*row.key, name] = value
+            if plain[base] == general[base]:
+                found[row.part, row.stage, name] = value
             elif plain[base] == 1 and name not in MEMORY:
                 found[*base, name] = found.get((*base, name), 0) + value
     return found
@@ -224,7 +215,7 @@ class _Maker:
             forms = expressions(write, self.mechanism, self.workload, self.scope, rows)
         convention = "flops" if write is executed_rows else "operations"
         return [
-            self.record(row, name, value, convention, forms.get((*row.key, name)))
+            self.record(row, name, value, convention, forms.get((row.part, row.stage, name)))
             for row in rows
             if not only or row.stage == only
             for name, value in row.values.items()

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from attnprof.costs import Number
 from attnprof.errors import RequestError
-from attnprof.mechanism import Mechanism
-from attnprof.published import Published
+from attnprof.mechanism import Mechanism, Published
 from attnprof.symbolic.arrays import SAFE
 from attnprof.workload import Workload
 

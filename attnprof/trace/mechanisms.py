@@ -7,9 +7,9 @@ from typing import Any
 
 from attnprof import registry
 from attnprof.blocks import assemble
+from attnprof.blocks.core import ModuleSizes
 from attnprof.blocks.decoding import DecodingStep, positioned
 from attnprof.errors import RequestError
-from attnprof.ops.layer import LayerSizes
 from attnprof.trace.symbols import DEFAULT, Expression
 from attnprof.trace.target import Input, Sizes, Target
 
@@ -69,8 +69,8 @@ def _step(target: Target, scope: str) -> Target:
     return replace(target, make=make, inputs=inputs, keywords=frozenset())
 
 
-def _sizes(spec: Any, n: Any, h: Any, d: Any) -> LayerSizes:
+def _sizes(spec: Any, n: Any, h: Any, d: Any) -> ModuleSizes:
     """Checked where they are numbers; a symbol cannot be compared and is taken as it is."""
     if all(isinstance(size, int) for size in (n, h, d)):
         return assemble.checked_sizes(spec, h * d, h, n)
-    return LayerSizes(h, d, h, d, n)
+    return ModuleSizes(h, d, h, d, n)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from attnprof.mechanisms.standard.module import StandardCore
-
 from attnprof.mechanisms.standard.spec import Standard
 
 

@@ -9,11 +9,11 @@ import pytest
 from attnprof import registry
 from attnprof.errors import RequestError
 
-#: A mechanism in tensor methods, and one that writes stages and has no torch side.
+#: What every plug-in needs: a class with costs, and CORES.
 PLUGIN = """
 from dataclasses import dataclass
 from typing import ClassVar
-from attnprof.mechanism import Mechanism
+from attnprof.mechanisms.standard.module import StandardCore
 from attnprof.mechanisms.standard.spec import Standard
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,13 +22,12 @@ class Mine(Standard):
     title: ClassVar[str] = "My attention"
 
 @dataclass(frozen=True, kw_only=True)
-class Bare(Mechanism):
+class Bare(Standard):
     name: ClassVar[str] = "bare"
 
-    def core(self, tape, workload, q, k, v):
-        return tape.view(q, *q.shape)
-
 class Other: ...
+
+CORES = {"mine": StandardCore}
 """
 
 

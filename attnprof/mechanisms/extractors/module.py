@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from attnprof.blocks.causal_convolution import BlockConvolution, FourierConvolution
+from attnprof.blocks.core import ModuleSizes
 from attnprof.errors import RequestError
 from attnprof.mechanisms.extractors.convolution import BLOCK, padded_length
 from attnprof.mechanisms.extractors.spec import Extractor
-from attnprof.ops.layer import LayerSizes
 
 CONTIGUOUS = torch.contiguous_format
 
@@ -110,7 +110,7 @@ class ExtractorLayer(nn.Module):
     by distance, nearest first; an input shorter than the window uses the first of them.
     """
 
-    def __init__(self, spec: Extractor, sizes: LayerSizes) -> None:
+    def __init__(self, spec: Extractor, sizes: ModuleSizes) -> None:
         super().__init__()
         self.spec = spec
         self.sizes = sizes

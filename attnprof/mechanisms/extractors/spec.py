@@ -10,12 +10,11 @@ from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError, closest
-from attnprof.mechanism import Abilities, Mechanism, Variant
+from attnprof.mechanism import Abilities, Mechanism, Published, Variant, rows
 from attnprof.mechanisms.extractors.convolution import Convolution, convolution, is_direct
 from attnprof.mechanisms.extractors.products import Products, chunk_of, matrix_products, triangle
 from attnprof.mechanisms.extractors.published import published_counts
-from attnprof.published import Published
-from attnprof.workload import Workload, rows
+from attnprof.workload import Workload
 
 FFT_RULE = (
     "an FFT of F real points counts F·log2 F multiplications and 3/2·F·log2 F additions "

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from attnprof.blocks.softmax import causal_mask, weighted_values
-from attnprof.costs import Number, exact_div, is_plain
+from attnprof.costs import Cost, Number, more_than_one
 from attnprof.counting.definition import Definition
-from attnprof.errors import RequestError
-from attnprof.mechanism import Abilities, Weight
-from attnprof.mechanisms.standard.spec import KeyValueState, SoftmaxAttention, eq24
-from attnprof.ops.functional import copy_in_rows, linear
-from attnprof.ops.layer import LayerSizes, flat
-from attnprof.published import Published
-from attnprof.workload import Workload, pairs, rows
+from attnprof.counting.engine import Gradients, Tensor
+from attnprof.counting.tape import Tape
+from attnprof.mechanism import Abilities, Published, pairs, rows
+from attnprof.mechanisms.standard.spec import (
+    SoftmaxAttention,
+    causal_mask,
+    eq24,
+    weighted_values,
+)
+from attnprof.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,27 +42,9 @@ class Efficient(SoftmaxAttention):
     document: ClassVar[str] = "000"
     projections: ClassVar[str] = "qo"
 
-    def init_state(self, sizes: LayerSizes, cache: Callable[[Number, Number], Any]) -> Any:
-        """One empty cache under both names: keys and values are the same rows."""
-        rows = cache(sizes.num_heads, sizes.head_dim)
-        return KeyValueState(rows, rows)
-
-    def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """The new token attends to every token so far; ``v`` is ``k`` and is not kept again."""
-        rows = state.keys.append(flat(k))
-        return weighted_values(flat(q), rows, rows).view(*q.shape), state
-
     def published(self) -> tuple[Published, ...]:
         """Printed closed forms."""
         return (eq24(9),)
-
-
-@dataclass
-class MixedState:
-    """The input's rows and the mixed values of every token so far, (b·h, t, d) each."""
-
-    rows: Any
-    mixed: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,62 +55,67 @@ class Super(Efficient):
 
     name: ClassVar[str] = "super"
     title: ClassVar[str] = "Super Attention"
+    transposes_values: ClassVar[bool] = True
+    hands_over: ClassVar[str] = "kv"
     abilities: ClassVar[Abilities] = Abilities(needs_seq_len=True)
 
     def published(self) -> tuple[Published, ...]:
         """Printed closed forms."""
         return (eq24(12),)
 
-    def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """The map over tokens, one or one a head, and its bias."""
-        n = sizes.seq_len
-        maps = (sizes.num_heads, n, n) if self.per_head else (n, n)
-        bias = Weight(maps[:-1], "zeros") if self.bias else None
-        return {"mixing": Weight(maps), "mixing_bias": bias}
-
-    def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
+    def core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Values mixed over tokens, then softmax attention over them."""
-        columns = self._mixed(v, causal, weights)
-        mask = causal_mask(q.shape[2], q) if causal else None
-        out = weighted_values(flat(q), flat(k), columns.transpose(1, 2), mask)
-        return out.view(*q.shape)
+        w = workload
+        columns = self._mixed(tape, w, v)
+        mask = causal_mask(tape, w.seq_len) if w.causal else None
+        out = weighted_values(tape, q, k, columns, mask, columns=True)
+        tape.free(columns, *([mask] if mask else []))
+        return out
 
-    def _mixed(self, v: Any, causal: bool, weights: Any) -> Any:
-        """W^A v + bias as columns, (b·h, d, n); the lower triangle of W^A where causal."""
-        b, h, n, d = v.shape
-        _check_length(weights, n)
-        weight = weights.mixing.tril() if causal else weights.mixing
-        if not self.per_head:
-            columns = copy_in_rows(v.transpose(2, 3))
-            mixed = linear(columns.view(-1, n), weight, weights.mixing_bias)
-            return mixed.view(b * h, d, n)
-        columns = copy_in_rows(v.permute(1, 0, 3, 2))
-        mixed = columns.view(h, b * d, n).bmm(weight.transpose(1, 2))
-        if weights.mixing_bias is not None:
-            mixed.add_(weights.mixing_bias.unsqueeze(1))
-        return mixed.view(h, b, d, n).transpose(0, 1).reshape(b * h, d, n)
+    def _mixed(self, tape: Tape, w: Workload, v: Tensor) -> Tensor:
+        """W^A v + bias as columns, (b·h, d, n); the values are transposed by one copy."""
+        b, h, n, d = w.batch_size, w.num_heads, w.seq_len, w.head_dim
+        maps = (h, n, n) if self.per_head else (n, n)
+        weight = tape.parameter(*maps)
+        bias = tape.parameter(*maps[:-1]) if self.bias else None
+        if w.causal:
+            weight = lower_triangle(tape, weight)
+        shape = (h, b * d, n) if self.per_head else (b * h * d, n)
+        columns = tape.move("transposed values", v, shape)
+        copies = 0
+        if self.per_head:
+            if not w.causal:  # the map's gradient arrives transposed: a leaf keeps a copy
+                weight = tape.rearrange("map", weight, maps, 0, more_than_one(n))
+            mixed = tape.bmm("mixed values", columns, weight, tb=True)
+            if bias is not None:
+                mixed = tape.add("mixing bias", mixed, tape.view(bias, h, 1, n), inplace=True)
+            copies = more_than_one(b) * more_than_one(h)
+            back = more_than_one(b) * more_than_one(d) * more_than_one(n * h)
+        else:
+            mixed = tape.linear("mixed values", columns, weight, bias)
+            back = more_than_one(b * h) * more_than_one(n) * more_than_one(d)
+        tape.free(columns, weight)
+        return tape.rearrange("columns by head", mixed, (b * h, d, n), copies, back)
 
-    def init_state(self, sizes: LayerSizes, cache: Callable[[Number, Number], Any]) -> Any:
-        """Empty caches."""
-        return MixedState(*(cache(sizes.num_heads, sizes.head_dim) for _ in range(2)))
-
-    def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """Mix the values so far into the token's own, then attend to all mixed values."""
-        _check_length(weights, state.rows.length + 1, at_most=True)
-        rows = state.rows.append(flat(k))
-        mixed = state.mixed.append(self._mixed_row(rows, q.shape[0], weights))
-        return weighted_values(flat(q), rows, mixed).view(*q.shape), state
-
-    def _mixed_row(self, rows: Any, batch: Any, weights: Any) -> Any:
-        """Row t of W^A times the values so far, (b·h, 1, d)."""
-        t = rows.shape[1]
-        heads = exact_div(rows.shape[0], batch)
-        row = weights.mixing.select(-2, t - 1)[..., :t].expand(batch, heads, t).reshape(-1, 1, t)
-        mixed = row.bmm(rows)
-        if weights.mixing_bias is not None:
-            by_head = mixed.view(batch, heads, -1)
-            by_head.add_(weights.mixing_bias.select(-1, t - 1).view(-1, 1))
-        return mixed
+    def decode_core(
+        self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor
+    ) -> Tensor:
+        """Row t of W^A mixes the cached values into one new value, which is cached too."""
+        w, batch = workload, workload.batch_size * workload.num_heads
+        keys, values = self.cached(tape, w, k, v)
+        row = tape.constant(batch, 1, w.seq_len)
+        if self.per_head:
+            many = more_than_one(w.batch_size) * more_than_one(w.num_heads)
+            row = tape.rearrange("row a head", row, row.shape, many)
+        mixed = tape.bmm("mixed value", row, values)
+        tape.free(row)
+        if self.bias:
+            bias = tape.constant(w.num_heads if self.per_head else 1)
+            mixed = tape.pointwise("mixing bias", [mixed, bias], Cost(additions=1), inplace=True)
+        tape.record("append mixed value", (batch, 1), Cost(bytes_moved=2 * mixed.size))
+        cache = tape.constant(batch, w.seq_len, w.head_dim)
+        tape.free(mixed)
+        return weighted_values(tape, q, keys, cache)
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """The mixing's direct sums, then softmax attention."""
@@ -141,15 +129,13 @@ class Super(Efficient):
         return 2 * super().state_entries(workload)
 
 
-def _check_length(weights: Any, length: Any, *, at_most: bool = False) -> None:
-    """The map over tokens has one size, known where sizes are numbers."""
-    built = weights.mixing.shape[-1]
-    fits = length <= built if at_most else length == built
-    if is_plain(built, length) and not fits:
-        raise RequestError(
-            f"super was built for {built} tokens and got {length}: its map over tokens has one "
-            f"size; build it with seq_len={length}"
-        )
+def lower_triangle(tape: Tape, weight: Tensor) -> Tensor:
+    """The weight without what lies above its diagonal; its gradient is cut the same way."""
+
+    def backward(grad: Tensor) -> Gradients:
+        return [(weight, tape.emit("lower triangle: grad", weight.shape, Cost(), [grad]))]
+
+    return tape.emit("lower triangle", weight.shape, Cost(), [weight], backward=backward)
 
 
 MECHANISMS = (Optimised, Efficient, Super)

@@ -7,12 +7,11 @@ import math
 import torch
 from torch import Tensor
 
-from attnprof.blocks.core import AttentionCore
+from attnprof.blocks.core import AttentionCore, ModuleSizes, flat
 from attnprof.blocks.features import FeatureMap
 from attnprof.blocks.kernel_attention import kernel_attention
 from attnprof.blocks.scan import State, absorb, empty_state
 from attnprof.mechanisms.kernels.spec import BLOCK, CHUNK, KernelAttention, Performer
-from attnprof.ops.layer import LayerSizes, flat
 
 
 class KernelCore(AttentionCore):
@@ -20,7 +19,7 @@ class KernelCore(AttentionCore):
 
     projection: Tensor | None
 
-    def __init__(self, spec: KernelAttention, sizes: LayerSizes) -> None:
+    def __init__(self, spec: KernelAttention, sizes: ModuleSizes) -> None:
         super().__init__(spec, sizes)
         self.projection = None
 
@@ -59,7 +58,7 @@ class PerformerCore(KernelCore):
 
     spec: Performer
 
-    def __init__(self, spec: Performer, sizes: LayerSizes) -> None:
+    def __init__(self, spec: Performer, sizes: ModuleSizes) -> None:
         super().__init__(spec, sizes)
         del self.projection
         self.register_buffer("projection", self._drawn(None))

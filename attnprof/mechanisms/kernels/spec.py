@@ -13,11 +13,11 @@ from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Gradients, Tensor
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError, closest
-from attnprof.mechanism import Abilities, Mechanism
+from attnprof.mechanism import Abilities, Mechanism, rows
 from attnprof.mechanisms.kernels.backward import Saved, causal_grads, full_grads
 from attnprof.mechanisms.kernels.forward import Result, causal_forward, full_forward, step
 from attnprof.mechanisms.kernels.stages import Sizes, State, Writer
-from attnprof.workload import Workload, rows
+from attnprof.workload import Workload
 
 #: Rows of a causal chunk: about as dear inside (rows·(m + dv)) as across (2·m·dv) at 64 a head.
 CHUNK = 128

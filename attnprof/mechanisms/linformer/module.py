@@ -10,13 +10,12 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from attnprof.blocks.autocast import apply
-from attnprof.blocks.core import AttentionCore
+from attnprof.blocks.core import AttentionCore, ModuleSizes, flat
 from attnprof.blocks.in_place import add_product
-from attnprof.blocks.layer import AttentionLayer
+from attnprof.blocks.layer import AttentionLayer, merge_heads, split_heads
 from attnprof.blocks.row_attention import row_attention
 from attnprof.errors import RequestError
 from attnprof.mechanisms.linformer.spec import Linformer
-from attnprof.ops.layer import LayerSizes, flat, merge_heads, split_heads
 
 
 class _Compression(torch.autograd.Function):
@@ -56,7 +55,7 @@ class LinformerCore(AttentionCore):
     spec: Linformer
     flat = False
 
-    def __init__(self, spec: Linformer, sizes: LayerSizes) -> None:
+    def __init__(self, spec: Linformer, sizes: ModuleSizes) -> None:
         super().__init__(spec, sizes)
         self.max_len = sizes.seq_len or 0
         shape = (spec.proj_len, self.max_len)
@@ -105,20 +104,18 @@ class LinformerLayer(AttentionLayer):
         short = core.compress(x, *(maps[:1] if spec.shared else maps))
         return self.k_proj(short[0]), self.v_proj(short[-1])
 
-    def mixed(self, x: Tensor, causal: bool, context: Tensor | None = None) -> Tensor:
-        """Keys and values are compressed before heads are split."""
+    def _mixed(self, x: Tensor, causal: bool, context: Tensor | None) -> Tensor:
         if causal or context is not None:
             ability = "causal" if causal else "cross"
             raise RequestError(f"linformer {self.core.spec.refusal(ability)}")
         q = self._heads("q", x)
         k, v = self._keys_values(x)
         k = k / math.sqrt(q.shape[-1])
-        k, v = (split_heads(t, self.sizes.num_heads, in_rows=False) for t in (k, v))
-        out: Tensor = merge_heads(row_attention(q, k, v))
-        return out
+        k, v = (split_heads(t, self.sizes.num_heads, core_is_flat=False) for t in (k, v))
+        return merge_heads(row_attention(q, k, v))
 
 
-def _layer(spec: Linformer, sizes: LayerSizes) -> LinformerLayer:
+def _layer(spec: Linformer, sizes: ModuleSizes) -> LinformerLayer:
     return LinformerLayer(spec, LinformerCore(spec, sizes), sizes)
 
 

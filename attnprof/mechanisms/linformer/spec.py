@@ -12,8 +12,8 @@ from attnprof.counting.layer import merge, projected, split
 from attnprof.counting.row_attention import part, row_attention
 from attnprof.counting.tape import Tape, product_cost
 from attnprof.errors import RequestError
-from attnprof.mechanism import Abilities, Mechanism
-from attnprof.workload import Workload, rows
+from attnprof.mechanism import Abilities, Mechanism, rows
+from attnprof.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from attnprof.blocks.band import band_blocks
-from attnprof.blocks.core import AttentionCore
+from attnprof.blocks.core import AttentionCore, flat
 from attnprof.blocks.gathered import Block, gathered_attention, hidden
-from attnprof.blocks.softmax import weighted_values
 from attnprof.mechanisms.longformer.spec import Longformer, block_rows
-from attnprof.ops.layer import flat
+from attnprof.mechanisms.standard.module import softmax_attention
 
 
 @dataclass
@@ -40,8 +39,7 @@ class LongformerCore(AttentionCore):
         q_rows, keys, values = flat(q), flat(k), flat(v)
         if self.spec.impl == "dense-mask":
             mask = self.dense_mask(q.shape[2], causal, q.device)
-            out: Tensor = weighted_values(q_rows, keys, values, mask).view(q.shape)
-            return out
+            return softmax_attention(q_rows, keys, values, mask).view(q.shape)
         blocks = self.blocks(q.shape[2], causal, q_rows)
         return gathered_attention(q_rows, keys, values, blocks).view(q.shape)
 
@@ -91,7 +89,7 @@ class LongformerCore(AttentionCore):
         state.seen += 1
         inside = min(state.seen, state.keys.shape[1])
         keys, values = state.keys[:, :inside], state.values[:, :inside]
-        return weighted_values(flat(q), keys, values, None).view(q.shape), state
+        return softmax_attention(flat(q), keys, values, None).view(q.shape), state
 
 
 CORES = {"longformer": LongformerCore}

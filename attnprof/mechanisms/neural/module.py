@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnprof.blocks.cache import TokenCache
-from attnprof.blocks.core import AttentionCore, causal_mask
+from attnprof.blocks.core import AttentionCore, ModuleSizes, causal_mask, flat
 from attnprof.blocks.pair_network import chunks, mapped, pair_network_attention
 from attnprof.mechanisms.neural.spec import Neural
-from attnprof.ops.layer import LayerSizes, flat
 
 
 def _uniform(*shape: int, inputs: int) -> nn.Parameter:
@@ -26,7 +25,7 @@ class NeuralCore(AttentionCore):
 
     spec: Neural
 
-    def __init__(self, spec: Neural, sizes: LayerSizes) -> None:
+    def __init__(self, spec: Neural, sizes: ModuleSizes) -> None:
         super().__init__(spec, sizes)
         d = sizes.head_dim
         reduced, hidden, *deeper = spec.widths(d)

@@ -10,11 +10,10 @@ from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError
-from attnprof.mechanism import Abilities, Mechanism, Variant
+from attnprof.mechanism import Abilities, Mechanism, Published, Variant, pairs, rows
 from attnprof.mechanisms.neural import stages
 from attnprof.mechanisms.neural.chunk import Net, root
-from attnprof.published import Published
-from attnprof.workload import Workload, pairs, rows
+from attnprof.workload import Workload
 
 #: hidden values a chunk aims at: they stay in a core's cache
 CHUNK_ENTRIES = 1 << 18

@@ -11,12 +11,11 @@ from torch.autograd.function import once_differentiable
 
 from attnprof.blocks.autocast import apply
 from attnprof.blocks.band_convolution import band_convolution
-from attnprof.blocks.core import AttentionCore
+from attnprof.blocks.core import AttentionCore, ModuleSizes, flat
 from attnprof.blocks.inverse_product import inverse_product
 from attnprof.blocks.row_attention import row_attention
 from attnprof.errors import RequestError
 from attnprof.mechanisms.nystromformer.spec import Nystromformer
-from attnprof.ops.layer import LayerSizes, flat
 
 
 class _WithMeans(torch.autograd.Function):
@@ -64,7 +63,7 @@ class NystromformerCore(AttentionCore):
     spec: Nystromformer
     flat = False
 
-    def __init__(self, spec: Nystromformer, sizes: LayerSizes) -> None:
+    def __init__(self, spec: Nystromformer, sizes: ModuleSizes) -> None:
         super().__init__(spec, sizes)
         if spec.conv_kernel is not None:
             kernel = torch.randn(sizes.num_heads, spec.conv_kernel) / math.sqrt(spec.conv_kernel)

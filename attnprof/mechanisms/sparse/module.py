@@ -7,13 +7,11 @@ from torch import Tensor
 
 from attnprof.blocks.band import band_blocks
 from attnprof.blocks.cache import TokenCache
-from attnprof.blocks.core import AttentionCore
+from attnprof.blocks.core import AttentionCore, flat
 from attnprof.blocks.gathered import Block, gathered_attention, hidden
-from attnprof.blocks.softmax import weighted_values
 from attnprof.errors import RequestError
 from attnprof.mechanisms.sparse.spec import Sparse
-from attnprof.mechanisms.standard.spec import KeyValueState
-from attnprof.ops.layer import flat
+from attnprof.mechanisms.standard.module import KeyValueState, softmax_attention
 
 
 class SparseCore(AttentionCore):
@@ -89,7 +87,7 @@ class SparseCore(AttentionCore):
         state.keys.append(flat(k))
         state.values.append(flat(v))
         keys, values = self._seen(state.keys), self._seen(state.values)
-        return weighted_values(flat(q), keys, values, None).view(q.shape), state
+        return softmax_attention(flat(q), keys, values, None).view(q.shape), state
 
     def _seen(self, cache: TokenCache) -> Tensor:
         rows, stride = cache.seen, self.spec.stride or 1

@@ -21,10 +21,10 @@ from attnprof.counting.band import band_blocks, reached, write_band_mask
 from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.gathered import Blocks, write_gathered, write_hidden
-from attnprof.counting.softmax import weighted_values
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
+from attnprof.mechanisms.standard.spec import weighted_values
 from attnprof.workload import Workload
 
 

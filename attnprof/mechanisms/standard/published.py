@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from attnprof.costs import Number, exact_div
-from attnprof.published import Published
+from attnprof.mechanism import Published
 from attnprof.workload import Workload
 
 #: a printed form in l (or t), d, and the number of heads

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from attnprof.blocks import softmax
-from attnprof.blocks.softmax import weighted_values
-from attnprof.costs import CostTable, Number, exact_div
+from attnprof.costs import Cost, CostTable, Number, exact_div, is_plain, more_than_one
 from attnprof.counting.definition import Definition
-from attnprof.mechanism import Abilities, Mechanism
+from attnprof.counting.engine import Tensor
+from attnprof.counting.tape import Tape
+from attnprof.mechanism import Abilities, Mechanism, Published, pairs, rows
+from attnprof.mechanisms.standard.fused import fused_attention
 from attnprof.mechanisms.standard.published import published_counts
-from attnprof.ops.functional import repeat_rows, scaled_dot_product_attention
-from attnprof.ops.layer import LayerSizes, flat
-from attnprof.published import Published
-from attnprof.workload import Workload, pairs, rows
+from attnprof.workload import Workload
 
 
 def eq24(constant: int) -> Published:
@@ -30,12 +27,38 @@ def eq24(constant: int) -> Published:
     )
 
 
-@dataclass
-class KeyValueState:
-    """What softmax attention keeps: keys and values of every token so far, (b·g, t, d)."""
+def causal_mask(tape: Tape, n: Number, group: Number = 1) -> Tensor:
+    """(group·n, n) booleans, a byte each; filled, cut to a triangle, repeated for grouped heads."""
+    mask = tape.emit("causal mask", (n, n), Cost(bytes_moved=2 * n * n), item_size=1)
+    if is_plain(group) and group == 1:
+        return mask
+    many, size = more_than_one(group), group * n * n
+    moved, shape = Cost(bytes_moved=many * (n * n + size)), (group * n, n)
+    tape.record("mask a group", shape, moved, many * size, frees=many * n * n)
+    mask.shape, mask.storage.size = shape, size
+    return mask
 
-    keys: Any
-    values: Any
+
+def weighted_values(
+    tape: Tape,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    *,
+    columns: bool = False,
+) -> Tensor:
+    """Rows of softmax((q / sqrt d) kᵀ) v; ``columns``: v comes as (batch, d, m)."""
+    scaled = tape.scale("scaling", q, divide=True)
+    scores = tape.bmm("scores", scaled, k, tb=True)
+    tape.free(scaled)
+    if mask is not None:
+        scores = tape.masked_fill("masking", scores, mask)
+    weights = tape.softmax("softmax", scores)
+    tape.free(scores)
+    out = tape.bmm("weighted values", weights, v, tb=columns)
+    tape.free(weights)
+    return out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,32 +68,42 @@ class SoftmaxAttention(Mechanism):
     bias: bool = True
 
     abilities: ClassVar[Abilities] = Abilities()
+    hands_over: ClassVar[str] = "k"
     family: ClassVar[str] = "exact"
     time_order: ClassVar[str] = "N^2"
     memory_order: ClassVar[str] = "N^2"
 
-    def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
+    def core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Scaled queries, scores, softmax, values; grouped heads share their keys."""
-        b, h, n, d = q.shape
-        group = exact_div(h, k.shape[1])
-        mask = softmax.causal_mask(n, q) if causal else None
-        if mask is not None:  # repeated, for masking a view would make autograd copy it
-            mask = repeat_rows(mask, group)
-        rows = q.reshape(b * k.shape[1], -1, d)
-        out = weighted_values(rows, flat(k), flat(v), mask)
-        return out.view(b, h, n, -1)
+        w = workload
+        group = 1 if w.num_kv_heads is None else exact_div(w.num_heads, w.kv_heads)
+        mask = causal_mask(tape, w.seq_len, group) if w.causal else None
+        q = tape.view(q, w.batch_size * w.kv_heads, group * w.seq_len, w.head_dim)
+        out = weighted_values(tape, q, k, v, mask)
+        tape.free(q, *([mask] if mask else []))
+        return tape.rearrange(
+            "heads", out, (w.batch_size * w.num_heads, w.seq_len, w.value_width), 0
+        )
 
-    def init_state(self, sizes: LayerSizes, cache: Callable[[Number, Number], Any]) -> Any:
-        """Empty caches."""
-        heads = sizes.num_kv_heads
-        return KeyValueState(cache(heads, sizes.head_dim), cache(heads, sizes.value_head_dim))
+    def decode_core(
+        self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor
+    ) -> Tensor:
+        """The same for one row against the cache."""
+        w = workload
+        keys, values = self.cached(tape, w, k, v)
+        group = exact_div(w.num_heads, w.kv_heads)
+        q = tape.view(q, w.batch_size * w.kv_heads, group, w.head_dim)
+        out = weighted_values(tape, q, keys, values)
+        tape.free(q)
+        return tape.rearrange("heads", out, (w.batch_size * w.num_heads, 1, w.value_width), 0)
 
-    def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """The new token attends to every token so far, itself included."""
-        b, h, _, d = q.shape
-        keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
-        rows = q.reshape(b * k.shape[1], -1, d)
-        return weighted_values(rows, keys, values).view(b, h, 1, -1), state
+    def cached(self, tape: Tape, workload: Workload, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Append one row of keys and values and return the caches; one cache where they are one."""
+        w, batch = workload, workload.batch_size * workload.kv_heads
+        added = k.size if self.shares_rows else k.size + v.size
+        tape.record("append to cache", (batch, 1), Cost(bytes_moved=2 * added))
+        keys = tape.constant(batch, w.seq_len, w.head_dim)
+        return keys, keys if self.shares_rows else tape.constant(batch, w.seq_len, w.value_width)
 
     def state_entries(self, workload: Workload) -> Number:
         """Keys and values of every token; counted once where they are the same rows."""
@@ -110,21 +143,10 @@ class Sdpa(Standard):
     name: ClassVar[str] = "sdpa"
     title: ClassVar[str] = "torch's fused softmax attention"
     memory_order: ClassVar[str] = "N"
-    flat: ClassVar[bool] = False
+    strided_heads: ClassVar[bool] = True
+    hands_over: ClassVar[str] = "qkv"
     abilities: ClassVar[Abilities] = Abilities(grouped_kv=True, value_width=False, cross=True)
     same_as = ("standard", {})
-
-    def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
-        """Q (b, h, n, d), k and v (b, g, m, d) → (b, h, n, d)."""
-        return scaled_dot_product_attention(q, k, v, causal, weights.sizes.group)
-
-    def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-        """The new token through the fused kernel."""
-        b, g = k.shape[:2]
-        keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
-        k_all, v_all = (x.view(b, g, -1, x.shape[-1]) for x in (keys, values))
-        group = weights.sizes.group
-        return scaled_dot_product_attention(q, k_all, v_all, group=group), state
 
     def published(self) -> tuple[Published, ...]:
         """None: no document of ours prints a form for the fused kernel."""
@@ -133,6 +155,17 @@ class Sdpa(Standard):
     def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
         """Like the base's, with a note on what its peak leaves out."""
         return replace(super().cost(workload, scope), notes=(WORKSPACE,))
+
+    def core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """One kernel."""
+        return fused_attention(tape, workload, q, k, v, pairs(workload))
+
+    def decode_core(
+        self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor
+    ) -> Tensor:
+        """The same kernel for one row against the cache."""
+        keys, values = self.cached(tape, workload, k, v)
+        return fused_attention(tape, workload, q, keys, values, pairs(workload))
 
 
 MECHANISMS = (Standard, Sdpa)

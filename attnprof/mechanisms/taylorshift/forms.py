@@ -10,10 +10,9 @@ from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError, closest
-from attnprof.mechanism import Abilities, Mechanism
+from attnprof.mechanism import Abilities, Mechanism, Published, pairs, rows
 from attnprof.mechanisms.taylorshift import boxed, published, scan, stages, symmetric
-from attnprof.published import Published
-from attnprof.workload import Workload, pairs, rows
+from attnprof.workload import Workload
 
 IMPLS = ("boxed", "symmetric")
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attnprof.blocks.boxed import BOXED
 from attnprof.blocks.cache import TokenCache
-from attnprof.blocks.core import AttentionCore
+from attnprof.blocks.core import AttentionCore, flat
 from attnprof.blocks.symmetric import SYMMETRIC
 from attnprof.blocks.taylor import (
     Map,
@@ -27,7 +27,6 @@ from attnprof.blocks.taylor import (
 )
 from attnprof.blocks.taylor_scan import RowFeatures, Scan, Sums, chunks
 from attnprof.mechanisms.taylorshift.symmetric import AT_ONCE, SCANNED
-from attnprof.ops.layer import flat
 from attnprof.workload import Workload
 
 

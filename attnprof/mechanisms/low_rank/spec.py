@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from attnprof.costs import Cost
 from attnprof.counting.definition import Definition
+from attnprof.counting.engine import Tensor
+from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError
-from attnprof.mechanism import Abilities, Mechanism, Weight
-from attnprof.ops.functional import square_root
-from attnprof.ops.layer import LayerSizes, flat
+from attnprof.mechanism import Abilities, Mechanism
 from attnprof.workload import Workload
 
 
@@ -33,6 +33,7 @@ class LowRank(Mechanism):
     time_order: ClassVar[str] = "N"
     memory_order: ClassVar[str] = "N"
     abilities: ClassVar[Abilities] = Abilities(causal=False, decode=False, cross=True)
+    transposes_keys: ClassVar[bool] = False
     reasons: ClassVar[dict[str, str]] = {
         "causal": "normalises its key factor over all tokens, so a row would see later ones; "
         "leave --causal out",
@@ -43,18 +44,27 @@ class LowRank(Mechanism):
         if self.rank < 1:
             raise RequestError(f"rank={self.rank}: at least 1, for example rank=64")
 
-    def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
-        """Scores of unit variance for queries of unit variance, once divided by sqrt d."""
-        weight = Weight((sizes.head_dim, self.rank), "normal")
-        return {"query_map": weight, "key_map": weight}
-
-    def core(self, q: Any, k: Any, v: Any, weights: Any) -> Any:
+    def core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The key factor meets the values first: no stage is larger than N × rank."""
-        key_factor = _factor(flat(k), weights.key_map, over=1)
-        context = key_factor.transpose(1, 2).bmm(flat(v))
-        del key_factor
-        query_factor = _factor(flat(q), weights.query_map, over=2)
-        return query_factor.bmm(context).view(*q.shape[:3], -1)
+        a = tape.parameter(1, workload.head_dim, self.rank)
+        b = tape.parameter(1, workload.head_dim, self.rank)
+        key_factor = self.factor(tape, "key factor", k, b)
+        context = tape.bmm("context", key_factor, v, ta=True)
+        tape.free(key_factor)
+        query_factor = self.factor(tape, "query factor", q, a)
+        out = tape.bmm("weighted context", query_factor, context)
+        tape.free(query_factor, context)
+        return out
+
+    def factor(self, tape: Tape, name: str, x: Tensor, weight: Tensor) -> Tensor:
+        """softmax(x W / sqrt d), (batch, n, rank)."""
+        stretched = tape.expand(f"{name} map", weight, x.shape[0])
+        scores = tape.bmm(f"{name} scores", x, stretched)
+        tape.free(stretched)
+        scores = tape.scale(f"{name} scaling", scores, divide=True, inplace=True)
+        out = tape.softmax(f"{name} softmax", scores)
+        tape.free(scores)
+        return out
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """Both factors, the values under V, the rows under U."""
@@ -70,13 +80,6 @@ class LowRank(Mechanism):
         context, rows = heads * r * w.head_dim, heads * w.seq_len * w.head_dim
         writer.dots("context", context, context * w.keys)
         writer.dots("weighted context", rows, rows * r)
-
-
-def _factor(x: Any, weight: Any, over: int) -> Any:
-    """softmax(x W / sqrt d) along the axis ``over``: (b·h, n, d) → (b·h, n, rank)."""
-    stretched = weight.unsqueeze(0).expand(x.shape[0], -1, -1)
-    scores = x.bmm(stretched).div_(square_root(x.shape[-1]))
-    return scores.softmax(over)
 
 
 MECHANISMS = (LowRank,)

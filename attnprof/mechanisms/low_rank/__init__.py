@@ -1,0 +1,1 @@
+"""Attention whose weights are a product of two thin factors."""
