@@ -6,7 +6,15 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import ClassVar
 
-from attnprof.costs import CostTable, Number, is_plain, is_symbolic, not_dearer
+from attnprof.costs import (
+    CostTable,
+    Number,
+    is_plain,
+    is_symbolic,
+    maximum,
+    more_than_one,
+    not_dearer,
+)
 from attnprof.counting.definition import Definition
 from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
@@ -103,9 +111,10 @@ class TaylorShift(Taylor):
 
     def _left_direct(self, workload: Workload) -> Number:
         """1 where the token before was still decoded directly."""
-        if is_plain(workload.seq_len) and workload.seq_len == 1:
-            return 0
-        return self.direct_chosen(workload.with_(seq_len=workload.seq_len - 1))
+        n = workload.seq_len
+        if is_symbolic(n):
+            return self.direct_chosen(workload.with_(seq_len=n - 1))
+        return more_than_one(n) * self.direct_chosen(workload.with_(seq_len=maximum(1, n - 1)))
 
     def _build(self, tape: Tape, workload: Workload) -> None:
         """The sums of the t - 1 cached tokens, in chunks; the state stays."""
