@@ -33,7 +33,7 @@ from attnprof.workload import DTYPES, SCOPES, Workload
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from attnprof.trace.derivation import Derivation
+    from attnprof.trace.report.derivation import Derivation
 
 
 def build(
@@ -108,7 +108,7 @@ def crossover(
     :class:`attnprof.errors.RequestError` for what cannot be compared.
     """
     from attnprof import __version__
-    from attnprof.symbolic.meeting import DERIVED, KINDS, METRICS, Meeting, report
+    from attnprof.closed_form.crossover import DERIVED, KINDS, METRICS, Meeting, report
 
     widths = [at_least("head_dim", width, 1) for width in several("head_dim", head_dim)]
     asked_kinds = [choice("kind", kind, (*KINDS, DERIVED)) for kind in several("kinds", kinds)]
@@ -149,7 +149,7 @@ def derive(
     Raises :class:`attnprof.errors.RequestError` for what does not run, and
     :class:`attnprof.errors.CannotRunError` where no formula is found.
     """
-    from attnprof.trace.asking import derive_anything
+    from attnprof.trace.solve.derive import derive_anything
 
     return derive_anything(
         module_or_factory, None if workload is None else _workload(workload),
@@ -274,7 +274,7 @@ def sweep(
     limit = None if limit_s is None else number("limit_s", limit_s)
     if limit is not None and limit <= 0:
         raise RequestError(f"limit_s must be above 0, not {limit}")
-    terms = runner.Terms(apart=flag("isolate", isolate), limit_s=limit)
+    terms = runner.SweepOptions(apart=flag("isolate", isolate), limit_s=limit)
     path = file_path("output", output)
     times = at_least("processes", processes, 1, 10_000)
     runner.sweep(runner.tasks_of(points, times), path, terms)

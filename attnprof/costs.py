@@ -8,8 +8,8 @@ where the caller already brought a value of theirs.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 Number = Any  # int | float | numpy.ndarray | sympy.Expr: one code for all of them
@@ -46,6 +46,8 @@ def is_plain(*values: Number) -> bool:
 
 def floor_div(a: Number, b: Number) -> Number:
     """⌊a/b⌋."""
+    if isinstance(b, int) and b == 1:
+        return a
     sympy = _sympy(a, b)
     return sympy.floor(a / b) if sympy else a // b
 
@@ -84,7 +86,7 @@ def minimum(a: Number, b: Number) -> Number:
 def same_size(a: Number, b: Number) -> bool:
     """Whether two sizes are the same: everywhere, for arrays; as written, for symbols."""
     numpy = _numpy(a, b)
-    return bool(a is b or (numpy.array_equal(a, b) if numpy else a == b))
+    return bool(a is b or (numpy.equal(a, b).all() if numpy else a == b))
 
 
 def more_than_one(size: Number) -> Number:
@@ -178,6 +180,8 @@ class Stage:
     frees: Number = 0
     workspace: Number = 0
     part: str = "forward"
+    #: which operation of its text it is, at any sizes
+    place: tuple[object, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +197,22 @@ class CostTable:
     state_entries: Number = 0
     live_before: Number = 0
     notes: tuple[str, ...] = field(default=())
+
+    def mapped(self, change: Callable[[Number], Number]) -> CostTable:
+        """The same with every number as ``change`` makes it."""
+        stages = tuple(
+            replace(
+                stage,
+                shape=tuple(map(change, stage.shape)),
+                cost=Cost(*(change(getattr(stage.cost, name)) for name in COST_FIELDS)),
+                allocates=change(stage.allocates),
+                frees=change(stage.frees),
+                workspace=change(stage.workspace),
+            )
+            for stage in self.stages
+        )
+        others = {name: change(getattr(self, name)) for name in ("parameters", "live_before")}
+        return replace(self, stages=stages, **others)
 
     def __iter__(self) -> Iterator[Stage]:
         return iter(self.stages)
@@ -230,7 +250,7 @@ class CostTable:
         """The largest of :meth:`live`, in bytes; a max of polynomials for symbols."""
         steps = [(stage.allocates, stage.workspace, stage.frees) for stage in self.stages]
         if _sympy(self.live_before, *(size for step in steps for size in step)):
-            from attnprof.peaks import running_maximum
+            from attnprof.algebra.maxima import running_maximum
 
             return running_maximum(self.live_before, steps)
         during = self.live() or [self.live_before]

@@ -6,49 +6,18 @@ pass on a tape (:mod:`attnprof.counting`); costs of every phase and the peak of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from inspect import signature
 from typing import Any, ClassVar, Self
 
 from attnprof.costs import CostTable, Number
 from attnprof.counting.definition import Definition
-from attnprof.counting.engine import Tensor
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError, closest
+from attnprof.ops.layer import LayerSizes, Weight, merge_heads
 from attnprof.parameters import parameter_value
+from attnprof.published import Published
 from attnprof.workload import SCOPES, Workload
-
-
-@dataclass(frozen=True)
-class Published:
-    """A closed form as a document prints it, untouched.
-
-    ``formula`` maps a workload of one sequence to the printed value; two published formulas may
-    be compared only if document, scope, phase, causal, quantity and convention all agree.
-    ``heads`` is ``one`` where the document prints the form for a single head.
-    """
-
-    source: str
-    quantity: str
-    scope: str
-    phase: str
-    convention: str
-    formula: Callable[[Workload], Number]
-    causal: bool = False
-    heads: str = "any"
-
-    @property
-    def document(self) -> str:
-        """Number of the document, ``004`` of ``004-EQ5``."""
-        return self.source.split("-", 1)[0]
-
-    @property
-    def terms(self) -> tuple[Any, ...]:
-        """What must agree for two formulas to be comparable."""
-        return (
-            self.document, self.scope, self.phase, self.causal, self.quantity,
-            self.convention, self.heads,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -78,8 +47,8 @@ class Variant:
 class Mechanism:
     """Base of every mechanism; subclasses add their parameters as dataclass fields.
 
-    Subclasses write :meth:`core` (and :meth:`decode_core`, :meth:`define_core`); those that have
-    no queries, keys and values write :meth:`write`, :meth:`decode` and :meth:`define` instead.
+    Subclasses write :meth:`core` (and :meth:`step`, :meth:`define_core`); those that have
+    no queries, keys and values write :meth:`layer`, :meth:`layer_step` and :meth:`define` instead.
     """
 
     bias: bool = False
@@ -93,18 +62,23 @@ class Mechanism:
     #: known exceptions to these orders; without parameters: the default itself
     variants: ClassVar[tuple[Variant, ...]] = ()
     projections: ClassVar[str] = "qkvo"
-    #: the kernel reads heads where the projection left them: splitting and merging copy nothing
-    strided_heads: ClassVar[bool] = False
-    #: the gradient of keys arrives transposed, as that of the second operand of a product does
-    transposes_keys: ClassVar[bool] = True
-    #: the core reads the values' columns as rows, so their gradient arrives transposed
-    transposes_values: ClassVar[bool] = False
-    hands_over: ClassVar[str] = ""  #: inputs of a core whose gradients are laid out anew
+    #: whether the core wants heads one after the other, so that (b·h, n, d) is a view
+    flat: ClassVar[bool] = True
+    kv_heads: ClassVar[int | None] = None  #: key and value heads, where their number is fixed
     abilities: ClassVar[Abilities] = Abilities()
     #: mechanism ("": itself) and parameters that compute the same; a name binds no subclass
     same_as: ClassVar[tuple[str, dict[str, Any]] | None] = None
-    #: what the refusals say, by ability
-    reasons: ClassVar[dict[str, str]] = {}
+    reasons: ClassVar[dict[str, str]] = {}  #: what the refusals say, by ability
+    _takes: ClassVar[frozenset[str]] = frozenset()  #: names of the core's arguments
+
+    def __init_subclass__(cls) -> None:
+        """A text that says nothing of its abilities has those that are written."""
+        cls._takes = frozenset(signature(cls.core).parameters)
+        if cls.is_text() and cls.abilities is Mechanism.abilities:
+            decodes = (cls.layer_step, cls.step) != (Mechanism.layer_step, Mechanism.step)
+            cls.abilities = Abilities(
+                "causal" in cls._takes, decodes, attend=not cls.has_own_layer()
+            )
 
     # -- parameters --------------------------------------------------------------------
     @classmethod
@@ -147,18 +121,30 @@ class Mechanism:
         Raises :class:`RequestError` where the mechanism cannot do what is asked.
         """
         self.check(workload, scope)
+        workload = self._fitted(workload)
+        if self.is_text():
+            from attnprof.ops.host import counted
+
+            state = self.state_entries(workload) if self.abilities.decode else 0
+            return replace(counted(self, workload, scope), state_entries=state)
+        tape = self._on_tape(workload, scope)
+        table = tape.table("backward" if workload.phase == "backward" else None)
         if workload.phase == "decode":
-            tape = Tape(workload.item_size)
-            self.decode(tape, workload, scope)
-            table = replace(tape.table(), parameters=self.parameters(workload, scope))
-        else:
-            tape = Tape(workload.item_size, grad=workload.phase != "forward")
-            out = self.write(tape, workload, scope)
-            if workload.phase != "forward":
-                tape.backward(out)
-            table = tape.table("backward" if workload.phase == "backward" else None)
+            table = replace(table, parameters=self.parameters(workload, scope))
         state = self.state_entries(workload) if self.abilities.decode else 0
         return replace(table, state_entries=state)
+
+    def _on_tape(self, workload: Workload, scope: str) -> Tape:
+        from attnprof.counting.layer import write_layer, write_step
+
+        records = workload.phase in ("train", "backward")
+        tape = Tape(workload.item_size, grad=records)
+        out = (write_step if workload.phase == "decode" else write_layer)(
+            self, tape, workload, scope
+        )
+        if records:
+            tape.backward(out)
+        return tape
 
     def definition(self, workload: Workload, scope: str = "layer") -> CostTable:
         """What the definition asks for, whatever implements it: the ``operations`` convention.
@@ -173,14 +159,20 @@ class Mechanism:
                 "the documents define no backward pass; use --convention flops"
             )
         writer = Definition()
-        self.define(writer, workload, scope)
+        self.define(writer, self._fitted(workload), scope)
         return CostTable(tuple(writer.stages), self.parameters(workload, scope))
 
     def parameters(self, workload: Workload, scope: str = "layer") -> Number:
         """Number of trainable parameters."""
-        tape = Tape(1)
-        self.write(tape, workload.with_(phase="forward"), scope)
-        return tape.parameter_count
+        if self.is_text():
+            from attnprof.ops.host import parameter_count
+
+            return parameter_count(self, self._fitted(workload), scope)
+        return self._on_tape(workload.with_(phase="forward"), scope).parameter_count
+
+    def _fitted(self, workload: Workload) -> Workload:
+        """With as many key and value heads as the mechanism fixes."""
+        return workload if self.kv_heads is None else workload.with_(num_kv_heads=self.kv_heads)
 
     def published(self) -> tuple[Published, ...]:
         """The closed forms the documents print for this mechanism."""
@@ -192,18 +184,6 @@ class Mechanism:
         return w.batch_size * w.kv_heads * w.keys * (w.head_dim + w.value_width)
 
     # -- what subclasses write -----------------------------------------------------------
-    def write(self, tape: Tape, workload: Workload, scope: str) -> Tensor:
-        """Write the forward pass on the tape and return its output."""
-        from attnprof.counting.layer import write_layer
-
-        return write_layer(self, tape, workload, scope)
-
-    def decode(self, tape: Tape, workload: Workload, scope: str) -> Tensor:
-        """Write one decoding step: the token number ``seq_len``, given its state."""
-        from attnprof.counting.layer import write_step
-
-        return write_step(self, tape, workload, scope)
-
     def define(self, writer: Definition, workload: Workload, scope: str) -> None:
         """Write the definition's operations."""
         if scope == "layer":
@@ -212,15 +192,70 @@ class Mechanism:
         if scope == "layer" and "o" in self.projections:
             writer.projections("o", workload)
 
-    def core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Write what happens between (b·h, n, d) queries, keys, values and (b·h, n, dv)."""
+    def core(self, *args: Any, **kwargs: Any) -> Any:
+        """What happens between q, k and v, (b, h, n, d) each, and the heads' outputs.
+
+        ``core(q, k, v, causal, weights)`` in tensor methods, which torch runs and the counter
+        counts; ``causal`` and ``weights`` (the parameters of :meth:`core_weights`, by name) only
+        where it takes them. A ``core(tape, workload, q, k, v)`` writes stages instead.
+        """
         raise RequestError(f"{self.name} has no core between queries, keys and values")
 
-    def decode_core(
-        self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor
-    ) -> Tensor:
-        """Write the same for one new token: (b·h, 1, d) each."""
-        raise RequestError(f"{self.name} does not decode")
+    def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
+        """The parameters of the core by name; None for one that these parameters leave out."""
+        return {}
+
+    def layer(self, layer: Any, x: Any) -> Any:
+        """A whole layer, with its own weights and maps: x (b, n, d_model) → the same shape."""
+        raise RequestError(f"{self.name} has no layer of its own")
+
+    def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
+        """Input and output width of the linear maps of a layer of its own, by name."""
+        return {}
+
+    def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
+        """The same for one token, with the new state."""
+        raise RequestError(f"{self.name} {self.refusal('decode')}")
+
+    @classmethod
+    def has_own_layer(cls) -> bool:
+        """Whether it writes a whole layer and no core."""
+        return cls.layer is not Mechanism.layer
+
+    def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
+        """The state before the first token.
+
+        ``cache(heads, width)`` makes an empty cache of rows, ``cache.window(heads, width, first,
+        latest)`` one of the first tokens and the latest others, ``cache.zeros(heads, *shape)`` sums
+        (in float32 at least if ``wide=True``), ``cache.lowest(heads, *shape)`` minus infinities.
+        """
+        raise RequestError(f"{self.name} {self.refusal('decode')}")
+
+    def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
+        """One token, (b, h, 1, d) each → (b, h, 1, dv) and the new state."""
+        raise RequestError(f"{self.name} {self.refusal('decode')}")
+
+    @classmethod
+    def is_text(cls) -> bool:
+        """Whether its core, or its layer, is written in tensor methods."""
+        return cls.has_own_layer() or (cls.core is not Mechanism.core and "tape" not in cls._takes)
+
+    def run(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
+        """The core, given what it takes; refuses a mask that it does not have."""
+        self.refuse_unless(causal=causal)
+        more = {"causal": causal, "weights": weights}
+        return self.core(q, k, v, **{name: more[name] for name in more if name in self._takes})
+
+    def mixed(self, layer: Any, x: Any, causal: bool, context: Any = None) -> Any:
+        """The heads' outputs (b, n, h·d) of a layer for its input (b, n, d_model).
+
+        Projections, head split, core, head merge; ``context`` is what keys and values come from.
+        """
+        source = x if context is None else context
+        q = layer.heads("q", x)
+        k = q if self.shares_queries else layer.heads("k", source)
+        v = k if self.shares_rows else layer.heads("v", source)
+        return merge_heads(layer.core(q, k, v, causal=causal))
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """Write the definition's operations between q, k, v and the heads' outputs."""
@@ -234,11 +269,15 @@ class Mechanism:
         asked = {
             "causal": workload.causal,
             "decode": workload.phase == "decode",
-            "grouped_kv": workload.num_kv_heads is not None,
+            "grouped_kv": workload.num_kv_heads not in (None, self.kv_heads),
             "value_width": workload.value_head_dim is not None,
             "cross": workload.kv_seq_len is not None,
             "attend": scope == "core",
         }
+        self.refuse_unless(**asked)
+
+    def refuse_unless(self, **asked: bool) -> None:
+        """Refuse the first of the abilities that is asked for and that it does not have."""
         for ability, wanted in asked.items():
             if wanted and not getattr(self.abilities, ability):
                 raise RequestError(f"{self.name} {self.refusal(ability)}")
@@ -256,19 +295,3 @@ _REFUSALS = {
     "cross": "has no cross-attention; leave kv_seq_len out",
     "attend": "has no queries, keys and values of its own; use scope layer and attnprof.build",
 }
-
-
-def pairs(workload: Workload) -> Number:
-    """Query-key pairs the definition sees: N(N+1)/2 where causal, t for one decoded token."""
-    n = workload.seq_len
-    if workload.phase == "decode":
-        return n
-    if workload.causal:
-        total = n * (n + 1)
-        return total // 2 if not hasattr(total, "free_symbols") else total / 2
-    return n * workload.keys
-
-
-def rows(workload: Workload) -> Number:
-    """Query rows of one call: one in a decoding step."""
-    return 1 if workload.phase == "decode" else workload.seq_len

@@ -7,9 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
-from pathlib import Path
-from types import ModuleType
+from importlib.util import find_spec
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import attnprof.mechanisms as shipped
@@ -36,9 +35,10 @@ def _shipped() -> dict[str, tuple[type[Mechanism], str | ModuleType]]:
     found: dict[str, tuple[type[Mechanism], str | ModuleType]] = {}
     for folder in pkgutil.iter_modules(shipped.__path__):
         package = f"{shipped.__name__}.{folder.name}"
-        if find_spec(f"{package}.spec") is None:  # a folder without costs is no mechanism
+        place = f"{package}.spec" if folder.ispkg else package
+        if find_spec(place) is None:  # a folder without costs is no mechanism
             continue
-        for mechanism in import_module(f"{package}.spec").MECHANISMS:
+        for mechanism in import_module(place).MECHANISMS:
             found[mechanism.name] = (mechanism, package)
     return found
 
@@ -83,11 +83,20 @@ def module_of(name: str) -> Any:
     Raises :class:`RequestError` where it holds neither ``CORES`` nor ``LAYERS``.
     """
     mechanism, where = _class_of(name)
-    module = where if isinstance(where, ModuleType) else import_module(f"{where}.module")
+    module = where if isinstance(where, ModuleType) else None
+    if module is None and not mechanism.is_text():
+        module = import_module(f"{where}.module")
     if mechanism.name in {**getattr(module, "CORES", {}), **getattr(module, "LAYERS", {})}:
         return module
+    if mechanism.is_text():
+        from attnprof.blocks.core import TextCore
+        from attnprof.blocks.layer import OwnLayer
+
+        if mechanism.has_own_layer():
+            return SimpleNamespace(LAYERS={mechanism.name: OwnLayer})
+        return SimpleNamespace(CORES={mechanism.name: TextCore})
     raise RequestError(
-        f"{name} has costs but no torch module: {module.__name__} needs "
+        f"{name} has costs but no torch module: {getattr(module, '__name__', where)} needs "
         f"CORES = {{'{mechanism.name}': TheCore}} (or LAYERS for a whole layer)"
     )
 
@@ -115,7 +124,9 @@ def _from_entry_point(point: EntryPoint) -> tuple[type[Mechanism], str | ModuleT
     try:
         found = point.load()
     except Exception as error:
-        raise RequestError(f"{origin(point)} does not load: {_told(error)}") from error
+        from attnprof.user_code import error_text
+
+        raise RequestError(f"{origin(point)} does not load: {error_text(error)}") from error
     mechanism = _checked(found, origin(point))
     package, _, last = mechanism.__module__.rpartition(".")
     return mechanism, package if last == "spec" else sys.modules[mechanism.__module__]
@@ -125,17 +136,14 @@ def _from_entry_point(point: EntryPoint) -> tuple[type[Mechanism], str | ModuleT
 def _from_file(name: str) -> tuple[type[Mechanism], str | ModuleType]:
     path, _, wanted = name.rpartition(":")
     what = f"mechanism {name}"
-    if not Path(path).is_file():
-        raise NotFoundError(f"{what}: there is no file {path}; type path/to/file.py:ClassName")
-    spec = spec_from_file_location(f"attnprof_file_{Path(path).stem}", path)
-    if spec is None or spec.loader is None:
-        raise RequestError(f"{what}: {path} is not a Python file")
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up there
+    from attnprof.user_code import module_in
+
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise RequestError(f"{what} does not load: {_told(error)}") from error
+        module = module_in(path, what)
+    except RequestError as error:  # what ends a program is no wrong request
+        if error.__cause__ is None or isinstance(error.__cause__, Exception):
+            raise
+        raise error.__cause__ from None
     if not hasattr(module, wanted):
         classes = [n for n, value in vars(module).items() if _is_mechanism(value)]
         hint = closest(wanted, classes) if classes else "it defines no subclass of Mechanism"
@@ -155,10 +163,6 @@ def _checked(found: Any, what: str) -> type[Mechanism]:
         )
     mechanism: type[Mechanism] = found
     return mechanism
-
-
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def origin(point: EntryPoint) -> str:

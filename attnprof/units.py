@@ -90,6 +90,12 @@ def setting_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
+def label(mechanism: str, params: dict[str, object]) -> str:
+    """A mechanism and its parameters as one reads them: ``standard (bias=true)``."""
+    settings = " ".join(f"{name}={setting_text(value)}" for name, value in params.items())
+    return f"{mechanism} ({settings})" if settings else mechanism
+
+
 def integer(text: str) -> int:
     """The integer a text says; ValueError beyond 2**40, the largest size taken, too."""
     value = int(text)

@@ -61,6 +61,12 @@ class Workload:
                 "causal needs as many keys as queries: leave kv_seq_len out, or causal"
             )
 
+    def by_symbol(self) -> dict[str, Any]:
+        """Batch, tokens, heads and head width by the letters that formulas have for them."""
+        return {
+            "B": self.batch_size, "N": self.seq_len, "h": self.num_heads, "d": self.head_dim,
+        }  # fmt: skip
+
     @property
     def d_model(self) -> Number:
         """Model width: heads times head width."""
@@ -105,3 +111,19 @@ _SIZES = (
     "kv_seq_len",
 )
 _OPTIONAL = ("num_kv_heads", "value_head_dim", "kv_seq_len")
+
+
+def pairs(workload: Workload) -> Number:
+    """Query-key pairs the definition sees: N(N+1)/2 where causal, t for one decoded token."""
+    n = workload.seq_len
+    if workload.phase == "decode":
+        return n
+    if workload.causal:
+        total = n * (n + 1)
+        return total // 2 if not hasattr(total, "free_symbols") else total / 2
+    return n * workload.keys
+
+
+def rows(workload: Workload) -> Number:
+    """Query rows of one call: one in a decoding step."""
+    return 1 if workload.phase == "decode" else workload.seq_len

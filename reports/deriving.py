@@ -31,8 +31,8 @@ def derive(name: str) -> list[dict[str, Any]]:
 
     from attnprof import registry
     from attnprof.errors import AttnprofError
-    from attnprof.trace.deriving import derive_target
-    from attnprof.trace.mechanisms import mechanism_target
+    from attnprof.trace.request.mechanisms import mechanism_target
+    from attnprof.trace.solve.derive import derive_target
 
     torch.set_num_threads(1)
     rows = []
@@ -63,8 +63,8 @@ def derive(name: str) -> list[dict[str, Any]]:
 def _equal(spec: Any, found: Any, phase: str, causal: bool) -> bool | None:
     """Whether FLOPs, bytes and parameters are the closed form's where they were verified."""
     from attnprof import Workload
-    from attnprof.trace.evaluating import evaluate
-    from attnprof.trace.explaining import closed_form
+    from attnprof.trace.evaluation import evaluate
+    from attnprof.trace.report.differences import closed_form
 
     formulas = found.phases[phase].formulas
     for at in found.phases[phase].verified_at:

@@ -2,12 +2,13 @@
 
     python reports/gate.py run quiet      # trials of the machine as it is
     python reports/gate.py run busy       # with one process that computes all the time
-    python reports/gate.py table          # reports/gate.md from the trials
+    python reports/gate.py table          # reports/gate/trials.csv and reports/gate.md from them
 
-Trials go to reports/gate/trials-CONDITION.jsonl as they are made; the same command goes on where it
-stopped. A round has fresh processes: a base revision, revisions of it with the same work (other
-comments, names and an unused function), and revisions slower by 5, 10 and 20 %. In a round every
-module is raced against each of them; a trial is one race.
+Trials go with all their pairs to reports/gate/trials-CONDITION.jsonl as they are made, which is not
+kept; the same command goes on where it stopped. Without those files the table is left as it is and
+the page is made of it. A round has fresh processes: a base revision, revisions of it with the same
+work (other comments, names and an unused function), and revisions slower by 5, 10 and 20 %. In a
+round every module is raced against each of them; a trial is one race.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gate_tables import page
+from gate_tables import compact, page
 
-from attnprof.gate.paired import RULES
-from attnprof.gate.racing import Race, race
-from attnprof.gate.rehearsal import FILE, REHEARSED, write_revision
-from attnprof.gate.sides import Side, SideError
+from attnprof.gate.paired import Race, race
+from attnprof.gate.rules import RULES
+from attnprof.gate.self_test import FILE, REHEARSED, write_revision
+from attnprof.gate.trees import RunningTree, TreeError
 from attnprof.measure.environment import describe_environment
 from attnprof.measure.request import PointRequest
 
 HERE = Path(__file__).parent
+TABLE = HERE / "gate" / "trials.csv"
 ROUNDS = 20
 LIMIT_S = 60.0
 #: Registered mechanisms, in calls of about six milliseconds.
@@ -70,7 +72,7 @@ def _reworded(folder: Path) -> None:
 
 
 @contextmanager
-def sides() -> Iterator[dict[str, Side]]:
+def sides() -> Iterator[dict[str, RunningTree]]:
     """A running side of each revision."""
     with ExitStack() as stack:
         found = {}
@@ -79,7 +81,7 @@ def sides() -> Iterator[dict[str, Side]]:
             write_revision(folder, slowdown)
             if name != "base":
                 _reworded(folder)
-            found[name] = stack.enter_context(Side(folder, name))
+            found[name] = stack.enter_context(RunningTree(folder, name))
         yield found
 
 
@@ -152,7 +154,7 @@ def _round(path: Path, number: int, plan: list[Any]) -> None:
             try:
                 raced = race(found["base"], found[item[0]], request, RULES[item[1]],
                              limit_s=LIMIT_S, seed=seed)  # fmt: skip
-            except SideError as error:
+            except TreeError as error:
                 sys.stderr.write(f"{key}: {error}\n")
                 continue
             with path.open("a", encoding="utf-8") as stream:
@@ -168,9 +170,22 @@ def load(condition: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("}")]
 
 
+def table() -> dict[str, list[Any]]:
+    """Trials by condition, as the table has them; what was run here is put into it before."""
+    import pandas as pd
+
+    rows = {name: compact(load(name)) for name in ("quiet", "busy")}
+    if all(rows.values()):
+        found = [{"condition": name, **row} for name, some in rows.items() for row in some]
+        pd.DataFrame(found).to_csv(TABLE, index=False)
+    kept = pd.read_csv(TABLE, keep_default_na=False)
+    groups = kept.groupby("condition", sort=False)
+    return {str(name): some.to_dict("records") for name, some in groups}
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "run":
         run(sys.argv[2], *(int(text) for text in sys.argv[3:]))
     else:
-        found = {name: load(name) for name in ("quiet", "busy")}
-        (HERE / "gate.md").write_text(page(found), encoding="utf-8")
+        trials = table()
+        (HERE / "gate.md").write_text(page(trials), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The tables of reports/gate.md from the trials; the rules on stored numbers are applied here."""
+"""The trials of reports/gate.py as a table, and its page; rules on stored numbers are here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INTRO = """# The gate, measured
 Unchanged code (a base revision against one with other comments, names and an unused function) and
 code slower by an exact share, each trial a race of two persistent processes in turns, as
 `attnprof check --against` runs it. `python reports/gate.py run quiet`, `… run busy` made the trials
-(`reports/gate/`, raw pairs included; the commands resume), `… table` this page.
+(the commands resume), `… table` the table of them, `reports/gate/trials.csv`, and this page.
 
 Two things had to be found before these numbers were possible, both seen as alarms on unchanged
 code:
@@ -85,13 +85,8 @@ def _outcomes(rows: Sequence[Row]) -> str:
 
 def _by_sensitive(rows: Sequence[Row]) -> str:
     """What the sensitive rule says of the pairs of unchanged code that the default one took."""
-    from attnprof.gate.paired import RULES as PRESETS
-    from attnprof.gate.paired import judge
-
     some = [row for row in rows if (row["head"], row["rule"]) == ("same", "default")]
-    raised = sum(
-        judge(row["log_ratios"], PRESETS["sensitive"]).verdict == "regressed" for row in some
-    )
+    raised = sum(row["sensitive"] == "regressed" for row in some)
     return (
         f"Rule sensitive on the pairs of unchanged code that rule default took: {raised} of "
         f"{len(some)} regressed."
@@ -105,30 +100,50 @@ def _mann_whitney(stored: Sequence[float], now: Sequence[float]) -> bool:
     return bool(sure) and median(now) > 1.05 * median(stored)
 
 
-RULES: dict[str, Callable[[Sequence[float], Sequence[float]], bool]] = {
-    "mean > 10 % over the stored": lambda stored, now: mean(now) > 1.1 * mean(stored),
-    "min > 10 % over the stored": lambda stored, now: min(now) > 1.1 * min(stored),
-    "Mann-Whitney α = 0.01 and median > 5 %": _mann_whitney,
+#: Column of the table of trials, name and alarm of rules on stored numbers.
+STORED_RULES: dict[str, tuple[str, Callable[[Sequence[float], Sequence[float]], bool]]] = {
+    "by_mean": ("mean > 10 % over the stored", lambda stored, now: mean(now) > 1.1 * mean(stored)),
+    "by_min": ("min > 10 % over the stored", lambda stored, now: min(now) > 1.1 * min(stored)),
+    "by_mann_whitney": ("Mann-Whitney α = 0.01 and median > 5 %", _mann_whitney),
 }
 
 
 def _stored(rows: Sequence[Row]) -> str:
     """The usual rules, comparing with a base measured one round before, in other processes."""
-    base = {(row["case"], row["round"]): row["baseline_s"] for row in rows
-            if (row["head"], row["rule"]) == ("same", "default")}  # fmt: skip
     lines = [
         "The same data judged against numbers stored one round before:\n",
         "| rule | same | 5 % | 10 % | 20 % |", "|---|---:|---:|---:|---:|",
     ]  # fmt: skip
-    for name, alarm in RULES.items():
+    for column, (name, _) in STORED_RULES.items():
         cells = []
         for head in ("same", "5 %", "10 %", "20 %"):
-            pairs = [
-                (base[row["case"], row["round"] - 1], row["current_s"])
-                for row in rows
-                if row["head"] == head and (row["case"], row["round"] - 1) in base
-            ]
-            raised = sum(alarm(stored, now) for stored, now in pairs)
-            cells.append(f"{raised} of {len(pairs)} ({raised / len(pairs):.0%})" if pairs else "–")
+            alarms = [row[column] for row in rows if row["head"] == head and row[column] != ""]
+            raised = alarms.count("alarm")
+            cells.append(
+                f"{raised} of {len(alarms)} ({raised / len(alarms):.0%})" if alarms else "–"
+            )
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def compact(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Trials without their pairs: what each of the rules says of these instead."""
+    from attnprof.gate.paired import judge
+    from attnprof.gate.rules import RULES
+
+    base = {(row["case"], row["round"]): row["baseline_s"] for row in rows
+            if (row["head"], row["rule"]) == ("same", "default")}  # fmt: skip
+    found = []
+    for row in rows:
+        kept = {name: row[name] for name in ("round", "head", "rule", "case", "verdict")}
+        kept |= {name: f"{row[name]:.4f}" for name in ("ratio", "low", "high")}
+        kept |= {name: row[name] for name in ("processes", "spent_s")} | {
+            "load": f"{row['load']:.2f}"
+        }
+        kept["sensitive"] = judge(row["log_ratios"], RULES["sensitive"]).verdict
+        stored = base.get((row["case"], row["round"] - 1))
+        for column, (_, alarm) in STORED_RULES.items():
+            said = "alarm" if stored and alarm(stored, row["current_s"]) else "quiet"
+            kept[column] = said if stored else ""
+        found.append(kept)
+    return found

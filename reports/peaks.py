@@ -22,9 +22,9 @@ import torch
 from peaks_cases import SHAPES, Case, cases
 
 from attnprof.errors import AttnprofError
-from attnprof.measure.allocations import measure_peak
+from attnprof.measure.memory import measure_peak
 from attnprof.measure.subject import Subject, default_dtype
-from attnprof.trace.runs import record
+from attnprof.trace.run.runs import record
 from attnprof.trace.totals import at_least, peak
 
 #: Nearer than this is the same: Python numbers that torch wraps on the way, 4 or 8 bytes each.

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from attnprof import registry
-from attnprof.trace.symbols import Expression
-from attnprof.trace.target import Input, Target
+from attnprof.trace.request.expressions import Expression
+from attnprof.trace.request.target import Input, Target
 
 #: batch, tokens, heads, head width
 SHAPES = ((2, 256, 4, 16), (1, 600, 2, 32), (3, 130, 4, 8))
@@ -79,7 +79,7 @@ def cases() -> Iterator[Case]:
 
 def _mechanism(name: str, params: dict[str, Any], dtype: str = "float32") -> Iterator[Case]:
     from attnprof.blocks import assemble
-    from attnprof.trace.mechanisms import mechanism_target
+    from attnprof.trace.request.mechanisms import mechanism_target
 
     spec = registry.get(name, **params)
 

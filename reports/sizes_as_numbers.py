@@ -67,7 +67,7 @@ def page(rows: list[dict[str, Any]], cases: dict[str, Any]) -> str:
         shapes=sum(row["shapes"] for row in rows),
         wrong=sum(row["wrong"] for row in rows),
         table="\n".join(lines),
-        code="\n".join(inspect.getsource(case) for case in cases.values()),
+        code="\n\n".join(inspect.getsource(case) for case in cases.values()),
         **methods,
     )
 

@@ -28,11 +28,11 @@ import transformers
 from torch.utils.flop_counter import FlopCounterMode
 
 from attnprof.errors import AttnprofError
-from attnprof.measure.allocations import measure_peak
+from attnprof.measure.memory import measure_peak
 from attnprof.measure.subject import Subject
-from attnprof.trace.asking import derived
-from attnprof.trace.derivation import Derivation
-from attnprof.trace.finding import target_of
+from attnprof.trace.report.derivation import Derivation
+from attnprof.trace.request.lookup import target_of
+from attnprof.trace.solve.derive import derived
 
 DECODERS = (
     "Llama", "Mistral", "Qwen2", "Qwen3", "Phi", "Phi3", "GPT2", "GPTNeo", "GPTNeoX", "GPTJ",

@@ -1,12 +1,30 @@
 """One thread and one seed for every test; no test is judged by how long it takes."""
 
+import gc
+import os
+import sys
+
 import hypothesis
 import pytest
 import torch
 
+# Tests start hundreds of processes, each of which would compile the same files again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("repeatable")
+
+
+def pytest_configure(config):
+    """Only tests have their asserts rewritten: the entry point of our plugin means all of us."""
+    config.pluginmanager.rewrite_hook._must_rewrite.discard("attnprof")
+
+
+def pytest_collection_finish():
+    """What is imported stays: no collection looks through it again, and no fork copies it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

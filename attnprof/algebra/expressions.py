@@ -10,7 +10,7 @@ from math import comb, prod
 from typing import Any
 
 from attnprof.algebra.evaluation import BITS, Rules, bits_of, check_power, evaluate
-from attnprof.algebra.parser import DIGITS, Call, FormulaError, Tree
+from attnprof.algebra.parser import DIGITS, FormulaError, FunctionCall, Tree
 
 #: Powers beyond these are in no cost, and expanding them would take for ever.
 HIGHEST = 16
@@ -145,7 +145,7 @@ def check_sides(tree: Tree) -> None:
 
 
 def _sides(tree: Tree) -> int:
-    if not isinstance(tree, Call):
+    if not isinstance(tree, FunctionCall):
         return 0
     own = len(tree.args) if tree.function in ("max", "min") else 0
     return own + sum(map(_sides, tree.args))

@@ -63,7 +63,7 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FunctionCall:
     """An operator (by its sign; ``neg`` for one operand) or a function, and what it is applied to.
 
     Sums and products have any number of parts. ``depth`` is how deep calls nest in it.
@@ -74,7 +74,7 @@ class Call:
     depth: int = field(default=1, compare=False)
 
 
-Tree = Number | Name | Call
+Tree = Number | Name | FunctionCall
 
 
 @lru_cache(maxsize=1024)
@@ -92,7 +92,7 @@ def names_in(tree: Tree) -> tuple[str, ...]:
     """The names it uses, each once, in the order of the text."""
     if isinstance(tree, Name):
         return (tree.name,)
-    args = tree.args if isinstance(tree, Call) else ()
+    args = tree.args if isinstance(tree, FunctionCall) else ()
     return tuple(dict.fromkeys(name for arg in args for name in names_in(arg)))
 
 
@@ -231,11 +231,11 @@ class _Parser:
             self._at += 1
             return self._named(text)
         if self._take("("):
-            found: Call = self._inside(self._arguments)
+            found: FunctionCall = self._inside(self._arguments)
             return found.args[0] if len(found.args) == 1 else found
         raise FormulaError(f"'{text}' cannot stand there" if text else "it ends too early")
 
-    def _arguments(self) -> Call:
+    def _arguments(self) -> FunctionCall:
         """What stands in brackets, and their end."""
         values = [self._value()]
         while self._take(","):
@@ -273,12 +273,12 @@ def _joined(sign: str, parts: Sequence[Tree]) -> Tree:
     return parts[0] if len(parts) == 1 else _call(sign, parts)
 
 
-def _call(function: str, args: Sequence[Tree]) -> Call:
+def _call(function: str, args: Sequence[Tree]) -> FunctionCall:
     """A call, unless it nests deeper than formulas do."""
-    depth = 1 + max(arg.depth if isinstance(arg, Call) else 0 for arg in args)
+    depth = 1 + max(arg.depth if isinstance(arg, FunctionCall) else 0 for arg in args)
     if depth > 2 * DEEPEST:
         raise FormulaError(f"it is nested deeper than {DEEPEST}")
-    return Call(function, tuple(args), depth)
+    return FunctionCall(function, tuple(args), depth)
 
 
 def _number(text: str) -> int | Fraction:

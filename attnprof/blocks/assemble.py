@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from attnprof.arguments import shown, tensor_size
-from attnprof.blocks.core import AttentionCore, ModuleSizes
+from attnprof.blocks.core import AttentionCore
 from attnprof.blocks.layer import AttentionLayer
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.mechanism import Mechanism
+from attnprof.ops.layer import LayerSizes
 
 
 def checked_sizes(
@@ -22,7 +23,7 @@ def checked_sizes(
     seq_len: int | None,
     num_kv_heads: int | None = None,
     value_head_dim: int | None = None,
-) -> ModuleSizes:
+) -> LayerSizes:
     """The sizes of a module; :class:`RequestError` where they do not fit the mechanism."""
     d_model, num_heads = tensor_size("d_model", d_model), tensor_size("num_heads", num_heads)
     seq_len, num_kv_heads, value_head_dim = (
@@ -37,7 +38,12 @@ def checked_sizes(
             f"heads must share the width evenly, for example {_divisor(d_model, num_heads)} heads"
         )
     abilities = spec.abilities
-    if num_kv_heads not in (None, num_heads) and not abilities.grouped_kv:
+    if spec.kv_heads is not None and num_kv_heads not in (None, spec.kv_heads):
+        raise RequestError(
+            f"{spec.name} has {spec.kv_heads} heads of keys and values, not {num_kv_heads}"
+        )
+    num_kv_heads = num_kv_heads or spec.kv_heads
+    if num_kv_heads not in (None, num_heads, spec.kv_heads) and not abilities.grouped_kv:
         raise RequestError(f"{spec.name} {spec.refusal('grouped_kv')}")
     if num_kv_heads is not None and num_heads % num_kv_heads:
         raise RequestError(f"num_kv_heads={num_kv_heads} does not divide num_heads={num_heads}")
@@ -46,7 +52,7 @@ def checked_sizes(
         raise RequestError(f"{spec.name} {spec.refusal('value_width')}")
     if abilities.needs_seq_len and seq_len is None:
         raise RequestError(f"{spec.name} is built for one length: give seq_len")
-    return ModuleSizes(
+    return LayerSizes(
         num_heads, head_dim, num_kv_heads or num_heads, value_head_dim or head_dim, seq_len
     )
 
@@ -55,7 +61,7 @@ def _divisor(width: int, near: int) -> int:
     return min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: abs(n - near))
 
 
-def build_layer(spec: Mechanism, module: Any, sizes: ModuleSizes) -> nn.Module:
+def build_layer(spec: Mechanism, module: Any, sizes: LayerSizes) -> nn.Module:
     """The layer of a mechanism from its folder's torch module (``LAYERS`` or ``CORES``)."""
     layers: dict[str, Any] = getattr(module, "LAYERS", {})
     try:

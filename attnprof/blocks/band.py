@@ -1,38 +1,76 @@
-"""A band of neighbours cut into blocks (sizes in closed form: ``counting/band.py``)."""
+"""A band of neighbours cut into blocks of rows."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Iterator
+from typing import Any
 
-from attnprof.blocks.gathered import Block, hidden
+from attnprof.blocks.gathered import hidden
+from attnprof.costs import ceil_div, is_plain, maximum, minimum
+from attnprof.ops.loops import turns
 
-
-def band_mask(rows: int, before: int, after: int, like: Tensor) -> Tensor:
-    """(rows, before + rows + after): hides what is outside a block's band, neighbours full."""
-    shape, device = (rows, before + rows + after), like.device
-    below = torch.ones(shape, dtype=torch.bool, device=device).tril_(-1)
-    above = torch.ones(shape, dtype=torch.bool, device=device).triu_(before + after + 1)
-    return hidden(below.logical_or_(above), like)
+#: A block's rows, the tokens they see, and where these stand in the block's whole band, from
+#: ``before`` the first row to ``after`` the last one.
+Seen = tuple[slice, slice, slice]
 
 
-def band_blocks(
-    span: range, rows: int, before: int, after: int, like: Tensor, open_keys: int = 0
-) -> list[Block]:
-    """Blocks of ``rows`` rows over the tokens of ``span``.
+def in_band(
+    like: Any, n: Any, rows: Any, before: Any, after: Any, first: Any = 0
+) -> Iterator[Seen]:
+    """Blocks of ``rows`` rows over n tokens, of which a row sees ``before`` back, ``after`` ahead.
 
-    A row sees ``before`` tokens back and ``after`` ahead inside the span, and the first
-    ``open_keys`` tokens of the sequence. The mask has the format of ``like``.
+    The tokens start at number ``first``. A symbol of rows: more than before and after. The
+    counter gets each kind of block once, times its number (:func:`turns`).
     """
-    if not span:
-        return []
-    mask = band_mask(min(rows, len(span)), before, after, like)
-    front = (slice(0, open_keys),) if open_keys else ()
-    found = []
-    for start in range(span.start, span.stop, rows):
-        end = min(start + rows, span.stop)
-        low, high = max(span.start, start - before), min(span.stop, end + after)
-        left = low - (start - before)
-        seen = mask[: end - start, left : left + high - low]
-        found.append(Block(slice(start, end), (*front, slice(low, high)), seen, open_keys))
-    return found
+    every = _every_block(n, rows, before, after, first)
+    return turns(like, every, _blocks_alike(n, rows, before, after))
+
+
+def _every_block(n: int, rows: int, before: int, after: int, first: int) -> Iterator[Seen]:
+    for start in range(0, n, rows):
+        end = min(start + rows, n)
+        low, high = max(0, start - before), min(n, end + after)
+        columns = slice(low - (start - before), high - (start - before))
+        yield slice(first + start, first + end), slice(first + low, first + high), columns
+
+
+def _blocks_alike(n: Any, rows: Any, before: Any, after: Any) -> Iterator[tuple[str, Any, Seen]]:
+    """Only as many blocks as the band reaches at each end differ from those in the middle."""
+    count = ceil_div(n, rows)
+    last = n - (count - 1) * rows
+    front = _reached_blocks(before, rows)
+    back = 0 if is_plain(after) and after == 0 else _reached_blocks(after, rows)
+    for i in range(front):
+        height, seen = minimum(rows, n - i * rows), minimum(n, (i + 1) * rows + after)
+        yield f"block {i + 1}", happens(count - i), _sizes(height, seen)
+    middle = maximum(0, count - front - back - 1)
+    yield "middle blocks", middle, _sizes(rows, rows + before + after)
+    for j in range(back, 0, -1):
+        ahead = minimum(after, last + (j - 1) * rows)
+        name = f"block {j + 1} from the end"
+        yield name, happens(count - front - j), _sizes(rows, rows + before + ahead)
+    yield "last block", happens(count - front), _sizes(last, last + before)
+
+
+def _reached_blocks(reach: Any, rows: Any) -> int:
+    """Blocks of ``rows`` rows that ``reach`` tokens touch: one where either is a symbol."""
+    return max(1, ceil_div(reach, rows)) if is_plain(reach, rows) else 1
+
+
+def happens(count: Any) -> Any:
+    """1 where a count is one or more, else 0."""
+    return minimum(1, maximum(0, count))
+
+
+def _sizes(height: Any, seen: Any) -> Seen:
+    return slice(0, height), slice(0, seen), slice(0, seen)
+
+
+def band_mask(rows: Any, before: Any, after: Any, like: Any) -> Any:
+    """(rows, before + rows + after): hides what is outside a block's band, neighbours full."""
+    shape = (rows, before + rows + after)
+    mask = like.new_ones(shape, dtype=bool).tril_(-1)
+    above = like.new_ones(shape, dtype=bool).triu_(before + after + 1)
+    mask.logical_or_(above)
+    del above
+    return hidden(mask, like)

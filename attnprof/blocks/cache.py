@@ -1,8 +1,13 @@
-"""A growing cache of tokens for decoding."""
+"""What a decoder keeps: caches of tokens that grow, sums that do not."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 from torch import Tensor
+
+from attnprof.ops.creation import wide_zeros
 
 
 class TokenCache:
@@ -40,3 +45,73 @@ class TokenCache:
     def seen(self) -> Tensor:
         """(batch, tokens, width) appended so far."""
         return self.rows[:, : self.length]
+
+
+class WindowCache:
+    """Rows of shape (batch, tokens, width): the ``first`` tokens, then a ring of the latest."""
+
+    def __init__(self, batch: int, width: int, like: Tensor, first: int, latest: int) -> None:
+        self.rows = like.new_empty(batch, first + latest, width)
+        self.first = first
+        self.length = 0
+
+    def append(self, row: Tensor) -> Tensor:
+        """Add (batch, 1, width) and return what is in sight, in any order, as a view."""
+        place, room = self.length, self.rows.shape[1]
+        if place >= self.first:
+            place = self.first + (place - self.first) % (room - self.first)
+        self.rows[:, place : place + 1] = row
+        self.length += 1
+        return self.rows[:, : min(self.length, room)]
+
+    def advance(self, tokens: int) -> None:
+        """As after so many tokens with random rows, from an empty cache."""
+        self.rows.normal_()
+        self.length = tokens
+
+
+@dataclass(frozen=True)
+class Caches:
+    """Makes the empty state of so many sequences; ``like`` tells number format and device."""
+
+    batch_size: int
+    like: Tensor
+    room: int | None  #: tokens, where known
+
+    def __call__(self, heads: int, width: int) -> TokenCache:
+        """An empty cache of rows (batch·heads, tokens, width)."""
+        return TokenCache(self.batch_size * heads, width, self.like, self.room)
+
+    def window(self, heads: int, width: int, first: int, latest: int) -> WindowCache:
+        """One that keeps the ``first`` tokens, and the ``latest`` of the others."""
+        return WindowCache(self.batch_size * heads, width, self.like, first, latest)
+
+    def zeros(self, heads: int, *shape: int, wide: bool = False) -> Tensor:
+        """Zeros (batch·heads, *shape), in float32 at least if ``wide``."""
+        shape = (self.batch_size * heads, *shape)
+        zeros: Tensor = wide_zeros(self.like, *shape) if wide else self.like.new_zeros(shape)
+        return zeros
+
+    def lowest(self, heads: int, *shape: int) -> Tensor:
+        """Minus infinity, in the same shape."""
+        return self.like.new_full((self.batch_size * heads, *shape), -math.inf)
+
+
+class NewestFirst:
+    """Rows of the tokens so far, the newest first, at the end of (batch, capacity, width)."""
+
+    def __init__(self, batch: int, width: int, like: Tensor, capacity: int) -> None:
+        self.rows = like.new_empty(batch, capacity, width)
+        self.length = 0
+
+    def append(self, row: Tensor) -> Tensor:
+        """Add (batch, 1, width) and return (batch, length, width) as a view."""
+        self.length += 1
+        first = self.rows.shape[1] - self.length
+        self.rows[:, first : first + 1] = row
+        return self.rows[:, first:]
+
+    def advance(self, tokens: int) -> None:
+        """As after so many tokens with random rows, from an empty state."""
+        self.rows.normal_()
+        self.length = tokens

@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnprof.blocks.cache import TokenCache
-
 
 def positioned(
     module: nn.Module,
@@ -21,7 +19,7 @@ def positioned(
 ) -> Any:
     """The state after so many tokens, from a fresh one: shapes and counters as real steps leave.
 
-    A state that has ``advance(tokens)``, or consists of token caches, is filled at once with
+    A state that has ``advance(tokens)``, or consists of caches, is filled at once with
     random rows; any other one by real steps on ``rows()``, ``after_each`` told how many are done.
     """
     parts = _advancing(state)
@@ -45,7 +43,7 @@ def _advancing(state: Any) -> list[Any]:
     if not is_dataclass(state):
         return []
     parts = [getattr(state, item.name) for item in fields(state)]
-    return parts if all(isinstance(part, TokenCache) for part in parts) else []
+    return parts if all(hasattr(part, "advance") for part in parts) else []
 
 
 class DecodingStep(nn.Module):

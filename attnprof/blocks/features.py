@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
-import torch
-from torch import Tensor
+from attnprof.ops.functional import square_root
 
 #: Added to a feature relative to the row's largest one, so that no row vanishes.
 EPSILON = 1e-6
@@ -23,15 +22,15 @@ class FeatureMap:
       Gradients hold the largest feature constant in the EPSILON term.
     """
 
-    def __init__(self, projection: Tensor | None, softmax: bool, batch: int) -> None:
+    def __init__(self, projection: Any, softmax: bool, batch: Any) -> None:
         self.softmax = softmax
         self.projection = None if projection is None else projection.expand(batch, -1, -1)
 
-    def width(self, rows: Tensor) -> int:
+    def width(self, rows: Any) -> Any:
         """Number of features m of rows (batch, c, d)."""
         return rows.shape[-1] if self.projection is None else self.projection.shape[-1]
 
-    def values(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
+    def values(self, rows: Any) -> tuple[Any, Any]:
         """(batch, c, m) features, and the logarithm (batch, c, 1) of what divided them."""
         z = self._projected(rows)
         if self.softmax:
@@ -40,14 +39,14 @@ class FeatureMap:
         positive = z.clamp(min=0)
         return positive.add_(self._falling(z)), None
 
-    def slope(self, rows: Tensor) -> Tensor:
+    def slope(self, rows: Any) -> Any:
         """(batch, c, m): the derivative of a feature to its projected input."""
         z = self._projected(rows)
         if self.softmax:
             return z.sub_(z.amax(-1, keepdim=True)).exp_()
         return self._falling(z)
 
-    def values_and_slope(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    def values_and_slope(self, rows: Any) -> tuple[Any, Any, Any]:
         """Both at once: features, slopes, logarithm of the divisor."""
         z = self._projected(rows)
         if self.softmax:
@@ -58,22 +57,22 @@ class FeatureMap:
         slope = self._falling(z)
         return positive.add_(slope), slope, None
 
-    def input_grad(self, grad: Tensor, slope: Tensor) -> Tensor:
+    def input_grad(self, grad: Any, slope: Any) -> Any:
         """(batch, c, d) gradient of the rows from that of their features, which it overwrites."""
         grad.mul_(slope)
         if self.projection is None:
             return grad
-        return torch.bmm(grad, self.projection.transpose(1, 2))
+        return grad.bmm(self.projection.transpose(1, 2))
 
-    def _projected(self, rows: Tensor) -> Tensor:
-        return rows if self.projection is None else torch.bmm(rows, self.projection)
+    def _projected(self, rows: Any) -> Any:
+        return rows if self.projection is None else rows.bmm(self.projection)
 
-    def _falling(self, z: Tensor) -> Tensor:
+    def _falling(self, z: Any) -> Any:
         """exp(min(z, 0)), over z unless z are the rows themselves."""
         return (z.clamp(max=0) if self.projection is None else z.clamp_(max=0)).exp_()
 
 
-def key_scale(keys: Tensor, top: Tensor) -> Tensor:
+def key_scale(keys: Any, top: Any) -> Any:
     """The logarithm (batch, c, 1) a key's features are scaled by: top - ‖k‖²/(2·sqrt d)."""
-    norm = (keys * keys).sum(-1, keepdim=True).mul_(0.5 / math.sqrt(keys.shape[-1]))
+    norm = (keys * keys).sum(-1, keepdim=True).mul_(0.5 / square_root(keys.shape[-1]))
     return top.sub_(norm)

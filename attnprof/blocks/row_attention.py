@@ -5,92 +5,84 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.autograd.function import once_differentiable
+from attnprof.costs import is_plain, maximum, minimum
+from attnprof.ops.function import Function
+from attnprof.ops.functional import (
+    add_product,
+    empty_like,
+    put_product,
+    softmax_,
+    softmax_grad_,
+    zeros_like,
+)
+from attnprof.ops.loops import each, in_blocks
 
-from attnprof.blocks.autocast import apply
-from attnprof.blocks.in_place import add_product, put_product, softmax_, softmax_grad_
-from attnprof.counting.row_attention import ROWS
-
-Block = tuple[slice, slice, tuple[int, int, int]]
+#: query rows of a block, all heads of one sample
+ROWS = 256
 
 
-def _blocks(q: Tensor, m: int, sample: int, rows: int, keep: bool) -> Iterator[Block]:
-    """For each block: its rows, its weights' place in one flat tensor, their shape.
+def _fewer_first(*operands: Any) -> list[Any]:
+    """(samples, heads, …) or (heads, samples, …): a product takes all of the more numerous."""
+    b, h = operands[0].shape[:2]
+    return [x.transpose(0, 1) for x in operands] if is_plain(b, h) and b > h else list(operands)
+
+
+def _blocks(q: Any, m: Any, sample: Any, keep: bool) -> Iterator[tuple[slice, slice, Any]]:
+    """For each block of a sample: its rows, its weights' place in one flat tensor, their shape.
 
     Kept weights lie one block after the other; weights that are not kept share one place.
     "Sample" is whatever axis comes first.
     """
     _, heads, n, _ = q.shape
-    for start in range(0, n, rows):
-        end = min(n, start + rows)
-        shape = (heads, end - start, m)
-        first = (sample * n + start) * heads * m if keep else 0
-        yield slice(start, end), slice(first, first + heads * (end - start) * m), shape
+    for rows in in_blocks(q, n, ROWS):
+        shape = (heads, rows.stop - rows.start, m)
+        first = (sample * n + rows.start) * heads * m if keep else 0
+        yield rows, slice(first, first + shape[0] * shape[1] * m), shape
 
 
-def _fewer_first(*operands: Tensor) -> list[Tensor]:
-    """(samples, heads, …) or (heads, samples, …): a product takes all of the more numerous."""
-    b, h = operands[0].shape[:2]
-    return [x.transpose(0, 1) for x in operands] if b > h else list(operands)
+def _room(q: Any, m: Any) -> Any:
+    """Entries of the largest block of weights."""
+    b, h, n, _ = q.shape
+    return maximum(b, h) * minimum(n, ROWS) * m
 
 
-class _RowAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, rows: int, keep: bool) -> Tensor:
-        b, h, n, _ = q.shape
-        m = k.shape[2]
-        out = torch.empty_like(q)
-        held = q.new_empty(b * h * n * m if keep else max(b, h) * min(n, rows) * m)
-        if keep:
-            ctx.save_for_backward(q, k, v, held)
-            ctx.rows = rows
-        q, k, v, into = _fewer_first(q, k, v, out)
-        samples = zip(q, k.transpose(2, 3), v, into, strict=True)
-        for i, (queries, keys, values, results) in enumerate(samples):
-            for part, place, shape in _blocks(q, m, i, rows, keep):
-                weights = held[place].view(shape)
-                put_product(weights, queries[:, part], keys)
-                softmax_(weights)
-                put_product(results[:, part], weights, values)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, held = ctx.saved_tensors
-        grads = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        buffer = q.new_empty(max(q.shape[:2]) * min(q.shape[2], ctx.rows) * k.shape[2])
-        q, *others = _fewer_first(q, k, v, grad, *grads)
-        for i, sample in enumerate(zip(q, *others, strict=True)):
-            for part, place, shape in _blocks(q, k.shape[2], i, ctx.rows, keep=True):
-                weights = held[place].view(shape)
-                scores = buffer[: place.stop - place.start].view(shape)
-                _block_grads(sample, part, weights, scores)
-        return *grads, None, None
+def _attended(q: Any, k: Any, v: Any, *, keep: bool) -> tuple[Any, tuple[Any, ...]]:
+    b, h, n, _ = q.shape
+    m = k.shape[2]
+    out = empty_like(q)
+    held = q.new_empty(b * h * n * m if keep else _room(q, m))
+    queries, keys, values, into = _fewer_first(q, k, v, out)
+    for i in each(q, 0, queries.shape[0]):
+        for rows, place, shape in _blocks(queries, m, i, keep):
+            weights = held[place].view(shape)
+            put_product(weights, queries[i][:, rows], keys[i].transpose(1, 2))
+            softmax_(weights)
+            put_product(into[i][:, rows], weights, values[i])
+    return out, (q, k, v, held)
 
 
-def _block_grads(sample: tuple[Tensor, ...], part: slice, weights: Tensor, scores: Tensor) -> None:
-    """Put or add a block's gradients; ``scores`` is memory for its scores' own."""
-    q, k, v, grad, to_q, to_k, to_v = sample
-    above = grad[:, part]
-    add_product(to_v, weights.transpose(1, 2), above)
-    put_product(scores, above, v.transpose(1, 2))
-    softmax_grad_(scores, weights)
-    put_product(to_q[:, part], scores, k)
-    add_product(to_k, scores.transpose(1, 2), q[:, part])
+def _attended_grads(saved: tuple[Any, ...], grad: Any) -> tuple[Any, ...]:
+    q, k, v, held = saved
+    to_q, to_k, to_v = grads = empty_like(q), zeros_like(k), zeros_like(v)
+    buffer = q.new_empty(_room(q, k.shape[2]))
+    q, k, v, grad, to_q, to_k, to_v = _fewer_first(q, k, v, grad, to_q, to_k, to_v)
+    for i in each(q, 0, q.shape[0]):
+        for rows, place, shape in _blocks(q, k.shape[2], i, keep=True):
+            weights, above = held[place].view(shape), grad[i][:, rows]
+            scores = buffer[: place.stop - place.start].view(shape)
+            add_product(to_v[i], weights.transpose(1, 2), above)
+            put_product(scores, above, v[i].transpose(1, 2))
+            softmax_grad_(scores, weights)
+            put_product(to_q[i][:, rows], scores, k[i])
+            add_product(to_k[i], scores.transpose(1, 2), q[i][:, rows])
+    return grads
 
 
-def row_attention(q: Tensor, k: Tensor, v: Tensor, rows: int = ROWS) -> Tensor:
-    """softmax(q kᵀ) v, scores unscaled; q (b, h, n, d), k (b, h, m, d), v (b, h, m, d).
-
-    Takes ``rows`` queries of one sample at a time, all heads together, or of one head, all samples
-    together, whichever is fewer products. Results and gradients are
-    laid out as their operands: where these lie as a projection left them, splitting and merging
-    heads copies nothing in either pass. Without autograd live memory beyond inputs and output is
-    that of one block of weights; with it all weights are kept.
-    """
-    keep = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-    out: Tensor = apply(_RowAttention, q, k, v, rows, keep)
-    return out
+#: softmax(q kᵀ) v, scores unscaled; q (b, h, n, d), k (b, h, m, d), v (b, h, m, d) → (b, h, n, d).
+#:
+#: Takes ``ROWS`` queries of one sample at a time, all heads together, or of one head, all samples
+#: together, whichever is fewer products. Results and gradients are laid out as their operands:
+#: where these lie as a projection left them, splitting and merging heads copies nothing in either
+#: pass. Without autograd live memory beyond inputs and output is that of one block of weights;
+#: with it all weights are kept.
+row_attention = Function(_attended, _attended_grads)

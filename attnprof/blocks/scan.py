@@ -12,36 +12,25 @@ cancels in the division.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+from typing import Any
 
 from attnprof.blocks.features import FeatureMap, key_scale
-
-
-def parts(n: int, length: int) -> Iterator[slice]:
-    """Slices of at most this many rows."""
-    return (slice(start, min(start + length, n)) for start in range(0, n, length))
-
-
-def state_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Long sums are kept in float32 where the inputs have fewer digits."""
-    return torch.float32 if dtype.itemsize < 4 else dtype
+from attnprof.ops.creation import padded, wide_zeros
+from attnprof.ops.functional import as_format_of
+from attnprof.ops.loops import in_blocks
 
 
 @dataclass
 class State:
     """Sums (batch, m, dv + 1) over tokens; times exp(-top), top (batch, 1, 1), if scaled."""
 
-    sums: Tensor
-    top: Tensor | None
+    sums: Any
+    top: Any
 
-    def add(self, features: Tensor, rows: Tensor) -> None:
+    def add(self, features: Any, rows: Any) -> None:
         """Add featuresᵀ rows: (batch, c, m) and (batch, c, dv + 1)."""
-        self.sums.add_(torch.bmm(features.transpose(1, 2), rows))
+        self.sums.add_(features.transpose(1, 2).bmm(rows))
 
     def advance(self, tokens: int) -> None:
         """As after so many tokens, from a fresh state: it does not grow."""
@@ -49,116 +38,121 @@ class State:
         if self.top is not None:
             self.top.zero_()
 
-    def like(self, rows: Tensor) -> Tensor:
+    def like(self, rows: Any) -> Any:
         """The sums in the number format of the rows."""
-        return self.sums.to(rows.dtype)
+        return as_format_of(self.sums, rows)
 
 
-def empty_state(batch: int, features: int, width: int, like: Tensor, scaled: bool) -> State:
-    """A state before the first token; ``width`` is the values' dv."""
-    sums = like.new_zeros(batch, features, width + 1, dtype=state_dtype(like.dtype))
-    return State(sums, like.new_full((batch, 1, 1), -math.inf) if scaled else None)
+def empty_state(q: Any, v: Any, maps: FeatureMap, scaled: bool) -> State:
+    """A state before the first token, long sums in float32 at least."""
+    sums = wide_zeros(v, q.shape[0], maps.width(q), v.shape[-1] + 1)
+    return State(sums, v.new_full((q.shape[0], 1, 1), -math.inf) if scaled else None)
 
 
-def with_ones(values: Tensor) -> Tensor:
+def with_ones(values: Any) -> Any:
     """(batch, c, dv) → (batch, c, dv + 1): the last column sums the weights."""
-    return F.pad(values, (0, 1), value=1.0)
+    return padded(values, after=1, value=1.0)
 
 
-def keys_of(k: Tensor, maps: FeatureMap) -> tuple[Tensor, Tensor | None]:
+def keys_of(k: Any, maps: FeatureMap) -> tuple[Any, Any]:
     """Features of keys and their scale, None where the kind has none."""
     features, top = maps.values(k)
     return features, None if top is None else key_scale(k, top)
 
 
-def decay(scale: Tensor, tops: Tensor) -> Tensor:
+def decay(scale: Any, tops: Any) -> Any:
     """(batch, c, c): exp(s_j - max_{l≤i} s_l) at or below the diagonal, 0 above."""
     return (scale.transpose(1, 2) - tops).exp_().tril_()
 
 
-def masked(weights: Tensor, factors: Tensor | None) -> Tensor:
+def masked(weights: Any, factors: Any) -> Any:
     """Weights a row may see, times their factors, in place."""
     return weights.tril_() if factors is None else weights.mul_(factors)
 
 
-def push(
-    state: State, features: Tensor, rows: Tensor, scale: Tensor | None, top: Tensor | None
-) -> None:
+def push(state: State, features: Any, rows: Any, scale: Any, top: Any) -> None:
     """Add keys to a state whose largest scale becomes ``top``; overwrites ``rows``."""
-    if scale is not None and top is not None and state.top is not None:
+    if scale is not None:
         state.sums.mul_((state.top - top).exp_())
         rows.mul_((scale - top).exp_())
         state.top.copy_(top)
     state.add(features, rows)
 
 
-def absorb(state: State, k: Tensor, v: Tensor, maps: FeatureMap) -> None:
+def absorb(state: State, k: Any, v: Any, maps: FeatureMap) -> None:
     """Add a block of keys and values (batch, c, ·) to a state."""
     features, scale = keys_of(k, maps)
-    top = None
-    if scale is not None and state.top is not None:
-        top = torch.maximum(scale.amax(1, keepdim=True), state.top)
+    top = None if scale is None else scale.amax(1, keepdim=True).maximum(state.top)
     push(state, features, with_ones(v), scale, top)
+
+
+def read(state: State, q: Any, maps: FeatureMap) -> Any:
+    """Sums (batch, c, dv + 1) of a block's rows over all keys of the state."""
+    queries = maps.values(q)[0]
+    return queries.bmm(state.like(queries))
+
+
+def causal_sums(q: Any, k: Any, v: Any, maps: FeatureMap, state: State) -> tuple[Any, Any]:
+    """Sums (batch, c, dv + 1) of a chunk's rows and their scales; moves the state past it."""
+    queries = maps.values(q)[0]
+    keys, scale = keys_of(k, maps)
+    rows = with_ones(v)
+    weights = queries.bmm(keys.transpose(1, 2))
+    sums = queries.bmm(state.like(queries))
+    del queries
+    tops = factors = None
+    if scale is not None:
+        tops = scale.cummax(1).values.maximum(state.top)
+        factors = decay(scale, tops)
+        sums.mul_((state.top - tops).exp_())
+    sums.add_(masked(weights, factors).bmm(rows))
+    del weights, factors
+    push(state, keys, rows, scale, None if tops is None else tops[:, -1:])
+    return sums, tops
 
 
 @dataclass
 class Result:
     """Output rows, and what a backward pass needs of them: their sums' divisor, their scale."""
 
-    out: Tensor
+    out: Any
     floor: float
-    totals: Tensor | None
-    tops: Tensor | None
+    totals: Any
+    tops: Any
 
-    def put(self, part: slice, sums: Tensor) -> None:
+    def put(self, part: slice, sums: Any) -> None:
         """Divide sums (batch, c, dv + 1) by their last column and keep them as rows."""
-        width = self.out.shape[-1]
-        total = sums[..., width:]
-        if self.floor:
-            total.add_(self.floor)
+        rows, total = numerators(sums, self.floor)
         if self.totals is not None:
             self.totals[:, part] = total
-        self.out[:, part] = sums[..., :width].div_(total)
+        self.out[:, part] = rows.div_(total)
 
 
-def empty_result(q: Tensor, v: Tensor, floor: float, keep: bool, scaled: bool) -> Result:
+def numerators(sums: Any, floor: float) -> tuple[Any, Any]:
+    """Sums (batch, c, dv + 1) as those of values and those of weights, to which floor is added."""
+    total = sums[..., -1:]
+    if floor:
+        total.add_(floor)
+    return sums[..., :-1], total
+
+
+def empty_result(q: Any, v: Any, floor: float, keep: bool, scaled: bool) -> Result:
     """Room for the rows, and for their totals and scales if a backward pass may come."""
-    rows = (q.shape[0], q.shape[1])
-    out = v.new_empty(*rows, v.shape[-1])
-    totals = v.new_empty(*rows, 1) if keep else None
-    return Result(out, floor, totals, v.new_empty(*rows, 1) if keep and scaled else None)
-
-
-def causal_sums(
-    q: Tensor, k: Tensor, v: Tensor, maps: FeatureMap, state: State
-) -> tuple[Tensor, Tensor | None]:
-    """Sums (batch, c, dv + 1) of a chunk's rows and their scales; moves the state past it."""
-    queries = maps.values(q)[0]
-    keys, scale = keys_of(k, maps)
-    rows = with_ones(v)
-    weights = torch.bmm(queries, keys.transpose(1, 2))
-    sums = torch.bmm(queries, state.like(queries))
-    del queries
-    tops = factors = None
-    if scale is not None and state.top is not None:
-        tops = torch.maximum(scale.cummax(1).values, state.top)
-        factors = decay(scale, tops)
-        sums.mul_((state.top - tops).exp_())
-    sums.add_(torch.bmm(masked(weights, factors), rows))
-    del weights, factors
-    push(state, keys, rows, scale, None if tops is None else tops[:, -1:])
-    return sums, tops
+    b, n, _ = q.shape
+    out = v.new_empty(b, n, v.shape[-1])
+    totals = v.new_empty(b, n, 1) if keep else None
+    return Result(out, floor, totals, v.new_empty(b, n, 1) if keep and scaled else None)
 
 
 def causal_forward(
-    q: Tensor, k: Tensor, v: Tensor, maps: FeatureMap, rows: int, floor: float, keep: bool
+    q: Any, k: Any, v: Any, maps: FeatureMap, rows: int, floor: float, keep: bool
 ) -> tuple[Result, None]:
     """All rows by the chunked scan."""
     result = empty_result(q, v, floor, keep, maps.softmax)
-    state = empty_state(q.shape[0], maps.width(q), v.shape[-1], v, maps.softmax)
-    for part in parts(q.shape[1], rows):
+    state = empty_state(q, v, maps, maps.softmax)
+    for part in in_blocks(q, q.shape[1], rows):
         sums, tops = causal_sums(q[:, part], k[:, part], v[:, part], maps, state)
-        if result.tops is not None and tops is not None:
+        if result.tops is not None:
             result.tops[:, part] = tops
         result.put(part, sums)
         del sums, tops
@@ -166,15 +160,13 @@ def causal_forward(
 
 
 def full_forward(
-    q: Tensor, k: Tensor, v: Tensor, maps: FeatureMap, rows: int, floor: float, keep: bool
+    q: Any, k: Any, v: Any, maps: FeatureMap, rows: int, floor: float, keep: bool
 ) -> tuple[Result, State]:
     """All rows against all keys: one pass over keys, one over queries."""
     result = empty_result(q, v, floor, keep, False)
-    state = empty_state(q.shape[0], maps.width(q), v.shape[-1], v, maps.softmax)
-    for part in parts(k.shape[1], rows):
+    state = empty_state(q, v, maps, maps.softmax)
+    for part in in_blocks(q, k.shape[1], rows):
         absorb(state, k[:, part], v[:, part], maps)
-    for part in parts(q.shape[1], rows):
-        queries = maps.values(q[:, part])[0]
-        result.put(part, torch.bmm(queries, state.like(queries)))
-        del queries
+    for part in in_blocks(q, q.shape[1], rows):
+        result.put(part, read(state, q[:, part], maps))
     return result, state

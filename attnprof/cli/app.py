@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import re
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import wraps
 from importlib import import_module
 from importlib.util import find_spec
@@ -18,9 +18,10 @@ import typer
 
 import attnprof
 from attnprof.cli.foreign import foreign_code
+from attnprof.cli.options import in_groups
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.record.destinations import one_command
-from attnprof.record.escaping import visible
+from attnprof.record.escapes import visible
 
 #: Commands in the order help shows them; each is a file of this folder, loaded when asked for.
 COMMANDS = {
@@ -68,53 +69,71 @@ def main(args: list[str] | None = None) -> None:
             stream.reconfigure(errors="replace")
     arguments = [argument for argument in arguments if argument != "--debug"]
     asked = next((argument for argument in arguments if not argument.startswith("-")), None)
-    subject = None if args is not None else foreign_code(asked, arguments)
-
-    def work() -> int:
-        return _guarded(lambda: _run(asked, arguments, debug), debug)
-
-    if subject is None:
-        raise SystemExit(work())
-    from attnprof.processes.supervision import supervised
-
-    raise SystemExit(supervised(work, subject))  # what runs may have replaced sys.exit
+    program = _Program(asked, debug, is_main=args is None)
+    raise SystemExit(_guarded(lambda: program.run(arguments), debug))  # sys.exit may be replaced
 
 
-def _run(asked: str | None, arguments: list[str], debug: bool) -> Any:
-    """Parse and run; what the parser refuses is one line like every other message."""
-    for argument in arguments:
-        if re.search("[\0\ud800-\udc7f\udd00-\udfff]", argument):
-            raise RequestError(f"{argument}: an argument cannot hold NUL or half a character")
-    try:
-        return _application(asked, debug)(arguments, prog_name="attnprof", standalone_mode=False)
-    except Exception as error:
-        told = getattr(error, "format_message", None)  # the parser's errors have it, ours do not
-        message = " ".join(told().split()) if told else ""
-        if told and not message:  # no arguments: help was shown
-            return RequestError.exit_code
-        if not message:
-            raise
-        command = f"attnprof {asked}" if asked in COMMANDS else "attnprof"
-        raise RequestError(f"{message} (see: {command} --help)") from error
+@dataclass(frozen=True)
+class _Program:
+    """The command line: the asked command for real, the others by name and summary only."""
 
+    asked: str | None
+    debug: bool
+    is_main: bool
 
-def _application(asked: str | None, debug: bool) -> typer.Typer:
-    """The Typer app: the asked command for real, the others by name and summary only."""
-    app = typer.Typer(
-        no_args_is_help=True,
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback(help=HELP)(_globals)
-    for name, summary in COMMANDS.items():
-        if find_spec(f"attnprof.cli.{_file(name)}") is None:
-            continue
-        if name == asked:
-            app.command(name)(_ending(_function(name), debug))
-        else:
-            app.command(name, help=summary)(_named_only)
-    return app
+    def run(self, arguments: list[str]) -> Any:
+        """Parse and run; what the parser refuses is one line like every other message."""
+        for argument in arguments:
+            if re.search("[\0\ud800-\udc7f\udd00-\udfff]", argument):
+                raise RequestError(f"{argument}: an argument cannot hold NUL or half a character")
+        try:
+            return self._typer()(arguments, prog_name="attnprof", standalone_mode=False)
+        except Exception as error:
+            message_of = getattr(error, "format_message", None)  # the parser's errors have it
+            message = " ".join(message_of().split()) if message_of else ""
+            if message_of and not message:  # no arguments: help was shown
+                return RequestError.exit_code
+            if not message:
+                raise
+            command = f"attnprof {self.asked}" if self.asked in COMMANDS else "attnprof"
+            raise RequestError(f"{message} (see: {command} --help)") from error
+
+    def _typer(self) -> typer.Typer:
+        app = typer.Typer(
+            no_args_is_help=True,
+            add_completion=False,
+            pretty_exceptions_enable=False,
+            context_settings={"help_option_names": ["-h", "--help"]},
+        )
+        app.callback(help=HELP)(_globals)
+        for name, summary in COMMANDS.items():
+            if find_spec(f"attnprof.cli.{_file(name)}") is None:
+                continue
+            if name == self.asked:
+                app.command(name)(self._ending(name))
+            else:
+                app.command(name, help=summary)(_named_only)
+        return app
+
+    def _ending(self, name: str) -> Callable[..., None]:
+        """The command's function, ending with an exit code: before Typer sees its exceptions."""
+        function = in_groups(_function(name))
+
+        @wraps(function)
+        def run(**given: Any) -> None:
+            with one_command(_texts(given)):
+                subject = foreign_code(name, given) if self.is_main else None
+                code = self._supervised(lambda: function(**given), subject)
+            raise typer.Exit(code)
+
+        return run
+
+    def _supervised(self, work: Callable[[], Any], subject: str | None) -> int:
+        if subject is None:
+            return _guarded(work, self.debug)
+        from attnprof.processes.supervision import supervised
+
+        return supervised(lambda: _guarded(work, self.debug), subject)
 
 
 def _show_version(asked: bool) -> None:
@@ -151,18 +170,6 @@ def _file(name: str) -> str:
     return name.replace("-", "_")
 
 
-def _ending(function: Callable[..., Any], debug: bool) -> Callable[..., None]:
-    """The function, ending with an exit code: before Typer sees its exceptions."""
-
-    @wraps(function)
-    def run(*args: Any, **kwargs: Any) -> None:
-        with one_command(_texts(kwargs)):
-            code = _guarded(lambda: function(*args, **kwargs), debug)
-        raise typer.Exit(code)
-
-    return run
-
-
 def _texts(arguments: Mapping[str, Any]) -> list[str]:
     """What was typed, each name of a list by itself: it may be a file of code."""
     listed = [v if isinstance(v, list) else [v] for v in arguments.values()]
@@ -180,12 +187,9 @@ def _guarded(work: Callable[[], Any], debug: bool) -> int:
     except (KeyboardInterrupt, typer.Abort) as error:
         return _interrupted(error)
     except BrokenPipeError:
-        # the reader (head, less) has what it wanted; what is still buffered goes nowhere
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if "attnprof.processes.supervision" in sys.modules:
-            from attnprof.processes.supervision import keep_outputs
+        from attnprof.processes.supervision import give_up_answers
 
-            keep_outputs()
+        give_up_answers()  # the reader (head, less) has what it wanted
         return 0
     except typer.Exit as ended:
         return int(ended.exit_code)
@@ -214,10 +218,11 @@ def _is_supervised() -> bool:
 
 def _ended_by(error: BaseException) -> int:
     """Somebody's code wanted to end the program; its code is not ours."""
-    from attnprof.trace.loading import told
+    from attnprof.user_code import error_text
 
     return _failed(
-        f"attnprof: the code it ran raised {told(error)}, which ends a program: there is no result",
+        f"attnprof: the code it ran raised {error_text(error)}, which ends a program: there is no "
+        "result",
         CannotRunError.exit_code,
     )
 

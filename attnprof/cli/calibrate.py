@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Option
 
-from attnprof.cli.options import DeviceOption, ForceOption, Format, FormatOption, OutputOption
-from attnprof.cli.output import deliver, ensure_writable, note
+from attnprof.cli.measurement import ThreadsOption
+from attnprof.cli.options import DeviceOption
+from attnprof.cli.output import Output, ensure_writable, note
 from attnprof.cli.request import some_of
-from attnprof.cli.sweep_options import ThreadsOption
 from attnprof.errors import RequestError
 from attnprof.record import CalibrationRecord, Report
 from attnprof.record.destinations import reading_back
-from attnprof.record.reading import why_of
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from attnprof.record.files import why_of
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
@@ -35,9 +32,7 @@ def calibrate(
         Path | None,
         Option("--file", metavar="FILE", help="Keep the ceilings here, not in the cache folder."),
     ] = None,
-    fmt: FormatOption = Format.TABLE,
-    output: OutputOption = None,
-    force: ForceOption = False,
+    to: Output,
 ) -> None:
     """Measure what this device can do at most: FLOP/s of products, bytes/s of a copy.
 
@@ -45,16 +40,15 @@ def calibrate(
 
     Example: attnprof calibrate --dtype float32,bfloat16
     """
-    ensure_writable(output, force=force)
     if not 0 < seconds < 3600:
         raise RequestError(f"--seconds {seconds}: give a time from above 0 to an hour")
     wanted = some_of(dtype, DTYPES, "--dtype")
-    path = _kept_in(file, force=force)
+    path = _kept_in(file, force=to.force)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
 
-    from attnprof.device.calibration import calibrate as measure
-    from attnprof.device.calibration import save
+    from attnprof.device.ceilings import calibrate as measure
+    from attnprof.device.ceilings import save
     from attnprof.measure.batch import resolve_device
     from attnprof.measure.environment import describe_environment
 
@@ -62,7 +56,7 @@ def calibrate(
     if threads is not None:
         torch.set_num_threads(threads)
     found = measure(where, wanted, seconds)
-    save(found, path, device=where, threads=torch.get_num_threads(), force=force)
+    save(found, path, device=where, threads=torch.get_num_threads(), force=to.force)
     note(f"kept in {path}")
     records = [
         CalibrationRecord(
@@ -73,14 +67,12 @@ def calibrate(
     ]  # fmt: skip
     missing = [name for name in wanted if name not in found.flops_per_s]
     summary = {"file": str(path), "not_multiplied": missing}
-    deliver(
-        Report("calibrate", records, summary, describe_environment(where)), fmt, output, _tables
-    )
+    to.deliver(Report("calibrate", records, summary, describe_environment(where)))
 
 
 def _kept_in(file: Path | None, *, force: bool) -> Path:
     """Where the ceilings go; :class:`RequestError` where they cannot."""
-    from attnprof.device.calibration import default_path, entries
+    from attnprof.device.ceilings import default_path, entries
 
     path = default_path() if file is None else file
     try:
@@ -92,10 +84,3 @@ def _kept_in(file: Path | None, *, force: bool) -> Path:
         with reading_back():
             entries(path)
     return path
-
-
-def _tables(report: Report) -> list[RenderableType]:
-    from attnprof.render.terminal import record_table
-
-    columns = ("device_name", "threads", "dtype", "flops_per_s", "bytes_per_s")
-    return [record_table(list(report.records), columns, title="Ceilings measured")]

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from attnprof.cli import gate_options as gate
-from attnprof.cli import options as opt
-from attnprof.cli import sweep_options as of
-from attnprof.cli.options import Format
-from attnprof.cli.output import append, deliver, ensure_writable, note
+from attnprof.cli.output import Output, append, ensure_writable, note
+from attnprof.cli.suites import Suite
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.record import Report, write_whole
 from attnprof.record.destinations import reading_back, take_modules
+from attnprof.render.progress import working
 
 if TYPE_CHECKING:
     from attnprof.gate.cases import Case
-    from attnprof.gate.terms import Terms
+    from attnprof.gate.rules import CheckOptions
 
 EXAMPLE = "attnprof check --against origin/main --suite bench.toml"
 
@@ -80,86 +77,54 @@ def check(
     *,
     baseline: BaselineOption = None,
     against: AgainstOption = None,
-    suite: gate.SuiteOption = None,
-    attention: opt.AttentionOption = None,
-    seq: opt.SeqOption = None,
-    d_model: of.DModelsOption = None,
-    heads: of.HeadsOption = None,
-    batch: of.BatchesOption = None,
-    phase: of.PhasesOption = None,
-    dtype: of.DtypesOption = None,
-    device: of.DevicesOption = None,
-    settings: opt.SetOption = None,
-    args: opt.ArgOption = None,
-    inputs: opt.InputOption = None,
+    suite: Suite,
     rule: RuleOption = None,
     inconclusive: InconclusiveOption = "retry",
     budget: BudgetOption = 300.0,
-    time: gate.TimeOption = True,
-    formula: gate.FormulaOption = True,
-    limit: gate.LimitOption = None,
     stored_times: StoredOption = "advise",
     update: UpdateOption = False,
     self_test: SelfTestOption = False,
     junit: JunitOption = None,
     summary: SummaryOption = None,
     verbose: VerboseOption = False,
-    fmt: opt.FormatOption = Format.TABLE,
-    output: opt.OutputOption = None,
-    force: opt.ForceOption = False,
+    to: Output,
 ) -> int:
     """Compare with a revision or a baseline: counts exactly, times in interleaved pairs.
 
     Example: attnprof check --against origin/main --suite bench.toml
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    _claim({"--output": output, "--junit": junit, "--summary": summary}, baseline, update, force)
-    from attnprof.gate.terms import Terms
+    for flag, path in {"--junit": junit, "--summary": summary}.items():
+        ensure_writable(path, force=to.force, flag=flag)
+    if update:
+        ensure_writable(baseline, force=to.force, flag="--baseline", extended=True)
+    from attnprof.gate.rules import CheckOptions
 
-    terms = Terms(rule, inconclusive, budget, time, formula, stored_times, limit_s=limit)
+    terms = CheckOptions(
+        rule, inconclusive, budget, suite.time, suite.formula, stored_times, limit_s=suite.limit
+    )
     if self_test:
-        return _self_test(terms, fmt, output)
-    _refuse_without(baseline, against, update=update)
-    texts = {"attention": attention, "seq": seq, "d_model": d_model, "heads": heads,
-             "batch": batch, "phase": phase, "dtype": dtype, "device": device}  # fmt: skip
-    asked = suite is not None or any(texts.values())
-    lists = (settings or [], args or [], inputs or [])
-    cases = gate.cases_of(suite, texts, lists, limit) if asked or baseline is None else None
-    with gate.told("checking") as tell:
+        return _self_test(terms, to)
+    if baseline is None and against is None:
+        raise RequestError(f"check needs --against or --baseline: type {EXAMPLE}")
+    if update and baseline is None:
+        raise RequestError("--update writes a baseline: say which with --baseline FILE")
+    cases = suite.cases() if suite.is_asked() or baseline is None else None
+    with working("checking") as tell:
         report = _checked(cases, baseline, against, terms, tell, update=update)
     _outputs(report, junit, summary)
-    from attnprof.render.gate.page import render_page
-    from attnprof.render.gate.terminal import check_tables
-
-    deliver(report, fmt, output, partial(check_tables, verbose=verbose), render_page)
+    to.deliver(report, verbose=verbose)
     if update and baseline is not None:
         return _accept(cases, baseline, terms)
     return int(report.summary["exit_code"])
 
 
-def _claim(
-    paths: Mapping[str, Path | None], baseline: Path | None, update: bool, force: bool
-) -> None:
-    """Look at what is to be written, before anything is measured."""
-    for flag, path in paths.items():
-        ensure_writable(path, force=force, flag=flag)
-    if update:
-        ensure_writable(baseline, force=force, flag="--baseline", extended=True)
-
-
-def _refuse_without(baseline: Path | None, against: str | None, *, update: bool) -> None:
-    if baseline is None and against is None:
-        raise RequestError(f"check needs --against or --baseline: type {EXAMPLE}")
-    if update and baseline is None:
-        raise RequestError("--update writes a baseline: say which with --baseline FILE")
-
-
 def _checked(
-    cases: list[Case] | None, baseline: Path | None, against: str | None, terms: Terms,
-    tell: gate.Tell, *, update: bool,
+    cases: list[Case] | None, baseline: Path | None, against: str | None, terms: CheckOptions,
+    tell: Callable[[str], None], *, update: bool,
 ) -> Report:  # fmt: skip
     from attnprof.gate.baselines import load_baseline
-    from attnprof.gate.checking import check_against, check_baseline
+    from attnprof.gate.check import check_against, check_baseline
     from attnprof.gate.trees import current_tree, tree_of
 
     with reading_back() if update else nullcontext():
@@ -177,27 +142,26 @@ def _checked(
 
 def _outputs(report: Report, junit: Path | None, summary: Path | None) -> None:
     """Files beside the result, and what GitHub reads; all before the exit code is told."""
-    from attnprof.render.gate.annotations import render_annotations
-    from attnprof.render.gate.junit import render_junit
-    from attnprof.render.gate.page import render_page
+    from attnprof.render.gate import render_annotations, render_junit
+    from attnprof.render.tables.check import page
 
     if junit is not None:
         write_whole(junit, render_junit(report))
     if summary is not None:
-        write_whole(summary, render_page(report))
+        write_whole(summary, page(report))
     if os.environ.get("GITHUB_ACTIONS") == "true":
         sys.stderr.write(render_annotations(report))  # stdout is for data; GitHub reads both
     if step := os.environ.get("GITHUB_STEP_SUMMARY"):
-        append(Path(step), render_page(report))
+        append(Path(step), page(report))
 
 
-def _accept(cases: Sequence[Case] | None, path: Path, terms: Terms) -> int:
+def _accept(cases: Sequence[Case] | None, path: Path, terms: CheckOptions) -> int:
     """Record anew; the result of the check was shown, and is accepted."""
     from attnprof.gate.baselines import load_baseline
-    from attnprof.gate.checking import record_baseline
+    from attnprof.gate.check import record_baseline
     from attnprof.gate.trees import current_tree
 
-    with gate.told("recording") as tell:
+    with working("recording") as tell:
         with reading_back():
             found = list(cases) if cases is not None else list(load_baseline(path).cases)
         report = record_baseline(found, current_tree(), terms, tell)
@@ -206,14 +170,12 @@ def _accept(cases: Sequence[Case] | None, path: Path, terms: Terms) -> int:
     return CannotRunError.exit_code if report.summary["failed"] else 0
 
 
-def _self_test(terms: Terms, fmt: str, output: Path | None) -> int:
+def _self_test(terms: CheckOptions, to: Output) -> int:
     """Rates of this machine, as a report of its own."""
-    from attnprof.gate.paired import rule_named
-    from attnprof.gate.selftest import self_test_report
+    from attnprof.gate.rules import rule_named
+    from attnprof.gate.self_test import self_test_report
 
-    with gate.told("racing unchanged and slowed code") as tell:
+    with working("racing unchanged and slowed code") as tell:
         report = self_test_report(rule_named(terms.rule or "default"), terms.budget_s, tell)
-    from attnprof.render.gate.rehearsal import self_test_tables
-
-    deliver(report, fmt, output, self_test_tables)
+    to.deliver(report)
     return 0

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
 from typer import Option
 
 from attnprof.cli import options as opt
-from attnprof.cli.options import Format
-from attnprof.cli.output import deliver, ensure_writable, environment
-from attnprof.cli.request import Request, closed_form_request, one_of, some_of
-from attnprof.errors import RequestError
-from attnprof.record import CostRecord, Report
-from attnprof.symbolic.costing import (
+from attnprof.cli.output import Output, environment
+from attnprof.cli.request import Conditions, Shape, closed_form_request, one_of, some_of
+from attnprof.cli.sizes import parse_names, parse_size
+from attnprof.closed_form.cost_records import (
     CONVENTIONS,
     KINDS,
     QUANTITIES,
@@ -21,38 +20,37 @@ from attnprof.symbolic.costing import (
     cost_records,
     identity,
 )
+from attnprof.errors import RequestError
+from attnprof.mechanism import Mechanism
+from attnprof.record import CostRecord, Report
+from attnprof.workload import Workload
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
+KvHeadsOption = Annotated[str | None, Option(metavar="SIZE", help="Grouped key and value heads.")]
+KvSeqOption = Annotated[str | None, Option(metavar="SIZE", help="Key length, for cross-attention.")]
 SymbolicOption = Annotated[bool, Option("--symbolic", help="Show the closed forms in B N h d.")]
 LatexOption = Annotated[bool, Option("--latex", help="Show the closed forms in LaTeX.")]
 
 
+@dataclass(frozen=True, kw_only=True)
+class CostShape(Shape):
+    """Standard attention where none is named."""
+
+    attention: opt.AttentionOption = "standard"
+
+
 def cost(
     *,
-    attention: opt.AttentionsOption = "standard",
-    seq: opt.SeqsOption = "1024",
-    d_model: opt.DModelOption = None,
-    heads: opt.HeadsOption = None,
-    batch: opt.BatchOption = "1",
-    d: opt.HeadDimOption = None,
+    shape: CostShape,
+    conditions: Conditions,
     scope: opt.ScopeOption = "layer",
-    phase: opt.PhaseOption = "forward",
     kind: opt.KindOption = None,
     quantity: opt.QuantityOption = None,
     convention: opt.ConventionOption = "flops",
-    causal: opt.CausalOption = False,
-    dtype: opt.DtypeOption = "float32",
-    device: opt.DeviceOption = "auto",  # noqa: ARG001 - arithmetic needs no device
-    settings: opt.SetOption = None,
-    kv_heads: opt.KvHeadsOption = None,
-    kv_seq: opt.KvSeqOption = None,
+    kv_heads: KvHeadsOption = None,
+    kv_seq: KvSeqOption = None,
     symbolic: SymbolicOption = False,
     latex: LatexOption = False,
-    fmt: opt.FormatOption = Format.TABLE,
-    output: opt.OutputOption = None,
-    force: opt.ForceOption = False,
+    to: Output,
 ) -> None:
     """Closed forms and numbers by stage: operations, bytes moved, peak memory, parameters.
 
@@ -61,67 +59,56 @@ def cost(
 
     Example: attnprof cost --attention efficient --seq 4096 --symbolic
     """
-    ensure_writable(output, force=force)
-    asked = Asked(
-        _quantities(quantity, convention),
-        some_of(kind, KINDS, "--kind"),
-        convention,
-        closed_forms=symbolic or fmt != Format.TABLE,
-        latex=latex,
-    )
-    request = closed_form_request(
-        attention, seq, d_model=d_model, heads=heads, d=d, batch=batch, scope=scope, phase=phase,
-        causal=causal, dtype=dtype, settings=settings, num_kv_heads=kv_heads, kv_seq=kv_seq,
-    )  # fmt: skip
-    report = Report("cost", _records(request, asked), {"convention": convention}, environment())
-    deliver(report, fmt, output, partial(_tables, asked=asked))
-
-
-def _quantities(text: str | None, convention: str) -> list[str]:
     one_of(convention, CONVENTIONS, "--convention")
-    return some_of(text, QUANTITIES, "--quantity")
+    quantities, kinds = some_of(quantity, QUANTITIES, "--quantity"), some_of(kind, KINDS, "--kind")
+    in_full = symbolic or to.fmt != opt.Format.TABLE
+    asked = Asked(quantities, kinds, convention, closed_forms=in_full, latex=latex)
+    mechanisms, workloads = closed_form_request(
+        shape, conditions, scope, parse_names(shape.attention or ""),
+        num_kv_heads=None if kv_heads is None else parse_size(kv_heads, "--kv-heads"),
+        kv_seq_len=None if kv_seq is None else parse_size(kv_seq, "--kv-seq"),
+    )  # fmt: skip
+    records = _records(mechanisms, workloads, scope, asked)
+    report = Report("cost", records, {"convention": convention}, environment())
+    to.deliver(report, quantities=quantities, symbolic=symbolic, latex=latex)
 
 
-def _records(request: Request, asked: Asked) -> list[CostRecord]:
+def _records(
+    mechanisms: Sequence[Mechanism], workloads: Sequence[Workload], scope: str, asked: Asked
+) -> list[CostRecord]:
     """Records of every mechanism at every length; one that refuses is a row with its reason.
 
     Raises the refusal itself where nothing at all could be counted.
     """
     records: list[CostRecord] = []
     refusals: list[RequestError] = []
-    for mechanism in request.mechanisms:
-        for workload in request.workloads:
+    for mechanism in mechanisms:
+        for workload in workloads:
             try:
-                records += cost_records(mechanism, workload, request.scope, asked)
+                records += cost_records(mechanism, workload, scope, asked)
             except RequestError as refusal:
                 refusals.append(refusal)
-                who = identity(mechanism, workload, request.scope)
+                who = identity(mechanism, workload, scope)
                 records.append(CostRecord(**who, stage="total", skipped=str(refusal)))
     if len(refusals) == len(records) and refusals:
         raise refusals[0]
     if not records:
-        raise RequestError(_nothing(request, asked))
+        raise RequestError(_nothing(mechanisms, asked))
     return records
 
 
-def _nothing(request: Request, asked: Asked) -> str:
-    forms = [
-        f"{form.source} {form.quantity} ({form.scope}, {form.phase}"
-        + (", one head)" if form.heads == "one" else ")")
-        for mechanism in request.mechanisms
-        for form in mechanism.published()
-    ]
-    names = ", ".join(mechanism.name for mechanism in request.mechanisms)
+def _nothing(mechanisms: Sequence[Mechanism], asked: Asked) -> str:
+    names = ", ".join(mechanism.name for mechanism in mechanisms)
     if "formula" in asked.kinds:
         return (
             f"none of {', '.join(asked.quantities)} is counted for {names} "
             f"with --convention {asked.convention}"
         )
+    forms = [
+        f"{form.source} {form.quantity} ({form.scope}, {form.phase}"
+        + (", one head)" if form.heads == "one" else ")")
+        for mechanism in mechanisms
+        for form in mechanism.published()
+    ]
     printed = f"printed: {'; '.join(forms)}" if forms else "the documents print none"
     return f"no published formula of {names} speaks of this scope, phase, mask and batch; {printed}"
-
-
-def _tables(report: Report, asked: Asked) -> list[RenderableType]:
-    from attnprof.cli.cost_tables import cost_tables
-
-    return cost_tables([r for r in report.records if isinstance(r, CostRecord)], asked)

@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
-from functools import partial
 from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from attnprof.cli.options import (
-    ArgOption,
-    CausalOption,
-    DtypeOption,
-    ForceOption,
-    Format,
-    FormatOption,
-    InputOption,
-    OutputOption,
-    QuantityOption,
-    SetOption,
-)
-from attnprof.cli.output import deliver, ensure_writable, environment, note
-from attnprof.cli.progress import working
-from attnprof.cli.request import one_of, some_of
-from attnprof.cli.settings import parse_set
+from attnprof.cli import options as opt
+from attnprof.cli.output import Output, environment, note
+from attnprof.cli.request import one_of, parse_set, some_of
 from attnprof.cli.sizes import parse_named_sizes
 from attnprof.errors import RequestError
 from attnprof.record import Report
+from attnprof.render.progress import working
 from attnprof.workload import DTYPES, SCOPES
 
 PHASES = ("forward", "backward", "train", "decode")
@@ -61,19 +48,16 @@ LatexOption = Annotated[bool, Option("--latex", help="Show the formulas in LaTeX
 def derive(
     *,
     target: TargetArgument = None,
-    args: ArgOption = None,
-    inputs: InputOption = None,
+    modules: opt.Modules,
     phase: PhasesOption = "forward,backward",
     at: AtOption = None,
-    quantity: QuantityOption = None,
+    quantity: opt.QuantityOption = None,
     scope: DeriveScopeOption = None,
-    causal: CausalOption = False,
-    dtype: DtypeOption = "float32",
-    settings: SetOption = None,
+    causal: opt.CausalOption = False,
+    dtype: opt.DtypeOption = "float32",
+    settings: opt.SetOption = None,
     latex: LatexOption = False,
-    fmt: FormatOption = Format.TABLE,
-    output: OutputOption = None,
-    force: ForceOption = False,
+    to: Output,
 ) -> None:
     """Closed forms from anybody's torch code: FLOPs by kind, bytes, parameters, peak memory.
 
@@ -83,7 +67,6 @@ def derive(
     Example: attnprof derive my.py:MyAttention --arg d_model=h*d --arg num_heads=h --input "x: B, N,
     h*d" --at B=1,N=4096,h=8,d=64
     """
-    ensure_writable(output, force=force)
     if target is None:
         raise RequestError(f"derive needs what to derive: type {EXAMPLE}")
     phases = some_of(phase, PHASES, "--phase")
@@ -93,31 +76,26 @@ def derive(
         one_of(scope, SCOPES, "--scope")
     how = {"params": parse_set(settings), "scope": scope, "causal": causal, "dtype": dtype}
     with redirect_stdout(sys.stderr):  # what somebody's module prints is no data
-        report = _report(target, args, inputs, phases, asked, quantity, fmt, how)
-    from attnprof.render.derivation import derivation_tables
-    from attnprof.render.derivation_page import derivation_page
-
-    table = partial(derivation_tables, latex=latex)
-    deliver(report, fmt, output, table, derivation_page)
+        report = _report(target, modules, phases, asked, quantity, to.fmt, how)
+    to.deliver(report, latex=latex)
 
 
 def _report(
     text: str,
-    args: list[str] | None,
-    inputs: list[str] | None,
+    modules: opt.Modules,
     phases: list[str],
     asked: dict[str, int],
     quantity: str | None,
     fmt: str,
     how: dict[str, Any],
 ) -> Report:
-    from attnprof.trace.asking import derived
     from attnprof.trace.events import QUANTITIES
-    from attnprof.trace.finding import target_from
-    from attnprof.trace.reporting import report_of
+    from attnprof.trace.report.records import report_of
+    from attnprof.trace.request.lookup import target_from
+    from attnprof.trace.solve.derive import derived
 
     quantities = some_of(quantity, QUANTITIES, "--quantity")
-    found = target_from(text, args, inputs, **how)
+    found = target_from(text, modules.args, modules.inputs, **how)
     for line in found.notes:
         note(line)
     with working(f"deriving {text}: {', '.join(phases)}"):
@@ -125,5 +103,5 @@ def _report(
     import torch
 
     where = environment(torch=torch.__version__)
-    in_steps = fmt == Format.MARKDOWN
+    in_steps = fmt == opt.Format.MARKDOWN
     return report_of(derivation, quantities, environment=where, in_steps=in_steps, **how)

@@ -2,55 +2,155 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
-from attnprof.cli.options import ForceOption, Format, FormatOption, OutputOption
-from attnprof.cli.output import deliver, ensure_writable, environment
+import attnprof
+from attnprof.cli.output import Output, environment
 from attnprof.errors import CannotRunError
 from attnprof.record import DoctorRecord, Report
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+Probe = Callable[[], tuple[str, str]]
+#: Libraries whose version alone is told.
+LIBRARIES = (
+    "numpy", "sympy", "pandas", "matplotlib", "fvcore", "typer", "rich", "ruptures", "junitparser",
+)  # fmt: skip
+MISSING = "missing"
+SIZE = 8
 
 
-def doctor(
-    *,
-    fmt: FormatOption = Format.TABLE,
-    output: OutputOption = None,
-    force: ForceOption = False,
-) -> int:
+def doctor(*, to: Output) -> int:
     """Environment, devices, and which counters work, each by a small live test.
 
     Exit code 3 where torch is missing: nothing can be measured then.
 
     Example: attnprof doctor --format json
     """
-    from attnprof.cli.doctor_probes import probes
-
-    ensure_writable(output, force=force)
     records = list(probes())
     bad = [record.check for record in records if record.status in ("missing", "broken")]
-    deliver(Report("doctor", records, {"problems": bad}, environment()), fmt, output, _table)
+    to.deliver(Report("doctor", records, {"problems": bad}, environment()))
     return CannotRunError.exit_code if "torch" in bad else 0
 
 
-def _table(report: Report) -> list[RenderableType]:
-    from rich.text import Text
+def probes() -> Iterator[DoctorRecord]:
+    """Every check in order; none of them raises."""
+    yield _ok("python", f"{platform.python_version()} ({sys.executable})")
+    yield _ok("platform", platform.platform())
+    yield _ok("attnprof", attnprof.__version__)
+    for name in LIBRARIES:
+        yield _library(name)
+    torch_record = _tried("torch", _torch, "pip install torch")
+    yield torch_record
+    yield _tried("processor", _processor)
+    if torch_record.status != "ok":
+        return
+    yield _tried("CUDA", _cuda)
+    yield _tried("torch's FLOP counter", _torch_counter, "profile leaves flops_torch empty")
+    yield _tried("fvcore's counter", _fvcore_counter, "profile leaves macs_fvcore empty")
+    yield _tried("memory on CPU", _cpu_memory, "profile leaves peak_bytes_measured empty")
+    yield _tried("figures", _figures, "pip install matplotlib; --plot and heatmap need it")
 
-    from attnprof.render.terminal import new_table
 
-    table = new_table(caption=_verdict(report.summary["problems"]))
-    table.add_column("check", no_wrap=True)
-    table.add_column("status", no_wrap=True)
-    table.add_column("found", overflow="fold")
-    styles = {"ok": "green", "none": "dim"}
-    for record in report.records:
-        assert isinstance(record, DoctorRecord)
-        advice = f" → {record.advice}" if record.advice else ""
-        style = styles.get(record.status, "red")
-        table.add_row(record.check, Text(record.status, style), record.found + advice)
-    return [table]
+def _ok(check: str, found: str) -> DoctorRecord:
+    return DoctorRecord(check=check, found=found, status="ok")
 
 
-def _verdict(problems: list[str]) -> str:
-    return f"Needs attention: {', '.join(problems)}." if problems else "Everything works."
+def _library(name: str) -> DoctorRecord:
+    try:
+        return _ok(name, version(name))
+    except PackageNotFoundError:
+        return DoctorRecord(
+            check=name, found="not installed", status=MISSING, advice=f"pip install {name}"
+        )
+
+
+def _tried(check: str, probe: Probe, advice: str = "") -> DoctorRecord:
+    """The probe's row; whatever it raises is what was found."""
+    try:
+        found, status = probe()
+    except ImportError as error:
+        return DoctorRecord(check=check, found=str(error), status=MISSING, advice=advice)
+    except Exception as error:  # noqa: BLE001 - a broken installation may raise anything
+        found, status = f"{type(error).__name__}: {error}".split("\n", 1)[0], "broken"
+    return DoctorRecord(
+        check=check, found=found, status=status, advice="" if status == "ok" else advice
+    )
+
+
+def _torch() -> tuple[str, str]:
+    import torch
+
+    return f"{torch.__version__}, {torch.get_num_threads()} threads", "ok"
+
+
+def _processor() -> tuple[str, str]:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    gib = memory.available / 2**30
+    return f"{usable} cores usable, {gib:.1f} of {memory.total / 2**30:.1f} GiB free", "ok"
+
+
+def _cuda() -> tuple[str, str]:
+    import torch
+
+    if not torch.cuda.is_available():
+        built = torch.version.cuda
+        why = f"torch is built for CUDA {built}" if built else "torch is a CPU build"
+        return f"no device; {why}; measurements run on the CPU", "none"
+    names = []
+    for index in range(torch.cuda.device_count()):
+        seen = torch.cuda.get_device_properties(index)
+        names.append(f"cuda:{index} {seen.name}, {seen.total_memory / 2**30:.1f} GiB")
+    return f"CUDA {torch.version.cuda}: {'; '.join(names)}", "ok"
+
+
+def _torch_counter() -> tuple[str, str]:
+    """A product of fake tensors: counted without memory for its result."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FakeTensorMode(), FlopCounterMode(display=False) as counter:
+        torch.mm(torch.empty(SIZE, SIZE), torch.empty(SIZE, SIZE))
+    return _counted(counter.get_total_flops(), 2 * SIZE**3, "FLOPs on fake tensors")
+
+
+def _fvcore_counter() -> tuple[str, str]:
+    import torch
+    from fvcore.nn import FlopCountAnalysis
+
+    analysis = FlopCountAnalysis(torch.nn.Linear(SIZE, SIZE, bias=False), torch.zeros(SIZE, SIZE))
+    macs = analysis.unsupported_ops_warnings(enabled=False).total()
+    return _counted(int(macs), SIZE**3, "MACs")
+
+
+def _cpu_memory() -> tuple[str, str]:
+    """Torch's profiler sees an allocation of known size."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    from attnprof.measure.memory import quiet_stderr
+
+    with quiet_stderr(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        held = torch.empty(SIZE, 1024)
+    sizes: list[Any] = [event.cpu_memory_usage for event in seen.events()]
+    return _counted(max(sizes, default=0), held.nbytes, "bytes seen by the profiler")
+
+
+def _counted(found: int, expected: int, what: str) -> tuple[str, str]:
+    if found == expected:
+        return f"works: {found} {what}", "ok"
+    return f"counts {found} {what} where {expected} are due", "broken"
+
+
+def _figures() -> tuple[str, str]:
+    from attnprof.render.plots.style import figure_bytes, new_figure
+
+    figure_bytes(new_figure(1, 1))
+    return "works: draws a PNG without a display", "ok"

@@ -2,57 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Option
 
 from attnprof.cli import options as opt
-from attnprof.cli.crossover import DEFAULT, ensure_figure
-from attnprof.cli.options import Format
-from attnprof.cli.output import deliver, ensure_writable, environment, note
-from attnprof.cli.request import one_of, some_of
-from attnprof.cli.settings import configured
-from attnprof.cli.sizes import parse_names, parse_size, parse_sizes
+from attnprof.cli.output import DrawnOutput, environment
+from attnprof.cli.request import TAYLORSHIFT, Conditions, names_of, one_of, some_of
+from attnprof.cli.sizes import parse_size, parse_sizes
+from attnprof.closed_form.heads import KINDS, QUANTITIES, curves_of, divisors, heads_report
 from attnprof.errors import RequestError
-from attnprof.record import HeadsRecord, Report
-from attnprof.symbolic.head_counts import KINDS, QUANTITIES, curves_of, divisors, heads_report
-from attnprof.workload import DTYPES, SCOPES, Workload
+from attnprof.workload import DTYPES, SCOPES
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-CAPTION = (
-    "published: the documents' printed head forms, entries as an idealised sum. formula: our "
-    "closed forms of the shipped implementation, entries as the peak of what it holds."
-)
+MechanismsArgument = Annotated[
+    list[str] | None,
+    Argument(metavar="A B", help="Mechanisms (default taylor-direct taylor-efficient)."),
+]
+WidthOption = Annotated[str, Option(metavar="SIZE", help="Model width.")]
+LengthOption = Annotated[str, Option(metavar="SIZE", help="Sequence length.")]
+HeadsOption = Annotated[
+    str | None, Option(metavar="SIZES", help="Only these; all divisors otherwise.")
+]
 
 
 def heads_(
-    mechanisms: Annotated[
-        list[str] | None,
-        Argument(metavar="A B", help="Mechanisms (default taylor-direct taylor-efficient)."),
-    ] = None,
+    mechanisms: MechanismsArgument = None,
     *,
     attention: opt.AttentionOption = None,
-    d_model: Annotated[str, Option("--d-model", metavar="SIZE", help="Model width.")] = "512",
-    seq: Annotated[str, Option("--seq", metavar="SIZE", help="Sequence length.")] = "1024",
-    heads: Annotated[
-        str | None, Option("--heads", metavar="SIZES", help="Only these; all divisors otherwise.")
-    ] = None,
-    batch: opt.BatchOption = "1",
+    d_model: WidthOption = "512",
+    seq: LengthOption = "1024",
+    heads: HeadsOption = None,
+    conditions: Conditions,
     scope: opt.ScopeOption = "core",
-    phase: opt.PhaseOption = "forward",
     kind: opt.KindOption = None,
     quantity: opt.QuantityOption = None,
-    causal: opt.CausalOption = False,
-    dtype: opt.DtypeOption = "float32",
-    device: opt.DeviceOption = "auto",  # noqa: ARG001 - arithmetic needs no device
-    settings: opt.SetOption = None,
-    plot: opt.PlotOption = None,
-    fmt: opt.FormatOption = Format.TABLE,
-    output: opt.OutputOption = None,
-    force: opt.ForceOption = False,
+    to: DrawnOutput,
 ) -> None:
     """FLOPs and entries against the number of heads at fixed model width.
 
@@ -61,41 +45,20 @@ def heads_(
 
     Example: attnprof heads --d-model 256 --seq 1025
     """
-    ensure_writable(output, force=force)
-    ensure_figure(plot, force=force)
     width, length = parse_size(d_model, "--d-model"), parse_size(seq, "--seq")
-    counts = _head_counts(heads, width)
-    workload = Workload(
-        length,
-        1,
-        width,
-        parse_size(batch, "--batch"),
-        causal=causal,
-        phase=phase,
-        dtype=one_of(dtype, DTYPES, "--dtype"),
-    )
+    one_of(conditions.dtype, DTYPES, "--dtype")
+    counts, workload = _head_counts(heads, width), conditions.workload(length, 1, width)
+    names = list(dict.fromkeys(names_of(mechanisms or (), attention) or TAYLORSHIFT))
     curves = curves_of(
-        configured(_names(mechanisms, attention), settings),
+        conditions.configured(names),
         workload,
         one_of(scope, SCOPES, "--scope"),
         some_of(kind, KINDS, "--kind"),
         some_of(quantity, QUANTITIES, "--quantity"),
     )
     found = heads_report(curves, width, length, counts, environment())
-    if plot is not None:
-        from attnprof.render.plots.heads import plot_heads
-
-        plot_heads(found, plot)
-        note(f"wrote {plot}")
-    deliver(found, fmt, output, _tables)
-
-
-def _names(arguments: list[str] | None, attention: str | None) -> list[str]:
-    if arguments and attention:
-        raise RequestError("name the mechanisms once: as A B, or as --attention A,B")
-    if attention is not None:
-        return parse_names(attention)
-    return list(dict.fromkeys(arguments or DEFAULT))
+    to.draw(found)
+    to.deliver(found)
 
 
 def _head_counts(text: str | None, width: int) -> list[int]:
@@ -108,65 +71,3 @@ def _head_counts(text: str | None, width: int) -> list[int]:
             f"possible: {', '.join(str(h) for h in possible[:24])}{', …' if possible[24:] else ''}"
         )
     return asked
-
-
-def _tables(found: Report) -> list[RenderableType]:
-    """A table a quantity (more where the terminal is narrow), then the optima."""
-    from rich.text import Text
-
-    rows = [record for record in found.records if isinstance(record, HeadsRecord)]
-    title = f"d_model {found.summary['d_model']:,}, seq {found.summary['seq_len']:,}"
-    parts: list[RenderableType] = []
-    for quantity in dict.fromkeys(row.quantity for row in rows):
-        some = [row for row in rows if row.quantity == quantity]
-        parts += _values(f"{_unit(quantity)} against heads, {title}", some)
-    real = [one for one in found.summary["optima"] if one["optimum_head_dim"] is not None]
-    whose = "{mechanism}, {quantity}, {kind}"
-    roots = [Text(f" {whose.format_map(one)}: root of {one['equation']}") for one in real]
-    return [*parts, _optima(found), *roots, Text(CAPTION, style="dim")]
-
-
-def _values(title: str, rows: list[HeadsRecord]) -> Iterator[RenderableType]:
-    """One quantity: a row a head count, a column a mechanism and kind, as many as fit."""
-    from attnprof.render.terminal import columns_that_fit, new_table
-    from attnprof.units import MISSING, format_count
-
-    columns = list(dict.fromkeys((row.mechanism, row.kind) for row in rows))
-    texts = {(r.num_heads, r.mechanism, r.kind): format_count(r.value or 0) for r in rows}
-    widths = {row.num_heads: row.head_dim for row in rows}
-    widest = max(len(text) for text in (*texts.values(), *(name for name, _ in columns)))
-    at_once = columns_that_fit(widest, beside=2 * (len(f"{max(widths):,}") + 4))
-    for first in range(0, len(columns), at_once):
-        some = columns[first : first + at_once]
-        table = new_table(title)
-        for heading in ("heads", "d", *("\n".join(column) for column in some)):
-            table.add_column(heading, justify="right", no_wrap=True)
-        for h in sorted(widths):
-            cells = [texts.get((h, *column), MISSING) for column in some]
-            table.add_row(f"{h:,}", f"{widths[h]:,}", *cells)
-        yield table
-
-
-def _unit(quantity: str) -> str:
-    return "FLOPs" if quantity == "flops" else "Entries"
-
-
-def _optima(found: Report) -> RenderableType:
-    """One row a cost: how it goes with heads, the best divisor, the real optimum."""
-    from attnprof.render.terminal import new_table
-    from attnprof.units import MISSING
-
-    table = new_table("Optimum")
-    for heading in ("mechanism", "quantity", "kind"):
-        table.add_column(heading, no_wrap=True)
-    table.add_column("over heads", overflow="fold")
-    for heading in ("best divisor", "real d", "real heads"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for one in found.summary["optima"]:
-        best = f"{one['best_divisor']:,} head{'s' * (one['best_divisor'] > 1)}"
-        real = [MISSING] * 2
-        if one["optimum_head_dim"] is not None:
-            real = [f"{one['optimum_head_dim']:.6f}", f"{one['optimum_num_heads']:,.2f}"]
-        quantity = _unit(one["quantity"])
-        table.add_row(one["mechanism"], quantity, one["kind"], one["trend"], best, *real)
-    return table

@@ -2,56 +2,75 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from typer import Argument, Option
 
 from attnprof.cli import options as opt
 from attnprof.cli.options import Format
-from attnprof.cli.output import as_text, deliver, ensure_writable, environment, note
-from attnprof.cli.request import one_of
-from attnprof.cli.settings import configured
+from attnprof.cli.output import deliver, ensure_writable, environment, note
+from attnprof.cli.request import Conditions, one_of
 from attnprof.cli.sizes import parse_names, parse_size, parse_sizes
+from attnprof.closed_form.heatmap import Heatmap, heatmap_report
 from attnprof.errors import RequestError
 from attnprof.record import Report, write_whole
-from attnprof.render.plots.save import check_figure_path, is_figure_path
-from attnprof.symbolic.grid import Heatmap, heatmap_report
+from attnprof.render.plots.style import check_figure_path, is_figure_path
 from attnprof.workload import DTYPES, SCOPES
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 POWERS = "1:1024:x2"
 #: What a file's suffix says of its format, where --format does not.
 FORMATS = {".json": Format.JSON, ".csv": Format.CSV, ".md": Format.MARKDOWN}
 
+PairArgument = Annotated[
+    list[str] | None, Argument(metavar="[A B]", help="Two mechanisms: cost of A over B.")
+]
+WidthsOption = Annotated[str, Option(metavar="SIZES", help="Model widths: a list or a range.")]
+HeadsOption = Annotated[str, Option(metavar="SIZES", help="Head counts, a panel each.")]
+NoWidthOption = Annotated[str | None, Option("--d", hidden=True)]
+WhichScopeOption = Annotated[
+    str | None, Option(metavar="SCOPE", help="core or layer; formula default: layer.")
+]
+WhichKindOption = Annotated[str, Option(help="published or formula.")]
+OneQuantityOption = Annotated[
+    str | None, Option(help="flops, matmul_flops, peak_bytes, … (default flops).")
+]
+FigureOption = Annotated[
+    Path | None, Option(metavar="FILE", help="Figure (.png, .svg, .pdf), its CSV beside it.")
+]
+DataFormatOption = Annotated[
+    Format | None, Option("--format", "-f", help="How to write the result (default table).")
+]
+DataOption = Annotated[
+    Path | None,
+    Option("--output", "-o", metavar="FILE", help="Write data, or a figure, to a file."),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConditions(Conditions):
+    """A training step, as the document's heatmaps show it."""
+
+    phase: opt.PhaseOption = "train"
+
 
 def heatmap(
     *,
-    pair: Annotated[
-        list[str] | None, Argument(metavar="[A B]", help="Two mechanisms: cost of A over B.")
-    ] = None,
+    pair: PairArgument = None,
     attention: opt.AttentionOption = None,
     seq: opt.SeqOption = POWERS,
-    d_model: opt.DModelsOption = POWERS,
-    heads: opt.HeadCountsOption = "1,2,4,8",
-    batch: opt.BatchOption = "1",
-    d: Annotated[str | None, Option("--d", hidden=True)] = None,
-    scope: opt.HeatmapScopeOption = None,
-    phase: opt.PhaseOption = "train",
-    kind: Annotated[str, Option("--kind", help="published or formula.")] = "published",
-    quantity: Annotated[
-        str | None, Option("--quantity", help="flops, matmul_flops, peak_bytes, … (default flops).")
-    ] = None,
+    d_model: WidthsOption = POWERS,
+    heads: HeadsOption = "1,2,4,8",
+    d: NoWidthOption = None,
+    conditions: TrainingConditions,
+    scope: WhichScopeOption = None,
+    kind: WhichKindOption = "published",
+    quantity: OneQuantityOption = None,
     convention: opt.ConventionOption = "flops",
-    causal: opt.CausalOption = False,
-    dtype: opt.DtypeOption = "float32",
-    device: opt.DeviceOption = "auto",  # noqa: ARG001 - arithmetic needs no device
-    settings: opt.SetOption = None,
-    plot: opt.FigureBesideOption = None,
-    fmt: opt.HeatmapFormatOption = None,
-    output: opt.HeatmapOutputOption = None,
+    plot: FigureOption = None,
+    fmt: DataFormatOption = None,
+    output: DataOption = None,
     force: opt.ForceOption = False,
 ) -> None:
     """Ratio of two costs over sequence length and model width, for several head counts.
@@ -64,8 +83,7 @@ def heatmap(
     if d is not None:
         raise RequestError("a heatmap's width axis is d_model: type --d-model 64,128, not --d")
     figures, data = _targets(plot, output, fmt, force=force)
-    names = _pair(pair, attention)
-    a, b = (configured(names, settings) * 2)[:2]
+    a, b = (conditions.configured(_pair(pair, attention)) * 2)[:2]
     asked = Heatmap(
         a=a,
         b=b,
@@ -74,17 +92,17 @@ def heatmap(
         num_heads=parse_sizes(heads, "--heads"),
         kind=kind,
         quantity=_quantity(quantity, convention, kind),
-        phase=phase,
+        phase=conditions.phase,
         scope=None if scope is None else one_of(scope, SCOPES, "--scope"),
-        causal=causal,
-        batch_size=parse_size(batch, "--batch"),
-        dtype=one_of(dtype, DTYPES, "--dtype"),
+        causal=conditions.causal,
+        batch_size=parse_size(conditions.batch, "--batch"),
+        dtype=one_of(conditions.dtype, DTYPES, "--dtype"),
     )
     report = heatmap_report(asked, environment())
     _note_missing(report)
     _draw(report, figures)
     by_suffix = FORMATS.get(data.suffix.lower()) if data else None
-    deliver(report, fmt or by_suffix or Format.TABLE, data, _tables)
+    deliver(report, fmt or by_suffix or Format.TABLE, data)
 
 
 def _targets(
@@ -106,21 +124,19 @@ def _targets(
 
 
 def _pair(pair: list[str] | None, attention: str | None) -> list[str]:
-    """Names of A and B, from the arguments or from --attention."""
-    names = [*(pair or [])]
+    """Names of A and B, from the arguments or from --attention; the same one twice is fine."""
+    names = pair or []
     if attention is not None:
         if names:
             raise RequestError("the pair is given twice: as arguments and as --attention")
-        names = [name.strip() for name in attention.split(",")]
         parse_names(attention)  # refuses empty names
-    if not names:
-        return ["standard", "efficient"]
-    if len(names) != 2:
+        names = [name.strip() for name in attention.split(",")]
+    if len(names) not in (0, 2):
         raise RequestError(
             f"a heatmap compares two mechanisms, not {len(names)}: "
             "type attnprof heatmap standard efficient"
         )
-    return names
+    return names or ["standard", "efficient"]
 
 
 def _quantity(quantity: str | None, convention: str, kind: str) -> str:
@@ -158,51 +174,12 @@ def _note_missing(report: Report) -> None:
 def _draw(report: Report, figures: list[Path]) -> None:
     if not figures:
         return
-    from attnprof.render.plots.heatmap import plot_heatmap
+    from attnprof.render.formats import render_csv
+    from attnprof.render.plots import plot_report
 
-    cells = as_text(report, "csv")
+    cells = render_csv(report)
     for path in figures:
-        plot_heatmap(report, path)
+        plot_report(report, path)
         beside = path.with_suffix(".csv")
         write_whole(beside, cells)
         note(f"wrote {path} and {beside}")
-
-
-def _tables(report: Report) -> list[RenderableType]:
-    """Mean and maximum excess, a line a head count."""
-    from rich.text import Text
-
-    from attnprof.render.terminal import new_table
-    from attnprof.units import format_value
-
-    summary = report.summary
-    sources = dict.fromkeys(s for s in (summary["source_a"], summary["source_b"]) if s)
-    table = new_table()
-    for heading in ("heads", "mean excess [%]", "max excess [%]", "max at seq", "max at d_model"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for heads, mean in summary["mean_excess_percent"].items():
-        where: dict[str, Any] = summary["max_at"][heads] or {}
-        table.add_row(
-            heads,
-            _percent(mean),
-            _percent(summary["max_excess_percent"][heads]),
-            format_value(where.get("seq_len"), "count"),
-            format_value(where.get("d_model"), "count"),
-        )
-    title = (
-        f"{summary['mechanism_a']} / {summary['mechanism_b']}: {summary['quantity']}, "
-        f"{summary['kind']}{f' ({chr(44).join(sources)})' if sources else ''}, "
-        f"phase {summary['phase']}, scope {summary['scope']}{', causal' * summary['causal']}"
-    )
-    meaning = (
-        f"excess = 100·({summary['mechanism_a']} / {summary['mechanism_b']} − 1) over "
-        f"{summary['cells'] - summary['null_cells']} cells; --plot FILE.png draws them, "
-        "--format csv lists them"
-    )
-    return [Text(title, style="bold"), table, Text(meaning, style="dim")]
-
-
-def _percent(value: float | None) -> str:
-    from attnprof.units import MISSING
-
-    return MISSING if value is None else f"{value:.2f}"

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attnprof
+from attnprof.cli.options import ForceOption, Format, FormatOption, OutputOption, PlotOption
 from attnprof.errors import RequestError
-from attnprof.record import ColumnarRecords, Report, write_whole
+from attnprof.record import Report, write_whole
 from attnprof.record.destinations import check_unlost, claimed, is_stream
-from attnprof.record.escaping import readable, visible
-from attnprof.record.reading import kind_of_file, why_of
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-Tables = Callable[[Report], "Sequence[RenderableType]"]
+from attnprof.record.escapes import visible
+from attnprof.record.files import kind_of_file, why_of
 
 
 def note(text: str) -> None:
@@ -79,33 +76,78 @@ def _unwritable(path: Path) -> str:
     return "" if os.access(parent, os.W_OK) else f"the folder {parent} cannot be written"
 
 
-def deliver(
-    report: Report,
-    fmt: str,
-    output: Path | None,
-    table: Tables,
-    page: Callable[[Report], str] | None = None,
-) -> None:
+def ensure_figure(path: Path | None, *, force: bool) -> None:
+    """Refuse a figure's path before the work is done; :class:`RequestError` says why."""
+    if path is not None:
+        from attnprof.render.plots.style import check_figure_path
+
+        ensure_writable(path, force=force, flag="--plot")
+        check_figure_path(path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """How a result is written, and where; an output that must not be written is refused here."""
+
+    fmt: FormatOption = Format.TABLE
+    output: OutputOption = None
+    force: ForceOption = False
+
+    def __post_init__(self) -> None:
+        ensure_writable(self.output, force=self.force)
+
+    def deliver(self, report: Report, **how: Any) -> None:
+        """Write the report; ``how`` is for its tables."""
+        deliver(report, self.fmt, self.output, **how)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnOutput(Output):
+    """The same with a figure beside it."""
+
+    plot: PlotOption = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ensure_figure(self.plot, force=self.force)
+
+    def draw(self, report: Report) -> None:
+        """Draw the report, where that was asked for."""
+        if self.plot is not None:
+            from attnprof.render.plots import plot_report
+
+            plot_report(report, self.plot)
+            note(f"wrote {self.plot}")
+
+
+def answering() -> contextlib.AbstractContextManager[None]:
+    """Inside, what is printed is the answer; elsewhere somebody's code may print, to stderr."""
+    if "attnprof.processes.supervision" not in sys.modules:
+        return contextlib.nullcontext()
+    from attnprof.processes import supervision
+
+    return supervision.answering()
+
+
+def deliver(report: Report, fmt: str, output: Path | None, **how: Any) -> None:
     """Write a report in the format asked for, to stdout or to a file.
 
-    ``table`` makes the renderables of the ``table`` format, ``page`` the Markdown where that is
-    more than the records. Raises :class:`RequestError` for an unwritable file.
+    ``how`` is for its tables. Raises :class:`RequestError` for an unwritable file.
     """
-    if fmt in ("table", "markdown") and not isinstance(report.records, ColumnarRecords):
-        report = readable(report)
-    if fmt == "table":
-        from attnprof.render import terminal
+    from attnprof.render.formats import print_tables, render
 
-        if output is None:
-            terminal.print_tables(table(report))
-            return
-        text = terminal.render_text(table(report))
-    elif fmt == "markdown" and page is not None:
-        text = page(report)
-    else:
-        text = as_text(report, fmt)
+    if fmt == Format.TABLE and output is None:
+        with answering():
+            print_tables(report, **how)
+        return
+    write(render(report, fmt, **how), output)
+
+
+def write(text: str, output: Path | None) -> None:
+    """Write to stdout, or to a file and say so."""
     if output is None:
-        sys.stdout.write(text)
+        with answering():
+            sys.stdout.write(text)
         return
     write_whole(output, text)
     note(f"wrote {output}")
@@ -124,16 +166,3 @@ def append(path: Path, text: str) -> None:
         note(f"cannot write the step summary {path}: {why_of(error)}")
     except RequestError as error:
         note(str(error))
-
-
-def as_text(report: Report, fmt: str) -> str:
-    """A report as JSON, CSV or Markdown text."""
-    if fmt == "csv":
-        from attnprof.render.csv import render_csv
-
-        return render_csv(report)
-    if fmt == "markdown":
-        from attnprof.render.markdown import render_markdown
-
-        return render_markdown(report)
-    return report.to_json()

@@ -12,10 +12,10 @@ from attnprof.cli.output import ensure_writable, note
 from attnprof.cli.request import one_of
 from attnprof.errors import RequestError
 from attnprof.record import ProfileRecord, Report
-from attnprof.record.reading import REPORT_LIMIT
+from attnprof.record.files import REPORT_LIMIT
 from attnprof.record.recognition import is_journal
 from attnprof.render.plots.results import KINDS, plot_results
-from attnprof.render.plots.save import check_figure_path
+from attnprof.render.plots.style import check_figure_path
 
 
 def plot(
@@ -50,12 +50,19 @@ def plot(
     check_figure_path(output)
     one_of(kind, KINDS, "--kind")
     reports = [load(path) for path in results]
-    if not any(isinstance(record, ProfileRecord) for r in reports for record in r.records):
+    if not any(report.of(ProfileRecord) for report in reports):
         raise RequestError(
             f"{', '.join(map(str, results))}: no measured points; plot draws the results of sweep "
             "and profile --format json"
         )
-    plot_results(reports, output, kind, _ceilings(reports, ceilings) if kind == "roofline" else ())
+    known: dict[str, Any] = {}
+    if kind == "growth":
+        from attnprof.measure.sweep.results import curve_crossings
+
+        known["crossings"] = curve_crossings(reports)
+    if kind == "roofline":
+        known["ceilings"] = _ceilings(reports, ceilings)
+    plot_results(reports, output, kind, **known)
     note(f"wrote {output}")
 
 
@@ -70,7 +77,7 @@ def load(path: Path) -> Report:
 
 def _ceilings(reports: list[Report], path: Path | None) -> list[dict[str, Any]]:
     """What the devices can do: as the results say, else as is known of them here."""
-    from attnprof.device.calibration import RATES, is_ceiling
+    from attnprof.device.ceilings import RATES, is_ceiling
     from attnprof.device.roofline import with_roofline
 
     found = {}

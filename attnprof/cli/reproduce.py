@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from attnprof.cli.crossover import ensure_figure
 from attnprof.cli.options import ForceOption, OutputOption
-from attnprof.cli.output import Tables, deliver, ensure_writable, environment, note
-from attnprof.cli.progress import progress_bar
-from attnprof.cli.replay_request import Asked, asked_for, refuse_contradictions
+from attnprof.cli.output import deliver, ensure_figure, ensure_writable, environment, note, write
 from attnprof.cli.request import some_of
-from attnprof.errors import CannotRunError, CheckFailedError
+from attnprof.cli.sizes import parse_names
+from attnprof.errors import CannotRunError, CheckFailedError, RequestError
+from attnprof.papers import documents as known
 from attnprof.papers.checks import VERDICTS
-from attnprof.papers.committed import accept as accept_verdicts
-from attnprof.papers.finding import find_figure, find_table
+from attnprof.papers.documents import claims
 from attnprof.papers.measured import fresh, ship
-from attnprof.papers.regenerating import figure_values, table_values
+from attnprof.papers.regenerated import figure_values, regenerate, table_values
+from attnprof.papers.replay import accept as accept_verdicts
 from attnprof.papers.replay import only, replay
-from attnprof.record import Report, write_whole
-from attnprof.render import reproduction as view
-from attnprof.render.regenerated_table import regenerated_table
-from attnprof.render.reproduction_files import files_there, make_folder
-from attnprof.render.reproduction_page import reproduction_page
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from attnprof.record import Report, ReproduceRecord
+from attnprof.render.progress import progress_bar
 
 #: Claims named on stderr before the rest is only counted.
 NAMED = 8
 
 
-class Format(StrEnum):
+class PageFormat(StrEnum):
     """How a replay is written."""
 
     TABLE = "table"
@@ -79,7 +70,7 @@ ReportsOption = Annotated[
 AcceptOption = Annotated[
     bool, Option("--accept", help="Take these verdicts (and measurements) as the committed ones.")
 ]
-FormatOption = Annotated[Format, Option("--format", "-f", help="How to write the result.")]
+FormatOption = Annotated[PageFormat, Option("--format", "-f", help="How to write the result.")]
 
 
 def reproduce(
@@ -94,7 +85,7 @@ def reproduce(
     verdict: VerdictOption = None,
     reports: ReportsOption = None,
     accept: AcceptOption = False,
-    fmt: FormatOption = Format.TABLE,
+    fmt: FormatOption = PageFormat.TABLE,
     output: OutputOption = None,
     force: ForceOption = False,
 ) -> int:
@@ -108,9 +99,11 @@ def reproduce(
     ensure_writable(output, force=force)
     ensure_figure(plot, force=force)
     asked = asked_for(documents or [], claim, table, figure)
-    refuse_contradictions(asked, plot, reports)
+    _refuse_contradictions(asked, plot, reports)
     shown = some_of(verdict, VERDICTS, "--verdict") if verdict else None
     if reports is not None:
+        from attnprof.render.reproduction_folder import files_there, make_folder
+
         make_folder(reports)
         for path in files_there(reports, asked.documents):
             ensure_writable(path, force=force, flag="--reports")
@@ -119,15 +112,75 @@ def reproduce(
         failed = _written(found, asked.documents, reports) if reports is not None else {}
         kept = found if shown is None else only(found, shown)
         in_full = shown is not None or bool(documents) or asked.by_name
-        tables = _tables(asked, everything=everything, in_full=in_full)
-        if fmt == Format.HTML:
-            _deliver_html(kept, asked, output, whole=everything or bool(documents))
+        if fmt == PageFormat.HTML:
+            whole = (everything or bool(documents)) and not asked.by_name
+            write(_html(kept, asked.documents if whole else []), output)
         else:
-            deliver(kept, fmt, output, tables, partial(reproduction_page, in_full=asked.by_name))
+            deliver(kept, fmt, output, everything=everything, in_full=in_full,
+                    by_name=asked.by_name)  # fmt: skip
         if accept:
             _accept(found, made)
             found = replace(found, summary={**found.summary, "changed": [], "not_committed": []})
     return _ended(found, failed)
+
+
+@dataclass(frozen=True)
+class ReplayRequest:
+    """What to replay: documents and claims; at most one table or figure of one document.
+
+    ``by_name``: claims, a table or a figure were named; otherwise whole documents are replayed.
+    """
+
+    documents: list[str]
+    claims: list[str]
+    table: str | None = None
+    figure: str | None = None
+    by_name: bool = True
+
+
+def asked_for(
+    names: Sequence[str], claim: str | None, table: str | None, figure: str | None
+) -> ReplayRequest:
+    """The request; :class:`RequestError` with the closest names for what is not there."""
+    if sum(item is not None for item in (claim, table, figure)) > 1:
+        raise RequestError("ask for one of --claim, --table and --figure")
+    numbers = [its.number for its in known.find_documents(names)]
+    if claim is not None:
+        return _claims(numbers, known.find_claims(parse_names(claim, "--claim")))
+    if table is not None:
+        number = _only(numbers, f"--table {table}")
+        key, _ = known.find_table(number, table)
+        return ReplayRequest([number], known.claims_of_table(number, key), table=key)
+    if figure is not None:
+        number = _only(numbers, f"--figure {figure}")
+        key, _ = known.find_figure(number, figure)
+        return ReplayRequest([number], known.claims_of_figure(number, key), figure=key)
+    ids = [name for name, its in claims().items() if its.document in numbers]
+    return ReplayRequest(numbers, ids, by_name=False)
+
+
+def _claims(numbers: list[str], ids: list[str]) -> ReplayRequest:
+    theirs = [claims()[name].document for name in ids]
+    for name, number in zip(ids, theirs, strict=True):
+        if number not in numbers:
+            raise RequestError(f"{name} is a claim of {number}: leave {' '.join(numbers)} out")
+    return ReplayRequest(sorted(set(theirs)), ids)
+
+
+def _only(numbers: list[str], flag: str) -> str:
+    if len(numbers) != 1:
+        raise RequestError(f"{flag} of which document? type: attnprof reproduce 004 {flag}")
+    return numbers[0]
+
+
+def _refuse_contradictions(asked: ReplayRequest, plot: Path | None, reports: Path | None) -> None:
+    """Flags that do not go together; :class:`RequestError` says what to type."""
+    if plot is not None and asked.figure is None:
+        raise RequestError(
+            f"--plot draws one figure: type attnprof reproduce 004 --figure 1 --plot {plot}"
+        )
+    if reports is not None and asked.by_name:
+        raise RequestError("--reports writes whole documents: leave --claim, --table, --figure out")
 
 
 @contextmanager
@@ -140,14 +193,14 @@ def _measured(numbers: list[str], measure: bool) -> Iterator[dict[str, dict[str,
         yield made
 
 
-def _replayed(asked: Asked, plot: Path | None) -> Report:
+def _replayed(asked: ReplayRequest, plot: Path | None) -> Report:
     with progress_bar(len(asked.claims), "replaying") as tell:
         found = replay(asked.claims, environment=environment(), tell=tell)
     number, more = asked.documents[0], {}
     if asked.table is not None:
-        more["table"] = table_values(asked.table, find_table(number, asked.table)[1]())
+        more["table"] = table_values(asked.table, known.find_table(number, asked.table)[1]())
     if asked.figure is not None:
-        _, figure = find_figure(number, asked.figure)
+        _, figure = known.find_figure(number, asked.figure)
         data = figure.data()
         more["figure"] = figure_values(asked.figure, figure, data)
         if plot is not None:
@@ -158,30 +211,9 @@ def _replayed(asked: Asked, plot: Path | None) -> Report:
     return replace(found, summary={**found.summary, **more})
 
 
-def _tables(asked: Asked, *, everything: bool, in_full: bool) -> Tables:
-    """What the terminal shows: a table or figure, whole answers, every claim, or a summary."""
-
-    def tables(report: Report) -> list[RenderableType]:
-        if everything:
-            return view.claims_tables(report)
-        shown = []
-        if asked.table is not None:
-            shown += regenerated_table(report.summary["table"])
-        if asked.figure is not None:
-            shown += view.described_table(report.summary["figure"])
-        if shown:
-            return [*shown, *view.beside(view.records_of(report))]
-        if asked.by_name:
-            return view.answers(view.records_of(report))
-        return view.document_tables(report) if in_full else view.summary_tables(report)
-
-    return tables
-
-
 def _written(found: Report, numbers: list[str], folder: Path) -> dict[str, str]:
     """The reports on disk; gives what could not be made."""
-    from attnprof.papers.regenerating import regenerate
-    from attnprof.render.reproduction_files import write_document, write_page
+    from attnprof.render.reproduction_folder import write_document, write_page
 
     failed: dict[str, str] = {}
     for number in numbers:
@@ -193,22 +225,17 @@ def _written(found: Report, numbers: list[str], folder: Path) -> dict[str, str]:
     return failed
 
 
-def _deliver_html(report: Report, asked: Asked, output: Path | None, *, whole: bool) -> None:
-    from attnprof.papers.regenerating import regenerate
-    from attnprof.render.reproduction_html import pictured, reproduction_html
+def _html(report: Report, numbers: Sequence[str]) -> str:
+    """The page; of these documents with all tables and figures."""
+    from attnprof.render.reproduction_page import pictured, reproduction_html
 
-    made = {number: regenerate(number) for number in asked.documents if whole and not asked.by_name}
-    text = reproduction_html(report, *pictured(report, made))
-    if output is None:
-        sys.stdout.write(text)
-        return
-    write_whole(output, text)
-    note(f"wrote {output}")
+    made = {number: regenerate(number) for number in numbers}
+    return reproduction_html(report, *pictured(report, made))
 
 
 def _accept(found: Report, made: dict[str, dict[str, Any]]) -> None:
     """What came out now becomes what later replays are compared with."""
-    for path in accept_verdicts(view.records_of(found)):
+    for path in accept_verdicts(found.of(ReproduceRecord)):
         note(f"wrote {path}")
     for number, values in made.items():
         if values:

@@ -1,12 +1,15 @@
-"""Suites of cases for ``baseline`` and ``check``: from a TOML file, from flags, or the built-in."""
+"""The cases of ``baseline`` and ``check``: from a TOML file, from flags, or the built-in suite."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from attnprof.cli.grid import grid_from_flags, grid_of, tables_of
+from typer import Option
+
+from attnprof.cli.measurement import Points, grid_of, tables_of
 from attnprof.errors import RequestError
 
 if TYPE_CHECKING:
@@ -15,6 +18,53 @@ if TYPE_CHECKING:
 EXAMPLE = 'case = [{attention = "my.py:MyAttention", seq = 512, phase = ["forward", "train"]}]'
 #: Keys of a case besides those of a grid.
 OPTIONS = ("rule", "time", "formula", "compile")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite(Points):
+    """Which cases, and what is asked of each."""
+
+    suite: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE", show_default=False,
+            help=r"TOML with \[\[case]] tables; without it the built-in suite.",
+        ),
+    ] = None  # fmt: skip
+    time: Annotated[
+        bool, Option("--time/--no-time", help="Measure times, too, or count only what is exact.")
+    ] = True
+    formula: Annotated[
+        bool,
+        Option("--formula/--no-formula", help="Derive closed forms, too, where a case wants it."),
+    ] = True
+    limit: Annotated[
+        float | None,
+        Option(
+            metavar="SECONDS", show_default=False,
+            help="After these a process that counts or times one case is ended (default 300).",
+        ),
+    ] = None  # fmt: skip
+
+    def is_asked(self) -> bool:
+        """Whether cases are named at all."""
+        return self.suite is not None or bool(self.flags())
+
+    def cases(self) -> list[Case]:
+        """The cases of the file, of the flags, or of the built-in suite."""
+        flags = self.flags()
+        if self.suite is not None:
+            if flags:
+                raise RequestError(
+                    f"--suite {self.suite} says which cases; leave out {', '.join(flags)}"
+                )
+            return suite_from_file(self.suite, self.limit)
+        if not flags:
+            import attnprof.gate
+
+            return suite_from_file(Path(attnprof.gate.__file__).with_name("suite.toml"))
+        self.need("without --suite, this command", "too")
+        return _cases([self.grid()], {}, self.limit)
 
 
 def suite_from_file(path: Path, limit_s: float | None = None) -> list[Case]:
@@ -29,22 +79,8 @@ def suite_from_file(path: Path, limit_s: float | None = None) -> list[Case]:
     return found
 
 
-def built_in_suite() -> list[Case]:
-    """Every mechanism of this package."""
-    import attnprof.gate
-
-    return suite_from_file(Path(attnprof.gate.__file__).with_name("suite.toml"))
-
-
-def suite_from_flags(
-    texts: Mapping[str, str | None], lists: Sequence[Sequence[str]], limit_s: float | None = None
-) -> list[Case]:
-    """Cases typed on the command line."""
-    return _cases([grid_from_flags(texts, "no", *lists)], {}, limit_s)
-
-
 def _options(table: Mapping[str, Any], where: str) -> dict[str, Any]:
-    from attnprof.gate.paired import rule_named
+    from attnprof.gate.rules import rule_named
 
     for key in ("time", "formula", "compile"):
         if not isinstance(table.get(key, True), bool):

@@ -6,120 +6,128 @@ import os
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Option
 
 from attnprof.cli import options as opt
-from attnprof.cli import sweep_options as of
-from attnprof.cli.options import Format
+from attnprof.cli.measurement import Measurement, Points, grids_from_file
 from attnprof.cli.output import deliver, ensure_writable, note
-from attnprof.cli.profile_tables import tables
-from attnprof.cli.progress import progress_bar
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.record import write_whole
+from attnprof.record import Report, write_whole
 from attnprof.record.destinations import reading_back
 from attnprof.record.recognition import is_journal
+from attnprof.render.progress import progress_bar
 from attnprof.units import format_time
 
 if TYPE_CHECKING:
-    from attnprof.measure.sweep.runner import Engine, Task, Terms
-    from attnprof.record import Report
+    from attnprof.measure.sweep.runner import Executor, SweepOptions, Task
 
 EXAMPLE = "attnprof sweep --attention standard,linear --seq 128:4096:x2 -o sweep.jsonl"
 
+GridOption = Annotated[Path | None, Option("--grid", metavar="FILE", help="A TOML file of grids.")]
+ResultsOption = Annotated[
+    Path,
+    Option(
+        "--output", "-o", metavar="FILE",
+        help="Results, a line each (.jsonl); FILE.csv: a table, too.",
+    ),
+]  # fmt: skip
+LimitOption = Annotated[
+    float | None, Option(metavar="SECONDS", help="After these a process is stopped.")
+]
+MemoryLimitOption = Annotated[
+    str | None, Option(metavar="SIZE", help="What a point may map: 2GiB.")
+]
+TryAllOption = Annotated[
+    bool, Option("--try-all", help="Also start points that do not fit by the closed form.")
+]
+ProcessesOption = Annotated[
+    int, Option(min=1, help="Processes a point is measured in, taking turns.")
+]
+InProcessOption = Annotated[
+    bool, Option("--in-process", help="No process of its own for each point: faster.")
+]
+CountsOption = Annotated[
+    bool, Option("--counts", help="Ask torch's counter and fvcore at every point, too.")
+]
+ErrorOption = Annotated[
+    bool, Option("--error", help="How far the output is from softmax attention's, too.")
+]
+WorkersOption = Annotated[
+    int, Option(min=0, help="Local workers of a Dask cluster (extra: cluster).")
+]
+SchedulerOption = Annotated[str | None, Option(metavar="ADDRESS", help="A running Dask scheduler.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweptPoints(Points):
+    """A grid of which the scope and the mask are axes, too."""
+
+    scope: Annotated[str | None, Option(metavar="NAMES", help="core, layer (default) or both.")] = (
+        None
+    )
+    causal: Annotated[
+        str, Option(metavar="no|yes|both", help="Whether token t sees tokens 1 to t.")
+    ] = "no"
+
 
 def sweep(
-    grid: of.GridOption = None,
+    grid: GridOption = None,
     *,
-    attention: opt.AttentionOption = None,
-    seq: opt.SeqOption = None,
-    d_model: of.DModelsOption = None,
-    heads: of.HeadsOption = None,
-    batch: of.BatchesOption = None,
-    scope: of.ScopesOption = None,
-    phase: of.PhasesOption = None,
-    dtype: of.DtypesOption = None,
-    device: of.DevicesOption = None,
-    causal: of.CausalsOption = "no",
-    settings: opt.SetOption = None,
-    args: opt.ArgOption = None,
-    inputs: opt.InputOption = None,
-    output: of.ResultsOption = Path("sweep.jsonl"),
-    samples: of.SamplesOption = 20,
-    min_time: of.MinTimeOption = 0.5,
-    max_time: of.MaxTimeOption = 5.0,
-    spread: of.SpreadOption = 0.05,
-    limit: of.LimitOption = None,
-    memory_limit: of.MemoryLimitOption = None,
-    try_all: of.TryAllOption = False,
-    processes: of.ProcessesOption = 1,
-    in_process: of.InProcessOption = False,
-    counts: of.CountsOption = False,
-    error: of.ErrorOption = False,
-    check: of.CheckOption = True,
-    compiled: of.CompileOption = False,
-    workers: of.WorkersOption = 0,
-    scheduler: of.SchedulerOption = None,
-    threads: of.ThreadsOption = None,
-    seed: of.SeedOption = 0,
-    fmt: opt.FormatOption = Format.TABLE,
+    points: SweptPoints,
+    measurement: Measurement,
+    output: ResultsOption = Path("sweep.jsonl"),
+    limit: LimitOption = None,
+    memory_limit: MemoryLimitOption = None,
+    try_all: TryAllOption = False,
+    processes: ProcessesOption = 1,
+    in_process: InProcessOption = False,
+    counts: CountsOption = False,
+    error: ErrorOption = False,
+    workers: WorkersOption = 0,
+    scheduler: SchedulerOption = None,
+    fmt: opt.FormatOption = opt.Format.TABLE,
     force: opt.ForceOption = False,
 ) -> int:
     """Measure every combination of mechanisms and sizes into a file; run again to resume.
 
     Example: attnprof sweep --attention standard,linear --seq 128:4096:x2 -o sweep.jsonl
     """
-    texts = {"attention": attention, "seq": seq, "d_model": d_model, "heads": heads,
-             "batch": batch, "scope": scope, "phase": phase, "dtype": dtype,
-             "device": device}  # fmt: skip
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     files = _Files(output, force=force)
-    from attnprof.measure.request import Budget
-    from attnprof.measure.sweep.plan import points_of
-    from attnprof.measure.sweep.runner import Terms, tasks_of
-
-    grids = _grids(grid, texts, causal, (settings or [], args or [], inputs or []))
-    budget = Budget(samples, min_time, max_time, spread=spread)
-    points = points_of(grids, budget, seed=seed, threads=threads, counts=counts, check=check,
-                       compiled=compiled, error=error, limit_s=limit)  # fmt: skip
-    terms = Terms(not in_process, limit, parse_bytes(memory_limit), try_all)
-    found = _run(tasks_of(points, processes), files, terms, _engine(workers, scheduler))
     from attnprof.device.roofline import with_roofline
+    from attnprof.measure.sweep.plan import points_of
+    from attnprof.measure.sweep.runner import SweepOptions, tasks_of
 
-    deliver(with_roofline(found), fmt, None, tables)
+    planned = points_of(
+        _grids(grid, points), measurement.budget(), counts=counts, error=error, limit_s=limit,
+        **measurement.terms(),
+    )  # fmt: skip
+    options = SweepOptions(not in_process, limit, parse_bytes(memory_limit), try_all)
+    found = _run(tasks_of(planned, processes), files, options, _executor(workers, scheduler))
+    deliver(with_roofline(found), fmt, None)
     return 0 if found.summary["measured"] else CannotRunError.exit_code
 
 
-def _grids(
-    path: Path | None, texts: dict[str, Any], causal: str, lists: tuple[list[str], ...]
-) -> list[Any]:
-    from attnprof.cli.grid import grid_from_flags, grids_from_file
-
-    flags = [f"--{key.replace('_', '-')}" for key, text in texts.items() if text is not None]
-    flags += [
-        flag for flag, given in zip(("--set", "--arg", "--input"), lists, strict=True) if given
-    ]
-    if path is not None:
-        if flags:
-            raise RequestError(f"--grid {path} says which points; leave out {', '.join(flags)}")
-        return grids_from_file(path)
-    for key in ("attention", "seq"):
-        if texts[key] is None:
-            raise RequestError(f"sweep needs --{key} (or --grid FILE): type {EXAMPLE}")
-    return [grid_from_flags(texts, causal, *lists)]
+def _grids(path: Path | None, points: SweptPoints) -> list[Any]:
+    if path is None:
+        points.need("sweep", f"(or --grid FILE): type {EXAMPLE}")
+        return [points.grid(points.causal)]
+    if flags := points.flags():
+        raise RequestError(f"--grid {path} says which points; leave out {', '.join(flags)}")
+    return grids_from_file(path)
 
 
-def _engine(workers: int, scheduler: str | None) -> Engine:
-    from attnprof.measure.sweep.runner import Here
+def _executor(workers: int, scheduler: str | None) -> Executor:
+    from attnprof.measure.sweep.runner import here, on_workers
 
-    if not workers and scheduler is None:
-        return Here()
-    from attnprof.measure.sweep.cluster import DaskEngine
-
-    return DaskEngine(workers, scheduler)
+    return on_workers(workers, scheduler) if workers or scheduler else here
 
 
-def _run(tasks: list[Task], files: _Files, terms: Terms, engine: Engine) -> Report:
+def _run(tasks: list[Task], files: _Files, options: SweepOptions, executor: Executor) -> Report:
     from attnprof.measure.sweep.results import load_results
     from attnprof.measure.sweep.runner import sweep as run_sweep
 
@@ -129,9 +137,9 @@ def _run(tasks: list[Task], files: _Files, terms: Terms, engine: Engine) -> Repo
         def on_progress(done: int, _: int, task: Task) -> None:
             files.follow()
             if show is not None:
-                show(done, f"{task.point.mechanism}, {task.point.seq_len} tokens")
+                show(done, task)
 
-        new = run_sweep(tasks, files.journal, terms, engine, on_progress)
+        new = run_sweep(tasks, files.journal, options, executor, on_progress)
     kept = len(tasks) - new
     note(f"{files.journal}: {new} measured now, {kept} there before")
     files.tell_torn()
@@ -187,7 +195,7 @@ class _Files:
         if self.wanted is None:
             return
         from attnprof.measure.sweep.results import load_results
-        from attnprof.render.csv import render_csv
+        from attnprof.render.formats import render_csv
 
         if self.journal.exists():
             with reading_back():

@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from attnprof.cli import options as opt
-from attnprof.cli.options import Format
-from attnprof.cli.output import deliver, ensure_writable, environment, note
-from attnprof.cli.progress import working
-from attnprof.cli.request import one_of
-from attnprof.cli.settings import parse_set
+from attnprof.cli.output import Output, environment, note
+from attnprof.cli.request import one_of, parse_set
 from attnprof.cli.sizes import parse_named_sizes, parse_names
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError
 from attnprof.record import Report
+from attnprof.render.progress import working
 from attnprof.workload import DTYPES, SCOPES
 
 if TYPE_CHECKING:
-    from attnprof.papers.verifying import Printed
+    from attnprof.verify.verification import Printed
 
 EXAMPLE = 'attnprof verify-formula "4*N**2*d + 6*N**2" taylor-direct --scope core --where h=1'
 
@@ -72,10 +70,9 @@ def verify_formula(
     target: TargetArgument = None,
     table: TableOption = None,
     attention: OneAttentionOption = None,
-    args: opt.ArgOption = None,
-    inputs: opt.InputOption = None,
+    modules: opt.Modules,
     settings: opt.SetOption = None,
-    scope: opt.CrossoverScopeOption = None,
+    scope: opt.OwnScopeOption = None,
     phase: opt.PhaseOption = "forward",
     quantity: OneQuantityOption = "flops",
     kind: OwnKindOption = None,
@@ -86,9 +83,7 @@ def verify_formula(
     growing: GrowingOption = None,
     at: AtOption = None,
     dtype: opt.DtypeOption = "float32",
-    fmt: opt.FormatOption = Format.TABLE,
-    output: opt.OutputOption = None,
-    force: opt.ForceOption = False,
+    to: Output,
 ) -> None:
     """Check a published formula, or a table of them, against code: match or erratum.
 
@@ -97,35 +92,34 @@ def verify_formula(
 
     Example: attnprof verify-formula "4*N**2*d + 6*N**2" taylor-direct --scope core --where h=1
     """
-    ensure_writable(output, force=force)
     if table is not None and target is None:
         formula, target = None, formula
     if target is not None and attention is not None:
         raise RequestError(f"two targets: {target} and --attention {attention}; give one")
     _possible(phase, up_to, kind, convention, dtype, scope)
-    from attnprof.papers.own_formulas import Source
-    from attnprof.papers.printed_tables import meanings, with_phase
-    from attnprof.papers.verifying import Printed
+    from attnprof.verify.own_formulas import Source
+    from attnprof.verify.printed_tables import meanings, with_phase
+    from attnprof.verify.verification import Printed
 
     source = Source(
         target or attention or "", kind or "", convention, scope or "", causal, dtype,
-        tuple(args or ()), tuple(inputs or ()), tuple(parse_set(settings).items()),
+        tuple(modules.args or ()), tuple(modules.inputs or ()), tuple(parse_set(settings).items()),
     )  # fmt: skip
     row = Printed(
         formula or "", source, quantity=quantity, where=meanings(where or ()), up_to=up_to,
         growing=tuple(parse_names(growing, "--in")) if growing else (),
         at=parse_named_sizes(at, "--at"),
     )  # fmt: skip
-    _answer(_rows(with_phase(row, phase), table), fmt, output)
+    _answer(_rows(with_phase(row, phase), table), to)
 
 
 def _possible(
     phase: str, up_to: str, kind: str | None, convention: str, dtype: str, scope: str | None
 ) -> None:
-    from attnprof.papers.comparing import UP_TO
-    from attnprof.papers.own_formulas import KINDS
-    from attnprof.papers.printed_tables import PHASES
-    from attnprof.symbolic.costing import CONVENTIONS
+    from attnprof.closed_form.cost_records import CONVENTIONS
+    from attnprof.verify.comparison import UP_TO
+    from attnprof.verify.own_formulas import KINDS
+    from attnprof.verify.printed_tables import PHASES
 
     for value, possible, flag in (
         (phase, PHASES, "--phase"), (up_to, UP_TO, "--up-to"), (kind, KINDS, "--kind"),
@@ -143,7 +137,7 @@ def _rows(row: Printed, table: Path | None) -> list[Printed]:
         return [row]
     if row.formula:
         raise RequestError("give FORMULA or --table, not both")
-    from attnprof.papers.printed_tables import rows_of
+    from attnprof.verify.printed_tables import rows_of
 
     rows, unused = rows_of(table, row)
     if unused:
@@ -151,9 +145,8 @@ def _rows(row: Printed, table: Path | None) -> list[Printed]:
     return rows
 
 
-def _answer(rows: list[Printed], fmt: Format, output: Path | None) -> None:
-    from attnprof.papers.verifying import ERRATUM, verified
-    from attnprof.render.verification import verification_page, verification_tables
+def _answer(rows: list[Printed], to: Output) -> None:
+    from attnprof.verify.verification import ERRATUM, verified
 
     targets = ", ".join(dict.fromkeys(row.source.target for row in rows))
     with redirect_stdout(sys.stderr), working(f"verifying: {targets}"):
@@ -164,7 +157,7 @@ def _answer(rows: list[Printed], fmt: Format, output: Path | None) -> None:
     }
     summary = {"match": counts["match"], "erratum": counts[ERRATUM], "not compared": counts[None]}
     report = Report("verify-formula", records, summary, environment())
-    deliver(report, fmt, output, verification_tables, verification_page)
+    to.deliver(report)
     if counts[ERRATUM]:
         raise CheckFailedError(f"{counts[ERRATUM]} of {len(records)} formulas differ")
     if counts[None] == len(records):

@@ -143,11 +143,6 @@ class PointwiseOps(Engine):
             backward=lambda g: [(a, self.view(g, *a.shape))],
         )
 
-    def booleans(self, name: str, rows: Number, columns: Number, *, passes: int = 1) -> Tensor:
-        """A mask, a byte an entry: filled, then cut to shape in place ``passes`` times."""
-        cut = Cost(bytes_moved=2 * passes * rows * columns)
-        return self.emit(name, (rows, columns), cut, item_size=1)
-
     def masked_fill(self, name: str, a: Tensor, mask: Tensor, *, inplace: bool = True) -> Tensor:
         """Overwrite where a mask is set: no FLOPs; the gradient is masked into a new tensor."""
 

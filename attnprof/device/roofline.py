@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from attnprof.device.calibration import load
-from attnprof.device.table import Ceilings, stated
+from attnprof.device.ceilings import Ceilings, load, stated
 from attnprof.record import ProfileRecord, Report
 
 COMPUTE, MEMORY = "compute", "memory"

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
-from attnprof.errors import RequestError
-from attnprof.gate.cases import Case, Counted, Operation
+from attnprof.errors import AttnprofError, RequestError
+from attnprof.gate.cases import Case, Counted, Operation, name_of
+from attnprof.gate.changes import without_views
 from attnprof.gate.formulas import formula
-from attnprof.gate.validating import WrongError, check_rows
-from attnprof.measure.modules import sizes_of
+from attnprof.gate.rules import rule_named
 from attnprof.measure.request import PointRequest
 from attnprof.record import BaselineRecord, Report
-from attnprof.record.reading import read_json
+from attnprof.record.files import read_json
 from attnprof.record.recognition import SCHEMA
+from attnprof.record.schema import fits, shown, told
 
 #: The layout that is written; a change of it gets the next number and an upgrade from this one.
-BASELINE_SCHEMA = 2
+BASELINE_SCHEMA = 3
+
+
+class WrongError(Exception):
+    """Something is not what it must be; the message says where and what it is instead."""
 
 
 def _from_1(data: dict[str, Any]) -> dict[str, Any]:
@@ -31,8 +38,13 @@ def _from_1(data: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
+def _from_2(data: dict[str, Any]) -> dict[str, Any]:
+    """Layout 2 had a row also for every view (see :func:`attnprof.gate.changes.without_views`)."""
+    return data
+
+
 #: How the JSON of a version becomes that of the next.
-UPGRADES: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1}
+UPGRADES: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1, 2: _from_2}
 
 
 @dataclass(frozen=True)
@@ -58,7 +70,7 @@ def baseline_record(
         metrics=dict(counted.metrics),
         formulas=dict(counted.formulas),
         no_formula=counted.no_formula,
-        operations=[asdict(row) for row in counted.operations],
+        operations=[asdict(row) for row in without_views(counted.operations)],
         times_s=[list(process) for process in times_s],
         error=counted.error,
     )
@@ -72,7 +84,28 @@ def baseline_report(
 ) -> Report:
     """What ``attnprof baseline`` writes, of the layout of this version."""
     known = {"baseline_schema": BASELINE_SCHEMA, "fingerprint": dict(fingerprint), **summary}
-    return Report("baseline", records, known, environment or {})
+    return _Compact("baseline", records, known, environment or {})
+
+
+class _Compact(Report):
+    """Written with a field of a record a line, and an operation a line."""
+
+    def to_json(self) -> str:
+        """The JSON text, with a newline at its end."""
+        shell = Report(self.command, (), self.summary, self.environment).to_json()
+        records = ",\n".join(map(_lines, self.to_dict()["records"]))
+        return shell.removesuffix("[]\n}\n") + f"[\n{records}\n ]\n}}\n"
+
+
+def _lines(record: Mapping[str, Any]) -> str:
+    parts = []
+    for name, value in record.items():
+        text = json.dumps(value, allow_nan=False)
+        if name == "operations" and value:
+            rows = ",\n    ".join(json.dumps(row) for row in value)
+            text = f"[\n    {rows}\n   ]"
+        parts.append(f"   {json.dumps(name)}: {text}")
+    return "  {\n" + ",\n".join(parts) + "\n  }"
 
 
 def load_baseline(path: str | Path) -> Baseline:
@@ -83,7 +116,7 @@ def load_baseline(path: str | Path) -> Baseline:
     data = _read(path)
     try:
         data = _upgraded(data)
-        rows = check_rows(data.get("records"), formula)
+        rows = _checked_rows(data.get("records"))
     except WrongError as error:
         raise RequestError(
             f"{path} is no baseline that can be used: {error}; record it again: "
@@ -119,7 +152,7 @@ def counted_of(record: BaselineRecord) -> Counted:
         operations=[Operation(**row) for row in record.operations],
         formulas=record.formulas,
         no_formula=record.no_formula,
-        sizes=sizes_of(request.workload),
+        sizes=request.workload.by_symbol(),
         error=record.error,
     )
 
@@ -156,3 +189,92 @@ def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(data["summary"].get("fingerprint"), dict):
         raise WrongError("summary.fingerprint is not an object")
     return data
+
+
+def _checked_rows(rows: Any) -> list[dict[str, Any]]:
+    """All rows; WrongError with the row's number and case, also for a case that is there twice."""
+    _check(rows, list[Any], "records")
+    if not rows:
+        raise WrongError("it has no cases")
+    seen: dict[str, int] = {}
+    for place, row in enumerate(rows):
+        case = row.get("case") if isinstance(row, dict) else None
+        where = f"records[{place}]" + (f" ({case})" if isinstance(case, str) else "")
+        try:
+            name = _checked_name(row)
+        except (WrongError, AttnprofError, ValueError) as error:
+            raise WrongError(f"{where}: {error}") from error
+        if name in seen:
+            raise WrongError(f"{where}: records[{seen[name]}] is the same case")
+        seen[name] = place
+    found: list[dict[str, Any]] = rows
+    return found
+
+
+def _checked_name(row: Any) -> str:
+    """What a row's case is called, where all of the row is as it must be."""
+    _check(row, BaselineRecord, "")
+    _check(row["operations"], list[Operation], "operations")
+    _check(row["request"], PointRequest, "request")
+    _check_values(row)
+    rule_named(row["rule"])
+    request = PointRequest.from_dict(row["request"])
+    assert request.workload  # its sizes and names are checked there
+    sizes = name_of(replace(request, params={})).rstrip("]")  # usual parameters may change
+    if not row["case"].startswith(sizes):
+        raise WrongError(f"its request is {name_of(request)}")
+    if row["error"] is None and not row["metrics"]:
+        raise WrongError("it has neither metrics nor an error")
+    return name_of(request)
+
+
+def _check_values(row: Mapping[str, Any]) -> None:
+    """Counts of at least 0, times above it, formulas that are some."""
+    whole = [("metrics", row["metrics"])]
+    whole += [(f"operations[{i}]", operation) for i, operation in enumerate(row["operations"])]
+    for where, numbers in whole:
+        for name, value in numbers.items():
+            if isinstance(value, int) and value < 0:
+                raise WrongError(f"{where}.{name} is {value}, below 0")
+    for i, process in enumerate(row["times_s"]):
+        for k, seconds in enumerate(process):
+            if seconds <= 0:
+                raise WrongError(f"times_s[{i}][{k}] is {seconds}: a time is above 0")
+    for name, text in row["formulas"].items():
+        try:
+            formula(text)
+        except ValueError as error:
+            raise WrongError(f"formulas.{name}: {error}") from error
+
+
+#: What a request must say; the rest is as by default. Of all else every field must be there.
+_NEEDED = {PointRequest: {"mechanism", "seq_len", "num_heads", "head_dim", "budget"}}
+
+
+def _check(value: Any, hint: Any, where: str) -> None:
+    """WrongError for the innermost value that is not of its annotated type."""
+    kind, inner = get_origin(hint) or hint, get_args(hint)
+    if is_dataclass(kind):
+        _check_fields(value, kind, where)
+    elif inner and isinstance(value, dict) and issubclass(dict, kind):
+        for name, item in value.items():
+            _check(item, inner[-1], f"{where}.{name}")
+    elif inner and kind is list and isinstance(value, list):
+        for place, item in enumerate(value):
+            _check(item, inner[-1], f"{where}[{place}]")
+    elif not fits(value, hint):
+        raise WrongError(f"{where or 'it'} is {shown(value)}, not {told(hint)}")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise WrongError(f"{where} is {value}, not a finite number")
+
+
+def _check_fields(value: Any, kind: Any, where: str) -> None:
+    _check(value, dict[str, Any], where)
+    at = f"{where}." if where else ""
+    known = get_type_hints(kind)
+    if odd := sorted(set(value) - set(known)):
+        raise WrongError(f"{at}{odd[0]} is not known")
+    if left := sorted(_NEEDED.get(kind, set(known)) - set(value)):
+        raise WrongError(f"{at}{left[0]} is missing")
+    for name, item in value.items():
+        _check(item, known[name], f"{at}{name}")

@@ -12,7 +12,7 @@ from typing import Any
 from attnprof import registry
 from attnprof.errors import RequestError
 from attnprof.measure.request import PointRequest
-from attnprof.trace.loading import is_place
+from attnprof.trace.request.places import is_place
 from attnprof.units import setting_text
 
 

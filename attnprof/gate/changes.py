@@ -95,7 +95,9 @@ class Change:
 def changes(baseline: Counted, current: Counted) -> list[Change]:
     """Every operation that is not as before, in the order of the current side."""
     before, now = _alike(baseline.operations, current.operations)
-    lines = _lines(before, now)
+    known = set(map(_key, before))
+    first = {_key(r): r.line for r in reversed(current.operations) if _key(r) not in known}
+    lines = first | {key: line for key, line in _lines(before, now).items() if line}
     widest = max((_BYTES[r.dtype] for r in before if r.dtype in _FLOATS), default=8)
     found = []
     for key in dict.fromkeys(map(_key, (*now, *before))):
@@ -129,9 +131,26 @@ def _change(key: tuple[str, str], old: Rows, new: Rows, line: str, widest: int) 
 
 
 def _alike(before: Rows, now: Rows) -> tuple[Rows, Rows]:
-    """Both without results where one of them was written down without."""
-    known = all(not rows or any(row.dtype for row in rows) for rows in (before, now))
+    """Both without results, or without places of views, where one was written down without."""
+    if any(_is_view(row) and not row.line for row in (*before, *now)):
+        before, now = without_views(before), without_views(now)
+    moving = [[row for row in rows if not _is_view(row)] for rows in (before, now)]
+    known = all(not rows or any(row.dtype for row in rows) for rows in moving)
     return (before, now) if known else (_bare(before), _bare(now))
+
+
+def _is_view(row: Operation) -> bool:
+    return not row.bytes_moved and not row.flops
+
+
+def without_views(rows: Rows) -> Rows:
+    """Rows with one a view and part, without its place and result: it moves and counts nothing."""
+    views: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        if _is_view(row):
+            views[row.op, row.part] += row.times
+    kept = [row for row in rows if not _is_view(row)]
+    return [*kept, *(Operation(*key, "", times, 0, 0) for key, times in views.items())]
 
 
 def _bare(rows: Rows) -> Rows:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from attnprof.gate.cases import Counted
 from attnprof.gate.changes import Change, changes
-from attnprof.gate.closed_forms import compare_formulas
-from attnprof.gate.verdicts import ERROR, IMPROVED, MISSING, NEW, OK, REGRESSED
+from attnprof.gate.formulas import compare_formulas
+from attnprof.gate.rules import ERROR, IMPROVED, MISSING, NEW, OK, REGRESSED
 from attnprof.record import CheckRecord
 from attnprof.units import format_count
 
-#: Changes told by name; the rest is counted.
-_TOLD = 3
+#: Changes named by name; the rest is counted.
+_MOST_NAMED = 3
 _BYTES = ("bytes_moved", "peak_bytes")
 
 
@@ -72,11 +73,11 @@ def _metric(
     return CheckRecord(
         case=case, metric=name, baseline=before, current=now,
         ratio=now / before if before else None, verdict=verdict, unit=unit, place=place,
-        why=_why(name, now - before, causes, current.sizes),
+        why=_explanation(name, now - before, causes, current.sizes),
     )  # fmt: skip
 
 
-#: What of a change a metric sees; FLOPs by kind are not told apart by operation.
+#: What of a change a metric sees; FLOPs by kind are not named apart by operation.
 _SEEN: Mapping[str, Callable[[Change], int]] = {
     "bytes_moved": lambda change: change.bytes_moved,
     "peak_bytes": lambda change: change.held,
@@ -87,13 +88,9 @@ _SEEN: Mapping[str, Callable[[Change], int]] = {
 }
 
 
-def _flops(change: Change) -> int:
-    return change.flops
-
-
 def _causes(name: str, amount: int, found: Sequence[Change]) -> list[Change]:
     """The changes that made a metric more (or less), the largest first; all where none did."""
-    seen = _SEEN.get(name, _flops)
+    seen = _SEEN.get(name, attrgetter("flops"))
     causes = [change for change in found if seen(change)]
     if name not in _SEEN and (same := [c for c in causes if c.flops == amount]):
         return same[:1]
@@ -101,20 +98,20 @@ def _causes(name: str, amount: int, found: Sequence[Change]) -> list[Change]:
     return sorted(along or causes, key=lambda change: -abs(seen(change)))
 
 
-def _why(name: str, amount: int, causes: Sequence[Change], sizes: Mapping[str, int]) -> str:
-    told = _told(causes, sizes)
+def _explanation(name: str, amount: int, causes: Sequence[Change], sizes: Mapping[str, int]) -> str:
+    named = _named(causes, sizes)
     if amount == 0:
-        return f"as many, but others: {told}" if name == "dispatched_operations" and told else ""
+        return f"as many, but others: {named}" if name == "dispatched_operations" and named else ""
     if name == "parameters":
         return f"{format_count(abs(amount))} {'more' if amount > 0 else 'fewer'}"
     if name == "peak_bytes" and not any(change.held * amount > 0 for change in causes):
         longer = "longer" if amount > 0 else "shorter"
-        return f"results are held {longer}" + (f"; changed: {told}" if told else "")
-    return told
+        return f"results are held {longer}" + (f"; changed: {named}" if named else "")
+    return named
 
 
-def _told(causes: Sequence[Change], sizes: Mapping[str, int]) -> str:
-    texts = [change.text(sizes) for change in causes[:_TOLD]]
-    if len(causes) > _TOLD:
-        texts.append(f"and {len(causes) - _TOLD} more")
+def _named(causes: Sequence[Change], sizes: Mapping[str, int]) -> str:
+    texts = [change.text(sizes) for change in causes[:_MOST_NAMED]]
+    if len(causes) > _MOST_NAMED:
+        texts.append(f"and {len(causes) - _MOST_NAMED} more")
     return "; ".join(texts)

@@ -41,8 +41,10 @@ def differs(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
     ``instructions AVX2, there AVX512; torch 2.13.0, there 2.11.0``. What one of them does not say
     counts as different. Another attnprof is no reason: see :func:`noted`.
     """
-    said = [_said(name, a.get(name), b.get(name)) for name in TITLES if a.get(name) != b.get(name)]
-    return "; ".join(said) or None
+    found = [
+        _difference(name, a.get(name), b.get(name)) for name in TITLES if a.get(name) != b.get(name)
+    ]
+    return "; ".join(found) or None
 
 
 def noted(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
@@ -50,10 +52,10 @@ def noted(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
     here, there = a.get("attnprof"), b.get("attnprof")
     if here == there:
         return None
-    return f"{_said('attnprof', here, there)}: another version may count by other rules"
+    return f"{_difference('attnprof', here, there)}: another version may count by other rules"
 
 
-def _said(name: str, here: Any, there: Any) -> str:
+def _difference(name: str, here: Any, there: Any) -> str:
     return f"{TITLES.get(name, name)} {_text(here)}, there {_text(there)}"
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from attnprof.errors import RequestError
 from attnprof.record import BaselineRecord, CheckRecord, HistoryRecord, Report
-from attnprof.record.reading import REPORT_LIMIT
+from attnprof.record.files import REPORT_LIMIT
 from attnprof.record.schema import object_in, shown
 
 PENALTY = 2.5
@@ -35,7 +35,7 @@ TIME = "time"
 
 
 @dataclass(frozen=True)
-class Run:
+class SavedResult:
     """One saved result: when, of which commit, on which machine, and its values by case, metric."""
 
     file: str
@@ -58,7 +58,7 @@ def history_report(folder: str | Path) -> Report:
             f"no results in {folder}: {said}; save some there: attnprof check … --output "
             f"{Path(folder) / 'NAME.json'} --format json"
         )
-    records = [record for key, series in _series(runs).items() for record in _told(key, series)]
+    records = [record for key, series in _series(runs).items() for record in _records(key, series)]
     summary = {
         "runs": len(runs),
         "series": len({(r.case, r.metric, r.machine) for r in records}),
@@ -68,7 +68,7 @@ def history_report(folder: str | Path) -> Report:
     return Report("history", records, summary)
 
 
-def _runs(folder: Path) -> tuple[list[Run], list[str]]:
+def _runs(folder: Path) -> tuple[list[SavedResult], list[str]]:
     """What the folder holds, by time where every file tells its own, else by name."""
     if not folder.is_dir():
         raise RequestError(f"{folder} is no folder: give the one that results were saved to")
@@ -97,30 +97,30 @@ def _natural(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
-def _run(path: Path) -> Run:
+def _run(path: Path) -> SavedResult:
     report = Report.load(path, REPORT_LIMIT)
     if report.command not in ("check", "baseline"):
         raise RequestError(f"a report of {report.command}, not of check or baseline")
     environment = report.environment
-    told = environment.get("time")
-    return Run(
+    date = environment.get("time")
+    return SavedResult(
         file=path.name,
-        at=_moment(told, path) if told else datetime.fromtimestamp(path.stat().st_mtime, UTC),
-        dated=bool(told),
+        at=_moment(date, path) if date else datetime.fromtimestamp(path.stat().st_mtime, UTC),
+        dated=bool(date),
         commit=str(environment.get("git") or report.summary.get("head") or ""),
         machine=_machine(report, path),
         values={(c, m): value for c, m, value in _values(report) if c and _usable(value)},
     )
 
 
-def _moment(told: Any, path: Path) -> datetime:
+def _moment(date: Any, path: Path) -> datetime:
     """A time of a file; :class:`RequestError` for what is none."""
     try:
-        at = datetime.fromisoformat(told)
+        at = datetime.fromisoformat(date)
         at = at if at.tzinfo else at.replace(tzinfo=UTC)
         at.astimezone(UTC)  # as it is when runs are put in their order
     except (TypeError, ValueError, OverflowError) as error:
-        raise RequestError(f"{path}: environment.time is {shown(told)}, no date") from error
+        raise RequestError(f"{path}: environment.time is {shown(date)}, no date") from error
     return at
 
 
@@ -146,11 +146,11 @@ def _usable(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value) and value >= 0
 
 
-Series = list[tuple[int, Run, int | float]]
+Series = list[tuple[int, SavedResult, int | float]]
 Key = tuple[str, str, str]
 
 
-def _series(runs: Sequence[Run]) -> dict[Key, Series]:
+def _series(runs: Sequence[SavedResult]) -> dict[Key, Series]:
     """By case, metric and, for times, machine: the runs that have it, with their number."""
     found: dict[Key, Series] = {}
     for number, run in enumerate(runs, 1):
@@ -160,7 +160,7 @@ def _series(runs: Sequence[Run]) -> dict[Key, Series]:
     return found
 
 
-def _told(key: Key, series: Series) -> Iterator[HistoryRecord]:
+def _records(key: Key, series: Series) -> Iterator[HistoryRecord]:
     case, metric, machine = key
     values = [value for _, _, value in series]
     starts = time_changes(values) if metric == TIME else count_changes(values)

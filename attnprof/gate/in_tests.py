@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError, closest
-from attnprof.gate import sides
+from attnprof.gate import trees
 from attnprof.gate.baselines import (
     Baseline,
     baseline_record,
@@ -19,14 +19,14 @@ from attnprof.gate.baselines import (
     load_baseline,
 )
 from attnprof.gate.cases import Case, Counted
-from attnprof.gate.counting import count
+from attnprof.gate.counts import count
 from attnprof.gate.exact import compare
+from attnprof.gate.rules import ERROR, IMPROVED, MISSING, OK, REGRESSED
 from attnprof.gate.sentences import sentence, told_once
 from attnprof.gate.trees import Tree, current_tree, tree_of
-from attnprof.gate.verdicts import ERROR, IMPROVED, MISSING, OK, REGRESSED
-from attnprof.measure.forks import OWN
+from attnprof.measure.isolation import COUNTING
 from attnprof.measure.request import PointRequest
-from attnprof.processes.apart import run_apart
+from attnprof.processes.pool import run_apart
 from attnprof.record import BaselineRecord, CheckRecord
 from attnprof.workload import SCOPES
 
@@ -85,7 +85,8 @@ class TestGate:
         it got worse, :class:`CannotRunError` where it cannot be counted, and
         :class:`RequestError` where the file lacks it.
         """
-        with self._at_root():
+        # a case has one name wherever pytest was started, and whatever a test did
+        with contextlib.chdir(self.root):
             case = Case(request_for(attention, **sizes), formulas=formulas)
             if self.against:
                 return self._judged(case, self._base.label, self._against(case))
@@ -98,11 +99,13 @@ class TestGate:
 
     def _against(self, case: Case) -> list[CheckRecord]:
         """Counts and times of both revisions, each in a process of its own."""
-        from attnprof.gate.checking import check_against
-        from attnprof.gate.terms import Terms
+        from attnprof.gate.check import check_against
+        from attnprof.gate.rules import CheckOptions
 
         head = current_tree(self.root)
-        report = check_against([case], self._base, head, Terms(budget_s=LIMIT_S), lambda _: None)
+        report = check_against(
+            [case], self._base, head, CheckOptions(budget_s=LIMIT_S), lambda _: None
+        )
         return [record for record in report.records if isinstance(record, CheckRecord)]
 
     def _compared(self, case: Case, before: Counted) -> list[CheckRecord]:
@@ -155,12 +158,6 @@ class TestGate:
         self.updated[case.name] = baseline_record(case, found, times)
         return compare(case.name, before or found, found)
 
-    @contextlib.contextmanager
-    def _at_root(self) -> Iterator[None]:
-        """So that a case has one name wherever pytest was started, and whatever a test did."""
-        with contextlib.chdir(self.root):
-            yield
-
     def write(self) -> None:
         """Write the file anew where there is something new; cases that were not run stay."""
         if not self.updated:
@@ -195,9 +192,9 @@ class TestGate:
 
 def count_apart(request: PointRequest, *, formulas: bool) -> Counted:
     """:func:`count` in a fork of this process, which may die of what the module does."""
-    for name in OWN:  # once, here
+    for name in COUNTING:  # once, here
         import_module(name)
-    answer = run_apart(lambda: asdict(count(request, formulas)), sides.LIMIT_S)
+    answer = run_apart(lambda: asdict(count(request, formulas)), trees.LIMIT_S)
     if answer.given:
         found = Counted.from_dict(answer.value)
         if _NO_FORK not in (found.error or found.no_formula):
@@ -234,7 +231,7 @@ def request_for(
     ``params`` a mechanism's. Raises :class:`RequestError`.
     """
     from attnprof.measure.modules import configured
-    from attnprof.measure.sweep.kinds import is_module_apart
+    from attnprof.measure.sweep.plan import is_module_apart
 
     if heads < 1 or d_model % heads:
         raise RequestError(f"d_model {d_model} cannot be split into {heads} heads")

@@ -10,12 +10,16 @@ their distribution (sign test). The error is shared among the looks.
 from __future__ import annotations
 
 import math
+import random
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist, median
 
-from attnprof.errors import RequestError, closest
-from attnprof.gate.verdicts import IMPROVED, INCONCLUSIVE, OK, REGRESSED
+from attnprof.gate.rules import IMPROVED, INCONCLUSIVE, OK, REGRESSED, Rule
+from attnprof.gate.trees import RunningTree, TreeError
+from attnprof.measure.request import PointRequest
+from attnprof.measure.statistics import order_rank
 
 #: Pairs of one process of each side, and processes after which a comparison is looked at; the
 #: later ones only where a result is still open and there is time.
@@ -27,43 +31,6 @@ _LOOK_ALPHA = ALPHA / len(LOOKS + MORE_LOOKS)
 #: The bounds are so many standard errors from the median, for normal noise and any of the looks.
 _Z = 3.1
 _Z_SURE = NormalDist().inv_cdf(0.99)
-
-
-@dataclass(frozen=True)
-class Rule:
-    """When a slowdown fails: the bound of the ratio above ``bound`` and its median above ``point``.
-
-    Shares of the baseline's time. Below ``equal`` from above, the two are the same.
-    """
-
-    name: str
-    bound: float
-    point: float
-    equal: float = 0.05
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.bound <= self.point < 10 or self.equal <= 0:
-            raise RequestError(
-                f"rule {self.name}: needs 0 <= bound <= point and equal > 0; it has "
-                f"{self.bound}, {self.point}, {self.equal}"
-            )
-
-
-RULES = {
-    rule.name: rule
-    for rule in (
-        Rule("sensitive", 0.0, 0.03, 0.04),
-        Rule("default", 0.02, 0.02),
-        Rule("lenient", 0.1, 0.1),
-    )
-}
-
-
-def rule_named(name: str) -> Rule:
-    """A preset; :class:`RequestError` lists them."""
-    if name not in RULES:
-        raise RequestError(f"rule '{name}': {closest(name, list(RULES))}")
-    return RULES[name]
 
 
 @dataclass(frozen=True)
@@ -99,10 +66,7 @@ def bounds_of_median(values: Sequence[float], alpha: float) -> tuple[float, floa
     The k-th smallest and largest, with the largest k that keeps ``alpha``; None where even the
     extremes do not (fewer than eight values for 0.004).
     """
-    ordered, n, tail, k = sorted(values), len(values), 0.0, 0
-    while tail + math.comb(n, k) / 2**n <= alpha:
-        tail += math.comb(n, k) / 2**n
-        k += 1
+    ordered, (k, _) = sorted(values), order_rank(len(values), alpha)
     return (ordered[k - 1], ordered[-k]) if k else None
 
 
@@ -147,3 +111,85 @@ def processes_for(found: Judgement, rule: Rule, slowdown: float) -> int | None:
 
 def _margin(threshold: float, slowdown: float) -> float:
     return math.log1p(slowdown) - math.log1p(threshold)
+
+
+#: Seconds of one block.
+BLOCK_S = 0.006
+
+
+@dataclass
+class Race:
+    """Pairs of two sides so far; seconds are of one call, by processor and by wall clock."""
+
+    rule: Rule
+    log_ratios: list[float] = field(default_factory=list)
+    wall_log_ratios: list[float] = field(default_factory=list)
+    baseline_s: list[float] = field(default_factory=list)
+    current_s: list[float] = field(default_factory=list)
+    spent_s: float = 0.0
+    found: Judgement | None = None
+
+    def look(self, *, last: bool) -> bool:
+        """Judge what is there; whether that is the end."""
+        self.found = judge(self.log_ratios, self.rule, last=last)
+        return last or self.found.verdict != INCONCLUSIVE
+
+
+def race(
+    baseline: RunningTree, current: RunningTree, request: PointRequest, rule: Rule, *,
+    limit_s: float = 30.0, more: bool = True, seed: int = 0,
+) -> Race:  # fmt: skip
+    """Take turns until the rule is sure, the looks are used up, or ``limit_s`` is spent.
+
+    ``more`` allows looks beyond the planned ones while the result is open. Raises
+    :class:`TreeError` where a side cannot run it.
+    """
+    chance, start = random.Random(seed), time.monotonic()  # noqa: S311 - an order, no secret
+    looks = LOOKS + MORE_LOOKS if more else LOOKS
+    found, calls = Race(rule), 0
+    while True:
+        calls = _one_process(baseline, current, request, found, calls, chance)
+        found.spent_s = time.monotonic() - start
+        processes = len(found.log_ratios) // PAIRS
+        late = found.spent_s * (1 + 1 / processes) > limit_s
+        last = late or processes >= looks[-1]
+        if (processes in looks or last) and found.look(last=last):
+            return found
+
+
+def block_calls(call_s: float) -> int:
+    """How many calls make a block."""
+    return max(1, round(BLOCK_S / max(call_s, 1e-7)))
+
+
+def _one_process(
+    baseline: RunningTree, current: RunningTree, request: PointRequest, found: Race, calls: int,
+    chance: random.Random,
+) -> int:  # fmt: skip
+    """Pairs of one fresh process of each side; how many calls make a block."""
+    try:
+        for side in (baseline, current):
+            side.ask_open(request)
+        seconds = [side.opened() for side in (baseline, current)]
+        calls = calls or block_calls(max(seconds))
+        for _ in range(PAIRS):
+            _pair(baseline, current, calls, found, chance)
+    finally:
+        for side in (baseline, current):
+            side.close()
+    return calls
+
+
+def _pair(
+    baseline: RunningTree, current: RunningTree, calls: int, found: Race, chance: random.Random
+) -> None:
+    first = chance.random() < 0.5
+    order = (baseline, current) if first else (current, baseline)
+    times = {id(side): side.block(calls) for side in order}
+    (old, old_wall), (new, new_wall) = times[id(baseline)], times[id(current)]
+    if min(old, new, old_wall, new_wall) <= 0:
+        raise TreeError("a block of calls took no time at all: the clock cannot tell them apart")
+    found.log_ratios.append(math.log(new / old))
+    found.wall_log_ratios.append(math.log(new_wall / old_wall))
+    found.baseline_s.append(old / calls)
+    found.current_s.append(new / calls)

@@ -1,16 +1,25 @@
-"""The code to compare with: a folder as it is, or a git revision checked out beside it."""
+"""Code to compare: a folder as it is or a git revision checked out, and processes that run it."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 from attnprof.errors import CannotRunError, RequestError
+from attnprof.gate import worker
+from attnprof.gate.cases import Counted
+from attnprof.measure.environment import git_state
+from attnprof.measure.request import PointRequest
 from attnprof.processes.folders import temporary_folder
+from attnprof.processes.forks import Ended
 from attnprof.processes.git import git
+from attnprof.processes.pool import Pool, PoolError
 
 
 @dataclass(frozen=True)
@@ -56,19 +65,15 @@ def _check_out(here: Path, commit: str, place: Path, text: str) -> None:
         git(top, "read-tree", commit, settings=apart)
         git(top, "checkout-index", "--all", f"--prefix={place}/", settings=there)
     except subprocess.SubprocessError as error:
-        said = getattr(error, "stderr", None) or str(error)
-        raise CannotRunError(f"git cannot check out {text}: {_last(said)}") from error
+        why = Ended(1, getattr(error, "stderr", None) or str(error)).last_line
+        raise CannotRunError(f"git cannot check out {text}: {why}") from error
 
 
 def current_tree(here: Path | None = None) -> Tree:
     """The working folder, with its commit where it has one."""
     here = here or Path.cwd()
-    try:
-        commit = git(here, "rev-parse", "--short=12", "HEAD")
-        changes = "+changes" if git(here, "status", "--porcelain", "-uno") else ""
-    except (OSError, subprocess.SubprocessError):
-        return Tree(here, "working folder")
-    return Tree(here, f"working folder ({commit}{changes})")
+    state = git_state.__wrapped__(here)  # as it is now
+    return Tree(here, f"working folder ({state})" if state else "working folder")
 
 
 def _commit(text: str, here: Path) -> str:
@@ -86,5 +91,141 @@ def _commit(text: str, here: Path) -> str:
         ) from error
 
 
-def _last(text: str) -> str:
-    return (text.strip().splitlines() or ["no message"])[-1]
+#: Seconds after which one order is given up: building, counting or a block of calls.
+LIMIT_S = 300.0
+_WORKER = Path(worker.__file__).resolve()
+#: Memory that glibc maps and gives back at every call costs page faults that depend on where the
+#: process was put: two processes of the same code were seen 17 % apart for all of their life, and
+#: less than 2 % with memory kept. The rest keeps a tree as it was found.
+_STEADY = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+    "PYTHONHASHSEED": "0",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+
+
+class TreeError(Exception):
+    """What was asked of a tree failed; ``missing``: the code does not exist there."""
+
+    def __init__(
+        self, message: str, *, missing: bool = False, side: RunningTree | None = None
+    ) -> None:
+        super().__init__(message)
+        self.missing = missing
+        self.side = side
+
+
+class RunningTree:
+    """A tree of code with a pool of processes that run it.
+
+    Questions are asked (``ask_…``) before answers are taken, so that two sides can work at the
+    same time. What fails is a :class:`TreeError`; the pool survives it.
+    """
+
+    def __init__(
+        self, tree: Path, label: str, threads: int = 1, limit_s: float | None = None
+    ) -> None:
+        self.label = label
+        self._limit_s = limit_s
+        self._open = False
+        # both sides see paths of the same length: where a stack starts depends on such things
+        self._alias = contextlib.ExitStack()
+        place = self._alias.enter_context(temporary_folder()) / "tree"
+        place.symlink_to(tree.resolve(), target_is_directory=True)
+        first = [str(part) for part in (place, place / "src") if part.is_dir()]
+        env = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+        waiting = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
+        self._pool = Pool(str(_WORKER), place, first, {**waiting, **_STEADY, **env})
+
+    def __enter__(self) -> Self:
+        self._pool.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.stop()
+        self._alias.close()
+
+    def ask_count(self, request: PointRequest, *, formulas: bool) -> None:
+        """Ask for :meth:`counted`."""
+        self._ask("count", request, formulas=formulas)
+
+    def counted(self) -> Counted:
+        """The answer to :meth:`ask_count`: what has no noise; an error is part of it."""
+        try:
+            found = Counted.from_dict(self._answer()["counted"])
+            self._ended()
+        except TreeError as error:
+            return Counted(error=str(error), missing=error.missing)
+        return found
+
+    def ask_open(self, request: PointRequest) -> None:
+        """Ask for a module, built and warm; :meth:`close` ends it, answered or not."""
+        self._open = True
+        self._ask("measure", request)
+
+    def opened(self) -> float:
+        """Seconds of one call of what :meth:`ask_open` asked for."""
+        return float(self._answer()["call_s"])
+
+    def block(self, calls: int) -> tuple[float, float]:
+        """Processor and wall seconds of so many calls of what is open."""
+        with self._failing():
+            self._pool.send({"calls": calls})
+        found = self._answer()
+        return float(found["cpu_s"]), float(found["wall_s"])
+
+    def close(self) -> None:
+        """End what is open; nothing where nothing is."""
+        if self._open:
+            self._open = False
+            with self._failing():
+                self._pool.send({})
+            self._ended()
+
+    def _ask(self, do: str, request: PointRequest, **more: Any) -> None:
+        order = {"do": do, "request": request.to_dict(), **more}
+        try:
+            with self._failing():
+                self._pool.ask(order, memory=request.device == "cpu")
+        except TreeError as error:
+            if self._pool.runs:
+                raise
+            raise CannotRunError(
+                f"{self.label}: torch and attnprof cannot be imported there: {error}"
+            ) from error
+
+    def _answer(self) -> dict[str, Any]:
+        """The answer to the last order."""
+        with self._failing():
+            found = self._pool.answer(self._limit_s or LIMIT_S)
+        if "error" in found:
+            self._open = False
+            self._ended()
+            raise TreeError(found["error"], missing=found["missing"], side=self)
+        if "ended" in found:
+            self._open = False
+            raise TreeError(_death(Ended(**found["ended"])))
+        return found
+
+    def _ended(self) -> None:
+        with self._failing():
+            ended = Ended(**self._pool.ended(self._limit_s or LIMIT_S))
+        if ended.code < 0:
+            raise TreeError(_death(ended))
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except PoolError as error:
+            raise TreeError(f"the process of {self.label} {error}") from error
+        except TimeoutError as error:
+            raise TreeError(str(error)) from error
+
+
+def _death(ended: Ended) -> str:
+    how = "closed what it answers by" if ended.code == worker.MUTE else ended.how
+    silent = " and gave no answer" if ended.code == 0 else ""
+    return f"its process {how}{silent}{': ' + ended.last_line if ended.last_line else ''}"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.environment import describe_environment
 from attnprof.measure.isolation import measure_apart
-from attnprof.measure.point import blank, fit, measure_point, predict_point
+from attnprof.measure.point import blank, fit, tried_point
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.record import ProfileRecord, Report
 from attnprof.workload import DTYPES, Workload
@@ -107,10 +106,8 @@ def measure_points(
 
 def _one(request: PointRequest, isolate: bool | None) -> ProfileRecord:
     reason, risky = fit(request)
-    if reason:
-        return replace(predict_point(request), skipped=reason)
     apart = isolate if isolate is not None else risky and request.device == "cpu"
-    return measure_apart(request) if apart else measure_point(request)
+    return measure_apart(request) if apart and not reason else tried_point(request)
 
 
 def point_environment(request: PointRequest) -> dict[str, Any]:

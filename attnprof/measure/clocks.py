@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnprof.measure.request import Budget
 from attnprof.measure.statistics import estimate_median
+
+if TYPE_CHECKING:
+    from attnprof.measure.subject import Subject
 
 Call = Callable[[], object]
 #: Samples queued on a GPU before one synchronisation, and timed on a CPU between two looks.
@@ -47,28 +50,30 @@ class Timing:
         return [sample.cpu_s for sample in self.samples if sample.cpu_s is not None]
 
 
-class Clock(Protocol):
+class Clock:
     """Times calls; ``now_s`` is the wall clock the budget is kept with."""
 
     @property
     def name(self) -> str:
         """How it times."""
-        ...
+        raise NotImplementedError
 
     def now_s(self) -> float:
-        """Seconds on a monotonic clock."""
-        ...
+        """Seconds since an arbitrary moment, on the host."""
+        return time.perf_counter()
 
     def times(self, prepare: Call, call: Call, count: int) -> list[Sample]:
         """``count`` timed calls; ``prepare`` runs before each, outside its time."""
-        ...
+        raise NotImplementedError
+
+    def adapt(self, prepare: Call, call: Call) -> None:
+        """Get ready for calls like this one, after warming up."""
 
     def settle(self) -> None:
         """Wait until everything asked for has been done."""
-        ...
 
 
-class MonotonicClock:
+class MonotonicClock(Clock):
     """``perf_counter_ns`` around each call; for devices that finish before they return."""
 
     name = "perf_counter_ns"
@@ -99,11 +104,8 @@ class MonotonicClock:
             found.append(Sample((end - start) / 1e9, busy / 1e9))
         return found
 
-    def settle(self) -> None:
-        """Nothing to wait for."""
 
-
-class CudaClock:
+class CudaClock(Clock):
     """A pair of events around each call on the same stream; one synchronisation at the end.
 
     Before each pair a buffer larger than the second-level cache is written, so that a call does
@@ -126,10 +128,6 @@ class CudaClock:
         if self._wait_cycles:
             parts.append("queued behind a waiting kernel")
         return ", ".join(parts)
-
-    def now_s(self) -> float:
-        """Seconds since an arbitrary moment, on the host."""
-        return time.perf_counter()
 
     def times(self, prepare: Call, call: Call, count: int) -> list[Sample]:
         """Seconds between the two events of each call."""
@@ -213,8 +211,7 @@ def sample(clock: Clock, prepare: Call, call: Call, budget: Budget) -> Timing:
     most = ENOUGH * budget.samples
     with _no_garbage_collection():
         warm_up(clock, prepare, call, budget.warmup_s)
-        if isinstance(clock, CudaClock):
-            clock.adapt(prepare, call)
+        clock.adapt(prepare, call)
         start = clock.now_s()
         while len(found.samples) < most:
             count = _next_round(found.wall_s, budget, most)
@@ -242,3 +239,55 @@ def _next_round(found: list[float], budget: Budget, most: int) -> int:
     share = budget.max_time_s / 10 / max(1e-9, *found)
     missing = budget.samples - len(found)
     return min(max(1, min(ROUND, int(share))), missing if missing > 0 else most - len(found))
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """Compute threads for the time being."""
+    import torch
+
+    before = torch.get_num_threads()
+    if count:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def processor_clock() -> MonotonicClock:
+    """Processor time of this thread alone: what others do on the machine is not in it."""
+    return MonotonicClock(now_ns=time.thread_time_ns)
+
+
+#: The largest block that glibc learns to keep: it gives larger ones back to the system, and the
+#: limit grows with the largest block freed so far. One is taken and freed before calls are timed.
+KEPT = 2**25 - 2**16
+
+
+def time_in_turns(
+    subjects: Sequence[Subject], budget: Budget, clock: Clock | None = None
+) -> list[list[float]]:
+    """Seconds of every call, a list a subject; the n-th of each lie next to each other in time.
+
+    One thread, processor time unless another clock is given. A round calls every subject once,
+    every other round backwards; rounds follow until ``max_time_s`` is spent, at least ``least``
+    and at most ``samples`` of them.
+    """
+    import torch
+
+    clock = clock or processor_clock()
+    found: list[list[Sample]] = [[] for _ in subjects]
+    pairs = list(zip(subjects, found, strict=True))
+    with threads(1):
+        torch.empty(KEPT, dtype=torch.uint8)
+        for subject in subjects:
+            warm_up(clock, subject.prepare, subject.call, budget.warmup_s)
+        start = clock.now_s()
+        while len(found[0]) < budget.samples and not (
+            len(found[0]) >= budget.least and clock.now_s() - start >= budget.max_time_s
+        ):
+            for subject, times in pairs:
+                times.extend(clock.times(subject.prepare, subject.call, 1))
+            pairs.reverse()
+    return [[sample.wall_s for sample in times] for times in found]

@@ -9,8 +9,8 @@ from importlib import import_module
 from math import fsum
 from typing import Any
 
-from attnprof.measure.allocations import MARK, Event, traced
 from attnprof.measure.clocks import Timing
+from attnprof.measure.memory import MARK, Event, traced
 from attnprof.measure.subject import Subject
 
 #: Share of the time that one thread has a processor; below it others were in its way.
@@ -63,16 +63,13 @@ def noise(noisy: str | None, conditions: Mapping[str, Any]) -> str | None:
     return "; ".join(text for text in (noisy, contended) if text)
 
 
-def _is_number(value: Any) -> bool:
-    """What a file says may be anything."""
-    return isinstance(value, (int, float))
-
-
 def joined_conditions(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Several processes' conditions as one: the worst share and load, all switches."""
 
     def over(name: str, reduce: Callable[[Iterable[Any]], Any]) -> Any:
-        values = [item[name] for item in found if _is_number(item.get(name))]
+        values = [
+            item[name] for item in found if isinstance(item.get(name), int | float)
+        ]  # a file may say anything
         return reduce(values) if values else None
 
     worst: dict[str, Callable[[Iterable[Any]], Any]] = {

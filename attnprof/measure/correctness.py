@@ -74,14 +74,14 @@ def _verdict(request: PointRequest) -> Verdict:
         request, seq_len=TOKENS, num_heads=HEADS, head_dim=min(WIDTH, request.head_dim),
         batch_size=1, phase="forward", causal=request.causal or decodes,
     )  # fmt: skip
-    checks: list[Callable[[Sample], Compared | None]] = [in_another_format, by_other_code]
+    checks: list[Callable[[SmallModule], Compared | None]] = [in_another_format, by_other_code]
     checks += [without_later_tokens] if small.causal else []
     checks += [step_by_step] if decodes else []
     checks += [gradients] if _KINDS[request.phase] == "training" else []
     state = torch.get_rng_state()
     try:
         with torch.device(request.device), torch.no_grad():
-            sample = Sample.of(small)
+            sample = SmallModule.of(small)
             found = [compared for check in checks if (compared := check(sample)) is not None]
     except Exception:  # noqa: BLE001 - a plug-in may raise anything at a shape this small
         return Verdict()  # what it does at the point's own shape is told there
@@ -114,7 +114,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Sample:
+class SmallModule:
     """A small module, its inputs and its output."""
 
     request: PointRequest
@@ -123,7 +123,7 @@ class Sample:
     output: Any
 
     @classmethod
-    def of(cls, request: PointRequest) -> Sample:
+    def of(cls, request: PointRequest) -> SmallModule:
         """Built and run on torch's default device."""
         module = make_module(request)
         inputs = make_inputs(request)
@@ -157,7 +157,7 @@ def check_code(request: PointRequest, run: Callable[[], Any]) -> str | None:
     )
 
 
-def _copied(sample: Sample, request: PointRequest) -> Any:
+def _copied(sample: SmallModule, request: PointRequest) -> Any:
     """A module of another format or mechanism with the sample's weights; None if it has others."""
     module, weights = make_module(request), sample.module.state_dict()
     if {k: v.shape for k, v in module.state_dict().items()} != {
@@ -168,7 +168,7 @@ def _copied(sample: Sample, request: PointRequest) -> Any:
     return module
 
 
-def in_another_format(sample: Sample) -> Compared | None:
+def in_another_format(sample: SmallModule) -> Compared | None:
     """float64 on the same weights and inputs; float32 where float64 was asked for."""
     given = sample.request.dtype
     other = "float32" if given == "float64" else "float64"
@@ -179,7 +179,7 @@ def in_another_format(sample: Sample) -> Compared | None:
     return Compared(other, _off(sample.output, expected), allowed)
 
 
-def by_other_code(sample: Sample) -> Compared | None:
+def by_other_code(sample: SmallModule) -> Compared | None:
     """The implementation that the mechanism names as computing the same, both in float64."""
     twin = twin_of(sample.request)
     if twin is None:
@@ -193,7 +193,7 @@ def by_other_code(sample: Sample) -> Compared | None:
     return Compared(label, _off(own, other), ALLOWED["float64"])
 
 
-def gradients(sample: Sample) -> Compared | None:
+def gradients(sample: SmallModule) -> Compared | None:
     """Gradients of inputs and parameters, of an output gradient of ones, in another format."""
     import torch
 
@@ -222,7 +222,7 @@ def _gradients(module: Any, inputs: list[Any], causal: bool) -> Any:
     return torch.cat(found)
 
 
-def _in_format(sample: Sample, request: PointRequest, dtype: str) -> Any:
+def _in_format(sample: SmallModule, request: PointRequest, dtype: str) -> Any:
     """The output in a number format; None where torch cannot, or the weights differ.
 
     Code of a plug-in may be written for one format: ``checked`` then does not name the other.
@@ -239,7 +239,7 @@ def _in_format(sample: Sample, request: PointRequest, dtype: str) -> Any:
         return None
 
 
-def without_later_tokens(sample: Sample) -> Compared:
+def without_later_tokens(sample: SmallModule) -> Compared:
     """The first half of the rows, the tokens after them drawn anew."""
     import torch
 
@@ -253,7 +253,7 @@ def without_later_tokens(sample: Sample) -> Compared:
     return Compared("itself with other later tokens", off, ALLOWED[dtype])
 
 
-def step_by_step(sample: Sample) -> Compared:
+def step_by_step(sample: SmallModule) -> Compared:
     """The first rows of the whole pass, decoded one by one."""
     import torch
 

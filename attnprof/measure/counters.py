@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 import warnings
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from attnprof.measure.products import Products, watch_products
 from attnprof.measure.request import PointRequest
-from attnprof.trace.loading import contained, told
+from attnprof.user_code import contained, error_text
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def count_with_fvcore(request: PointRequest) -> FvcoreCount:
         with contained():
             return _fvcore(request)
     except Exception as error:  # noqa: BLE001 - a tracer may raise anything from a user's module
-        return FvcoreCount(failed=told(error)[:160])
+        return FvcoreCount(failed=error_text(error)[:160])
 
 
 def _fvcore(request: PointRequest) -> FvcoreCount:
@@ -158,13 +159,44 @@ def _traceable(request: PointRequest, subject: Any) -> Any:
     return Call()
 
 
-class _quiet_logger:  # noqa: N801 - used like the context managers of contextlib
-    """fvcore logs every skipped operation; the report names them instead."""
+@contextmanager
+def _quiet_logger() -> Iterator[None]:
+    """No lines of fvcore, which logs every operation it skips: the report names them instead."""
+    logger = logging.getLogger("fvcore.nn.jit_analysis")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
-    def __enter__(self) -> None:
-        self._logger = logging.getLogger("fvcore.nn.jit_analysis")
-        self._before = self._logger.level
-        self._logger.setLevel(logging.ERROR)
 
-    def __exit__(self, *error: object) -> None:
-        self._logger.setLevel(self._before)
+#: FLOPs by operation name, ``aten.bmm`` and so on.
+Products = Counter[str]
+
+
+def watch_products() -> tuple[Any, Products, Counter[str]]:
+    """A dispatch mode, and what it will have found: FLOPs and calls by product operation.
+
+    FLOPs are those of the rules by which derived counts are made.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from attnprof.trace.rules import cost_of
+
+    flops: Products = Counter()
+    calls: Counter[str] = Counter()
+
+    class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves it untyped
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            out = func(*args, **(kwargs or {}))
+            found = cost_of(func, out, args, kwargs or {}).counts.get("matmul_flops", 0)
+            if found:
+                flops[str(func.overloadpacket)] += int(found)
+                calls[str(func.overloadpacket)] += 1
+            return out
+
+    mode: Any = Watch
+    return mode(), flops, calls

@@ -6,15 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnprof.errors import AttnprofError, RequestError
-from attnprof.measure.modules import UserModule, sizes_of
+from attnprof.measure.modules import UserModule, recorded, summed
 from attnprof.measure.request import PointRequest
 
 #: Operations that are followed before a run is given up; a thousand take about half a second.
 OPERATIONS = 10_000
-
-
-class _TooLongError(Exception):
-    """The run has more operations than are followed."""
 
 
 @dataclass(frozen=True)
@@ -28,38 +24,23 @@ class DerivedCount:
 
 def count_derived(request: PointRequest, operations: int = OPERATIONS) -> DerivedCount:
     """The derived counts of a point, by one run at its shape."""
-    from attnprof.trace.loading import told
-    from attnprof.trace.totals import totals, uncounted
+    from attnprof.trace.run.limits import TooLongError
+    from attnprof.user_code import error_text
 
     try:
-        trace = _run(request, operations)
-    except _TooLongError:
+        if isinstance(request.spec, UserModule):  # its prediction is the same run
+            table = request.spec.cost(request.workload)
+        else:
+            table = summed(recorded(run_of(request), request.workload, operations), request.phase)
+    except TooLongError:
         return DerivedCount(note=f"derived counts are left out: over {operations:,} operations")
     except AttnprofError as error:
         return DerivedCount(note=f"no derived counts: {error}")
     except Exception as error:  # noqa: BLE001 - a plug-in's code may raise anything
-        return DerivedCount(note=f"no derived counts: {told(error)}")
-    found, missing = totals(trace, request.phase), uncounted(trace, request.phase)
-    left = ", ".join(f"{name} ×{times}" for name, (times, _) in missing.items())
+        return DerivedCount(note=f"no derived counts: {error_text(error)}")
+    left = table.uncounted
     note = f"derived counts are at least: they leave out {left}" if left else None
-    return DerivedCount(int(found["flops"]), int(found["matmul_flops"]), note)
-
-
-def _run(request: PointRequest, operations: int) -> Any:
-    from attnprof.trace.runs import record
-
-    target = run_of(request)
-    sizes = sizes_of(request.workload)
-    done = 0
-
-    def follow() -> None:
-        nonlocal done
-        done += 1
-        if done > operations:
-            raise _TooLongError
-
-    training = request.phase in ("backward", "train")
-    return record(target, sizes, training=training, before_each=follow)
+    return DerivedCount(int(table.total.flops), int(table.total.matmul_flops), note)
 
 
 def run_of(request: PointRequest) -> Any:
@@ -78,7 +59,7 @@ def run_of(request: PointRequest) -> Any:
 def target_of(request: PointRequest) -> Any:
     """The point's module as a target. Raises :class:`RequestError` where it is none."""
     from attnprof import registry
-    from attnprof.trace.mechanisms import mechanism_target
+    from attnprof.trace.request.mechanisms import mechanism_target
 
     if isinstance(request.spec, UserModule):
         return request.spec.target(request.workload)

@@ -5,8 +5,8 @@ A difference without a reason is said to be unexplained; it is never left out.
 
 from __future__ import annotations
 
-from attnprof.measure.allocations import Peak
 from attnprof.measure.counters import FvcoreCount, TorchCount
+from attnprof.measure.memory import Peak
 from attnprof.record import ProfileRecord
 from attnprof.units import format_bytes
 
@@ -16,17 +16,8 @@ SAME_PEAK = 1e-3
 SCALARS = 64
 #: Words of a row that says what is not explained, and of which number.
 _UNEXPLAINED, _PEAK, _KNOWN_CAUSES = "unexplained difference", "in peak memory", "known causes"
-#: Names that fvcore sees for what torch executes under another one.
-_SEEN_AS = {
-    "aten.baddbmm": ("aten::baddbmm", "aten::baddbmm_"),
-    "aten.baddbmm_": ("aten::baddbmm_", "aten::baddbmm"),
-    "aten.addbmm": ("aten::addbmm",),
-    "aten.mv": ("aten::mv",),
-    "aten.addmv": ("aten::addmv",),
-    "aten.dot": ("aten::dot",),
-    "aten.vdot": ("aten::vdot",),
-    "aten.addmm_": ("aten::addmm_",),
-}
+#: Products that fvcore has no rule for, or not for all of their spellings.
+_SEEN_AS = ("baddbmm", "addbmm", "addmm", "mv", "addmv", "dot", "vdot")
 #: How fvcore names an ``autograd.Function`` it cannot see into.
 _BLACK_BOX = "prim::PythonOp."
 #: fvcore's own names of products; its other counts are of normalisations and the like.
@@ -113,7 +104,8 @@ def _fvcore_rows(count: TorchCount, fvcore: FvcoreCount) -> list[str]:
 def _fvcore_names(operation: str) -> tuple[str, ...]:
     if "attention" in operation:
         return ("aten::scaled_dot_product_attention",)
-    return _SEEN_AS.get(operation, ())
+    base = operation.removeprefix("aten.").removesuffix("_")
+    return (f"aten::{base}", f"aten::{base}_") if base in _SEEN_AS else ()
 
 
 def _rest(gap: int, fvcore: FvcoreCount) -> str:

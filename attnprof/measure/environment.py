@@ -111,14 +111,15 @@ def device_name(device: str) -> str:
 
 
 @cache
-def git_state() -> str | None:
-    """Commit of the working directory, with ``+changes`` where files differ; None outside git.
+def git_state(here: Path | None = None) -> str | None:
+    """Commit of a folder or the working one, ``+changes`` where files differ; None outside git.
 
     Asked once in a process: what it runs is what it has loaded.
     """
+    here = here or Path.cwd()
     try:
-        commit = git(Path.cwd(), "rev-parse", "--short=12", "HEAD", limit_s=10)
-        changes = git(Path.cwd(), "status", "--porcelain", "-uno", limit_s=10)
+        commit = git(here, "rev-parse", "--short=12", "HEAD", limit_s=10)
+        changes = git(here, "status", "--porcelain", "-uno", limit_s=10)
     except (OSError, subprocess.SubprocessError):
         return None
     return f"{commit}+changes" if changes else commit

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from attnprof import registry
+from attnprof.closed_form.growth import FASTER, LENGTHS, GrowthCase, closed_form_growth
 from attnprof.measure.counters import count_on_meta
 from attnprof.measure.request import PointRequest
 from attnprof.record import GrowthRecord, Report
-from attnprof.symbolic.growth import FASTER, LENGTHS, Subject, closed_form_growth
 from attnprof.workload import Workload
 
 HEAD_DIM = 64
@@ -22,7 +22,7 @@ COUNTER = "FlopCounterMode, meta tensors"
 Progress = Callable[[int, str], object]
 
 
-def subjects(names: Sequence[str], causal: bool = False) -> list[Subject]:
+def subjects(names: Sequence[str], causal: bool = False) -> list[GrowthCase]:
     """Every mechanism with its defaults and its variants: one head, the core where it has one."""
     found = []
     workload = Workload(1, 1, HEAD_DIM, causal=causal)
@@ -30,12 +30,12 @@ def subjects(names: Sequence[str], causal: bool = False) -> list[Subject]:
         default = registry.get(name)
         settings = [{}, *(v.params for v in default.variants if v.params)]
         scope = "core" if default.abilities.attend else "layer"
-        found += [Subject(default.with_params(some), workload, scope) for some in settings]
+        found += [GrowthCase(default.with_params(some), workload, scope) for some in settings]
     return found
 
 
 def verify(
-    asked: Sequence[Subject],
+    asked: Sequence[GrowthCase],
     *,
     lengths: Sequence[int] = LENGTHS,
     environment: dict[str, Any] | None = None,
@@ -65,7 +65,7 @@ def _labels(records: Iterable[GrowthRecord]) -> list[str]:
     return list(dict.fromkeys(record.variant for record in records))
 
 
-def counted_growth(subject: Subject, lengths: Sequence[int] = LENGTHS) -> GrowthRecord:
+def counted_growth(subject: GrowthCase, lengths: Sequence[int] = LENGTHS) -> GrowthRecord:
     """FLOPs of the products that torch's counter sees the real module execute."""
     counted = dict(_counts(subject, lengths))
     record = subject.record(
@@ -75,7 +75,7 @@ def counted_growth(subject: Subject, lengths: Sequence[int] = LENGTHS) -> Growth
     return replace(record, equals_formula=ours)
 
 
-def _counts(subject: Subject, lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _counts(subject: GrowthCase, lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
     for n in lengths:
         request = PointRequest(
             subject.mechanism.name, n, 1, HEAD_DIM, causal=subject.workload.causal,

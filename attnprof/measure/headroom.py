@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,10 @@ RISKY_SHARE = 0.5
 def bytes_needed(request: PointRequest, peak_bytes: int, parameters: int) -> int:
     """Predicted peak plus parameters, inputs, output gradient and decoding state."""
     item = request.workload.item_size
-    inputs = sum(_count(shape) for shape in request.input_shapes)
+    inputs = sum(prod(shape) for shape in request.input_shapes)
     ones = inputs if request.phase in ("backward", "train") else 0
     state = request.spec.state_entries(request.workload) if request.phase == "decode" else 0
     return peak_bytes + item * (parameters + inputs + ones + int(state))
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 def available_bytes(device: str) -> int:
@@ -85,8 +79,3 @@ def is_out_of_memory(error: BaseException) -> bool:
     """``torch.OutOfMemoryError`` is a RuntimeError; the CPU allocator raises a plain one."""
     text = str(error).lower()
     return isinstance(error, MemoryError) or any(mark in text for mark in _OUT_OF_MEMORY)
-
-
-def first_line(error: BaseException) -> str:
-    """An error in one line."""
-    return (str(error) or type(error).__name__).splitlines()[0][:160]

@@ -6,28 +6,24 @@ import atexit
 import json
 import signal
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from attnprof import registry
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.correctness import check_key
-from attnprof.measure.forks import KEEPER_DIED, ForkServer
-from attnprof.measure.point import (
-    blank,
-    describe_need,
-    fit,
-    measure_point,
-    predict_point,
-    spent_s,
-)
+from attnprof.measure.point import blank, describe_need, spent_s, tried_point
 from attnprof.measure.request import PointRequest
-from attnprof.processes import keeping
+from attnprof.processes import forks
 from attnprof.processes.folders import temporary_folder
-from attnprof.processes.keeping import Ended, signal_name
+from attnprof.processes.forks import Ended, signal_name
+from attnprof.processes.pool import Pool, PoolError
 from attnprof.record import ProfileRecord
-from attnprof.trace.loading import told
+from attnprof.user_code import error_text
 
 #: Seconds for imports, building and counting, beside what the budget allows.
 SETUP_S = 120.0
@@ -39,8 +35,16 @@ PATIENCE = 20.0
 
 #: What modules that passed their check were held against; other processes need not do it again.
 _CHECKED: dict[tuple[Any, ...], str] = {}
-_SERVER = ForkServer()
-atexit.register(_SERVER.close)
+_POOL = Pool("attnprof.measure.isolation")
+atexit.register(_POOL.stop)
+#: What counting on fake tensors needs; they import ``torch._dynamo``, which takes a second.
+COUNTING = (
+    "torch._dynamo", "attnprof.trace.request.lookup", "attnprof.trace.run.runs",
+    "attnprof.trace.totals",
+)  # fmt: skip
+#: What a process needs of what is slow to import, and what of it only compiled modules need.
+PRELOAD = ("torch", "numpy", "fvcore.nn", "psutil", "attnprof.measure.point", *COUNTING)
+COMPILED = ("torch._inductor.compile_fx",)
 #: What a child writes: its record, what a point needs (before it is tried), why it gave up.
 _RECORD, _NEED, _REASON = "record.json", "need.txt", "reason.txt"
 
@@ -63,9 +67,17 @@ def measure_apart(
     limit = patience if limit_s is None else limit_s
     key = check_key(request)
     asked = replace(request, check=request.check and key not in _CHECKED)
-    terms = {"memory_limit": memory_limit, "try_all": try_all}
+    order = {"do": "measure", "request": asked.to_dict(), "memory_limit": memory_limit}
     with temporary_folder() as folder:
-        ended = _SERVER.run(asked.to_dict(), folder, limit, terms)
+        try:
+            ended = _POOL.run(
+                {**order, "try_all": try_all, "folder": str(folder)}, limit,
+                memory=request.device == "cpu",
+            )  # fmt: skip
+        except (PoolError, TimeoutError):
+            _POOL.stop()
+            vanished = "the process that measured it vanished: the process that kept it was ended"
+            return blank(request, f"{vanished}, too")
         if ended.timed_out:
             return blank(request, f"stopped: no result after {limit:g} s in a process of its own")
         if ended.code == 0 and (answer := _read(folder / _RECORD)):
@@ -92,8 +104,6 @@ def _completed(request: PointRequest, record: ProfileRecord, spent: float) -> Pr
 
 
 def _cause_of_death(ended: Ended, folder: Path) -> str:
-    if ended.said == KEEPER_DIED:
-        return f"the process that measured it vanished: {KEEPER_DIED}, too"
     who, need = "the process that measured it", _read(folder / _NEED)
     if ended.code < 0 and not ended.stopped:
         cause = ", most likely out of memory" if ended.code == -signal.SIGKILL else ""
@@ -102,31 +112,33 @@ def _cause_of_death(ended: Ended, folder: Path) -> str:
     return f"{who} {ended.how} and gave no record{said}"
 
 
-def answer_to(
-    request: dict[str, Any], folder: Path, memory_limit: int | None, *, try_all: bool
-) -> int:
-    """Measure in this process and write the record into a folder; the exit code."""
+def preload(order: Mapping[str, Any]) -> None:
+    """In the pool's server: import what an order needs, and load every mechanism's costs first."""
+    if not order:
+        registry.names()
+    compiled = COMPILED if order.get("request", {}).get("compiled") else ()
+    for name in compiled if order else PRELOAD:
+        import_module(name)
+
+
+def measure(order: Mapping[str, Any], _say: object, _more: object) -> int:
+    """In a process of the pool: measure a request, write the record into a folder."""
+    folder = Path(order["folder"])
     try:
-        record = _record(PointRequest.from_dict(request), folder, memory_limit, try_all=try_all)
+        request = PointRequest.from_dict(order["request"])
+        limit = order["memory_limit"]
+
+        def before() -> None:
+            (folder / _NEED).write_text(describe_need(request), encoding="utf-8")
+            if limit is not None:
+                forks.limit_memory(limit)
+
+        record = tried_point(request, limit, try_all=order["try_all"], before=before)
     except AttnprofError as error:
         (folder / _REASON).write_text(str(error), encoding="utf-8")
         return CannotRunError.exit_code
     except BaseException as error:  # noqa: BLE001 - somebody's code may raise anything
-        (folder / _REASON).write_text(f"it raised {told(error)}", encoding="utf-8")
+        (folder / _REASON).write_text(f"it raised {error_text(error)}", encoding="utf-8")
         return CannotRunError.exit_code
     (folder / _RECORD).write_text(json.dumps(asdict(record)), encoding="utf-8")
     return 0
-
-
-def _record(
-    request: PointRequest, folder: Path, memory_limit: int | None, *, try_all: bool
-) -> ProfileRecord:
-    if request.device == "cpu":
-        keeping.limit_memory()
-    reason, _ = fit(request, memory_limit)
-    if reason and not try_all:
-        return replace(predict_point(request), skipped=reason)
-    (folder / _NEED).write_text(describe_need(request), encoding="utf-8")
-    if memory_limit is not None:
-        keeping.limit_memory(memory_limit)
-    return measure_point(request)

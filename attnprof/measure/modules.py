@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from math import inf
 from typing import Any
 
 from attnprof import registry
 from attnprof.costs import Cost
-from attnprof.errors import AttnprofError, RequestError
+from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
 from attnprof.workload import Workload
 
@@ -23,11 +24,15 @@ _SIZES = {"B", "N", "h", "d"}
 
 @dataclass(frozen=True)
 class CountedTable:
-    """Totals of one run: what :class:`attnprof.costs.CostTable` is for a closed form."""
+    """Totals of one run: what :class:`attnprof.costs.CostTable` is for a closed form.
+
+    ``uncounted`` names the operations that the counts leave out.
+    """
 
     total: Cost
     parameters: int
     peak_bytes: int
+    uncounted: str = ""
 
     def peak(self) -> int:
         """Most bytes held at once."""
@@ -50,7 +55,7 @@ class UserModule:
 
     def target(self, workload: Workload) -> Any:
         """The module as a target, for the workload's mask and number format."""
-        from attnprof.trace.finding import target_from
+        from attnprof.trace.request.lookup import target_from
 
         found = target_from(
             self.name, self.params.get("args"), self.params.get("inputs"), None, None,
@@ -75,7 +80,7 @@ class UserModule:
         if {"h", "d"} <= set(target.symbols):
             return {}
         shapes = [item.dims for item in target.inputs if len(item.dims) > 1 and not item.dtype]
-        width = shapes[0][-1].at(sizes_of(workload)) if shapes else None
+        width = shapes[0][-1].at(workload.by_symbol()) if shapes else None
         heads = workload.num_heads if "h" in target.symbols else None
         head_dim = workload.head_dim if "d" in target.symbols else None
         return {"d_model": width, "num_heads": heads, "head_dim": head_dim}
@@ -94,43 +99,31 @@ class UserModule:
 
 @cache
 def _counted(_name: str, _params: str, module: UserModule, workload: Workload) -> CountedTable:
-    from attnprof.trace.totals import totals
-
-    found = totals(_recorded(module.target(workload), workload), workload.phase)
-    counts = {name: int(found[name]) for name in _KINDS}
-    return CountedTable(Cost(**counts), int(found["parameters"]), int(found["peak_bytes"]))
+    """What one run shows; what it raises is refused as ``derive`` refuses it."""
+    return summed(recorded(module.target(workload), workload), workload.phase)
 
 
-def _recorded(target: Any, workload: Workload) -> Any:
-    """One run at a workload's shape; what it raises is refused as ``derive`` refuses it."""
-    from attnprof.trace.loading import told as said
-    from attnprof.trace.runs import record
-    from attnprof.trace.trying import tried
+def recorded(target: Any, workload: Workload, most: float = inf) -> Any:
+    """The trace of one run of a target at a workload's shape and phase, held against a real one.
 
-    sizes, training = sizes_of(workload), workload.phase in ("backward", "train")
-    try:
-        return record(target, sizes, training=training)
-    except AttnprofError:
-        raise
-    except Exception as error:  # noqa: BLE001 - somebody's code may raise anything
-        asked = {name: sizes[name] for name in target.symbols}
-        other = tried(target, asked, training=training)  # says why, or gives what does run
-        try:
-            return record(other, sizes, training=training)
-        except Exception:  # noqa: BLE001 - the same
-            raise RequestError(f"{target.name} does not run: {said(error)}") from error
+    Raises what :func:`attnprof.trace.solve.count.count` raises.
+    """
+    from attnprof.trace.solve.count import count
+
+    return count(target, workload.by_symbol(), workload.phase, most)
 
 
-_KINDS = (
-    "multiplications", "additions", "divisions", "exponentials", "other", "matmul_flops",
-    "bytes_moved",
-)  # fmt: skip
+def summed(trace: Any, phase: str) -> CountedTable:
+    """A phase of a trace as a table."""
+    from attnprof.trace.events import KINDS
+    from attnprof.trace.totals import totals, uncounted
 
-
-def sizes_of(workload: Workload) -> dict[str, int]:
-    """A workload's sizes by the names that arguments and inputs are written with."""
-    return {"B": workload.batch_size, "N": workload.seq_len, "h": workload.num_heads,
-            "d": workload.head_dim}  # fmt: skip
+    found = totals(trace, phase)
+    counts = {name: int(found[name]) for name in (*KINDS, "bytes_moved")}
+    left = [f"{name} ×{times}" for name, (times, _) in uncounted(trace, phase).items()]
+    return CountedTable(
+        Cost(**counts), int(found["parameters"]), int(found["peak_bytes"]), ", ".join(left)
+    )
 
 
 @cache
@@ -138,7 +131,7 @@ def is_module(name: str) -> bool:
     """Whether a name is a place in code that holds no mechanism of attnprof's contract."""
     if ":" not in name:
         return False
-    from attnprof.trace.loading import loaded
+    from attnprof.trace.request.places import loaded
 
     found = loaded(name)
     return not (isinstance(found, type) and issubclass(found, Mechanism))
@@ -148,11 +141,11 @@ def built(module: UserModule, workload: Workload) -> Any:
     """The real module, taking its tensors in order and ``causal``, giving one tensor."""
     from torch import nn
 
-    from attnprof.trace.runs import first_tensor
+    from attnprof.trace.run.runs import first_tensor
 
     target = module.target(workload)
-    inner = target.make(sizes_of(workload))
-    positional, named = target.call_inputs(sizes_of(workload), "meta")
+    inner = target.make(workload.by_symbol())
+    positional, named = target.call_inputs(workload.by_symbol(), "meta")
     literals = {item.name for item in target.inputs if item.literal}
     order = [item.name for item in target.inputs if item.name not in target.keywords]
     plain = {**dict(zip(order, positional, strict=True)), **named}
@@ -177,7 +170,7 @@ def inputs_of(module: UserModule, workload: Workload, *, requires_grad: bool) ->
     """Its tensors on torch's default device: normal random numbers, zeros where whole ones."""
     import torch
 
-    sizes, made = sizes_of(workload), []
+    sizes, made = workload.by_symbol(), []
     for item in module.target(workload).inputs:
         if item.literal:
             continue

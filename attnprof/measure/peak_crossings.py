@@ -104,11 +104,8 @@ def _longer(look: Callable[[int], bool], found: PeakCrossings, refused: int) -> 
 def _step(look: Callable[[int], bool], found: PeakCrossings) -> int:
     """How far lengths that run lie apart: the first power of two beside one that runs."""
     first = min(found.signs)
-    return next((step for step in _powers(first) if look(first + step)), first)
-
-
-def _powers(most: int) -> list[int]:
-    return [2**power for power in range(most.bit_length()) if 2**power < most] or [1]
+    powers = [2**power for power in range(first.bit_length()) if 2**power < first] or [1]
+    return next((step for step in powers if look(first + step)), first)
 
 
 def _bisected(look: Callable[[int], bool], found: PeakCrossings, low: int, high: int) -> bool:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
 from attnprof.costs import CostTable
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure import headroom
+from attnprof.measure.approximation import distance_from_standard
+from attnprof.measure.clocks import Clock, MonotonicClock, Timing, cuda_clock, sample, threads
+from attnprof.measure.compilation import compile_now
+from attnprof.measure.conditions import count_launches, cpu_share, noise, watched
+from attnprof.measure.correctness import check_code, check_module
 from attnprof.measure.counters import count_with_fvcore, count_with_torch
 from attnprof.measure.derived import count_derived, derived_differences
-from attnprof.measure.differences import contradiction, counter_differences
+from attnprof.measure.differences import contradiction, counter_differences, peak_differences
+from attnprof.measure.memory import measure_parts, measure_peak
 from attnprof.measure.modules import UserModule
 from attnprof.measure.request import PointRequest
-from attnprof.measure.running import run_point, threads
-from attnprof.measure.subject import refusing
+from attnprof.measure.statistics import estimate_median, quantiles_of
+from attnprof.measure.subject import Subject, build_subject, refusing
 from attnprof.record import ProfileRecord
 from attnprof.units import format_bytes
 
@@ -80,6 +87,24 @@ def measure_point(request: PointRequest) -> ProfileRecord:
     return replace(record, overhead_s=spent - (record.measured_s or 0) - (record.compile_s or 0))
 
 
+def tried_point(
+    request: PointRequest,
+    available: int | None = None,
+    *,
+    try_all: bool = False,
+    before: Callable[[], object] = lambda: None,
+) -> ProfileRecord:
+    """Measured in this process where it fits, or with ``try_all``; else why it is not tried.
+
+    ``before`` is called when it is going to be.
+    """
+    reason, _ = fit(request, available)
+    if reason and not try_all:
+        return replace(predict_point(request), skipped=reason)
+    before()
+    return measure_point(request)
+
+
 def without_rates(record: ProfileRecord) -> ProfileRecord:
     """The record without rates where what they are computed from is contradicted."""
     why = contradiction(record)
@@ -102,9 +127,8 @@ def _measure(request: PointRequest) -> ProfileRecord:
     except (MemoryError, RuntimeError) as error:
         if not headroom.is_out_of_memory(error):
             raise
-        return replace(
-            record, skipped=f"out of memory on {request.device}: {headroom.first_line(error)}"
-        )
+        why = (str(error) or type(error).__name__).splitlines()[0][:160]
+        return replace(record, skipped=f"out of memory on {request.device}: {why}")
     except CannotRunError as error:
         return replace(record, skipped=str(error))
     except RequestError as error:
@@ -114,7 +138,11 @@ def _measure(request: PointRequest) -> ProfileRecord:
 
 
 def count_point(request: PointRequest) -> ProfileRecord:
-    """Closed form and second opinions; allocates nothing of the point's size."""
+    """Closed form and second opinions; allocates nothing of the point's size.
+
+    Each builds the module anew, on tensors of its own kind: those of a recorded run belong to that
+    run's mode, torch's counter needs the point's device, fvcore traces on meta tensors.
+    """
     record = predict_point(request)
     torch_count = count_with_torch(request)
     fvcore = count_with_fvcore(request)
@@ -149,3 +177,81 @@ def fit(request: PointRequest, available: int | None = None) -> tuple[str | None
 def describe_need(request: PointRequest) -> str:
     """The memory a point needs, in words."""
     return f"needs {format_bytes(needed_bytes(request))} by the closed form"
+
+
+def run_point(request: PointRequest, record: ProfileRecord) -> ProfileRecord:
+    """The record with what was measured, or with the reason why the module is not timed."""
+    if request.check:
+        verdict = check_module(request)
+        record = replace(record, checked=verdict.against, skipped=verdict.wrong)
+        if verdict.wrong:
+            return record
+    if request.error:
+        record = replace(record, error=distance_from_standard(request))
+    subject = build_subject(request, compiled=request.compiled)
+    clock = _clock(request.device)
+    actual = sum(p.numel() for p in subject.module.parameters())
+    notes = list(record.differences)
+    if actual != record.parameters:
+        notes.append(
+            f"{request.mechanism}: the module has {actual:,} parameters, "
+            f"the closed form {record.parameters:,}"
+        )
+    if request.compiled:
+        seconds, breaks = compile_now(subject.prepare, subject.call, clock.settle)
+        subject.reset()
+        wrong = check_code(request, subject.call) if request.check else None
+        record = replace(record, compile_s=seconds, skipped=wrong)
+        if wrong:
+            return record
+        if breaks:
+            notes.append(f"{request.mechanism}: its graph breaks {breaks} times when compiled")
+    start = time.perf_counter()
+    found = _memory(request, subject, replace(record, parameters=actual, differences=notes))
+    with watched(request.device) as conditions:
+        timing = sample(clock, subject.prepare, subject.call, request.budget)
+    conditions["cpu_share"] = cpu_share(timing)
+    return replace(_timed(found, timing, conditions), measured_s=time.perf_counter() - start)
+
+
+def _memory(request: PointRequest, subject: Subject, record: ProfileRecord) -> ProfileRecord:
+    """The peak beside the predicted one, its parts, and how many kernels make it."""
+    import torch
+
+    peak = measure_peak(subject, request.device, torch)
+    rows = peak_differences(
+        request.mechanism, record.peak_bytes_predicted or 0, peak, compiled=request.compiled
+    )
+    parts = measure_parts(subject, request.phase, request.device, torch)
+    return replace(
+        record, differences=[*record.differences, *rows], peak_bytes_measured=peak.bytes,
+        reserved_bytes=peak.reserved, workspace_bytes=peak.libraries,
+        launches=count_launches(subject, request.device, torch), **asdict(parts),
+    )  # fmt: skip
+
+
+def _timed(record: ProfileRecord, timing: Timing, conditions: Mapping[str, Any]) -> ProfileRecord:
+    times = timing.wall_s
+    found = estimate_median(times)
+    flops = record.flops_formula if record.flops_formula is not None else record.flops_derived
+    return replace(
+        record,
+        median_s=found.median_s,
+        ci_low_s=found.low_s,
+        ci_high_s=found.high_s,
+        times_s=times,
+        cpu_times_s=timing.cpu_s,
+        quantiles_s=quantiles_of(times),
+        clock=timing.mode,
+        noisy=noise(found.noisy, conditions),
+        conditions=dict(conditions),
+        flops_per_s=flops / found.median_s if found.median_s and flops is not None else None,
+    )
+
+
+def _clock(device: str) -> Clock:
+    if device.startswith("cuda"):
+        import torch
+
+        return cuda_clock(torch, device)
+    return MonotonicClock()

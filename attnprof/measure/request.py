@@ -9,7 +9,7 @@ from typing import Any
 from attnprof import registry
 from attnprof.arguments import at_least, number
 from attnprof.errors import RequestError
-from attnprof.measure.modules import UserModule, is_module, sizes_of
+from attnprof.measure.modules import UserModule, is_module
 from attnprof.workload import Workload
 
 
@@ -91,12 +91,14 @@ class PointRequest:
         """Shapes of the call's inputs: x, or q, k and v for scope ``core``."""
         if is_module(self.mechanism):
             target = self.spec.target(self.workload)
-            sizes = sizes_of(self.workload)
+            sizes = self.workload.by_symbol()
             return [tuple(d.at(sizes) for d in x.dims) for x in target.inputs if not x.literal]
         tokens = 1 if self.phase == "decode" else self.seq_len
         if self.scope == "layer":
             return [(self.batch_size, tokens, self.num_heads * self.head_dim)]
-        return [(self.batch_size, self.num_heads, tokens, self.head_dim)] * 3
+        shared = self.spec.kv_heads or self.num_heads
+        heads = (self.num_heads, shared, shared)
+        return [(self.batch_size, count, tokens, self.head_dim) for count in heads]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for a child process."""

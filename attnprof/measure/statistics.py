@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb, exp, fsum, log, sqrt
+from math import comb, exp, log, sqrt
+from statistics import fmean, median, quantiles, stdev
 
 #: Half width of the interval, as a share of the median, above which a result is called noisy.
 NOISY_SHARE = 0.10
@@ -48,35 +49,35 @@ def estimate_median(times_s: Sequence[float], confidence: float = CONFIDENCE) ->
     1 - 2·P(Binomial(n, 1/2) < i), whatever the distribution (sign test); i is the largest that
     keeps ``confidence``, or 1 where even the extremes do not. Raises ValueError for no times.
     """
-    ordered = sorted(times_s)
-    n = len(ordered)
+    ordered, n = sorted(times_s), len(times_s)
     if n == 0:
         raise ValueError("no times to estimate a median from")
-    rank, below = 1, 1
-    while rank < (n + 1) // 2 and 1 - 2 * (below + comb(n, rank)) / 2**n >= confidence:
-        below += comb(n, rank)
+    rank, tail = order_rank(n, (1 - confidence) / 2)
+    if rank == 0:
+        rank, tail = 1, 1 / 2**n
+    coverage = max(0.0, 1 - 2 * tail)
+    return MedianEstimate(median(ordered), ordered[rank - 1], ordered[n - rank], coverage, n)
+
+
+def order_rank(n: int, alpha: float) -> tuple[int, float]:
+    """The largest k for which P(Binomial(n, 1/2) < k) is at most ``alpha``, and that chance.
+
+    The k-th smallest of n values is above their distribution's median with that chance.
+    """
+    rank, tail = 0, 0.0
+    while rank < (n + 1) // 2 and tail + comb(n, rank) / 2**n <= alpha:
+        tail += comb(n, rank) / 2**n
         rank += 1
-    coverage = max(0.0, 1 - 2 * below / 2**n)
-    middle = n // 2
-    median = ordered[middle] if n % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-    return MedianEstimate(median, ordered[rank - 1], ordered[n - rank], coverage, n)
-
-
-#: The quantiles a record keeps beside its samples.
-QUANTILES = (0.05, 0.25, 0.75, 0.95)
+    return rank, tail
 
 
 def quantiles_of(times_s: Sequence[float]) -> dict[str, float]:
     """``{"p05": …, "p25": …, "p75": …, "p95": …}``, between samples by straight lines."""
-    ordered = sorted(times_s)
-    found = {}
-    for share in QUANTILES:
-        place = share * (len(ordered) - 1)
-        low = int(place)
-        high = min(low + 1, len(ordered) - 1)
-        value = ordered[low] + (place - low) * (ordered[high] - ordered[low])
-        found[f"p{round(100 * share):02d}"] = value
-    return found
+    twentieths = quantiles(times_s, n=20, method="inclusive") if len(times_s) > 1 else []
+    return {
+        f"p{percent:02d}": twentieths[percent // 5 - 1] if twentieths else times_s[0]
+        for percent in (5, 25, 75, 95)
+    }
 
 
 #: Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom; beyond, the normal's.
@@ -119,9 +120,7 @@ def estimate_over_processes(times_s: Sequence[Sequence[float]]) -> ProcessEstima
         one = medians[0]
         return ProcessEstimate(one.median_s, one.low_s, one.high_s, 1)
     logs = [log(max(m.median_s, 1e-12)) for m in medians]
-    count = len(logs)
-    centre = fsum(logs) / count
-    spread = sqrt(fsum((x - centre) ** 2 for x in logs) / (count - 1))
+    count, centre = len(logs), fmean(logs)
     quantile = _T95[count - 2] if count - 2 < len(_T95) else _NORMAL95
-    half = quantile * spread / sqrt(count)
+    half = quantile * stdev(logs) / sqrt(count)
     return ProcessEstimate(exp(centre), exp(centre - half), exp(centre + half), count)

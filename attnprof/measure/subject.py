@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,13 +10,12 @@ from typing import Any
 
 from attnprof import registry
 from attnprof.blocks import assemble
-from attnprof.errors import AttnprofError, RequestError
-from attnprof.measure.decoding import position, rewind_to
+from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.measure.headroom import is_out_of_memory
-from attnprof.measure.modules import UserModule, built, inputs_of, sizes_of
+from attnprof.measure.modules import UserModule, built, inputs_of
 from attnprof.measure.request import PointRequest
-from attnprof.trace.derivation import told
-from attnprof.trace.loading import told as said
+from attnprof.trace.request.expressions import sizes_text
+from attnprof.user_code import error_text
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def build_subject(
     """The module and its call for the phase asked for, on a device; the call maybe compiled."""
     import torch
 
-    from attnprof.measure.compiling import compiled as code_of
+    from attnprof.measure.compilation import compiled as code_of
 
     with torch.device(device or request.device):
         module = make_module(request)
@@ -120,7 +120,8 @@ def refusing(request: PointRequest) -> Iterator[None]:
         if not isinstance(request.spec, UserModule) or is_out_of_memory(error):
             raise
         raise RequestError(
-            f"{request.mechanism} does not run at {told(sizes_of(request.workload))}: {said(error)}"
+            f"{request.mechanism} does not run at {sizes_text(request.workload.by_symbol())}: "
+            f"{error_text(error)}"
         ) from error
 
 
@@ -188,3 +189,78 @@ def _decoding(request: PointRequest, module: Any, run: Any) -> Subject:
             return run(*inputs, state)
 
     return Subject(module, rewind, rewind, step, state)
+
+
+#: Seconds that filling a state token by token may take.
+PATIENCE_S = 60.0
+
+
+def position(module: Any, request: PointRequest) -> Any:
+    """The state after ``seq_len`` - 1 tokens.
+
+    Shipped mechanisms' states are filled at once with random rows; one that does not know how to
+    advance, by real steps. Raises :class:`CannotRunError` when those take more than a minute.
+    """
+    import torch
+
+    from attnprof.blocks.decoding import positioned
+
+    dtype = getattr(torch, request.dtype)
+    if request.scope == "layer":
+        state = module.init_state(request.batch_size)
+    else:
+        state = module.init_state(request.batch_size, torch.empty(0, dtype=dtype))
+    tokens, start = request.seq_len - 1, time.perf_counter()
+
+    def rows() -> list[Any]:
+        return [torch.randn(shape, dtype=dtype) for shape in request.input_shapes]
+
+    def patience(done: int) -> None:
+        spent = time.perf_counter() - start
+        if spent > PATIENCE_S:
+            raise CannotRunError(
+                f"the decoding state of {tokens} tokens is built token by token, and {done} "
+                f"took {spent:.0f} s already; ask for a shorter --seq"
+            )
+
+    return positioned(module, state, tokens, rows, patience)
+
+
+def rewind_to(state: Any) -> Callable[[], None]:
+    """A function that puts counters, lists and references of a state back as they are now.
+
+    Tensors that a step changes in place keep their new values: shapes, and so costs, are equal.
+    """
+    found = list(owners(state))
+    kept = [dict(vars(owner)) for owner in found]
+    items = [item for owner in found for item in vars(owner).values()]
+    lists = [(item, list(item)) for item in items if isinstance(item, list)]
+
+    def rewind() -> None:
+        for owner, values in zip(found, kept, strict=True):
+            for name, value in values.items():
+                object.__setattr__(owner, name, value)
+        for target, content in lists:
+            target[:] = content
+
+    return rewind
+
+
+def owners(part: Any, seen: set[int] | None = None) -> Iterator[Any]:
+    """Objects of ours inside a state that have attributes; tensors are left alone."""
+    seen = set() if seen is None else seen
+    if id(part) in seen:
+        return
+    seen.add(id(part))
+    inside: list[Any] = []
+    if isinstance(part, (list, tuple)):
+        inside = list(part)
+    elif isinstance(part, dict):
+        inside = list(part.values())
+    elif type(part).__module__.split(".")[0] not in ("torch", "builtins") and hasattr(
+        part, "__dict__"
+    ):
+        yield part
+        inside = list(vars(part).values())
+    for item in inside:
+        yield from owners(item, seen)

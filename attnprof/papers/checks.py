@@ -15,14 +15,13 @@ from attnprof.papers.agreement import exactly
 MATCH, ERRATUM, NOT_REPRODUCIBLE = "match", "erratum", "not-reproducible"
 VERDICTS = (MATCH, ERRATUM, NOT_REPRODUCIBLE)
 COMPUTED, MEASURED, READING = "computed", "measured", "reading"
-BASES = (COMPUTED, MEASURED, READING)
 
 #: Stands for "what the document prints", which itself may be None.
 _PRINTED: Any = object()
 
 
 @dataclass(frozen=True)
-class Answer:
+class ClaimAnswer:
     """A claim's verdict with what it rests on. Values are numbers, text, or lists and dicts."""
 
     claim: str
@@ -52,6 +51,8 @@ class Check:
             rests on something the document does not give (``why`` says what is missing).
         lacking: What ours takes from elsewhere because the document does not give it. Then even
             an agreement is ``not-reproducible``: it says what those values would give.
+        part: What of the tables' numbers it tests, where a last digit more or less does not
+            matter: ``their order``; ``how`` says so.
         unchecked: Names in a printed dict that are shown and not compared, with the reason;
             ``how`` says so.
         basis: ``computed``; ``measured`` where ``ours`` reads a measurement; ``reading`` where it
@@ -68,25 +69,27 @@ class Check:
     note: str | Callable[[Any], str] = ""
     otherwise: str = ERRATUM
     lacking: str = ""
+    part: str = ""
     unchecked: Mapping[str, str] = field(default_factory=dict)
     basis: str = COMPUTED
     tables: tuple[str, ...] = ()
 
-    def answer(self, published: Any = _PRINTED) -> Answer:
+    def answer(self, published: Any = _PRINTED) -> ClaimAnswer:
         """The verdict on what is printed, or on another value in its place."""
         said = self.published if published is _PRINTED else published
         found = self.ours()
         agrees = self.agree(self._checked(said), self._checked(found))
         verdict, why = self._judged(agrees, said, found)
-        return Answer(self.claim, said, found, verdict, self.basis, why, self.told())
+        return ClaimAnswer(self.claim, said, found, verdict, self.basis, why, self.told())
 
     def told(self) -> str:
         """How it is checked, and which part is not."""
         names: dict[str, list[str]] = {}
         for name, why in self.unchecked.items():
             names.setdefault(why, []).append(name)
+        tested = (f"of the tables' numbers it tests {self.part}",) if self.part else ()
         parts = (f"not checked ({', '.join(some)}): {why}" for why, some in names.items())
-        return "; ".join((self.how, *parts))
+        return "; ".join((self.how, *tested, *parts))
 
     def _checked(self, value: Any) -> Any:
         if not self.unchecked:
@@ -120,8 +123,8 @@ class Reading:
     tables: tuple[str, ...] = ()
     basis = READING
 
-    def answer(self) -> Answer:
+    def answer(self) -> ClaimAnswer:
         """The verdict of whoever read it."""
-        return Answer(
+        return ClaimAnswer(
             self.claim, self.published, self.ours, self.verdict, READING, self.why, self.how
         )

@@ -1,12 +1,14 @@
-"""Tables and figures made again: what is printed beside what comes out here."""
+"""Tables and figures made again: what is printed beside what comes out here, as JSON takes it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from attnprof.errors import AttnprofError
 from attnprof.papers.agreement import Agree, exactly
+from attnprof.papers.documents import document, find_figure, find_table, not_made
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,13 @@ class Table:
     """A document's table: plain values (row labels, inputs) and :class:`Cell` in named columns."""
 
     title: str
-    columns: Sequence[str]
     rows: Sequence[Mapping[str, Any]]
     notes: Sequence[str] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns: those of the first row."""
+        return tuple(self.rows[0])
 
 
 @dataclass(frozen=True)
@@ -71,3 +77,101 @@ class Figure:
     title: str
     data: Callable[[], FigureData]
     measured: bool = False
+
+
+@dataclass
+class Regenerated:
+    """A document's tables and figures; ``failed`` has the reason by what could not be made.
+
+    ``not_made`` has it by figure where nobody can make it from the document.
+    """
+
+    tables: dict[str, Table] = field(default_factory=dict)
+    figures: dict[str, tuple[Figure, FigureData]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    not_made: dict[str, str] = field(default_factory=dict)
+
+
+def regenerate(number: str, tell: Callable[[str], None] = lambda _: None) -> Regenerated:
+    """Every table and figure of a document; ``tell`` hears of each before it is made."""
+    made = Regenerated(not_made=not_made(number))
+    for name in document(number).part("tables", "TABLES") or ():
+        tell(f"{number}: table {name}")
+        table = _made(made, f"table {name}", find_table(number, name)[1])
+        if table is not None:
+            made.tables[name] = table
+    for name in document(number).part("figures", "FIGURES") or ():
+        tell(f"{number}: figure {name}")
+        _, figure = find_figure(number, name)
+        data = _made(made, f"figure {name}", figure.data)
+        if data is not None:
+            made.figures[name] = (figure, data)
+    return made
+
+
+def _made(made: Regenerated, name: str, make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except AttnprofError as error:
+        made.failed[name] = str(error)
+    except Exception as error:  # noqa: BLE001 - one that breaks must not hide the others
+        line = str(error).split("\n", 1)[0]
+        made.failed[name] = f"{type(error).__name__}: {line}"
+    return None
+
+
+def table_values(name: str, table: Table) -> dict[str, Any]:
+    """A table for JSON: a cell that is recomputed is ``{printed, ours, differs}``.
+
+    One that stands beside a bound has ``bound``, too.
+    """
+    return {
+        "name": name,
+        "title": table.title,
+        "columns": list(table.columns),
+        "rows": [
+            {name: _cell(row.get(name, "")) for name in table.columns} for row in table.rows
+        ],
+        "notes": list(table.notes),
+    }  # fmt: skip
+
+
+def _cell(value: Any) -> Any:
+    if not isinstance(value, Cell) or value.ours is None:
+        return value.printed if isinstance(value, Cell) else value
+    both = {"printed": value.printed, "ours": value.ours, "differs": value.differs}
+    return {**both, "bound": value.bound} if value.bound else both
+
+
+def table_rows(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A table's rows for CSV: a recomputed column has ours beside it, named ``<column> (ours)``."""
+    rows = values["rows"]
+    both = {name for row in rows for name, cell in row.items() if isinstance(cell, Mapping)}
+    return [dict(_flat(row, both)) for row in rows]
+
+
+def _flat(row: Mapping[str, Any], both: set[str]) -> Iterable[tuple[str, Any]]:
+    for name, cell in row.items():
+        recomputed = isinstance(cell, Mapping)
+        yield name, cell["printed"] if recomputed else cell
+        if name in both:
+            yield f"{name} (ours)", _beside(cell) if recomputed else ""
+
+
+def _beside(cell: Mapping[str, Any]) -> Any:
+    return f"{cell['bound']} {cell['ours']:.4g}" if "bound" in cell else cell["ours"]
+
+
+def figure_values(name: str, figure: Figure, data: FigureData) -> dict[str, Any]:
+    """A figure's data for JSON."""
+    return {
+        "name": name,
+        "title": figure.title,
+        "measured": figure.measured,
+        "rows": [dict(row) for row in data.rows],
+        "described": [
+            {"what": its.what, "printed": its.printed, "ours": its.ours, "agrees": its.agrees}
+            for its in data.described
+        ],
+        "facts": dict(data.facts),
+    }

@@ -1,16 +1,60 @@
-"""All or some claims answered, one record each, whatever happens to a check."""
+"""Claims answered, one record each whatever happens to a check, beside the verdicts that ship."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from attnprof.errors import AttnprofError
-from attnprof.papers.checks import READING, VERDICTS, Answer
-from attnprof.papers.committed import committed
+from attnprof.errors import AttnprofError, RequestError
+from attnprof.papers.checks import READING, VERDICTS, ClaimAnswer
 from attnprof.papers.documents import DOCUMENTS, Claim, claims, document
-from attnprof.record import Report, ReproduceRecord
+from attnprof.record import Report, ReproduceRecord, write_whole
+
+HEAD = ["claim", "verdict"]
+FILE = "verdicts.csv"
+
+
+def committed(number: str) -> dict[str, str]:
+    """A document's verdicts by claim; empty where none were ever accepted."""
+    path = document(number).path / FILE
+    if not path.is_file():
+        return {}
+    with path.open(encoding="utf-8", newline="") as stream:
+        head, *rows = csv.reader(stream)
+    if head != HEAD or any(len(row) != 2 for row in rows):
+        raise RequestError(f"{path}: its columns must be claim,verdict; restore it or --accept")
+    return dict(rows)
+
+
+def accept(records: Iterable[ReproduceRecord]) -> list[str]:
+    """Write the verdicts of these records over the committed ones; gives what was written.
+
+    Claims that were not replayed keep theirs; an error is no verdict and is never accepted.
+    """
+    found = {record.claim: record.verdict for record in records if record.verdict in VERDICTS}
+    written = []
+    for number, its in DOCUMENTS.items():
+        new = {claim: verdict for claim, verdict in found.items() if claim.startswith(number)}
+        if new:
+            write_whole(its.path / FILE, _text({**committed(number), **new}), known=True)
+            written.append(str(its.path / FILE))
+    return written
+
+
+def _text(verdicts: dict[str, str]) -> str:
+    from attnprof.papers.documents import claims
+
+    order = {claim: place for place, claim in enumerate(claims())}
+    stream = io.StringIO()
+    rows = sorted(
+        (row for row in verdicts.items() if row[0] in order), key=lambda row: order[row[0]]
+    )
+    csv.writer(stream, lineterminator="\n").writerows([HEAD, *rows])
+    return stream.getvalue()
+
 
 #: The verdict of a claim that nothing here could answer.
 ERROR = "error"
@@ -47,7 +91,7 @@ def answered(claim: Claim) -> ReproduceRecord:
         check = document(claim.document).checks().get(claim.claim)
         if check is None:
             return ReproduceRecord(**its, verdict=ERROR, why=NO_CHECK)
-        found: Answer = check.answer()
+        found: ClaimAnswer = check.answer()
     except AttnprofError as error:
         return ReproduceRecord(**its, verdict=ERROR, why=str(error))
     except Exception as error:  # noqa: BLE001 - one check that breaks must not hide the others

@@ -3,7 +3,7 @@
 Somebody's code can end, crash or stop the process it is run in, and its parent. So a command that
 runs such code is split in three: this process, which was started and whose exit code counts; a
 keeper, which runs none of it; and the command. The command says in shared memory that it came to
-an end; one that is gone without having said so is told, with exit code 3. What is asked of this
+an end; where it did not, the exit code is 3 and a line says how it ended. What is asked of this
 process by a signal is passed on; when it is over, however that came about, nothing is left.
 """
 
@@ -19,11 +19,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from attnprof.errors import CannotRunError
-from attnprof.processes import folders, keeping
-from attnprof.processes.keeping import Ended
+from attnprof.processes import folders, forks
+from attnprof.processes.forks import Ended
 
 #: Signals that ask a command to end.
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -47,7 +47,8 @@ class StoppedError(KeyboardInterrupt):
 class _Inside:
     """What a supervised command knows."""
 
-    told: mmap.mmap | None = None
+    ending: mmap.mmap | None = None
+    answers: TextIO | None = None
     outputs: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -56,7 +57,7 @@ _INSIDE = _Inside()
 
 def is_supervised() -> bool:
     """Whether this process runs a command that another one supervises."""
-    return _INSIDE.told is not None
+    return _INSIDE.ending is not None
 
 
 def supervised(work: Callable[[], int], subject: str) -> int:
@@ -67,26 +68,26 @@ def supervised(work: Callable[[], int], subject: str) -> int:
     by a signal ends it by that signal, after the work.
     """
     folders.run_folder()
-    told = mmap.mmap(-1, _DONE.size)
+    ending = mmap.mmap(-1, _DONE.size)
     asked, asking = os.pipe()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
     received: list[int] = []
-    keeping.adopt_orphans()
+    forks.adopt_orphans()
     with _listening(ASKING) as events:
         keeper = os.fork()
         if keeper:
             os.close(asked)
             status = _watch(keeper, asking, events, received)
-            keeping.end_descendants()
+            forks.end_descendants()
             folders.close_run()
     if keeper:
         return _outcome(status, received, subject)
     os.close(asking)
-    keeper = _keep(subject, told, asked)
+    keeper = _keep(subject, ending, asked)
     os.close(asked)
-    return _command(work, told, keeper)
+    return _command(work, ending, keeper)
 
 
 def _watch(keeper: int, asking: int, events: int, received: list[int]) -> int:
@@ -114,7 +115,7 @@ def _outcome(status: int, received: list[int], subject: str) -> int:
         return code
     if received:
         return 128 + received[0]
-    return _vanished(subject, f"had its keeper ended by {keeping.signal_text(-code)}")
+    return _vanished(subject, f"had its keeper ended by {forks.signal_text(-code)}")
 
 
 @contextlib.contextmanager
@@ -138,33 +139,33 @@ def _listening(numbers: tuple[int, ...]) -> Iterator[int]:
         os.close(write)
 
 
-def _keep(subject: str, told: mmap.mmap, asked: int) -> int:
+def _keep(subject: str, ending: mmap.mmap, asked: int) -> int:
     """Be the keeper, which nothing the command does ends but a kill, and that ends the command.
 
     Comes back in the command alone, with the keeper's id.
     """
     os.setsid()
-    keeping.adopt_orphans()
+    forks.adopt_orphans()
     keeper = os.getpid()
     with _listening(()) as events:
         if child := os.fork():
             code = CannotRunError.exit_code
             try:
-                keeping.ignore_signals()
+                forks.ignore_signals()
                 requests: list[int] = []
-                status = _attend(child, told, asked, events, requests)
-                keeping.end_descendants()
+                status = _attend(child, ending, asked, events, requests)
+                forks.end_descendants()
                 folders.remove(folders.run_folder())
-                code = _told_code(told, status, subject, requests)
+                code = _exit_code(ending, status, subject, requests)
             except Exception as error:  # noqa: BLE001 - it may not end without a word
                 _vanished(subject, f"lost its keeper to {type(error).__name__}: {error},")
             finally:
-                keeping.leave(code)
+                forks.leave(code)
     return keeper
 
 
 def _attend(
-    child: int, told: mmap.mmap, asked: int, events: int, requests: list[int]
+    child: int, ending: mmap.mmap, asked: int, events: int, requests: list[int]
 ) -> int | None:
     """Until the command is gone, or killed because it should be; its status."""
     end = None
@@ -177,15 +178,16 @@ def _attend(
             number = _request(asked)
             if not number:  # the process that was started is gone
                 files.remove(asked)
-            _ask(child, number or signal.SIGTERM, again=bool(requests))
+            with contextlib.suppress(OSError):  # the command need not be asked twice
+                os.kill(child, signal.SIGKILL if requests else number or signal.SIGTERM)
             requests.append(number or signal.SIGTERM)
         done, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)
         if done and not os.WIFSTOPPED(status):
             return status
         if done:
             os.kill(child, signal.SIGCONT)
-        _end_orphans(child)
-        if end is None and (requests or told[:8] != bytes(8)):
+        forks.end_descendants(keep=(child,))  # what has lost its parent: nobody waits for it
+        if end is None and (requests or ending[:8] != bytes(8)):
             end = time.monotonic() + GRACE_S
         if end is not None and time.monotonic() > end:
             return None
@@ -198,26 +200,15 @@ def _request(asked: int) -> int:
     return 0
 
 
-def _ask(child: int, number: int, *, again: bool) -> None:
-    """Ask the command to end; it need not be asked twice."""
-    with contextlib.suppress(OSError):
-        os.kill(child, signal.SIGKILL if again else number)
-
-
-def _end_orphans(child: int) -> None:
-    """End what has lost its parent: nobody waits for it."""
-    keeping.end_descendants(keep=(child,))
-
-
-def _told_code(told: mmap.mmap, status: int | None, subject: str, requests: list[int]) -> int:
+def _exit_code(ending: mmap.mmap, status: int | None, subject: str, requests: list[int]) -> int:
     """The command's exit code; where it gave none, 3 and a line on how it ended."""
-    mark, code = _DONE.unpack(told[:])
+    mark, code = _DONE.unpack(ending[:])
     if mark == _MARK and (code < 128 or requests):
         return int(code)
     if requests:
         return 128 + requests[0]
     if mark == _MARK:
-        return _vanished(subject, f"ended itself by {keeping.signal_text(code - 128)}")
+        return _vanished(subject, f"ended itself by {forks.signal_text(code - 128)}")
     if mark == _LOST:
         return _vanished(subject, "lost its output, which the code it ran has closed,")
     return _vanished(subject, Ended(os.waitstatus_to_exitcode(status or 0)).how)
@@ -230,13 +221,14 @@ def _vanished(subject: str, how: str) -> int:
     return CannotRunError.exit_code
 
 
-def _command(work: Callable[[], int], told: mmap.mmap, keeper: int) -> int:
+def _command(work: Callable[[], int], ending: mmap.mmap, keeper: int) -> int:
     """Do the work in the process made for it, and say that it came to an end."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
-    keeping.die_with_parent(keeper)
-    keeping.die_first(500)
-    _INSIDE.told = told
+    forks.die_with_parent(keeper)
+    forks.die_first(500)
+    _INSIDE.ending = ending
+    _part_answers()
     keep_outputs()
     try:
         for number in ASKING:
@@ -246,7 +238,7 @@ def _command(work: Callable[[], int], told: mmap.mmap, keeper: int) -> int:
         signal.pthread_sigmask(signal.SIG_BLOCK, ASKING)  # it is over; the keeper sees to the rest
     except StoppedError as stopped:  # before or after the work's own handling
         code = stopped.exit_code
-    told[:] = _DONE.pack(_MARK if _INSIDE.outputs == _outputs() else _LOST, code)
+    ending[:] = _DONE.pack(_MARK if _INSIDE.outputs == _outputs() else _LOST, code)
     return code
 
 
@@ -256,15 +248,39 @@ def _stop(number: int, _frame: object) -> NoReturn:
     raise StoppedError(number)
 
 
+def _part_answers() -> None:
+    """From here on what is printed goes to stderr, but for what :func:`answering` lets through."""
+    if sys.stdout is None:
+        return
+    sys.stdout.flush()
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    _INSIDE.answers = open(os.dup(1), "w", encoding=encoding, errors="replace")  # noqa: PTH123, SIM115 - it stays open
+    os.dup2(2, 1)
+
+
+@contextlib.contextmanager
+def answering() -> Iterator[None]:
+    """Inside, what is printed is the command's answer, on what was its stdout."""
+    with contextlib.redirect_stdout(_INSIDE.answers or sys.stdout):
+        yield
+        sys.stdout.flush()
+
+
+def give_up_answers() -> None:
+    """Nobody reads any more: what is still buffered goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), (_INSIDE.answers or sys.stdout).fileno())
+    keep_outputs()
+
+
 def keep_outputs() -> None:
-    """What stdout and stderr are now is what they should be at the end."""
+    """What answers and stderr are now is what they should be at the end."""
     _INSIDE.outputs = _outputs()
 
 
 def _outputs() -> list[tuple[int, int]]:
     """What both are; somebody's code may close them, and open something else in their place."""
     found = []
-    for stream in (1, 2):
+    for stream in (1 if _INSIDE.answers is None else _INSIDE.answers.fileno(), 2):
         try:
             now = os.fstat(stream)
             found.append((now.st_dev, now.st_ino))

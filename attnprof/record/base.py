@@ -1,10 +1,11 @@
-"""The base of every record: a dataclass whose fields are JSON keys and columns."""
+"""The base of every record: a dataclass whose fields are JSON keys and columns; many as columns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, overload
 
 #: How a column is written.
 FORMATS = (
@@ -14,8 +15,11 @@ FORMATS = (
 
 
 def column(title: str, unit: str = "", fmt: str = "text", default: Any = None) -> Any:
-    """A record's field with what a renderer needs to know of it."""
-    return field(default=default, metadata={"title": title, "unit": unit, "format": fmt})
+    """A record's field with what a renderer needs to know; ``default`` may be list or dict."""
+    metadata = {"title": title, "unit": unit, "format": fmt}
+    if isinstance(default, type):
+        return field(default_factory=default, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,3 +36,56 @@ def heading(name: str, meta: Mapping[str, Any]) -> str:
     """A column's heading in text: its title, with the unit where it has one."""
     title = str(meta.get("title") or name)
     return f"{title} ({meta['unit']})" if meta.get("unit") else title
+
+
+class ColumnarRecords(Sequence[Record]):
+    """Reads like a list of records; a million of them cost as much as their columns.
+
+    ``columns`` maps a field to one list (all of one length) of ints, floats and None;
+    ``constants`` maps the other fields to the value all records share.
+    """
+
+    def __init__(
+        self, kind: type[Record], columns: Mapping[str, list[Any]], constants: Mapping[str, Any]
+    ) -> None:
+        self.kind = kind
+        self.names = [name for name, _ in kind.columns()]
+        self._columns = columns
+        self._constants = constants
+
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values())))
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> ColumnarRecords: ...
+    def __getitem__(self, index: int | slice) -> Record | ColumnarRecords:
+        if isinstance(index, slice):
+            part = {name: column[index] for name, column in self._columns.items()}
+            return ColumnarRecords(self.kind, part, self._constants)
+        row = {name: column[index] for name, column in self._columns.items()}
+        return self.kind(**self._constants, **row)
+
+    def column(self, name: str) -> list[Any]:
+        """One field of every record."""
+        if name in self._columns:
+            return self._columns[name]
+        return [self._constants[name]] * len(self)
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """The records as tuples, in the order of ``names``."""
+        return zip(*(self.column(name) for name in self.names), strict=True)
+
+    def json_lines(self) -> Iterator[str]:
+        """Each record as a JSON object; the columns are encoded whole, which is what is fast."""
+        parts, varying = [], []
+        for name in self.names:
+            if name in self._columns:
+                parts.append(f"{json.dumps(name)}: %s")
+                varying.append(json.dumps(self._columns[name], allow_nan=False)[1:-1].split(", "))
+            else:
+                constant = json.dumps(self._constants[name]).replace("%", "%%")
+                parts.append(f"{json.dumps(name)}: {constant}")
+        template = "{" + ", ".join(parts) + "}"
+        return (template % row for row in zip(*varying, strict=True))

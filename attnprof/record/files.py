@@ -1,17 +1,203 @@
-"""Files that are whole or not there."""
+"""Files: read only where kind, size and text are as they should be; written whole or not at all."""
 
 from __future__ import annotations
 
+import csv
 import errno
+import json
+import math
 import os
 import stat
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NoReturn
 
 from attnprof.errors import RequestError
-from attnprof.record.destinations import check_unlost, is_stream
-from attnprof.record.reading import kind_of_file, why_of
+from attnprof.record.destinations import check_unlost, is_stream, taken_as_input
+
+MIB = 1 << 20
+#: Bytes that are read at most: of suites, grids and tables, of saved reports, of a sweep's results.
+TEXT_LIMIT, REPORT_LIMIT, JOURNAL_LIMIT = MIB, 32 * MIB, 256 * MIB
+#: Objects and lists within each other, digits of a number, rows of a table, parts of a TOML key.
+DEPTH, DIGITS, ROWS, PARTS = 32, 100, 2000, 100
+_KINDS = (
+    (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"),
+)  # fmt: skip
+
+
+def kind_of_file(mode: int) -> str:
+    """What a mode of ``stat`` says a file is, in words; empty for a plain one."""
+    return next((words for test, words in _KINDS if test(mode)), "")
+
+
+def why_of(error: OSError | ValueError) -> str:
+    """Why a file could not be reached; ValueError is what Python raises for a NUL in a name."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return "a name cannot hold a NUL character"
+
+
+def read_bytes(path: str | Path, limit: int = REPORT_LIMIT, hint: str = "") -> bytes:
+    """A plain file of at most ``limit`` bytes, which is then an input of this command.
+
+    Raises :class:`RequestError`, which ends with ``hint``, for everything else: before a byte is
+    read of a pipe, a device, or a file that is too large.
+    """
+    try:
+        _check(path, Path(path).stat(), limit, hint)
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with os.fdopen(handle, "rb") as stream:
+            _check(path, os.fstat(handle), limit, hint)
+            data = stream.read(limit + 1)
+    except (OSError, ValueError) as error:
+        raise refusal(path, why_of(error), hint) from error
+    if len(data) > limit:  # /proc has files that say they are empty
+        raise refusal(path, _too_large(len(data), limit), hint)
+    taken_as_input(path)
+    return data
+
+
+def refusal(path: str | Path, why: str, hint: str = "") -> RequestError:
+    """The error of a file that is not taken."""
+    return RequestError(f"cannot read {path}: {why}{f'; {hint}' if hint else ''}")
+
+
+def _check(path: str | Path, found: os.stat_result, limit: int, hint: str) -> None:
+    if kind := kind_of_file(found.st_mode):
+        raise refusal(path, f"it is {kind}, not a file", hint)
+    if found.st_size > limit:
+        raise refusal(path, _too_large(found.st_size, limit), hint)
+
+
+def _too_large(size: int, limit: int) -> str:
+    return f"it has {size:,} bytes or more, {limit:,} are read at most"
+
+
+def text_of(data: bytes) -> str:
+    """UTF-8 with or without a byte order mark; ValueError for other text, and for NUL."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is not UTF-8 text (byte {error.start})") from error
+    if "\0" in text:
+        raise ValueError("it holds a NUL character")
+    return text
+
+
+def read_text(path: str | Path, limit: int = TEXT_LIMIT, hint: str = "") -> str:
+    """The text of a file, :func:`read_bytes` and :func:`text_of`."""
+    data = read_bytes(path, limit, hint)
+    try:
+        return text_of(data)
+    except ValueError as error:
+        raise refusal(path, str(error), hint) from error
+
+
+def json_of(text: str) -> Any:
+    """A JSON text's value; ValueError for what is none, or could not have been written by us.
+
+    NaN and infinities, a name that is twice in an object, numbers beyond 10**100, and more than
+    ``DEPTH`` levels are refused.
+    """
+    try:
+        found = json.loads(
+            text, parse_constant=_no_number, parse_int=_whole, parse_float=_real,
+            object_pairs_hook=_object,
+        )  # fmt: skip
+    except RecursionError as error:
+        raise ValueError(_DEEP) from error
+    level = [found]
+    for _ in range(DEPTH):
+        inner = (node.values() if type(node) is dict else node for node in level if node)
+        level = [item for items in inner for item in items if type(item) in (dict, list)]
+        if type(found) not in (dict, list) or not level:
+            return found
+    raise ValueError(_DEEP)
+
+
+_DEEP = f"it is nested deeper than {DEPTH} levels"
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > DIGITS:
+        raise ValueError(f"a number of {len(digits):,} digits")
+    return int(digits)
+
+
+def _real(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:20]} is not finite")
+    if abs(value) > 10.0**DIGITS:
+        raise ValueError(f"{text[:20]} is beyond 10**{DIGITS}")
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"'{twice[:40]}' is there twice")
+    return found
+
+
+def read_json(path: str | Path, limit: int = REPORT_LIMIT, hint: str = "") -> Any:
+    """The value of a JSON file; :class:`RequestError` for what is none."""
+    data = read_bytes(path, limit, hint)
+    try:
+        return json_of(text_of(data))
+    except ValueError as error:
+        raise RequestError(
+            f"{path} is no whole JSON file ({error}){f'; {hint}' if hint else ''}"
+        ) from error
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The tables of a TOML file; :class:`RequestError` for what is none."""
+    import tomllib
+
+    text = read_text(path)
+    try:
+        if any(key.count(".") > PARTS for line in text.splitlines() for key in line.split("=")):
+            raise ValueError(f"a key of more than {PARTS} parts")  # noqa: TRY301 - said below
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise refusal(path, _DEEP) from error
+    except ValueError as error:
+        raise refusal(path, str(error)) from error
+
+
+def read_table(path: str | Path) -> list[dict[str, str]]:
+    """The rows of a CSV file by the names of its first line; missing cells are empty.
+
+    Raises :class:`RequestError` for what is none, for a name that is twice there, and for more
+    than ``ROWS`` rows.
+    """
+    try:
+        rows = list(_rows(read_text(path)))
+    except (ValueError, csv.Error) as error:
+        raise refusal(path, f"not readable as CSV: {error}") from error
+    return rows
+
+
+def _rows(text: str) -> Iterator[dict[str, str]]:
+    reader = csv.DictReader(text.splitlines(keepends=True), restval="", strict=True)
+    names = [name for name in reader.fieldnames or () if name]
+    if len(set(names)) < len(names):
+        raise ValueError("a name is twice in its first line")
+    for number, row in enumerate(reader, 1):
+        if number > ROWS:
+            raise ValueError(f"more than {ROWS} rows")
+        yield {name: (row[name] or "").strip() for name in names}
+
 
 #: Seconds that a pipe may take until somebody reads it.
 PATIENCE_S = 5.0

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from attnprof.record.base import Record, column
-from attnprof.record.checked import BaselineRecord, CheckRecord, SelfTestRecord
-from attnprof.record.derived import DeriveRecord
-from attnprof.record.history import HistoryRecord
-from attnprof.record.measured import CalibrationRecord, ProfileRecord
-from attnprof.record.reproduced import ReproduceRecord
-from attnprof.record.verified import VerificationRecord
-
-
-def _mapping() -> Any:
-    return field(default_factory=dict, metadata={"title": "params", "unit": "", "format": "text"})
+from attnprof.record.measured import (
+    BaselineRecord,
+    CalibrationRecord,
+    CheckRecord,
+    DoctorRecord,
+    HistoryRecord,
+    ProfileRecord,
+    ReproduceRecord,
+    SelfTestRecord,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,15 +27,11 @@ class MechanismRecord(Record):
     family: str = column("family")
     time_order: str = column("time")
     memory_order: str = column("memory")
-    params: dict[str, Any] = _mapping()
+    params: dict[str, Any] = column("params", default=dict)
     causal: bool = column("causal")
     decode: bool = column("decode")
     document: str = column("document")
     skipped: str | None = column("skipped")
-
-
-def _listed(title: str) -> Any:
-    return field(default_factory=list, metadata={"title": title, "unit": "", "format": "text"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +46,7 @@ class GrowthRecord(Record):
 
     mechanism: str = column("mechanism")
     variant: str = column("variant")
-    params: dict[str, Any] = _mapping()
+    params: dict[str, Any] = column("params", default=dict)
     scope: str = column("scope")
     phase: str = column("phase")
     causal: bool = column("causal")
@@ -68,17 +64,17 @@ class GrowthRecord(Record):
     expected: bool | None = column("expected")
     equals_formula: bool | None = column("equals the closed form")
     reason: str | None = column("because")
-    seq_lens: list[int] = _listed("lengths")
-    values: list[int] = _listed("values")
+    seq_lens: list[int] = column("lengths", default=list)
+    values: list[int] = column("values", default=list)
     skipped: str | None = column("skipped")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CostRecord(Record):
-    """``cost``: one quantity of one stage, as expression and value."""
+class AtWorkload(Record):
+    """A mechanism at one workload."""
 
     mechanism: str = column("mechanism")
-    params: dict[str, Any] = _mapping()
+    params: dict[str, Any] = column("params", default=dict)
     scope: str = column("scope")
     phase: str = column("phase")
     causal: bool = column("causal")
@@ -88,6 +84,12 @@ class CostRecord(Record):
     num_heads: int = column("heads", fmt="count")
     head_dim: int = column("head dim", fmt="count")
     dtype: str = column("dtype")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostRecord(AtWorkload):
+    """``cost``: one quantity of one stage, as expression and value."""
+
     part: str | None = column("part")
     stage: str = column("stage")
     quantity: str = column("quantity")
@@ -101,20 +103,9 @@ class CostRecord(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareRecord(Record):
+class CompareRecord(AtWorkload):
     """``compare``: the totals of one mechanism for one workload."""
 
-    mechanism: str = column("mechanism")
-    params: dict[str, Any] = _mapping()
-    scope: str = column("scope")
-    phase: str = column("phase")
-    causal: bool = column("causal")
-    batch_size: int = column("batch", fmt="count")
-    seq_len: int = column("seq", fmt="count")
-    d_model: int = column("d_model", fmt="count")
-    num_heads: int = column("heads", fmt="count")
-    head_dim: int = column("head dim", fmt="count")
-    dtype: str = column("dtype")
     flops: int | None = column("FLOPs", fmt="count")
     matmul_flops: int | None = column("matmul FLOPs", fmt="count")
     operations: int | None = column("operations", fmt="count")
@@ -144,8 +135,8 @@ class CrossoverRecord(Record):
     source: str | None = column("source")
     mechanism_a: str = column("A")
     mechanism_b: str = column("B")
-    params_a: dict[str, Any] = _mapping()
-    params_b: dict[str, Any] = _mapping()
+    params_a: dict[str, Any] = column("params", default=dict)
+    params_b: dict[str, Any] = column("params", default=dict)
     head_dim: int | None = column("head dim", fmt="count")
     num_heads: int | None = column("heads", fmt="count")
     batch_size: int | None = column("batch", fmt="count")
@@ -160,12 +151,8 @@ class CrossoverRecord(Record):
     verdict: str = column("verdict")
     cheaper_below: str | None = column("cheaper below")
     cheaper_above: str | None = column("cheaper above")
-    all_crossings: list[float] = field(
-        default_factory=list, metadata={"title": "all crossings", "unit": "", "format": "text"}
-    )
-    searched: list[list[int | None]] = field(
-        default_factory=list, metadata={"title": "searched", "unit": "tokens", "format": "text"}
-    )
+    all_crossings: list[float] = column("all crossings", default=list)
+    searched: list[list[int | None]] = column("searched", "tokens", default=list)
     searched_step: int | None = column("every", "tokens", "count")
     bound: str | None = column("bound")
     ci_low: float | None = column("low", "tokens", "number")
@@ -202,13 +189,63 @@ class HeatmapRecord(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DoctorRecord(Record):
-    """``doctor``: one thing looked at, what was found, what to do."""
+class DeriveRecord(Record):
+    """``derive``: one quantity of one phase as an expression in the request's symbols.
 
-    check: str = column("check")
-    found: str = column("found")
-    status: str = column("status")
-    advice: str = column("advice", default="")
+    ``expression`` is null where only the number at the asked shape could be counted (``method``
+    is then ``counted``). ``domain`` lists the conditions under which it holds, ``verified_at`` the
+    shapes at which a run gave the same number. What ``uncounted`` names is left out of the
+    counts: they are then lower bounds, and ``bound`` says ``at least``. ``value`` is exact.
+    """
+
+    name: str = column("of")
+    phase: str = column("phase")
+    quantity: str = column("quantity")
+    expression: str | None = column("expression")
+    latex: str | None = column("LaTeX")
+    bound: str = column("bound", default="exact")
+    domain: list[str] = column("domain", default=list)
+    method: str = column("method")
+    verified_at: list[dict[str, int]] = column("verified at", default=list)
+    uncounted: list[str] = column("uncounted", default=list)
+    value: int | float | None = column("value", fmt="count")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerificationRecord(Record):
+    """``verify-formula``: a formula somebody printed beside the one of this project.
+
+    ``place`` is where it is printed. ``where`` says what its names stand for; ``up_to`` how far
+    the two were compared: ``exact``, ``leading`` terms, or ``order`` of growth. ``verdict``:
+    ``match`` or ``erratum``.
+    ``difference`` is ours minus printed. ``values`` has both at a few sizes. ``domain`` and
+    ``verified_at`` are those of our formula: where it holds and which runs gave the same numbers.
+    """
+
+    place: str = column("place", default="")
+    of: str = column("of")
+    scope: str | None = column("scope")
+    phase: str = column("phase")
+    causal: bool = column("causal")
+    quantity: str = column("quantity")
+    kind: str = column("kind")
+    convention: str = column("convention")
+    where: dict[str, str] = column("where", default=dict)
+    up_to: str = column("up to")
+    printed: str = column("printed")
+    ours: str | None = column("ours")
+    verdict: str | None = column("verdict")
+    difference: str | None = column("difference")
+    why: str = column("why", default="")
+    leading_printed: str | None = column("leading, printed")
+    leading_ours: str | None = column("leading, ours")
+    leading_agrees: bool | None = column("leading order agrees")
+    values: list[dict[str, Any]] = column("values", default=list)
+    domain: list[str] = column("domain", default=list)
+    method: str | None = column("method")
+    verified_at: list[dict[str, int]] = column("verified at", default=list)
+    notes: list[str] = column("notes", default=list)
+    skipped: str | None = column("skipped")
 
 
 KINDS: dict[str, type[Record]] = {

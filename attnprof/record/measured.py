@@ -1,19 +1,11 @@
-"""Records of what ran: measured points, and the ceilings of the device they ran on."""
+"""Records of what ran: measured points, devices, checks, and claims replayed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from attnprof.record.base import Record, column
-
-
-def _mapping(title: str, unit: str = "") -> Any:
-    return field(default_factory=dict, metadata={"title": title, "unit": unit, "format": "text"})
-
-
-def _listed(title: str, unit: str = "") -> Any:
-    return field(default_factory=list, metadata={"title": title, "unit": unit, "format": "text"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +26,7 @@ class ProfileRecord(Record):
     """
 
     mechanism: str = column("mechanism")
-    params: dict[str, Any] = _mapping("params")
+    params: dict[str, Any] = column("params", default=dict)
     batch_size: int = column("batch", fmt="count")
     seq_len: int = column("seq", fmt="count")
     d_model: int | None = column("d_model", fmt="count")
@@ -55,8 +47,8 @@ class ProfileRecord(Record):
     flops_torch: int | None = column("torch's counter", fmt="count")
     macs_fvcore: int | None = column("fvcore MACs", fmt="count")
     flops_fvcore: int | None = column("2x fvcore", fmt="count")
-    uncounted: dict[str, int] = _mapping("uncounted")
-    differences: list[str] = _listed("differences")
+    uncounted: dict[str, int] = column("uncounted", default=dict)
+    differences: list[str] = column("differences", default=list)
     contradicted: str | None = column("contradicted")
     peak_bytes_predicted: int | None = column("peak (predicted)", "B", "bytes")
     peak_bytes_measured: int | None = column("peak (measured)", "B", "bytes")
@@ -70,12 +62,12 @@ class ProfileRecord(Record):
     median_s: float | None = column("median", "s", "time")
     ci_low_s: float | None = column("low", "s", "time")
     ci_high_s: float | None = column("high", "s", "time")
-    times_s: list[float] = _listed("times", "s")
-    cpu_times_s: list[float] = _listed("CPU times", "s")
-    quantiles_s: dict[str, float] = _mapping("quantiles", "s")
+    times_s: list[float] = column("times", "s", default=list)
+    cpu_times_s: list[float] = column("CPU times", "s", default=list)
+    quantiles_s: dict[str, float] = column("quantiles", "s", default=dict)
     clock: str | None = column("clock")
     noisy: str | None = column("noise")
-    conditions: dict[str, Any] = _mapping("conditions")
+    conditions: dict[str, Any] = column("conditions", default=dict)
     launches: int | None = column("kernel launches", fmt="count")
     flops_per_s: float | None = column("rate", "FLOP/s", "flops_rate")
     bytes_moved: int | None = column("bytes moved", "B", "bytes")
@@ -102,3 +94,127 @@ class CalibrationRecord(Record):
     flops_per_s: float = column("products", "FLOP/s", "flops_rate")
     bytes_per_s: float = column("copy", "B/s", "bytes_rate")
     source: str = column("source")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorRecord(Record):
+    """``doctor``: one thing looked at, what was found, what to do."""
+
+    check: str = column("check")
+    found: str = column("found")
+    status: str = column("status")
+    advice: str = column("advice", default="")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckRecord(Record):
+    """``check``: one metric of one case, before and now.
+
+    ``baseline`` and ``current`` are exact integers, seconds (metric ``time``) or a formula's text
+    (metrics ``formula:flops`` …); ``ratio`` is current / baseline with its bounds. ``why`` names
+    what changed, or why nothing can be said. ``place`` is a line of the user's code. For times,
+    ``pairs`` were taken, ``noise`` is half the bounds' distance as a share, ``wall_ratio`` the
+    same by the wall clock, and ``log_ratios`` the pairs' raw values.
+    """
+
+    case: str = column("case")
+    metric: str = column("metric")
+    baseline: int | float | str | None = column("baseline", fmt="count")
+    current: int | float | str | None = column("current", fmt="count")
+    ratio: float | None = column("ratio", fmt="ratio")
+    ci_low: float | None = column("low", fmt="ratio")
+    ci_high: float | None = column("high", fmt="ratio")
+    verdict: str = column("verdict")
+    why: str = column("why", default="")
+    unit: str = column("unit", default="")
+    place: str = column("place", default="")
+    pairs: int | None = column("pairs", fmt="count")
+    noise: float | None = column("noise", fmt="percent")
+    wall_ratio: float | None = column("wall ratio", fmt="ratio")
+    log_ratios: list[float] = column("log ratios", default=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineRecord(Record):
+    """``baseline``: what one case counted and how long it took.
+
+    ``request`` is the case as asked, ``rule`` what its times are judged by, ``metrics`` exact
+    integers by name, ``formulas`` closed forms by quantity, ``operations`` rows of op, part, line,
+    times, bytes_moved, flops, and dtype and shape of the result, ``times_s`` processor seconds a
+    call, one list a process. ``error`` says why there is nothing.
+    """
+
+    case: str = column("case")
+    request: dict[str, Any] = column("request", default=dict)
+    rule: str = column("rule", default="default")
+    metrics: dict[str, int] = column("metrics", default=dict)
+    formulas: dict[str, str] = column("formulas", default=dict)
+    no_formula: str = column("why no formula", default="")
+    operations: list[dict[str, Any]] = column("operations", default=list)
+    times_s: list[list[float]] = column("times", default=list)
+    error: str | None = column("error")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfTestRecord(Record):
+    """``check --self-test``: how often code slower by ``slowdown`` was called so on this machine.
+
+    ``regressed`` of ``trials`` are false alarms where ``slowdown`` is 0. ``ratio``, ``noise`` and
+    ``case_s`` are medians over the trials.
+    """
+
+    slowdown: float = column("slower by", fmt="percent")
+    rule: str = column("rule")
+    trials: int = column("trials", fmt="count")
+    regressed: int = column("regressed", fmt="count")
+    inconclusive: int = column("inconclusive", fmt="count")
+    ratio: float = column("ratio found", fmt="ratio")
+    noise: float = column("noise", fmt="percent")
+    case_s: float = column("a case", fmt="time")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryRecord(Record):
+    """``history``: one metric of one case in one run.
+
+    ``machine`` tells times of different machines apart and is empty for counts. ``level`` is the
+    median of the runs between two change points; where ``change_point`` is true a level begins
+    with this run, and ``ratio`` is it over the one before.
+    """
+
+    case: str = column("case")
+    metric: str = column("metric")
+    machine: str = column("machine", default="")
+    at: str = column("at")
+    commit: str = column("commit", default="")
+    file: str = column("file")
+    run: int = column("run", fmt="count")
+    value: int | float = column("value", fmt="number")
+    unit: str = column("unit", default="")
+    level: int | float = column("level", fmt="number")
+    change_point: bool = column("change point", default=False)
+    ratio: float | None = column("ratio", fmt="ratio")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproduceRecord(Record):
+    """``reproduce``: one claim of a document, what is printed, what comes out here.
+
+    ``published`` and ``ours`` are numbers, formulas as text, a bool for a statement, or lists and
+    dicts of these. ``verdict``: ``match``, ``erratum``, ``not-reproducible``; ``error`` where no
+    check answers the claim or its check could not run, with the reason in ``why``. ``basis``:
+    ``computed``, ``measured``, ``reading``. ``committed`` is the verdict that ships with the
+    package, which a changed verdict is told by.
+    """
+
+    claim: str = column("claim")
+    document: str = column("document")
+    place: str = column("place")
+    says: str = column("says")
+    published: Any = column("published")
+    ours: Any = column("ours")
+    verdict: str = column("verdict")
+    basis: str | None = column("basis")
+    why: str = column("why", default="")
+    how: str = column("how", default="")
+    committed: str | None = column("committed")

@@ -17,7 +17,7 @@ MAKER = "attnprof"
 _ENDS = 4096
 _REPORT = re.compile(r'\{\s*"schema"\s*:\s*"attnprof/1"\s*,\s*"(command|ceilings)"\s*:')
 _JOURNAL = re.compile(r'\{\s*"schema"\s*:\s*"attnprof/1"\s*,\s*"key"\s*:')
-_MARK = re.compile(r"<!-- attnprof[ -][a-z -]+-->")
+_MARK = re.compile(r"<!-- attnprof[ -][a-z -]+-->|(% )?Written by attnprof [a-z -]+\.")
 _XML = re.compile(
     r'<testsuites [^>]*name="attnprof |<meta name="generator" content="attnprof">'
     r"|<dc:title>attnprof</dc:title>"
@@ -31,6 +31,11 @@ _BINARY = (b"Software\0attnprof", b"/Creator (attnprof)")
 def mark(command: str) -> str:
     """A line that Markdown does not show, by which a page is known again."""
     return f"<!-- attnprof {command} -->"
+
+
+def written_by(command: str) -> str:
+    """The last line of a text file, a comment where that is LaTeX, by which it is known again."""
+    return f"Written by attnprof {command}."
 
 
 def is_ours(path: Path) -> bool:

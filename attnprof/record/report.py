@@ -7,17 +7,17 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from attnprof.arguments import file_path
 from attnprof.errors import RequestError
-from attnprof.record.base import Record
-from attnprof.record.columnar import ColumnarRecords
-from attnprof.record.files import write_whole
+from attnprof.record.base import ColumnarRecords, Record
+from attnprof.record.files import JOURNAL_LIMIT, read_json, write_whole
 from attnprof.record.kinds import KINDS
-from attnprof.record.reading import JOURNAL_LIMIT, read_json
 from attnprof.record.recognition import SCHEMA
 from attnprof.record.schema import object_in, restored, shown
+
+Kind = TypeVar("Kind", bound=Record)
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,10 @@ class Report:
     summary: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
     schema: str = SCHEMA
+
+    def of(self, kind: type[Kind]) -> list[Kind]:
+        """The records of a kind."""
+        return [record for record in self.records if isinstance(record, kind)]
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form: NaN and infinities become null, integers stay exact."""

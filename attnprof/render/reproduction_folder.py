@@ -1,14 +1,97 @@
-"""The README of a document's folder of reports: each file with the command that made it."""
+"""A replay as a folder of reports: the page, and per document its tables, figures and claims."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import csv
+import io
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from attnprof.errors import AttnprofError, RequestError
+from attnprof.papers.regenerated import Regenerated, figure_values, table_rows, table_values
+from attnprof.record import Report, write_whole
+from attnprof.record.escapes import csv_cell
+from attnprof.record.files import why_of
 from attnprof.record.recognition import mark
-from attnprof.render.regenerated_table import count_bounds, count_cells
-from attnprof.render.reproduction_page import escaped, figure_lines, reasons
+from attnprof.render.claims import count_bounds, count_cells, records_of
+from attnprof.render.formats import filled, render_csv
+from attnprof.render.plots.documents import plot_figure
+from attnprof.render.reproduction_page import FILTERS, page
+
+
+def make_folder(folder: Path) -> None:
+    """A folder to write in; :class:`RequestError` where it cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise RequestError(
+            f"cannot write --reports {folder}: {why_of(error)}; give a folder that can be made"
+        ) from error
+
+
+def files_there(folder: Path, numbers: Sequence[str]) -> list[Path]:
+    """What is in a folder of reports under names that a replay writes."""
+    names = ("README.md", "claims.csv", "table*.csv", "figure*.csv", "figure*.png")
+    own = [path for number in numbers for name in names
+           for path in sorted((folder / number).glob(name))]  # fmt: skip
+    return [*sorted(folder.glob("reproduction.md")), *own]
+
+
+def write_page(report: Report, folder: Path) -> None:
+    """``reproduction.md``: the one page about all documents replayed."""
+    write_whole(folder / "reproduction.md", page(report, linked=True))
+
+
+def write_document(number: str, report: Report, made: Regenerated, folder: Path) -> dict[str, str]:
+    """One document's folder; gives what could not be made or drawn, with the reason."""
+    make_folder(folder)
+    failed = dict(made.failed)
+    tables = {}
+    for name, table in made.tables.items():
+        values, data = table_values(name, table), f"table{_padded(name)}.csv"
+        write_whole(folder / data, rows_as_csv(table_rows(values)))
+        tables[name] = Written(data, values)
+    figures = {}
+    for name, (figure, found) in made.figures.items():
+        values, stem = figure_values(name, figure, found), f"figure{_padded(name)}"
+        write_whole(folder / f"{stem}.csv", rows_as_csv(values["rows"]))
+        image: str | None = f"{stem}.png"
+        try:
+            plot_figure(number, name, found, folder / f"{stem}.png")
+        except AttnprofError as error:
+            image, failed[f"figure {name}, drawn"] = None, str(error)
+        figures[name] = Written(f"{stem}.csv", values, image)
+    own = [record for record in records_of(report) if record.document == number]
+    write_whole(folder / "claims.csv", render_csv(Report(report.command, own)))
+    title = report.summary["documents"][number]["title"]
+    left_out = {f"figure {name}": why for name, why in made.not_made.items()} | failed
+    filters = {**FILTERS, "cells": count_cells, "bounds": count_bounds}
+    readme = filled(
+        "folder.md", filters, number=number, title=title, tables=tables, figures=figures,
+        left_out=left_out, mark=mark("reproduce"),
+    )  # fmt: skip
+    write_whole(folder / "README.md", readme)
+    return failed
+
+
+def _padded(name: str) -> str:
+    """Numbers sort as files: ``2`` is ``02``."""
+    return f"{int(name):02d}" if name.isdigit() else f"_{name}"
+
+
+def rows_as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows under the names of all of them, in order of appearance."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(
+        {name: csv_cell(value) if isinstance(value, str) else value for name, value in row.items()}
+        for row in rows
+    )
+    return stream.getvalue()
 
 
 @dataclass(frozen=True)
@@ -18,56 +101,3 @@ class Written:
     data: str
     values: Mapping[str, Any]
     image: str | None = None
-
-
-def folder_page(
-    number: str,
-    title: str,
-    tables: Mapping[str, Written],
-    figures: Mapping[str, Written],
-    left_out: Mapping[str, str],
-) -> str:
-    """The whole page; ``left_out`` has what is not made again, with the reason."""
-    lines = _page(number, title, tables, figures, left_out)
-    return "\n".join([*lines, "", mark("reproduce")]) + "\n"
-
-
-def _page(
-    number: str,
-    title: str,
-    tables: Mapping[str, Written],
-    figures: Mapping[str, Written],
-    left_out: Mapping[str, str],
-) -> Iterator[str]:
-    yield f"# {number} {title}\n"
-    yield f"`attnprof reproduce {number} --reports reports` writes this folder.\n"
-    yield "- [claims.csv](claims.csv): every claim with its verdict."
-    if tables:
-        heads = ("table", "values made again", "different", "data", "command")
-        yield f"\n## Tables\n\n| {' | '.join(heads)} |\n|{' --- |' * len(heads)}"
-        yield from (_table_row(number, name, its) for name, its in tables.items())
-    if figures:
-        yield "\n## Figures"
-    for name, its in figures.items():
-        yield ""
-        yield from figure_lines(its.values, its.image)
-        again = "; `--measure` measures again" if its.values["measured"] else ""
-        yield f"\nData: [{its.data}]({its.data}). `{_command(number, name, its)}`{again}"
-    if left_out:
-        yield "\n## Not made again\n"
-        yield from reasons(left_out)
-
-
-def _table_row(number: str, name: str, its: Written) -> str:
-    made, differing = count_cells(its.values)
-    title, data = f"{name}: {escaped(its.values['title'])}", f"[{its.data}]({its.data})"
-    command = f"`attnprof reproduce {number} --table {name}`"
-    bounded, beyond = count_bounds(its.values)
-    again = f"{made}; {bounded} beside a bound" if bounded else f"{made}"
-    different = f"{differing}; {beyond} beyond" if bounded else f"{differing}"
-    return f"| {title} | {again} | {different} | {data} | {command} |"
-
-
-def _command(number: str, name: str, its: Written) -> str:
-    plot = f" --plot {its.image}" if its.image else ""
-    return f"attnprof reproduce {number} --figure {name}{plot}"

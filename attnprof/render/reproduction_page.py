@@ -1,112 +1,74 @@
-"""A replay as Markdown: one page for all documents, one for each document's folder of reports."""
+"""A replay as a page: Markdown, or one self-contained HTML file."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from attnprof.papers.finding import not_made
+from attnprof.papers.documents import not_made
+from attnprof.papers.regenerated import Regenerated, figure_values, table_values
 from attnprof.record import Report, ReproduceRecord
 from attnprof.record.recognition import mark
-from attnprof.render.claim_text import WORDS, place_text, printed_and_ours
-from attnprof.render.regenerated_table import cell_text, notes, title_of
-from attnprof.render.reproduction import answer_lines, records_of
+from attnprof.render.claims import (
+    WORDS,
+    answer_lines,
+    cell_text,
+    notes,
+    place_text,
+    printed_and_ours,
+    records_of,
+    title_of,
+    value_text,
+)
+from attnprof.render.formats import filled
+from attnprof.render.plots.documents import picture
 
 COUNTED = ("match", "erratum", "not-reproducible", "error", "readings")
 HEADS = ("match", "erratum", "not reproducible", "error", "by reading")
-WHAT = """Every claim, table and figure of the documents, recomputed. `match`: it holds, to the
-digits printed. `erratum`: the document contradicts itself, its definitions or arithmetic; the right
-value is given. `not reproducible`: what the document says does not suffice to compute it. Verdicts
-are computed, or rest on measurements; those that only reading can give are listed as such.
-"""
+#: Sections of a document's claims: title, verdict, and the heading of what comes out here.
+SECTIONS = (
+    ("Errata", "erratum", "right"),
+    ("Not reproducible", "not-reproducible", "ours"),
+    ("Without a verdict", "error", "ours"),
+)
 
 
-def reproduction_page(report: Report, *, in_full: bool = False, linked: bool = False) -> str:
+def page(report: Report, *, by_name: bool = False, linked: bool = False, **_how: object) -> str:
     """Counts, every erratum, what is not reproducible, what was read; or whole answers.
 
     ``linked``: the documents' folders are beside the page.
     """
-    lines = _answers(report) if in_full else _page(report, linked=linked)
-    return "\n".join([*lines, "", mark("reproduce")]) + "\n"
+    filters = {
+        "table": lambda rows, *heads: _table(heads, rows), "counts": _counts, "row": _row,
+        "read": _read, "answer": answer_lines, "place": place_text, "regenerated": _regenerated,
+        "verdict": lambda record: WORDS[record.verdict], **FILTERS,
+        "left_out": lambda number: {f"figure {n}": why for n, why in not_made(number).items()},
+    }  # fmt: skip
+    return filled(
+        "reproduce.md", filters, by_name=by_name, linked=linked, summary=report.summary,
+        records=records_of(report), sections=SECTIONS, mark=mark("reproduce"),
+    )  # fmt: skip
 
 
-def _answers(report: Report) -> Iterator[str]:
-    """The table or figure asked for, then every claim in full."""
-    if "table" in report.summary:
-        yield from markdown_table(report.summary["table"])
-    if "figure" in report.summary:
-        yield from figure_lines(report.summary["figure"])
-    for record in records_of(report):
-        place = escaped(place_text(record.place))
-        yield f"\n### {record.claim}, {place}: {WORDS[record.verdict]}\n"
-        yield from (f"- {name}: {escaped(text)}" for name, text in answer_lines(record))
-
-
-def _page(report: Report, *, linked: bool) -> Iterator[str]:
-    yield "# Reproduction\n"
-    yield WHAT
-    yield from _counts(report)
-    for number, counts in report.summary["documents"].items():
-        records = [record for record in records_of(report) if record.document == number]
-        yield f"\n## {number} {counts['title']}"
-        if linked:
-            yield f"\nTables and figures made again: [{number}]({number}/README.md)."
-        yield from _section("Errata", "right", _of(records, "erratum"))
-        yield from _section("Not reproducible", "ours", _of(records, "not-reproducible"))
-        yield from _section("Without a verdict", "ours", _of(records, "error"))
-        matches = _of(records, "match")
-        if matches:
-            yield f"\n### Match\n\n{', '.join(f'`{record.claim}`' for record in matches)}"
-        read = [record for record in records if record.basis == "reading"]
-        if read:
-            yield "\n### Judged by reading\n"
-            yield from _lines(("claim", "place", "verdict", "where and why"), map(_read, read))
-        left_out = {f"figure {name}": why for name, why in not_made(number).items()}
-        if left_out:
-            yield "\n### Figures not made again\n"
-            yield from reasons(left_out)
-
-
-def _of(records: Sequence[ReproduceRecord], verdict: str) -> list[ReproduceRecord]:
-    return [record for record in records if record.verdict == verdict]
-
-
-def _counts(report: Report) -> Iterator[str]:
-    counts = report.summary["documents"]
+def _counts(documents: Mapping[str, Any]) -> str:
+    keys = ("claims", *COUNTED)
     rows = [
-        [f"{number} {its['title']}", str(its["claims"]), *(str(its[key]) for key in COUNTED)]
-        for number, its in counts.items()
+        [f"{n} {its['title']}", *(str(its[key]) for key in keys)] for n, its in documents.items()
     ]
     if len(rows) > 1:
-        keys = ("claims", *COUNTED)
-        rows.append(["all", *(str(sum(its[key] for its in counts.values())) for key in keys)])
-    yield from _lines(("document", "claims", *HEADS), rows)
-
-
-def _section(title: str, ours: str, records: Sequence[ReproduceRecord]) -> Iterator[str]:
-    if not records:
-        return
-    yield f"\n### {title}\n"
-    yield from _lines(("claim", "place", "printed", ours, "why"), map(_row, records))
+        rows.append(["all", *(str(sum(its[key] for its in documents.values())) for key in keys)])
+    return _table(("document", "claims", *HEADS), rows)
 
 
 def _row(record: ReproduceRecord) -> list[str]:
-    printed, ours = printed_and_ours(record)
-    return [f"`{record.claim}`", place_text(record.place), _code(printed), _code(ours), record.why]
-
-
-def reasons(left_out: Mapping[str, str]) -> Iterator[str]:
-    """What is not made again, by its reason."""
-    names: dict[str, list[str]] = {}
-    for name, why in left_out.items():
-        names.setdefault(why, []).append(name)
-    yield from (f"- {', '.join(those)}: {escaped(why)}" for why, those in names.items())
-
-
-def _code(text: str) -> str:
-    """A formula as code, where its signs would be taken for emphasis; other text as it is."""
-    return f"`{text}`" if set(text) & set("*_^") and "`" not in text else text
+    # a formula is code, where its signs would be taken for emphasis
+    both = (
+        f"`{text}`" if set(text) & set("*_^") and "`" not in text else text
+        for text in printed_and_ours(record)
+    )
+    return [f"`{record.claim}`", place_text(record.place), *both, record.why]
 
 
 def _read(record: ReproduceRecord) -> list[str]:
@@ -114,14 +76,21 @@ def _read(record: ReproduceRecord) -> list[str]:
     return [f"`{record.claim}`", place_text(record.place), WORDS[record.verdict], both]
 
 
-def _lines(heads: Sequence[str], rows: Any) -> Iterator[str]:
-    yield f"| {' | '.join(heads)} |"
-    yield f"|{' --- |' * len(heads)}"
-    for row in rows:
-        yield f"| {' | '.join(escaped(cell) for cell in row)} |"
+def _reasons(left_out: Mapping[str, str]) -> str:
+    """What is not made again, by its reason."""
+    names: dict[str, list[str]] = {}
+    for name, why in left_out.items():
+        names.setdefault(why, []).append(name)
+    return "\n".join(f"- {', '.join(those)}: {_escaped(why)}" for why, those in names.items())
 
 
-def escaped(text: str) -> str:
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [" | ".join(map(_escaped, row)) for row in rows]
+    rule = " | ".join("---" for _ in heads)
+    return "\n".join(f"| {line} |" for line in (" | ".join(heads), rule, *lines))
+
+
+def _escaped(text: str) -> str:
     """Text that Markdown shows as it is; code between backticks stays code."""
     parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
     return "".join(
@@ -132,22 +101,69 @@ def escaped(text: str) -> str:
     )
 
 
-def markdown_table(values: Mapping[str, Any]) -> Iterator[str]:
+def _regenerated(values: Mapping[str, Any]) -> str:
     """A regenerated table; ours in brackets where it differs."""
-    yield f"### {escaped(title_of(values))}\n"
     rows = ([cell_text(row[name]) for name in values["columns"]] for row in values["rows"])
-    yield from _lines([name.replace("_", " ") for name in values["columns"]], rows)
-    yield from (f"\n{escaped(line)}" for line in notes(values))
+    table = _table([name.replace("_", " ") for name in values["columns"]], rows)
+    below = "".join(f"\n\n{_escaped(line)}" for line in notes(values))
+    return f"### {_escaped(title_of(values))}\n\n{table}{below}"
 
 
-def figure_lines(values: Mapping[str, Any], image: str | None = None) -> Iterator[str]:
+def _figure(values: Mapping[str, Any], image: str | None = None) -> str:
     """What the document says of a figure beside ours, with the figure where it was drawn."""
-    yield f"### Figure {values['name']}: {values['title']}\n"
-    if image:
-        yield f"![{escaped(values['title'])}]({image})\n"
-    if values["described"]:
-        rows = (
-            [its["what"], its["printed"], its["ours"], "agrees" if its["agrees"] else "differs"]
-            for its in values["described"]
-        )
-        yield from _lines(("what", "in the document", "ours", ""), rows)
+    drawn = f"![{_escaped(values['title'])}]({image})\n\n" if image else ""
+    rows = [
+        [its["what"], its["printed"], its["ours"], "agrees" if its["agrees"] else "differs"]
+        for its in values["described"]
+    ]
+    table = _table(("what", "in the document", "ours", ""), rows) if rows else ""
+    return f"### Figure {values['name']}: {values['title']}\n\n{drawn}{table}"
+
+
+#: What the pages of documents' folders write in the same way.
+FILTERS = {"escaped": _escaped, "reasons": _reasons, "figure": _figure}
+
+
+def reproduction_html(
+    report: Report,
+    tables: Sequence[Mapping[str, Any]] = (),
+    figures: Sequence[Mapping[str, Any]] = (),
+) -> str:
+    """The page: counts, claims that can be filtered by verdict, tables and figures.
+
+    ``tables`` and ``figures`` are their values as JSON has them, each with its ``document``;
+    a figure's ``image`` is its drawing as PNG bytes or None.
+    """
+    rows = [{"record": r, "printed": printed, "ours": ours}
+            for r in records_of(report) for printed, ours in [printed_and_ours(r)]]  # fmt: skip
+    filters = {"value": value_text, "cell": cell_text, "place": place_text, "title_of": title_of,
+               "picture": _picture}  # fmt: skip
+    return filled(
+        "reproduction.html", filters, report=report, rows=rows, words=WORDS, tables=tables,
+        figures=figures, counted=list(zip(COUNTED, HEADS, strict=True)), notes=notes,
+    )  # fmt: skip
+
+
+def pictured(
+    report: Report, made: Mapping[str, Regenerated]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Tables and figures for the page: those asked for, and those of whole documents."""
+    tables, figures = [], []
+    number = next(iter(report.summary["documents"]), "")
+    if "table" in report.summary:
+        tables.append({**report.summary["table"], "document": number})
+    if "figure" in report.summary:
+        figures.append({**report.summary["figure"], "document": number, "image": None})
+    for its, found in made.items():
+        tables += [
+            {**table_values(name, table), "document": its} for name, table in found.tables.items()
+        ]
+        for name, (figure, data) in found.figures.items():
+            values = figure_values(name, figure, data)
+            image = picture(its, name, data)
+            figures.append({**values, "document": its, "image": image})
+    return tables, figures
+
+
+def _picture(image: bytes) -> str:
+    return f"data:image/png;base64,{b64encode(image).decode()}"

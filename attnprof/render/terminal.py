@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from io import StringIO
 from typing import Any
 
@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnprof.record import Record
-from attnprof.record.escaping import visible
+from attnprof.record.escapes import visible
 from attnprof.units import format_value, is_numeric
 
 #: Width of tables that go to a file or a pipe, where nothing says how wide it may be.
@@ -41,31 +41,25 @@ def columns_that_fit(width: int, *, beside: int = 0) -> int:
     return max(1, (Console(width=console_width()).width - beside) // (width + gap))
 
 
-def new_table(title: str | None = None, caption: str | None = None) -> Table:
-    """An empty table in the house style."""
-    return Table(
-        title=title,
-        caption=caption,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        caption_justify="left",
-        title_style="bold",
-        caption_style="dim",
-        header_style="bold",
+def new_table(
+    *headings: str,
+    title: str | None = None,
+    caption: str | None = None,
+    right: Collection[str] = (),
+    fold: Collection[str] = (),
+) -> Table:
+    """An empty table in the house style; cells stay in one line, but for the columns that fold."""
+    table = Table(
+        title=title, caption=caption, box=box.SIMPLE_HEAD, title_justify="left",
+        caption_justify="left", title_style="bold", caption_style="dim", header_style="bold",
         pad_edge=False,
-    )
-
-
-def add_columns(table: Table, columns: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-    """One column a field: title over unit, numbers right-aligned and never wrapped."""
-    for name, meta in columns:
-        numeric = is_numeric(meta.get("format", "text"))
+    )  # fmt: skip
+    for name in headings:
         table.add_column(
-            _heading(name, meta),
-            justify="right" if numeric else "left",
-            no_wrap=numeric,
-            overflow="ellipsis" if numeric else "fold",
-        )
+            name, justify="right" if name in right else "left", no_wrap=name not in fold,
+            overflow="fold" if name in fold else "ellipsis",
+        )  # fmt: skip
+    return table
 
 
 def _heading(name: str, meta: Mapping[str, Any]) -> str:
@@ -76,25 +70,30 @@ def _heading(name: str, meta: Mapping[str, Any]) -> str:
 
 
 def record_table(
-    records: Sequence[Record],
-    names: Sequence[str],
-    *,
-    title: str | None = None,
-    caption: str | None = None,
+    records: Sequence[Record], names: Sequence[str], *, title: str = "", caption: str = ""
 ) -> Table:
-    """Records as a table of the named fields."""
-    table = new_table(title, caption)
+    """Records as a table of the named fields: numbers right-aligned and never wrapped."""
     known = dict(type(records[0]).columns()) if records else {}
-    add_columns(table, [(name, known.get(name, {"title": name})) for name in names])
+    fields = {name: known.get(name, {"title": name, "format": "text"}) for name in names}
+    headings = {name: _heading(name, meta) for name, meta in fields.items()}
+    numeric = {headings[name] for name, meta in fields.items() if is_numeric(meta["format"])}
+    table = new_table(
+        *headings.values(), title=title or None, caption=caption or None, right=numeric,
+        fold={*headings.values()} - numeric,
+    )  # fmt: skip
     short = is_narrow()
     for record in records:
-        table.add_row(
-            *(
-                Text(format_value(getattr(record, name), known[name]["format"], short=short))
-                for name in names
-            )
+        cells = (
+            format_value(getattr(record, name), meta["format"], short=short)
+            for name, meta in fields.items()
         )
+        table.add_row(*cells)
     return table
+
+
+def paragraphs(*lines: str, style: str = "") -> list[RenderableType]:
+    """Lines that are wrapped, where a plain string is not."""
+    return [Text(line, style) for line in lines]
 
 
 def print_tables(renderables: Sequence[RenderableType]) -> None:

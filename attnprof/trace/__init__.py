@@ -1,6 +1,6 @@
 """Closed forms from running code: what a module executes and holds, counted on fake tensors.
 
-``recorder`` watches one run, ``rules`` say what an ATen operation costs, ``liveness`` what is held
-at the worst moment; ``symbolic_run`` and ``interpolation`` are the two ways to a formula, and
-``verification`` holds every formula against runs at other shapes.
+From the bottom up: ``rules`` say what an ATen operation costs, ``run`` records what one run does,
+``request`` makes targets of what is asked, ``report`` says what a reader wants of closed forms,
+``solve`` finds them and holds them against runs at other shapes.
 """

@@ -5,8 +5,8 @@ A size is an int in a run at a concrete shape and a sympy expression in a symbol
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 Size = Any  # int | sympy.Expr
@@ -49,6 +49,17 @@ class Call:
     shape: tuple[Size, ...] = ()
     times: Size = 1
 
+    def mapped(self, change: Callable[[Size], Size]) -> Call:
+        """The same with every size changed."""
+        sizes = ("bytes_moved", "takes", "gives", "workspace", "touched")
+        return replace(
+            self,
+            counts={kind: change(count) for kind, count in self.counts.items()},
+            born=tuple((number, change(size)) for number, size in self.born),
+            shape=tuple(map(change, self.shape)),
+            **{name: change(getattr(self, name)) for name in sizes},
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -76,6 +87,14 @@ class Trace:
     parameters: Size = 0
     notes: list[str] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
+
+    def mapped(self, change: Callable[[Size], Size]) -> Trace:
+        """The same run with every size changed."""
+        return replace(
+            self,
+            calls=[call.mapped(change) for call in self.calls],
+            parameters=change(self.parameters),
+        )
 
     def part(self, phase: str) -> Iterator[Call]:
         """The calls that a phase counts: those of its part, or all of them."""

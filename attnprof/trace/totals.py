@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from attnprof.peaks import running_maximum
+from attnprof.algebra.maxima import running_maximum
 from attnprof.trace.events import KINDS, Call, Size, Trace
 
 PHASES = ("forward", "backward", "train", "decode")

@@ -4,8 +4,8 @@ import time
 from dataclasses import dataclass
 from typing import ClassVar
 
-from attnprof.mechanisms.standard.module import StandardCore
-from attnprof.mechanisms.standard.spec import Standard
+from attnprof.blocks.core import TextCore
+from attnprof.mechanisms.standard import Standard
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +15,7 @@ class Hangs(Standard):
     name: ClassVar[str] = "hangs"
 
 
-class HangingCore(StandardCore):
+class HangingCore(TextCore):
     """Sleeps instead of working."""
 
     def forward(self, *_: object, **__: object) -> None:

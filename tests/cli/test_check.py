@@ -44,16 +44,10 @@ formula = false
 """
 
 
-def attnprof(folder, *arguments, **environment):
-    plain = {k: v for k, v in os.environ.items() if not k.startswith("GITHUB_")}
-    return subprocess.run(
-        [sys.executable, "-m", "attnprof", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env={**plain, **environment},
-        check=False,
-    )
+@pytest.fixture(autouse=True)
+def elsewhere_than_in_a_workflow(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("GITHUB_")]:
+        monkeypatch.delenv(name)
 
 
 @pytest.fixture(scope="module")
@@ -62,14 +56,19 @@ def project(tmp_path_factory):
     folder = tmp_path_factory.mktemp("project")
     (folder / "own.py").write_text(MODULE)
     (folder / "bench.toml").write_text(SUITE)
-    done = attnprof(folder, "baseline", "--suite", "bench.toml", "-o", "baseline.json")
+    words = ["baseline", "--suite", "bench.toml", "-o", "baseline.json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "attnprof", *words],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return folder
 
 
 @pytest.fixture
-def changed(project, tmp_path):
-    """A copy of the project with a line of its module replaced."""
+def changed(project, tmp_path, monkeypatch):
+    """A copy of the project with a line of its module replaced, and where we are."""
+    monkeypatch.chdir(tmp_path)
 
     def change(old, new):
         assert old in MODULE
@@ -81,29 +80,30 @@ def changed(project, tmp_path):
     return change
 
 
-def test_unchanged_code_is_fine_in_both_ways(project):
+def test_unchanged_code_is_fine_in_both_ways(attnprof, project, monkeypatch):
+    monkeypatch.chdir(project)
     done = attnprof(
-        project, "check", "--baseline", "baseline.json", "--against", ".", "--budget", "2",
-        "--inconclusive", "pass", "--format", "json",
-    )  # fmt: skip
-    report = json.loads(done.stdout)
-    assert done.returncode == report["summary"]["exit_code"] == 0, done.stderr
+        "check --baseline baseline.json --against . --budget 2 --inconclusive pass --format json"
+    )
+    report = done.json
+    assert done.code == report["summary"]["exit_code"] == 0, done.err
     assert {r["verdict"] for r in report["records"]} <= {"ok", "inconclusive"}
     times = [r for r in report["records"] if r["metric"] == "time"]
     assert len(times) == 2  # the third case is not timed
     assert all(r["pairs"] == len(r["log_ratios"]) >= 5 for r in times)
 
 
-def test_a_regression_shows_alike_everywhere(changed, tmp_path):
+def test_a_regression_shows_alike_everywhere(attnprof, changed, tmp_path, monkeypatch):
     folder = changed("scores.softmax(-1) @ v", "scores.softmax(-1) @ (v * 1.0)")
     step = tmp_path / "step.md"
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(step))
     done = attnprof(
-        folder, "check", "--baseline", "baseline.json", "--no-time", "--format", "json",
-        "--junit", "junit.xml", "--summary", "page.md",
-        GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(step),
-    )  # fmt: skip
-    assert done.returncode == 1, done.stderr
-    report = json.loads(done.stdout)
+        "check --baseline baseline.json --no-time --format json",
+        "--junit junit.xml --summary page.md",
+    )
+    assert done.code == 1, done.err
+    report = done.json
     worse = {r["case"] for r in report["records"] if r["verdict"] == "regressed"}
     assert len(worse) == 2
     assert report["summary"]["exit_code"] == 1
@@ -111,24 +111,21 @@ def test_a_regression_shows_alike_everywhere(changed, tmp_path):
     failed = [case for case in junit.iter("testcase") if case.find("failure") is not None]
     assert len(failed) >= 2
     assert not list(junit.iter("error"))
-    for text in ((folder / "page.md").read_text(), step.read_text(), done.stderr):
+    for text in ((folder / "page.md").read_text(), step.read_text(), done.err):
         assert "aten.mul" in text
         assert "own.py" in text
-    assert done.stderr.count("::error ") == 2
+    assert done.err.count("::error ") == 2
 
 
 @pytest.mark.parametrize(("old", "new", "verdict", "said"), [
     ("return q + k", "raise ValueError('broken today')", "error", "broken today"),
     ("class Fragile", "class Renamed", "missing", "Fragile"),
 ])  # fmt: skip
-def test_what_cannot_be_measured_is_never_a_regression(changed, old, new, verdict, said):
+def test_what_cannot_be_measured_is_never_a_regression(attnprof, changed, old, new, verdict, said):
     folder = changed(old, new)
-    done = attnprof(
-        folder, "check", "--baseline", "baseline.json", "--no-time", "--format", "json",
-        "--junit", "junit.xml",
-    )  # fmt: skip
-    assert done.returncode == 3, done.stdout
-    found = [r for r in json.loads(done.stdout)["records"] if r["verdict"] != "ok"]
+    done = attnprof("check --baseline baseline.json --no-time --format json --junit junit.xml")
+    assert done.code == 3, done.out
+    found = [r for r in done.json["records"] if r["verdict"] != "ok"]
     assert {r["verdict"] for r in found} == {verdict}
     assert said in found[0]["why"]
     junit = ET.parse(folder / "junit.xml").getroot()
@@ -136,20 +133,17 @@ def test_what_cannot_be_measured_is_never_a_regression(changed, old, new, verdic
     assert not list(junit.iter("failure"))
 
 
-def test_times_of_another_machine_never_fail(project, changed):
+def test_times_of_another_machine_never_fail(attnprof, project, changed):
     folder = changed("scores", "scores")
     data = json.loads((project / "baseline.json").read_text())
     data["summary"]["fingerprint"]["instructions"] = "another"
     for record in data["records"]:
         record["times_s"] = [[x / 10 for x in process] for process in record["times_s"]]
     (folder / "baseline.json").write_text(json.dumps(data))
-    done = attnprof(
-        folder, "check", "--baseline", "baseline.json", "--stored-times", "fail",
-        "--format", "json",
-    )  # fmt: skip
-    report = json.loads(done.stdout)
+    done = attnprof("check --baseline baseline.json --stored-times fail --format json")
+    report = done.json
     times = [r for r in report["records"] if r["metric"] == "time"]
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     assert {r["verdict"] for r in times} == {"not-comparable"}
     assert "another" in times[0]["why"]
     assert "another" in report["summary"]["not_comparable"]
@@ -161,20 +155,23 @@ def test_times_of_another_machine_never_fail(project, changed):
     (lambda text: text.replace('"flops": ', '"flops": NaN, "was": ', 1), "NaN"),
     (lambda _text: '{"schema": "attnprof/1", "command": "profile"}', "profile"),
 ])  # fmt: skip
-def test_a_doctored_baseline_is_refused_with_a_message(project, tmp_path, doctor, said):
+def test_a_doctored_baseline_is_refused_with_a_message(
+    attnprof, project, tmp_path, monkeypatch, doctor, said
+):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "baseline.json").write_text(doctor((project / "baseline.json").read_text()))
-    done = attnprof(tmp_path, "check", "--baseline", "baseline.json")
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+    done = attnprof("check --baseline baseline.json")
+    assert done.code == 2
+    assert said in done.err
+    assert "Traceback" not in done.err
 
 
-def test_a_change_can_be_accepted(changed):
-    folder = changed("scores.softmax(-1) @ v", "scores.softmax(-1) @ (v * 1.0)")
-    accept = attnprof(folder, "check", "--baseline", "baseline.json", "--no-time", "--update")
-    assert accept.returncode == 0, accept.stderr
-    again = attnprof(folder, "check", "--baseline", "baseline.json", "--no-time")
-    assert again.returncode == 0, again.stdout
+def test_a_change_can_be_accepted(attnprof, changed):
+    changed("scores.softmax(-1) @ v", "scores.softmax(-1) @ (v * 1.0)")
+    accept = attnprof("check --baseline baseline.json --no-time --update")
+    assert accept.code == 0, accept.err
+    again = attnprof("check --baseline baseline.json --no-time")
+    assert again.code == 0, again.out
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
@@ -189,8 +186,9 @@ def test_a_change_can_be_accepted(changed):
     (["--against", ".", "--attention", "standard"], "--seq"),
     (["--against", ".", "--junit", "no/such/folder.xml"], "no/such"),
 ])  # fmt: skip
-def test_wrong_requests_are_told_what_to_type(tmp_path, arguments, said):
-    done = attnprof(tmp_path, "check", *arguments)
-    assert done.returncode == 2, done.stderr
-    assert said in done.stderr
-    assert len(done.stderr.strip().splitlines()) <= 3
+def test_wrong_requests_are_told_what_to_type(attnprof, tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    done = attnprof("check", tuple(arguments))
+    assert done.code == 2, done.err
+    assert said in done.err
+    assert len(done.err.strip().splitlines()) <= 3

@@ -12,9 +12,9 @@ import sympy
 import attnprof
 from attnprof import registry
 from attnprof.cli.app import main
+from attnprof.closed_form.crossings import bisected
+from attnprof.closed_form.crossover import Contest, Meeting, contests, solved
 from attnprof.errors import RequestError
-from attnprof.symbolic.bisection import bisected
-from attnprof.symbolic.meeting import Contest, Meeting, contests, solved
 from attnprof.workload import Workload
 
 TABLE_2 = {8: (73, 47), 16: (273, 159), 32: (1057, 574), 64: (4161, 2174), 128: (16513, 8446)}

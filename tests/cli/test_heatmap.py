@@ -11,7 +11,7 @@ import pytest
 
 import attnprof as package
 from attnprof import registry
-from attnprof.symbolic.arrays import quantity_of
+from attnprof.closed_form.quantities import quantity_of
 
 POWERS = [2**i for i in range(11)]
 #: 000, Eq 24: the constants beside l·d_model.

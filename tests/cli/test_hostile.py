@@ -62,6 +62,30 @@ def test_a_command_whose_code_ends_it_could_not_run_and_says_so(attnprof, tmp_pa
     assert "mine.py:Mine" in done.stderr or "mine.py:1" in done.stderr
 
 
+@pytest.mark.parametrize("command", [
+    ("derive", "talking.py:Talk", "--phase", "forward", "--format", "json"),
+    ("profile", "--attention", "talking.py:Talk", *SMALL, "--format", "json"),
+    ("crossover", "talking.py:Talk", "standard", "--d", "8", "--format", "json"),
+])  # fmt: skip
+def test_what_code_prints_is_no_part_of_the_answer(attnprof, tmp_path, command):
+    (tmp_path / "talking.py").write_text("""
+import os, torch
+print("imported")
+class Talk(torch.nn.Linear):
+    def __init__(self, d_model):
+        print("built")
+        super().__init__(d_model, d_model)
+    def forward(self, x):
+        print("run", flush=True); os.write(1, b"bare\\n"); os.system("echo by a shell")
+        return super().forward(x)
+""")
+    done = attnprof(*command)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["records"]
+    if command[0] == "derive":
+        assert all(word in done.stderr for word in ("imported", "built", "run", "bare", "a shell"))
+
+
 def test_a_forward_that_ends_the_program_is_no_derivation(attnprof, tmp_path):
     (place,) = copied(tmp_path, ["vanishes"])
     done = attnprof("derive", place, "--input", "x: B, N, h*d")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from attnprof.record import reading
+from attnprof.record import files
 
 #: A command for each file that is read, with the suffix such a file has.
 READERS = {
@@ -116,7 +116,7 @@ def make_pipe(path):
 
 def make_large(path):
     with path.open("wb") as stream:
-        stream.truncate(300 * reading.MIB if path.suffix == ".jsonl" else MEGABYTES * reading.MIB)
+        stream.truncate(300 * files.MIB if path.suffix == ".jsonl" else MEGABYTES * files.MIB)
 
 
 KINDS = {

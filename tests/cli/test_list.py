@@ -9,12 +9,12 @@ import pytest
 from attnprof import registry
 from attnprof.errors import RequestError
 
-#: What every plug-in needs: a class with costs, and CORES.
+#: A mechanism in tensor methods, and one that writes stages and has no torch side.
 PLUGIN = """
 from dataclasses import dataclass
 from typing import ClassVar
-from attnprof.mechanisms.standard.module import StandardCore
-from attnprof.mechanisms.standard.spec import Standard
+from attnprof.mechanism import Mechanism
+from attnprof.mechanisms.standard import Standard
 
 @dataclass(frozen=True, kw_only=True)
 class Mine(Standard):
@@ -22,12 +22,13 @@ class Mine(Standard):
     title: ClassVar[str] = "My attention"
 
 @dataclass(frozen=True, kw_only=True)
-class Bare(Standard):
+class Bare(Mechanism):
     name: ClassVar[str] = "bare"
 
-class Other: ...
+    def core(self, tape, workload, q, k, v):
+        return tape.view(q, *q.shape)
 
-CORES = {"mine": StandardCore}
+class Other: ...
 """
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from attnprof import registry
 from attnprof.measure.growth import counted_growth, subjects
-from attnprof.mechanisms.standard.spec import Standard
+from attnprof.mechanisms.standard import Standard
 from attnprof.record import Report
 
 FEW = ["standard", "me", "low-rank"]

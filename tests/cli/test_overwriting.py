@@ -13,8 +13,7 @@ import pytest
 from attnprof.cli.app import COMMANDS, main
 from attnprof.record import KINDS, Report, write_whole
 from attnprof.record.recognition import is_ours
-from attnprof.render.csv import render_csv
-from attnprof.render.markdown import render_markdown
+from attnprof.render.formats import render_csv, render_markdown
 from tests.cli.test_hostile_files import profile_report
 
 MODULE = """
@@ -191,10 +190,16 @@ def test_what_attnprof_wrote_is_written_again(attnprof, tmp_path, line):
     assert len(files_of(tmp_path)) == len(there) > 2
 
 
-def test_a_table_of_the_terminal_says_nothing_of_its_maker_and_needs_force(attnprof):
-    assert attnprof("list -o out.txt").code == 0
-    assert attnprof("list -o out.txt").code == 2
-    assert attnprof("list -o out.txt --force").code == 0
+@pytest.mark.parametrize("command", ["list", "cost --seq 8", "cost --seq 8 --latex"])
+def test_a_table_or_latex_file_is_known_again_by_its_last_line(attnprof, command, tmp_path):
+    path = tmp_path / "out.txt"
+    for _ in range(2):
+        assert attnprof(f"{command} -o {path}").code == 0
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert lines[-1].removeprefix("% ") == f"Written by attnprof {command.split()[0]}."
+    assert lines[-1].startswith("% ") is ("--latex" in command)
+    path.write_text("\n".join(lines[:-1]) + "\n", encoding="utf-8")
+    assert attnprof(f"{command} -o {path}").code == 2
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import sympy
 
+from attnprof.algebra.maxima import maximum_of
 from attnprof.costs import (
     Cost,
     ceil_div,
@@ -15,7 +16,6 @@ from attnprof.costs import (
     not_dearer,
 )
 from attnprof.counting.tape import Tape
-from attnprof.peaks import maximum_of
 
 
 def peak_of(tape):

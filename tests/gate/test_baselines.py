@@ -15,10 +15,9 @@ from attnprof.gate.baselines import (
     load_baseline,
 )
 from attnprof.gate.cases import Case, Counted, Operation
-from attnprof.gate.counting import count
+from attnprof.gate.counts import count
 from attnprof.gate.exact import compare
 from attnprof.gate.fingerprint import TITLES, differs, fingerprint, noted
-from attnprof.measure.modules import sizes_of
 from attnprof.measure.request import Budget, PointRequest
 
 DATA = Path(__file__).parent / "data"
@@ -63,7 +62,7 @@ def test_what_was_written_comes_back_exactly(tmp_path):
     assert found.cases == CASES
     assert list(found.counted) == [case.name for case in CASES]
     for case in CASES:
-        sizes = sizes_of(case.request.workload)
+        sizes = case.request.workload.by_symbol()
         assert found.counted[case.name] == replace(COUNTED, sizes=sizes)
     assert found.times_s[CASES[0].name] == [[0.001, 0.0012], [0.0011]]
     assert found.times_s[CASES[2].name] == []
@@ -214,3 +213,36 @@ def test_a_baseline_of_the_first_layout_is_read():
     assert counted.metrics["flops"] == flops
     assert {(row.dtype, row.shape) for row in counted.operations} == {("", "")}
     assert sum(row.flops for row in counted.operations) == counted.metrics["flops"]
+
+
+def test_a_baseline_of_the_second_layout_is_read_and_is_the_same_without_its_views(tmp_path):
+    found = load_baseline(DATA / "baseline-2.json")
+    assert found.summary["baseline_schema"] == 2
+    rows = [row for counted in found.counted.values() for row in counted.operations]
+    assert {row.bytes_moved > 0 for row in rows} == {True, False}
+    records = [baseline_record(case, found.counted[case.name]) for case in found.cases]
+    path = tmp_path / "again.json"
+    baseline_report(records, found.fingerprint).save(path)
+    again = load_baseline(path)
+    assert all(row.line or not row.bytes_moved for row in again.counted[case_of(again)].operations)
+    for name, before in found.counted.items():
+        assert len(again.counted[name].operations) < len(before.operations)
+        for pair in ((before, again.counted[name]), (again.counted[name], before)):
+            assert {(r.verdict, r.why) for r in compare(name, *pair)} == {("ok", "")}
+
+
+def case_of(baseline):
+    return next(iter(baseline.counted))
+
+
+def test_a_view_that_is_new_is_named_though_baselines_have_no_rows_of_views(tmp_path):
+    rows = [Operation("mm", "forward", "my.py:3", 1, 8, 8, "float32", "2"),
+            Operation("view", "forward", "my.py:4", 2, 0, 0, "float32", "2")]  # fmt: skip
+    before = Counted({"dispatched_operations": 3}, rows)
+    stored = load_baseline(written(tmp_path, CASES[:1], before)).counted[CASES[0].name]
+    more = [*rows, Operation("t", "forward", "my.py:9", 1, 0, 0, "float32", "2")]
+    (new,) = compare("a", stored, Counted({"dispatched_operations": 4}, more))
+    assert (new.verdict, new.why) == ("regressed", "aten.t ×1 more at my.py:9")
+    again = [*rows, replace(rows[1], line="my.py:5")]
+    (often,) = compare("a", stored, Counted({"dispatched_operations": 5}, again))
+    assert often.why == "aten.view ×2 more"

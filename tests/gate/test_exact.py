@@ -5,9 +5,9 @@ import re
 import pytest
 
 from attnprof.gate.cases import Counted, Operation
-from attnprof.gate.counting import count
+from attnprof.gate.counts import count
 from attnprof.gate.exact import compare
-from attnprof.gate.verdicts import VERDICTS, exit_code
+from attnprof.gate.rules import VERDICTS, exit_code
 
 from .samples import MODULES, PLAIN, request_of, slipped
 

@@ -10,15 +10,12 @@ from attnprof.gate.paired import (
     LOOKS,
     MORE_LOOKS,
     PAIRS,
-    RULES,
-    Rule,
     bounds_of_median,
     judge,
     power,
     processes_for,
-    rule_named,
 )
-from attnprof.gate.verdicts import VERDICTS, exit_code
+from attnprof.gate.rules import RULES, VERDICTS, Rule, exit_code, rule_named
 
 
 def pairs(chance, slowdown, noise=0.06, process_noise=0.01, outliers=0.05):

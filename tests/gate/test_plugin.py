@@ -74,7 +74,15 @@ class Ended:
     text: str
 
 
-OPTIONS = ("-p", "attnprof.gate.plugin", "--capture=no", "--color=no")
+#: pytest looks five times for what was never freed, which takes a second where torch is loaded
+OPTIONS = (
+    "-p",
+    "attnprof.gate.plugin",
+    "-p",
+    "no:unraisableexception",
+    "--capture=no",
+    "--color=no",
+)
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import pytest
 
-from attnprof.gate import sides
-from attnprof.gate.sides import Side, SideError
+from attnprof.gate import trees
+from attnprof.gate.trees import RunningTree, TreeError
 from attnprof.measure.request import PointRequest
 
 CODE = """
@@ -43,7 +43,7 @@ def request(name):
 def side(tmp_path_factory):
     tree = tmp_path_factory.mktemp("tree")
     (tree / "code.py").write_text(CODE)
-    with Side(tree, "the tree") as found:
+    with RunningTree(tree, "the tree") as found:
         yield found
 
 
@@ -65,7 +65,7 @@ def test_blocks_are_timed(side):
     ("Crashes", "SIGSEGV"), ("Raises", "no such luck"),
 ])  # fmt: skip
 def test_a_crash_is_told_and_survived(side, name, said):
-    with pytest.raises(SideError, match=said):
+    with pytest.raises(TreeError, match=said):
         opened(side, name)
     side.close()
     assert opened(side, "Fine") > 0
@@ -73,7 +73,7 @@ def test_a_crash_is_told_and_survived(side, name, said):
 
 
 def test_what_does_not_exist_is_missing(side):
-    with pytest.raises(SideError) as caught:
+    with pytest.raises(TreeError) as caught:
         opened(side, "Nowhere")
     assert caught.value.missing
     side.close()
@@ -82,9 +82,9 @@ def test_what_does_not_exist_is_missing(side):
 def test_what_hangs_is_ended_and_the_side_starts_again(side, monkeypatch):
     opened(side, "Fine")
     side.close()
-    monkeypatch.setattr(sides, "LIMIT_S", 1.0)
-    with pytest.raises(SideError, match="no answer within 1 s"):
+    monkeypatch.setattr(trees, "LIMIT_S", 1.0)
+    with pytest.raises(TreeError, match="no answer within 1 s"):
         opened(side, "Hangs")
-    monkeypatch.setattr(sides, "LIMIT_S", 100.0)
+    monkeypatch.setattr(trees, "LIMIT_S", 100.0)
     assert opened(side, "Fine") > 0
     side.close()

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from attnprof.measure import conditions, environment, point
-from attnprof.measure.allocations import MARK, Event
 from attnprof.measure.clocks import Sample, Timing
+from attnprof.measure.memory import MARK, Event
 from attnprof.measure.request import Budget, PointRequest
 
 QUICK = Budget(samples=3, min_time_s=0, max_time_s=0.1, warmup_s=0)

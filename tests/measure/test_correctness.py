@@ -96,8 +96,8 @@ BROKEN = """
 from dataclasses import dataclass
 from typing import ClassVar
 import torch
-from attnprof.mechanisms.standard.module import StandardCore
-from attnprof.mechanisms.standard.spec import Standard
+from attnprof.blocks.core import TextCore
+from attnprof.mechanisms.standard import Standard
 
 def kind(title):
     return dataclass(frozen=True, kw_only=True)(
@@ -111,25 +111,25 @@ Looks, Rounds, Steps, Overflows, Subclass, Backward = map(
 TWIN = {"same_as": ("standard", {})}
 Scales = kind("Scales")
 
-class LooksCore(StandardCore):  # at tokens to come
+class LooksCore(TextCore):  # at tokens to come
     def forward(self, q, k, v, causal=False):
         return super().forward(q, k, v, False)
 
-class RoundsCore(StandardCore):
+class RoundsCore(TextCore):
     def forward(self, q, k, v, causal=False):
         out = super().forward(q, k, v, causal)
         return out if out.dtype == torch.float64 else (out * 64).round() / 64
 
-class StepsCore(StandardCore):
+class StepsCore(TextCore):
     def step(self, q, k, v, state):
         out, state = super().step(q, k, v, state)
         return 1.01 * out, state
 
-class ScalesCore(StandardCore):
+class ScalesCore(TextCore):
     def forward(self, q, k, v, causal=False):
         return super().forward(2 * q, k, v, causal)
 
-class OverflowsCore(StandardCore):
+class OverflowsCore(TextCore):
     def forward(self, q, k, v, causal=False):
         return super().forward(q, k, v, causal) * 1e30 * 1e30
 
@@ -142,7 +142,7 @@ class Rounded(torch.autograd.Function):
     def backward(ctx, grad):
         return grad if grad.dtype == torch.float64 else grad * 1.01
 
-class BackwardCore(StandardCore):  # the gradient of another function
+class BackwardCore(TextCore):  # the gradient of another function
     def forward(self, q, k, v, causal=False):
         return super().forward(Rounded.apply(q), k, v, causal)
 
@@ -199,14 +199,14 @@ def test_what_was_compared_is_in_the_record():
 NEEDS_64 = """
 from dataclasses import dataclass
 from typing import ClassVar
-from attnprof.mechanisms.standard.module import StandardCore
-from attnprof.mechanisms.standard.spec import Standard
+from attnprof.blocks.core import TextCore
+from attnprof.mechanisms.standard import Standard
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks(Standard):
     name: ClassVar[str] = "blocks"
 
-class BlocksCore(StandardCore):
+class BlocksCore(TextCore):
     def forward(self, q, k, v, causal=False):
         assert q.shape[2] % 64 == 0
         return super().forward(q, k, v, causal)
@@ -230,13 +230,13 @@ def test_a_module_of_somebodys_own_claims_nothing(tmp_path):
 def test_processes_do_not_repeat_what_another_has_checked(monkeypatch):
     asked = request("linear", counts=False, seed=7)
     orders = []
-    run = isolation._SERVER.run
+    run = isolation._POOL.run
 
-    def remember(order, *rest):
-        orders.append(order["check"])
-        return run(order, *rest)
+    def remember(order, *rest, **terms):
+        orders.append(order["request"]["check"])
+        return run(order, *rest, **terms)
 
-    monkeypatch.setattr(isolation._SERVER, "run", remember)
+    monkeypatch.setattr(isolation._POOL, "run", remember)
     rows = [isolation.measure_apart(asked) for _ in range(2)]
     assert [row.checked for row in rows] == ["float64"] * 2
     assert orders == [True, False]

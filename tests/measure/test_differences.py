@@ -5,10 +5,9 @@ from collections import Counter
 import pytest
 import torch
 
-from attnprof.measure.allocations import Peak
-from attnprof.measure.counters import FvcoreCount, TorchCount
+from attnprof.measure.counters import FvcoreCount, TorchCount, watch_products
 from attnprof.measure.differences import counter_differences, peak_differences
-from attnprof.measure.products import watch_products
+from attnprof.measure.memory import Peak
 
 KERNEL = "aten._scaled_dot_product_flash_attention_for_cpu"
 

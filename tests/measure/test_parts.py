@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attnprof.measure import point
-from attnprof.measure.parts import adamw_bytes, measure_parts
+from attnprof.measure.memory import adamw_bytes, measure_parts
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.subject import build_subject
 

@@ -1,6 +1,7 @@
 """Whole points: closed form, counters and allocator agree, or the difference has a name."""
 
 import json
+import sys
 
 import pytest
 import torch
@@ -8,12 +9,11 @@ import torch
 import attnprof
 from attnprof import registry
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.measure import batch, headroom, point, running
-from attnprof.measure.decoding import position, rewind_to
+from attnprof.measure import batch, headroom, point
 from attnprof.measure.derived import count_derived, derived_differences
 from attnprof.measure.isolation import measure_apart
 from attnprof.measure.request import Budget, PointRequest
-from attnprof.measure.subject import build_subject, make_module
+from attnprof.measure.subject import build_subject, make_module, position, rewind_to
 
 QUICK = Budget(samples=3, min_time_s=0, max_time_s=0.2, warmup_s=0)
 
@@ -160,6 +160,44 @@ def test_a_point_in_a_process_of_its_own_gives_the_same_counts_and_peak():
         assert getattr(apart, name) == getattr(here, name)
 
 
+BUILDS = """
+from torch import nn
+
+DEVICES = []
+
+class Own(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.map = nn.Linear(width, width)
+        if width == 32:
+            DEVICES.append(type(self.map.weight.data).__name__ + " " + self.map.weight.device.type)
+
+    def forward(self, x):
+        return self.map(x)
+"""
+
+
+@pytest.mark.parametrize(("counts", "builds"), [
+    (False, ["FakeTensor cpu", "Tensor cpu"]),
+    (True, ["FakeTensor cpu", "FakeTensor cpu", "Tensor meta", "Tensor cpu"]),
+])  # fmt: skip
+def test_a_module_is_built_once_for_each_kind_of_tensor_it_is_looked_at_with(
+    tmp_path, counts, builds
+):
+    """A run that is recorded, torch's counter, fvcore on meta tensors, and the one measured.
+
+    Those at a small shape, by which the first is held against real tensors, are not of this width.
+    """
+    (tmp_path / "own.py").write_text(BUILDS)
+    params = {"args": ["width=h*d"], "inputs": ["x: B, N, h*d"]}
+    row = point.measure_point(request(f"{tmp_path}/own.py:Own", params=params, counts=counts))
+    assert row.median_s
+    (module,) = (
+        m for m in sys.modules.values() if getattr(m, "__file__", "") == f"{tmp_path}/own.py"
+    )
+    assert builds == module.DEVICES
+
+
 def test_a_child_that_takes_too_long_is_a_row():
     assert "no result after" in measure_apart(request(), limit_s=0.01).skipped
 
@@ -222,7 +260,7 @@ def test_running_out_of_memory_is_a_row(monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried")
 
-    monkeypatch.setattr(running, "build_subject", fail)
+    monkeypatch.setattr(point, "build_subject", fail)
     assert "out of memory on cpu" in point.measure_point(request()).skipped
 
 
@@ -230,7 +268,7 @@ def test_any_other_failure_is_not_hidden(monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(running, "build_subject", fail)
+    monkeypatch.setattr(point, "build_subject", fail)
     with pytest.raises(RuntimeError, match="a bug"):
         point.measure_point(request())
 
@@ -239,14 +277,14 @@ DEADLY = """
 import os, signal
 from dataclasses import dataclass
 from typing import ClassVar
-from attnprof.mechanisms.standard.module import StandardCore
-from attnprof.mechanisms.standard.spec import Standard
+from attnprof.blocks.core import TextCore
+from attnprof.mechanisms.standard import Standard
 
 @dataclass(frozen=True, kw_only=True)
 class Deadly(Standard):
     name: ClassVar[str] = "deadly"
 
-class DeadlyCore(StandardCore):
+class DeadlyCore(TextCore):
     def forward(self, q, k, v, causal=False):
         os.kill(os.getpid(), signal.SIGKILL)
 

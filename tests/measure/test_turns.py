@@ -7,10 +7,9 @@ import time
 import pytest
 import torch
 
-from attnprof.measure.clocks import MonotonicClock
+from attnprof.measure.clocks import MonotonicClock, processor_clock, time_in_turns
 from attnprof.measure.request import Budget
 from attnprof.measure.subject import Subject
-from attnprof.measure.turns import processor_clock, time_in_turns
 
 
 class World:
@@ -62,7 +61,8 @@ def test_one_thread_computes_and_the_others_come_back():
     assert torch.get_num_threads() == before
 
 
-def test_sleeping_is_not_processor_time():
-    sleeper = Subject(None, lambda: None, lambda: None, lambda: time.sleep(0.02))
-    (found,) = time_in_turns([sleeper], BUDGET, processor_clock())
-    assert max(found) < 0.02
+def test_the_processor_clock_reads_the_time_of_this_thread_alone(monkeypatch):
+    seconds = iter(range(100))
+    monkeypatch.setattr(time, "thread_time_ns", lambda: next(seconds) * 10**9)
+    times = processor_clock().times(lambda: None, lambda: None, 3)
+    assert [sample.wall_s for sample in times] == [1.0, 1.0, 1.0]

@@ -11,7 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import attnprof
 from attnprof import Workload, registry
 from attnprof.errors import RequestError
-from attnprof.mechanisms.extractors.convolution import FFT_FROM, padded_length
+from attnprof.mechanisms.extractors.spec import FFT_FROM
+from attnprof.ops.fourier import padded_length
 from tests.oracles.aten import count_layer
 from tests.oracles.memory import allocator_peak
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import attnprof
-from attnprof.blocks.row_attention import row_attention
-from attnprof.counting.row_attention import ROWS
+from attnprof.blocks.row_attention import ROWS, row_attention
 from attnprof.errors import RequestError
 from tests.mechanisms.cases import built, inputs, workload
 from tests.oracles.aten import count_layer

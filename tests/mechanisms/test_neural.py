@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import attnprof
 from attnprof import Workload, registry
 from attnprof.errors import RequestError
-from attnprof.mechanisms.neural import spec as neural_spec
+from attnprof.mechanisms import neural as neural_spec
 from tests.oracles.aten import KINDS, count, count_layer
 from tests.oracles.memory import allocator_peak
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import attnprof
+from attnprof.blocks.band_convolution import ROWS as CONVOLUTION_ROWS
 from attnprof.blocks.band_convolution import band_convolution
 from attnprof.blocks.inverse_product import inverse_product
-from attnprof.counting.band import CONVOLUTION_ROWS
-from attnprof.counting.row_attention import ROWS
+from attnprof.blocks.row_attention import ROWS
 from attnprof.errors import RequestError
 from tests.mechanisms.cases import built, inputs, workload
 from tests.oracles.aten import count_layer
@@ -112,10 +112,12 @@ def test_the_inverses_product_and_its_gradients_are_the_iterations(iterations):
     scores = torch.randn(3, 7, 7, dtype=torch.float64)
     a = torch.softmax(2 * scores, -1).requires_grad_()
     x = torch.randn(3, 7, 4, dtype=torch.float64, requires_grad=True)
-    got, expected = inverse_product(a, x, iterations), iterated(a, iterations) @ x
+    got, expected = inverse_product(a, x, iterations=iterations), iterated(a, iterations) @ x
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-11)
     with torch.no_grad():
-        torch.testing.assert_close(inverse_product(a, x, iterations), expected, rtol=0, atol=1e-11)
+        torch.testing.assert_close(
+            inverse_product(a, x, iterations=iterations), expected, rtol=0, atol=1e-11
+        )
     grad = torch.randn_like(x)
     ours, theirs = (torch.autograd.grad(y, (a, x), grad) for y in (got, expected))
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
@@ -124,7 +126,9 @@ def test_the_inverses_product_and_its_gradients_are_the_iterations(iterations):
 def test_matrices_that_are_not_stochastic_have_their_gradients_too():
     a = torch.rand(2, 4, 4, dtype=torch.float64, requires_grad=True)
     x = torch.randn(2, 4, 3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda a, x: inverse_product(a / a.sum(), x, 3), (a, x))
+    assert torch.autograd.gradcheck(
+        lambda a, x: inverse_product(a / a.sum(), x, iterations=3), (a, x)
+    )
 
 
 @pytest.mark.parametrize("size", [1, 3, 33, 2 * CONVOLUTION_ROWS + 3])

@@ -8,8 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import attnprof
 from attnprof import Workload
-from attnprof.blocks.symmetric import SYMMETRIC
-from attnprof.blocks.taylor_scan import Scan, Sums
+from attnprof.blocks.taylor_features import SYMMETRIC
+from attnprof.blocks.taylor_scan import scan, sums
 from attnprof.errors import RequestError
 from tests.oracles.aten import KINDS, count, count_layer
 from tests.oracles.memory import allocator_peak
@@ -53,12 +53,12 @@ def test_values_and_gradients_are_those_of_the_direct_form(shape, causal, dtype,
         torch.testing.assert_close(one, other, rtol=close, atol=close)
 
 
-@pytest.mark.parametrize("function", [Sums, Scan])
+@pytest.mark.parametrize("function", [sums, scan])
 @pytest.mark.parametrize("d", [1, 2, 3, 4])
 def test_the_backward_is_the_derivative(function, d):
     torch.manual_seed(0)
     rows = [torch.randn(2, 5, w, dtype=torch.float64, requires_grad=True) for w in (d, d, d + 1)]
-    assert torch.autograd.gradcheck(lambda *x: function.apply(*x, 2, SYMMETRIC), rows)
+    assert torch.autograd.gradcheck(lambda *x: function(*x, size=2, features=SYMMETRIC), rows)
 
 
 @pytest.mark.parametrize("phase", ["forward", "train"])

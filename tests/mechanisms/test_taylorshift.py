@@ -9,8 +9,8 @@ import torch
 
 import attnprof
 from attnprof import Workload, registry
-from attnprof.blocks.boxed import BOXED
-from attnprof.blocks.taylor_scan import Scan
+from attnprof.blocks.taylor_features import BOXED
+from attnprof.blocks.taylor_scan import scan
 from attnprof.errors import RequestError
 from tests.oracles.aten import KINDS, count, count_layer
 from tests.oracles.evaluate import Evaluator
@@ -79,7 +79,7 @@ def test_the_scans_own_backward_is_its_derivative(n, chunk):
     torch.manual_seed(0)
     q, k = (torch.randn(2, n, 3, dtype=torch.float64, requires_grad=True) for _ in range(2))
     v = torch.randn(2, n, 4, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda *x: Scan.apply(*x, chunk, BOXED), (q, k, v))
+    assert torch.autograd.gradcheck(lambda *x: scan(*x, size=chunk, features=BOXED), (q, k, v))
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -1,8 +1,9 @@
-"""What torch dispatches, counted by the rules of ``attnprof.trace``, which know no mechanism.
+"""What torch dispatches, counted by attnprof's own recorder and rules, which know no mechanism.
 
-Those rules stand on tests of their own (``tests/trace/test_rules_*.py``). Real and fake tensors
-both work. An operation that is not counted is in ``Counts.unknown``; a test that finds one there
-must fail.
+Independent of closed forms and of counting tensors, not of ``derive``: recorder and rules stand on
+tests of their own (``tests/trace/test_rules_*.py`` by hand, ``test_in_place.py`` and
+``test_workspaces.py`` by torch's allocator). Real and fake tensors both work. An
+operation that is not counted is in ``Counts.unknown``; a test that finds one there must fail.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 
 from attnprof.trace.events import KINDS, Call
-from attnprof.trace.recorder import Recorder
+from attnprof.trace.run.recorder import Recorder
 
 __all__ = ["KINDS", "Counts", "OperationCounter", "count", "count_core", "count_layer"]
 

@@ -1,17 +1,22 @@
-"""Meta tensors for loops of many thousand operations: each layout's shapes are found once.
+"""Meta tensors for loops of many thousand operations: each layout is run and counted once.
 
-torch finds the shapes of many operations in Python, at up to half a millisecond a call. A loop
-over chunks repeats the same few operations on the same few layouts.
+torch finds the shapes of many operations in Python, at up to half a millisecond a call, and to
+count a call takes as long. A loop over chunks repeats the same few operations on the same few
+layouts.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
+from torch.utils.flop_counter import flop_registry
+
+from tests.oracles.aten import KINDS, Counts, OperationCounter
 
 Layout = tuple[Any, ...]
 
@@ -38,12 +43,35 @@ def like(tensor: Tensor) -> Tensor:
 class RememberedLayouts(TorchDispatchMode):
     """Inside it an operation runs once a layout of its operands; later results are shaped like it.
 
-    Views run every time. What overwrites memory that it is given returns that.
+    Views run every time, and count nothing. What overwrites memory that it is given returns that.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: dict[Any, Any] = {}
+        self._counter = OperationCounter()
+        self._seen: dict[Any, Any] = {}
+        self._counted: dict[Any, tuple[int, Counts]] = {}
+        self._times: Counter[Any] = Counter()
+
+    @property
+    def products(self) -> int:
+        """FLOPs, by the formulas of torch's ``FlopCounterMode``."""
+        return sum(n * self._counted[asked][0] for asked, n in self._times.items())
+
+    @property
+    def unknown(self) -> set[str]:
+        return {name for _, counts in self._counted.values() for name in counts.unknown}
+
+    @property
+    def bytes_moved(self) -> int:
+        return sum(n * self._counted[asked][1].bytes_moved for asked, n in self._times.items())
+
+    def by_kind(self) -> dict[str, int]:
+        found = dict.fromkeys(KINDS, 0)
+        for asked, times in self._times.items():
+            for kind, count in self._counted[asked][1].by_kind().items():
+                found[kind] += times * count
+        return found
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -52,9 +80,16 @@ class RememberedLayouts(TorchDispatchMode):
         if func.is_view:
             return func(*args, **kwargs)
         asked = (func, key(args), key(sorted(kwargs.items())))
-        if asked not in self.seen:
-            self.seen[asked] = func(*args, **kwargs)
-            return self.seen[asked]
+        self._times[asked] += 1
+        if asked not in self._seen:
+            before = len(self._counter.trace.calls)
+            with self._counter:
+                out = self._seen[asked] = func(*args, **kwargs)
+            counts = Counts(tuple(self._counter.trace.calls[before:]))
+            products = flop_registry.get(func.overloadpacket)
+            theirs = products(*args, **kwargs, out_val=out) if products else 0
+            self._counted[asked] = theirs, counts
+            return out
         if func._schema.is_mutable:
             return kwargs.get("out", args[0])
-        return tree_map_only(Tensor, like, self.seen[asked])
+        return tree_map_only(Tensor, like, self._seen[asked])

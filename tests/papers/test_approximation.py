@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from attnprof.papers.approximation import listing
+from attnprof.papers.approximation import program
 from attnprof.papers.approximation.checks_orders import kept
 from attnprof.papers.approximation.checks_results import operations
-from attnprof.papers.approximation.kernels import error_power, favor, listed
-from attnprof.papers.approximation.orders import claimed, leading
+from attnprof.papers.approximation.growth import claimed, leading
+from attnprof.papers.approximation.program import error_power, listed
 from attnprof.papers.documents import claims, document
 
 CHECKS = document("003").checks()
@@ -19,7 +19,7 @@ ERRATA = {
     "LONG-COST": {"N": 2},
     "LONG-GLOBAL": False,
     "CROSS": {"linformer": 2, "performer": 2, "longformer": 2},
-    "MASK": dict.fromkeys(listing.CLASSES, False),
+    "MASK": dict.fromkeys(program.CLASSES, False),
     "TEACHER": False,
     "FASTEST": "linformer",
     "RATIO": "performer",
@@ -53,7 +53,7 @@ def test_verdicts():
 
 
 def test_the_linformer_class_runs_as_long_as_its_matrix_has_rows():
-    run = listing.attention("linformer", 6, 4, length=3)
+    run = program.attention("linformer", 6, 4, length=3)
     assert run(*inputs(5)).shape == (1, 5, 4)
     with pytest.raises(RuntimeError):
         run(*inputs(7))
@@ -81,7 +81,7 @@ def exponential(x, y):
 
 def test_standard_is_softmax_attention():
     q, k, v = inputs()
-    torch.testing.assert_close(listing.standard(q, k, v), weighted(q, k, v, exponential))
+    torch.testing.assert_close(program.standard(q, k, v), weighted(q, k, v, exponential))
 
 
 def test_linformer_attends_to_sums_of_rows():
@@ -89,10 +89,10 @@ def test_linformer_attends_to_sums_of_rows():
     sums = torch.randn(9, 3)
     keys = torch.stack([sum(sums[t, j] * k[0, t] for t in range(7)) for j in range(3)])[None]
     values = torch.stack([sum(sums[t, j] * v[0, t] for t in range(7)) for j in range(3)])[None]
-    out = listing.linformer(sums, q, k, v)
+    out = program.linformer(sums, q, k, v)
     torch.testing.assert_close(out, weighted(q, keys, values, exponential))
     with pytest.raises(RuntimeError, match="size"):
-        listing.linformer(sums[:6], q, k, v)
+        program.linformer(sums[:6], q, k, v)
 
 
 def test_performer_weighs_by_products_of_features():
@@ -106,13 +106,13 @@ def test_performer_weighs_by_products_of_features():
 
         return phi(x) @ phi(y)
 
-    out = listing.performer(directions, q, k, v)
+    out = program.performer(directions, q, k, v)
     torch.testing.assert_close(out, weighted(q, k, v, kernel), atol=1e-5, rtol=1e-5)
 
 
 def test_longformer_sees_its_window():
     q, k, v = inputs()
-    out = listing.longformer(q, k, v, window=2)
+    out = program.longformer(q, k, v, window=2)
     torch.testing.assert_close(out, weighted(q, k, v, exponential, lambda i, j: abs(i - j) <= 2))
 
 
@@ -148,6 +148,11 @@ def test_products_at_the_documents_sizes():
     }
     for name, count in operations().items():
         assert products[name] < count < 1.02 * products[name]
+
+
+def favor(directions, x):
+    """exp(x Omega - |x|^2 / 2): random features of exp(q k), positive (Performer's FAVOR+)."""
+    return (x @ directions - x.square().sum(-1, keepdim=True) / 2).exp()
 
 
 def test_random_features_of_exp_would_pass():

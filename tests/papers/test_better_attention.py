@@ -11,8 +11,8 @@ import pytest
 from attnprof.papers.better_attention import (
     checks_definitions,
     checks_heatmaps,
+    checks_ranks,
     checks_totals,
-    ranks,
     values,
 )
 from attnprof.papers.better_attention.formulas import (
@@ -32,8 +32,8 @@ ERRATA = {
     "000-REM3-CIFAR": "127/512",
     "000-FIG2-shape": False,
     "000-EQ24-superopt": "6*d_m*l*(-d_m + l)",
-    "000-FIG3-order-caption": {"1": 29.68, "2": 24.85, "4": 20.33, "8": 16.20},
-    "000-FIG3-max": {"caption": 66.56, "text": 66.56},
+    "000-FIG3-order-caption": ["1", "2", "4", "8"],
+    "000-FIG3-max": {"caption": 66.67, "text": 66.67},
     "000-EQ24-exactratio": {"at most": 100.0, "falls with the heads": False},
     "000-OPT-EQUIV": {"1": True, "2": False, "4": False},
     "000-PCT-5.86": {"percent": 9.63, "a": 8.31, "b": 7.58, "c": 7.58},
@@ -56,7 +56,7 @@ OTHER_ERRATA = {
     *(f"000-RANK-table{table}" for table in ("01", "03", "05", "10")),
     *(f"000-HEADS-table{table}" for table in ("05", "09", "10")),
 }
-MISSING = {"000-SUP-45", "000-EFF-2x", "000-TABLE7"}
+MISSING = {"000-SUP-45", "000-EFF-2x", "000-TABLE7", "000-FIG3-grid"}
 
 
 def test_every_claim_is_answered_and_hardly_any_by_reading():
@@ -87,7 +87,7 @@ def test_all_other_claims_match():
 @pytest.mark.parametrize("claim", sorted({*ERRATA, *OTHER_ERRATA, *MISSING}))
 def test_a_document_that_said_what_we_find_would_be_right(claim):
     answer = CHECKS[claim].answer()
-    assert CHECKS[claim].answer(answer.ours).verdict == "match"
+    assert CHECKS[claim].lacking or CHECKS[claim].answer(answer.ours).verdict == "match"
 
 
 @pytest.mark.parametrize("mechanism", values.MECHANISMS)
@@ -166,18 +166,13 @@ def test_the_quoted_means_come_out_on_more_than_one_grid():
         )
 
 
-@pytest.mark.parametrize(
-    ("maxima", "whole"),
-    [
-        ((66.56, 66.45, 66.24, 65.81), [66]),
-        ((140, 120, 90, 65.8), []),
-        ((66.56, 66.45, 66.24, 64.9), []),
-    ],
-)
-def test_the_largest_excess_is_looked_at_for_every_head_count(monkeypatch, maxima, whole):
-    found = dict(zip("1248", maxima, strict=True))
-    monkeypatch.setattr(checks_heatmaps, "excess", lambda _: found)
-    assert checks_heatmaps.in_all() == whole
+@pytest.mark.parametrize("heads", checks_heatmaps.HEADS)
+def test_no_cell_of_any_grid_is_above_the_bound_and_short_contexts_come_near_it(heads):
+    bound = checks_heatmaps.largest_excess(heads)
+    excess = [100 * (5 * (d + heads * n) / (3 * d + 5 * heads * n) - 1)
+              for n in (1, 7, 1000) for d in (1, 64, 10**7)]  # fmt: skip
+    assert all(0 < value < bound for value in excess)
+    assert max(excess) > bound - 1e-3
 
 
 def test_parameters_are_asked_at_every_printed_number_of_heads():
@@ -198,8 +193,8 @@ def test_slicing_reaches_fewer_maps_by_the_dimension_of_low_rank_matrices():
 @pytest.mark.parametrize("table", values.TABLES)
 def test_ranks_are_places_in_the_sorted_values(table):
     rows = [row for row in values.rows(table) if row["attention"]]
-    printed = ranks.printed_ranks(table)
-    for name, columns in ranks.recomputed_ranks(table).items():
+    printed = checks_ranks.printed_ranks(table)
+    for name, columns in checks_ranks.recomputed_ranks(table).items():
         assert set(columns) == set(printed[name])
         for column, rank in columns.items():
             if column == "params" and table == "1":
@@ -209,7 +204,7 @@ def test_ranks_are_places_in_the_sorted_values(table):
                 for row in rows
                 if row[f"{column}_rank"] and row["dataset"] == name.rpartition(" ")[0]
             ]
-            own = next(row for row in group if ranks.label(row) == name)
+            own = next(row for row in group if checks_ranks.label(row) == name)
             less_is_better = column.endswith(("params", "_s", "loss"))
             ordered = sorted((float(row[column]) for row in group), reverse=not less_is_better)
             assert rank == ordered.index(float(own[column])) + 1
@@ -218,7 +213,7 @@ def test_ranks_are_places_in_the_sorted_values(table):
 def test_the_tables_hold_as_many_ranks_as_the_claims_say():
     for table in values.TABLES:
         said = claims()[f"000-RANK-table{int(table):02}"].says
-        count = sum(len(columns) for columns in ranks.printed_ranks(table).values())
+        count = sum(len(columns) for columns in checks_ranks.printed_ranks(table).values())
         assert said == f"{count} rank annotations"
 
 

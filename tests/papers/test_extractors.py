@@ -8,8 +8,15 @@ import sympy
 
 from attnprof.papers.agreement import same_formula
 from attnprof.papers.documents import claims, document
-from attnprof.papers.extractors.counts import COUNTS, SUBLAYERS, numbers, sequence, step, symbols
-from attnprof.papers.extractors.paths import critical_path
+from attnprof.papers.extractors.counts import (
+    COUNTS,
+    SUBLAYERS,
+    critical_path,
+    numbers,
+    sequence,
+    step,
+    symbols,
+)
 from attnprof.papers.regenerated import Cell
 
 DOCUMENT = document("002")

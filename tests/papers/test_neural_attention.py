@@ -14,8 +14,8 @@ from attnprof.papers.neural_attention.models import (
     size_of_c,
     vision_model,
 )
-from attnprof.papers.regenerating import table_rows, table_values
-from attnprof.render.regenerated_table import notes
+from attnprof.papers.regenerated import table_rows, table_values
+from attnprof.render.claims import notes
 
 CHECKS = document("001").checks()
 ERRATA = {

@@ -2,10 +2,10 @@
 
 import pytest
 
-from attnprof.papers.comparing import LEADING, compared, ordered
-from attnprof.papers.formula_text import read_formula
-from attnprof.papers.own_formulas import Source
-from attnprof.papers.verifying import Printed, verified
+from attnprof.verify.comparison import LEADING, compared, ordered
+from attnprof.verify.formula_text import read_formula
+from attnprof.verify.own_formulas import Source
+from attnprof.verify.verification import Printed, verified
 
 SHAPE = {"N": 1024, "d": 64, "h": 8}
 

@@ -26,9 +26,10 @@ from attnprof.papers.checks import (
     Check,
     Reading,
 )  # fmt: skip
-from attnprof.papers.committed import committed
 from attnprof.papers.documents import DOCUMENTS, claims
+from attnprof.papers.replay import committed
 from tests.papers.perturbing import perturbed
+from tests.papers.table_cells import cell, decides, forget, tables
 
 MOST_READINGS = 50
 
@@ -130,6 +131,34 @@ def test_each_number_of_a_claim_decides(check):
             found = check.answer({**value, **other} if check.unchecked else other)
             assert (found.verdict, found.why) != (said.verdict, said.why), other
             assert found.verdict != MATCH, other
+
+
+def leaves(value):
+    """What a printed value says, names too, as a table prints it."""
+    if isinstance(value, dict):
+        yield from map(str, value)
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from leaves(item)
+    else:
+        yield str(value)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.claim)
+def test_each_number_that_a_check_reads_in_a_table_decides(check):
+    number = claims()[check.claim].document
+    forget(number)
+    with tables() as read:
+        found = check.answer()
+    told = {place: decides(number, check, place, found) for place in sorted(read)}
+    forget(number)
+    printed = set(leaves(check.published))
+    weak = [at for at, what in told.items() if what == "weak" and cell(number, at) not in printed]
+    assert not weak, "ours rests on it, and the claim holds without it"
+    if coarse := [place for place, what in told.items() if what == "coarse"]:
+        assert check.part, f"a last digit changes nothing, of which nothing is said: {coarse}"
+        assert check.part in found.how
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.claim)

@@ -8,9 +8,10 @@ from attnprof.errors import CannotRunError, RequestError
 from attnprof.papers import documents
 from attnprof.papers.agreement import rounded
 from attnprof.papers.checks import Check, Reading
-from attnprof.papers.committed import accept, committed
-from attnprof.papers.documents import DOCUMENTS, Document, claims
-from attnprof.papers.finding import (
+from attnprof.papers.documents import (
+    DOCUMENTS,
+    Document,
+    claims,
     claims_of_figure,
     find_claims,
     find_documents,
@@ -19,9 +20,17 @@ from attnprof.papers.finding import (
     not_made,
 )
 from attnprof.papers.measured import fresh, measured, ship
-from attnprof.papers.regenerated import Cell, Figure, FigureData, Table
-from attnprof.papers.regenerating import figure_values, regenerate, table_rows, table_values
-from attnprof.papers.replay import only, replay
+from attnprof.papers.regenerated import (
+    Cell,
+    Figure,
+    FigureData,
+    Table,
+    figure_values,
+    regenerate,
+    table_rows,
+    table_values,
+)
+from attnprof.papers.replay import accept, committed, only, replay
 from attnprof.record import Report, ReproduceRecord
 from attnprof.render.plots.documents import drawings
 
@@ -186,7 +195,6 @@ def test_claims_of_a_figure_name_it():
 # -- tables and figures --------------------------------------------------------------------------
 TABLE = Table(
     "Sizes",
-    ("name", "value", "note"),
     [
         {"name": "a", "value": Cell(1.23, 1.2345, rounded(2)), "note": "x"},
         {"name": "b", "value": Cell(2, 3), "note": "y"},
@@ -216,7 +224,7 @@ def test_what_breaks_is_named_and_the_rest_is_made(monkeypatch):
         },
     }
     monkeypatch.setattr(Document, "part", lambda *asked: parts.get(asked[-1]))
-    made = regenerate("002")
+    made = regenerate("000")
     assert (list(made.tables), list(made.figures)) == (["1"], ["1"])
     assert made.failed["table 2"] == "ZeroDivisionError: division by zero"
     assert "--measure" in made.failed["figure 2"]

@@ -20,8 +20,8 @@ from attnprof.papers.taylorshift import (
 from attnprof.papers.taylorshift.checks_operations import dearer_from
 from attnprof.papers.taylorshift.checks_transitions import tightest_bound
 from attnprof.papers.taylorshift.figure_sizes import errors
+from attnprof.papers.taylorshift.formulas import WIDTHS, first_lengths
 from attnprof.papers.taylorshift.tables import TABLES
-from attnprof.papers.taylorshift.transitions import WIDTHS, first_lengths
 
 CHECKS = document("004").checks()
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from attnprof.measure.meetings import peaks_of
+from attnprof.measure.measured_crossovers import peaks_of
 from attnprof.measure.request import Budget
 from attnprof.papers.measured import fresh, measured
-from attnprof.papers.taylorshift import crossings, encoder, figure_costs, norms
+from attnprof.papers.taylorshift import crossings, figures, measurements, norms
 from attnprof.papers.taylorshift.figures import FIGURES
 from attnprof.papers.taylorshift.measurements import MEASUREMENTS
 from attnprof.papers.taylorshift.sizes import NORMAL, SPHERE
@@ -40,9 +40,11 @@ def test_a_root_is_where_a_power_law_is_one(power):
 
 
 def test_a_crossing_is_where_ratios_fall_below_one_for_good():
-    assert encoder.crossing({100: 2.0, 200: 0.5, 400: 2.0, 800: 0.5}) == pytest.approx(566, abs=1)
-    assert encoder.crossing({100: 0.5, 200: 2.0}) is None
-    assert encoder.crossing({100: 3.0, 200: 2.0}) is None
+    assert measurements.crossing({100: 2.0, 200: 0.5, 400: 2.0, 800: 0.5}) == pytest.approx(
+        566, abs=1
+    )
+    assert measurements.crossing({100: 0.5, 200: 2.0}) is None
+    assert measurements.crossing({100: 3.0, 200: 2.0}) is None
 
 
 def test_fitted_curves_meet_where_the_parabola_is_the_line():
@@ -95,19 +97,26 @@ def test_both_forms_are_timed():
 
 
 def test_both_forms_make_the_same_encoder():
-    direct, efficient = (encoder.encoder(f, 24).call() for f in crossings.FORMS)
-    assert direct.shape == (1, 24, encoder.WIDTH)
+    direct, efficient = (measurements.encoder(f, 24).call() for f in crossings.FORMS)
+    assert direct.shape == (1, 24, measurements.WIDTH)
     assert torch.allclose(direct, efficient, atol=1e-4)
 
 
 def test_a_small_measurement_of_encoders_gives_ratios_by_length(monkeypatch):
-    monkeypatch.setattr(encoder, "DEPTH", 1)
-    found = encoder.measure_encoder((256, 1024), QUICK)
-    standard, efficient = encoder.peak("standard", 1024), encoder.peak("taylor-efficient", 1024)
+    monkeypatch.setattr(measurements, "DEPTH", 1)
+    found = measurements.measure_encoder((256, 1024), QUICK)
+    standard, efficient = (
+        measurements.peak("standard", 1024),
+        measurements.peak("taylor-efficient", 1024),
+    )
     assert found["memory_ratio"][1] == efficient / standard < 1 < found["memory_ratio"][0]
     crossover = found["memory_crossover"]
-    assert encoder.peak("taylor-efficient", crossover) <= encoder.peak("standard", crossover)
-    assert encoder.peak("taylor-efficient", crossover - 1) > encoder.peak("standard", crossover - 1)
+    assert measurements.peak("taylor-efficient", crossover) <= measurements.peak(
+        "standard", crossover
+    )
+    assert measurements.peak("taylor-efficient", crossover - 1) > measurements.peak(
+        "standard", crossover - 1
+    )
 
 
 def brute_force(d, n, kind, rng):
@@ -184,7 +193,7 @@ def test_what_is_said_of_figure_2_follows_from_the_measurement(instead):
     sizes = (500, 1500, 2000)
     curves = [
         {"mechanism": m, "seq_len": n, "time_s": 1.0, "peak_bytes": 100}
-        for m in encoder.MODELS
+        for m in measurements.MODELS
         for n in sizes
     ]
     value = {
@@ -206,8 +215,8 @@ def test_the_printed_law_of_the_denominator_is_the_one_that_does_not_fit():
 
 def test_height_lies_on_a_line_in_the_logarithms_and_is_unknown_outside():
     rows = [{"seq_len": n, "y": float(n) ** 2} for n in (10, 1000)]
-    assert figure_costs.height(rows, "y", 100) == pytest.approx(10_000)
-    assert figure_costs.height(rows, "y", 5) is None
+    assert figures.height(rows, "y", 100) == pytest.approx(10_000)
+    assert figures.height(rows, "y", 5) is None
 
 
 def test_every_measurement_is_shipped_and_read_by_a_figure():

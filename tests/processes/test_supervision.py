@@ -27,11 +27,17 @@ def fork_on():
                     os._exit(0)
             time.sleep(1000)
 
+def answer(text):
+    with supervision.answering():
+        sys.stdout.write(text)
+
 def work():
     with temporary_folder():
         {work}
     return 0
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has those of its jobs that are
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # in the background ignored
 supervision.GRACE_S = 1.0
 raise SystemExit(supervision.supervised(work, "my.py:Mine"))
 """
@@ -72,7 +78,7 @@ def program(tmp_path):
     ("os.kill(os.getppid(), 9); time.sleep(100)", "had its keeper ended by signal 9"),
     ("os.kill(os.getpid(), 2); time.sleep(100)", "ended itself by signal 2"),
     ("os.closerange(0, 4096)", "lost its output"),
-    ("os.close(1); os.open(os.devnull, os.O_RDONLY)", "lost its output"),
+    ("os.closerange(3, 4096); os.open(os.devnull, os.O_RDONLY)", "lost its output"),
     ("fork_on(); os._exit(0)", "exit status 0"),
 ])  # fmt: skip
 def test_a_process_that_vanishes_is_told_and_is_no_pass(program, work, said):
@@ -96,7 +102,7 @@ def test_a_process_that_vanishes_is_told_and_is_no_pass(program, work, said):
     "sys.exit = os._exit = os.kill = print",
 ])  # fmt: skip
 def test_an_answer_is_an_answer_whatever_else_happens(program, work):
-    child = program(f"{work}; sys.stdout.write('data'); sys.stdout.flush()")
+    child = program(f"{work}; print('talk', flush=True); answer('data')")
     out, err = child.communicate(timeout=60)
     assert (child.returncode, out) == (0, "data"), err
 
@@ -108,7 +114,7 @@ def test_an_answer_is_an_answer_whatever_else_happens(program, work):
 def test_a_signal_ends_all_of_it(program, name, code, deaf):
     block = "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals());" if deaf else ""
     child = program(f"fork_on(); {block} print(1, flush=True); time.sleep(1000)")
-    child.stdout.readline()
+    child.stderr.readline()
     start = time.monotonic()
     child.send_signal(signal.Signals[name])
     assert child.wait(60) == code
@@ -117,7 +123,7 @@ def test_a_signal_ends_all_of_it(program, name, code, deaf):
 
 def test_a_signal_after_the_answer_leaves_the_answer(program):
     child = program("atexit.register(lambda: (print(1, flush=True), time.sleep(1000)))")
-    child.stdout.readline()
+    child.stderr.readline()
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=60)
     assert (child.returncode, err) == (0, "")
@@ -126,7 +132,7 @@ def test_a_signal_after_the_answer_leaves_the_answer(program):
 def test_work_that_is_asked_to_end_may_clean_up(program, tmp_path):
     text = "open('half', 'w').close()\n        try: print(1, flush=True); time.sleep(1000)\n"
     child = program(text + "        finally: os.remove('half')")
-    child.stdout.readline()
+    child.stderr.readline()
     child.send_signal(signal.SIGTERM)
     child.wait(60)
     assert not (tmp_path / "half").exists()

@@ -6,14 +6,12 @@ import re
 import pytest
 from junitparser import Error, Failure, JUnitXml, Skipped
 
-from attnprof.gate.verdicts import VERDICTS, WORST_FIRST, worst
+from attnprof.gate.rules import VERDICTS, WORST_FIRST, worst
 from attnprof.record import CheckRecord, Report
-from attnprof.render.gate.annotations import render_annotations
-from attnprof.render.gate.cases import by_case
-from attnprof.render.gate.junit import render_junit
-from attnprof.render.gate.page import LIMIT, MARKER, render_page
-from attnprof.render.gate.terminal import check_tables
-from attnprof.render.json import render_json
+from attnprof.render.gate import by_case, render_annotations, render_junit
+from attnprof.render.tables.check import LIMIT, MARKER
+from attnprof.render.tables.check import page as render_page
+from attnprof.render.tables.check import tables as check_tables
 from attnprof.render.terminal import render_text
 
 CASE = "my.py:Mine[forward N=1024 d_model=512 h=8]"
@@ -50,7 +48,7 @@ def terminal(checked, width=90, **how):
 
 OUTPUTS = {
     "terminal": terminal, "junit": render_junit, "annotations": render_annotations,
-    "page": render_page, "json": render_json,
+    "page": render_page, "json": Report.to_json,
 }  # fmt: skip
 
 

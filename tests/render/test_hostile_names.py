@@ -12,18 +12,15 @@ from junitparser import JUnitXml
 
 from attnprof.cli.output import deliver, note
 from attnprof.record import CheckRecord, DeriveRecord, HistoryRecord, MechanismRecord, Report
-from attnprof.record.escaping import csv_cell, markdown_code, markdown_text, visible
-from attnprof.render.csv import render_csv
-from attnprof.render.derivation_page import derivation_page
-from attnprof.render.gate.annotations import render_annotations
-from attnprof.render.gate.junit import render_junit
-from attnprof.render.gate.page import render_page
-from attnprof.render.gate.terminal import check_tables
-from attnprof.render.markdown import render_markdown
+from attnprof.record.escapes import csv_cell, markdown_code, markdown_text, visible
+from attnprof.render.formats import render_csv, render_markdown
+from attnprof.render.gate import render_annotations, render_junit
 from attnprof.render.plots.history import draw_history
 from attnprof.render.plots.results import draw_results
-from attnprof.render.plots.save import figure_bytes
-from attnprof.render.plots.style import styled
+from attnprof.render.plots.style import figure_bytes, styled
+from attnprof.render.tables.check import page as render_page
+from attnprof.render.tables.check import tables as check_tables
+from attnprof.render.tables.derive import page as derivation_page
 from attnprof.render.terminal import new_table, record_table, render_text
 from tests.render.test_results import record
 
@@ -68,8 +65,7 @@ def checked(name):
 def test_the_terminal_shows_what_it_would_obey(name, capsys):
     text = render_text(check_tables(checked(name), verbose=True), 200)
     listed = record_table([MechanismRecord(mechanism=name, title=name)], ("mechanism", "title"))
-    table = new_table(name, name)
-    table.add_column(name)
+    table = new_table(name, title=name, caption=name)
     table.add_row(name)
     text += render_text([listed, table, name], 200)
     note(name)
@@ -84,7 +80,7 @@ def test_the_terminal_shows_what_it_would_obey(name, capsys):
 def test_what_a_command_writes_is_not_obeyed(name, fmt, capsys):
     rows = [MechanismRecord(mechanism=name, title=name, params={name: name}, skipped=name)]
     report = Report("list", rows, {"note": name})
-    deliver(report, fmt, None, lambda shown: [record_table(shown.records, ("mechanism", "title"))])
+    deliver(report, fmt, None)
     out = capsys.readouterr().out
     assert not OBEYED.search(out)
     if fmt != "csv":
@@ -92,8 +88,7 @@ def test_what_a_command_writes_is_not_obeyed(name, fmt, capsys):
 
 
 def test_markup_and_emoji_stay_text():
-    table = new_table(NAMES["markup"])
-    table.add_column("x" * 100)
+    table = new_table("x" * 100, title=NAMES["markup"])
     assert NAMES["markup"] in render_text([table], 200)
 
 
@@ -193,7 +188,10 @@ def test_figures_draw_names_as_they_are(name, suffix):
     with styled(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         for kind in ("growth", "roofline", "pareto") if suffix == ".svg" else ():
-            assert figure_bytes(draw_results(reports, kind, told), suffix)
+            assert figure_bytes(
+                draw_results(reports, kind, **({"ceilings": told} if kind == "roofline" else {})),
+                suffix,
+            )
         assert figure_bytes(draw_history(Report("history", runs)), suffix)
 
 

@@ -8,12 +8,12 @@ import pytest
 
 from attnprof.errors import RequestError
 from attnprof.record import CrossoverRecord, HeadsRecord, HeatmapRecord, Report
-from attnprof.render.plots.crossover import draw_crossover, plot_crossover
-from attnprof.render.plots.heads import draw_heads, plot_heads
-from attnprof.render.plots.heatmap import Axis, draw_heatmap, edges, plot_heatmap
+from attnprof.render.plots import plot_report
+from attnprof.render.plots.crossover import draw_crossover
+from attnprof.render.plots.heads import draw_heads
+from attnprof.render.plots.heatmap import Axis, draw_heatmap, edges
 from attnprof.render.plots.ratios import Scale
-from attnprof.render.plots.save import check_figure_path
-from attnprof.render.plots.style import PALETTE, colours
+from attnprof.render.plots.style import PALETTE, check_figure_path, colours
 
 LENGTHS = [2**i for i in range(4, 12)]
 MEETINGS = {16: 272.5, 32: 1056.5}
@@ -75,27 +75,23 @@ def heatmap_report():
     return Report("heatmap", records, summary)
 
 
-PLOTS = {
-    plot_crossover: crossover_report,
-    plot_heads: heads_report,
-    plot_heatmap: heatmap_report,
-}
+REPORTS = (crossover_report, heads_report, heatmap_report)
 MAGIC = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
 
-@pytest.mark.parametrize("plot", PLOTS)
+@pytest.mark.parametrize("report", REPORTS)
 @pytest.mark.parametrize("suffix", MAGIC)
-def test_the_suffix_chooses_the_format_and_bytes_repeat(plot, suffix, tmp_path):
+def test_the_suffix_chooses_the_format_and_bytes_repeat(report, suffix, tmp_path):
     first, second = tmp_path / f"one{suffix}", tmp_path / f"two{suffix.upper()}"
-    plot(PLOTS[plot](), first)
-    plot(PLOTS[plot](), second)
+    plot_report(report(), first)
+    plot_report(report(), second)
     assert first.read_bytes().startswith(MAGIC[suffix])
     assert first.read_bytes() == second.read_bytes()
 
 
 def test_drawing_leaves_the_callers_settings_alone(tmp_path):
     before = dict(mpl.rcParams)
-    plot_heads(heads_report(), tmp_path / "heads.png")
+    plot_report(heads_report(), tmp_path / "heads.png")
     assert dict(mpl.rcParams) == before
 
 
@@ -107,7 +103,7 @@ def test_an_unknown_suffix_is_refused_with_those_that_exist(name):
 
 def test_a_figure_that_cannot_be_written_leaves_nothing_behind(tmp_path):
     with pytest.raises(RequestError, match="cannot write"):
-        plot_heads(heads_report(), tmp_path / "missing" / "heads.png")
+        plot_report(heads_report(), tmp_path / "missing" / "heads.png")
     assert not list(tmp_path.iterdir())
 
 

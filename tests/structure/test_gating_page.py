@@ -8,19 +8,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from attnprof.cli import baseline, check, history
 from attnprof.cli.suites import suite_from_file
-from attnprof.gate.counting import count
+from attnprof.gate.counts import count
 from attnprof.gate.in_tests import TestGate, request_for
-from attnprof.gate.paired import RULES
 from attnprof.gate.plugin import DEFAULT
-from attnprof.gate.terms import POLICIES
-from attnprof.gate.verdicts import VERDICTS, exit_code
+from attnprof.gate.rules import POLICIES, RULES, VERDICTS, exit_code
 from attnprof.measure.request import PointRequest
 from attnprof.record import CheckRecord, Report
-from attnprof.render.gate.annotations import MOST
-from attnprof.render.gate.junit import render_junit
-from attnprof.render.gate.page import MARKER
+from attnprof.render.gate import MOST_ANNOTATIONS as MOST
+from attnprof.render.gate import render_junit
+from attnprof.render.tables.check import MARKER
+from tests.structure.command_flags import flags_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "gating.md").read_text(encoding="utf-8")
@@ -28,21 +26,12 @@ WORKFLOW = (DOCS / "attnprof-check.yml").read_text(encoding="utf-8")
 PLUGIN = (DOCS.parent / "attnprof" / "gate" / "plugin.py").read_text(encoding="utf-8")
 
 
-def flags(*commands):
-    for command in commands:
-        for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
-            yield f"--{name.replace('_', '-')}"
-            for extra in parameter.annotation.__metadata__:
-                for text in (extra.default, *(extra.param_decls or ())):
-                    yield from str(text).split("/")
-
-
 def flags_in(text):
     return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text))
 
 
 def test_every_flag_of_the_page_is_one():
-    known = {*flags(check.check, baseline.baseline, history.history), *flags_in(PLUGIN)}
+    known = flags_of("check", "baseline", "history") | flags_in(PLUGIN)
     assert flags_in(PAGE) <= known
 
 
@@ -117,7 +106,7 @@ def test_the_workflow_types_what_check_takes():
     (step,) = [step for step in steps() if "attnprof check" in step.get("run", "")]
     program, command, *words = shlex.split(step["run"])
     assert (program, command) == ("attnprof", "check")
-    assert {word for word in words if word.startswith("--")} <= set(flags(check.check))
+    assert {word for word in words if word.startswith("--")} <= flags_of("check")
 
 
 def test_the_workflow_fetches_the_other_revision_and_keeps_what_is_written():

@@ -1,35 +1,28 @@
 """The page on measuring names fields, flags and grids that are there."""
 
-import inspect
 import re
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from attnprof.cli import grid, plot, profile, sweep
+from attnprof.cli import measurement
 from attnprof.measure.correctness import TOKENS
 from attnprof.measure.request import Budget
 from attnprof.measure.sweep.plan import points_of
 from attnprof.record import ProfileRecord
 from attnprof.render.plots.results import KINDS
+from tests.structure.command_flags import flags_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "measuring.md").read_text(encoding="utf-8")
 
 
-def flags():
-    for command in (profile.profile, sweep.sweep, plot.plot):
-        for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
-            yield f"--{name.replace('_', '-')}"
-            for extra in parameter.annotation.__metadata__:
-                # Typer keeps the first name of an annotated option where defaults are kept
-                for text in (extra.default, *(extra.param_decls or ())):
-                    yield from str(text).split("/")
-
-
 def test_every_flag_of_the_page_is_one():
     others = {"--nthreads", "--resources"}  # Dask's own
-    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", PAGE)) <= {*flags(), *others}
+    assert (
+        set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", PAGE))
+        <= flags_of("profile", "sweep", "plot") | others
+    )
 
 
 def test_every_field_of_the_table_is_one():
@@ -42,7 +35,7 @@ def test_every_field_of_the_table_is_one():
 def test_the_grids_of_the_page_are_points(tmp_path):
     path = tmp_path / "grid.toml"
     path.write_text(re.search(r"```toml\n(.*?)```", PAGE, re.DOTALL)[1])
-    points = points_of(grid.grids_from_file(path), Budget())
+    points = points_of(measurement.grids_from_file(path), Budget())
     assert len(points) == 2 * 6 + 2 * 2 * 2
 
 

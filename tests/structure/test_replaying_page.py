@@ -1,18 +1,17 @@
 """The page on replaying another paper: its commands give what it shows, its lists are complete."""
 
-import inspect
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 
-from attnprof.cli import verify_formula
 from attnprof.cli.app import main
-from attnprof.papers.formula_text import FUNCTIONS
-from attnprof.papers.own_formulas import MACS
-from attnprof.papers.printed_tables import COLUMNS, PHASES
-from attnprof.symbolic.costing import QUANTITIES
+from attnprof.closed_form.cost_records import QUANTITIES
+from attnprof.verify.formula_text import FUNCTIONS
+from attnprof.verify.own_formulas import MACS
+from attnprof.verify.printed_tables import COLUMNS, PHASES
+from tests.structure.command_flags import flags_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "replaying.md").read_text(encoding="utf-8")
 FILES = re.findall(r"`([\w.]+)`:\n\n```\w+\n(.*?)```", PAGE, re.DOTALL)
@@ -44,10 +43,9 @@ def test_the_page_has_a_match_and_an_erratum_and_every_file_it_uses():
 
 
 def test_every_flag_of_the_page_is_one():
-    flags = inspect.getsource(verify_formula) + inspect.getsource(verify_formula.opt)
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", PAGE)) - {"--metric"}
     assert len(named) > 10
-    assert [flag for flag in named if f'"{flag}' not in flags] == []
+    assert named <= flags_of("verify-formula")
 
 
 def test_the_lists_of_the_page_are_complete():

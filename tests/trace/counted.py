@@ -4,12 +4,12 @@ from math import prod
 
 import torch
 
-from attnprof.trace.evaluating import evaluate
+from attnprof.trace.evaluation import evaluate
 from attnprof.trace.events import KINDS
-from attnprof.trace.making import fake_world
-from attnprof.trace.recorder import Recorder
+from attnprof.trace.run.recorder import Recorder
+from attnprof.trace.run.symbols import symbolic_sizes
+from attnprof.trace.run.worlds import fake_world
 from attnprof.trace.sizes import spoken
-from attnprof.trace.symbols import symbolic_sizes
 from attnprof.trace.totals import totals, uncounted
 
 #: M multiplications, A additions, D divisions, E exponentials, O others, P FLOPs of products.

@@ -162,6 +162,24 @@ def by_numel(x):
     return x @ x.new_ones(x.shape[0], x.shape[2], max(1, int(math.log(x.numel()))))
 
 
+def whole_by_int(x):
+    n = int(x.shape[1])
+    return (x @ x.mT + torch.zeros(n, n)).softmax(-1) @ x
+
+
+def quarter_by_int(x):
+    return x @ x[:, : int(x.shape[1] * 0.25) + 1].mT
+
+
+def root_by_int(x):
+    return x @ x[:, : int(math.sqrt(x.shape[1]))].mT
+
+
+def told_apart_by_int(x):
+    n = x.shape[1]
+    return _self(x[:, : int(n) // 2 + 1]) if isinstance(n, int) else x
+
+
 def float_of_a_length(x):
     return x @ x[:, : int(float(x.shape[1]) / 4) + 1].mT
 
@@ -271,7 +289,8 @@ FUNCTIONS = (
     share_rounded, share_at_least_one, share_of_products, share_rounded_up, thirds, whole_blocks,
     halvings, doublings, levels_of_int, strided, common_divisor, chunks, two_ways, by_len,
     by_dunder, by_numel, float_of_a_length, branch_on_a_float, scaled_up, resized_to_a_length,
-    steps_of_a_root, looked_up, named_by_length, digits, far_threshold,
+    steps_of_a_root, looked_up, named_by_length, digits, far_threshold, whole_by_int,
+    quarter_by_int, root_by_int, told_apart_by_int,
 )  # fmt: skip
 MODULES = (HalfWidth, Gated, Rank, Heads, FloatScale)
 CASES = {case.__name__: case for case in (*FUNCTIONS, *MODULES)}

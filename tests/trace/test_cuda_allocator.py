@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnprof import registry
-from attnprof.trace.cuda_allocator import (
+from attnprof.trace.events import Call, Trace
+from attnprof.trace.report.cuda_allocator import (
     MIB,
     CachingAllocator,
     CudaPeaks,
     cublas_workspace,
     predict_cuda,
 )
-from attnprof.trace.events import Call, Trace
-from attnprof.trace.mechanisms import mechanism_target
-from attnprof.trace.runs import record
+from attnprof.trace.request.mechanisms import mechanism_target
+from attnprof.trace.run.runs import record
 from attnprof.trace.totals import peak
 
 

@@ -10,11 +10,12 @@ from torch import nn
 
 from attnprof import registry
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.trace.finding import target_from, target_of
-from attnprof.trace.making import fake_world
-from attnprof.trace.runs import record
+from attnprof.trace.request.lookup import target_from, target_of
+from attnprof.trace.request.places import loaded
+from attnprof.trace.run.runs import record
+from attnprof.trace.run.worlds import fake_world
+from attnprof.trace.solve.count import tried
 from attnprof.trace.totals import totals
-from attnprof.trace.trying import tried
 from tests.trace import samples
 
 FILE = Path(samples.__file__)
@@ -167,6 +168,34 @@ def test_mechanisms_have_their_parameters_and_scopes():
     assert layer.name in registry.names()
 
 
+def test_a_file_is_run_once_and_files_of_one_name_apart(tmp_path, monkeypatch):
+    code = """
+from attnprof.mechanism import Mechanism
+import torch
+with open(__file__ + ".runs", "a") as runs: runs.write("x")
+class Layer(torch.nn.Identity): place = __file__
+class Own(Mechanism):
+    name = "own"
+    def forward(self): ...
+"""
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    for path in (
+        "one/mine.py",
+        "./one/../one/mine.py",
+        str(tmp_path / "one/mine.py"),
+        "two/mine.py",
+    ):
+        folder = "two" if "two" in path else "one"
+        assert Path(loaded(f"{path}:Layer").place).resolve().parent.name == folder
+        assert registry.get(f"{path}:Own").name == "own"
+    assert [(tmp_path / folder / "mine.py.runs").read_text() for folder in ("one", "two")] == [
+        "x"
+    ] * 2
+
+
 def test_files_import_their_neighbours(tmp_path, monkeypatch):
     (tmp_path / "neighbour_of_mine.py").write_text("WIDTH = 12\n")
     (tmp_path / "layers_of_mine.py").write_text(
@@ -247,7 +276,9 @@ def test_a_file_that_does_not_import_is_told_with_its_line(tmp_path, code, words
     with pytest.raises(RequestError) as refused:
         target_from(f"{tmp_path}/broken.py:x")
     assert words in str(refused.value)
-    (tmp_path / "broken.py").write_text("def f(x):\n    return x\n")
+    (tmp_path / "broken.py").write_text(
+        "def f(x):\n    return x  # of another length: no old bytecode\n"
+    )
     target_from(f"{tmp_path}/broken.py:f")
 
 

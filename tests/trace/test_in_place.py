@@ -7,9 +7,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import attnprof
-from attnprof.trace.finding import target_of
-from attnprof.trace.runs import record
-from attnprof.trace.symbols import symbolic_sizes
+from attnprof.trace.request.lookup import target_of
+from attnprof.trace.run.runs import record
+from attnprof.trace.run.symbols import symbolic_sizes
 from attnprof.trace.totals import peak
 from tests.oracles.memory import allocator_peak
 
@@ -115,12 +115,24 @@ FUNCTIONS = {
     **GRADIENTS,
     **KERNELS,
 }
+#: Functions that run in another way under a mode, or that hold more than they show, forward.
+FORWARDS = {
+    "pooled": lambda x: F.max_pool1d(x, 2),
+    "pooled in padded windows": lambda x: F.max_pool1d(x, 3, stride=2, padding=1),
+    "pooled with places": lambda x: F.max_pool1d(x, 2, return_indices=True)[0],
+    "distances": lambda x: torch.cdist(x, x),
+    "distances one by one": lambda x: torch.cdist(x, x, 1.0),
+    "repeated": lambda x: x.repeat(2, 3, 1),
+    "tiled": lambda x: x.tile(1, 2),
+    "picked by a mask": lambda x: x[torch.ones(x.shape[1:]).bool().tril().expand(x.shape)],
+    "counted": lambda x: x.count_nonzero(-1),
+}
 
 
 class Function(nn.Module):
     def __init__(self, name):
         super().__init__()
-        self.function = FUNCTIONS[name]
+        self.function = {**FUNCTIONS, **FORWARDS}[name]
 
     def forward(self, x):
         return self.function(x)
@@ -156,11 +168,12 @@ class Recurrent(nn.Module):
 
 
 LAYERS = {**dict.fromkeys(FUNCTIONS, Function), "strided": Strided, "heads": Heads}
+BUILT = {**LAYERS, **dict.fromkeys(FORWARDS, Function)}
 
 
 def made(name):
     torch.manual_seed(0)
-    layer = LAYERS.get(name, Recurrent)
+    layer = BUILT.get(name, Recurrent)
     return layer, layer(name), torch.randn(2, 40, 16)
 
 
@@ -185,15 +198,37 @@ def test_the_peak_of_training_is_the_unwatched_allocators(name):
 
 @pytest.mark.parametrize("name", [
     "strided", "heads", "recurrent", "attention with a mask", "entropy of logits", "entropy",
-    "entropy with positive weights", "smooth", "squares", "median", "median of all",
+    "entropy with positive weights", "smooth", "squares", "median", "median of all", *FORWARDS,
 ])  # fmt: skip
 def test_the_peak_of_a_forward_pass_is_the_unwatched_allocators(name):
     layer, module, x = made(name)
     with torch.no_grad():
         module(x)
         seen = allocator_peak(lambda: module(x))
-    trace = record(instance(layer, name), SIZES, training=False)
+    trace = record(instance(layer, name), SIZES, training=False, real="mask" in name)
     assert peak(trace, "forward") == pytest.approx(seen, abs=SCALARS, rel=0)
+
+
+def test_pooling_in_one_dimension_is_one_kernel_whose_windows_are_compared():
+    def pool(x):
+        return F.max_pool1d(x, 4)
+
+    found = attnprof.derive(pool, inputs={"x": "B, d, N"}, phases=["forward"])
+    forms = found.phases["forward"]
+    assert [call.op for call in forms.trace.calls] == ["max_pool1d"]
+    assert found.at("other", B=2, d=3, N=40) == 2 * 3 * 10 * 4
+    assert found.at("peak_bytes", B=2, d=3, N=40) == 2 * 3 * 10 * 4
+
+
+def test_singular_values_are_found_without_singular_vectors():
+    def largest(x):
+        return torch.linalg.matrix_norm(x @ x.mT, 2)
+
+    sizes = {"B": 2, "N": 9, "d": 4}
+    target = target_of(largest, "largest", inputs=["x: B, N, d"])
+    for training, entries in ((False, 2 * 9), (True, 2 * (9 + 2 * 81))):
+        calls = record(target, sizes, training=training).calls
+        assert next(call.takes for call in calls if call.op == "_linalg_svd") == 4 * entries
 
 
 def instance(layer, name):

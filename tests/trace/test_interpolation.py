@@ -7,13 +7,13 @@ from torch import nn
 
 import attnprof
 from attnprof.algebra.expressions import symbol
-from attnprof.trace.deriving import derive_target
-from attnprof.trace.evaluating import evaluate
-from attnprof.trace.fitting import coefficients, degree, expression, lower_set
-from attnprof.trace.origins import operations, subtotals
-from attnprof.trace.requests import parse_arguments, parse_inputs
-from attnprof.trace.runs import record
-from attnprof.trace.subjects import Request, of_class
+from attnprof.trace.evaluation import evaluate
+from attnprof.trace.report.origins import operations, subtotals
+from attnprof.trace.request.modules import Request, of_class
+from attnprof.trace.request.texts import parse_arguments, parse_inputs
+from attnprof.trace.run.runs import record
+from attnprof.trace.solve.derive import derive_target
+from attnprof.trace.solve.polynomials import coefficients, degree, expression, lower_set
 from attnprof.trace.totals import totals
 
 B, N, h, d = map(symbol, ("B", "N", "h", "d"))

@@ -7,18 +7,18 @@ from torch.utils.flop_counter import FlopCounterMode
 from attnprof import Workload, registry
 from attnprof.algebra.expressions import symbol
 from attnprof.errors import RequestError
-from attnprof.trace.explaining import (
+from attnprof.trace.report.differences import (
     NUMBER,
     closed_form,
     differences_to_form,
     differences_to_torch,
     held_by_tensors,
 )
-from attnprof.trace.making import fake_world
-from attnprof.trace.mechanisms import mechanism_target
-from attnprof.trace.runs import first_tensor, record
-from attnprof.trace.symbolic_run import NotSymbolicError, run_symbolically
-from attnprof.trace.symbols import DEFAULT, hints_for
+from attnprof.trace.request.expressions import DEFAULT, hints_for
+from attnprof.trace.request.mechanisms import mechanism_target
+from attnprof.trace.run.runs import first_tensor, record
+from attnprof.trace.run.worlds import fake_world
+from attnprof.trace.solve.symbolic import NotSymbolicError, run_symbolically
 from attnprof.trace.totals import totals, uncounted
 from tests.mechanisms.cases import PARAMS, SHAPES, names, params
 
@@ -85,7 +85,8 @@ def compare(spec, scope, shape):
             assert abs(peaks[1] - peaks[0]) <= SMALL, (run, phase, peaks)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+# all shapes are those of tests/mechanisms/test_costs_by_aten.py, where tensors are real
+@pytest.mark.parametrize("shape", [SHAPES[1], SHAPES[4]], ids=str)
 @pytest.mark.parametrize("name", registry.names())
 def test_a_layers_counts_are_those_of_its_closed_form(name, shape):
     compare(registry.get(name, **params(name)), "layer", shape)

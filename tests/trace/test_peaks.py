@@ -8,11 +8,11 @@ from torch import nn
 
 import attnprof
 from attnprof import registry
-from attnprof.trace.deriving import derive_target
-from attnprof.trace.mechanisms import mechanism_target
-from attnprof.trace.runs import record
-from attnprof.trace.symbols import Expression
-from attnprof.trace.target import Input, Target
+from attnprof.trace.request.expressions import Expression
+from attnprof.trace.request.mechanisms import mechanism_target
+from attnprof.trace.request.target import Input, Target
+from attnprof.trace.run.runs import record
+from attnprof.trace.solve.derive import derive_target
 from attnprof.trace.totals import at_least, peak
 from tests.mechanisms.cases import built, inputs, params
 from tests.oracles.memory import allocator_peak

@@ -6,11 +6,12 @@ from torch import nn
 
 from attnprof import registry
 from attnprof.errors import CannotRunError
-from attnprof.trace.asking import derived
-from attnprof.trace.finding import target_of
-from attnprof.trace.mechanisms import mechanism_target
-from attnprof.trace.reality import held
-from attnprof.trace.runs import TooLargeError, record
+from attnprof.trace.request.lookup import target_of
+from attnprof.trace.request.mechanisms import mechanism_target
+from attnprof.trace.run.runs import TooLargeError, record
+from attnprof.trace.solve.count import count
+from attnprof.trace.solve.derive import derived
+from attnprof.trace.solve.reality import held
 from attnprof.trace.totals import totals
 
 SHAPES = ({"B": 3, "N": 7}, {"B": 2, "N": 50}, {"B": 5, "N": 121})
@@ -105,6 +106,17 @@ def test_the_way_on_real_tensors_is_what_is_counted(layer):
             real = record(target(layer), sizes, training=phase == "train", real=True)
             for quantity, value in totals(real, phase).items():
                 assert derivation.at(quantity, phase, **sizes) == value, (quantity, phase, sizes)
+
+
+@pytest.mark.parametrize(
+    "layer", [AsksItsType, AsksItsTypeOnTheWay, AsksForAddresses, ReadsPositions, ChecksItsInput]
+)
+@pytest.mark.parametrize("phase", ["forward", "train"])
+def test_the_count_of_one_shape_is_that_on_real_tensors(layer, phase):
+    """What profile, the gate and derive --at show."""
+    for sizes in SHAPES:
+        real = record(target(layer), sizes, training=phase == "train", real=True)
+        assert totals(count(target(layer), sizes, phase), phase) == totals(real, phase)
 
 
 def test_where_the_ways_part_is_said_with_the_line_and_both_operations():

@@ -5,9 +5,9 @@ import sympy
 
 from attnprof.algebra.expressions import symbol
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
-from attnprof.trace.asking import derived
-from attnprof.trace.finding import target_from, target_of
-from attnprof.trace.runs import record
+from attnprof.trace.request.lookup import target_from, target_of
+from attnprof.trace.run.runs import record
+from attnprof.trace.solve.derive import derived
 from attnprof.trace.totals import totals
 from tests.trace import hazards
 

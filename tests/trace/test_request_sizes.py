@@ -5,9 +5,9 @@ import pytest
 from torch import nn
 
 from attnprof.errors import RequestError
-from attnprof.trace.asking import derive_anything
-from attnprof.trace.requests import parse_inputs, symbols_in
-from attnprof.trace.symbols import parsed
+from attnprof.trace.request.expressions import parsed
+from attnprof.trace.request.texts import parse_inputs, symbols_in
+from attnprof.trace.solve.derive import derive_anything
 
 
 class Linear(nn.Module):

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import attnprof
-from attnprof.trace.conversions import conversions_kept
-from attnprof.trace.evaluating import evaluate
-from attnprof.trace.sampling import telling_sizes
+from attnprof.trace.evaluation import evaluate
+from attnprof.trace.run.conversions import conversions_kept
+from attnprof.trace.solve.shapes import telling_sizes
 from tests.trace.sizes_as_numbers import CASES, INPUTS, SHAPES, asked_of, compared, counted
 
 #: Cases whose formula keeps a function of the size.
@@ -28,6 +28,9 @@ KEPT = {
     "thirds": "floor(N/3)",
     "whole_blocks": "ceiling(N/64)",
     "Rank": "ceiling(d/16)",
+    "whole_by_int": "4*B*N**2*d",
+    "quarter_by_int": "floor(N/4)",
+    "root_by_int": "floor(sqrt(N))",
 }
 
 

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from attnprof.trace.deriving import derive_target
-from attnprof.trace.symbols import DEFAULT, parsed
-from attnprof.trace.target import Input, Target
+from attnprof.trace.request.expressions import DEFAULT, parsed
+from attnprof.trace.request.target import Input, Target
+from attnprof.trace.solve.derive import derive_target
 
 
 class _Self(nn.Module):
@@ -44,6 +44,9 @@ LAYERS = {
     "encoder layer": lambda width, heads: nn.TransformerEncoderLayer(
         width, heads, 3 * width, batch_first=True, dropout=0.0
     ),
+    "encoder of two layers": lambda width, heads: nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(width, heads, 64, batch_first=True), 2
+    ),
     "dropout": lambda *_: _Dropping(),
     "fourier mixing": lambda *_: _Mixing(),
 }
@@ -56,6 +59,17 @@ def test_a_layer_stays_symbolic(name):
         assert found.phases[phase].method == "symbolic"
         assert len(found.phases[phase].verified_at) >= 3
         assert not found.phases[phase].uncounted
+
+
+@pytest.mark.parametrize("heads", [4, 8])
+def test_heads_that_stay_a_number_ask_that_they_divide_the_width(heads):
+    layer = target(lambda width, _: nn.TransformerEncoderLayer(width, heads, 64, batch_first=True))
+    found = derive_target(layer, ("forward", "backward"))
+    for forms in found.phases.values():
+        assert forms.method == "symbolic"
+        assert f"{heads} divides d*h" in forms.domain
+        assert "floor" not in str(forms.formulas["flops"].expression)
+        assert not forms.holds({"B": 2, "N": 8, "h": 3, "d": 3})
 
 
 @pytest.mark.parametrize(("name", "products"), [("multi-head attention", 4), ("encoder layer", 10)])

@@ -1,17 +1,15 @@
 """Models of transformers are derived as they run: products and peaks of the real module."""
 
 import os
-
-os.environ["HF_HUB_OFFLINE"] = "1"
+from functools import cache
 
 import pytest
 import torch
-import transformers
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnprof.trace.asking import derived
-from attnprof.trace.finding import target_of
-from attnprof.trace.runs import record
+from attnprof.trace.request.lookup import target_of
+from attnprof.trace.run.runs import record
+from attnprof.trace.solve.derive import derived
 from attnprof.trace.totals import totals
 from tests.oracles.memory import allocator_peak
 
@@ -20,27 +18,36 @@ SCALARS = 64
 SHAPES = ({"B": 2, "N": 5}, {"B": 3, "N": 48}, {"B": 4, "N": 131})
 
 
+@cache
+def library():
+    """Imported where it is needed, which takes seconds; it downloads nothing."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import transformers
+
+    return transformers
+
+
 def llama():
     """Skips its causal mask on real tensors."""
-    config = transformers.LlamaConfig(**TINY, num_key_value_heads=1, intermediate_size=32)
-    return transformers.LlamaModel(config)
+    config = library().LlamaConfig(**TINY, num_key_value_heads=1, intermediate_size=32)
+    return library().LlamaModel(config)
 
 
 def phi_without_cache():
     """Looks whether positions are packed."""
-    config = transformers.PhiConfig(**TINY, intermediate_size=32, use_cache=False)
-    return transformers.PhiModel(config)
+    config = library().PhiConfig(**TINY, intermediate_size=32, use_cache=False)
+    return library().PhiModel(config)
 
 
 def bert():
     """Returns two tensors, and warns of padding."""
-    return transformers.BertModel(transformers.BertConfig(**TINY, intermediate_size=32))
+    return library().BertModel(library().BertConfig(**TINY, intermediate_size=32))
 
 
 def deberta():
     """Gathers relative positions, whose backward pass is in place."""
-    return transformers.DebertaModel(
-        transformers.DebertaConfig(**TINY, intermediate_size=32, relative_attention=True,
+    return library().DebertaModel(
+        library().DebertaConfig(**TINY, intermediate_size=32, relative_attention=True,
                                    pos_att_type=["c2p", "p2c"], max_relative_positions=8)
     )  # fmt: skip
 
@@ -48,6 +55,7 @@ def deberta():
 @pytest.fixture(autouse=True)
 def without_fused_kernels():
     """Torch's counter of products does not know the CPU's fused attention."""
+    library()
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         yield
 

@@ -15,11 +15,10 @@ from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.record.reading import (
+from attnprof.record.files import (
     JOURNAL_LIMIT,
     json_of,
     kind_of_file,
@@ -65,12 +64,7 @@ class Journal:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         os.close(self._handle)
 
     def append(self, key: str, entry: Mapping[str, Any]) -> None:
@@ -111,7 +105,7 @@ class Journal:
     def _repair(self) -> None:
         """Read the keys; move a torn last line to a file beside this one."""
         size = os.fstat(self._handle).st_size
-        data = b"".join(self._blocks(size))
+        data = os.pread(self._handle, size, 0)
         whole = data.rfind(b"\n") + 1
         for entry in parsed(data[:whole], self.path):
             self.done.add(entry["key"])
@@ -120,7 +114,6 @@ class Journal:
                 raise RequestError(f"{self.path} is no results file of a sweep; {_HOW}")
             self._keep(data[whole:])
             os.ftruncate(self._handle, whole)
-        os.lseek(self._handle, 0, os.SEEK_END)
 
     def _keep(self, torn: bytes) -> None:
         """Save what is cut off beside the journal, under a name that is free."""
@@ -139,12 +132,6 @@ class Journal:
                 stream.write(torn)
                 os.fsync(handle)
             return
-
-    def _blocks(self, size: int) -> Iterator[bytes]:
-        os.lseek(self._handle, 0, os.SEEK_SET)
-        while size > 0 and (block := os.read(self._handle, 1 << 20)):
-            size -= len(block)
-            yield block
 
 
 def check_journal(path: Path) -> None:

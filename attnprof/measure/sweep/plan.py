@@ -6,15 +6,17 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
+from importlib import import_module
 from itertools import product
 from typing import Any
 
-from attnprof.errors import RequestError
+from attnprof.errors import NotFoundError, RequestError
 from attnprof.measure.batch import plan_points
-from attnprof.measure.modules import configured
+from attnprof.measure.modules import configured, is_module
 from attnprof.measure.request import Budget, PointRequest
-from attnprof.measure.sweep.kinds import is_module_apart
+from attnprof.processes import forks
+from attnprof.processes.pool import run_apart
 from attnprof.workload import Workload
 
 #: What makes a point another point; how long it is measured does not.
@@ -112,3 +114,38 @@ def key_of(point: PointRequest, process: int = 0) -> str:
     text = json.dumps(plain, sort_keys=True, default=str)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return f"{point.mechanism}-{point.seq_len}-{digest}/{process}"
+
+
+#: Seconds an import may take, unless said otherwise.
+LIMIT_S = 120.0
+
+
+@cache
+def is_module_apart(name: str, limit_s: float | None = None) -> bool:
+    """:func:`attnprof.measure.modules.is_module`, of code that may do anything when imported.
+
+    Code that does not import counts as a module: its points, each tried apart, say why. Raises
+    :class:`RequestError` where the name is none, or nothing has it.
+    """
+    if ":" not in name:
+        return False
+    import_module("torch")  # once, here: most modules import it
+    answer = run_apart(lambda: _kind(name), LIMIT_S if limit_s is None else limit_s)
+    if not answer.given:
+        return True
+    kind, said = answer.value
+    if kind == "missing":
+        raise NotFoundError(said)
+    if kind == "wrong":
+        raise RequestError(said)
+    return bool(kind == "module")
+
+
+def _kind(name: str) -> tuple[str, str]:
+    forks.limit_memory()
+    try:
+        return ("module" if is_module(name) else "mechanism"), ""
+    except NotFoundError as error:
+        return "missing", str(error)
+    except RequestError as error:
+        return ("module", "") if error.__cause__ else ("wrong", str(error))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations, pairwise
 from math import fsum
 from pathlib import Path
 from typing import Any
@@ -99,3 +101,34 @@ def joined(records: Sequence[ProfileRecord]) -> ProfileRecord:
         differences=list(dict.fromkeys(notes)),
         flops_per_s=flops / found.median_s if found.median_s else None,
     )
+
+
+#: What points of one curve over the length share, beside their parameters.
+_CURVE = (
+    "mechanism", "phase", "causal", "dtype", "batch_size", "d_model", "num_heads", "scope",
+    "device",
+)  # fmt: skip
+
+
+def curve_crossings(reports: Sequence[Report]) -> list[tuple[float, float]]:
+    """Lengths and seconds at which two curves of median times cross.
+
+    By straight lines between the points of the log-log plot; curves of different devices cross,
+    too.
+    """
+    curves: dict[Any, dict[int, float]] = {}
+    for report in reports:
+        for record in report.of(ProfileRecord):
+            values = tuple(getattr(record, name) for name in _CURVE)
+            key = (report.environment.get("device_name"), str(record.params), values)
+            if record.median_s:
+                curves.setdefault(key, {})[record.seq_len] = math.log(record.median_s)
+    found = []
+    for first, second in combinations(curves.values(), 2):
+        for low, high in pairwise(sorted(set(first) & set(second))):
+            before, after = first[low] - second[low], first[high] - second[high]
+            if before * after < 0:
+                share = before / (before - after)
+                length = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
+                found.append((length, math.exp(first[low] + share * (first[high] - first[low]))))
+    return found

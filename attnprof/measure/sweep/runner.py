@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.batch import point_environment
 from attnprof.measure.environment import command_line
 from attnprof.measure.isolation import measure_apart
-from attnprof.measure.point import blank, fit, measure_point, predict_point, spent_s
+from attnprof.measure.point import blank, spent_s, tried_point
 from attnprof.measure.request import PointRequest
 from attnprof.measure.sweep.journal import Journal
 from attnprof.measure.sweep.plan import key_of
@@ -30,7 +30,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Terms:
+class SweepOptions:
     """How points are measured: ``limit_s`` a process may take, ``memory_limit`` bytes it may map.
 
     ``apart`` False measures in this process. ``try_all`` also starts points that do not fit by
@@ -49,45 +49,35 @@ Entry = dict[str, Any]
 Progress = Callable[[int, int, Task], None]
 
 
-class Engine(Protocol):
-    """Runs tasks somewhere; results come back in any order."""
-
-    def run(self, tasks: Sequence[Task], terms: Terms) -> Iterator[tuple[Task, Entry]]:
-        """Each task's entry as it is done."""
-        ...
+#: Runs tasks somewhere; results come back in any order.
+Executor = Callable[[Sequence[Task], SweepOptions], Iterable[tuple[Task, Entry]]]
 
 
-class Here:
+def here(tasks: Sequence[Task], options: SweepOptions) -> Iterator[tuple[Task, Entry]]:
     """One task after the other, on this machine."""
-
-    def run(self, tasks: Sequence[Task], terms: Terms) -> Iterator[tuple[Task, Entry]]:
-        """Each task's entry, in order."""
-        for task in tasks:
-            yield task, measured(task, terms)
+    for task in tasks:
+        yield task, measured(task, options)
 
 
-def measured(task: Task, terms: Terms) -> Entry:
+def measured(task: Task, options: SweepOptions) -> Entry:
     """A task's entry: the record, whatever happened, and what it was measured on."""
     start = time.perf_counter()
     try:
-        record = _record(task.point, terms)
+        record = _record(task.point, options)
     except (RequestError, CannotRunError) as error:
         record = blank(task.point, str(error))
     environment = point_environment(task.point)
-    environment["command"] = terms.command or environment["command"]
+    environment["command"] = options.command or environment["command"]
     if record.skipped is None:
         rest = time.perf_counter() - start - spent_s(record)
         record = replace(record, overhead_s=(record.overhead_s or 0.0) + rest)
     return {"process": task.process, "record": asdict(record), "environment": environment}
 
 
-def _record(point: PointRequest, terms: Terms) -> ProfileRecord:
-    if terms.apart:
-        return measure_apart(point, terms.limit_s, terms.memory_limit, try_all=terms.try_all)
-    reason, _ = fit(point, terms.memory_limit)
-    if reason and not terms.try_all:
-        return replace(predict_point(point), skipped=reason)
-    return measure_point(point)
+def _record(point: PointRequest, options: SweepOptions) -> ProfileRecord:
+    if options.apart:
+        return measure_apart(point, options.limit_s, options.memory_limit, try_all=options.try_all)
+    return tried_point(point, options.memory_limit, try_all=options.try_all)
 
 
 def tasks_of(points: Iterable[PointRequest], processes: int = 1) -> list[Task]:
@@ -103,8 +93,8 @@ def tasks_of(points: Iterable[PointRequest], processes: int = 1) -> list[Task]:
 def sweep(
     tasks: Sequence[Task],
     path: Path,
-    terms: Terms,
-    engine: Engine | None = None,
+    options: SweepOptions,
+    executor: Executor | None = None,
     on_progress: Progress | None = None,
 ) -> int:
     """Measure what the file lacks and append it; how many were measured now.
@@ -112,14 +102,74 @@ def sweep(
     Raises :class:`RequestError` for a file that is no journal or is being written,
     :class:`CannotRunError` when the disk is full.
     """
-    terms = replace(terms, command=terms.command or command_line(sys.argv))
+    options = replace(options, command=options.command or command_line(sys.argv))
     with Journal(path) as journal:
         left = [task for task in tasks if task.key not in journal.done]
         done = len(tasks) - len(left)
         if on_progress and left:
             on_progress(done, len(tasks), left[0])
-        for count, (task, entry) in enumerate((engine or Here()).run(left, terms), 1):
+        for count, (task, entry) in enumerate((executor or here)(left, options), 1):
             journal.append(task.key, entry)
             if on_progress and count < len(left):
                 on_progress(done + count, len(tasks), left[count])
     return len(left)
+
+
+def on_workers(workers: int = 0, scheduler: str | None = None) -> Executor:
+    """``workers`` processes on this machine, or the workers of a running ``scheduler``.
+
+    A worker measures one task at a time: two at once would disturb each other. Nothing is lost
+    when one dies. Raises :class:`CannotRunError` where Dask is not installed or the scheduler does
+    not answer.
+    """
+
+    def run(tasks: Sequence[Task], options: SweepOptions) -> Iterator[tuple[Task, Entry]]:
+        distributed = _distributed()
+        with _client(distributed, workers, scheduler) as client:
+            futures = {
+                client.submit(
+                    measured, task, options, key=task.key, pure=False, resources={"device": 1}
+                ): task
+                for task in tasks
+            }
+            for future in distributed.as_completed(futures):
+                yield futures[future], _entry(future, futures[future])
+
+    return run
+
+
+def _client(distributed: Any, workers: int, scheduler: str | None) -> Any:
+    if scheduler is None:
+        cluster = distributed.LocalCluster(
+            n_workers=workers, threads_per_worker=1, resources={"device": 1},
+            dashboard_address=":0", silence_logs=50,
+        )  # fmt: skip
+        return distributed.Client(cluster)
+    try:
+        return distributed.Client(scheduler, timeout=10)
+    except OSError as error:
+        raise CannotRunError(
+            f"no Dask scheduler answers at {scheduler}: start one with 'dask scheduler' "
+            "and workers with 'dask worker ADDRESS --nthreads 1 --resources device=1'"
+        ) from error
+
+
+def _entry(future: Any, task: Task) -> Entry:
+    """The worker's entry; a worker that died over a task is a row with that reason."""
+    try:
+        entry: Entry = future.result()
+    except Exception as error:  # noqa: BLE001 - whatever a remote machine says is a reason
+        reason = f"its worker failed: {type(error).__name__}: {str(error)[:160]}"
+        record = asdict(blank(task.point, reason))
+        return {"process": task.process, "record": record, "environment": {}}
+    return entry
+
+
+def _distributed() -> Any:
+    try:
+        import distributed
+    except ImportError as error:
+        raise CannotRunError(
+            "workers need Dask: pip install 'attnprof[cluster]' (or leave --workers out)"
+        ) from error
+    return distributed

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from attnprof.costs import Number, exact_div
-from attnprof.mechanism import Published
+from attnprof.published import Published
 from attnprof.workload import Workload
 
 #: a printed form in n, d

@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from attnprof.costs import Cost, CostTable, Number, is_plain
+from attnprof.blocks.causal_convolution import causal_convolution
+from attnprof.blocks.matrix_convolution import matrix_convolution
+from attnprof.costs import (
+    Cost,
+    CostTable,
+    Number,
+    ceil_div,
+    exact_div,
+    is_plain,
+    maximum,
+    minimum,
+    not_dearer,
+)
 from attnprof.counting.definition import Definition
-from attnprof.counting.engine import Tensor
-from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError, closest
-from attnprof.mechanism import Abilities, Mechanism, Published, Variant, rows
-from attnprof.mechanisms.extractors.convolution import Convolution, convolution, is_direct
-from attnprof.mechanisms.extractors.products import Products, chunk_of, matrix_products, triangle
+from attnprof.mechanism import Abilities, Mechanism, Variant
 from attnprof.mechanisms.extractors.published import published_counts
-from attnprof.workload import Workload
+from attnprof.ops.fourier import padded_length
+from attnprof.ops.functional import square_root
+from attnprof.ops.layer import LayerSizes, Weight
+from attnprof.published import Published
+from attnprof.workload import Workload, rows
 
+#: tokens of a block of the direct convolution
+BLOCK = 64
+#: ``auto`` takes the FFT from this length on: there it counts fewer FLOPs than one block of
+#: direct sums (with many rows a filter; with a single one from 60 on)
+FFT_FROM = 50
+#: distances of one product, and the most products of one call: with 65,536 tokens they meet
+CHUNK = 16
+MOST_PRODUCTS = 4096
 FFT_RULE = (
     "an FFT of F real points counts F·log2 F multiplications and 3/2·F·log2 F additions "
     "(radix 2), F the smallest power of two not below 2n"
@@ -56,13 +76,9 @@ class Extractor(Mechanism):
         """Shape of w_1 … w_l."""
         return {"matrix": (window, d, d), "vector": (window, d), "scalar": (window,)}[self.weights]
 
-    def sizes(self, b: Number, n: Number, d: Number) -> Convolution:
-        """Sizes of the extraction part."""
-        return Convolution(b, n, d, d if self.weights == "vector" else 1)
-
     def chosen(self, n: Number) -> Number:
         """1 for direct sums by blocks, 0 for the FFT; ``auto`` decides by length."""
-        return is_direct(self.impl, n)
+        return int(self.impl == "direct") if self.impl != "auto" else not_dearer(n, FFT_FROM - 1)
 
     # -- what is executed --------------------------------------------------------------
     def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
@@ -75,69 +91,66 @@ class Extractor(Mechanism):
         fft = not is_plain(direct) or not direct
         return replace(table, notes=(*table.notes, FFT_RULE)) if fft else table
 
-    def write(self, tape: Tape, workload: Workload, scope: str) -> Tensor:
-        """Input map, extraction, adjustment, output map."""
-        w = workload
-        x = tape.input(w.batch_size, w.seq_len, w.d_model)
-        weight = tape.parameter(*self.weight_shape(w.seq_len, w.d_model))
-        y = self._map(tape, "in_proj", x)
-        extracted = self.extract(tape, w, y, weight)
-        if y is not x:
-            tape.free(y)
-        return self._rest(tape, x, extracted)
+    def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
+        """w_1 … w_l (W_1 … W_l for SHE) by distance, nearest first."""
+        window: Number = sizes.seq_len
+        d = sizes.d_model
+        terms = window * (d if self.weights == "matrix" else 1)
+        return {"weight": Weight(self.weight_shape(window, d), "uniform", square_root(terms))}
 
-    def extract(self, tape: Tape, workload: Workload, x: Tensor, weight: Tensor) -> Tensor:
-        """The extraction part, one way or, with symbols, both under their condition."""
-        w = workload
-        sizes = self.sizes(w.batch_size, w.seq_len, w.d_model)
-        filters = tape.view(weight, w.seq_len, sizes.groups)
-        return convolution(tape, sizes, x, filters, self.impl)
+    def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
+        """Each d_model to d_model."""
+        return dict.fromkeys(self.maps, (sizes.d_model, sizes.d_model))
 
-    def _map(self, tape: Tape, name: str, x: Tensor) -> Tensor:
-        if name not in self.maps:
-            return x
-        d = x.shape[-1]
-        bias = tape.parameter(d) if self.bias else None
-        return tape.linear(MAP_TITLES[name], x, tape.parameter(d, d), bias)
+    def layer(self, layer: Any, x: Any) -> Any:
+        """Input map, extraction, adjustment, output map.
 
-    def _rest(self, tape: Tape, x: Tensor, extracted: Tensor) -> Tensor:
-        if "adj_proj" not in self.maps:
-            return extracted
-        adjustment = self._map(tape, "adj_proj", x)
-        adjusted = tape.mul("adjusted", adjustment, extracted)
-        tape.free(adjustment, extracted)
-        if "out_proj" not in self.maps:
-            return adjusted
-        out = self._map(tape, "out_proj", adjusted)
-        tape.free(adjusted)
-        return out
+        An input shorter than the window uses the first of the weights.
+        """
+        n, window = x.shape[1], layer.weight.shape[0]
+        if is_plain(n, window) and n > window:
+            raise self._too_long(n, window)
+        whole = not is_plain(n, window) or n == window
+        weight = layer.weight if whole else layer.weight[:n]
+        return _rest(layer, x, self.extracted(_mapped(layer, "in_proj", x), weight))
 
-    def decode(self, tape: Tape, workload: Workload, scope: str) -> Tensor:
+    def extracted(self, x: Any, weight: Any) -> Any:
+        """The extraction part, (b, n, d) → (b, n, d)."""
+        n = x.shape[1]
+        direct = self.chosen(n)
+        ways = (direct, 1 - direct if is_plain(direct) else not_dearer(FFT_FROM, n))
+        # where symbols decide, what is short enough for direct sums fits one block
+        block = minimum(BLOCK, n) if is_plain(direct) else n
+        return causal_convolution(
+            x, weight.view(n, -1), ways=ways, block=block, length=padded_length(n)
+        )
+
+    def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
+        """An empty cache with room for the window."""
+        return cache(1, sizes.d_model)
+
+    def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
         """One token: its row joins the cache, the direct sum runs over all rows there."""
-        w = workload
-        b, t, d = w.batch_size, w.seq_len, w.d_model
-        x = tape.input(b, 1, d)
-        y = self._map(tape, "in_proj", x)
-        tape.record("append to cache", y.shape, Cost(bytes_moved=2 * y.size))
-        if y is not x:
-            tape.free(y)
-        past = tape.constant(b, t, d)
-        weight = tape.parameter(*self.weight_shape(t, d))
-        extracted = self._newest(tape, past, weight)
-        return self._rest(tape, x, extracted)
+        window = layer.weight.shape[0]
+        if is_plain(state.length, window) and state.length == window:
+            raise self._too_long(window + 1, window)
+        past = state.append(_mapped(layer, "in_proj", x))
+        return _rest(layer, x, self._newest(past, layer.weight[: past.shape[1]])), state
 
-    def _newest(self, tape: Tape, past: Tensor, weight: Tensor) -> Tensor:
+    def _newest(self, past: Any, weight: Any) -> Any:
+        """The direct sum for the newest token: past (b, t, d), newest first → (b, 1, d)."""
         b, t, d = past.shape
         if self.weights == "matrix":
-            rows, maps = tape.view(past, 1, b, t * d), tape.view(weight, 1, t * d, d)
-            return tape.view(tape.bmm("extraction", rows, maps), b, 1, d)
+            return past.view(b, t * d).mm(weight.view(t * d, d)).unsqueeze(1)
         if self.weights == "vector":
-            products = tape.mul("products", past, weight)
-            out = tape.sum("extraction", products, (b, 1, d))
-            tape.free(products)
-            return out
-        stretched = tape.constant(b, 1, t)
-        return tape.bmm("extraction", stretched, past)
+            return (past * weight).sum(1, keepdim=True)
+        return weight.expand(b, 1, t).bmm(past)
+
+    def _too_long(self, n: int, window: int) -> RequestError:
+        return RequestError(
+            f"{self.name} was built for a window of {window} tokens and got {n}: "
+            f"build it with seq_len={n}"
+        )
 
     def state_entries(self, workload: Workload) -> Number:
         """The rows so far; the window bounds them."""
@@ -148,7 +161,9 @@ class Extractor(Mechanism):
         """Direct sums over t tokens for row t (002, Tables 3 to 6)."""
         w, d = workload, workload.d_model
         tokens = w.batch_size * rows(w)
-        seen = w.batch_size * (w.seq_len if w.phase == "decode" else triangle(w.seq_len))
+        seen = w.batch_size * (
+            w.seq_len if w.phase == "decode" else exact_div(w.seq_len * (w.seq_len + 1), 2)
+        )
         if "in_proj" in self.maps:
             writer.dots(MAP_TITLES["in_proj"], tokens * d, tokens * d * d)
         each = d * d if self.weights == "matrix" else d
@@ -163,6 +178,21 @@ class Extractor(Mechanism):
         """Tables 3 to 6 of 002; they print the whole layer with its output map."""
         whole = not getattr(self, "extract_only", False) and getattr(self, "output", True)
         return published_counts(self.name) if whole else ()
+
+
+def _mapped(layer: Any, name: str, x: Any) -> Any:
+    """A linear map of the layer, where it has one of this name."""
+    run = getattr(layer, name, None)
+    return x if run is None else run(x)
+
+
+def _rest(layer: Any, x: Any, extracted: Any) -> Any:
+    """Adjustment by the token's own row, then the output map."""
+    if getattr(layer, "adj_proj", None) is None:
+        return extracted
+    adjusted = layer.adj_proj(x) * extracted
+    del extracted
+    return _mapped(layer, "out_proj", adjusted)
 
 
 MAP_TITLES = {"in_proj": "input", "adj_proj": "adjustment", "out_proj": "output"}
@@ -205,12 +235,13 @@ class SHE(Adjusted):
 
     def chosen(self, n: Number) -> Number:
         """Distances of one product."""
-        return 1 if self.impl == "direct" else chunk_of(n)
+        if self.impl == "direct":
+            return 1
+        return maximum(minimum(CHUNK, n), ceil_div(n, MOST_PRODUCTS))
 
-    def extract(self, tape: Tape, workload: Workload, x: Tensor, weight: Tensor) -> Tensor:
+    def extracted(self, x: Any, weight: Any) -> Any:
         """All products."""
-        b, n, d = x.shape
-        return matrix_products(tape, Products(b, n, d, self.chosen(n)), x, weight)
+        return matrix_convolution(x, weight, chunk=self.chosen(x.shape[1]))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnprof.blocks.core import AttentionCore, ModuleSizes, flat
+from attnprof.blocks.core import AttentionCore
 from attnprof.blocks.hashed_attention import ALONE, FLOOR, Attention
 from attnprof.blocks.hashed_backward import hashed_attention
 from attnprof.blocks.hashing import hashed
 from attnprof.errors import RequestError
 from attnprof.mechanisms.reformer.spec import Reformer
+from attnprof.ops.layer import LayerSizes, flat
 
 
 @dataclass
@@ -43,7 +44,7 @@ class ReformerCore(AttentionCore):
     spec: Reformer
     rotations: Tensor
 
-    def __init__(self, spec: Reformer, sizes: ModuleSizes) -> None:
+    def __init__(self, spec: Reformer, sizes: LayerSizes) -> None:
         super().__init__(spec, sizes)
         self.seed = drawn_seed()
         half = spec.buckets_for(sizes.seq_len or 1) // 2

@@ -20,7 +20,7 @@ from attnprof.counting.engine import Backward, Gradients, Tensor
 from attnprof.counting.hashed import Plan
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError
-from attnprof.mechanism import Abilities, Mechanism, Variant, rows
+from attnprof.mechanism import Abilities, Mechanism, Variant
 from attnprof.mechanisms.reformer.definition import (
     only_one,
     seen_before,
@@ -33,7 +33,7 @@ from attnprof.mechanisms.reformer.stages import (
     write_step,
 )
 from attnprof.mechanisms.reformer.writer import Writer
-from attnprof.workload import Workload
+from attnprof.workload import Workload, rows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,20 +1,48 @@
-"""TaylorShift (004, Algorithm 1): both forms, written on the tape."""
+"""TaylorShift (004, Algorithm 1): the direct form and the efficient one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from attnprof.blocks.taylor import (
+    boxed_sums,
+    divided_columns,
+    ratio,
+    row_scale,
+    rows_to_length,
+    taylor_map,
+    weighted,
+    with_ones,
+)
+from attnprof.blocks.taylor_features import BOXED, SYMMETRIC, RowFeatures
+from attnprof.blocks.taylor_scan import scan, sums
 from attnprof.costs import Cost, Number
 from attnprof.counting.definition import Definition
-from attnprof.counting.engine import Tensor
-from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError, closest
-from attnprof.mechanism import Abilities, Mechanism, Published, pairs, rows
-from attnprof.mechanisms.taylorshift import boxed, published, scan, stages, symmetric
-from attnprof.workload import Workload
+from attnprof.mechanism import Abilities, Mechanism
+from attnprof.mechanisms.taylorshift import published
+from attnprof.mechanisms.taylorshift.state import TaylorState
+from attnprof.ops.functional import square_root
+from attnprof.ops.layer import LayerSizes, Weight, flat
+from attnprof.published import Published
+from attnprof.workload import Workload, pairs, rows
 
 IMPLS = ("boxed", "symmetric")
+#: Chunks of symmetric features at once, for fewer and larger products. A mask makes every chunk
+#: pay for its scores; without one there are none.
+SCANNED, AT_ONCE = 2, 8
+
+
+def _fourth_root(d: Any) -> float:
+    """Of a width; of one that is only counted with, any number."""
+    return d**0.25 if isinstance(d, int) else 2.0
+
+
+def normalised(q: Any, k: Any, weights: Any, length: Any = 1.0) -> tuple[Any, Any]:
+    """Rows of length ``length``, queries times their temperature; (b·h, n, d) each."""
+    queries = rows_to_length(q, length=length) * weights.temperature.view(-1, 1, 1)
+    return flat(queries), rows_to_length(flat(k), length=length)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +56,20 @@ class Taylor(Mechanism):
 
     document: ClassVar[str] = "004"
     family: ClassVar[str] = "taylor"
-    transposes_keys: ClassVar[bool] = False
     abilities: ClassVar[Abilities] = Abilities()
+
+    @property
+    def features(self) -> RowFeatures:
+        """Of the sums: d² + d + 1 a row."""
+        return BOXED
+
+    def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
+        """A temperature a head."""
+        return {"temperature": Weight((sizes.num_heads,), "ones", float(self.temperature))}
+
+    def init_state(self, sizes: LayerSizes, cache: Any) -> TaylorState:
+        """Nothing seen yet."""
+        return TaylorState(sizes, cache, self.features)
 
     def define_rows(self, writer: Definition, workload: Workload) -> None:
         """Norms, their division, and the queries' temperature."""
@@ -56,50 +96,30 @@ class TaylorDirect(Taylor):
         """Printed closed forms: Eq 4, entries, Sec 4.3."""
         return published.DIRECT
 
-    def core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Scores, their Taylor map into a second N × N tensor, sums, values, division."""
-        w = workload
-        temperature = tape.parameter(w.num_heads)
-        scale = stages.row_scale(tape, w.seq_len) if w.causal else None
-        queries, keys = stages.normalised(tape, w, q, k, temperature)
-        scores = tape.bmm("scores", queries, keys, tb=True)
-        out = self._weighted(tape, scores, (queries, keys), v, scale, causal=w.causal)
-        if scale is not None:
-            tape.free(scale)
-        return out
+    def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
+        """(x + 1)² + 1 of every score (twice the Taylor map), row by row normalised."""
+        _, _, n, d = q.shape
+        scale = row_scale(n, q) if causal else square_root(d, over=n)
+        queries, keys = normalised(q, k, weights)
+        scores = queries.bmm(keys.transpose(1, 2)).add_(1)
+        del queries, keys
+        twice = taylor_map(scores, causal=causal)
+        del scores
+        return weighted(twice, flat(v), scale).view(q.shape)
 
-    def _weighted(
-        self,
-        tape: Tape,
-        scores: Tensor,
-        done: tuple[Tensor, ...],
-        v: Tensor,
-        scale: Tensor | None,
-        *,
-        causal: bool,
-    ) -> Tensor:
-        shifted = tape.shift("scores + 1", scores, inplace=True)
-        tape.free(*done)
-        weights = stages.taylor_map(tape, shifted, causal=causal)
-        tape.free(shifted)
-        bottom = tape.sum("row sums", weights, (*weights.shape[:-1], 1))
-        top = tape.bmm("weighted values", weights, v)
-        out = stages.ratio(tape, top, bottom, scale)
-        tape.free(weights, top, bottom)
-        return out
-
-    def decode_core(
-        self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor
-    ) -> Tensor:
-        """One query against the cached normalised keys and values."""
-        w = workload
-        batch = w.batch_size * w.num_heads
-        queries, key = stages.normalised(tape, w, q, k, tape.parameter(w.num_heads))
-        keys = tape.constant(batch, w.seq_len, w.head_dim)
-        tape.record("append to cache", (batch, 1), Cost(bytes_moved=2 * (k.size + v.size)))
-        tape.free(key)
-        scores = tape.bmm("scores", queries, keys, tb=True)
-        return self._weighted(tape, scores, (queries,), keys, None, causal=False)
+    def step(
+        self, q: Any, k: Any, v: Any, state: TaylorState, weights: Any
+    ) -> tuple[Any, TaylorState]:
+        """The new token against the cached normalised keys and values."""
+        queries, key = normalised(q, k, weights)
+        keys, values = state.cached(key, flat(v))
+        del key
+        scores = queries.bmm(keys.transpose(1, 2)).add_(1)
+        del queries
+        twice = taylor_map(scores, causal=False)
+        del scores
+        scale = square_root(q.shape[-1], over=state.length)
+        return weighted(twice, values, scale).view(q.shape), state
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """Eq 1 with Algorithm 1's normalisation: 1 + x + x²/2, row sums, divisions."""
@@ -149,74 +169,45 @@ class TaylorEfficient(Taylor):
         return w.batch_size * w.num_heads * self.features.width(d) * (d + 1)
 
     @property
-    def features(self) -> scan.RowFeatures:
+    def features(self) -> RowFeatures:
         """d² + d + 1 a row, or d(d+1)/2 + d + 1 with each pair once."""
-        return symmetric.SYMMETRIC if self.impl == "symmetric" else boxed.BOXED
+        return SYMMETRIC if self.impl == "symmetric" else BOXED
 
-    def at_once(self, causal: bool) -> int:
-        """Tokens that are taken together."""
-        if self.impl == "boxed":
-            return self.chunk
-        return self.chunk * (symmetric.SCANNED if causal else symmetric.AT_ONCE)
+    def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
+        """Algorithm 1: all tokens' sums; where causal a scan, with N := t in row t."""
+        _, _, n, d = q.shape
+        boxed = self.impl == "boxed"
+        length = _fourth_root(d) if boxed and not causal else 1.0
+        queries, keys = normalised(q, k, weights, length)
+        if boxed and not causal:
+            y, scale = boxed_sums(queries, keys, flat(v)), 1.0
+        elif causal:
+            size = self.chunk * (1 if boxed else SCANNED)
+            y = scan(queries, keys, with_ones(flat(v)), size=size, features=self.features)
+            scale = None
+        else:
+            size, scale = self.chunk * AT_ONCE, square_root(d, over=n)
+            y = sums(queries, keys, with_ones(flat(v)), size=size, features=self.features)
+        del queries, keys
+        return divided_columns(y, row_scale(n, q) if causal else scale).view(q.shape)
 
-    def core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Algorithm 1; a scan where causal."""
-        w = workload
-        temperature = tape.parameter(w.num_heads)
-        queries, keys = stages.normalised(tape, w, q, k, temperature)
-        values = stages.padded(tape, v)
-        if self.impl == "boxed" and not w.causal:
-            values = tape.scale("values / N", values, divide=True, inplace=True)
-            y = self._boxed(tape, queries, keys, values)
-            tape.free(queries, keys)
-            out = stages.split_ratio(tape, y)
-            tape.free(y)
-            return out
-        kind = scan.Scan if w.causal else scan.Sums
-        size = self.at_once(w.causal)
-        sums = kind(tape, self.features, q.shape, values.shape[-1], size)
-        y = sums.forward(queries, keys, values)
-        tape.free(values, queries, keys)
-        scale = stages.row_scale(tape, w.seq_len) if w.causal else None
-        out = stages.split_ratio(tape, y, scale)
-        tape.free(y, *([] if scale is None else [scale]))
-        return out
+    def init_state(self, sizes: LayerSizes, cache: Any) -> TaylorState:
+        """Sums of nothing."""
+        state = super().init_state(sizes, cache)
+        state.built(self.chunk)
+        return state
 
-    @staticmethod
-    def _boxed(tape: Tape, q: Tensor, k: Tensor, values: Tensor) -> Tensor:
-        b, _, width = values.shape
-        total = tape.sum("sum of values", values, (b, 1, width))
-        total = tape.scale("sum of values: factor", total, inplace=True)
-        box = stages.box(tape, "keys ⊠ keys", k)
-        mixed = tape.bmm("A_mod", values, box, ta=True)
-        tape.free(box)
-        box = stages.box(tape, "queries ⊠ queries", q)
-        y = tape.bmm("squared part", box, mixed, tb=True)
-        y = tape.scale("squared part: factor", y, inplace=True)
-        tape.free(box, mixed)
-        linear = tape.bmm("keysᵀ values", k, values, ta=True)
-        part = tape.bmm("linear part", q, linear)
-        part = tape.scale("linear part: factor", part, inplace=True)
-        y = tape.add("add linear part", y, part, inplace=True)
-        tape.free(part, linear)
-        y = stages.add_row(tape, "add sum of values", y, total)
-        tape.free(total, values)
-        return y
-
-    def decode_core(
-        self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor
-    ) -> Tensor:
-        """The state takes the new token in and is read."""
-        w, d = workload, workload.head_dim
-        queries, key = stages.normalised(tape, w, q, k, tape.parameter(w.num_heads))
-        state = tape.constant(w.batch_size * w.num_heads, self.features.width(d), d + 1)
-        values = stages.padded(tape, v)
-        self.features.absorb(tape, state, key, values)
-        tape.free(values)
-        y = self.features.read(tape, "queries", queries, state, doubled=True)
-        out = stages.split_ratio(tape, y)
-        tape.free(y, queries, key)
-        return out
+    def step(
+        self, q: Any, k: Any, v: Any, state: TaylorState, weights: Any
+    ) -> tuple[Any, TaylorState]:
+        """The new token joins the sums and reads them: O(d³), whatever the length."""
+        held = state.built(self.chunk)
+        state.length += 1
+        queries, keys = normalised(q, k, weights)
+        self.features.absorb(held, keys, with_ones(flat(v)))
+        y = self.features.read(queries, held, True)
+        scale = square_root(q.shape[-1], over=state.length)
+        return ratio(y[..., 1:], y[..., :1], scale).view(q.shape), state
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """Algorithm 1; causal rows read running sums, to which every token adds."""

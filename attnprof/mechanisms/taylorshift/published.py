@@ -6,7 +6,7 @@ The head forms are printed in d_e = h·d; here they are written in d, so that in
 from __future__ import annotations
 
 from attnprof.costs import Number
-from attnprof.mechanism import Published
+from attnprof.published import Published
 from attnprof.workload import Workload
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from attnprof.blocks.taylor_scan import built_state
 from attnprof.costs import (
     CostTable,
     Number,
@@ -16,12 +17,15 @@ from attnprof.costs import (
     not_dearer,
 )
 from attnprof.counting.definition import Definition
-from attnprof.counting.engine import Tensor
-from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError, closest
-from attnprof.mechanisms.taylorshift import published, scan, stages
+from attnprof.mechanisms.taylorshift import published
 from attnprof.mechanisms.taylorshift.forms import Taylor, TaylorDirect, TaylorEfficient
+from attnprof.mechanisms.taylorshift.state import TaylorState
 from attnprof.mechanisms.taylorshift.switched import switched, times
+from attnprof.ops.counter import Counter
+from attnprof.ops.functional import plain_size, records
+from attnprof.ops.layer import LayerSizes
+from attnprof.ops.tensor import Tensor
 from attnprof.workload import Workload
 
 SWITCHES = ("formula", "published", "memory")
@@ -95,19 +99,24 @@ class TaylorShift(Taylor):
         return self._chosen(workload, direct, self.efficient.definition(workload, scope))
 
     def _chosen(self, w: Workload, direct: CostTable, efficient: CostTable) -> CostTable:
+        direct, efficient = _named("direct", direct), _named("efficient", efficient)
         if _plain_sizes(w):
             return direct if self.takes_direct(w) else efficient
         return switched(direct, efficient, self.direct_chosen(w))
 
     def _efficient(self, workload: Workload, scope: str) -> CostTable:
         """The efficient form; the token that leaves the direct one builds the sums first."""
-        table = self.efficient.cost(workload, scope)
-        if workload.phase != "decode":
+        table, w = self.efficient.cost(workload, scope), workload
+        if w.phase != "decode":
             return table
-        tape = Tape(workload.item_size)
-        self._build(tape, workload)
-        built = self._left_direct(workload)
-        return replace(table, stages=(*(times(s, built) for s in tape.stages), *table.stages))
+        counter = Counter(w.item_size)
+        shape = (w.batch_size * w.num_heads, w.seq_len - 1, w.head_dim)
+        rows = Tensor.given(counter, shape)
+        held = built_state(rows, rows, self.chunk, self.features)
+        built = tuple(times(stage, self._left_direct(w)) for stage in counter.stages)
+        del held  # after its stages are taken: the decoder keeps it
+        built = tuple(replace(stage, name=f"build {stage.name}") for stage in built)
+        return replace(table, stages=(*built, *table.stages))
 
     def _left_direct(self, workload: Workload) -> Number:
         """1 where the token before was still decoded directly."""
@@ -116,29 +125,46 @@ class TaylorShift(Taylor):
             return self.direct_chosen(workload.with_(seq_len=n - 1))
         return more_than_one(n) * self.direct_chosen(workload.with_(seq_len=maximum(1, n - 1)))
 
-    def _build(self, tape: Tape, workload: Workload) -> None:
-        """The sums of the t - 1 cached tokens, in chunks; the state stays."""
-        w, d = workload, workload.head_dim
-        batch = w.batch_size * w.num_heads
-        state = stages.zeros(tape, "build state", batch, d * d + d + 1, d + 1)
-
-        def chunk(c: Number) -> None:
-            rows = tape.constant(batch, c, d)
-            values = stages.padded(tape, rows)
-            self.efficient.features.absorb(tape, state, rows, values)
-            tape.free(values)
-
-        scan.each_chunk(tape, w.seq_len - 1, self.chunk, chunk)
-
     def state_entries(self, workload: Workload) -> Number:
         """Keys and values, or their sums from the switch on."""
         first = self.direct_chosen(workload.with_(phase="decode"))
         one, two = (f.state_entries(workload) for f in (self.direct, self.efficient))
         return one * first + two * (1 - first)
 
-    def core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """The direct form's operations: what a caller that writes a core alone gets."""
-        return self.direct.core(tape, workload, q, k, v)
+    def parameters(self, workload: Workload, scope: str = "layer") -> Number:
+        """Those of either form."""
+        return self.direct.parameters(workload, scope)
+
+    # -- what runs -----------------------------------------------------------------------
+    def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
+        """The form that is taken; in training the whole step decides."""
+        phase = "train" if records(q) else "forward"
+        b, h, n, d = (plain_size(size) for size in q.shape)
+        form = self.direct if self._runs_direct(n, h, d, b, causal, phase) else self.efficient
+        return form.core(q, k, v, causal, weights)
+
+    def _runs_direct(self, n: Any, h: Any, d: Any, b: Any, causal: bool, phase: str) -> bool:
+        """Whether the direct form is taken; a compiler asks once a shape and does not trace it."""
+        return self.takes_direct(Workload(n, h, d, b, causal=causal, phase=phase))
+
+    # all that torch.compiler.assume_constant_result does, without its import of the compiler
+    _runs_direct._dynamo_marked_constant = True  # type: ignore[attr-defined]  # noqa: SLF001
+
+    def init_state(self, sizes: LayerSizes, cache: Any) -> TaylorState:
+        """Sums of nothing where even the first token takes the efficient form."""
+        state = super().init_state(sizes, cache)
+        h, d, b = sizes.num_heads, sizes.head_dim, cache.batch_size
+        state.direct = lambda token: self._runs_direct(token, h, d, b, True, "decode")
+        if not state.direct(1):
+            state.built(self.chunk)
+        return state
+
+    def step(
+        self, q: Any, k: Any, v: Any, state: TaylorState, weights: Any
+    ) -> tuple[Any, TaylorState]:
+        """One token; once the sums are built they are kept."""
+        direct = state.sums is None and state.direct and state.direct(state.length + 1)
+        return (self.direct if direct else self.efficient).step(q, k, v, state, weights)
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """The direct form's definition (see :meth:`definition` for the choice)."""
@@ -153,6 +179,14 @@ def _takes_direct(mechanism: TaylorShift, workload: Workload) -> bool:
 def _short(value: Number) -> Number:
     """A polynomial multiplied out: its stages share most of their terms."""
     return value.expand() if is_symbolic(value) else value
+
+
+def _named(form: str, table: CostTable) -> CostTable:
+    """The same stages, with the form before their places: none of one is one of the other."""
+    stages = (
+        replace(stage, place=(form, *stage.place)) if stage.place else stage for stage in table
+    )
+    return replace(table, stages=tuple(stages))
 
 
 def _plain_sizes(w: Workload) -> bool:

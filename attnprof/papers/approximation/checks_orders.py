@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache, partial
 from itertools import pairwise
 
-from attnprof.papers.approximation.listing import CLASSES, derived, longformer
-from attnprof.papers.approximation.orders import claimed, leading
+from attnprof.papers.approximation.growth import claimed, leading
+from attnprof.papers.approximation.program import CLASSES, derived, longformer
 from attnprof.papers.checks import READING, Check
 
 TABLES = ("complexity_claims",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from attnprof.papers.agreement import rounded
-from attnprof.papers.approximation.listing import (
+from attnprof.papers.approximation.program import (
     CLASSES,
     FEATURES,
     LENGTH,
@@ -122,6 +122,7 @@ CHECKS = [
         "003-RATIO",
         "longformer",
         worst_ratio,
+        part="which is the largest",
         how="the largest of the quoted ratios of test error to training error that are not the "
         "code's mark for a failed test",
         why="the ratio divides two errors, so smaller is better: 0.68 is the best of the students, "

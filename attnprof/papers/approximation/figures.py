@@ -6,6 +6,7 @@ import math
 from functools import cache, partial
 from typing import Any
 
+from attnprof.algebra.orders import fitted, order_value
 from attnprof.papers.approximation.checks_results import (
     FAILED,
     VOCABULARY,
@@ -20,17 +21,17 @@ from attnprof.papers.approximation.growth import (
     HEAD_DIM,
     LENGTHS,
     SHORT,
+    claimed_text,
     clocked_exponent,
     exponent,
+    mechanism_id,
     points,
 )
-from attnprof.papers.approximation.listing import SETTINGS, TOKENS, WIDTH
-from attnprof.papers.approximation.orders import claimed_text, mechanism_id
+from attnprof.papers.approximation.program import SETTINGS, TOKENS, WIDTH
 from attnprof.papers.approximation.tables import ORDERS, no_faster
 from attnprof.papers.documents import document
 from attnprof.papers.measured import measured
 from attnprof.papers.regenerated import Described, Figure, FigureData
-from attnprof.symbolic.growth import fitted, order_value
 from attnprof.workload import Workload
 
 HEADS = int(SETTINGS["heads_in_figure_C"])
@@ -172,8 +173,4 @@ FIGURES: dict[str, Figure] = {
     "F": Figure("Growth of kernel approximation", partial(family, "F"), measured=True),
     "G": Figure("Growth of sparse attention", partial(family, "G"), measured=True),
     "Z": Figure("Quoted results beside ours", results, measured=True),
-}
-NOT_MADE = {
-    "A": "a drawing of a transformer, without values",
-    "H": "a sample of a data set that is not its own",
 }

@@ -1,15 +1,62 @@
-"""Growth of the mechanisms that the document names: counted, and measured."""
+"""Orders of growth that 003 claims, and growth of its mechanisms: counted and measured."""
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Sequence
-from statistics import linear_regression
 from typing import Any
 
+from attnprof.algebra import orders
+from attnprof.algebra.orders import fitted, leading_terms
+from attnprof.closed_form.growth import GrowthCase
+from attnprof.papers.agreement import formula
+from attnprof.papers.documents import document
 from attnprof.papers.measured import measured
-from attnprof.symbolic.growth import Subject, fitted
 from attnprof.workload import Workload
+
+CLAIMS = "complexity_claims"
+#: Mechanisms by what the document's table calls them.
+IDS = {
+    "standard_self_attention": "standard",
+    "low_rank_factorization": "low-rank",
+    "kernelized_attention": "linear",
+    "sparse_transformer": "sparse",
+}
+
+
+def claimed_text(mechanism: str) -> str:
+    """What stands in the first O(…) that is claimed for a mechanism's time: ``N*L``."""
+    rows = {mechanism_id(row): row["time_claimed"] for row in document("003").rows(CLAIMS)}
+    found = re.match(r"O\((.*?)\)(?: |;|$)", rows[mechanism])
+    assert found, rows[mechanism]
+    return found[1]
+
+
+def mechanism_id(row: dict[str, str]) -> str:
+    """This project's name for a row's mechanism."""
+    return IDS.get(row["mechanism"], row["mechanism"])
+
+
+def claimed(mechanism: str) -> dict[str, int]:
+    """The claimed powers, by size: O(N*L) is N 1, L 1."""
+    powers = {}
+    for factor in claimed_text(mechanism).split("*"):
+        name, _, power = factor.partition("^")
+        powers[name] = int(power or 1)
+    return powers
+
+
+def leading(expression: Any, sizes: Sequence[str] = ("N",)) -> dict[str, int]:
+    """Powers of the sizes in the term that leads as they grow.
+
+    Raises ValueError where several lead, or none can be told.
+    """
+    terms = leading_terms(formula(expression), sizes)
+    if terms is None or len(terms) != 1:
+        raise ValueError(f"no single term of {expression} leads in {', '.join(sizes)}")
+    (term,) = terms
+    return {size: int(term.growth.get(size, (0, 0))[0]) for size in sizes}
+
 
 HEAD_DIM = 64
 LENGTHS = tuple(2**power for power in range(9, 17))
@@ -25,13 +72,13 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 }
 
 
-def subject(label: str) -> Subject:
+def subject(label: str) -> GrowthCase:
     """A mechanism as ``list`` writes it, one head, its core."""
     from attnprof import registry
 
     name, *settings = label.split()
     params = dict(setting.split("=") for setting in settings)
-    return Subject(registry.get(name, **params), Workload(1, 1, HEAD_DIM), "core")
+    return GrowthCase(registry.get(name, **params), Workload(1, 1, HEAD_DIM), "core")
 
 
 def points(label: str) -> list[dict[str, Any]]:
@@ -65,5 +112,4 @@ def exponent(rows: Sequence[dict[str, Any]], quantity: str) -> float:
 def clocked_exponent(rows: Sequence[dict[str, Any]]) -> float:
     """The exponent of N in the processor times, over all lengths that have one."""
     known = [row for row in rows if row["median_s"]]
-    lengths = [math.log(row["seq_len"]) for row in known]
-    return linear_regression(lengths, [math.log(row["median_s"]) for row in known]).slope
+    return orders.exponent([row["seq_len"] for row in known], [row["median_s"] for row in known])

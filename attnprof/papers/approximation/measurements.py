@@ -13,7 +13,7 @@ from typing import Any
 
 from attnprof.papers.approximation.checks_results import VOCABULARY
 from attnprof.papers.approximation.growth import FAMILIES, HEAD_DIM, SHORT, subject
-from attnprof.papers.approximation.listing import CLASSES, TOKENS, WIDTH, attention
+from attnprof.papers.approximation.program import CLASSES, TOKENS, WIDTH, attention
 from attnprof.record import ProfileRecord
 
 RUNS = 3

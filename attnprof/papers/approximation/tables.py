@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from attnprof.papers.approximation.checks_listing import lengths_it_runs_at
+from attnprof.closed_form.growth import TOLERANCE, GrowthCase, closed_form_growth
+from attnprof.papers.approximation.checks_program import lengths_it_runs_at
 from attnprof.papers.approximation.checks_results import FAILED, FIGURE_Z, seconds
-from attnprof.papers.approximation.listing import CLASSES, TEST_TOKENS, derived
-from attnprof.papers.approximation.orders import CLAIMS, claimed_text, leading, mechanism_id
+from attnprof.papers.approximation.growth import CLAIMS, claimed_text, leading, mechanism_id
+from attnprof.papers.approximation.program import CLASSES, TEST_TOKENS, derived
 from attnprof.papers.documents import document
 from attnprof.papers.regenerated import Cell, Table
-from attnprof.symbolic.growth import TOLERANCE, Subject, closed_form_growth
 from attnprof.workload import Workload
 
 HEAD_DIM = 64
@@ -27,9 +27,10 @@ HERE = "on our machine (s)"
 def exponents(mechanism: str) -> tuple[float, float, float]:
     """Exponents of N: claimed for the time, found in FLOPs and in peak memory."""
     from attnprof import registry
-    from attnprof.symbolic.growth import LENGTHS, fitted, order_value
+    from attnprof.algebra.orders import fitted, order_value
+    from attnprof.closed_form.growth import LENGTHS
 
-    subject = Subject(registry.get(mechanism), Workload(1, 1, HEAD_DIM), "core")
+    subject = GrowthCase(registry.get(mechanism), Workload(1, 1, HEAD_DIM), "core")
     flops, peak = closed_form_growth(subject)
     text = claimed_text(mechanism)
     order = ORDERS.get(text, text)
@@ -55,8 +56,7 @@ def complexities() -> Table:
         f"{OWN}: power of N in its operations, derived by running it",
         "the document claims no orders for memory",
     )
-    columns = ("mechanism", "family", "claimed", TIME, MEMORY, OWN)
-    return Table("Orders of growth", columns, rows, notes)
+    return Table("Orders of growth", rows, notes)
 
 
 def _complexity(row: dict[str, str]) -> dict[str, Any]:
@@ -74,16 +74,15 @@ def _complexity(row: dict[str, str]) -> dict[str, Any]:
 def quoted_numbers() -> Table:
     """The numbers quoted of Figure Z and in the text."""
     rows = [
-        {**{key: row[key] for key in ("model", "quantity", "unit", "where")},
-         "value": _value(row), HERE: _seconds(row)}
+        {"model": row["model"], "quantity": row["quantity"], "value": _value(row),
+         HERE: _seconds(row), "unit": row["unit"], "where": row["where"]}
         for row in document("003").rows(FIGURE_Z)
     ]  # fmt: skip
     notes = (
         f"{HERE}: measured, one sequence; the document's device is not named",
         "values without ours come from training and are not made again here",
     )
-    columns = ("model", "quantity", "value", HERE, "unit", "where")
-    return Table("Numbers of Figure Z", columns, rows, notes)
+    return Table("Numbers of Figure Z", rows, notes)
 
 
 def _value(row: Mapping[str, str]) -> Any:

@@ -7,14 +7,17 @@ from typing import Any
 
 from attnprof.papers.agreement import same_formula
 from attnprof.papers.better_attention.formulas import implied_seq_len, parameters
-from attnprof.papers.better_attention.settings import (
+from attnprof.papers.better_attention.values import (
     EXPERIMENTS,
     IMAGE_SIDE,
+    MECHANISMS,
     PATCH_SIDE,
     imagenet_patches,
+    rows,
+    value,
 )
-from attnprof.papers.better_attention.values import MECHANISMS, number, rows, value
 from attnprof.papers.checks import Check
+from attnprof.papers.documents import number
 
 #: How claims name a table.
 PLACES = {"5": "T5_MNIST", "6": "T6_CIFAR100", "8": "T8_IMDB", "9": "T9_Amazon", "10": "T10_NMT"}

@@ -13,8 +13,7 @@ from attnprof.papers.better_attention.formulas import (
     symbols,
     weights,
 )
-from attnprof.papers.better_attention.settings import EXPERIMENTS
-from attnprof.papers.better_attention.values import value
+from attnprof.papers.better_attention.values import EXPERIMENTS, value
 from attnprof.papers.checks import Check
 
 HOW = "parameters without biases and products a head of Definitions 1 to 4, one less the other"

@@ -7,9 +7,9 @@ from typing import Any
 
 from attnprof.papers.agreement import rounded
 from attnprof.papers.better_attention.formulas import eq24, multiply_adds, symbols
-from attnprof.papers.better_attention.settings import EXPERIMENTS
-from attnprof.papers.better_attention.values import number, rows
+from attnprof.papers.better_attention.values import EXPERIMENTS, rows
 from attnprof.papers.checks import NOT_REPRODUCIBLE, Check
+from attnprof.papers.documents import number
 
 #: Tables with times a training epoch or an inference takes; the first of them are the main ones.
 MAIN, ALL = ("1", "2", "3", "4"), ("1", "2", "3", "4", "5", "6", "8", "9", "10")
@@ -60,6 +60,7 @@ def _range(claim: str, mechanism: str, low: float, high: float) -> Check:
         claim,
         {"from": low, "to": high},
         partial(savings, mechanism),
+        part="the smallest and the largest saving",
         how=f"times of {mechanism} and standard attention, epochs of Tables 1 to 3 at their head "
         "count and inference of Table 4 at every head count",
         agree=rounded(1),
@@ -102,6 +103,7 @@ CHECKS = [
         "000-SUP-45",
         45,
         partial(_percent_faster, "super"),
+        part="the largest ratio",
         how="largest ratio of standard's to Super's time in any table, less one",
         agree=rounded(0),
         why=lambda *_: _reach_why(
@@ -114,6 +116,7 @@ CHECKS = [
         "000-EFF-2x",
         2.0,
         partial(_largest, "efficient"),
+        part="the largest ratio",
         how="largest ratio of standard's to Efficient's time in any table",
         agree=rounded(1),
         why=lambda *_: _reach_why(

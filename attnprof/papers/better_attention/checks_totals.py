@@ -6,15 +6,17 @@ from typing import Any
 
 from attnprof.papers.agreement import rounded
 from attnprof.papers.better_attention.formulas import parameters
-from attnprof.papers.better_attention.settings import (
+from attnprof.papers.better_attention.values import (
     COLOURS,
     IMAGENET_CLASSES,
     PATCH_SIDE,
     VIT_HIDDEN,
     imagenet_patches,
+    rows,
+    value,
 )
-from attnprof.papers.better_attention.values import number, rows, value
 from attnprof.papers.checks import NOT_REPRODUCIBLE, Check
+from attnprof.papers.documents import number
 
 #: Hidden widths of a classification head that are tried as an explanation.
 WIDTHS = range(500, 4001)

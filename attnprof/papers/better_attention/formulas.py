@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from attnprof import registry
-from attnprof.costs import CostTable
+from attnprof.costs import CostTable, exact_div
 from attnprof.workload import Workload
 
 
@@ -82,7 +82,7 @@ def products(mechanism: str) -> Any:
 @cache
 def parameters(mechanism: str, d_model: int, seq_len: int = 1, heads: int = 1) -> int:
     """Parameters of a layer whose maps all have a bias; the length matters to Super alone."""
-    sizes = Workload(seq_len, heads, d_model // heads)
+    sizes = Workload(seq_len, heads, exact_div(d_model, heads))
     return int(registry.get(mechanism).parameters(sizes))
 
 

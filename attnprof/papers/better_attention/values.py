@@ -1,8 +1,10 @@
-"""The numbers of 000's tables, by what stands in their rows."""
+"""The numbers of 000's tables, by what stands in their rows, and the sizes of its experiments."""
 
 from __future__ import annotations
 
-from attnprof.papers.documents import document
+from dataclasses import dataclass
+
+from attnprof.papers.documents import document, number
 
 MECHANISMS = ("standard", "optimised", "efficient", "super")
 #: File and dataset of a table; its own dataset column where it has several.
@@ -25,7 +27,10 @@ BY_HEADS = {"MNIST": "5", "CIFAR100": "6", "IMDB": "8", "Amazon": "9", "NMT": "1
 def rows(table: str) -> list[dict[str, str]]:
     """A table's rows, by its number: ``rows("5")``; each says its dataset."""
     name, dataset = TABLES[table]
-    return [{"dataset": dataset, **row} for row in document("000").rows(name)]
+    found = document("000").rows(name)
+    for row in found:
+        row.setdefault("dataset", dataset)
+    return found
 
 
 def value(table: str, column: str, attention: str, **where: str) -> float:
@@ -35,12 +40,35 @@ def value(table: str, column: str, attention: str, **where: str) -> float:
     return number(row[column])
 
 
-def number(text: str) -> float:
-    """A printed number; whole numbers stay whole."""
-    return int(text) if text.lstrip("-").isdigit() else float(text)
-
-
 def quoted(name: str) -> float:
     """A percentage that the text quotes, by its id in ``quoted_percentages.csv``."""
     found = {row["id"]: row["printed_pct"] for row in document("000").rows("quoted_percentages")}
     return number(found[name])
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment's sizes and the place that states them; no length where it varies."""
+
+    d_model: int
+    num_heads: int
+    seq_len: int | None
+    place: str
+
+
+EXPERIMENTS = {
+    "MNIST": Experiment(128, 4, 64, "Sec 4.1, App B.3"),
+    "CIFAR100": Experiment(256, 8, 256, "Sec 4.1, App B.3"),
+    "ImageNet": Experiment(768, 12, 256, "Sec 4.1, App B.3"),
+    "IMDB": Experiment(32, 4, 32, "App B.4.1"),
+    "Amazon": Experiment(64, 4, 64, "App B.4.1"),
+    "NMT": Experiment(1024, 4, None, "App B.4.2"),
+}
+#: ImageNet's pictures and patches, pixels a side (App B.3), and ViT-B/16's fixed sizes.
+IMAGE_SIDE, PATCH_SIDE, COLOURS = 112, 8, 3
+IMAGENET_CLASSES, VIT_HIDDEN = 1000, 3072
+
+
+def imagenet_patches() -> int:
+    """Tokens of one picture, without a class token."""
+    return (IMAGE_SIDE // PATCH_SIDE) ** 2

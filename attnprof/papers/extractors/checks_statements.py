@@ -8,8 +8,14 @@ from attnprof.papers.agreement import rounded
 from attnprof.papers.checks import Check
 from attnprof.papers.documents import document
 from attnprof.papers.extractors.checks_counts import column
-from attnprof.papers.extractors.counts import COUNTS, SUBLAYERS, sequence, symbols
-from attnprof.papers.extractors.paths import critical_path, length
+from attnprof.papers.extractors.counts import (
+    COUNTS,
+    SUBLAYERS,
+    critical_path,
+    length,
+    sequence,
+    symbols,
+)
 
 PATHS = {row["sublayer"]: row for row in document("002").rows("critical_paths")}
 SETTINGS = {row["key"]: row["value"] for row in document("002").rows("table01_hyperparameters")}

@@ -1,7 +1,8 @@
-"""Counts of 002's five sublayers from their definitions (Eq 10 to 17, 23 to 29)."""
+"""Counts and critical paths of 002's five sublayers, by definition (Eq 10 to 17, 23 to 29)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -29,15 +30,13 @@ def definition(sublayer: str, workload: Workload) -> Any:
     return mechanism.definition(workload, "layer")
 
 
-def _counts(table: Any) -> dict[str, Any]:
+def counts(cost: Any) -> dict[str, Any]:
     """A dot product of k terms has k-1 additions, a sum of k values too."""
-    total = table.total
-    return {
-        "mult": total.multiplications,
-        "add": total.additions - total.dot_outputs - total.reduction_outputs,
-        "div": total.divisions,
-        "exp": total.exponentials,
-    }
+    additions = cost.additions - cost.dot_outputs - cost.reduction_outputs
+    return dict(
+        zip(COUNTS, (cost.multiplications, additions, cost.divisions, cost.exponentials),
+            strict=True)
+    )  # fmt: skip
 
 
 @cache
@@ -47,8 +46,8 @@ def step(sublayer: str) -> dict[str, Form]:
 
     _, t, d, n = symbols()
     asked = Workload(seq_len=t, num_heads=n, head_dim=d / n, phase="decode")
-    counts = _counts(definition(sublayer, asked))
-    return {name: sympy.expand(counts[name]) for name in COUNTS}
+    counted = counts(definition(sublayer, asked).total)
+    return {name: sympy.expand(counted[name]) for name in COUNTS}
 
 
 @cache
@@ -75,8 +74,53 @@ def numbers(sublayer: str, window: int, width: int, heads: int) -> dict[str, int
     found = dict.fromkeys(COUNTS, 0)
     for t in range(1, window + 1):
         asked = Workload(seq_len=t, num_heads=heads, head_dim=head_dim, phase="decode")
-        for name, count in _counts(definition(sublayer, asked)).items():
+        for name, count in counts(definition(sublayer, asked).total).items():
             found[name] += int(count)
     whole = Workload(seq_len=window, num_heads=heads, head_dim=head_dim)
     found["params"] = int(definition(sublayer, whole).parameters)
     return {**found, "total_ops": sum(found[name] for name in COUNTS)}
+
+
+#: What each stage of a definition waits for, where the sublayer has it.
+WAITS_FOR = {
+    "scores": ("queries", "keys"),
+    "scaling": ("scores",),
+    "exponentials": ("scaling",),
+    "row sums": ("exponentials",),
+    "normalisation": ("exponentials", "row sums"),
+    "weighted values": ("normalisation", "values"),
+    "extraction": ("input",),
+    "adjusted": ("adjustment", "extraction"),
+    "output": ("weighted values", "adjusted"),
+}
+
+
+@cache
+def critical_path(sublayer: str) -> str:
+    """Its steps: ``mult;cum;div``, a sum of any length being one cumulation."""
+    sizes = Workload(seq_len=4, num_heads=2, head_dim=2, phase="decode")
+    longest: dict[str, tuple[str, ...]] = {}
+    for stage in definition(sublayer, sizes):
+        chains = [longest[name] for name in WAITS_FOR.get(stage.name, ()) if name in longest]
+        longest[stage.name] = (*_longest(chains), *steps_of(stage.cost))
+    return ";".join(_longest(longest.values()))
+
+
+def _longest(chains: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return max(chains, key=len, default=())
+
+
+def steps_of(cost: Any) -> tuple[str, ...]:
+    """Kinds of operation that a stage chains, in order; a sum of any length is one cumulation."""
+    taken = {
+        "mult": cost.multiplications,
+        "div": cost.divisions,
+        "exp": cost.exponentials,
+        "cum": cost.dot_outputs + cost.reduction_outputs,
+    }
+    return tuple(name for name, count in taken.items() if count)
+
+
+def length(path: str) -> int:
+    """Its number of steps."""
+    return len(path.split(";"))

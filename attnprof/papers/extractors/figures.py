@@ -7,13 +7,21 @@ from typing import Any
 
 from attnprof.papers.agreement import formula, same_formula
 from attnprof.papers.documents import document
-from attnprof.papers.extractors.counts import definition, sequence
-from attnprof.papers.extractors.paths import WAITS_FOR, critical_path, length, steps_of
+from attnprof.papers.extractors.counts import (
+    WAITS_FOR,
+    counts,
+    critical_path,
+    definition,
+    length,
+    sequence,
+    steps_of,
+)
 from attnprof.papers.regenerated import Described, Figure, FigureData
 from attnprof.workload import Workload
 
 #: Table 7's sizes: a token at the window's end, and the figure's own two heads.
 WIDTH, WINDOW, HEADS = 128, 128, 2
+NAMES = ("multiplications", "additions", "divisions", "exponentials")
 #: The weights that Sections 4 and 5 put into each drawing, with their number of entries.
 SQUARE = "d**2"
 DRAWN = {
@@ -48,9 +56,10 @@ def _rows(name: str) -> list[dict[str, Any]]:
         waits = [other for other in WAITS_FOR.get(step, ()) if other in ends]
         steps = steps_of(stage.cost)
         ends[step] = len(steps) + max((ends[other] for other in waits), default=0)
+        counted = zip(NAMES, map(int, counts(stage.cost).values()), strict=True)
         rows.append(
             {"step": step, "waits for": " + ".join(waits) or "input row",
-             "operations": ";".join(steps), "on critical path": False, **_counts(stage.cost)}
+             "operations": ";".join(steps), "on critical path": False, **dict(counted)}
         )  # fmt: skip
     _mark(rows, ends)
     return rows
@@ -64,16 +73,6 @@ def _weights(name: str) -> Described:
         "weights", f"{', '.join(DRAWN[name])}: {printed}", f"{ours} parameters",
         same_formula(printed, ours),
     )  # fmt: skip
-
-
-def _counts(cost: Any) -> dict[str, int]:
-    """A dot product of k terms has k-1 additions, a sum of k values too."""
-    return {
-        "multiplications": int(cost.multiplications),
-        "additions": int(cost.additions - cost.dot_outputs - cost.reduction_outputs),
-        "divisions": int(cost.divisions),
-        "exponentials": int(cost.exponentials),
-    }
 
 
 def _mark(rows: list[dict[str, Any]], ends: dict[str, int]) -> None:
@@ -104,12 +103,4 @@ FIGURES = {
     "4": Figure("WE, one more token", partial(sublayer, "we")),
     "5": Figure("HE, one more token", partial(sublayer, "he")),
     "6": Figure("ME, one more token", partial(sublayer, "me")),
-}
-TRAINING = (
-    "training costs: they need the corpus (a hundred children's books that are not named) and, for "
-    "each of up to 13 models, 30,000 to 60,000 batches on a GPU"
-)
-NOT_MADE = {
-    "1": "a drawing of the Transformer around the sublayers, without values",
-    **dict.fromkeys(("7", "8", "9", "10", "11"), TRAINING),
 }

@@ -26,64 +26,47 @@ DOCUMENT = document("002")
 
 def settings() -> Table:
     """Table 1; of its values one follows from the others."""
-    rows = DOCUMENT.rows("table01_hyperparameters")
-    made = [
-        {**row, "value": Cell(float(row["value"]), epochs(), rounded(3))}
-        if row["key"] == "epochs"
-        else row
-        for row in rows
+    rows: list[dict[str, Any]] = [
+        {name: row[name] for name in ("key", "symbol", "value")}
+        for row in DOCUMENT.rows("table01_hyperparameters")
     ]
-    return Table(
-        "Hyperparameters and settings",
-        ("key", "symbol", "value"),
-        made,
-        ("epochs: batches times batch size over the corpus' 8.4 million tokens (Section 6)",),
-    )
+    for row in rows:
+        if row["key"] == "epochs":
+            row["value"] = Cell(float(row["value"]), epochs(), rounded(3))
+    note = "epochs: batches times batch size over the corpus' 8.4 million tokens (Section 6)"
+    return Table("Hyperparameters and settings", rows, (note,))
 
 
 def texts() -> Table:
     """Table 2: samples of trained models, which cannot be drawn again."""
-    rows = DOCUMENT.rows("table02_generated_texts")
-    words = ("first_words", "last_words")
-    made = [{**row, **{name: Cell(row[name], None) for name in words}} for row in rows]
-    return Table(
-        "Generated texts",
-        ("model", "prompt", "top_p", *words),
-        made,
-        ("not computed: neither the trained weights nor the seed are given",),
-    )
+    rows = [
+        {**{name: row[name] for name in ("model", "prompt", "top_p")},
+         **{name: Cell(row[name], None) for name in ("first_words", "last_words")}}
+        for row in DOCUMENT.rows("table02_generated_texts")
+    ]  # fmt: skip
+    note = "not computed: neither the trained weights nor the seed are given"
+    return Table("Generated texts", rows, (note,))
 
 
 def closed_forms(title: str, name: str, ours: Callable[[Row], str]) -> Table:
     """A table of closed forms; the printed terms added up stand beside them."""
-    made: list[dict[str, Any]] = [
-        {
-            "quantity": row["quantity"],
-            "sublayer": row["sublayer"],
-            "terms": Cell(terms_of(row), ours(row), same_formula),
-            "closed form": Cell(row["closed_form_printed"], ours(row), same_formula),
-        }
+    rows = [
+        {"quantity": row["quantity"], "sublayer": row["sublayer"],
+         "terms": Cell(terms_of(row), ours(row), same_formula),
+         "closed form": Cell(row["closed_form_printed"], ours(row), same_formula)}
         for row in DOCUMENT.rows(name)
-    ]
-    return Table(
-        title,
-        ("quantity", "sublayer", "terms", "closed form"),
-        made,
-        ("terms: what is printed above the closed form, added up",),
-    )
+    ]  # fmt: skip
+    return Table(title, rows, ("terms: what is printed above the closed form, added up",))
 
 
 def numbers() -> Table:
     """Table 7."""
-    rows = DOCUMENT.rows("table07_counts_d128_l128")
-    made = [
-        {
-            "quantity": row["quantity"],
-            **{name: Cell(int(row[name]), column(name)[row["quantity"]]) for name in COLUMNS},
-        }
-        for row in rows
-    ]
-    return Table("Numbers of operations and parameters, d = l = 128", ("quantity", *COLUMNS), made)
+    rows = [
+        {"quantity": row["quantity"],
+         **{name: Cell(int(row[name]), column(name)[row["quantity"]]) for name in COLUMNS}}
+        for row in DOCUMENT.rows("table07_counts_d128_l128")
+    ]  # fmt: skip
+    return Table("Numbers of operations and parameters, d = l = 128", rows)
 
 
 def _forms(number: str) -> Callable[[], Table]:

@@ -8,8 +8,8 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
+from attnprof.device.ceilings import GIGA, TERA, Ceilings
 from attnprof.device.roofline import roofline
-from attnprof.device.table import GIGA, TERA, Ceilings
 from attnprof.papers.agreement import between, rounded
 from attnprof.papers.checks import NOT_REPRODUCIBLE, Check
 from attnprof.papers.neural_attention.models import (
@@ -121,6 +121,7 @@ CHECKS = [
         "001-MEM-mono",
         {"by falling memory": by_memory(MEMORY), "a quarter less at each step": True},
         sharply,
+        part="their order",
         how="all rows of Table 6 by falling memory, against the peaks of our closed form for a "
         "training step of one layer; sharply: each step of d' saves a quarter or more in both",
         note="our peaks fall by 4.0 from no projection to d' = 16 and by 7.8 from there to d' = 2",

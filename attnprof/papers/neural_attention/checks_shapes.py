@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import cache, partial
 
+from attnprof.algebra.orders import leading_terms
+from attnprof.costs import exact_div
 from attnprof.papers.checks import Check
-from attnprof.papers.leading import leading_terms
 from attnprof.papers.neural_attention.models import attention, settings
 from attnprof.workload import Workload
 
@@ -52,13 +53,13 @@ def graph_dimensions() -> dict[str, int]:
 def tokens() -> int:
     """Patches of an image and the class token."""
     told = settings("vision")
-    return (int(told["image"]) // int(told["patch"])) ** 2 + 1
+    return int(exact_div(int(told["image"]), int(told["patch"])) ** 2 + 1)
 
 
 def head_width(task: str) -> int:
     """The model's width divided among the heads."""
     told = settings(task)
-    return int(told["d_model"]) // int(told["heads"])
+    return int(exact_div(int(told["d_model"]), int(told["heads"])))
 
 
 def growth() -> dict[str, int]:

@@ -131,13 +131,3 @@ FIGURES: dict[str, Figure] = {
     "3": Figure("The tensor C of Eq 7", pair_tensor),
     "8": Figure("The matrix A of Eq 9", score_matrix),
 }
-NOT_MADE = {
-    "2": "how Q' and K' are copied into the tensor of Figure 3, a drawing without values",
-    **dict.fromkeys(("4", "5", "6"), "two vectors and the steps of Eq 1 and Eq 4, without values"),
-    "7": "the steps from one pair to one entry of Figure 8's matrix, a drawing without values",
-    "9": "perplexity in training: it needs a million iterations of four models on a GPU",
-    **dict.fromkeys(
-        ("10", "11"),
-        "accuracy in training: it needs 350 epochs of two vision transformers on a GPU",
-    ),
-}

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from attnprof import registry
+from attnprof.costs import exact_div
 from attnprof.mechanism import Mechanism
 from attnprof.papers.documents import document
 from attnprof.workload import Workload
@@ -50,7 +51,7 @@ def workload(task: str, phase: str = "forward") -> Workload:
     told = settings(task)
     heads = int(told["heads"])
     return Workload(
-        int(told["seq_len"]), heads, int(told["d_model"]) // heads, phase=phase,
+        int(told["seq_len"]), heads, exact_div(int(told["d_model"]), heads), phase=phase,
         causal=task == "nlp",
     )  # fmt: skip
 

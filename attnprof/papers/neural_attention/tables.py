@@ -40,10 +40,7 @@ def perplexities() -> Table:
          BEST: float(row["lowest_perplexity"])}
         for row in document("001").rows("table01_wikitext103_perplexity")
     ]  # fmt: skip
-    columns = ("method", PROJECTION, SIZE, BEST)
-    return Table(
-        "Perplexity after a million iterations", columns, rows, (SIZES, f"{BEST}: {TRAINED}")
-    )
+    return Table("Perplexity after a million iterations", rows, (SIZES, f"{BEST}: {TRAINED}"))
 
 
 def improvements() -> Table:
@@ -53,7 +50,7 @@ def improvements() -> Table:
          IMPROVED: Cell(float(row["improvement_pct"]), reduction(name_of(row)), rounded(2))}
         for row in document("001").rows("table02_perplexity_gain")
     ]  # fmt: skip
-    return Table("Perplexity against the dot product", (PROJECTION, IMPROVED), rows)
+    return Table("Perplexity against the dot product", rows)
 
 
 def accuracies(table: str, dataset: str) -> Table:
@@ -62,10 +59,7 @@ def accuracies(table: str, dataset: str) -> Table:
         {**_row(row), SIZE: _size(row, dataset), ACCURACY: float(row["val_acc_pct"])}
         for row in document("001").rows(table)
     ]
-    columns = ("method", PROJECTION, SIZE, ACCURACY)
-    return Table(
-        f"Accuracy after 350 epochs, {dataset}", columns, rows, (SIZES, f"{ACCURACY}: {TRAINED}")
-    )
+    return Table(f"Accuracy after 350 epochs, {dataset}", rows, (SIZES, f"{ACCURACY}: {TRAINED}"))
 
 
 def points() -> Table:
@@ -75,7 +69,7 @@ def points() -> Table:
          POINTS: Cell(float(row["gain_points"]), gain(row["dataset"]), rounded(2))}
         for row in document("001").rows("table05_accuracy_gain")
     ]  # fmt: skip
-    return Table("Accuracy against the dot product", ("dataset", POINTS), rows)
+    return Table("Accuracy against the dot product", rows)
 
 
 def costs(table: str, title: str, task: str) -> Table:
@@ -90,7 +84,7 @@ def costs(table: str, title: str, task: str) -> Table:
         for name, row in zip(names, printed, strict=True)
     ]  # fmt: skip
     notes = (SMALLEST, FASTEST)
-    return Table(f"Memory and speed, {title}", ("method", PROJECTION, MEMORY, SPEED), rows, notes)
+    return Table(f"Memory and speed, {title}", rows, notes)
 
 
 def _bounded(printed: str, least: float) -> Cell:

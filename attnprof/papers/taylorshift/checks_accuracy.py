@@ -91,6 +91,7 @@ CHECKS = [
         "004-T3-four",
         {"datasets": 4},
         lambda: {"datasets": fewest_wins()},
+        part="their order",
         how=f"{FROM_TABLE}: wins against each linear model, the fewest of them",
         why=lambda said, found: _wins_told(said["datasets"], found["datasets"]),
         tables=("3",),
@@ -99,6 +100,7 @@ CHECKS = [
         "004-T3-three",
         {"datasets": 3},
         lambda: {"datasets": len(ahead_of(BASELINE))},
+        part="their order",
         how=f"{FROM_TABLE}: datasets with a higher value than the Transformer's",
         tables=("3",),
     ),
@@ -127,6 +129,7 @@ CHECKS = [
         "004-ABS-nodeg",
         True,
         lambda: not losses(),
+        part="their order",
         how=f"{FROM_TABLE}: no dataset below the Transformer",
         why=lambda *_: (
             "By Table 3 TaylorShift is below the Transformer by "

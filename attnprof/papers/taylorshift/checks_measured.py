@@ -56,6 +56,7 @@ def memory_shares() -> dict[str, float]:
     return {length: round(ratios[int(length)], 4) for length in SHARES}
 
 
+#: Memory of the efficient encoder as a share of the standard one's, by length.
 SHARES = {
     quoted("sec52_half_memory_at_tokens"): 0.5,
     quoted("sec52_35pct_memory_at_tokens"): 0.35,

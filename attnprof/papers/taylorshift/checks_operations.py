@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from attnprof.algebra.orders import leading_terms, total
 from attnprof.papers.agreement import same_formula
 from attnprof.papers.checks import Check
-from attnprof.papers.leading import leading_terms, total
 from attnprof.papers.taylorshift.formulas import (
+    closed_form,
     direct_flops,
     efficient_flops,
+    fraction,
     squared_flops,
     stages,
     symbol,
     text,
 )
-from attnprof.papers.taylorshift.transitions import closed_form, fraction
 
 #: Operations of an exponential, as this project counts.
 EXPONENTIAL = 1

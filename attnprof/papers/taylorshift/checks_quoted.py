@@ -6,6 +6,7 @@ from typing import Any
 
 from attnprof.papers.agreement import within
 from attnprof.papers.checks import NOT_REPRODUCIBLE, Check
+from attnprof.papers.taylorshift.formulas import WIDTHS
 from attnprof.papers.taylorshift.results import (
     BATCH,
     CLOSE,
@@ -21,7 +22,6 @@ from attnprof.papers.taylorshift.results import (
     steps,
     tokens,
 )
-from attnprof.papers.taylorshift.transitions import WIDTHS
 
 DIRECT = column("direct_mem_mib_at16")
 EFFICIENT = column("efficient_mem_mib_at16")
@@ -92,6 +92,7 @@ CHECKS = [
         "004-T6-speed",
         {"faster": True, "less memory": True},
         more_heads,
+        part="their order",
         how="Table 6, efficient form: throughput and memory from each head count to the next",
         why="Memory falls with every doubling, but 64 heads are slower than 32 (13480 against "
         "14087 images/s), and the direct form gets slower and larger throughout.",

@@ -8,8 +8,14 @@ from typing import Any
 from attnprof.papers.agreement import same_formula
 from attnprof.papers.checks import Check
 from attnprof.papers.documents import document
-from attnprof.papers.taylorshift.formulas import printed, symbol
-from attnprof.papers.taylorshift.transitions import WIDTHS, closed_form, first_lengths, quadratic
+from attnprof.papers.taylorshift.formulas import (
+    WIDTHS,
+    closed_form,
+    first_lengths,
+    printed,
+    quadratic,
+    symbol,
+)
 
 ROWS = document("004").rows("table02_transition_points")
 #: N1 at most this part of N0 is "considerably smaller".

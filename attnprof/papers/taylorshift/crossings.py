@@ -8,12 +8,12 @@ from math import log
 from typing import Any
 
 from attnprof.errors import CannotRunError
-from attnprof.measure.meetings import first_crossing, peaks_of
+from attnprof.measure.clocks import time_in_turns
+from attnprof.measure.measured_crossovers import first_crossing, peaks_of
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.statistics import estimate_median
 from attnprof.measure.subject import build_subject
-from attnprof.measure.turns import time_in_turns
-from attnprof.papers.taylorshift.transitions import first_lengths
+from attnprof.papers.taylorshift.formulas import first_lengths
 from attnprof.registry import get
 from attnprof.workload import Workload
 

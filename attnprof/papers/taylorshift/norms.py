@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import sqrt
 from typing import Any
 
-from attnprof.measure.running import threads
+from attnprof.measure.clocks import threads
 from attnprof.papers.measured import measured
 from attnprof.papers.taylorshift.results import quoted
 from attnprof.papers.taylorshift.sizes import LENGTH, NORMAL, SPHERE
@@ -104,11 +104,11 @@ def _values(shape: tuple[int, int, int], generator: Any) -> Any:
 
 def _mixed(keys: Any, values: Any) -> Any:
     """One draw's box products of its keys with themselves, transposed, times V; a row of all."""
-    from attnprof.blocks.taylor import Box
+    from attnprof.blocks.taylor import box_product
 
     size = max(1, AT_ONCE // keys.shape[-1] ** 2)
     parts = zip(keys.split(size), values.split(size), strict=True)
-    return sum(Box.compute(k.unsqueeze(0))[0].squeeze(0).T @ v for k, v in parts).unsqueeze(0)
+    return sum(box_product(k.unsqueeze(0)).squeeze(0).T @ v for k, v in parts).unsqueeze(0)
 
 
 def _by_kind(product: Any, d: int) -> tuple[Any, Any]:

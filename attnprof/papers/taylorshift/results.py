@@ -7,7 +7,7 @@ from itertools import pairwise
 from statistics import mean, median, mode
 
 from attnprof.papers.agreement import within
-from attnprof.papers.documents import document
+from attnprof.papers.documents import document, number
 
 DOCUMENT = document("004")
 DATASETS = ("cifar_pixel", "imdb_byte", "listops", "imagenet_ti", "imagenet_s")
@@ -24,11 +24,6 @@ def quoted(quantity: str) -> str:
     """A number of the running text, as it is printed there."""
     values = {row["quantity"]: row["value"] for row in DOCUMENT.rows("quoted_numbers")}
     return values[quantity]
-
-
-def number(text: str) -> float:
-    """A printed number, whole where it is printed so."""
-    return float(text) if "." in text else int(text)
 
 
 def accuracies() -> dict[str, dict[str, float]]:

@@ -8,7 +8,7 @@ from typing import Any
 from attnprof.papers.agreement import rounded, within
 from attnprof.papers.regenerated import Cell, Table
 from attnprof.papers.taylorshift.checks_accuracy import deltas
-from attnprof.papers.taylorshift.formulas import text
+from attnprof.papers.taylorshift.formulas import first_lengths, text
 from attnprof.papers.taylorshift.results import (
     CLOSE,
     DATASETS,
@@ -34,7 +34,6 @@ from attnprof.papers.taylorshift.sizes import (
     printed_sizes,
     sizes,
 )
-from attnprof.papers.taylorshift.transitions import first_lengths
 
 
 def _short(value: float) -> float:
@@ -46,52 +45,39 @@ def intermediate_sizes() -> Table:
     rows: list[dict[str, Any]] = []
     for expression, printed in printed_laws().items():
         said, ours = printed_sizes(expression), sizes(expression, SPHERE)
-        other = sizes(expression, NORMAL)
-        rows.append(
-            {
-                "expression": expression,
-                "size": printed,
-                "root mean square": text(law(expression, SPHERE)),
-                **{d: Cell(_short(said[d]), _short(ours[d]), within(relative=ERROR)) for d in said},
-                "unit variance, d=64": _short(other["d=64"]),
-            }
-        )
-    return Table(
-        "Mean size of intermediate expressions in efficient TaylorShift",
-        tuple(rows[0]),
-        rows,
-        (
-            f"numbers at N = {LENGTH}; ours: rows on the unit sphere, V with a column of ones",
-            "last column: the same with entries of V of unit variance, which QKᵀV and Y need",
-        ),
+        rows.append({
+            "expression": expression,
+            "size": printed,
+            "root mean square": text(law(expression, SPHERE)),
+            **{d: Cell(_short(said[d]), _short(ours[d]), within(relative=ERROR)) for d in said},
+            "unit variance, d=64": _short(sizes(expression, NORMAL)["d=64"]),
+        })  # fmt: skip
+    notes = (
+        f"numbers at N = {LENGTH}; ours: rows on the unit sphere, V with a column of ones",
+        "last column: the same with entries of V of unit variance, which QKᵀV and Y need",
     )
+    return Table("Mean size of intermediate expressions in efficient TaylorShift", rows, notes)
 
 
 def transition_points() -> Table:
     """Table 2, by ``attnprof crossover`` on the printed counts."""
     rows = [
-        {
-            "d": row["d"],
-            **{name: Cell(int(row[name]), n) for name, n in first_lengths(int(row["d"])).items()},
-        }
+        {"d": row["d"],
+         **{name: Cell(int(row[name]), n) for name, n in first_lengths(int(row["d"])).items()}}
         for row in DOCUMENT.rows("table02_transition_points")
-    ]
-    return Table("Lengths from which the efficient form is cheaper", ("d", "N0", "N1"), rows)
+    ]  # fmt: skip
+    return Table("Lengths from which the efficient form is cheaper", rows)
 
 
 def accuracy() -> Table:
     """Table 3; the averages are made again."""
-    rows = []
-    for row in DOCUMENT.rows("table03_accuracy"):
-        trained = {name: Cell(row[name], None) for name in DATASETS}
-        mean = Cell(float(row["average"]), average(row["model"]), rounded(1))
-        rows.append({"model": row["model"], **trained, "average": mean})
-    return Table(
-        "Accuracy in percent",
-        ("model", *DATASETS, "average"),
-        rows,
-        ("accuracies are trainings, shown as printed; Linformer's average is over four",),
-    )
+    rows = [
+        {"model": row["model"], **{name: Cell(row[name], None) for name in DATASETS},
+         "average": Cell(float(row["average"]), average(row["model"]), rounded(1))}
+        for row in DOCUMENT.rows("table03_accuracy")
+    ]  # fmt: skip
+    note = "accuracies are trainings, shown as printed; Linformer's average is over four"
+    return Table("Accuracy in percent", rows, (note,))
 
 
 def normalisation() -> Table:
@@ -108,79 +94,59 @@ def normalisation() -> Table:
             for name, other in elsewhere.items()
         }
         rows.append({"variant": row["variant"], **cells})
-    return Table(
-        "Accuracy on CIFAR Pixel with and without normalisation",
-        ("variant", *elsewhere),
-        rows,
-        ("last line beside Table 6 (four heads) and Table 3; the others are trainings",),
-    )
+    note = "last line beside Table 6 (four heads) and Table 3; the others are trainings"
+    return Table("Accuracy on CIFAR Pixel with and without normalisation", rows, (note,))
 
 
 def token_embedding() -> Table:
     """Table 5; the linear embeddings are Table 3's models, the differences are made again."""
     rows = [
-        {
-            "dataset": row["dataset"],
-            "linear": Cell(float(row["linear_acc_pct"]), accuracies()[OURS][row["dataset"]]),
-            "convolutional": Cell(float(row["conv_acc_pct"]), None),
-            "delta": Cell(float(row["delta"]), deltas()[row["dataset"]], rounded(1)),
-        }
+        {"dataset": row["dataset"],
+         "linear": Cell(float(row["linear_acc_pct"]), accuracies()[OURS][row["dataset"]]),
+         "convolutional": Cell(float(row["conv_acc_pct"]), None),
+         "delta": Cell(float(row["delta"]), deltas()[row["dataset"]], rounded(1))}
         for row in DOCUMENT.rows("table05_token_embedding")
-    ]
+    ]  # fmt: skip
     return Table(
-        "Accuracy with linear and convolutional token embedding",
-        ("dataset", "linear", "convolutional", "delta"),
-        rows,
-        ("linear: beside Table 3",),
+        "Accuracy with linear and convolutional token embedding", rows, ("linear: beside Table 3",)
     )
 
 
 def heads() -> Table:
     """Table 6; memory by the printed entries."""
+    direct, efficient = (column(f"{form}_mem_mib_at16") for form in ("direct", "efficient"))
     rows = []
     for row in DOCUMENT.rows("table06_heads"):
         h = int(row["h"])
-        direct = mebibytes("direct", h, SINGLE) + beside_entries()
-        rows.append(
-            {
-                "h": h,
-                "accuracy": Cell(row["acc_pct"], None),
-                "direct ims/s": Cell(row["direct_tp_ims_s"], None),
-                "direct MiB": Cell(column("direct_mem_mib_at16")[h], round(direct, 1), CLOSE),
-                "efficient ims/s": Cell(row["efficient_tp_ims_s"], None),
-                "efficient MiB": Cell(
-                    column("efficient_mem_mib_at16")[h], round(efficient_memory(h), 1), CLOSE
-                ),
-            }
-        )
-    return Table(
-        "Accuracy, throughput and memory by head count, CIFAR Pixel",
-        tuple(rows[0]),
-        rows,
-        (
-            f"direct MiB: entries at N = 1025, batch 16, 4 bytes; {beside_entries():.0f} MiB more",
-            "at one head another moment of the network needs more than these",
-            "efficient MiB: the same with 2 bytes; see claim 004-T6-effmem",
-            "accuracy and throughput are trainings and clocks of another machine",
-        ),
+        by_entries = mebibytes("direct", h, SINGLE) + beside_entries()
+        rows.append({
+            "h": h,
+            "accuracy": Cell(row["acc_pct"], None),
+            "direct ims/s": Cell(row["direct_tp_ims_s"], None),
+            "direct MiB": Cell(direct[h], round(by_entries, 1), CLOSE),
+            "efficient ims/s": Cell(row["efficient_tp_ims_s"], None),
+            "efficient MiB": Cell(efficient[h], round(efficient_memory(h), 1), CLOSE),
+        })  # fmt: skip
+    notes = (
+        f"direct MiB: entries at N = 1025, batch 16, 4 bytes; {beside_entries():.0f} MiB more",
+        "at one head another moment of the network needs more than these",
+        "efficient MiB: the same with 2 bytes; see claim 004-T6-effmem",
+        "accuracy and throughput are trainings and clocks of another machine",
     )
+    return Table("Accuracy, throughput and memory by head count, CIFAR Pixel", rows, notes)
 
 
 def hyperparameters() -> Table:
     """Table 7; the width is heads times 64."""
     rows: list[dict[str, Any]] = []
     for row in DOCUMENT.rows("table07_hyperparameters"):
+        made: dict[str, Any] = {name: row[name] for name in ("param", *DATASETS)}
         if row["param"] == "d_embed":
             widths = {d: common_head_width() * int(h) for d, h in setting("heads").items()}
-            rows.append({**row, **{d: Cell(int(row[d]), width) for d, width in widths.items()}})
-        else:
-            rows.append(dict(row))
-    return Table(
-        "Model sizes and training hyperparameters",
-        ("param", *DATASETS),
-        rows,
-        ("d_embed: 64 a head, as in all models but ImageNet S",),
-    )
+            made |= {d: Cell(int(row[d]), width) for d, width in widths.items()}
+        rows.append(made)
+    note = "d_embed: 64 a head, as in all models but ImageNet S"
+    return Table("Model sizes and training hyperparameters", rows, (note,))
 
 
 TABLES: dict[str, Callable[[], Table]] = {

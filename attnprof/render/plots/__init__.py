@@ -1,1 +1,18 @@
 """Figures from reports; matplotlib is imported when one is drawn."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+from attnprof.record import Report
+from attnprof.render.plots.style import plot
+
+
+def plot_report(report: Report, path: str | Path) -> None:
+    """Draw a report of crossover, heads, heatmap or history; PNG, SVG or PDF by the suffix.
+
+    Raises :class:`attnprof.errors.RequestError` for another suffix or an unwritable path.
+    """
+    module = import_module(f"attnprof.render.plots.{report.command}")
+    plot(path, getattr(module, f"draw_{report.command}"), report)

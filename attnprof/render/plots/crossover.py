@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnprof.record import Report
-from attnprof.render.plots.save import check_figure_path, save_figure
 from attnprof.render.plots.style import (
     GREY,
     LINES,
@@ -21,7 +19,6 @@ from attnprof.render.plots.style import (
     draw_legend,
     new_figure,
     short_count,
-    styled,
 )
 
 if TYPE_CHECKING:
@@ -32,16 +29,6 @@ Curve = Mapping[str, Any]
 #: What the paper calls the two crossovers.
 SYMBOLS = {"flops": "N_0", "memory": "N_1"}
 UNITS = {"flops": "FLOPs", "entries": "memory [entries]", "bytes": "memory [B]", "s": "time [s]"}
-
-
-def plot_crossover(report: Report, path: str | Path) -> None:
-    """Draw a crossover report; PNG, SVG or PDF by the suffix.
-
-    Raises :class:`attnprof.errors.RequestError` for another suffix or an unwritable path.
-    """
-    check_figure_path(path)
-    with styled():
-        save_figure(draw_crossover(report), path)
 
 
 def draw_crossover(report: Report) -> Figure:
@@ -80,7 +67,6 @@ def _curves(axes: Axes, curves: Sequence[Curve], colour: Mapping[str, str]) -> N
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.grid(visible=True)
-    axes.set_axisbelow(True)
     axes.tick_params(length=2)
     axes.minorticks_off()
     for curve in curves:

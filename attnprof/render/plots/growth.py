@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
 from attnprof.render.plots.series import Series, need, series_of
@@ -28,8 +27,15 @@ MIB = 2**20
 MOST_NAMED = 6
 
 
-def draw_growth(records: Sequence[Any], devices: Mapping[int, str] | None = None) -> Figure:
-    """Median time with its interval, and peak memory (points measured, line predicted)."""
+def draw_growth(
+    records: Sequence[Any],
+    devices: Mapping[int, str] | None = None,
+    crossings: Sequence[tuple[float, float]] = (),
+) -> Figure:
+    """Median time with its interval, and peak memory (points measured, line predicted).
+
+    ``crossings`` are lengths and times at which two of the curves cross.
+    """
     need([r for r in records if r.median_s or r.peak_bytes_predicted], "no record has a time")
     found = series_of(records, "seq_len", devices)
     colour = colours([series.mechanism for series in found])
@@ -43,7 +49,6 @@ def draw_growth(records: Sequence[Any], devices: Mapping[int, str] | None = None
     memory.set_ylabel("peak memory [MiB]")
     for axes in (time, memory):
         length_axis(axes, [record.seq_len for record in records])
-    crossings = _crossings(found)
     for length, height in crossings:
         time.plot([length], [height], marker="o", markersize=6, markerfacecolor="none",
                   markeredgecolor="black", markeredgewidth=0.9, zorder=6)  # fmt: skip
@@ -97,23 +102,6 @@ def _word(reason: str) -> str:
     return "no result" if "no result" in reason else "ends"
 
 
-def _crossings(found: Sequence[Series]) -> list[tuple[float, float]]:
-    """Where two measured curves cross, by straight lines between points of the log-log plot."""
-    crossings = []
-    for a, b in combinations(found, 2):
-        first = {r.seq_len: math.log(r.median_s) for r in a.records if r.median_s}
-        second = {r.seq_len: math.log(r.median_s) for r in b.records if r.median_s}
-        shared = sorted(set(first) & set(second))
-        for low, high in pairwise(shared):
-            before, after = first[low] - second[low], first[high] - second[high]
-            if before * after < 0:
-                share = before / (before - after)
-                length = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
-                height = math.exp(first[low] + share * (first[high] - first[low]))
-                crossings.append((length, height))
-    return crossings
-
-
 def _name(axes: Axes, crossings: Sequence[tuple[float, float]]) -> None:
     if not crossings or len(crossings) > MOST_NAMED:
         return
@@ -137,7 +125,6 @@ def length_axis(axes: Axes, lengths: Sequence[int], label: str = "sequence lengt
     if axes.dataLim.y1 > 0:
         axes.set_yscale("log")  # else there is nothing that could be drawn so
     axes.grid(visible=True)
-    axes.set_axisbelow(True)
     axes.minorticks_off()
     low, high = math.floor(math.log2(min(lengths))), math.ceil(math.log2(max(lengths)))
     exponents, labels = power_ticks(low, max(high, low + 1))

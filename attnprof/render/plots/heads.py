@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnprof.record import Report
-from attnprof.record.escaping import figure_text
-from attnprof.render.plots.save import check_figure_path, save_figure
+from attnprof.record.escapes import figure_text
 from attnprof.render.plots.style import (
     GREY,
     LINES,
@@ -19,7 +17,6 @@ from attnprof.render.plots.style import (
     draw_legend,
     new_figure,
     short_count,
-    styled,
 )
 
 if TYPE_CHECKING:
@@ -33,16 +30,6 @@ TITLES = {
     "entries": "memory [entries]",
     "peak_bytes": "memory [B]",
 }
-
-
-def plot_heads(report: Report, path: str | Path) -> None:
-    """Draw a heads report; PNG, SVG or PDF by the suffix.
-
-    Raises :class:`attnprof.errors.RequestError` for another suffix or an unwritable path.
-    """
-    check_figure_path(path)
-    with styled():
-        save_figure(draw_heads(report), path)
 
 
 def draw_heads(report: Report) -> Figure:
@@ -66,7 +53,6 @@ def _panel(axes: Axes, records: Sequence[Any], colour: dict[str, str]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.grid(visible=True)
-    axes.set_axisbelow(True)
     axes.minorticks_off()
     for mechanism, kind in dict.fromkeys((record.mechanism, record.kind) for record in records):
         points = sorted(

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnprof.record import ColumnarRecords, Report
 from attnprof.render.plots.ratios import Scale
-from attnprof.render.plots.save import check_figure_path, save_figure
 from attnprof.render.plots.style import (
     NORMAL,
     PAGE_WIDTH,
     caption,
     new_figure,
     power_ticks,
-    styled,
 )
 
 if TYPE_CHECKING:
@@ -90,16 +87,6 @@ def edges(centres: np.ndarray) -> np.ndarray:
     middle = (centres[1:] + centres[:-1]) / 2
     first, last = 2 * centres[0] - middle[0], 2 * centres[-1] - middle[-1]
     return np.concatenate([[first], middle, [last]])
-
-
-def plot_heatmap(report: Report, path: str | Path) -> None:
-    """Draw a heatmap report; PNG, SVG or PDF by the suffix.
-
-    Raises :class:`attnprof.errors.RequestError` for another suffix or an unwritable path.
-    """
-    check_figure_path(path)
-    with styled():
-        save_figure(draw_heatmap(report), path)
 
 
 def draw_heatmap(report: Report) -> Figure:

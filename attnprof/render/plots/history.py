@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
 from attnprof.record import HistoryRecord, Report
-from attnprof.record.escaping import figure_text
-from attnprof.render.plots.save import check_figure_path, save_figure
+from attnprof.record.escapes import figure_text
 from attnprof.render.plots.series import need
 from attnprof.render.plots.style import (
     BLACK,
@@ -21,7 +19,6 @@ from attnprof.render.plots.style import (
     VERMILION,
     caption,
     new_figure,
-    styled,
 )
 
 if TYPE_CHECKING:
@@ -38,16 +35,6 @@ UNITS: dict[str, tuple[tuple[float, str], ...]] = {
     "B": ((2**30, "[GiB]"), (2**20, "[MiB]"), (2**10, "[KiB]"), (1.0, "[B]")),
     "": ((1e12, "[10¹²]"), (1e9, "[10⁹]"), (1e6, "[10⁶]"), (1e3, "[10³]"), (1.0, "")),
 }
-
-
-def plot_history(report: Report, path: str | Path) -> None:
-    """Draw a report of ``history``; PNG, SVG or PDF by the suffix.
-
-    Raises :class:`attnprof.errors.RequestError` for another suffix and an unwritable path.
-    """
-    check_figure_path(path)
-    with styled():
-        save_figure(draw_history(report), path)
 
 
 def draw_history(report: Report) -> Figure:

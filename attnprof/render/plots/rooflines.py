@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnprof.errors import RequestError
-from attnprof.record.escaping import figure_text
+from attnprof.record.escapes import figure_text
 from attnprof.render.plots.growth import draw_curve, legend
 from attnprof.render.plots.series import need, series_of, varying_params
 from attnprof.render.plots.style import GREY, SMALL, caption, colours, new_figure
@@ -23,7 +23,9 @@ EXACT = 1e-9
 
 
 def draw_roofline(
-    records: Sequence[Any], devices: Mapping[int, str] | None, ceilings: Sequence[Ceiling]
+    records: Sequence[Any],
+    devices: Mapping[int, str] | None = None,
+    ceilings: Sequence[Ceiling] = (),
 ) -> Figure:
     """FLOP/s against FLOPs a byte, each point a length, under the ceilings of its device.
 
@@ -60,7 +62,6 @@ def _log_axes(axes: Axes) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.grid(visible=True, which="both")
-    axes.set_axisbelow(True)
     plain = FuncFormatter(lambda value, _: f"{value:g}")
     for axis, written in ((axes.xaxis, plain), (axes.yaxis, EngFormatter(sep=" "))):
         axis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))
@@ -113,7 +114,6 @@ def draw_pareto(records: Sequence[Any], devices: Mapping[int, str] | None = None
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.grid(visible=True)
-    axes.set_axisbelow(True)
     axes.set_xlabel("median time [s]")
     axes.set_ylabel("distance from softmax attention")
     legend(figure, found, colour)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnprof.errors import RequestError
-from attnprof.record.escaping import figure_text
+from attnprof.record.escapes import figure_text
 
 #: What may tell curves apart beside the mechanism, in the order a label names it.
 _FIELDS = (

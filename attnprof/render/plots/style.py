@@ -1,12 +1,17 @@
-"""One look for every figure: fonts, colours by mechanism, line styles by kind."""
+"""One look for every figure, and how one becomes a file: whole or not there, repeatable."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnprof.record.escaping import figure_text
+from attnprof.errors import RequestError
+from attnprof.record import write_whole
+from attnprof.record.escapes import figure_text
+from attnprof.record.recognition import MAKER
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,6 +63,7 @@ STYLE: Any = {
     "axes.linewidth": 0.6,
     "axes.spines.top": False,
     "axes.spines.right": False,
+    "axes.axisbelow": True,
     "grid.linewidth": 0.4,
     "grid.color": "0.88",
     "lines.linewidth": 1.3,
@@ -151,3 +157,47 @@ def draw_legend(
     figure.legend(
         handles=marks, loc="outside upper center", ncols=min(len(marks), 4), handlelength=3
     )
+
+
+#: What each format says of its making: by whom, so that it is known again; no more, so that the
+#: bytes repeat.
+METADATA: dict[str, dict[str, Any]] = {
+    ".png": {"Software": MAKER},
+    ".svg": {"Date": None, "Creator": MAKER},
+    ".pdf": {"CreationDate": None, "Creator": MAKER, "Producer": None},
+}
+SUFFIXES = tuple(METADATA)
+
+
+def is_figure_path(path: Path | None) -> bool:
+    """Whether a path asks for a figure rather than for data."""
+    return path is not None and path.suffix.lower() in METADATA
+
+
+def check_figure_path(path: str | Path) -> str:
+    """The format a path asks for; :class:`RequestError` for one that is not drawn."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in METADATA:
+        asked = f"'{suffix}'" if suffix else "no suffix"
+        raise RequestError(
+            f"cannot draw {path}: {asked}; figures are written as {', '.join(SUFFIXES)}, "
+            f"for example {Path(path).with_suffix('.png')}"
+        )
+    return suffix
+
+
+def plot(path: str | Path, draw: Callable[..., Figure], *what: Any) -> None:
+    """Write what ``draw`` makes of something, in the house style, as PNG, SVG or PDF.
+
+    Raises :class:`RequestError` for another suffix and for a path that cannot be written.
+    """
+    suffix = check_figure_path(path)
+    with styled():
+        write_whole(path, figure_bytes(draw(*what), suffix))
+
+
+def figure_bytes(figure: Figure, suffix: str = ".png") -> bytes:
+    """A figure as it stands in a file."""
+    stream = BytesIO()
+    figure.savefig(stream, format=suffix[1:], metadata=METADATA[suffix])
+    return stream.getvalue()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnprof.errors import RequestError
-from attnprof.record.escaping import figure_text
+from attnprof.record.escapes import figure_text
 from attnprof.render.plots.growth import MIB, draw_curve, legend, length_axis
 from attnprof.render.plots.series import need, series_of
 from attnprof.render.plots.style import NORMAL, PAGE_WIDTH, SMALL, caption, colours, new_figure

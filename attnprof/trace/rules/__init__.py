@@ -9,22 +9,16 @@ from attnprof.trace.rules import (
     activations,
     arithmetic,
     attention,
-    attention_workspaces,
     convolution_workspaces,
     convolutions,
-    distances,
-    functions,
-    loss_workspaces,
     losses,
     norms,
     products,
     reductions,
-    scattering,
-    softmax,
-    transform_workspaces,
+    scatters,
     transforms,
 )
-from attnprof.trace.rules.costing import cost_of, name_of, tensors_in
+from attnprof.trace.rules.cost import cost_of, name_of, tensors_in
 from attnprof.trace.rules.expansions import expansion_of, result_of
 from attnprof.trace.rules.table import Found, known_operations
 
@@ -37,10 +31,7 @@ __all__ = [
     "result_of",
     "tensors_in",
 ]
-_WORKSPACES = (
-    attention_workspaces, convolution_workspaces, loss_workspaces, transform_workspaces,
-)  # fmt: skip
 _FAMILIES = (
-    activations, arithmetic, attention, convolutions, distances, functions, losses, norms,
-    products, reductions, scattering, softmax, transforms,
+    activations, arithmetic, attention, convolution_workspaces, convolutions, losses, norms,
+    products, reductions, scatters, transforms,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Entry by entry: arithmetic and comparisons, real and complex."""
+"""Entry by entry: arithmetic, comparisons and elementary functions, real and complex."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from attnprof.trace.events import Size
 from attnprof.trace.rules.products import is_factor, macs_sums, scaled
-from attnprof.trace.rules.table import OTHER, A, Counts, D, M, entries, per_entry, rule, summed
+from attnprof.trace.rules.table import OTHER, A, Counts, D, E, M, entries, per_entry, rule, summed
 from attnprof.trace.sizes import is_floating, numel
 
 
@@ -152,3 +152,31 @@ per_entry("sign floor ceil round trunc", other=1)
 per_entry("frac", other=1, additions=1)
 per_entry("heaviside", other=2)
 per_entry("hypot", multiplications=2, additions=1, other=1)
+
+
+@rule("exp")
+def _exponential(out: Any, _a: Any) -> Counts:
+    """A complex one is a real one, a sine, a cosine and two products."""
+    n = numel(out)
+    if out.is_complex():
+        return {E: n, OTHER: 2 * n, M: 2 * n}
+    return {E: n} if is_floating(out) else {}
+
+
+@rule("angle")
+def _angle(out: Any, a: Any) -> Counts:
+    return {OTHER: numel(out)} if a.is_complex() or is_floating(a) else {}
+
+
+per_entry("exp2 expm1", exponentials=1)
+per_entry("sqrt log log2 log10 log1p", other=1)
+per_entry("sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh", other=1)
+per_entry("erf erfc", other=1)
+per_entry("rsqrt", other=1, divisions=1)
+per_entry("sinc", multiplications=1, divisions=1, other=1)
+per_entry("logit", additions=1, divisions=1, other=1)
+per_entry("logit_backward", additions=1, multiplications=1, divisions=1, other=2)
+per_entry("xlogy special_xlog1py", multiplications=1, other=1)
+per_entry("special_entr", multiplications=1, other=1)
+# maximum + log(1 + exp(-|difference|))
+per_entry("logaddexp logaddexp2", additions=2, exponentials=1, other=3)

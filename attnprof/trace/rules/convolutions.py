@@ -68,6 +68,12 @@ def _largest(out: Any, _a: Any, kernel: Any, *_rest: Any, **_named: Any) -> Coun
     return entries(numel(out[0]) * product(kernel), other=1)
 
 
+@rule_by_name("max_pool1d")
+def _largest_in_line(out: Any, call: Any) -> Counts:
+    kernel = call.kernel_size
+    return entries(numel(out) * (kernel if isinstance(kernel, int) else kernel[0]), other=1)
+
+
 @rule("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
 def _averaged_to_size(out: Any, a: Any, sizes: Any) -> Counts | None:
     taps = _adaptive_taps(a, len(sizes), sizes)

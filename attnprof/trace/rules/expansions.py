@@ -16,7 +16,7 @@ from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _pop_mode_temporarily
 
-from attnprof.trace.rules.costing import bound, name_of
+from attnprof.trace.rules.cost import bound, name_of
 
 Expansion = Callable[..., Any]
 
@@ -44,8 +44,8 @@ def _euclidean(a: Any, b: Any) -> Any:
     """|a|² + |b|² - 2ab as one product of rows with two columns more."""
     norms = [x.pow(2).sum(-1, True) for x in (a, b)]
     ones = [torch.ones_like(norm) for norm in norms]
-    left = torch.cat([a.mul(-2), norms[0], ones[0]], -1)
-    right = torch.cat([b, ones[1], norms[1]], -1)
+    left = torch.cat([a.mul(-2), norms.pop(0), ones.pop(0)], -1)
+    right = torch.cat([b, ones.pop(), norms.pop()], -1)
     return left.matmul(right.mT).clamp_min_(0).sqrt_()
 
 
@@ -180,8 +180,8 @@ STAND_INS: dict[str, Expansion] = {
 }
 
 
-#: Questions that torch asks as operations, which its dispatcher does not know.
-SIZES = {aten.size.default, aten.stride.default}
+#: Operations that are one piece, though torch can make them of others: questions, one kernel.
+WHOLE = {aten.size.default, aten.stride.default, aten.max_pool1d.default}
 
 
 #: The same by torch's own name of the function: called so, they take symbolic sizes.
@@ -199,7 +199,7 @@ def expansion_of(func: Any) -> Expansion | None:
     name = name_of(func).removeprefix("aten.")
     if name in EXPANSIONS and func._overloadname == "default":
         return EXPANSIONS[name]
-    if func in SIZES:
+    if func in WHOLE:
         return None
     has = partial(torch._C._dispatch_has_kernel_for_dispatch_key, func.name())
     if has("CompositeImplicitAutograd") and not has("CPU"):

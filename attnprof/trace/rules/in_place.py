@@ -1,9 +1,10 @@
-"""What torch does in place on plain tensors, and out of place where a mode watches it.
+"""What torch does in another way where a mode watches it, mostly out of place, not in place.
 
 Backward formulas, the sum of gradients that meet, and a few functions made of others (a linear map
-of a strided input, attention without a fused kernel) ask whether any tensor "looks like a
-subclass"; under a dispatch mode all do. Here they are put back as they run unwatched. Sources:
-torch's aten/src/ATen/TensorSubclassLikeUtils.h and who includes it, autograd/input_buffer.cpp.
+of a strided input, attention without a fused kernel, pooling, singular values) ask whether any
+tensor "looks like a subclass"; under a dispatch mode all do. Here they are put back as they run
+unwatched. Sources: torch's aten/src/ATen/TensorSubclassLikeUtils.h and who includes it,
+autograd/input_buffer.cpp.
 """
 
 from __future__ import annotations
@@ -19,9 +20,13 @@ from unittest.mock import patch
 import torch
 from torch._C import _current_autograd_node
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode,
+    _pop_mode_temporarily,
+)
 
-from attnprof.trace.rules.costing import tensors_in
+from attnprof.trace.rules.cost import tensors_in
 
 aten = torch.ops.aten
 
@@ -39,6 +44,8 @@ _STEPS = frozenset({
 #: Functions that add to what they have just made; recurrent layers do so in their linear maps.
 _ADDING = ("linear", "scaled_dot_product_attention")
 _RECURRENT = ("gru", "lstm", "rnn_tanh", "rnn_relu")
+#: Functions of singular values, for which a watched torch computes singular vectors, too.
+_SINGULAR = ("svdvals", "norm", "matrix_norm", "cond", "matrix_rank", "nuclear_norm")
 _INSIDE: ContextVar[str] = ContextVar("inside", default="")
 
 
@@ -63,8 +70,18 @@ class Watch:
         )
         self._alone = _alone(type(torch.zeros(0)), bool(dispatcher))
 
-    def unwatched(self, func: Any, args: tuple[Any, ...], frame: FrameType | None) -> Any:
-        """The operation as it runs without a mode; ``frame`` is the Python code that called it."""
+    def unwatched(
+        self, func: Any, args: tuple[Any, ...], frame: FrameType | None
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """The operation and its arguments as they run without a mode.
+
+        ``frame`` is the Python code that called it.
+        """
+        if func is aten._linalg_svd.default and _INSIDE.get() in _SINGULAR and not _trains(args[0]):
+            return func, (args[0], False, False)
+        return self._in_place(func, args, frame), args
+
+    def _in_place(self, func: Any, args: tuple[Any, ...], frame: FrameType | None) -> Any:
         zeros, self._zeros = self._zeros, 0 if func is not aten.detach.default else self._zeros
         if func is aten.add.Tensor:
             if _adds(args[1]) or (_is_engine(frame) and self._meets(*args[:2])):
@@ -101,7 +118,11 @@ class Watch:
 def _adds(other: Any) -> bool:
     """Whether an addition is the last step of a function that adds to its own result."""
     inside = _INSIDE.get()
-    return bool(inside) and (inside not in _RECURRENT or other.dim() == 1)
+    return inside in _ADDING or (inside in _RECURRENT and other.dim() == 1)
+
+
+def _trains(tensor: Any) -> bool:
+    return bool(torch.is_grad_enabled() and tensor.requires_grad)
 
 
 def _is_engine(frame: FrameType | None) -> bool:
@@ -141,9 +162,13 @@ def _alone(_kind: type, _dispatched: bool) -> tuple[int, int]:
 
 @contextmanager
 def adding_in_place() -> Iterator[None]:
-    """Inside, functions that add to their own result are known by their call."""
-    places = [(functional, _ADDING), (torch._C._nn, _ADDING), (torch._VF, _RECURRENT)]
+    """Inside, functions that run in another way where a mode watches are known by their call."""
+    places = [
+        (functional, _ADDING), (torch._C._nn, _ADDING), (torch._VF, _RECURRENT),
+        (torch.linalg, _SINGULAR[:-1]), (torch, _SINGULAR[-1:]), (torch._VF, _SINGULAR[-1:]),
+    ]  # fmt: skip
     with ExitStack() as stack:
+        stack.enter_context(patch.object(torch, "max_pool1d", _pooled(torch.max_pool1d)))
         for place, names in places:
             for name in names:
                 marked = _marked(name, getattr(place, name))
@@ -168,3 +193,21 @@ def _marked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     if id(function) in builtins:
         builtins[id(marked)] = builtins[id(function)]
     return marked
+
+
+@cache
+def _pooled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``max_pool1d``, recorded as the one kernel that it is where no gradient is asked for.
+
+    Watched, it would be pooling in two dimensions, whose indices take twice its result.
+    """
+
+    def pooled(x: Any, *args: Any, **kwargs: Any) -> Any:
+        mode = _get_current_dispatch_mode()
+        transformed = torch._C._functorch.maybe_current_level() is not None
+        if transformed or _trains(x) or not getattr(mode, "records", False):
+            return function(x, *args, **kwargs)
+        with _pop_mode_temporarily() as recorder:
+            return recorder.__torch_dispatch__(aten.max_pool1d.default, (), (x, *args), kwargs)
+
+    return pooled

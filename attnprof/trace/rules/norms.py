@@ -1,4 +1,4 @@
-"""Normalisation layers, as torch's CPU kernels compute them.
+"""Softmax, and normalisation layers as torch's CPU kernels compute them.
 
 Mean and variance count by their definition (see ``reductions.moments``); the reciprocal root of
 variance plus epsilon is an addition, a root and a division a row.
@@ -10,7 +10,18 @@ from typing import Any
 
 from attnprof.trace.events import Size
 from attnprof.trace.rules.reductions import moments
-from attnprof.trace.rules.table import OTHER, A, Counts, D, M, rule_by_name, summed
+from attnprof.trace.rules.table import (
+    OTHER,
+    A,
+    Counts,
+    D,
+    M,
+    entries,
+    per_entry,
+    rule,
+    rule_by_name,
+    summed,
+)
 from attnprof.trace.sizes import numel, product, size_of
 
 
@@ -147,3 +158,27 @@ def _weight_norm_backward(_out: Any, call: Any) -> Counts:
     """With s = sum(grad·v): s/norm, and g/norm·(grad - v·s/norm²)."""
     n, rows = numel(call.saved_v), numel(call.saved_norms)
     return {M: 3 * n + rows, A: 2 * n, D: 3 * rows}
+
+
+def rows_of(tensor: Any, dim: int) -> Size:
+    """Entries over those along one dimension."""
+    total: Size = 1
+    last = dim % max(tensor.dim(), 1)
+    for place, size in enumerate(tensor.shape):
+        total = total if place == last else total * size_of(size)
+    return total
+
+
+@rule("_log_softmax", "log_softmax")
+def _log_softmax(out: Any, x: Any, dim: int, *_rest: Any) -> Counts:
+    """As softmax, with the row's logarithm subtracted in place of a division."""
+    counts = entries(numel(out), other=1, additions=3, exponentials=1)
+    return summed(counts, {OTHER: rows_of(x, dim)})
+
+
+per_entry("_softmax softmax", other=1, additions=2, exponentials=1, divisions=1)
+per_entry("_softmax_backward_data", multiplications=2, additions=2)
+# the row's sum of gradients, times the softmax, subtracted
+per_entry("_log_softmax_backward_data", additions=2, exponentials=1, multiplications=1)
+per_entry("_masked_softmax", other=1, additions=2, exponentials=1, divisions=1)
+per_entry("_masked_softmax_backward", multiplications=2, additions=2)

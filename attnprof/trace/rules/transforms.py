@@ -7,11 +7,14 @@ factor of a normalisation is taken to be part of the last level.
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import Any
 
 from attnprof.trace.events import Size
+from attnprof.trace.rules.layouts import Layout, collapses, larger, layout
 from attnprof.trace.rules.table import A, Counts, M, rule, summed
-from attnprof.trace.sizes import levels, numel, size_of
+from attnprof.trace.rules.workspaces import workspace
+from attnprof.trace.sizes import levels, nbytes, numel, size_of
 
 
 def _complex(tensor: Any, dims: Any) -> Counts:
@@ -68,3 +71,29 @@ def _half_spectrum(out: Any, a: Any, dim: int, onesided: bool) -> Any:
 @rule("_fft_c2r")
 def _from_spectrum(out: Any, a: Any, dims: Any, *_rest: Any) -> Counts:
     return summed(_complex(a, dims[:-1]) if dims[1:] else {}, _real(out, dims[-1]))
+
+
+@workspace("_fft_r2c _fft_c2c")
+def _transform_inside(_out: Any, a: Any, dims: Any, *_rest: Any) -> Size:
+    """The library transforms a list of lines: other layouts become one first (``_exec_fft``)."""
+    return 0 if _is_list(layout(a), dims) else nbytes(a)
+
+
+@workspace("_fft_c2r")
+def _inverse(out: Any, a: Any, dims: Any, *_rest: Any) -> Size:
+    """Of several dimensions the last is transformed last, from the others' result."""
+    if len(dims) == 1:
+        return _transform_inside(out, a, dims)
+    import torch
+
+    between = torch.ops.aten._fft_c2c(a, list(dims[:-1]), 0, False)  # noqa: SLF001 - for its layout
+    last = _transform_inside(out, between, dims[-1:])
+    first = _transform_inside(between, a, dims[:-1])
+    return nbytes(a) + larger(last, first - nbytes(out))
+
+
+def _is_list(dims: Layout, transformed: Any) -> bool:
+    """Whether all other dimensions, in the order of their strides, can be seen as one."""
+    inside = {dim % len(dims) for dim in transformed}
+    rest = [pair for i, pair in enumerate(dims) if i not in inside]
+    return any(collapses(list(order)) for order in permutations(rest))

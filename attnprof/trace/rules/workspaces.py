@@ -13,6 +13,7 @@ from typing import Any
 from attnprof.trace.events import Size
 from attnprof.trace.rules.layouts import copied, has_unit_stride
 from attnprof.trace.rules.moves import words
+from attnprof.trace.rules.scatters import is_mask
 from attnprof.trace.sizes import nbytes, numel, product, size_of
 
 Workspace = Callable[..., Size]
@@ -30,6 +31,8 @@ UNKNOWN_WORKSPACE = words(
     cholesky_solve ormqr lu_unpack mkldnn_rnn_layer _thnn_fused_lstm_cell
     flex_attention flex_attention_backward _transformer_encoder_layer_fwd _trilinear
     scatter_reduce _embedding_bag _embedding_bag_forward_only upsample_nearest1d upsample_nearest2d
+    upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d allclose mvlgamma
+    affine_grid_generator linalg_svdvals
     """
 )
 
@@ -117,6 +120,28 @@ def _truth(_out: Any, a: Any, *_rest: Any) -> Size:
     import torch
 
     return 0 if a.dtype in {torch.bool, torch.uint8} else numel(a)
+
+
+@workspace("count_nonzero")
+def _nonzero_counted(_out: Any, a: Any, dims: Any = None) -> Size:
+    """Along dimensions: truth values, and those as integers."""
+    return 0 if dims is None else 9 * numel(a)
+
+
+@workspace("repeat")
+def _repeated(out: Any, *_rest: Any) -> Size:
+    """Positions along each dimension."""
+    return 32 * out.dim()
+
+
+@workspace("index")
+def _picked(out: Any, _a: Any, indices: Any) -> Size:
+    """Of each mask the places that it picks."""
+    found: Size = 0
+    for place, index in enumerate(indices):
+        if index is not None and is_mask(index):
+            found = found + 8 * index.dim() * size_of(out.shape[place])
+    return found
 
 
 @workspace("isinf")

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from attnprof.errors import CannotRunError
 from attnprof.papers.documents import document
 from attnprof.papers.regenerated import FigureData
-from attnprof.render.plots.save import check_figure_path, figure_bytes, save_figure
-from attnprof.render.plots.style import styled
+from attnprof.render.plots.style import figure_bytes, plot, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,12 +36,10 @@ def plot_figure(number: str, name: str, data: FigureData, path: str | Path) -> N
     Raises :class:`attnprof.errors.RequestError` for another suffix or an unwritable path,
     :class:`CannotRunError` where the figure has data and no drawing.
     """
-    check_figure_path(path)
     draw = drawings(number).get(name)
     if draw is None:
         raise CannotRunError(f"{number}: figure {name} has data and no drawing")
-    with styled():
-        save_figure(draw(data), path)
+    plot(path, draw, data)
 
 
 def picture(number: str, name: str, data: FigureData) -> bytes | None:

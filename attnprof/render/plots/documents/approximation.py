@@ -147,7 +147,6 @@ def draw_heads(data: FigureData) -> Figure:
     for axes in (work, memory):
         axes.set_xlabel("number of heads H")
         axes.grid(visible=True, axis="y")
-        axes.set_axisbelow(True)
     label_panels([work, memory])
     caption(
         figure,

@@ -159,7 +159,6 @@ def _encoder_curves(axes: Axes, rows: Rows, field: str, unit: float) -> None:
                   linewidth=width)  # fmt: skip
     axes.set_ylim(bottom=0)
     axes.grid(visible=True)
-    axes.set_axisbelow(True)
 
 
 def _encoder_crossovers(axes: Axes, facts: Mapping[str, Any], name: str) -> None:
@@ -188,7 +187,6 @@ def _ratios(axes: Axes, data: FigureData) -> None:
     _plain_ticks(axes, (0.1, 0.2, 0.35, 0.5, 1, 2, 5, 10))
     axes.set_ylabel("efficient / standard")
     axes.grid(visible=True)
-    axes.set_axisbelow(True)
     axes.legend(loc="upper right")
 
 
@@ -203,7 +201,6 @@ def _logarithmic(axes: Axes) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.grid(visible=True)
-    axes.set_axisbelow(True)
     axes.tick_params(length=2)
     axes.minorticks_off()
 

@@ -106,7 +106,6 @@ def _panels(data: FigureData, label: str) -> tuple[Figure, list[tuple[Axes, Rows
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.grid(visible=True)
-        axes.set_axisbelow(True)
         axes.minorticks_off()
         axes.set_ylabel(label)
         axes.set_xlabel("sequence length $N$")

@@ -1,0 +1,237 @@
+"""Orders of growth: leading terms of formulas, exponents of counts, and whether a bound keeps."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise, product
+from statistics import linear_regression
+from typing import Any
+
+from attnprof.algebra.zero import is_zero
+from attnprof.errors import RequestError
+
+#: By name of the size: its power and the power of its logarithm.
+Growth = Mapping[str, tuple[Any, Any]]
+_NOT = (0, 0)
+#: Directions of growth that are looked at: whole weights up to this, a size each.
+STEPS = 6
+#: Powers of two whose lengths tell which term leads in the end, four times as many bits each.
+FAR = (2**5, 2**7, 2**9)
+#: A step of a ratio this many bits below the ratio itself is what rounding leaves.
+NOISE = 60
+_ORDER = re.compile(r"N(?:\^(?P<power>[0-9.]+))?(?P<log> log N)?")
+
+
+@dataclass(frozen=True)
+class Term:
+    """A term: how it grows, and its factor (a number, or of sizes that stay fixed)."""
+
+    growth: Growth
+    factor: Any
+
+    def stays_below(self, other: Growth) -> bool:
+        """Whether it grows no faster than ``other``, in every size."""
+        names = {*self.growth, *other}
+        return all(self.growth.get(n, _NOT) <= other.get(n, _NOT) for n in names)
+
+    def along(self, weights: Mapping[str, int]) -> tuple[Any, Any]:
+        """The powers of t and of its logarithm where every size is t to its weight."""
+        growing = [(weights[name], power) for name, power in self.growth.items()]
+        powers = sum(weight * power for weight, (power, _) in growing)
+        return powers, sum(logs for weight, (_, logs) in growing if weight)
+
+    @property
+    def key(self) -> frozenset[tuple[str, tuple[Any, Any]]]:
+        """The growth, to be compared and to stand in sets."""
+        return frozenset(self.growth.items())
+
+    def expression(self, *, factor: bool = True) -> Any:
+        """As sympy writes it."""
+        import sympy
+
+        product = self.factor if factor else sympy.Integer(1)
+        for name, (power, logs) in self.growth.items():
+            size = sympy.Symbol(name, positive=True)
+            product *= size**power * sympy.log(size) ** logs
+        return product
+
+
+def leading_terms(expression: Any, growing: Sequence[str]) -> list[Term] | None:
+    """The terms that no other one outgrows, while these sizes grow and the others stay.
+
+    None where that cannot be said: a maximum of which no side wins, a power of a sum.
+    """
+    terms = _terms(expression, growing)
+    if terms is None:
+        return None
+    return [
+        term
+        for term in terms
+        if not any(term.stays_below(other.growth) for other in terms if other is not term)
+    ]
+
+
+def total(terms: Sequence[Term], *, factors: bool = True) -> Any:
+    """The terms as one expression."""
+    import sympy
+
+    return sympy.Add(*(term.expression(factor=factors) for term in terms))
+
+
+def same_terms(a: Sequence[Term], b: Sequence[Term]) -> bool:
+    """Whether growth and factors are the same."""
+    ours, others = ({term.key: term.factor for term in terms} for terms in (a, b))
+    return set(ours) == set(others) and all(is_zero(ours[key] - others[key]) for key in ours)
+
+
+def bounds(upper: Sequence[Term], lower: Sequence[Term]) -> bool:
+    """Whether ``lower`` stays below a multiple of ``upper``, in whatever way the sizes grow.
+
+    Sizes that grow like powers t^w of one t: in no direction w may a term of ``lower`` outgrow
+    all of ``upper``. N*d stays below N^2 + d^2, although below neither of the two.
+    """
+    names = sorted({name for term in (*upper, *lower) for name in term.growth})
+    for direction in product(range(STEPS + 1), repeat=len(names)):
+        weights = dict(zip(names, direction, strict=True))
+        most = max((term.along(weights) for term in upper), default=None)
+        if most is None or any(term.along(weights) > most for term in lower):
+            return not lower
+    return True
+
+
+def _terms(expression: Any, growing: Sequence[str]) -> list[Term] | None:
+    import sympy
+
+    smooth = _smooth(sympy.sympify(expression), growing)
+    if smooth is None:
+        return None
+    found: dict[Any, Term] = {}
+    for part in sympy.Add.make_args(sympy.expand(smooth)):
+        term = _term(part, growing)
+        if term is None:
+            return None
+        before = found.get(term.key)
+        found[term.key] = term if before is None else Term(term.growth, before.factor + term.factor)
+    return [term for term in found.values() if not is_zero(term.factor)]
+
+
+def _term(part: Any, growing: Sequence[str]) -> Term | None:
+    import sympy
+
+    growth: dict[str, tuple[Any, Any]] = {}
+    factor = sympy.Integer(1)
+    for item in sympy.Mul.make_args(part):
+        base, power = item.as_base_exp()
+        inside = base.args[0] if isinstance(base, sympy.log) else base
+        if not _grows(item, growing):
+            factor *= item
+        elif inside.is_Symbol and power.is_Rational:
+            plain, logs = growth.get(inside.name, _NOT)
+            is_log = inside is not base
+            growth[inside.name] = (plain, logs + power) if is_log else (plain + power, logs)
+        else:
+            return None
+    return Term({name: powers for name, powers in growth.items() if powers != _NOT}, factor)
+
+
+def _smooth(expression: Any, growing: Sequence[str]) -> Any:
+    """Rounding as a number that stays below 1, maxima as the side that outgrows the others."""
+    import sympy
+
+    rest: dict[Any, Any] = {}
+
+    def rounded(x: Any, sign: int) -> Any:
+        return x + sign * rest.setdefault((x, sign), sympy.Dummy("u", nonnegative=True))
+
+    smooth = expression.replace(sympy.ceiling, lambda x: rounded(x, 1))
+    smooth = smooth.replace(sympy.floor, lambda x: rounded(x, -1))
+    while choices := [c for c in smooth.atoms(sympy.Max, sympy.Min) if _grows(c, growing)]:
+        innermost = min(choices, key=sympy.count_ops)
+        winner = _winner(innermost, growing)
+        if winner is None:
+            return None
+        smooth = smooth.xreplace({innermost: winner})
+    return None if smooth.has(sympy.Piecewise, sympy.Mod) else smooth
+
+
+def _grows(expression: Any, growing: Sequence[str]) -> bool:
+    return not {symbol.name for symbol in expression.free_symbols}.isdisjoint(growing)
+
+
+def _winner(choice: Any, growing: Sequence[str]) -> Any:
+    """The side of a maximum (minimum) that is the larger (smaller) at large sizes, if one is."""
+    import sympy
+
+    is_maximum = isinstance(choice, sympy.Max)
+    for side in choice.args:
+        pairs = [(side, other) if is_maximum else (other, side) for other in choice.args]
+        if all(_outgrows(a, b, growing) for a, b in pairs if a is not b):
+            return side
+    return None
+
+
+def _outgrows(a: Any, b: Any, growing: Sequence[str]) -> bool:
+    """Whether each leading term of a - b has a positive factor."""
+    rest = leading_terms(a - b, growing)
+    return rest is not None and all(t.factor.is_positive for t in rest)
+
+
+# -- orders as text, and counts at lengths ----------------------------------------------
+def order_value(order: str, n: int) -> float:
+    """An order of growth such as ``N^1.5`` or ``N log N`` at a length.
+
+    Raises :class:`RequestError` for an order that is not written like that.
+    """
+    found = _read(order)
+    value = math.pow(n, float(found["power"] or 1))
+    return value * math.log2(n) if found["log"] else value
+
+
+def _read(order: str) -> re.Match[str]:
+    found = _ORDER.fullmatch(order)
+    if found is None:
+        raise RequestError(
+            f"order of growth '{order}': write it like N, N^2, N^1.5 or N log N, in tokens N"
+        )
+    return found
+
+
+def settles(ratios: Sequence[Any]) -> bool | None:
+    """Whether ratios at lengths of four times as many bits each stay bounded; None: undecided.
+
+    Steps of one that settles shrink; a logarithm's are four times as large each time.
+    """
+    before, last = [after - ratio for ratio, after in pairwise(ratios)][-2:]
+    if last * 2**NOISE <= ratios[-1]:
+        return True
+    if before <= 0:  # it fell and rises again
+        return False if last > ratios[-2] else None
+    if 5 * last <= 3 * before:
+        return True
+    return False if 5 * last >= 7 * before else None
+
+
+def keeps(order: str, value: Callable[[int], int]) -> bool | None:
+    """Whether a count stays below a multiple of an order at lengths of up to 2**512."""
+    found = _read(order)
+    power, log = Fraction(found["power"] or 1), bool(found["log"])
+    ratios = []
+    for bits in FAR:
+        whole = 2 ** int(power * bits) * (bits if log else 1)
+        ratios.append(Fraction(value(2**bits), whole))
+    return settles(ratios)
+
+
+def fitted(lengths: Sequence[int], values: Sequence[float]) -> float:
+    """The exponent over the longer half of the lengths (at least two of them)."""
+    first = min(len(lengths) // 2, len(lengths) - 2)
+    return exponent(lengths[first:], values[first:])
+
+
+def exponent(lengths: Sequence[int], values: Sequence[float]) -> float:
+    """The power of the length with which values grow: the slope of their logarithms."""
+    return linear_regression(list(map(math.log, lengths)), list(map(math.log, values))).slope

@@ -1,0 +1,214 @@
+"""Sizes as exact polynomials in (seq_len, head_dim) that decide comparisons at a sample point.
+
+A mechanism's cost, run on such sizes, is one polynomial for a whole range of lengths: the
+range over which every comparison made on the way keeps its answer. This is what turns maxima,
+minima and switches into pieces, and it needs no symbolic algebra.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from itertools import product
+from typing import Any
+
+#: Exponents of (seq_len, head_dim) to their coefficient.
+Polynomial = dict[tuple[int, int], Any]
+#: Residues tried to see whether a polynomial is divisible everywhere.
+MOST_RESIDUES = 4096
+
+
+class NotPiecewisePolynomialError(Exception):
+    """The cost is no polynomial on any range we can name; integers must decide."""
+
+
+class Branches:
+    """The sample point (seq_len, head_dim), and the polynomials whose sign was asked there."""
+
+    def __init__(self, sample: tuple[int, int]) -> None:
+        self.sample = sample
+        self.decided: list[Polynomial] = []
+
+    def size(self, which: int) -> Size:
+        """The variable number ``which``: 0 is seq_len, 1 is head_dim."""
+        exponents = (1, 0) if which == 0 else (0, 1)
+        return Size({exponents: 1}, self)
+
+    def sign(self, terms: Polynomial) -> int:
+        """The sign at the sample; remembered unless it is the same everywhere."""
+        value = value_of(terms, *self.sample)
+        if any(i for i, _ in terms) or any(j for _, j in terms):
+            self.decided.append(terms)
+        return int(value > 0) - int(value < 0)
+
+
+class Size:
+    """A polynomial; behaves as the integer it stands for, refuses what has no polynomial."""
+
+    __slots__ = ("branches", "terms")
+    __hash__ = None  # type: ignore[assignment]  # equality is decided at a sample, see __eq__
+
+    def __init__(self, terms: Polynomial, branches: Branches) -> None:
+        self.terms = terms
+        self.branches = branches
+
+    def __add__(self, other: Any) -> Size:
+        terms = dict(self.terms)
+        for exponents, factor in _terms(other).items():
+            total = terms.get(exponents, 0) + factor
+            if total:
+                terms[exponents] = total
+            else:
+                del terms[exponents]
+        return Size(terms, self.branches)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Size:
+        return Size({e: -c for e, c in self.terms.items()}, self.branches)
+
+    def __sub__(self, other: Any) -> Size:
+        negative: Size | int = -other
+        return self + negative
+
+    def __rsub__(self, other: Any) -> Size:
+        difference: Size = -self + other
+        return difference
+
+    def __mul__(self, other: Any) -> Size:
+        terms: Polynomial = {}
+        for (i, j), a in self.terms.items():
+            for (k, m), b in _terms(other).items():
+                exponents = (i + k, j + m)
+                total = terms.get(exponents, 0) + a * b
+                if total:
+                    terms[exponents] = total
+                else:
+                    del terms[exponents]
+        return Size(terms, self.branches)
+
+    __rmul__ = __mul__
+
+    def __pow__(self, power: Any) -> Size:
+        if not isinstance(power, int) or power < 0:
+            raise NotPiecewisePolynomialError(f"a power of {power}")
+        result = Size({(0, 0): 1}, self.branches)
+        for _ in range(power):
+            result = result * self
+        return result
+
+    def __truediv__(self, other: Any) -> Size:
+        if isinstance(other, Size) and set(other.terms) != {(0, 0)}:
+            return self._by_monomial(other)
+        divisor = _constant(other)
+        return Size({e: Fraction(c) / divisor for e, c in self.terms.items()}, self.branches)
+
+    def _by_monomial(self, other: Size) -> Size:
+        """The quotient by a size like h or 2·h·d, where it is exact; sizes are never zero."""
+        if len(other.terms) != 1:
+            raise NotPiecewisePolynomialError("a quotient by a sum of sizes")
+        ((k, m), divisor) = next(iter(other.terms.items()))
+        if any(i < k or j < m for i, j in self.terms):
+            raise NotPiecewisePolynomialError("a quotient that is no polynomial")
+        terms = {(i - k, j - m): Fraction(c) / divisor for (i, j), c in self.terms.items()}
+        return Size(terms, self.branches)
+
+    def __floordiv__(self, other: Any) -> Size:
+        if isinstance(other, Size) and set(other.terms) != {(0, 0)}:
+            return self._by_monomial(other) // 1
+        divisor = _constant(other)
+        if self._remainders(divisor) != {0}:
+            raise NotPiecewisePolynomialError(f"a floor of a quotient by {divisor}")
+        return self / divisor
+
+    def __mod__(self, other: Any) -> int:
+        if isinstance(other, Size) and set(other.terms) != {(0, 0)}:
+            if self._by_monomial(other)._remainders(Fraction(1)) != {0}:
+                raise NotPiecewisePolynomialError("a remainder by a size")
+            return 0
+        remainders = self._remainders(_constant(other))
+        if len(remainders) != 1 or any(value != int(value) for value in remainders):
+            raise NotPiecewisePolynomialError(f"a remainder that depends on the size, by {other}")
+        return int(remainders.pop())
+
+    def _remainders(self, divisor: Any) -> set[Any]:
+        """What is left by ``divisor`` for all integer sizes: values repeat with its multiples."""
+        scale = math.lcm(*(Fraction(c).denominator for c in self.terms.values()), 1)
+        period = int(divisor) * scale
+        used = [max((e[axis] for e in self.terms), default=0) > 0 for axis in (0, 1)]
+        if divisor != int(divisor) or divisor < 1 or period ** sum(used) > MOST_RESIDUES:
+            raise NotPiecewisePolynomialError(f"a quotient by {divisor}")
+        axes = [range(period) if on else range(1) for on in used]
+        return {value_of(self.terms, n, d) % divisor for n, d in product(*axes)}
+
+    def _sign(self, other: Any) -> int:
+        return self.branches.sign((self - other).terms)
+
+    def __lt__(self, other: Any) -> bool:
+        return self._sign(other) < 0
+
+    def __le__(self, other: Any) -> bool:
+        return self._sign(other) <= 0
+
+    def __gt__(self, other: Any) -> bool:
+        return self._sign(other) > 0
+
+    def __ge__(self, other: Any) -> bool:
+        return self._sign(other) >= 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (int, Fraction, Size)) and self._sign(other) == 0
+
+    def __bool__(self) -> bool:
+        return self._sign(0) != 0
+
+
+def _terms(value: Any) -> Polynomial:
+    if isinstance(value, Size):
+        return value.terms
+    if isinstance(value, (int, Fraction)):
+        return {(0, 0): value} if value else {}
+    raise NotPiecewisePolynomialError(f"{type(value).__name__} in a size")
+
+
+def _constant(value: Any) -> Fraction:
+    terms = _terms(value)
+    if set(terms) != {(0, 0)}:
+        raise NotPiecewisePolynomialError("a quotient by a size")
+    return Fraction(terms[0, 0])
+
+
+def terms_of(run: Callable[[], Any]) -> Polynomial:
+    """The polynomial a run returns; :class:`NotPiecewisePolynomialError` for whatever else happens.
+
+    A run may meet anything an integer can do and a polynomial cannot (``range``, ``math``), so
+    its errors mean "not this way"; the integers that follow raise those that are real.
+    """
+    try:
+        return _terms(run())
+    except NotPiecewisePolynomialError:
+        raise
+    except Exception as error:
+        raise NotPiecewisePolynomialError(str(error)) from error
+
+
+def value_of(terms: Polynomial, seq_len: int, head_dim: int) -> Any:
+    """The polynomial's value, exactly."""
+    return sum(c * seq_len**i * head_dim**j for (i, j), c in terms.items())
+
+
+def at_width(terms: Polynomial, head_dim: int) -> tuple[int, ...]:
+    """Coefficients in seq_len, lowest first, as integers: scaled by a positive factor."""
+    values = [Fraction(0)] * (1 + max((i for i, _ in terms), default=0))
+    for (i, j), factor in terms.items():
+        values[i] += factor * head_dim**j
+    while values and not values[-1]:
+        values.pop()
+    return in_integers(values)
+
+
+def in_integers(values: Sequence[Fraction]) -> tuple[int, ...]:
+    """The values times the least positive number that makes all of them whole."""
+    scale = math.lcm(*(value.denominator for value in values), 1)
+    return tuple(int(value * scale) for value in values)

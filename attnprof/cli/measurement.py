@@ -1,0 +1,214 @@
+"""How points are measured, and which of a grid: the flags of what runs code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Option
+
+from attnprof.arguments import MOST_THREADS
+from attnprof.cli import options as opt
+from attnprof.cli.request import parse_set
+from attnprof.cli.sizes import MOST, parse_names, parse_sizes
+from attnprof.errors import RequestError, closest
+from attnprof.record.destinations import take_modules
+from attnprof.record.files import read_toml
+from attnprof.record.schema import shown
+
+if TYPE_CHECKING:
+    from attnprof.measure.request import Budget
+    from attnprof.measure.sweep.plan import Grid
+
+ThreadsOption = Annotated[
+    int | None,
+    Option(help="Compute threads (default: torch's).", min=1, max=MOST_THREADS),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """How a point is measured."""
+
+    samples: Annotated[int, Option(help="Times to take, if the time allows.")] = 20
+    min_time: Annotated[float, Option(help="Seconds a point is timed for at least.")] = 0.5
+    max_time: Annotated[float, Option(help="Seconds after which a point ends.")] = 5.0
+    spread: Annotated[float, Option(help="Stop when the median is known to this share of it.")] = (
+        0.05
+    )
+    seed: Annotated[int, Option(help="Seed of weights and inputs.", min=0, max=2**63 - 1)] = 0
+    threads: ThreadsOption = None
+    check: Annotated[
+        bool,
+        Option(
+            "--check/--no-check",
+            help="First see, at a small shape, whether a mechanism computes what it claims.",
+        ),
+    ] = True
+    compiled: Annotated[
+        bool, Option("--compile", help="Compile the module first (torch.compile, inductor).")
+    ] = False
+
+    def budget(self) -> Budget:
+        """How long a point may take."""
+        from attnprof.measure.request import Budget
+
+        return Budget(self.samples, self.min_time, self.max_time, spread=self.spread)
+
+    def terms(self) -> dict[str, Any]:
+        """What else is asked of every point."""
+        return {"seed": self.seed, "threads": self.threads, "check": self.check,
+                "compiled": self.compiled}  # fmt: skip
+
+
+#: Keys of a grid, as flags and in a file: sizes, and names.
+SIZES = {"seq": "seq_len", "d_model": "d_model", "heads": "num_heads", "batch": "batch_size"}
+NAMES = ("attention", "scope", "dtype", "phase", "device")
+LISTS = {"settings": "set", "args": "arg", "inputs": "input"}
+_EXAMPLE = 'grid = [{attention = ["standard", "linear"], seq = "128:4096:x2"}]'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Points(opt.Modules):
+    """A grid as it is typed: lists where other commands take one value."""
+
+    attention: opt.AttentionOption = None
+    seq: opt.SeqOption = None
+    d_model: Annotated[str | None, Option(metavar="SIZES", help="Widths (default 512).")] = None
+    heads: Annotated[str | None, Option(metavar="SIZES", help="Head counts (default 8).")] = None
+    batch: Annotated[str | None, Option(metavar="SIZES", help="Batch sizes (default 1).")] = None
+    phase: Annotated[str | None, Option(metavar="NAMES", help="Phases (default forward).")] = None
+    dtype: Annotated[
+        str | None, Option(metavar="NAMES", help="Number formats (default float32).")
+    ] = None
+    device: Annotated[str | None, Option(metavar="NAMES", help="Devices: cpu,cuda:0,cuda:1.")] = (
+        None
+    )
+    settings: opt.SetOption = None
+
+    def texts(self) -> dict[str, str]:
+        """What was typed of the sizes and names."""
+        found = {key: getattr(self, key, None) for key in (*SIZES, *NAMES)}
+        return {key: text for key, text in found.items() if text is not None}
+
+    def flags(self) -> list[str]:
+        """The flags that were typed."""
+        texts = [f"--{key.replace('_', '-')}" for key in self.texts()]
+        return texts + [f"--{flag}" for name, flag in LISTS.items() if getattr(self, name)]
+
+    def need(self, command: str, instead: str) -> None:
+        """:class:`RequestError` where a grid is not said whole; ``instead`` is what to type."""
+        for key in ("attention", "seq"):
+            if getattr(self, key) is None:
+                raise RequestError(f"{command} needs --{key} {instead}")
+
+    def grid(self, causal: str = "no") -> Grid:
+        """The grid; a ``--set`` value may be a list: ``window=64,128``."""
+        from attnprof.measure.sweep.plan import Grid
+
+        values = _axes(self.texts(), "--")
+        params = {name: value.split(",") for name, value in parse_set(self.settings).items()}
+        known = {"no": [False], "yes": [True], "both": [False, True]}
+        if causal not in known:
+            raise RequestError(f"--causal {causal}: possible are no, yes and both")
+        grid = Grid(**values, causal=known[causal], params=params, args=self.args or (),
+                    inputs=self.inputs or ())  # fmt: skip
+        return _bounded(grid, "the grid")
+
+
+def _axes(texts: Mapping[str, str], before: str) -> dict[str, Any]:
+    """Sizes and names by the grid's own fields; ``before`` a key is what a message calls it."""
+    found: dict[str, Any] = {}
+    for key, text in texts.items():
+        flag = f"{before}{key.replace('_', '-') if before == '--' else key}"
+        if key in SIZES:
+            found[SIZES[key]] = parse_sizes(text, flag)
+        else:
+            found[key] = parse_names(text, flag)
+    return found
+
+
+def grids_from_file(path: Path) -> list[Grid]:
+    """The ``[[grid]]`` tables of a TOML file.
+
+    Raises :class:`RequestError` for a missing file, wrong TOML, or an unknown key.
+    """
+    return [grid_of(table, where) for table, where in tables_of(path, "grid", _EXAMPLE)]
+
+
+def tables_of(path: Path, name: str, example: str) -> list[tuple[Mapping[str, Any], str]]:
+    """The ``[[name]]`` tables of a TOML file, each with the place to tell in a message.
+
+    Raises :class:`RequestError` for a missing file, wrong TOML, or none of them.
+    """
+    tables = read_toml(path).get(name)
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        tables = []
+    if not tables:
+        raise RequestError(f"{path} has no {name}; write one like {example}")
+    return [(table, f"{path}, {name} {number}") for number, table in enumerate(tables, 1)]
+
+
+def grid_of(table: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> Grid:
+    """One table as a grid; keys in ``more`` are for the caller.
+
+    Raises :class:`RequestError` for an unknown or a missing key.
+    """
+    from attnprof.measure.sweep.plan import Grid
+
+    known = [*SIZES, *NAMES, "causal", *LISTS.values(), *more]
+    for key in table:
+        if key not in known:
+            raise RequestError(f"{where}: unknown key '{key}': {closest(key, known)}")
+    for key in ("attention", "seq"):
+        if key not in table:
+            raise RequestError(f"{where} needs {key}; write a grid like {_EXAMPLE}")
+    texts = {
+        key: _joined(table[key], f"{where}: {key}") for key in (*SIZES, *NAMES) if key in table
+    }
+    values = _axes(texts, f"{where}: ")
+    causal = _listed(table.get("causal", False), f"{where}: causal", (bool,), "true or false")
+    params = {
+        name: [str(v) for v in _listed(value, f"{where}: set {name}")]
+        for name, value in _object(table.get("set", {}), f"{where}: set").items()
+    }
+    args, inputs = (
+        _listed(table.get(key, []), f"{where}: {key}", (str,), "texts") for key in ("arg", "input")
+    )
+    take_modules(values["attention"])
+    return _bounded(Grid(**values, causal=causal, params=params, args=args, inputs=inputs), where)
+
+
+def _object(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise RequestError(f"{where} = {shown(value)}: write names and values, like {{window=64}}")
+    return value
+
+
+_SCALARS = (str, int, float, bool)
+
+
+def _listed(
+    value: Any, where: str, kinds: tuple[type, ...] = _SCALARS, what: str = "texts or numbers"
+) -> list[Any]:
+    found = list(value) if isinstance(value, list) else [value]
+    if not all(isinstance(item, kinds) for item in found):
+        raise RequestError(f"{where} = {shown(value)}: write {what}, one or a list of them")
+    return found
+
+
+def _joined(value: Any, where: str) -> str:
+    return ",".join(str(item) for item in _listed(value, where))
+
+
+def _bounded(grid: Grid, where: str) -> Grid:
+    """The grid; :class:`RequestError` for more points than anybody measures."""
+    axes = (grid.attention, grid.seq_len, grid.d_model, grid.num_heads, grid.batch_size,
+            grid.dtype, grid.phase, grid.device, grid.causal, grid.scope)  # fmt: skip
+    count = prod(len(axis) for axis in (*axes, *grid.params.values()))
+    if count > MOST:
+        raise RequestError(f"{where}: {count:,} points, {MOST:,} are taken at most")
+    return grid

@@ -1,0 +1,289 @@
+"""Where two mechanisms cost the same: the records of ``crossover``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from typing import Any
+
+from attnprof.algebra.pieces import Piece, pieces
+from attnprof.algebra.polynomials import NotPiecewisePolynomialError
+from attnprof.algebra.radicals import closed_form
+from attnprof.algebra.roots import Root, positive_roots
+from attnprof.closed_form.crossings import SAME, Crossings, bisected, crossings_of
+from attnprof.closed_form.lengths import EVERY, CostOf, KnownCost, Lengths
+from attnprof.closed_form.printed import Pair, comparable
+from attnprof.closed_form.quantities import quantity_of
+from attnprof.costs import Number
+from attnprof.errors import AttnprofError, CannotRunError, RequestError, closest
+from attnprof.mechanism import Mechanism
+from attnprof.record import CrossoverRecord, Report
+from attnprof.workload import Workload
+
+KINDS = ("published", "formula")
+#: Costs counted in running code, and what a machine shows: where asked for only.
+DERIVED, MEASURED = "derived", "measured"
+ALL_KINDS = (*KINDS, DERIVED, MEASURED)
+METRICS = ("flops", "memory")
+#: What a metric is called as a quantity of each kind, and its unit.
+QUANTITIES = {
+    ("flops", "published"): ("flops", "flops"),
+    ("flops", "formula"): ("flops", "flops"),
+    ("memory", "published"): ("peak_entries", "entries"),
+    ("memory", "formula"): ("peak_bytes", "bytes"),
+    ("flops", DERIVED): ("flops", "flops"),
+    ("memory", DERIVED): ("peak_bytes", "bytes"),
+    ("memory", MEASURED): ("peak_bytes", "bytes"),
+}
+
+
+@dataclass(frozen=True)
+class OwnModule:
+    """A module of somebody's own: no closed form of ours, no document prints it."""
+
+    name: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Two mechanisms and what is asked of them; ``workload`` carries all sizes but two.
+
+    Either side may be an :class:`OwnModule` instead: something that only has a name and derived
+    costs, which ``derived`` gives for a metric and a head width.
+    """
+
+    a: Mechanism | OwnModule
+    b: Mechanism | OwnModule
+    workload: Workload
+    scope: str = "core"
+    derived: Callable[[str, int], tuple[KnownCost, KnownCost]] | None = None
+
+    def __post_init__(self) -> None:
+        for side in (self.a, self.b):
+            if not isinstance(side, OwnModule):
+                side.check(self.workload, self.scope)
+
+
+@dataclass(frozen=True)
+class Contest:
+    """One metric of one kind: the two costs that meet, and where they are printed.
+
+    ``known`` gives costs that hold at some lengths only, by head width, in place of ``costs``.
+    """
+
+    metric: str
+    kind: str
+    costs: tuple[CostOf, ...] = ()
+    source: str | None = None
+    known: Callable[[int], tuple[KnownCost, KnownCost]] | None = None
+
+    @property
+    def unit(self) -> str:
+        """Unit of the metric in this kind."""
+        return QUANTITIES[self.metric, self.kind][1]
+
+    def at(self, head_dim: int) -> Sequence[KnownCost]:
+        """Both costs at a head width."""
+        if self.known is None:
+            return [KnownCost(cost, EVERY.holds) for cost in self.costs]
+        return self.known(head_dim)
+
+    def lengths(self, head_dim: int) -> Lengths:
+        """Lengths at which both are known; RequestError where there are none."""
+        if self.known is None:
+            return EVERY
+        first, second = self.at(head_dim)
+        found = Lengths(lambda length: first.holds(length) and second.holds(length))
+        if not found.stretches:
+            raise RequestError(
+                f"at head width {head_dim} there is no length at which both costs are known: "
+                f"{first.said}; {second.said}"
+            )
+        return found
+
+
+def contests(
+    meeting: Meeting, kinds: Sequence[str] = KINDS, metrics: Sequence[str] = METRICS
+) -> list[Contest]:
+    """What can be compared, published first.
+
+    Raises :class:`RequestError` where nothing can: no document prints both on the same terms.
+    """
+    for asked, possible in ((kinds, (*KINDS, DERIVED)), (metrics, METRICS)):
+        wrong = [name for name in asked if name not in possible]
+        if wrong:
+            raise RequestError(f"'{wrong[0]}': {closest(wrong[0], list(possible))}")
+    found = []
+    a, b = meeting.a, meeting.b
+    for metric in metrics:
+        if not isinstance(a, OwnModule) and not isinstance(b, OwnModule):
+            if "published" in kinds and (pair := _printed(a, b, meeting, metric)):
+                source = ", ".join(dict.fromkeys(form.source for form in pair))
+                costs = (pair[0].formula, pair[1].formula)
+                found.append(Contest(metric, "published", costs, source))
+            if "formula" in kinds:
+                costs = _cost(a, meeting.scope, metric), _cost(b, meeting.scope, metric)
+                found.append(Contest(metric, "formula", costs))
+        if DERIVED in kinds and meeting.derived is not None:
+            found.append(Contest(metric, DERIVED, known=partial(meeting.derived, metric)))
+    if not found and (isinstance(a, OwnModule) or isinstance(b, OwnModule)):
+        raise RequestError(
+            f"{a.name} and {b.name} can be compared by what they execute only: use --kind derived"
+        )
+    if not found:
+        w = meeting.workload
+        raise RequestError(
+            f"no document prints {' or '.join(metrics)} of both {meeting.a.name} and "
+            f"{meeting.b.name} on the same terms for scope {meeting.scope}, phase {w.phase}"
+            f"{', causal' if w.causal else ''}, {w.num_heads} head(s); use --kind formula"
+        )
+    return found
+
+
+def _cost(mechanism: Mechanism, scope: str, metric: str) -> CostOf:
+    quantity = QUANTITIES[metric, "formula"][0]
+    return lambda workload: quantity_of(mechanism, workload, scope, quantity)
+
+
+def _printed(a: Mechanism, b: Mechanism, meeting: Meeting, metric: str) -> Pair | None:
+    """The two printed forms for what is asked; for one head, the one-head form comes first."""
+    w, quantity = meeting.workload, QUANTITIES[metric, "published"][0]
+    asked = (meeting.scope, w.phase, w.causal, quantity)
+    found = [
+        pair
+        for pair in comparable(a, b)
+        if (pair[0].scope, pair[0].phase, pair[0].causal, pair[0].quantity) == asked
+        and (pair[0].heads != "one" or w.num_heads == 1)
+    ]
+    return min(found, key=lambda pair: pair[0].heads != "one", default=None)
+
+
+def blank(
+    meeting: Meeting, contest: Contest, head_dim: int, skipped: str | None = None
+) -> CrossoverRecord:
+    """A row that says what was asked and, maybe, why there is no answer."""
+    w = meeting.workload
+    return CrossoverRecord(
+        metric=contest.metric,
+        unit=contest.unit,
+        kind=contest.kind,
+        source=contest.source,
+        mechanism_a=meeting.a.name,
+        mechanism_b=meeting.b.name,
+        params_a=dict(meeting.a.params),
+        params_b=dict(meeting.b.params),
+        head_dim=head_dim,
+        num_heads=w.num_heads,
+        batch_size=w.batch_size,
+        dtype=None if contest.kind == "published" else w.dtype,
+        scope=meeting.scope,
+        phase=w.phase,
+        causal=w.causal,
+        verdict="",
+        skipped=skipped,
+    )
+
+
+def _record(
+    meeting: Meeting, contest: Contest, head_dim: int, refused: list[AttnprofError]
+) -> CrossoverRecord:
+    """One row; a refusal is one that says why, and is kept in ``refused``."""
+    try:
+        found, form = solved(meeting, contest, head_dim)
+        known = contest.lengths(head_dim)
+        doubts = {cost.doubt for cost in contest.at(head_dim) if cost.doubt}
+    except (RequestError, CannotRunError) as refusal:
+        refused.append(refusal)
+        return blank(meeting, contest, head_dim, str(refusal))
+    names = {1: meeting.b.name, -1: meeting.a.name, 0: None}
+    return replace(
+        blank(meeting, contest, head_dim),
+        closed_form=form,
+        crossover_seq_len=float(found.roots[-1].at) if found.roots else None,
+        first_seq_len=found.first_seq_len,
+        method="solved" if found.runs[-1].piece else "searched",
+        verdict=found.verdict,
+        cheaper_below=names[found.runs[0].sign],
+        cheaper_above=names[found.runs[-1].sign],
+        all_crossings=[float(root.at) for root in found.roots],
+        searched=[list(stretch) for stretch in known.stretches],
+        searched_step=known.step,
+        bound="; ".join(sorted(doubts)) or None,
+    )
+
+
+def solved(meeting: Meeting, contest: Contest, head_dim: int) -> tuple[Crossings, str | None]:
+    """All crossings at one head width and the last one's closed form in ``d``, if it has one.
+
+    By polynomials where the costs are any; by integer bisection where they are not. Only lengths
+    at which both costs are known count.
+    """
+    first, second = contest.at(head_dim)
+    known = contest.lengths(head_dim)
+
+    def difference(n: Number, d: Number) -> Number:
+        if not isinstance(d, int) and not (first.general and second.general):
+            raise NotPiecewisePolynomialError("costs of one head width")
+        workload = meeting.workload.with_(seq_len=n, head_dim=d)
+        return first.of(workload) - second.of(workload)
+
+    @cache
+    def at(length: int) -> Number:
+        value = difference(length, head_dim)
+        return int(value) if value == int(value) else value
+
+    def integers(n: Number, d: Number) -> Number:
+        return at(n) if isinstance(n, int) else difference(n, d)
+
+    if len(known.stretches) > 1:
+        return bisected(at, known), None
+    try:
+        found = crossings_of(pieces(integers, head_dim, known.stretches[0][0]), at, known)
+    except NotPiecewisePolynomialError:
+        return bisected(at, known), None
+    last = found.runs[-1]
+    return found, _closed(found, head_dim) if found.roots and last.piece else None
+
+
+def _closed(found: Crossings, head_dim: int) -> str | None:
+    """The closed form from whichever side of the last crossing has its polynomial vanish there."""
+    root = found.roots[-1]
+    for run in reversed(found.runs[-2:]):
+        if run.piece and run.piece.general and _vanishes(run.piece, root):
+            form = closed_form(run.piece.terms, head_dim, root)
+            if form:
+                return form
+    return None
+
+
+def _vanishes(piece: Piece, root: Root) -> bool:
+    """Whether a crossing is a root of the piece's own polynomial, and no jump beside it."""
+    return any(abs(own.at - root.at) <= SAME for own in positive_roots(piece.coefficients))
+
+
+def report(
+    meeting: Meeting,
+    head_dims: Sequence[int],
+    kinds: Sequence[str] = KINDS,
+    metrics: Sequence[str] = METRICS,
+    *,
+    with_curves: bool = False,
+    environment: Mapping[str, Any],
+) -> Report:
+    """The report of ``crossover``; ``with_curves`` adds what a figure draws to its summary.
+
+    Raises :class:`RequestError` where nothing can be compared or every row was refused.
+    """
+    matches = contests(meeting, kinds, metrics)
+    refused: list[AttnprofError] = []
+    records = [_record(meeting, contest, d, refused) for d in head_dims for contest in matches]
+    if all(record.skipped for record in records):
+        raise refused[0]
+    summary: dict[str, Any] = {"mechanism_a": meeting.a.name, "mechanism_b": meeting.b.name}
+    if with_curves:
+        from attnprof.closed_form.crossover_curves import curves
+
+        summary["curves"] = curves(meeting, matches, records)
+    return Report("crossover", records, summary, environment)

@@ -1,0 +1,155 @@
+"""How counts grow with the length: exponents fitted over N, claimed against found.
+
+The exponent of a count is the slope of its logarithm over that of N, by least squares over the
+longer half of the lengths: what is constant or small there has mostly died out. What leads only
+at longer lengths, a logarithm or a term with a small factor, is looked for at lengths far beyond.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from attnprof.algebra.orders import fitted, keeps, order_value
+from attnprof.costs import CostTable
+from attnprof.mechanism import Mechanism
+from attnprof.record import GrowthRecord
+from attnprof.units import setting_text
+from attnprof.workload import Workload
+
+LENGTHS = tuple(2**power for power in range(10, 17))
+#: A found exponent may lie above its claim by this much: edges of blocks, roots rounded up.
+TOLERANCE = 0.05
+#: A stage of less than this share at the longest length explains nothing.
+SHARE = 0.01
+DIGITS = 4
+AGREES, FASTER = "agrees", "grows faster"
+
+
+@dataclass(frozen=True)
+class GrowthCase:
+    """A mechanism with parameters, the sizes beside the length, and what it claims."""
+
+    mechanism: Mechanism
+    workload: Workload
+    scope: str
+
+    @property
+    def variant(self) -> dict[str, object]:
+        """The parameters that are not the defaults."""
+        defaults = type(self.mechanism)().params
+        return {k: v for k, v in self.mechanism.params.items() if v != defaults[k]}
+
+    @property
+    def label(self) -> str:
+        """The mechanism as one asks for it: ``longformer impl=dense-mask``."""
+        changed = (f"{name}={setting_text(value)}" for name, value in self.variant.items())
+        return " ".join([self.mechanism.name, *changed])
+
+    def orders(self, quantity: str) -> tuple[str, str, str]:
+        """What the mechanism claims, what its specification says of these parameters, and why."""
+        memory = quantity == "peak_bytes"
+        claimed = self.mechanism.memory_order if memory else self.mechanism.time_order
+        for known in self.mechanism.variants:
+            if known.params == self.variant:
+                order = known.memory_order if memory else known.time_order
+                return claimed, order, known.reason if order != claimed else ""
+        return claimed, claimed, ""
+
+    def table(self, n: int) -> CostTable:
+        """The closed form at a length."""
+        return self.mechanism.cost(self.workload.with_(seq_len=n), self.scope)
+
+    def record(
+        self,
+        quantity: str,
+        kind: str,
+        source: str,
+        lengths: Sequence[int],
+        values: Sequence[int],
+        *,
+        because: Callable[[], str] = str,
+        far: Callable[[int], int] | None = None,
+    ) -> GrowthRecord:
+        """A quantity's growth, judged; all values 0 is no growth to judge.
+
+        Where ``far`` gives the count at any length, what leads in the end decides, too.
+        """
+        claimed, declared, why = self.orders(quantity)
+        w = self.workload
+        blank = GrowthRecord(
+            mechanism=self.mechanism.name, params=self.mechanism.params, scope=self.scope,
+            phase=w.phase, causal=w.causal, num_heads=w.num_heads, head_dim=w.head_dim,
+            dtype=w.dtype, quantity=quantity, kind=kind, source=source,
+            claimed_order=claimed, declared_order=declared,
+            variant=self.label, seq_lens=list(lengths), values=list(values),
+        )  # fmt: skip
+        if len(lengths) < 2 or not all(values):
+            return replace(blank, skipped=f"{source} finds nothing to count")
+        found = fitted(lengths, values)
+        claim, limit = (
+            fitted(lengths, [order_value(order, n) for n in lengths])
+            for order in (claimed, declared)
+        )
+        faster = found > claim + TOLERANCE or _breaks(claimed, far)
+        reason = "; ".join(filter(None, (because(), why))) if faster else None
+        return replace(
+            blank,
+            claimed_exponent=round(claim, DIGITS),
+            found_exponent=round(found, DIGITS),
+            verdict=FASTER if faster else AGREES,
+            expected=found <= limit + TOLERANCE and not _breaks(declared, far),
+            reason=reason,
+        )
+
+
+def _breaks(order: str, far: Callable[[int], int] | None) -> bool:
+    return far is not None and keeps(order, far) is False
+
+
+def closed_form_growth(
+    subject: GrowthCase, lengths: Sequence[int] = LENGTHS
+) -> tuple[GrowthRecord, GrowthRecord]:
+    """FLOPs and peak memory of the closed form over the lengths."""
+    tables = [subject.table(n) for n in lengths]
+    flops = [int(table.flops) for table in tables]
+    peaks = [int(table.peak()) for table in tables]
+
+    def steepest() -> str:
+        return _steepest_stage(lengths, tables)
+
+    def largest() -> str:
+        return _stage_of_peak(tables[-1])
+
+    source = "closed form"
+    return (
+        subject.record("flops", "formula", source, lengths, flops, because=steepest,
+                       far=lambda n: int(subject.table(n).flops)),
+        subject.record("peak_bytes", "formula", source, lengths, peaks, because=largest,
+                       far=lambda n: int(subject.table(n).peak())),
+    )  # fmt: skip
+
+
+def _steepest_stage(lengths: Sequence[int], tables: Sequence[CostTable]) -> str:
+    """The stage that grows fastest among those that matter at the longest length."""
+    by_stage: dict[str, list[int]] = defaultdict(lambda: [0] * len(lengths))
+    for place, table in enumerate(tables):
+        for stage in table:
+            by_stage[stage.name][place] += int(stage.cost.flops)
+    total = int(tables[-1].flops)
+    half = len(lengths) // 2
+    slopes = [
+        (round(fitted(lengths[half:], counts[half:]), 1), counts[-1] / total, name)
+        for name, counts in by_stage.items()
+        if all(counts[half:]) and counts[-1] >= SHARE * total
+    ]
+    slope, share, name = max(slopes)
+    return f"{name} grows like N^{slope:g}, {share:.0%} at {lengths[-1]:,} tokens"
+
+
+def _stage_of_peak(table: CostTable) -> str:
+    """The stage at which memory peaks."""
+    live = table.live()
+    name = table.stages[live.index(max(live))].name
+    return f"the peak is in {name}"

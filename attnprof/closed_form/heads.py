@@ -1,0 +1,235 @@
+"""Cost against the number of heads at fixed model width: records and the real optimum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+from attnprof.algebra.polynomials import (
+    Branches,
+    NotPiecewisePolynomialError,
+    in_integers,
+    terms_of,
+)
+from attnprof.algebra.roots import Root, positive_roots, value_at
+from attnprof.algebra.univariate import text
+from attnprof.closed_form.quantities import quantity_of
+from attnprof.costs import Number
+from attnprof.errors import RequestError
+from attnprof.mechanism import Mechanism
+from attnprof.record import HeadsRecord, Report
+from attnprof.workload import Workload
+
+KINDS = ("published", "formula")
+QUANTITIES = ("flops", "peak_entries")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One cost as a function of the number of heads and their width, at a fixed length."""
+
+    mechanism: str
+    kind: str
+    quantity: str
+    source: str | None
+    cost: Callable[[Number, Number], Number]
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """Where a cost is lowest in the head width d, as if heads could be a fraction.
+
+    ``equation`` is the derivative's numerator, lowest power first; ``root`` its minimum, None
+    where there is none; ``general`` tells that no comparison of sizes was made on the way.
+    """
+
+    equation: tuple[int, ...]
+    root: Root | None
+    general: bool
+
+
+def divisors(width: int) -> list[int]:
+    """All head counts that divide a model width, ascending."""
+    small = [h for h in range(1, math.isqrt(width) + 1) if width % h == 0]
+    return sorted({*small, *(width // h for h in small)})
+
+
+def curves_of(
+    mechanisms: Sequence[Mechanism],
+    workload: Workload,
+    scope: str,
+    kinds: Sequence[str],
+    quantities: Sequence[str],
+) -> list[Curve]:
+    """Every cost that can be drawn: printed head forms first, then ours.
+
+    Raises :class:`RequestError` where a mechanism refuses, or nothing is left.
+    """
+    found = []
+    for mechanism in mechanisms:
+        mechanism.check(workload, scope)
+        for quantity in quantities:
+            if "published" in kinds:
+                found += _printed(mechanism, workload, scope, quantity)
+            if "formula" in kinds:
+                found.append(_formula(mechanism, workload, scope, quantity))
+    if not found:
+        names = ", ".join(mechanism.name for mechanism in mechanisms)
+        raise RequestError(
+            f"no document prints {' or '.join(quantities)} against the number of heads for "
+            f"{names} (scope {scope}, phase {workload.phase}); use --kind formula"
+        )
+    return found
+
+
+def _printed(mechanism: Mechanism, w: Workload, scope: str, quantity: str) -> list[Curve]:
+    asked = (scope, w.phase, w.causal, quantity, "any")
+    return [
+        Curve(
+            mechanism.name,
+            "published",
+            quantity,
+            form.source,
+            lambda h, d, form=form: form.formula(w.with_(num_heads=h, head_dim=d)),  # type: ignore[misc]  # mypy cannot infer a lambda with a default
+        )
+        for form in mechanism.published()
+        if (form.scope, form.phase, form.causal, form.quantity, form.heads) == asked
+    ][:1]
+
+
+def _formula(mechanism: Mechanism, w: Workload, scope: str, quantity: str) -> Curve:
+    def cost(h: Number, d: Number) -> Number:
+        return quantity_of(mechanism, w.with_(num_heads=h, head_dim=d), scope, quantity)
+
+    return Curve(mechanism.name, "formula", quantity, None, cost)
+
+
+def optimum(curve: Curve, d_model: int, num_heads: int) -> Optimum | None:
+    """The minimum over real head widths, by setting the derivative to zero.
+
+    A term h^i·d^j at h = d_model/d is d_model^i·d^(j-i). ``num_heads`` is where comparisons of
+    sizes are decided. None where the cost is no polynomial in heads and width.
+    """
+    branches = Branches((num_heads, d_model // num_heads))
+    try:
+        terms = terms_of(lambda: curve.cost(branches.size(0), branches.size(1)))
+    except NotPiecewisePolynomialError:
+        return None
+    slopes: dict[int, Fraction] = {}
+    for (i, j), factor in terms.items():
+        power = j - i
+        slopes[power - 1] = (
+            slopes.get(power - 1, Fraction(0)) + Fraction(factor) * power * d_model**i
+        )
+    equation = _primitive({power: slope for power, slope in slopes.items() if slope})
+    return Optimum(equation, _minimum(equation), not branches.decided)
+
+
+def _primitive(slopes: Mapping[int, Fraction]) -> tuple[int, ...]:
+    """Coefficients from the lowest power on, without common factors."""
+    if not slopes:
+        return ()
+    low, high = min(slopes), max(slopes)
+    values = [slopes.get(power, Fraction(0)) for power in range(low, high + 1)]
+    whole = in_integers(values)
+    common = math.gcd(*whole)
+    return tuple(value // common for value in whole)
+
+
+def _minimum(equation: tuple[int, ...]) -> Root | None:
+    """The last root at which the slope turns from falling to rising."""
+    rising = bool(equation) and equation[-1] > 0
+    for root in reversed(positive_roots(equation)):
+        if root.crosses:
+            if rising:
+                return root
+            rising = True
+    return None
+
+
+def trend(found: Optimum | None, d_model: int, values: Sequence[int]) -> str:
+    """How a cost goes with the head count, computed: over every h, or over the divisors."""
+    if found and found.general and found.equation:
+        inside = [r for r in positive_roots(found.equation) if r.crosses and 1 < r.at < d_model]
+        slope = value_at(found.equation, Fraction(1 + d_model, 2))
+        if not inside and slope:
+            return f"{'falls' if slope > 0 else 'rises'} for every h up to {d_model}"
+    steps = {(b > a) - (b < a) for a, b in pairwise(values)}
+    words = {-1: "falls", 1: "rises", 0: "is constant"}
+    if len(steps) != 1:
+        return "neither falls nor rises throughout"
+    return f"{words[steps.pop()]} over all divisors"
+
+
+def equation_text(equation: Sequence[int]) -> str:
+    """``8*d**3 + 10*d**2 - 3 = 0``."""
+    return f"{text(tuple(equation))} = 0"
+
+
+def root_text(found: Optimum) -> str | None:
+    """The optimum in radicals, for equations up to the third degree in one real radical."""
+    from sympy import I, Poly, Symbol, roots
+
+    if found.root is None or not 1 < len(found.equation) <= 4:
+        return None
+    for form in roots(Poly(list(reversed(found.equation)), Symbol("d"))):
+        if not form.has(I) and abs(float(form) - float(found.root.at)) < 1e-9 * found.root.at:
+            return str(form)
+    return None
+
+
+def heads_report(
+    curves: Sequence[Curve],
+    d_model: int,
+    seq_len: int,
+    head_counts: Sequence[int],
+    environment: Mapping[str, Any],
+) -> Report:
+    """The report of ``heads``: every cost at every head count, and each cost's optimum.
+
+    The optimum of the summary is that of the FLOPs of the mechanism named last, as published
+    where it is.
+    """
+    records, optima = [], []
+    for curve in curves:
+        values = {h: int(curve.cost(h, d_model // h)) for h in head_counts}
+        records += [
+            HeadsRecord(
+                mechanism=curve.mechanism,
+                num_heads=h,
+                head_dim=d_model // h,
+                quantity=curve.quantity,
+                kind=curve.kind,
+                source=curve.source,
+                value=value,
+            )
+            for h, value in values.items()
+        ]
+        optima.append(_described(curve, d_model, values))
+    last = [o for o in optima if o["mechanism"] == curves[-1].mechanism]
+    main = min(last, key=lambda o: (o["quantity"] != "flops", o["kind"] != "published"))
+    keys = ("optimum_head_dim", "optimum_num_heads", "best_divisor", "closed_form", "equation")
+    summary = {"d_model": d_model, "seq_len": seq_len, **{key: main[key] for key in keys}}
+    return Report("heads", records, {**summary, "optima": optima}, environment)
+
+
+def _described(curve: Curve, d_model: int, values: Mapping[int, int]) -> dict[str, Any]:
+    best = min(values, key=lambda h: (values[h], h))
+    found = optimum(curve, d_model, best)
+    root = found.root if found else None
+    return {
+        "mechanism": curve.mechanism,
+        "kind": curve.kind,
+        "quantity": curve.quantity,
+        "source": curve.source,
+        "optimum_head_dim": float(root.at) if root else None,
+        "optimum_num_heads": float(d_model / root.at) if root else None,
+        "best_divisor": best,
+        "closed_form": root_text(found) if found else None,
+        "equation": equation_text(found.equation) if found and found.equation else None,
+        "trend": trend(found, d_model, list(values.values())),
+    }

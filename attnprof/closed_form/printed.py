@@ -1,0 +1,143 @@
+"""Printed formulas of two mechanisms that may be compared, and how they differ from the code's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from attnprof.algebra.text import expression_text
+from attnprof.closed_form.quantities import SAFE
+from attnprof.costs import Number
+from attnprof.errors import RequestError
+from attnprof.mechanism import Mechanism
+from attnprof.published import Published
+from attnprof.workload import Workload
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+Pair = tuple[Published, Published]
+
+
+@dataclass(frozen=True)
+class FreeWidthWorkload(Workload):
+    """A workload whose width stands by itself: documents plot widths that heads do not divide."""
+
+    width: Number = 1
+
+    @property
+    def d_model(self) -> Number:
+        """The width as given, not heads times head width."""
+        return self.width
+
+
+def comparable(a: Mechanism, b: Mechanism) -> list[Pair]:
+    """Printed formulas of both that agree in document, scope, phase, quantity and convention."""
+    return [(x, y) for x in a.published() for y in b.published() if x.terms == y.terms]
+
+
+def published_pair(
+    a: Mechanism,
+    b: Mechanism,
+    *,
+    quantity: str,
+    phase: str,
+    causal: bool,
+    scope: str | None,
+    heads: Sequence[int],
+) -> Pair:
+    """The two printed formulas that answer a request.
+
+    Raises :class:`RequestError` telling what is printed where nothing matches.
+    """
+    pairs = comparable(a, b)
+    for first, second in pairs:
+        asked = (first.quantity, first.phase, first.causal) == (quantity, phase, causal)
+        one_head = first.heads != "one" or set(heads) == {1}
+        if asked and one_head and scope in (None, first.scope):
+            return first, second
+    what = f"{'causal ' if causal else ''}{quantity} of phase {phase}"
+    raise RequestError(
+        f"no document prints {what} for both {a.name} and {b.name}"
+        f"{f' in scope {scope}' if scope else ''}; {_possible(pairs)} use --kind formula"
+    )
+
+
+def _possible(pairs: list[Pair]) -> str:
+    if not pairs:
+        return "nothing is printed for both on the same terms:"
+    found = dict.fromkeys(
+        f"--quantity {x.quantity} --phase {x.phase} --scope {x.scope}"
+        f"{' --causal' if x.causal else ''}{' --heads 1' if x.heads == 'one' else ''}"
+        f" ({x.source}, {y.source})"
+        for x, y in pairs
+    )
+    return f"printed for both: {'; '.join(found)}; or"
+
+
+def published_values(
+    formula: Published, num_heads: int, seq_lens: Sequence[int], d_models: Sequence[int]
+) -> np.ndarray:
+    """A printed formula over (seq_len, d_model): exact integers where heads divide the width.
+
+    Where they do not, the formula is evaluated with the fractional head width, as documents do.
+    """
+    import numpy as np
+
+    def evaluated(widths: Sequence[int]) -> np.ndarray:
+        whole = all(width % num_heads == 0 for width in widths)
+        top = max(widths)
+        corner = formula.formula(_cell(max(seq_lens), num_heads, -(-top // num_heads), top))
+        kind = np.int64 if corner < SAFE else object
+        n = np.array(seq_lens, dtype=kind)[:, None]
+        width = np.array(widths, dtype=kind)[None, :]
+        head_dim = width // num_heads if whole else width / num_heads
+        values = np.asarray(formula.formula(_cell(n, num_heads, head_dim, width)))
+        return np.broadcast_to(values, (len(seq_lens), len(widths)))
+
+    fits = [i for i, width in enumerate(d_models) if width % num_heads == 0]
+    others = [i for i, width in enumerate(d_models) if width % num_heads]
+    parts = [(part, evaluated([d_models[i] for i in part])) for part in (fits, others) if part]
+    kinds = {values.dtype for _, values in parts}
+    together = np.empty(
+        (len(seq_lens), len(d_models)), dtype=kinds.pop() if len(kinds) == 1 else object
+    )
+    for part, values in parts:
+        together[:, part] = values
+    return together
+
+
+def _cell(n: Number, num_heads: int, head_dim: Number, width: Number) -> FreeWidthWorkload:
+    return FreeWidthWorkload(seq_len=n, num_heads=num_heads, head_dim=head_dim, width=width)
+
+
+def why_memory_differs(a: Mechanism, b: Mechanism, workload: Workload, scope: str) -> str | None:
+    """One sentence with the printed sums of entries and what the code holds at its worst moment.
+
+    None where no document prints both sides.
+    """
+    printed = next((pair for pair in comparable(a, b) if pair[0].quantity == "peak_entries"), None)
+    if printed is None:
+        return None
+    sizes = symbols(workload)
+    said = [
+        f"{side.name} {expression_text(form.formula(sizes))}"
+        for side, form in zip((a, b), printed, strict=True)
+    ]
+    entry = sizes.with_(dtype="entry")
+    held = [f"{side.name} {expression_text(side.cost(entry, scope).peak())}" for side in (a, b)]
+    return (
+        "memory differs because the document adds up the entries of the tensors it names "
+        f"({'; '.join(said)}), while running code holds, at its worst moment, what autograd and "
+        f"evaluation order leave alive together ({'; '.join(held)} entries)"
+    )
+
+
+def symbols(workload: Workload) -> Workload:
+    """The workload with length and head width as symbols; batch and heads stay numbers."""
+    import sympy
+
+    n, d = (sympy.Symbol(name, positive=True) for name in ("N", "d"))
+    return workload.with_(seq_len=n, head_dim=d)

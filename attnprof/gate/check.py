@@ -1,0 +1,182 @@
+"""A check as a whole: what counts exactly, then what takes time, on one side or two."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from attnprof.errors import RequestError
+from attnprof.gate.baselines import Baseline, baseline_record, baseline_report
+from attnprof.gate.cases import Case, Counted
+from attnprof.gate.exact import compare
+from attnprof.gate.fingerprint import differs, fingerprint, noted
+from attnprof.gate.rules import FAIL, VERDICTS, CheckOptions, exit_code, worst
+from attnprof.gate.times import (
+    Tell,
+    foreign_record,
+    race_cases,
+    stored_record,
+    time_alone,
+    usual_noise,
+)
+from attnprof.gate.trees import RunningTree, Tree, TreeError
+from attnprof.measure.environment import dated_environment
+from attnprof.record import CheckRecord, Report
+
+RunningTrees = Sequence[RunningTree]
+
+
+def check_against(
+    cases: Sequence[Case], base: Tree, head: Tree, options: CheckOptions, tell: Tell,
+    stored: Baseline | None = None,
+) -> Report:  # fmt: skip
+    """Old and new code in one job: counted side by side, then raced.
+
+    With a ``stored`` baseline, what is exact is compared with that, and only times with ``base``.
+    """
+    _distinct(cases)
+    with _side(base, options) as old, _side(head, options) as new:
+        sides = [new] if stored else [old, new]
+        counted = _count(cases, sides, options, tell)
+        before = stored.counted if stored else {name: pair[0] for name, pair in counted.items()}
+        records = _exact(cases, before, {name: pair[-1] for name, pair in counted.items()})
+        racing = [
+            case for case in cases
+            if case.timed and options.timed and all(pair.runs for pair in counted[case.name])
+        ]  # fmt: skip
+        start = time.monotonic()  # the budget is for times
+        times, powers = race_cases(old, new, racing, options, tell)
+    summary = {"mode": "against", "base": base.label, "head": head.label, "power": powers,
+               "notes": [], "spent_s": time.monotonic() - start}  # fmt: skip
+    return _report(cases, records, times, options, summary)
+
+
+def check_baseline(
+    cases: Sequence[Case], stored: Baseline, head: Tree, options: CheckOptions, tell: Tell,
+    name: str = "baseline",
+) -> Report:  # fmt: skip
+    """The code as it is beside a baseline: exact metrics gate; times advise, unless asked.
+
+    ``name`` is what to call the baseline.
+    """
+    _distinct(cases)
+    device = cases[0].request.device if cases else "cpu"
+    here = fingerprint(device)
+    foreign = differs(here, stored.fingerprint)
+    times: dict[str, CheckRecord] = {}
+    with _side(head, options) as side:
+        counted = {name: found[0] for name, found in _count(cases, [side], options, tell).items()}
+        records = _exact(cases, stored.counted, counted)
+        start = time.monotonic()
+        for case in cases:
+            before = stored.times_s.get(case.name)
+            if not (before and options.timed and case.timed and counted[case.name].runs):
+                continue
+            if foreign:
+                times[case.name] = foreign_record(case, before, foreign)
+                continue
+            tell(f"timing {case.name}")
+            times[case.name] = stored_record(case, before, side, options)
+    note = noted(here, stored.fingerprint)
+    summary = {
+        "mode": "baseline", "base": name, "head": head.label,
+        "power": [], "notes": [note] if note else [], "not_comparable": foreign,
+        "spent_s": time.monotonic() - start,
+    }  # fmt: skip
+    return _report(cases, records, times, options, summary)
+
+
+def record_baseline(cases: Sequence[Case], head: Tree, options: CheckOptions, tell: Tell) -> Report:
+    """What the code as it is counts and takes, to be compared with later."""
+    _distinct(cases)
+    device = cases[0].request.device if cases else "cpu"
+    records = []
+    with _side(head, options) as side:
+        counted = _count(cases, [side], options, tell)
+        for case in cases:
+            found, times = counted[case.name][0], []
+            if case.timed and options.timed and found.runs:
+                tell(f"timing {case.name}")
+                try:
+                    times = time_alone(side, case)
+                except TreeError as error:
+                    found = replace(found, error=str(error))
+            records.append(baseline_record(case, found, times))
+    failed = [record.case for record in records if record.error]
+    return baseline_report(
+        records, fingerprint(device), dated_environment(device), head=head.label, failed=failed
+    )
+
+
+def _side(tree: Tree, options: CheckOptions) -> RunningTree:
+    return RunningTree(tree.path, tree.label, limit_s=options.limit_s)
+
+
+def _distinct(cases: Sequence[Case]) -> None:
+    twice = [name for name, times in Counter(case.name for case in cases).items() if times > 1]
+    if twice:
+        raise RequestError(f"the suite has {', '.join(twice)} twice: leave one out")
+    if not cases:
+        raise RequestError("the suite has no cases; write a [[case]] table with attention and seq")
+
+
+def _count(
+    cases: Sequence[Case], sides: RunningTrees, options: CheckOptions, tell: Tell
+) -> dict[str, list[Counted]]:
+    """What every side counts of each case, all sides at the same time."""
+    found = {}
+    for case in cases:
+        tell(f"counting {case.name}")
+        asked = []
+        for side in sides:
+            try:
+                side.ask_count(case.request, formulas=case.formulas and options.formulas)
+                asked.append(side.counted)
+            except TreeError as error:
+                asked.append(partial(Counted, error=str(error)))
+        found[case.name] = [answer() for answer in asked]
+    return found
+
+
+def _exact(
+    cases: Sequence[Case], before: Mapping[str, Counted], after: Mapping[str, Counted]
+) -> dict[str, list[CheckRecord]]:
+    """Records of what is exact; cases that only ``before`` has are missing."""
+    names = [case.name for case in cases]
+    gone = [name for name in before if name not in after]
+    return {name: compare(name, before.get(name), after.get(name)) for name in [*names, *gone]}
+
+
+def _report(
+    cases: Sequence[Case],
+    exact: Mapping[str, list[CheckRecord]],
+    times: Mapping[str, CheckRecord],
+    options: CheckOptions,
+    summary: Mapping[str, Any],
+) -> Report:
+    records = []
+    for name, some in exact.items():
+        records += [*some, times[name]] if name in times else some
+    found = [record.verdict for record in records]
+    counts = Counter(found)
+    device = cases[0].request.device
+    return Report(
+        "check", records,
+        {
+            **summary,
+            "rule": options.rule or "each case's own",
+            "inconclusive": options.inconclusive,
+            "counts": {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]},
+            "verdict": worst(found),
+            "exit_code": exit_code(found, inconclusive_fails=options.inconclusive == FAIL),
+            "fingerprint": fingerprint(device),
+            "not_comparable": summary.get("not_comparable"),
+            "budget_s": options.budget_s,
+            "noise": usual_noise(times),
+        },
+        dated_environment(device),
+    )  # fmt: skip

@@ -1,0 +1,171 @@
+"""What a case counts on this side: one run on fake tensors, the same to the last byte each time."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from attnprof.errors import AttnprofError, CannotRunError, NotFoundError
+from attnprof.gate.cases import Counted, Operation
+from attnprof.measure.modules import recorded
+from attnprof.measure.request import PointRequest
+from attnprof.trace.events import KINDS, QUANTITIES, Call
+
+#: A run of more operations is given up; a thousand take about a fifth of a second.
+OPERATIONS = 100_000
+
+if TYPE_CHECKING:
+    from attnprof.trace.report.derivation import PhaseForms
+    from attnprof.trace.request.target import Target
+
+_TOTALS = (*KINDS, "flops", "bytes_moved", "peak_bytes", "parameters")
+
+
+def count(case_request: PointRequest, formulas: bool) -> Counted:
+    """Exact metrics, operations and (where asked) closed forms of a case's phase, of eager code.
+
+    Nothing is raised for what the gated code does: ``missing`` and ``error`` say it.
+    """
+    with _repeatable(case_request.seed):
+        try:
+            found = _counted(case_request)
+        except NotFoundError as error:
+            return Counted(error=str(error), missing=True)
+        except Exception as error:  # noqa: BLE001 - the gated code may raise anything
+            return Counted(error=_reason(error))
+        return _with_formulas(found, case_request) if formulas else found
+
+
+def _counted(request: PointRequest) -> Counted:
+    from attnprof.measure.derived import run_of
+    from attnprof.trace.totals import totals
+
+    trace = recorded(run_of(request), request.workload, OPERATIONS)
+    calls = list(trace.part(request.phase))
+    found = totals(trace, request.phase)
+    metrics = {name: int(found[name]) for name in _TOTALS}
+    metrics["dispatched_operations"] = len(calls)
+    metrics["uncounted_operations"] = sum(bool(call.uncounted) for call in calls)
+    metrics["unknown_scratch"] = sum(bool(call.scratch) for call in calls)
+    return Counted(metrics, _operations(calls), sizes=request.workload.by_symbol())
+
+
+def _operations(calls: Sequence[Call]) -> list[Operation]:
+    """Calls of the same operation at the same line together, in the order they first ran."""
+    groups: dict[tuple[str, ...], list[Call]] = {}
+    for call in calls:
+        key = (call.op, call.part, call.line, call.dtype, "×".join(map(str, call.shape)))
+        groups.setdefault(key, []).append(call)
+    return [
+        Operation(
+            op, part, line, len(group), sum(int(c.bytes_moved) for c in group), _flops(group),
+            dtype, shape,
+        )
+        for (op, part, line, dtype, shape), group in groups.items()
+    ]  # fmt: skip
+
+
+def _flops(calls: Sequence[Call]) -> int:
+    from attnprof.trace.report.origins import flops_of
+
+    return int(flops_of(calls))
+
+
+def _with_formulas(found: Counted, request: PointRequest) -> Counted:
+    """The same with closed forms over the request's sizes, or with the reason for having none.
+
+    A size of 1 can be a case of its own (a copy becomes a view): where the form for all sizes does
+    not give what was counted, that with the sizes of 1 given does.
+    """
+    from attnprof.measure.derived import target_of
+
+    ones = {name: size for name, size in found.sizes.items() if size == 1}
+    formulas: dict[str, str] = {}
+    reasons: list[str] = []
+    for given in ({}, ones) if ones else ({},):
+        try:
+            target = target_of(request).fixed(**given)
+            new, left = _holding(_forms(target, found.sizes, request.phase), found)
+        except CannotRunError as error:  # nor is there a form with fewer sizes free
+            reasons.append(str(error))
+            break
+        except Exception as error:  # noqa: BLE001 - the gated code may raise anything
+            new, left = {}, [_reason(error)]
+        formulas = {**new, **formulas}
+        reasons += left
+        if len(formulas) == len(QUANTITIES):
+            break
+    missing = ", ".join(name for name in QUANTITIES if name not in formulas)
+    return replace(
+        found,
+        formulas={name: formulas[name] for name in QUANTITIES if name in formulas},
+        no_formula=f"{missing}: {'; '.join(dict.fromkeys(reasons))}" if missing else "",
+    )
+
+
+def _forms(target: Target, sizes: Mapping[str, int], phase: str) -> PhaseForms:
+    """Closed forms of the branch that is taken at these sizes."""
+    from attnprof.trace.solve.derive import derived
+
+    asked = {name: sizes[name] for name in target.symbols if sizes[name] > 1}
+    return derived(target, [phase], asked).phases[phase]
+
+
+def _holding(forms: PhaseForms, found: Counted) -> tuple[dict[str, str], list[str]]:
+    """The formulas that give what was counted, as text, and why there are no others."""
+    from attnprof.trace.report.records import text, value_at
+
+    held: dict[str, str] = {}
+    reasons = list(forms.notes)
+    for name in QUANTITIES:
+        expression = forms.formulas[name].expression
+        written = text(expression)
+        if written is None:
+            reasons = reasons or ["none was found"]
+        elif value_at(expression, found.sizes) == found.metrics[name]:
+            held[name] = written
+        else:
+            reasons.append("the closed form does not hold at this shape")
+    return held, reasons
+
+
+def _reason(error: Exception) -> str:
+    from attnprof.trace.run.limits import TooLongError
+    from attnprof.trace.solve.count import value_reason
+
+    if isinstance(error, TooLongError):
+        return f"it runs {error}, which is too long to follow: gate it at a shorter length"
+    return str(error) if isinstance(error, AttnprofError) else value_reason(error)
+
+
+@contextmanager
+def _repeatable(seed: int) -> Iterator[None]:
+    """Nothing inside depends on when it runs.
+
+    Garbage is not collected at chance moments, which would change what is held at the peak, and
+    what constructors draw comes from the seed. Everything is as before afterwards.
+    """
+    import numpy as np
+    import torch
+
+    collecting, plain, other = gc.isenabled(), random.getstate(), np.random.get_state()  # noqa: NPY002 - what others may use
+    gc.disable()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            _seed(seed, torch, np)
+            yield
+    finally:
+        random.setstate(plain)
+        np.random.set_state(other)  # noqa: NPY002 - see above
+        if collecting:
+            gc.enable()
+
+
+def _seed(seed: int, torch: Any, np: Any) -> None:
+    torch.manual_seed(seed % 2**63)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)

@@ -1,0 +1,112 @@
+"""What a case of the gate can get, by which rule, and how a check is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from attnprof.errors import RequestError, closest
+
+OK, IMPROVED, REGRESSED = "ok", "improved", "regressed"
+INCONCLUSIVE, NOT_COMPARABLE = "inconclusive", "not-comparable"
+NEW, MISSING, ERROR = "new", "missing", "error"
+VERDICTS = (OK, IMPROVED, REGRESSED, INCONCLUSIVE, NOT_COMPARABLE, NEW, MISSING, ERROR)
+
+#: In the order of what a run ends with: what got worse, what could not be judged, what did.
+WORST_FIRST = (
+    REGRESSED, ERROR, MISSING, INCONCLUSIVE, NOT_COMPARABLE, NEW, IMPROVED, OK,
+)  # fmt: skip
+
+
+def worst(verdicts: Iterable[str]) -> str:
+    """The worst of some verdicts; ``ok`` where there are none."""
+    return min(verdicts, key=WORST_FIRST.index, default=OK)
+
+
+def exit_code(verdicts: Iterable[str], *, inconclusive_fails: bool = False) -> int:
+    """0 fine, 1 something got worse, 3 something could not be judged (never 1).
+
+    What got worse comes first. ``missing`` and ``error`` could not be judged; ``inconclusive``
+    only where that is asked to fail.
+    """
+    found = set(verdicts)
+    if REGRESSED in found:
+        return 1
+    unjudged = {MISSING, ERROR} | ({INCONCLUSIVE} if inconclusive_fails else set())
+    return 3 if found & unjudged else 0
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When a slowdown fails: the bound of the ratio above ``bound`` and its median above ``point``.
+
+    Shares of the baseline's time. Below ``equal`` from above, the two are the same.
+    """
+
+    name: str
+    bound: float
+    point: float
+    equal: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.bound <= self.point < 10 or self.equal <= 0:
+            raise RequestError(
+                f"rule {self.name}: needs 0 <= bound <= point and equal > 0; it has "
+                f"{self.bound}, {self.point}, {self.equal}"
+            )
+
+
+RULES = {
+    rule.name: rule
+    for rule in (
+        Rule("sensitive", 0.0, 0.03, 0.04),
+        Rule("default", 0.02, 0.02),
+        Rule("lenient", 0.1, 0.1),
+    )
+}
+
+
+def rule_named(name: str) -> Rule:
+    """A preset; :class:`RequestError` lists them."""
+    if name not in RULES:
+        raise RequestError(f"rule '{name}': {closest(name, list(RULES))}")
+    return RULES[name]
+
+
+PASS, FAIL, RETRY = "pass", "fail", "retry"
+POLICIES = (PASS, FAIL, RETRY)
+ADVISE = "advise"
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """What a check is asked.
+
+    ``rule`` stands for every case's own where it is given. ``inconclusive`` says what an open
+    result in time means: more pairs while the budget lasts and then a pass (``retry``), a pass at
+    once, or exit code 3. ``budget_s`` are seconds for all times together. ``stored_times`` says
+    whether times stored on the same machine may ``fail`` a check or only ``advise``. After
+    ``limit_s`` seconds a process that counts or times one case is ended.
+    """
+
+    rule: str | None = None
+    inconclusive: str = RETRY
+    budget_s: float = 300.0
+    timed: bool = True
+    formulas: bool = True
+    stored_times: str = ADVISE
+    seed: int = 0
+    limit_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for flag, value, possible in (
+            ("--rule", self.rule or "default", list(RULES)),
+            ("--inconclusive", self.inconclusive, list(POLICIES)),
+            ("--stored-times", self.stored_times, [ADVISE, FAIL]),
+        ):
+            if value not in possible:
+                raise RequestError(f"{flag} {value}: {closest(value, possible)}")
+        if self.limit_s is not None and not 0 < self.limit_s < 1e9:
+            raise RequestError(f"--limit {self.limit_s}: give seconds above 0, like 60")
+        if not 0 < self.budget_s < 1e9:
+            raise RequestError(f"--budget {self.budget_s}: give seconds above 0, like 300")

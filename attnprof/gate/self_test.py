@@ -1,0 +1,158 @@
+"""The gate tried on this machine: unchanged code, and code made slower by an exact share.
+
+A revision is a folder with one file of modules; each does one small piece of work forty times, and
+a slower revision does it some times more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from attnprof.gate.fingerprint import fingerprint
+from attnprof.gate.paired import Race, race
+from attnprof.gate.rules import INCONCLUSIVE, REGRESSED, Rule
+from attnprof.gate.times import Tell
+from attnprof.gate.trees import RunningTree
+from attnprof.measure.environment import describe_environment
+from attnprof.measure.request import PointRequest
+from attnprof.processes.folders import temporary_folder
+from attnprof.record import Report, SelfTestRecord
+
+#: Pieces of work in a call, all the same; a slowdown adds so many hundredths of them.
+PIECES = 40
+FILE = "rehearsed.py"
+_SOURCE = '''"""The same piece of work {count} times: nothing else takes time worth telling."""
+
+import torch
+from torch import nn
+
+COUNT = {count}
+
+
+class Softmax(nn.Module):
+    def forward(self, q, k, v):
+        total = torch.zeros_like(q)
+        for _ in range(COUNT):
+            rows = (q @ k.transpose(-1, -2)).softmax(-1) @ v
+            total = total + rows
+        return total
+
+
+class Features(nn.Module):
+    def forward(self, q, k, v):
+        total = torch.zeros_like(q)
+        for _ in range(COUNT):
+            rows = nn.functional.elu(q) + 1
+            total = total + rows @ (k.softmax(-2).transpose(-1, -2) @ v)
+        return total
+
+
+class Projected(nn.Module):
+    def __init__(self, head_dim):
+        super().__init__()
+        self.down = nn.Linear(head_dim, 2 * head_dim, bias=False)
+        self.up = nn.Linear(2 * head_dim, head_dim, bias=False)
+
+    def forward(self, q, k, v):
+        total = torch.zeros_like(q)
+        for _ in range(COUNT):
+            rows = self.up(torch.relu(self.down(q * k)))
+            total = total + rows * v
+        return total
+'''
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """One module of the file at one shape: a call of about six milliseconds."""
+
+    module: str
+    seq_len: int
+    num_heads: int
+    head_dim: int
+    phase: str = "forward"
+
+    @property
+    def request(self) -> PointRequest:
+        """As a point; relative to the revision's folder."""
+        args = ["head_dim=d"] if self.module == "Projected" else []
+        params = {"args": args, "inputs": [f"{name}: B, h, N, d" for name in "qkv"]}
+        return PointRequest(
+            f"{FILE}:{self.module}", self.seq_len, self.num_heads, self.head_dim,
+            phase=self.phase, params=params, threads=1,
+        )  # fmt: skip
+
+
+REHEARSED = (
+    Rehearsed("Softmax", 64, 4, 64),
+    Rehearsed("Softmax", 128, 1, 64),
+    Rehearsed("Softmax", 48, 2, 32, "train"),
+    Rehearsed("Features", 64, 4, 64),
+    Rehearsed("Projected", 64, 4, 64),
+)
+
+
+def write_revision(folder: Path, slowdown: float) -> None:
+    """The modules into a folder, slower by this share (a multiple of 1/40)."""
+    text = _SOURCE.format(count=round((1 + slowdown) * PIECES))
+    (folder / FILE).write_text(text, encoding="utf-8")
+
+
+def rehearse(
+    rule: Rule,
+    budget_s: float,
+    slowdowns: Sequence[float] = (0.0, 0.05, 0.10, 0.20),
+    tell: Callable[[str], None] = lambda _text: None,
+) -> dict[float, list[Race]]:
+    """Races by slowdown, in turn over the modules, until the budget is spent; once at least.
+
+    Each round has processes of its own.
+    """
+    found: dict[float, list[Race]] = {slowdown: [] for slowdown in slowdowns}
+    end, seed = time.monotonic() + budget_s, 0
+    while True:
+        with ExitStack() as stack:
+            base, *heads = (_revision(stack, slowdown) for slowdown in (0.0, *slowdowns))
+            for item in REHEARSED:
+                for races, head in zip(found.values(), heads, strict=True):
+                    races.append(race(base, head, item.request, rule, seed=seed))
+                    seed += 1
+                tell(f"{len(found[slowdowns[0]])} rounds")
+                if time.monotonic() > end:
+                    return found
+
+
+def _revision(stack: ExitStack, slowdown: float) -> RunningTree:
+    """A revision in a folder that goes at the end, running."""
+    folder = stack.enter_context(temporary_folder())
+    write_revision(folder, slowdown)
+    return stack.enter_context(RunningTree(folder, f"{slowdown:.0%} slower"))
+
+
+def self_test_report(rule: Rule, budget_s: float, tell: Tell) -> Report:
+    """Races of unchanged and of slowed code until the budget is spent; a record a slowdown."""
+    found = rehearse(rule, budget_s, tell=tell)
+    return Report(
+        "check --self-test", [_record(rule, slowdown, races) for slowdown, races in found.items()],
+        {"rule": rule.name, "budget_s": budget_s, "fingerprint": fingerprint("cpu")},
+        describe_environment("cpu"),
+    )  # fmt: skip
+
+
+def _record(rule: Rule, slowdown: float, races: Sequence[Race]) -> SelfTestRecord:
+    judged = [race.found for race in races if race.found]
+    return SelfTestRecord(
+        slowdown=slowdown,
+        rule=rule.name,
+        trials=len(judged),
+        regressed=sum(item.verdict == REGRESSED for item in judged),
+        inconclusive=sum(item.verdict == INCONCLUSIVE for item in judged),
+        ratio=median(item.ratio for item in judged),
+        noise=median(item.noise for item in judged),
+        case_s=median(race.spent_s for race in races),
+    )

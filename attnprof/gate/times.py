@@ -1,0 +1,223 @@
+"""Times of cases as records: raced against another revision, or beside stored ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from attnprof.gate.cases import Case
+from attnprof.gate.paired import (
+    ALPHA,
+    Race,
+    block_calls,
+    bounds_of_median,
+    judge,
+    power,
+    processes_for,
+    race,
+)
+from attnprof.gate.rules import (
+    ERROR,
+    FAIL,
+    IMPROVED,
+    INCONCLUSIVE,
+    NEW,
+    NOT_COMPARABLE,
+    OK,
+    PASS,
+    REGRESSED,
+    RETRY,
+    RULES,
+    CheckOptions,
+    Rule,
+    rule_named,
+)
+from attnprof.gate.sentences import TIME
+from attnprof.gate.trees import RunningTree, TreeError
+from attnprof.record import CheckRecord
+
+Tell = Callable[[str], None]
+#: The slowdown whose chance to be seen is told, and when that chance is good.
+SLOWDOWN, GOOD = 0.10, 0.95
+#: Wall-clock time is spoken of where it differs from processor time by this share.
+APART = 0.10
+#: Processes of one side whose times a baseline keeps, and blocks each.
+STORED_PROCESSES, STORED_BLOCKS = 8, 5
+#: Seconds a case gets at least, and that a second try is worth.
+LEAST_S = 2.0
+
+
+def rule_of(case: Case, options: CheckOptions) -> Rule:
+    """The rule a case is judged by."""
+    return rule_named(options.rule or case.rule)
+
+
+def race_cases(
+    baseline: RunningTree,
+    current: RunningTree,
+    cases: Sequence[Case],
+    options: CheckOptions,
+    tell: Tell,
+) -> tuple[dict[str, CheckRecord], list[str]]:
+    """A record of each case's time, and sentences on what could have been seen.
+
+    Every case gets its share of what is left of the budget; open results are tried again.
+    """
+    end = time.monotonic() + options.budget_s
+    races: dict[str, Race] = {}
+    records: dict[str, CheckRecord] = {}
+
+    def attempt(case: Case, waiting: int) -> None:
+        limit = max(LEAST_S, (end - time.monotonic()) / waiting)
+        tell(f"timing {case.name}")
+        try:
+            raced = race(
+                baseline, current, case.request, rule_of(case, options),
+                limit_s=limit, more=options.inconclusive != PASS, seed=options.seed,
+            )  # fmt: skip
+        except TreeError as error:
+            new = error.missing and error.side is baseline
+            records[case.name] = time_record(case, NEW if new else ERROR, str(error))
+            return
+        races[case.name] = raced
+        records[case.name] = raced_record(case, raced)
+
+    for position, case in enumerate(cases):
+        attempt(case, len(cases) - position)
+    again = [case for case in cases if records[case.name].verdict == INCONCLUSIVE]
+    for position, case in enumerate(again if options.inconclusive == RETRY else []):
+        if end - time.monotonic() > LEAST_S:
+            attempt(case, len(again) - position)
+    return records, powers([(case, races[case.name]) for case in cases if case.name in races])
+
+
+def time_record(case: Case, verdict: str, why: str = "", **values: Any) -> CheckRecord:
+    """A case's time, or why it could not be measured."""
+    return CheckRecord(case=case.name, metric=TIME, unit="s", verdict=verdict, why=why, **values)
+
+
+def raced_record(case: Case, raced: Race) -> CheckRecord:
+    """A race as a record; ``why`` says what the numbers alone do not.
+
+    Processor time is judged. What only waits shows by the wall clock alone, which is noisier: there
+    a slowdown by the lenient rule counts, and only where processor time does not explain it.
+    """
+    found = raced.found
+    assert found is not None
+    by_wall = judge(raced.wall_log_ratios, RULES["lenient"], last=True)
+    verdict, said = found.verdict, []
+    if verdict == INCONCLUSIVE:
+        said.append(f"open after {found.processes} processes each: the bounds leave both possible")
+    if by_wall.ratio / found.ratio > 1 + APART:
+        waits = by_wall.verdict == REGRESSED and verdict != REGRESSED
+        verdict = REGRESSED if waits else verdict
+        said.append(
+            f"by the wall clock {by_wall.ratio:.2f}× ({by_wall.low:.2f} to {by_wall.high:.2f}): "
+            + ("it waits more than before (sleep, input, locks, other threads)"
+               if waits else "it was interrupted, or waits; processor time is judged")
+        )  # fmt: skip
+    return time_record(
+        case, verdict, "; ".join(said), baseline=median(raced.baseline_s),
+        current=median(raced.current_s), ratio=found.ratio, ci_low=found.low,
+        ci_high=found.high, pairs=len(raced.log_ratios), noise=found.noise,
+        wall_ratio=by_wall.ratio, log_ratios=[round(x, 5) for x in raced.log_ratios],
+    )  # fmt: skip
+
+
+def powers(raced: Sequence[tuple[Case, Race]]) -> list[str]:
+    """What could have been seen in all cases, then those where that is not much."""
+    if not raced:
+        return []
+    least = min(power(one.found, one.rule, SLOWDOWN) for _, one in raced if one.found)
+    everywhere = (
+        f"at this noise a {SLOWDOWN:.0%} slowdown is seen with at least {least:.0%} probability "
+        f"in each of {len(raced)} timed cases"
+    )
+    low = [text for case, one in raced for text in power_text(case, one)]
+    return low or [everywhere]
+
+
+def power_text(case: Case, raced: Race) -> list[str]:
+    """What this noise would have let see, and what more time would give."""
+    found, rule = raced.found, raced.rule
+    assert found is not None
+    chance = power(found, rule, SLOWDOWN)
+    if chance >= GOOD:
+        return []
+    start = f"{case.name}: at this noise a {SLOWDOWN:.0%} slowdown is seen with {chance:.0%}"
+    needed = processes_for(found, rule, SLOWDOWN)
+    if needed is None:
+        return [f"{start}: rule {rule.name} does not look for it"]
+    more = raced.spent_s * (needed / found.processes - 1)
+    return [f"{start} probability; give {more:.0f} s more for 99 %"]
+
+
+def time_alone(side: RunningTree, case: Case) -> list[list[float]]:
+    """Processor seconds of a call on one side: a list a process. Raises :class:`TreeError`."""
+    found: list[list[float]] = []
+    calls = 0
+    for _ in range(STORED_PROCESSES):
+        try:
+            side.ask_open(case.request)
+            call_s = side.opened()
+            calls = calls or block_calls(call_s)
+            found.append([side.block(calls)[0] / calls for _ in range(STORED_BLOCKS)])
+        finally:
+            side.close()
+    return found
+
+
+def stored_record(
+    case: Case, stored: Sequence[Sequence[float]], side: RunningTree, options: CheckOptions
+) -> CheckRecord:
+    """Times now beside stored ones, which fail a check only where that is asked.
+
+    Times of two jobs on a shared machine drift.
+    """
+    try:
+        now = time_alone(side, case)
+    except TreeError as error:
+        return time_record(case, ERROR, str(error))
+    before = [median(process) for process in stored]
+    after = [median(process) for process in now]
+    record = time_record(case, OK, baseline=median(before), current=median(after))
+    return _beside(record, before, after, rule_of(case, options), options)
+
+
+def foreign_record(case: Case, stored: Sequence[Sequence[float]], why: str) -> CheckRecord:
+    """Stored times of another machine: not compared, and so not taken again."""
+    usual = median(median(process) for process in stored)
+    return time_record(case, NOT_COMPARABLE, why, baseline=usual)
+
+
+def _beside(
+    record: CheckRecord,
+    before: Sequence[float],
+    after: Sequence[float],
+    rule: Rule,
+    options: CheckOptions,
+) -> CheckRecord:
+    """The ratio of two independent medians, with bounds that hold for both."""
+    low_0, high_0 = bounds_of_median(before, ALPHA) or (min(before), max(before))
+    low_1, high_1 = bounds_of_median(after, ALPHA) or (min(after), max(after))
+    ratio, low, high = median(after) / median(before), low_1 / high_0, high_1 / low_0
+    found = replace(record, ratio=ratio, ci_low=low, ci_high=high, noise=(high - low) / 2)
+    if low > 1 + rule.bound and ratio > 1 + rule.point:
+        if options.stored_times == FAIL:
+            return replace(found, verdict=REGRESSED, why="slower than what is stored")
+        advice = (
+            "slower than what is stored, but the speed of a machine drifts from job to job: "
+            "check --against a revision to be sure, or --stored-times fail"
+        )
+        return replace(found, verdict=INCONCLUSIVE, why=advice)
+    better = high < 1 / (1 + rule.point) and options.stored_times == FAIL
+    return replace(found, verdict=IMPROVED if better else OK)
+
+
+def usual_noise(records: Mapping[str, CheckRecord]) -> float | None:
+    """The median noise of the cases that have one."""
+    noises = [record.noise for record in records.values() if record.noise is not None]
+    return median(noises) if noises else None

@@ -1,0 +1,252 @@
+"""Crossovers that need running code: derived from it, or measured by the allocator.
+
+A measured memory crossover is an exact integer: the allocator counts bytes, so the first length
+from which one module holds no more than the other is found by bisection around a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+from attnprof.closed_form.crossover import (
+    ALL_KINDS,
+    DERIVED,
+    MEASURED,
+    METRICS,
+    Contest,
+    Meeting,
+    OwnModule,
+    blank,
+    contests,
+    report,
+    solved,
+)
+from attnprof.closed_form.lengths import KnownCost
+from attnprof.errors import CannotRunError, RequestError
+from attnprof.measure.memory import measure_peak
+from attnprof.measure.modules import NO_STEP
+from attnprof.measure.peak_crossings import peak_crossings
+from attnprof.measure.request import PointRequest
+from attnprof.measure.subject import build_subject, refusing
+from attnprof.mechanism import Mechanism
+from attnprof.record import CrossoverRecord, Report
+from attnprof.trace.request.mechanisms import mechanism_target
+from attnprof.trace.request.target import Target
+from attnprof.trace.solve.sides import DerivedSide
+from attnprof.workload import Workload
+
+#: How far from the predicted crossover the measured one is looked for.
+FARTHEST = 16
+
+
+def meet(
+    a: Mechanism | Target,
+    b: Mechanism | Target,
+    workload: Workload,
+    scope: str,
+    head_dims: Sequence[int],
+    kinds: Sequence[str] = (DERIVED,),
+    metrics: Sequence[str] = METRICS,
+    *,
+    with_curves: bool = False,
+    environment: Mapping[str, Any],
+) -> Report:
+    """The report of ``crossover`` with derived rows, and with measured ones for memory.
+
+    Raises :class:`RequestError` where nothing can be compared: user modules have no published
+    and no ``formula`` costs, and only memory can be measured to an integer.
+    """
+    others = [kind for kind in kinds if kind != MEASURED]
+    if not others and "memory" not in metrics:
+        raise RequestError("only memory is measured to an exact length: use --metric memory")
+    if workload.phase == "decode" and (
+        own := next((x for x in (a, b) if isinstance(x, Target)), None)
+    ):
+        raise RequestError(f"{own.name} {NO_STEP}")
+    sides = [OwnModule(x.name) if isinstance(x, Target) else x for x in (a, b)]
+    derived = _derived((a, b), workload, scope) if DERIVED in others else None
+    meeting = Meeting(sides[0], sides[1], workload, scope, derived)
+    found = Report("crossover", [], {"mechanism_a": a.name, "mechanism_b": b.name}, environment)
+    if others:
+        found = report(
+            meeting, head_dims, others, metrics, with_curves=with_curves, environment=environment
+        )
+    if MEASURED not in kinds or "memory" not in metrics:
+        return found
+    search = _Measured(a, b, meeting)
+    records = _ordered([*found.records, *map(search.row, head_dims)])
+    if search.refused and all(record.skipped for record in records):
+        raise search.refused[0]
+    summary = dict(found.summary)
+    if with_curves:
+        summary["curves"] = [*summary.get("curves", ()), *search.curves()]
+    return replace(found, records=records, summary=summary)
+
+
+def _derived(
+    pair: tuple[Mechanism | Target, Mechanism | Target], workload: Workload, scope: str
+) -> Callable[[str, int], tuple[KnownCost, KnownCost]]:
+    """Costs derived from both sides' code, by metric and head width."""
+    first, second = (DerivedSide(_target(side, workload, scope), workload) for side in pair)
+
+    def known(side: DerivedSide, metric: str, head_dim: int) -> KnownCost:
+        cost = side.at_width(metric, head_dim)
+        return KnownCost(cost, cost.holds, cost.general, cost.said, cost.doubt)
+
+    return cache(lambda metric, width: (known(first, metric, width), known(second, metric, width)))
+
+
+def _ordered(records: Sequence[Any]) -> list[Any]:
+    """By head width, then metric: the kinds of one question beside each other."""
+    return sorted(
+        records, key=lambda r: (r.head_dim, METRICS.index(r.metric), ALL_KINDS.index(r.kind))
+    )
+
+
+def _target(side: Mechanism | Target, workload: Workload, scope: str) -> Target:
+    if isinstance(side, Target):
+        return side
+    return mechanism_target(side, scope, causal=workload.causal, dtype=workload.dtype)
+
+
+@dataclass
+class _Measured:
+    """Measured rows of one meeting: near the closed forms' crossing, or, without such, anywhere."""
+
+    a: Mechanism | Target
+    b: Mechanism | Target
+    meeting: Meeting
+    refused: list[CannotRunError | RequestError] = field(default_factory=list)
+    _peaks: dict[tuple[str, int], dict[int, int]] = field(default_factory=dict)
+
+    def row(self, head_dim: int) -> CrossoverRecord:
+        """The measured row of a head width."""
+        own = any(isinstance(side, Target) for side in (self.a, self.b))
+        empty = replace(
+            blank(self.meeting, Contest("memory", MEASURED), head_dim), method="measured"
+        )
+        try:
+            found = self._anywhere(head_dim) if own else self._near(head_dim)
+        except (CannotRunError, RequestError) as error:
+            self.refused.append(error)
+            return replace(empty, skipped=str(error))
+        return replace(empty, **found)
+
+    def _near(self, head_dim: int) -> dict[str, Any]:
+        """Around the closed forms' crossing: no more lengths than it takes are measured."""
+        contest = contests(self.meeting, ("formula",), ("memory",))[0]
+        guess = solved(self.meeting, contest, head_dim)[0]
+        if guess.first is None or guess.verdict != "crosses":
+            raise CannotRunError("no crossover to look for: the closed forms do not cross")
+        first, second = self._sides(head_dim)
+        found = first_crossing(lambda n: first(n) - second(n), guess.first)
+        below = found.sign_below
+        return {
+            "verdict": "crosses",
+            "crossover_seq_len": float(found.first),
+            "first_seq_len": found.first,
+            "all_crossings": [float(found.first)],
+            "cheaper_below": (self.b if below > 0 else self.a).name,
+            "cheaper_above": (self.b if below < 0 else self.a).name if below else None,
+        }
+
+    def _anywhere(self, head_dim: int) -> dict[str, Any]:
+        """At lengths that both run at, as far as memory and patience go."""
+        found = peak_crossings(*self._sides(head_dim))
+        crossings, (low, high) = found.crossings, found.ends
+        above = {n: found.signs[n] for n in (low, high)}
+        names = {1: self.b.name, -1: self.a.name, 0: None}
+        verdict = {0: "always" if above[low] > 0 else "never", 1: "crosses"}
+        last = crossings[-1] if crossings else None
+        return {
+            "verdict": verdict.get(len(crossings), "several"),
+            "crossover_seq_len": None if last is None else float(last),
+            "first_seq_len": low if last is None and above[low] > 0 else last,
+            "all_crossings": [float(n) for n in crossings],
+            "cheaper_below": names[above[low]],
+            "cheaper_above": names[above[high]],
+            "searched": [[low, high]],
+            "searched_step": found.step,
+        }
+
+    def _sides(self, head_dim: int) -> list[Callable[[int], int]]:
+        """Both peaks by length, remembered for a figure."""
+        sizes = self.meeting.workload.with_(head_dim=head_dim)
+
+        def remembered(side: Mechanism | Target) -> Callable[[int], int]:
+            peak, seen = peaks_of(side, sizes, self.meeting.scope), dict[int, int]()
+            self._peaks[side.name, head_dim] = seen
+
+            def measured(seq_len: int) -> int:
+                seen[seq_len] = peak(seq_len)
+                return seen[seq_len]
+
+            return measured
+
+        return [remembered(side) for side in (self.a, self.b)]
+
+    def curves(self) -> list[dict[str, Any]]:
+        """What was measured, as a figure takes it."""
+        return [
+            {
+                "metric": "memory", "unit": "bytes", "kind": MEASURED, "mechanism": name,
+                "head_dim": head_dim, "seq_len": sorted(seen),
+                "value": [seen[length] for length in sorted(seen)],
+            }
+            for (name, head_dim), seen in self._peaks.items()
+            if seen
+        ]  # fmt: skip
+
+
+def peaks_of(side: Mechanism | Target, workload: Workload, scope: str) -> Callable[[int], int]:
+    """Measured peak bytes of a mechanism or a module by length, on the CPU's allocator.
+
+    What a module raises becomes a :class:`RequestError` with its line.
+    """
+    import torch
+
+    params = side.asked if isinstance(side, Target) else side.params
+
+    @cache
+    def peak(seq_len: int) -> int:
+        request = PointRequest(
+            side.name, seq_len, workload.num_heads, workload.head_dim, workload.batch_size,
+            workload.causal, workload.phase, workload.dtype, scope, params=params,
+        )  # fmt: skip
+        with refusing(request):
+            return measure_peak(build_subject(request), "cpu", torch).bytes
+
+    return peak
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """``first`` is the first length at which the sign is no longer ``sign_below``."""
+
+    first: int
+    sign_below: int
+
+
+def first_crossing(difference: Callable[[int], int], guess: int) -> Crossing:
+    """The length near a guess where an integer difference changes its sign.
+
+    Raises :class:`CannotRunError` where it does not within a factor of ``FARTHEST``.
+    """
+    low, high, step = max(1, guess - 1), guess, 1
+    below = _sign(difference(low))
+    while _sign(difference(high)) == below or not below:
+        low, high, step = max(1, low - step), high + step, 2 * step
+        below = _sign(difference(low))
+        if high > FARTHEST * guess:
+            raise CannotRunError(f"no sign change between {low} and {high} tokens")
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _sign(difference(middle)) == below else (low, middle)
+    return Crossing(high, below)
+
+
+def _sign(value: int) -> int:
+    return (value > 0) - (value < 0)

@@ -1,0 +1,280 @@
+"""Peak memory of one call: the increment over what was live before it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from attnprof.blocks.cache import TokenCache
+from attnprof.measure.subject import Subject, owners
+
+
+@dataclass(frozen=True)
+class Peak:
+    """``bytes`` at the peak; ``workspace`` of it inside a kernel, which ``kernel`` names.
+
+    ``without_workspace`` is the peak that remains when such kernels' own memory is left out.
+    On CUDA ``reserved`` is what the caching allocator took from the device meanwhile, over what
+    it had; ``libraries`` what cuBLAS holds for itself since its first product, no part of the peak.
+    """
+
+    bytes: int
+    kernel: str = ""
+    workspace: int = 0
+    without_workspace: int = 0
+    source: str = ""
+    reserved: int | None = None
+    libraries: int | None = None
+
+
+@dataclass(frozen=True)
+class Event:
+    """An allocation (``size`` not 0; negative for a release) or an operation, in nanoseconds."""
+
+    name: str
+    start: int
+    end: int
+    size: int = 0
+
+
+#: Kernels that allocate inside themselves what no tensor of the program shows: fused attention,
+#: and products, whose library takes scratch and copies operands for some formats on some
+#: processors (oneDNN's bfloat16 with AVX-512).
+KERNELS = ("_scaled_dot_product", "_flash_attention", "_efficient_attention")
+PRODUCTS = ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm")
+
+
+#: Marks the measured call in the profiler's events.
+MARK = "attnprof.measured"
+
+
+def measure_peak(subject: Subject, device: str, torch: Any) -> Peak:
+    """Peak of one call on a device, after a call that warms allocator and libraries up.
+
+    Counted from before ``prepare``: a backward pass holds what its forward pass saved.
+    """
+    subject.prepare()
+    subject.call()
+    subject.reset()
+    if device.startswith("cuda"):
+        return _cuda_peak(subject, torch)
+    return peak_of(traced(subject, torch))
+
+
+def _cuda_peak(subject: Subject, torch: Any) -> Peak:
+    """The caching allocator's own peak; requested bytes where it keeps them (no rounding)."""
+    cuda = torch.cuda
+    cuda.synchronize()
+    cuda.empty_cache()  # blocks kept for reuse would hide what the call reserves
+    before = cuda.memory_stats()
+    subject.prepare()
+    cuda.synchronize()
+    cuda.reset_peak_memory_stats()
+    kept = subject.call()
+    cuda.synchronize()
+    after = cuda.memory_stats()
+    del kept
+    requested = "requested_bytes.all.peak" in after and "requested_bytes.all.current" in before
+    kind = "requested_bytes" if requested else "allocated_bytes"
+    peak = int(after[f"{kind}.all.peak"] - before[f"{kind}.all.current"])
+    reserved = after["reserved_bytes.all.peak"] - before["reserved_bytes.all.current"]
+    return Peak(
+        peak, without_workspace=peak, source=f"CUDA allocator, {kind}",
+        reserved=int(reserved), libraries=_cublas_workspaces(torch),
+    )  # fmt: skip
+
+
+def _cublas_workspaces(torch: Any) -> int | None:
+    """What giving cuBLAS's workspaces back frees; the next product takes them again."""
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)  # noqa: SLF001 - no public way
+    if clear is None:
+        return None
+    before = torch.cuda.memory_stats()["allocated_bytes.all.current"]
+    clear()
+    return int(before - torch.cuda.memory_stats()["allocated_bytes.all.current"])
+
+
+def measure_held(make: Callable[[], object], device: str, torch: Any) -> int:
+    """Bytes that a call leaves allocated for as long as its result is kept."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_stats()["allocated_bytes.all.current"]
+        kept = make()
+        torch.cuda.synchronize()
+        after = torch.cuda.memory_stats()["allocated_bytes.all.current"]
+        del kept
+        return int(after - before)
+    with quiet_stderr(), _profiler(torch) as profiler:
+        kept = make()
+    del kept
+    events = profiler.kineto_results.events()
+    return sum(event.nbytes() for event in events if event.name() == "[memory]")
+
+
+def traced(subject: Subject, torch: Any, device: str | None = None) -> list[Event]:
+    """What torch's profiler saw of the CPU allocator and of operations, in time order.
+
+    With a device also what the host asked of it.
+    """
+    with quiet_stderr(), _profiler(torch, device) as profiler:
+        subject.prepare()
+        with torch.profiler.record_function(MARK):
+            kept = subject.call()
+        if device is not None:
+            torch.cuda.synchronize()
+    del kept
+    results = profiler.kineto_results
+    return [
+        Event(e.name(), e.start_ns(), e.start_ns() + e.duration_ns(), e.nbytes())
+        for e in results.events()
+    ]
+
+
+def _profiler(torch: Any, device: str | None = None) -> Any:
+    """The profiler below ``torch.profiler.profile``: that one imports torch's compiler first."""
+    return torch.autograd.profiler.profile(
+        use_cpu=True, use_device=device, use_kineto=True, profile_memory=device is None
+    )
+
+
+def peak_of(events: Sequence[Event]) -> Peak:
+    """The running sum's peak during the marked call, and what of it a kernel holds for itself.
+
+    Without a mark everything belongs to the call.
+    """
+    start = next((e.start for e in events if e.name == MARK), 0)
+    running = own = plain_best = 0
+    best, inner, kernel = 0, 0, ""
+    for event, scratch, name in _with_scratch(events):
+        if event.start >= start and best == 0:  # what the call finds alive is held by it too
+            best = plain_best = running
+        running += event.size
+        own += event.size if scratch else 0
+        if event.start < start:
+            continue
+        plain_best = max(plain_best, running - own)
+        if running > best:
+            best, inner, kernel = running, own, name if own else ""
+    return Peak(best, kernel, inner, plain_best, "torch profiler, CPU allocator")
+
+
+def _with_scratch(events: Sequence[Event]) -> Iterator[tuple[Event, bool, str]]:
+    """Each memory event; whether it is a kernel's scratch, taken and given back inside it."""
+    memory = [e for e in events if e.name == "[memory]"]
+    kernels = _kernels_of(memory, [e for e in events if e.name != "[memory]"])
+    scratch: set[int] = set()
+    waiting: dict[tuple[Event, int], list[int]] = {}
+    for index, kernel in kernels.items():
+        size = memory[index].size
+        if size > 0:
+            waiting.setdefault((kernel, size), []).append(index)
+        elif waiting.get((kernel, -size)):
+            scratch |= {index, waiting[kernel, -size].pop()}
+    for index, event in enumerate(memory):
+        yield event, index in scratch, kernels[index].name if index in kernels else ""
+
+
+def _kernels_of(memory: list[Event], operations: list[Event]) -> dict[int, Event]:
+    """The kernel that each memory event, by its index, happened in, where it is one of ours."""
+    waiting = sorted(operations, key=lambda e: (-e.start, e.end))  # the next one is the last
+    running: list[Event] = []
+    found = {}
+    for index, event in sorted(enumerate(memory), key=lambda pair: pair[1].start):
+        while waiting and waiting[-1].start <= event.start:
+            running.append(waiting.pop())
+        running = [e for e in running if e.end >= event.start]
+        kernel = next(
+            (e for e in running if e.name in PRODUCTS or any(mark in e.name for mark in KERNELS)),
+            None,
+        )
+        if kernel is not None:
+            found[index] = kernel
+    return found
+
+
+@contextmanager
+def quiet_stderr() -> Iterator[None]:
+    """Descriptor 2 to nowhere: the profiler's C++ side writes lines there that no setting stops."""
+    try:
+        saved = os.dup(2)
+    except OSError:  # no stderr at all
+        yield
+        return
+    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a descriptor is needed, not a path
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+@dataclass(frozen=True)
+class MemoryParts:
+    """Bytes by purpose; None where the phase has no such thing.
+
+    Parts overlap in time, not in the peak: activations are freed while gradients appear.
+    """
+
+    activations_bytes: int | None = None
+    gradients_bytes: int | None = None
+    optimizer_bytes: int | None = None
+    kv_cache_bytes: int | None = None
+    state_bytes: int | None = None
+
+
+def measure_parts(subject: Subject, phase: str, device: str, torch: Any) -> MemoryParts:
+    """The parts of a phase; a forward pass alone has none."""
+    if phase == "decode":
+        return _decoder(subject)
+    if phase == "forward" or subject.forward is None:
+        return MemoryParts()
+    subject.reset()
+    activations = measure_held(subject.forward, device, torch)
+    subject.prepare()
+    subject.call()
+    gradients = [leaf.grad for leaf in subject.leaves if leaf.grad is not None]
+    held = sum(_storages(gradients).values())
+    del gradients
+    subject.reset()
+    return MemoryParts(activations, held, adamw_bytes(subject.module))
+
+
+def adamw_bytes(module: Any) -> int:
+    """AdamW's two moments in the parameters' own format; its step counts are left out."""
+    return sum(2 * p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
+
+
+def _decoder(subject: Subject) -> MemoryParts:
+    """Storage after a step: that of token caches, and of all a state holds."""
+    subject.prepare()
+    subject.call()
+    caches = [part.rows for part in owners(subject.state) if isinstance(part, TokenCache)]
+    found = MemoryParts(
+        kv_cache_bytes=sum(_storages(caches).values()),
+        state_bytes=sum(_storages(_tensors(subject.state)).values()),
+    )
+    subject.reset()
+    return found
+
+
+def _tensors(state: Any) -> Iterator[Any]:
+    """The tensors a state holds: itself, in its containers, in its objects' attributes."""
+    containers = [state] if isinstance(state, (list, tuple, dict)) else []
+    objects = [vars(owner) for owner in owners(state)]
+    if hasattr(state, "untyped_storage"):
+        yield state
+    for container in (*containers, *objects):
+        values = container.values() if isinstance(container, dict) else container
+        for value in values:
+            inside = value if isinstance(value, (list, tuple)) else [value]
+            yield from (item for item in inside if hasattr(item, "untyped_storage"))
+
+
+def _storages(tensors: Iterable[Any]) -> dict[int, int]:
+    """Bytes of each storage once, whatever views there are of it."""
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    return {storage.data_ptr(): storage.nbytes() for storage in storages}

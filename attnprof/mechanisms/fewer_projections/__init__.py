@@ -1,1 +1,0 @@
-"""Attention with fewer projections: Optimised, Efficient and Super Attention (000)."""

@@ -1,0 +1,188 @@
+"""Linear attention and Performer (003: kernel family)."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from attnprof.blocks.features import FeatureMap
+from attnprof.blocks.kernel_attention import kernel_attention
+from attnprof.blocks.scan import State, absorb, numerators, read
+from attnprof.costs import Cost, Number, is_plain, more_than_one
+from attnprof.counting.definition import Definition
+from attnprof.errors import RequestError, closest
+from attnprof.mechanism import Abilities, Mechanism
+from attnprof.ops.layer import LayerSizes, Weight, flat
+from attnprof.workload import Workload, rows
+
+#: Rows of a causal chunk: about as dear inside (rows·(m + dv)) as across (2·m·dv) at 64 a head.
+CHUNK = 128
+#: Rows of a block where nothing is causal: features that stay in the processor's cache.
+BLOCK = 256
+FEATURES = ("softmax", "elu")
+#: elu(x) + 1 an entry: a comparison, an exponential, an addition
+ELU_PLUS_ONE = Cost(other=1, exponentials=1, additions=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelAttention(Mechanism):
+    """out_i = φ(q_i) Σ_j φ(k_j) v_jᵀ / φ(q_i)·Σ_j φ(k_j), causal by a chunked prefix scan."""
+
+    document: ClassVar[str] = "003"
+    family: ClassVar[str] = "kernel"
+    time_order: ClassVar[str] = "N"
+    memory_order: ClassVar[str] = "N"
+    abilities: ClassVar[Abilities] = Abilities(value_width=True, cross=True)
+
+    @property
+    def softmax(self) -> bool:
+        """Whether features approximate the exponential kernel."""
+        return False
+
+    @property
+    def floor(self) -> float:
+        """What is added to each denominator."""
+        return 0.0
+
+    def width(self, head_dim: Number) -> Number:
+        """Number of features m of a head."""
+        return head_dim
+
+    # -- what is executed --------------------------------------------------------------
+    def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
+        """One function with its own backward pass, by blocks of tokens."""
+        out = kernel_attention(
+            flat(q), flat(k), flat(v), getattr(weights, "projection", None), softmax=self.softmax,
+            causal=causal, rows=CHUNK if causal else BLOCK, floor=self.floor,
+        )  # fmt: skip
+        return out.view(*q.shape[:3], -1)
+
+    def init_state(self, sizes: LayerSizes, cache: Any) -> State:
+        """Sums of no token: O(m·dv) numbers a head, however long the sequence becomes."""
+        h, m = sizes.num_heads, self.width(sizes.head_dim)
+        sums = cache.zeros(h, m, sizes.value_head_dim + 1, wide=True)
+        return State(sums, cache.lowest(h, 1, 1) if self.softmax else None)
+
+    def step(self, q: Any, k: Any, v: Any, state: State, weights: Any) -> tuple[Any, State]:
+        """The new token enters the state, in place, and reads it."""
+        b, h, _, _ = q.shape
+        maps = FeatureMap(getattr(weights, "projection", None), self.softmax, b * h)
+        absorb(state, flat(k), flat(v), maps)
+        top, total = numerators(read(state, flat(q), maps), self.floor)
+        return (top / total).view(b, h, 1, -1), state
+
+    def state_entries(self, workload: Workload) -> Number:
+        """Sums of φ(k)vᵀ and of φ(k); the largest scale where there is one."""
+        w = workload
+        heads = w.batch_size * w.num_heads
+        return heads * (self.width(w.head_dim) * (w.value_width + 1) + int(self.softmax))
+
+    # -- what is defined ---------------------------------------------------------------
+    def define_core(self, writer: Definition, workload: Workload) -> None:
+        """Features; φ(K)ᵀV and Σφ(k), as running sums where causal; products; division."""
+        w = workload
+        heads, m = w.batch_size * w.num_heads, self.width(w.head_dim)
+        queries = heads * rows(w)
+        keys = heads * (1 if w.phase == "decode" else w.keys)
+        self.define_features(writer, w, queries + keys)
+        results = heads * m
+        if w.phase == "decode":  # added to what is there, from the second token on
+            new = results * more_than_one(w.seq_len)
+            writer.dots("state", results * w.value_width, results * w.value_width)
+            writer.sums("key sums", 0, new * (w.value_width + 1))
+        else:
+            writer.dots("state", results * w.value_width, keys * m * w.value_width)
+            writer.sums("key sums", results, keys * m)
+        writer.dots("numerators", queries * w.value_width, queries * m * w.value_width)
+        writer.dots("denominators", queries, queries * m)
+        if self.floor:
+            writer.stage("floor", Cost(additions=queries), queries)
+        divided = queries * w.value_width
+        writer.stage("normalisation", Cost(divisions=divided), divided)
+
+    def define_features(self, writer: Definition, workload: Workload, count: Number) -> None:
+        """elu(x) + 1 of so many rows."""
+        entries = count * workload.head_dim
+        writer.stage("features", ELU_PLUS_ONE * entries, count, workload.head_dim)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear(KernelAttention):
+    """Kernelized attention with φ(x) = elu(x) + 1 (Katharopoulos et al. 2020, Eq 7)."""
+
+    name: ClassVar[str] = "linear"
+    title: ClassVar[str] = "Linear attention (elu + 1)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Performer(KernelAttention):
+    """FAVOR+: positive orthogonal random features of the softmax kernel, shared by heads.
+
+    ``num_features`` defaults to ⌊d ln d⌋. ``features=elu`` is the article's variant:
+    φ(x) = elu(xΩ) + 1, Ω Gaussian / sqrt m, denominators + 1e-6. Ω is frozen in both.
+    """
+
+    num_features: int | None = None
+    features: str = "softmax"
+
+    name: ClassVar[str] = "performer"
+    title: ClassVar[str] = "Performer (FAVOR+)"
+
+    def __post_init__(self) -> None:
+        if self.features not in FEATURES:
+            raise RequestError(
+                f"unknown features '{self.features}': {closest(self.features, list(FEATURES))}"
+            )
+        if self.num_features is not None and self.num_features < 1:
+            raise RequestError(
+                f"num_features must be at least 1, not {self.num_features}; leave it out for d ln d"
+            )
+
+    @property
+    def softmax(self) -> bool:
+        """Whether features approximate the exponential kernel."""
+        return self.features == "softmax"
+
+    @property
+    def floor(self) -> float:
+        """The article adds 1e-6 to its denominators."""
+        return 0.0 if self.softmax else 1e-6
+
+    def width(self, head_dim: Number) -> Number:
+        """``num_features``, or ⌊d ln d⌋ and at least one."""
+        return default_features(head_dim) if self.num_features is None else self.num_features
+
+    def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
+        """Ω (head_dim, m), drawn and not learned."""
+        start = "orthogonal_features" if self.softmax else "gaussian_features"
+        shape = (sizes.head_dim, self.width(sizes.head_dim))
+        return {"projection": Weight(shape, start, drawn=True)}
+
+    def define_features(self, writer: Definition, workload: Workload, count: Number) -> None:
+        """Projection, then exp(ωᵀx - ‖x‖²/2) of x = row / d^(1/4), or elu + 1."""
+        d, m = workload.head_dim, self.width(workload.head_dim)
+        if self.softmax:
+            writer.stage("scaling", Cost(divisions=count * d), count, d)
+        writer.dots("projection", count * m, count * m * d, count, m)
+        if not self.softmax:
+            writer.stage("features", ELU_PLUS_ONE * (count * m), count, m)
+            return
+        writer.dots("squared norms", count, count * d)
+        writer.stage("halves", Cost(divisions=count), count)
+        writer.stage("features", Cost(additions=1, exponentials=1) * (count * m), count, m)
+
+
+def default_features(head_dim: Number) -> Number:
+    """⌊d ln d⌋, at least 1."""
+    if is_plain(head_dim):
+        return max(1, math.floor(head_dim * math.log(head_dim)))
+    if hasattr(head_dim, "free_symbols"):
+        sympy = sys.modules["sympy"]
+        return sympy.Max(1, sympy.floor(head_dim * sympy.log(head_dim)))
+    numpy = sys.modules["numpy"]
+    return numpy.maximum(1, numpy.floor(head_dim * numpy.log(head_dim)).astype("int64"))
+
+
+MECHANISMS = (Linear, Performer)

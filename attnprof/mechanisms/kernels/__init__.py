@@ -1,1 +1,0 @@
-"""Kernel attention: softmax replaced, or approximated, by a product of feature maps."""

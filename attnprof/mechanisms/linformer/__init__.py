@@ -1,1 +1,0 @@
-"""Linformer: keys and values compressed along the tokens by learned maps."""

@@ -1,0 +1,158 @@
+"""Longformer (003, sparse family): a window around each token, and global tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+from attnprof.blocks.band import band_mask, in_band
+from attnprof.blocks.gathered import Block, gathered_attention, hidden
+from attnprof.blocks.softmax import KeyValueState, causal_mask, row_products, weighted_values
+from attnprof.costs import Number, exact_div, maximum, minimum
+from attnprof.counting.definition import Definition
+from attnprof.errors import RequestError
+from attnprof.mechanism import Abilities, Mechanism, Variant
+from attnprof.ops.layer import LayerSizes, flat
+from attnprof.workload import Workload
+
+#: Rows of a block: small windows still make products worth their start-up.
+SMALLEST_BLOCK = 64
+
+
+def block_rows(window: int) -> int:
+    """Rows of a block: a quarter of the window; few of its keys lie outside a row's own band."""
+    return max(-(-window // 4), SMALLEST_BLOCK)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Longformer(Mechanism):
+    """Row i sees the tokens at most ``window`` away, and the first ``global_tokens`` tokens.
+
+    Global tokens see everything. Blocks of rows meet a slice of the keys, so memory is linear in
+    the length. ``impl=dense-mask`` is the document's own listing: the whole N×N product, then a
+    mask (window only in the listing; here with the same global tokens).
+    """
+
+    window: int = 256
+    global_tokens: int = 0
+    impl: str = "blocks"
+
+    name: ClassVar[str] = "longformer"
+    title: ClassVar[str] = "Longformer"
+    document: ClassVar[str] = "003"
+    family: ClassVar[str] = "sparse"
+    time_order: ClassVar[str] = "N"
+    memory_order: ClassVar[str] = "N"
+    variants: ClassVar[tuple[Variant, ...]] = (
+        Variant({"impl": "dense-mask"}, "N^2", "N^2", "the whole N×N product, then a mask"),
+    )
+    abilities: ClassVar[Abilities] = Abilities()
+    same_as = ("", {"impl": "dense-mask"})
+
+    def __post_init__(self) -> None:
+        if self.window < 1 or self.global_tokens < 0:
+            raise RequestError(
+                f"window={self.window} global_tokens={self.global_tokens}: a window is at least 1 "
+                "token a side, global tokens at least 0"
+            )
+        if self.impl not in ("blocks", "dense-mask"):
+            raise RequestError(f"impl={self.impl}: possible: blocks, dense-mask")
+
+    # -- what runs -----------------------------------------------------------------------
+    def core(self, q: Any, k: Any, v: Any, causal: bool) -> Any:
+        """Rows of global tokens over everything, the others block by block; or a masked product."""
+        n, operands = q.shape[2], (flat(q), flat(k), flat(v))
+        if self.impl == "dense-mask":
+            # gradients lie as those of the blocks do
+            return weighted_values(*operands, self._dense_mask(n, causal, q), row_products).view(
+                q.shape
+            )
+        masks, pattern = self._masks(n, causal, q), partial(self._blocks, causal)
+        return gathered_attention(*operands, *masks, pattern=pattern, merges=False).view(q.shape)
+
+    def _masks(self, n: Any, causal: bool, like: Any) -> list[Any]:
+        """The band's mask, shared by all blocks; before it that of the global rows, if causal."""
+        masks = []
+        if causal and self.global_tokens:
+            masks.append(hidden(causal_mask(minimum(self.global_tokens, n), like), like))
+        rows, after = minimum(block_rows(self.window), self._others(n)), self._after(causal)
+        return [*masks, band_mask(rows, self.window, after, like)]
+
+    def _others(self, n: Any) -> Any:
+        """Tokens that are not global."""
+        return maximum(0, n - self.global_tokens)
+
+    def _after(self, causal: bool) -> int:
+        return 0 if causal else self.window
+
+    def _blocks(self, causal: bool, q: Any, masks: tuple[Any, ...]) -> Iterator[Block]:
+        """The rows of global tokens; the others in blocks, which see neighbours and globals."""
+        n = q.shape[1]
+        g = minimum(self.global_tokens, n) if self.global_tokens else 0
+        front = [slice(0, g)] if self.global_tokens else []
+        if front and causal:
+            yield Block(front[0], (front[0],), masks[0])
+        elif front:
+            yield Block(front[0], (slice(0, n),))
+        rows, after = block_rows(self.window), self._after(causal)
+        for own, seen, columns in in_band(q, self._others(n), rows, self.window, after, g):
+            mask = masks[-1][: own.stop - own.start, columns]
+            yield Block(own, (*front, seen), mask, g)
+
+    def _dense_mask(self, n: Any, causal: bool, like: Any) -> Any:
+        """The document's listing, (n, n): True where a row must not look."""
+        window, g, seen = self.window, self.global_tokens, minimum(self.global_tokens, n)
+        mask = like.new_ones(n, n, dtype=bool).triu_(1 if causal else window + 1)
+        mask.logical_or_(like.new_ones(n, n, dtype=bool).tril_(-window - 1))
+        if g:
+            mask[:seen] = False
+            mask[:, :seen] = False
+        if g and causal:
+            mask[:seen, :seen] = causal_mask(g, like)[:seen, :seen]
+            mask[:seen, seen:] = True
+        return mask
+
+    # -- decoding ------------------------------------------------------------------------
+    def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
+        """Room for the global tokens and one window; older tokens are forgotten."""
+        width, first, latest = sizes.head_dim, self.global_tokens, self.window + 1
+        return KeyValueState(
+            *(cache.window(sizes.num_heads, width, first, latest) for _ in range(2))
+        )
+
+    def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
+        """The new token over what is still in sight; the order of keys does not matter."""
+        keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
+        return weighted_values(flat(q), keys, values).view(q.shape), state
+
+    def seen(self, t: Number) -> Number:
+        """Tokens the new token number t sees: globals, and the window before it."""
+        g = self.global_tokens
+        return minimum(t, g) + minimum(maximum(t - g, 0), self.window + 1)
+
+    def state_entries(self, workload: Workload) -> Number:
+        """Keys and values of the tokens that can still be seen."""
+        w = workload
+        return 2 * w.batch_size * w.num_heads * self.seen(w.seq_len) * w.head_dim
+
+    # -- the definition ------------------------------------------------------------------
+    def pairs(self, w: Workload) -> Number:
+        """Query-key pairs of the definition: band, global columns, global rows."""
+        if w.phase == "decode":
+            return self.seen(w.seq_len)
+        g = minimum(self.global_tokens, w.seq_len)
+        n, reach = w.seq_len - g, minimum(self.window, maximum(0, w.seq_len - g - 1))
+        side = n * reach - exact_div(reach * (reach + 1), 2)
+        if w.causal:
+            return n + side + n * g + exact_div(g * (g + 1), 2)
+        return n + 2 * side + n * g + g * w.seq_len
+
+    def define_core(self, writer: Definition, workload: Workload) -> None:
+        """Softmax attention over the pairs a row sees."""
+        rows = 1 if workload.phase == "decode" else workload.seq_len
+        writer.softmax_attention(workload, self.pairs(workload), rows)
+
+
+MECHANISMS = (Longformer,)

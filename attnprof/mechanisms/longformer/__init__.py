@@ -1,1 +1,0 @@
-"""Longformer: a window of neighbours and a few global tokens."""

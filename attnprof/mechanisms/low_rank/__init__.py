@@ -1,1 +1,0 @@
-"""Attention whose weights are a product of two thin factors."""

@@ -1,1 +1,0 @@
-"""Neural Attention (001): a small network scores every pair of query and key."""

@@ -1,1 +1,0 @@
-"""Nystromformer: softmax attention through landmarks."""

@@ -1,0 +1,248 @@
+"""Sparse Transformer (003, sparse family): strided and fixed patterns in O(N·sqrt N)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+from attnprof.blocks.band import band_mask, happens, in_band
+from attnprof.blocks.gathered import Block, gathered_attention, hidden
+from attnprof.blocks.softmax import KeyValueState, causal_mask, weighted_values
+from attnprof.costs import (
+    Number,
+    ceil_div,
+    exact_div,
+    floor_div,
+    is_plain,
+    is_symbolic,
+    maximum,
+    minimum,
+    same_size,
+)
+from attnprof.counting.definition import Definition
+from attnprof.errors import RequestError
+from attnprof.mechanism import Abilities, Mechanism
+from attnprof.ops.functional import join
+from attnprof.ops.layer import LayerSizes, flat
+from attnprof.ops.loops import turns
+from attnprof.workload import Workload
+
+
+def root(n: Number) -> Number:
+    """⌈sqrt n⌉, exactly."""
+    if is_plain(n):
+        return math.isqrt(n - 1) + 1
+    if is_symbolic(n):
+        import sympy
+
+        return sympy.ceiling(sympy.sqrt(n))
+    import numpy as np
+
+    return np.vectorize(root, otypes=["int64"])(n)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sparse(Mechanism):
+    """Each row sees about 2·sqrt N tokens, in one of two patterns of stride l.
+
+    ``strided``: the tokens nearer than l, and those a multiple of l away. ``fixed``: the tokens of
+    its own block of l, and the last token of every other block. ``stride`` none is ⌈sqrt N⌉,
+    which makes the order N·sqrt N; with a given stride it is N²/l in the end. A row whose own
+    block is cut short by the end of the sequence has no last token to offer.
+    """
+
+    stride: int | None = None
+    pattern: str = "strided"
+
+    name: ClassVar[str] = "sparse"
+    title: ClassVar[str] = "Sparse Transformer attention"
+    document: ClassVar[str] = "003"
+    family: ClassVar[str] = "sparse"
+    time_order: ClassVar[str] = "N^1.5"
+    memory_order: ClassVar[str] = "N"
+    abilities: ClassVar[Abilities] = Abilities()
+    reasons: ClassVar[dict[str, str]] = {
+        "decode": "needs a stride that does not change while it decodes: set stride",
+    }
+
+    def __post_init__(self) -> None:
+        if self.pattern not in ("strided", "fixed"):
+            raise RequestError(f"pattern={self.pattern}: possible: strided, fixed")
+        if self.stride is not None and self.stride < 1:
+            raise RequestError(f"stride={self.stride}: at least 1, or none for sqrt N")
+
+    def stride_for(self, n: Number) -> Number:
+        """The stride at a length."""
+        return root(n) if self.stride is None else self.stride
+
+    # -- what runs -----------------------------------------------------------------------
+    def core(self, q: Any, k: Any, v: Any, causal: bool) -> Any:
+        """Gathered blocks; strided joins the near and the far tokens in one softmax."""
+        n, strided = q.shape[2], self.pattern == "strided"
+        stride = self.stride_for(n)
+        masks = (_strided_masks if strided else _fixed_masks)(n, stride, causal, q)
+        pattern = partial(_strided if strided else _fixed, stride, causal)
+        operands = flat(q), flat(k), flat(v), *masks
+        return gathered_attention(*operands, pattern=pattern, merges=strided).view(q.shape)
+
+    # -- decoding ------------------------------------------------------------------------
+    def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
+        """Keys and values of every token: each may be seen again a multiple of the stride later."""
+        if self.stride is None:
+            raise RequestError(f"sparse {self.refusal('decode')}")
+        return KeyValueState(*(cache(sizes.num_heads, sizes.head_dim) for _ in range(2)))
+
+    def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
+        """The new token over those its pattern sees, gathered from all."""
+        keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
+        keys, values = self._in_sight(keys), self._in_sight(values)
+        return weighted_values(flat(q), keys, values).view(q.shape), state
+
+    def _in_sight(self, rows: Any) -> Any:
+        """The rows of (b, t, d) that the last token sees."""
+        t = rows.shape[1]
+        stride = self.stride_for(t)
+        before = floor_div(t - 1, stride)
+        if self.pattern == "strided":
+            near, far = t - minimum(t, stride), _spaced(t - 1 - before * stride, before, stride)
+        else:
+            near, far = before * stride, _spaced(stride - 1, before, stride)
+        return join([rows[:, far], rows[:, near:]], 1)
+
+    def seen(self, t: Number, stride: Number) -> Number:
+        """Tokens the new token number t sees, at a stride."""
+        before = floor_div(t - 1, stride)
+        if self.pattern == "fixed":
+            return t - before * stride + before
+        return minimum(t, stride) + before
+
+    def check(self, workload: Workload, scope: str) -> None:
+        """Decoding needs a stride of its own: sqrt N would move with every token."""
+        super().check(workload, scope)
+        if workload.phase == "decode" and self.stride is None:
+            raise RequestError(f"{self.name} {self.refusal('decode')} (--set stride=128)")
+
+    # -- the definition ------------------------------------------------------------------
+    def pairs(self, w: Workload) -> Number:
+        """Query-key pairs of the definition."""
+        n = w.seq_len
+        stride = self.stride_for(n)
+        if w.phase == "decode":
+            return self.seen(n, stride)
+        full = floor_div(n, stride)
+        last = n - full * stride
+        if self.pattern == "fixed":
+            return self._fixed_pairs(w.causal, full, last, stride)
+        reach = minimum(stride - 1, n - 1)
+        side = n * reach - exact_div(reach * (reach + 1), 2)
+        # tokens a multiple of the stride before each row
+        far = exact_div(stride * full * (full - 1), 2) + last * full
+        return n + side + far if w.causal else n + 2 * (side + far)
+
+    @staticmethod
+    def _fixed_pairs(causal: bool, full: Number, last: Number, stride: Number) -> Number:
+        if causal:
+            own = full * exact_div(stride * (stride + 1), 2) + exact_div(last * (last + 1), 2)
+            return own + stride * exact_div(full * (full - 1), 2) + last * full
+        own = full * stride * stride + last * last
+        return own + stride * full * maximum(0, full - 1) + last * full
+
+    def define_core(self, writer: Definition, workload: Workload) -> None:
+        """Softmax attention over the pairs a row sees."""
+        rows = 1 if workload.phase == "decode" else workload.seq_len
+        writer.softmax_attention(workload, self.pairs(workload), rows)
+
+
+def _spaced(first: Any, count: Any, stride: Any) -> slice:
+    """So many tokens a stride apart."""
+    return slice(first, first + count * stride, stride)
+
+
+# -- the strided pattern -------------------------------------------------------------------
+def _strided_masks(n: Any, stride: Any, causal: bool, like: Any) -> list[Any]:
+    near = band_mask(minimum(stride, n), stride - 1, 0 if causal else stride - 1, like)
+    classes = ceil_div(n, stride)
+    longest = (classes - (1 if causal else 0)) * happens(classes - 1)
+    far = like.new_ones(longest, longest, dtype=bool)
+    # causal rows start a stride later than their keys; else a token is in its own band
+    far = far.triu_(1) if causal else far.tril_().triu_()
+    return [near, hidden(far, like)]
+
+
+def _strided(stride: Any, causal: bool, q: Any, masks: tuple[Any, ...]) -> Iterator[Block]:
+    """A band nearer than a stride, then every residue class with itself."""
+    n, (near, far) = q.shape[1], masks
+    later = 1 if causal else 0
+    for rows, seen, columns in in_band(q, n, stride, stride - 1, 0 if causal else stride - 1):
+        yield Block(rows, (seen,), near[: rows.stop - rows.start, columns])
+    for first, tokens in turns(q, _classes(n, stride), _classes_alike(n, stride)):
+        count = tokens - later
+        rows, keys = (_spaced(start, count, stride) for start in (first + later * stride, first))
+        yield Block(rows, (keys,), far[:count, :count], merges=True)
+
+
+def _classes(n: int, stride: int) -> Iterator[tuple[int, int]]:
+    """The first token of every residue class of more than one, and how many it has."""
+    for first in range(min(stride, n - stride)):
+        yield first, ceil_div(n - first, stride)
+
+
+def _classes_alike(n: Any, stride: Any) -> Iterator[tuple[str, Any, tuple[Any, Any]]]:
+    full = floor_div(n, stride)
+    more = n - full * stride
+    yield "longer classes", more * happens(full), (0, full + 1)
+    yield "shorter classes", (stride - more) * happens(full - 1), (0, full)
+
+
+# -- the fixed pattern ---------------------------------------------------------------------
+def _fixed_masks(n: Any, stride: Any, causal: bool, like: Any) -> list[Any]:
+    return [hidden(causal_mask(minimum(stride, n), like), like)] if causal else []
+
+
+def _fixed(stride: Any, causal: bool, q: Any, masks: tuple[Any, ...]) -> Iterator[Block]:
+    """Every block with itself and the last token of every other whole block."""
+    n = q.shape[1]
+    full = floor_div(n, stride)
+    for index, rows in turns(q, _own(n, stride), _own_alike(n, stride, causal)):
+        before = _spaced(stride - 1, index, stride)
+        if causal:
+            length = rows.stop - rows.start
+            yield Block(rows, (before, rows), masks[0][:length, :length], index)
+        elif same_size(index, full):  # cut short by the end of the sequence
+            yield Block(rows, (before, rows))
+        else:
+            after = _spaced(rows.stop + stride - 1, full - 1 - index, stride)
+            yield Block(rows, (before, rows, after))
+
+
+def _own(n: int, stride: int) -> Iterator[tuple[int, slice]]:
+    """Blocks of a stride, numbered."""
+    for index in range(ceil_div(n, stride)):
+        yield index, slice(index * stride, min(n, (index + 1) * stride))
+
+
+def _own_alike(n: Any, stride: Any, causal: bool) -> Iterator[tuple[str, Any, tuple[Any, slice]]]:
+    """All whole blocks are alike, or, if causal, block m sees m tokens more than its own.
+
+    Work is linear in m, so the mean stands for the early blocks; the latest stand alone, for the
+    memory and for a whole mean.
+    """
+    full = floor_div(n, stride)
+    if causal:
+        symbolic = is_symbolic(full)
+        alone = 1 if symbolic else minimum(full, 1 + full % 2)
+        early = maximum(0, full - alone)
+        mean = (early - 1) / 2 if symbolic else maximum(0, early - 1) // 2
+        yield "early blocks", early, (mean, slice(0, stride))
+        yield "last whole block but one", happens(alone - 1), (full - 2, slice(0, stride))
+        yield "last whole block", happens(full), (full - 1, slice(0, stride))
+    else:
+        yield "whole blocks", full, (0, slice(0, stride))
+    rest = n - full * stride
+    yield "cut block", happens(rest), (full, slice(0, rest))
+
+
+MECHANISMS = (Sparse,)

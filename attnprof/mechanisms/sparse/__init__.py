@@ -1,1 +1,0 @@
-"""Sparse Transformer: strided and fixed patterns."""

@@ -1,0 +1,169 @@
+"""Standard multi-head attention (000, Definition 1; 002, Eq 10-17) and torch's fused form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from attnprof.blocks import softmax
+from attnprof.blocks.softmax import KeyValueState, weighted_values
+from attnprof.costs import CostTable, Number, exact_div
+from attnprof.counting.definition import Definition
+from attnprof.mechanism import Abilities, Mechanism
+from attnprof.ops.functional import repeat_rows, scaled_dot_product_attention
+from attnprof.ops.layer import LayerSizes, flat
+from attnprof.published import Published
+from attnprof.workload import Workload, pairs, rows
+
+# -- the counts that document 002 prints for self-attention: Tables 3 and 5, untouched --------
+#: a printed form in l (or t), d, and the number of heads
+Form = Callable[[Number, Number, Number], Number]
+
+#: one sequence of length n, causal, without biases
+TRAINING: dict[str, Form] = {
+    "multiplications": lambda n, d, _: n**2 * d + 4 * n * d**2 + n * d,
+    "additions": lambda n, d, h: n**2 * d + 4 * n * d**2 - 4 * n * d - n * h,
+    "divisions": lambda n, _, h: h * n**2 + h * n,
+    "exponentials": lambda n, _, h: exact_div(h * n**2 + h * n, 2),
+    "parameters": lambda _, d, __: 4 * d**2,
+}
+#: token number t; the additions are misprinted: the table's own terms give 2td + 4d² - 5d - h
+INFERENCE: dict[str, Form] = {
+    "multiplications": lambda t, d, _: 2 * t * d + 4 * d**2,
+    "additions": lambda t, d, h: 2 * t * d - t * h + t + 4 * d**2 - 5 * d - 1,
+    "divisions": lambda t, _, h: 2 * t * h,
+    "exponentials": lambda t, _, h: t * h,
+}
+
+
+def published_counts() -> tuple[Published, ...]:
+    """Every printed count of self-attention, training and inference."""
+    return (
+        *(_entry("002-T3", name, "forward", form) for name, form in TRAINING.items()),
+        *(_entry("002-T5", name, "decode", form) for name, form in INFERENCE.items()),
+    )
+
+
+def _entry(source: str, quantity: str, phase: str, form: Form) -> Published:
+    return Published(
+        source, quantity, scope="layer", phase=phase, convention="operations",
+        formula=lambda w: _evaluated(form, w),
+        causal=phase == "forward",  # a decoding step has no mask
+    )  # fmt: skip
+
+
+def _evaluated(form: Form, workload: Workload) -> Number:
+    return form(workload.seq_len, workload.d_model, workload.num_heads)
+
+
+def eq24(constant: int) -> Published:
+    """000, Eq 24: C·l·d_m + 15·h·l², one forward and backward pass."""
+    return Published(
+        source="000-EQ24",
+        quantity="flops",
+        scope="layer",
+        phase="train",
+        convention="000: one per output element, times 3",
+        formula=lambda w: constant * w.seq_len * w.d_model + 15 * w.num_heads * w.seq_len**2,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftmaxAttention(Mechanism):
+    """Softmax attention over scores that are written out; the family of document 000."""
+
+    bias: bool = True
+
+    abilities: ClassVar[Abilities] = Abilities()
+    family: ClassVar[str] = "exact"
+    time_order: ClassVar[str] = "N^2"
+    memory_order: ClassVar[str] = "N^2"
+
+    def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
+        """Scaled queries, scores, softmax, values; grouped heads share their keys."""
+        b, h, n, d = q.shape
+        group = exact_div(h, k.shape[1])
+        mask = softmax.causal_mask(n, q) if causal else None
+        if mask is not None:  # repeated, for masking a view would make autograd copy it
+            mask = repeat_rows(mask, group)
+        rows = q.reshape(b * k.shape[1], -1, d)
+        out = weighted_values(rows, flat(k), flat(v), mask)
+        return out.view(b, h, n, -1)
+
+    def init_state(self, sizes: LayerSizes, cache: Callable[[Number, Number], Any]) -> Any:
+        """Empty caches."""
+        heads = sizes.num_kv_heads
+        return KeyValueState(cache(heads, sizes.head_dim), cache(heads, sizes.value_head_dim))
+
+    def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
+        """The new token attends to every token so far, itself included."""
+        b, h, _, d = q.shape
+        keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
+        rows = q.reshape(b * k.shape[1], -1, d)
+        return weighted_values(rows, keys, values).view(b, h, 1, -1), state
+
+    def state_entries(self, workload: Workload) -> Number:
+        """Keys and values of every token; counted once where they are the same rows."""
+        w = workload
+        width = w.head_dim if self.shares_rows else w.head_dim + w.value_width
+        return w.batch_size * w.kv_heads * w.keys * width
+
+    def define_core(self, writer: Definition, workload: Workload) -> None:
+        """002, Eq 10 to 17: two divisions a score."""
+        writer.softmax_attention(workload, pairs(workload), rows(workload))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standard(SoftmaxAttention):
+    """Projections, scores, softmax and values written out, one operation at a time."""
+
+    name: ClassVar[str] = "standard"
+    title: ClassVar[str] = "Standard multi-head attention"
+    document: ClassVar[str] = "000"
+    abilities: ClassVar[Abilities] = Abilities(grouped_kv=True, value_width=True, cross=True)
+    same_as = ("sdpa", {})
+
+    def published(self) -> tuple[Published, ...]:
+        """Printed closed forms."""
+        return (eq24(15), *published_counts())
+
+
+WORKSPACE = (
+    "the fused kernel's own workspace is not in peak_bytes: it depends on threads and blocks"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sdpa(Standard):
+    """``scaled_dot_product_attention``: never holds the N×N scores."""
+
+    name: ClassVar[str] = "sdpa"
+    title: ClassVar[str] = "torch's fused softmax attention"
+    memory_order: ClassVar[str] = "N"
+    flat: ClassVar[bool] = False
+    abilities: ClassVar[Abilities] = Abilities(grouped_kv=True, value_width=False, cross=True)
+    same_as = ("standard", {})
+
+    def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
+        """Q (b, h, n, d), k and v (b, g, m, d) → (b, h, n, d)."""
+        return scaled_dot_product_attention(q, k, v, causal, weights.sizes.group)
+
+    def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
+        """The new token through the fused kernel."""
+        b, g = k.shape[:2]
+        keys, values = state.keys.append(flat(k)), state.values.append(flat(v))
+        k_all, v_all = (x.view(b, g, -1, x.shape[-1]) for x in (keys, values))
+        group = weights.sizes.group
+        return scaled_dot_product_attention(q, k_all, v_all, group=group), state
+
+    def published(self) -> tuple[Published, ...]:
+        """None: no document of ours prints a form for the fused kernel."""
+        return ()
+
+    def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
+        """Like the base's, with a note on what its peak leaves out."""
+        return replace(super().cost(workload, scope), notes=(WORKSPACE,))
+
+
+MECHANISMS = (Standard, Sdpa)

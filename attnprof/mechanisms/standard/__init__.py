@@ -1,1 +1,0 @@
-"""Scaled dot-product attention, written out and fused."""

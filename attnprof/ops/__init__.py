@@ -1,0 +1,1 @@
+"""Counting tensors: what torch would do with the same text, in operations, bytes and memory."""

@@ -1,0 +1,207 @@
+"""A counting tensor's shape, memory and gradient: what every operation on it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+from attnprof.costs import Cost, Number
+from attnprof.errors import RequestError
+from attnprof.ops.counter import Counter, Storage
+from attnprof.ops.gradients import Backward, Leaf, Node, play
+from attnprof.ops.groups import Shape, product
+from attnprof.ops.layout import Layout, as_flag, is_literally
+
+
+class Base:
+    """A shape laid out over memory, which dies when Python drops the last tensor that holds it.
+
+    ``held`` are the storages it lies in, each with a weight: 1, or the condition under which it
+    lies there.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "borrows",
+        "counter",
+        "held",
+        "item_size",
+        "label",
+        "layout",
+        "node",
+        "place",
+        "shape",
+    )
+
+    def __init__(
+        self,
+        counter: Counter,
+        shape: Shape,
+        layout: Layout,
+        held: Sequence[tuple[Storage, Number]],
+        item_size: int,
+    ) -> None:
+        self.counter = counter
+        self.shape = shape
+        self.layout = layout
+        self.held = tuple(held)
+        self.item_size = item_size
+        self.node: Node | None = None
+        self.place = 0  # which of its node's results it is
+        self.borrows = False  # whether it looks at memory that another tensor was made with
+        self.label = ""  # the stage that made its entries
+        for storage, weight in self.held:
+            storage.holders.append(weight)
+
+    def __del__(self) -> None:
+        for storage, weight in self.held:
+            self.counter.release(storage, weight)
+
+    # -- where tensors come from -----------------------------------------------------------
+    @classmethod
+    def made(
+        cls, counter: Counter, shape: Shape, layout: Layout | None = None, item_size: int = 0
+    ) -> Self:
+        """A tensor in memory of its own, row by row unless a layout says otherwise."""
+        size = item_size or counter.item_size
+        held = [(Storage(product(shape) * size * counter.present), 1)]
+        return cls(counter, shape, layout or Layout.rows(shape), held, size)
+
+    @classmethod
+    def given(cls, counter: Counter, shape: Shape, layout: Layout | None = None) -> Self:
+        """A tensor the caller already holds: no memory of the call, no gradient."""
+        held = [(Storage(0, external=True), 1)]
+        return cls(counter, shape, layout or Layout.rows(shape), held, counter.item_size)
+
+    @classmethod
+    def leaf(cls, counter: Counter, *shape: Number) -> Self:
+        """An input or a weight: given, and with a gradient where autograd records."""
+        tensor = cls.given(counter, shape)
+        if counter.grad:
+            tensor.node = Leaf(tensor)
+        return tensor
+
+    # -- what it is ------------------------------------------------------------------------
+    @property
+    def count(self) -> Number:
+        """Number of entries."""
+        return product(self.shape)
+
+    @property
+    def size_bytes(self) -> Number:
+        """Bytes of the entries."""
+        return self.count * self.item_size
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether the backward pass reaches it."""
+        return self.node is not None
+
+    @property
+    def alone(self) -> bool:
+        """Whether its memory was made with it, in the call, and no other tensor lies there."""
+        kept = (len(s.holders) == 1 and not s.external for s, _ in self.held)
+        return not self.borrows and all(kept)
+
+    def dim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    # -- what operations make --------------------------------------------------------------
+    def result(
+        self,
+        name: str,
+        shape: Shape,
+        cost: Cost,
+        reads: Sequence[Base],
+        *,
+        backward: Backward | None = None,
+        layout: Layout | None = None,
+        into: Self | None = None,
+        item_size: int = 0,
+        keeps: Number = 0,
+        workspace: Number = 0,
+    ) -> Self:
+        """One operation over ``reads``: bytes are counted, memory is taken, a node is recorded.
+
+        ``into`` is overwritten and returned. ``backward`` gives a gradient for each of ``reads``,
+        None where there is none; ``keeps`` are bytes of its own that autograd holds with it,
+        ``workspace`` those that live while it runs.
+        Raises :class:`RequestError` where autograd would go through it and it has no ``backward``.
+        """
+        counter = self.counter
+        counter.operations += 1
+        out = into or self.made(counter, shape, layout, item_size or self.item_size)
+        out.label = name
+        moved = sum((tensor.size_bytes for tensor in reads), out.size_bytes)
+        records = counter.grad and any(tensor.requires_grad for tensor in reads)
+        if records and backward is None:
+            raise RequestError(
+                f"the counter has no gradient for the operation that makes '{name}': "
+                "write it with others, or as a Function with its own backward pass"
+            )
+        kept = keeps if records else 0
+        allocates = kept if into else out.size_bytes + kept
+        counter.record(name, shape, cost + Cost(bytes_moved=moved), allocates, workspace)
+        if records and backward:
+            out.attach(reads, self._holding(backward, kept) if kept else backward)
+        return out
+
+    def _holding(self, backward: Backward, kept: Number) -> Backward:
+        """The same function, with so many bytes that live as long as it does."""
+        number = Base(self.counter, (), Layout.rows(()), [(Storage(kept), 1)], 1)
+        run: Callable[..., Any] = backward
+
+        def holding(grad: Any, _number: Base = number) -> Any:
+            return run(grad)
+
+        return holding
+
+    def attach(self, inputs: Sequence[Base | None], backward: Backward, *others: Base) -> None:
+        """Make it and other results need gradients, which ``backward`` hands on to the inputs."""
+        self.counter.nodes += 1
+        edges = [(x.node, x.place) if x is not None and x.node else None for x in inputs]
+        node = Node(self.counter.nodes, edges, backward)
+        for place, result in enumerate((self, *others)):
+            result.node, result.place = node, place
+
+    def alias(self, shape: Shape, layout: Layout, backward: Backward | None = None) -> Self:
+        """Another tensor on the same memory."""
+        out = type(self)(self.counter, shape, layout, self.held, self.item_size)
+        out.label, out.borrows = self.label, True
+        if self.counter.grad and backward and self.requires_grad:
+            out.attach([self], backward)
+        return out
+
+    def detach(self) -> Self:
+        """The same memory without a gradient."""
+        return self.alias(self.shape, self.layout)
+
+    def where(
+        self, flag: Number, name: str, shape: Shape, layout: Layout, cost: Cost | None = None
+    ) -> Self:
+        """New memory where the flag is 1 (a copy, if no cost is given), its own where it is 0.
+
+        The result has another shape and layout: in its own memory, one of as many entries.
+        """
+        self.counter.operations += 1
+        held, size = self.held, product(shape) * self.item_size * flag
+        if not is_literally(flag, 0):
+            cost = (cost or Cost(bytes_moved=2 * self.size_bytes)) * flag
+            self.counter.record(name, shape, cost, size)
+            shared = [(storage, as_flag(weight * (1 - flag))) for storage, weight in held]
+            held = (
+                (Storage(size * self.counter.present), 1),
+                *([] if is_literally(flag, 1) else shared),
+            )
+        out = type(self)(self.counter, shape, layout, held, self.item_size)
+        out.label, out.borrows = self.label, True
+        return out
+
+    def backward(self) -> None:
+        """Play the backward pass from a gradient of ones that the caller holds."""
+        counter = self.counter
+        counter.grad, counter.part = False, "backward"
+        root, self.node = self.node, None
+        if root is not None:
+            play(root, self.given(counter, self.shape, self.layout))

@@ -1,0 +1,178 @@
+"""What a text executes, in the order in which it does: stages, and the memory that lives."""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from types import CodeType
+
+from attnprof.costs import Cost, CostTable, Number, Stage, at_least_one
+from attnprof.ops.groups import Shape
+from attnprof.ops.layout import as_flag, is_literally
+
+_HERE = str(Path(__file__).parent)
+
+
+class Storage:
+    """Memory that tensors share; it dies with the last of them. Inputs' and weights' is external.
+
+    A tensor that shares it only under a condition (a reshape that may have copied) holds it with
+    that condition, 1 or 0, as its weight.
+    """
+
+    __slots__ = ("external", "holders", "size")
+
+    def __init__(self, size: Number, *, external: bool = False) -> None:
+        self.size = size
+        self.external = external
+        self.holders: list[Number] = []
+
+    @property
+    def alive(self) -> Number:
+        """1 while anything holds it, else 0."""
+        none: Number = 1
+        for weight in self.holders:
+            if is_literally(weight, 1):
+                return 1
+            none = none * (1 - weight)
+        return 1 - none
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One turn of a loop that stands for so many; ``present`` is 0 where that is none."""
+
+    times: Number
+    present: Number
+    name: str
+    place: tuple[int, str]
+
+
+@dataclass(slots=True)
+class Counter:
+    """Stages so far. ``item_size`` are the bytes of an element; ``grad``: autograd records.
+
+    ``part`` is the pass that stages belong to, ``forward`` or ``backward``.
+    """
+
+    item_size: int
+    grad: bool = False
+    part: str = "forward"
+    stages: list[Stage] = field(default_factory=list)
+    nodes: int = 0
+    operations: int = 0
+    _turns: list[_Turn] = field(default_factory=list)
+
+    def record(
+        self, name: str, shape: Shape, cost: Cost, allocates: Number = 0, workspace: Number = 0
+    ) -> None:
+        """Append one operation with the shape of its result."""
+        here = self.present
+        for turn in self._turns:
+            cost = cost * turn.times
+        name = ", ".join([name, *(turn.name for turn in self._turns if turn.name)])
+        place = (*(turn.place for turn in self._turns), self.operations)
+        self.stages.append(
+            Stage(name, shape, cost, allocates * here, 0, workspace * here, self.part, place)
+        )
+
+    @property
+    def present(self) -> Number:
+        """1, or 0 inside of something that is repeated no time."""
+        here: Number = 1
+        for turn in self._turns:
+            here = here * turn.present
+        return here
+
+    def release(self, storage: Storage, weight: Number) -> None:
+        """One holder fewer; memory that nothing holds any more is free after the last stage."""
+        counts = self.stages and not storage.external
+        before = storage.alive if counts else 0
+        holders = storage.holders
+        del holders[next(place for place, held in enumerate(holders) if held is weight)]
+        if not counts:
+            return
+        died = as_flag(before - storage.alive)
+        if not is_literally(died, 0):
+            s = self.stages[-1]  # made anew by its class, which is faster than dataclasses.replace
+            frees = s.frees + storage.size * died
+            self.stages[-1] = Stage(
+                s.name, s.shape, s.cost, s.allocates, frees, s.workspace, s.part, s.place
+            )
+
+    def table(self, parameters: Number, only: str | None = None) -> CostTable:
+        """The stages; ``only`` keeps one part, and what it finds alive goes before it."""
+        if only is None:
+            return CostTable(tuple(self.stages), parameters)
+        first = next((i for i, s in enumerate(self.stages) if s.part == only), len(self.stages))
+        before = sum((s.allocates - s.frees for s in self.stages[:first]), 0)
+        return CostTable(tuple(self.stages[first:]), parameters, live_before=before)
+
+    def add(self, cost: Cost) -> None:
+        """What the last operation costs in addition."""
+        for turn in self._turns:
+            cost = cost * turn.times
+        last = self.stages[-1]
+        self.stages[-1] = replace(last, cost=last.cost + cost)
+
+    @contextmanager
+    def repeat(self, times: Number, name: str = "", *, instead: bool = False) -> Iterator[None]:
+        """What runs inside is counted so many times over; it leaves nothing of its own alive.
+
+        ``instead`` of as many times as what surrounds it. Its stages are called after the name,
+        and their places count from here.
+        """
+        with self._counted(times, at_least_one(times), name, instead=instead):
+            yield
+
+    @contextmanager
+    def when(self, flag: Number, name: str) -> Iterator[None]:
+        """What runs inside is counted where the flag is 1, and not where it is 0."""
+        with self._counted(flag, flag, name):
+            yield
+
+    @contextmanager
+    def _counted(
+        self, times: Number, present: Number, name: str, *, instead: bool = False
+    ) -> Iterator[None]:
+        before, outer = self.operations, self._turns
+        turn = _Turn(times, present, name, (before, name))
+        self._turns = [*(outer[:-1] if instead else outer), turn]
+        self.operations = 0
+        try:
+            yield
+        finally:
+            self._turns = outer
+            self.operations = before
+
+
+def variable(operation: str) -> str:
+    """What the text calls the result of the operation that runs now, for the name of its stage.
+
+    The variable that it is stored in, or the function that returns it or does it for its effect;
+    else the operation.
+    """
+    frame = sys._getframe(1)  # noqa: SLF001 - the only way to the caller's frame
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+        frame = frame.f_back
+    return _stored(frame.f_code, frame.f_lasti) or operation
+
+
+@cache
+def _stored(code: CodeType, offset: int) -> str:
+    """Where the next instruction puts the result, with spaces for underscores."""
+    following = (item for item in dis.get_instructions(code) if item.offset > offset)
+    found = next((item for item in following if item.opname not in _SILENT), None)
+    if found is None or not found.opname.startswith(("STORE_FAST", "RETURN_VALUE", "POP_TOP")):
+        return ""
+    name = found.argval if found.opname.startswith("STORE_FAST") else code.co_name
+    name = name[0] if isinstance(name, tuple) else name  # two stores as one instruction
+    return str(name).strip("_").replace("_", " ")
+
+
+_SILENT = ("CACHE", "EXTENDED_ARG", "NOP", "RESUME")

@@ -1,0 +1,43 @@
+"""New tensors, on torch tensors and counting ones: zeros, positions, columns of one number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attnprof.costs import Cost
+from attnprof.ops import shapes
+from attnprof.ops.counter import variable
+from attnprof.ops.tensor import Tensor
+
+
+def wide_zeros(like: Any, *shape: Any) -> Any:
+    """Zeros in a tensor's number format, or in float32 where that has fewer digits."""
+    if isinstance(like, Tensor):
+        size = like.item_size
+        size = 4 if size == 2 else size
+        return like.result(variable("zeros"), shape, Cost(), [], item_size=size)
+    import torch
+
+    return like.new_zeros(shape, dtype=torch.float32 if like.dtype.itemsize < 4 else like.dtype)
+
+
+def wide_positions(like: Any, count: Any) -> Any:
+    """The numbers 1 to ``count``, in float32 where a tensor's format has fewer digits."""
+    if isinstance(like, Tensor):
+        size = like.item_size
+        return like.result(
+            variable("positions"), (count,), Cost(), [], item_size=4 if size == 2 else size
+        )
+    import torch
+
+    dtype = torch.float32 if like.dtype.itemsize < 4 else like.dtype
+    return torch.arange(1, count + 1, device=like.device, dtype=dtype)
+
+
+def padded(x: Any, *, before: int = 0, after: int = 0, value: float = 0.0) -> Any:
+    """With so many columns of one number in front and at the end."""
+    if isinstance(x, Tensor):
+        return shapes.padded(variable("padded"), x, before + after)
+    from torch.nn.functional import pad
+
+    return pad(x, (before, after), value=value)

@@ -1,0 +1,66 @@
+"""A function with its own backward pass, written as two plain functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from inspect import signature
+from typing import Any
+
+from attnprof.ops.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Function:
+    """``forward`` and ``backward`` in tensor methods, run by torch's autograd or the counter's.
+
+    ``forward(*operands, keep, **settings)`` gives the result (or a tuple of results) and a tuple
+    of the tensors (or None) that the backward pass needs; where it takes ``keep``, that tells
+    whether anyone needs them. ``backward(saved, *grads, **settings)`` gives a gradient, or None,
+    for each operand; where it takes ``needs``, that tells which operands need one.
+    Neither is differentiated; operands are tensors or None, settings are plain values.
+    """
+
+    forward: Callable[..., tuple[Any, tuple[Any, ...]]]
+    backward: Callable[..., tuple[Any, ...]]
+    _takes_keep: bool = field(init=False, default=False)
+    _takes_needs: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_takes_keep", "keep" in signature(self.forward).parameters)
+        object.__setattr__(self, "_takes_needs", "needs" in signature(self.backward).parameters)
+
+    def run(self, *operands: Any, keep: bool, **settings: Any) -> tuple[Any, tuple[Any, ...]]:
+        """The forward pass: results, and what is saved."""
+        told = {"keep": keep} if self._takes_keep else {}
+        return self.forward(*operands, **told, **settings)
+
+    def run_back(
+        self, saved: tuple[Any, ...], *grads: Any, needs: tuple[bool, ...], **settings: Any
+    ) -> tuple[Any, ...]:
+        """The backward pass: a gradient for each operand."""
+        told = {"needs": needs} if self._takes_needs else {}
+        return self.backward(saved, *grads, **told, **settings)
+
+    def __call__(self, *operands: Any, **settings: Any) -> Any:
+        """The result of the forward pass, with the backward pass attached to it."""
+        if any(isinstance(x, Tensor) for x in operands):
+            return self._counted(operands, settings)
+        from attnprof.ops.on_torch import apply
+
+        return apply(self, operands, settings)
+
+    def _counted(self, operands: tuple[Tensor | None, ...], settings: dict[str, Any]) -> Any:
+        recording = [x for x in operands if x is not None and x.requires_grad]
+        keep = bool(recording) and recording[0].counter.grad
+        given = [None if x is None else x.detach() for x in operands]
+        results, kept = self.run(*given, keep=keep, **settings)
+        if keep:
+            saved = tuple(None if x is None else x.detach() for x in kept)
+            run = self.run_back
+            needs = tuple(x is not None and x.requires_grad for x in operands)
+            first, *others = results if isinstance(results, tuple) else (results,)
+            first.attach(
+                operands, lambda *grads: run(saved, *grads, needs=needs, **settings), *others
+            )
+        return results

@@ -1,0 +1,209 @@
+"""A mechanism's text run with counting tensors: weights, inputs, caches and the layer around it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from attnprof.costs import Cost, CostTable, Number, is_symbolic, maximum, minimum
+from attnprof.ops.counter import Counter
+from attnprof.ops.groups import product
+from attnprof.ops.layer import LayerSizes, LayerText
+from attnprof.ops.tensor import Tensor
+from attnprof.workload import Workload
+
+if TYPE_CHECKING:
+    from attnprof.mechanism import Mechanism
+
+
+class Weights:
+    """Parameters by name, made as they are declared; ``count`` is the number of their entries."""
+
+    def __init__(self, counter: Counter) -> None:
+        self.counter = counter
+        self.count: Number = 0
+
+    def add(self, *shape: Number, drawn: bool = False) -> Tensor:
+        """One more parameter, or a buffer that is ``drawn``."""
+        if drawn:
+            return Tensor.given(self.counter, shape)
+        self.count = self.count + product(shape)
+        return Tensor.leaf(self.counter, *shape)
+
+
+@dataclass
+class Cache:
+    """A decoder's rows of earlier tokens: what appending one more moves."""
+
+    counter: Counter
+    batch: Number
+    width: Number
+    length: Number
+    first: Number = 0
+    latest: Number | None = None
+
+    def append(self, row: Tensor) -> Tensor:
+        """The row is stored; all rows in sight are memory the decoder holds already.
+
+        The ``first`` tokens and the ``latest`` of the others; all of them where that is None.
+        """
+        moved = Cost(bytes_moved=2 * row.size_bytes)
+        self.counter.operations += 1
+        self.counter.record("append to cache", row.shape, moved)
+        self.length = self.length + 1
+        seen = self.length
+        if self.latest is not None:
+            others = maximum(0, self.length - self.first)
+            seen = minimum(self.length, self.first) + minimum(others, self.latest)
+        return Tensor.given(self.counter, (self.batch, seen, self.width))
+
+
+@dataclass(frozen=True)
+class CountedCaches:
+    """Makes what a decoder holds after all tokens before the last; (heads, …) without the batch."""
+
+    counter: Counter
+    workload: Workload
+
+    def __call__(self, heads: Number, width: Number) -> Cache:
+        """Rows of these tokens."""
+        w = self.workload
+        return Cache(self.counter, w.batch_size * heads, width, w.seq_len - 1)
+
+    def window(self, heads: Number, width: Number, first: Number, latest: Number) -> Cache:
+        """Rows of the first of these tokens, and the latest of the others."""
+        w = self.workload
+        return Cache(self.counter, w.batch_size * heads, width, w.seq_len - 1, first, latest)
+
+    def zeros(self, heads: Number, *shape: Number, wide: bool = False) -> Tensor:
+        """Sums of these tokens, in float32 at least if ``wide``."""
+        size = self.counter.item_size
+        held = Tensor.given(self.counter, (self.workload.batch_size * heads, *shape))
+        held.item_size = 4 if wide and size == 2 else size
+        return held
+
+    lowest = zeros
+
+
+class CountedCore:
+    """The text between queries, keys, values and the heads' outputs."""
+
+    def __init__(self, spec: Mechanism, sizes: LayerSizes, weights: Weights) -> None:
+        self.spec = spec
+        self.sizes = sizes
+        self.flat = spec.flat
+        self.weights = weights
+        for name, weight in spec.core_weights(sizes).items():
+            setattr(self, name, weights.add(*weight.shape, drawn=weight.drawn) if weight else None)
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
+        """Q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv) → (b, h, n, dv)."""
+        out: Tensor = self.spec.run(q, k, v, causal, self)
+        return out
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """The same for one token."""
+        return self.spec.step(q, k, v, state, self)
+
+
+class CountedLayer(LayerText):
+    """The linear maps around a core."""
+
+    def __init__(self, spec: Mechanism, sizes: LayerSizes, core: CountedCore) -> None:
+        self.spec = spec
+        self.sizes = sizes
+        self.core = core
+        for letter, (inner, outer) in sizes.maps().items():
+            if letter in spec.projections:
+                name = _MAPS[letter]
+                setattr(self, f"{letter}_proj", _map(name, core.weights, inner, outer, spec.bias))
+
+    def __call__(self, x: Tensor, context: Tensor | None = None, *, causal: bool) -> Tensor:
+        """(b, n, d_model) → (b, n, d_model)."""
+        out: Tensor = self.forward(x, causal, context)
+        return out
+
+
+class CountedOwnLayer:
+    """The layer of a mechanism that has no queries, keys and values."""
+
+    def __init__(self, spec: Mechanism, sizes: LayerSizes, weights: Weights) -> None:
+        self.spec = spec
+        self.sizes = sizes
+        for name, weight in spec.core_weights(sizes).items():
+            setattr(self, name, weights.add(*weight.shape) if weight else None)
+        for name, (inner, outer) in spec.layer_maps(sizes).items():
+            setattr(self, name, _map(name, weights, inner, outer, spec.bias))
+
+    def __call__(self, x: Tensor, *, causal: bool) -> Tensor:
+        """(b, n, d_model) → (b, n, d_model)."""
+        out: Tensor = self.spec.layer(self, x)
+        return out
+
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """The same for one token."""
+        return self.spec.layer_step(self, x, state)
+
+
+_MAPS = {"q": "queries", "k": "keys", "v": "values", "o": "output"}
+
+
+def _map(name: str, weights: Weights, inner: Number, outer: Number, bias: bool) -> Any:
+    weight = weights.add(outer, inner)
+    shift = weights.add(outer) if bias else None
+    return lambda x: x.linear(weight, shift, name)
+
+
+def parameter_count(spec: Mechanism, workload: Workload, scope: str) -> Number:
+    """Entries of all parameters; nothing runs."""
+    return _made(spec, workload, scope)[1].count
+
+
+def counted(spec: Mechanism, workload: Workload, scope: str) -> CostTable:
+    """What a mechanism's text executes for a workload, by stage."""
+    heads, groups = workload.num_heads, workload.num_kv_heads
+    if groups is None or not is_symbolic(heads, groups):
+        return _counted(spec, workload, scope)
+    import sympy
+
+    # heads are the groups times what shares one, so that either may be one
+    shared = sympy.Dummy(positive=True)
+    table = _counted(spec, workload.with_(num_heads=groups * shared), scope)
+    return table.mapped(lambda size: sympy.sympify(size).subs(shared, heads / groups))
+
+
+def _made(spec: Mechanism, w: Workload, scope: str) -> tuple[Any, Weights]:
+    """A core or a layer, and its parameters."""
+    weights = Weights(Counter(w.item_size, grad=w.phase in ("backward", "train")))
+    sizes = LayerSizes(w.num_heads, w.head_dim, w.kv_heads, w.value_width, w.seq_len)
+    return _host(spec, sizes, weights, scope), weights
+
+
+def _counted(spec: Mechanism, w: Workload, scope: str) -> CostTable:
+    host, weights = _made(spec, w, scope)
+    counter = weights.counter
+    if w.phase == "decode":
+        state = spec.init_state(host.sizes, CountedCaches(counter, w))
+        out, _ = host.step(*_inputs(counter, w, scope, 1, 1), state)
+    else:
+        out = host(*_inputs(counter, w, scope, w.seq_len, w.keys), causal=w.causal)
+    if counter.grad:
+        out.backward()
+    return counter.table(weights.count, "backward" if w.phase == "backward" else None)
+
+
+def _host(spec: Mechanism, sizes: LayerSizes, weights: Weights, scope: str) -> Any:
+    if spec.has_own_layer():
+        return CountedOwnLayer(spec, sizes, weights)
+    core = CountedCore(spec, sizes, weights)
+    return core if scope == "core" else CountedLayer(spec, sizes, core)
+
+
+def _inputs(counter: Counter, w: Workload, scope: str, n: Number, m: Number) -> list[Tensor]:
+    """Queries, keys, values of a core; the input of a layer, and where keys come from another."""
+    b, h, g = w.batch_size, w.num_heads, w.kv_heads
+    if scope == "layer":
+        lengths = [n] if w.kv_seq_len is None or w.phase == "decode" else [n, m]
+        return [Tensor.leaf(counter, b, length, w.d_model) for length in lengths]
+    shapes = (b, h, n, w.head_dim), (b, g, m, w.head_dim), (b, g, m, w.value_width)
+    return [Tensor.leaf(counter, *shape) for shape in shapes]

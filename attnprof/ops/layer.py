@@ -1,0 +1,120 @@
+"""A layer of attention around a core, as one text that torch runs and the counter counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from attnprof.costs import Number, exact_div
+from attnprof.ops.functional import in_rows_for
+
+
+@dataclass(frozen=True)
+class LayerSizes:
+    """The sizes a layer is built for; ``seq_len`` only where it must be known."""
+
+    num_heads: Number
+    head_dim: Number
+    num_kv_heads: Number
+    value_head_dim: Number
+    seq_len: Number | None = None
+
+    @property
+    def d_model(self) -> Number:
+        """Model width."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def group(self) -> Number:
+        """Query heads that share one key and value head."""
+        if self.num_heads is self.num_kv_heads:  # one symbol over itself
+            return 1
+        return exact_div(self.num_heads, self.num_kv_heads)
+
+    def maps(self) -> dict[str, tuple[Number, Number]]:
+        """Input and output width of each linear map around a core."""
+        width, values = self.d_model, self.value_head_dim
+        return {
+            "q": (width, width),
+            "k": (width, self.num_kv_heads * self.head_dim),
+            "v": (width, self.num_kv_heads * values),
+            "o": (self.num_heads * values, width),
+        }
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A parameter of a core: its shape, and how each matrix of it starts.
+
+    What is ``drawn`` is a buffer instead, and drawn again by the core's ``redraw``.
+    """
+
+    shape: tuple[Number, ...]
+    start: str = "xavier_uniform"
+    divisor: float = 1.0  #: of its entries; the inverse of the bound of "uniform" ones
+    drawn: bool = False
+
+
+def flat(x: Any) -> Any:
+    """(b, h, n, d) → (b·h, n, d); a view where the layout allows it."""
+    return x.reshape(-1, x.shape[-2], x.shape[-1])
+
+
+def split_heads(x: Any, heads: Any, *, in_rows: bool, group: Number = 1) -> Any:
+    """(b, n, h·d) → (b, h, n, d), laid out so that (b·h, n, d) is a view if the core wants it.
+
+    A ``group`` of heads shares its keys: then (b·h/group, group·n, d) is one, too.
+    """
+    b, n, width = x.shape
+    d = exact_div(width, heads)
+    y = x.view(b, n, heads, d).transpose(1, 2)
+    if not in_rows:
+        return y
+    y = in_rows_for(group, y)
+    return flat(y).view(b, heads, n, d)
+
+
+def merge_heads(y: Any) -> Any:
+    """(b, h, n, d) → (b, n, h·d)."""
+    b, h, n, d = y.shape
+    return y.transpose(1, 2).reshape(b, n, h * d)
+
+
+class LayerText:
+    """Projections, head split, core, head merge, output map; ``core`` and the maps are the host's.
+
+    The host has ``spec``, ``sizes``, ``core`` and the linear maps that the mechanism has, as
+    ``q_proj k_proj v_proj o_proj``.
+    """
+
+    spec: Any
+    sizes: Any
+    core: Any
+    o_proj: Any
+
+    def heads(self, letter: str, x: Any, *, decoding: bool = False) -> Any:
+        """The heads (b, h, n, d) of a projection, or of the input's columns where it has none."""
+        heads = self.sizes.num_heads if letter == "q" else self.sizes.num_kv_heads
+        group = self.sizes.group if letter == "q" and not decoding else 1
+        projection = getattr(self, f"{letter}_proj", None)
+        if projection is not None:
+            x = projection(x)
+        return split_heads(x, heads, in_rows=self.core.flat, group=group)
+
+    def forward(self, x: Any, causal: bool = False, context: Any = None) -> Any:
+        """(b, n, d_model) → (b, n, d_model)."""
+        y = self.spec.mixed(self, x, causal, context)
+        return self.o_proj(y) if "o" in self.spec.projections else y
+
+    def mixed_step(self, x: Any, state: Any) -> tuple[Any, Any]:
+        """The same for one token, with the new state."""
+        q = self.heads("q", x, decoding=True)
+        k = q if self.spec.shares_queries else self.heads("k", x, decoding=True)
+        v = self.heads("v", x, decoding=True)
+        y, state = self.core.step(q, k, v, state)
+        return merge_heads(y), state
+
+    def step(self, x: Any, state: Any) -> tuple[Any, Any]:
+        """One token, (b, 1, d_model) → the same shape, and the new state."""
+        y, state = self.mixed_step(x, state)
+        return (self.o_proj(y) if "o" in self.spec.projections else y), state

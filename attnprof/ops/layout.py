@@ -1,0 +1,300 @@
+"""Where the entries of a tensor lie: strides, and which reshapes have to copy.
+
+Sizes and strides are ints, numpy arrays or sympy expressions. Whether a reshape copies is a
+number, 1 or 0: an array of those for arrays of sizes. For symbols it depends on which of them
+are 1, so a layout then has several cases, and the number is an expression that becomes 1 or 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from itertools import combinations, pairwise
+
+from attnprof.costs import Number, is_plain, is_symbolic, more_than_one, same_size
+from attnprof.ops.groups import Shape, groups, product, viewed_strides
+
+#: Sizes known to be above one (True) or one (False).
+Known = tuple[tuple[Number, bool], ...]
+#: What of a case is looked for: from the question "is this size above one?" to a flag and strides.
+Ask = Callable[[Number], Number]
+#: A shape without the sizes that a case knows to be one.
+Simple = Callable[[Shape], Shape]
+Outcome = tuple[Number, Shape]
+Decide = Callable[[Shape, Ask, Simple], Outcome]
+
+
+def is_literally(value: Number, number: int) -> bool:
+    """Whether a size is this number itself, no array or expression that may be it."""
+    return (isinstance(value, int) or getattr(value, "is_Integer", False)) and value == number
+
+
+def contiguous(shape: Shape) -> Shape:
+    """Strides of a tensor laid out row by row."""
+    strides: list[Number] = []
+    step: Number = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step = step * size
+    return tuple(reversed(strides))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Strides of each dimension, by case; the cases exclude each other and leave none out."""
+
+    cases: tuple[tuple[Known, Shape], ...]
+    cut: Number = 0  #: 1 where it is a part of rows that have more, or of what is no rows
+
+    @classmethod
+    def rows(cls, shape: Shape) -> Layout:
+        """Row by row."""
+        return cls((((), contiguous(shape)),))
+
+    def permuted(self, order: Sequence[int]) -> Layout:
+        """With the dimensions in another order."""
+        return self.with_strides(lambda strides: tuple(strides[place] for place in order))
+
+    def with_strides(self, change: Callable[[Shape], Shape]) -> Layout:
+        """With other strides in each case."""
+        return replace(self, cases=tuple((known, change(own)) for known, own in self.cases))
+
+    def stretched(self, shape: Shape, new: Shape) -> Layout:
+        """Under a shape with dimensions added in front and those of one entry repeated."""
+        added = (0,) * (len(new) - len(shape))
+
+        def lines(strides: Shape) -> Shape:
+            kept = zip(shape, new[len(added) :], strides, strict=True)
+            own = (s if is_literally(b, -1) or same_size(a, b) else 0 for a, b, s in kept)
+            return (*added, *own)
+
+        return self.with_strides(lines)
+
+    def reshaped(self, shape: Shape, new: Shape) -> tuple[Number, Layout]:
+        """1 where taking another shape copies, else 0, and the layout of the result."""
+        if len(self.cases) == 1 and is_plain(*shape, *new, *self.cases[0][1]):
+            strides = viewed_strides(shape, self.cases[0][1], new)
+            return (1, Layout.rows(new)) if strides is None else (0, Layout((((), strides),)))
+        if self.is_rows(shape):
+            return 0, Layout.rows(new)
+
+        def outcome(strides: Shape, ask: Ask, simple: Simple) -> Outcome:
+            viewed: list[Number] = [1] * len(new)
+            copies: list[Number] = []
+            for left, right in groups(simple(shape), simple(new)):
+                sizes = [size for size, _, _ in left]
+                steps = [strides[place] * times for _, place, times in left]
+                copies.append(_scattered(sizes, steps, ask))
+                step = _innermost(sizes, steps, ask)
+                for place in reversed(right):
+                    viewed[place] = step
+                    step = step * new[place]
+            flag = _either(copies)
+            fresh = contiguous(new)
+            return flag, tuple(_where(flag, a, b) for a, b in zip(fresh, viewed, strict=True))
+
+        flag, layout = self._by_case(outcome)
+        return flag if is_literally(self.cut, 0) else flag * self.cut, layout
+
+    def dense(self, shape: Shape) -> Layout:
+        """The order of these strides without gaps or repetition: how torch lays a result.
+
+        A dimension that repeats one place (stretched) stays where it is among the others.
+        """
+        strides = [stride for _, strides in self.cases for stride in strides]
+        if is_literally(self.cut, 0) and not any(is_literally(stride, 0) for stride in strides):
+            return self
+        return Layout(tuple((known, _packed(shape, strides)) for known, strides in self.cases))
+
+    def folds(self, shape: Shape) -> bool:
+        """Whether all dimensions but the last follow one another.
+
+        As torch asks it, those that happen to be of one entry included.
+        """
+
+        def follow(strides: Shape) -> bool:
+            lines = [(n, step) for n, step in zip(shape[:-1], strides[:-1], strict=True)]
+            if is_symbolic(*shape):  # a dimension known to be one was laid by a view
+                lines = [(n, step) for n, step in lines if not is_literally(n, 1)]
+            return all(same_size(a, b * n) for (_, a), (n, b) in pairwise(lines))
+
+        return all(follow(strides) for _, strides in self.cases)
+
+    def in_rows(self, shape: Shape, group: Number) -> tuple[Number, Layout]:
+        """1 where a copy makes it lie row by row, made for a group above one; what it is then."""
+        rows = contiguous(shape)
+
+        def outcome(strides: Shape, ask: Ask, _: Simple) -> Outcome:
+            flag = ask(group)
+            if not is_literally(flag, 0):
+                lines = zip(shape, strides, rows, strict=True)
+                flag = flag * _either([ask(size) * _differ(a, b, ask) for size, a, b in lines])
+            return flag, tuple(_where(flag, a, b) for a, b in zip(rows, strides, strict=True))
+
+        return self._by_case(outcome)
+
+    def is_rows(self, shape: Shape) -> bool:
+        """Whether its strides are written as those of entries that lie row by row."""
+        (known, strides), *others = self.cases
+        return not (known or others) and all(map(same_size, strides, contiguous(shape)))
+
+    def differs(self, shape: Shape) -> Number:
+        """1 where entries do not lie row by row, else 0."""
+        return self.in_rows(shape, 2)[0]
+
+    def _by_case(self, outcome: Decide) -> tuple[Number, Layout]:
+        found = [case for known, strides in self.cases for case in _split(known, strides, outcome)]
+        layout = Layout(tuple((known, strides) for known, _, strides in found))
+        several = len(found) > 1
+        return _met([known for known, flag, _ in found if flag]) if several else found[0][1], layout
+
+
+class _UnknownError(Exception):
+    """Whether a symbolic size is one decides, and the case does not say."""
+
+    def __init__(self, size: Number) -> None:
+        super().__init__(size)
+        self.size = size
+
+
+def _split(known: Known, strides: Shape, outcome: Decide) -> list[tuple[Known, Number, Shape]]:
+    """A case with its outcome, or its sub-cases with theirs where a size must be told apart."""
+    try:
+        flag, lines = outcome(strides, lambda size: _is_many(size, known), partial(_simple, known))
+    except _UnknownError as error:
+        size = error.size
+        many = _split((*known, (size, True)), strides, outcome)
+        one = _split((*known, (size, False)), strides, outcome)
+        alike = len(many) == len(one) == 1 and many[0][1:] == one[0][1:]
+        return [(known, *many[0][1:])] if alike else [*many, *one]
+    return [(known, flag, lines)]
+
+
+def _simple(known: Known, shape: Shape) -> Shape:
+    ones = {size: 1 for size, many in known if not many}
+    if not ones:
+        return shape
+    return tuple(size.xreplace(ones) if is_symbolic(size) else size for size in shape)
+
+
+def _is_many(size: Number, known: Known) -> Number:
+    """1 where a size is above one: a number, or what the case knows of a product's factors."""
+    if not is_symbolic(size):
+        return more_than_one(size)
+    told = dict(known)
+    powers = size.as_powers_dict().items()
+    factors = [a**b if b.free_symbols else a for a, b in powers if (a**b).free_symbols]
+    if any(told.get(factor) for factor in factors):
+        return 1
+    unknown = next((factor for factor in factors if factor not in told), None)
+    if unknown is not None:
+        raise _UnknownError(unknown)
+    return more_than_one(int(size.xreplace(dict.fromkeys(factors, 1))))
+
+
+def _met(cases: Iterable[Known]) -> Number:
+    """1 where one of the cases is met, else 0: a sum over products of sizes above one."""
+    terms: dict[frozenset[Number], int] = {}
+    for known in cases:
+        ones = [size for size, many in known if not many]
+        many = frozenset(size for size, many in known if many)
+        for chosen in _subsets(ones):  # a size is one: 1, less what it is where it is above
+            term = many | chosen
+            terms[term] = terms.get(term, 0) + (-1) ** len(chosen)
+    return sum(count * product(map(_above_one, term)) for term, count in terms.items() if count)
+
+
+def _subsets(sizes: Sequence[Number]) -> Iterator[frozenset[Number]]:
+    for length in range(len(sizes) + 1):
+        yield from map(frozenset, combinations(sizes, length))
+
+
+def as_flag(value: Number) -> Number:
+    """A product or sum of flags as one: 1 or 0 to any power is itself."""
+    if not is_symbolic(value):
+        return value
+    powers = value.expand().as_coefficients_dict()
+    terms = (
+        count * product(base for base in term.as_powers_dict()) for term, count in powers.items()
+    )
+    return sum(terms, 0)
+
+
+@cache
+def _above_one(size: Number) -> Number:
+    return more_than_one(size)
+
+
+def _differ(a: Number, b: Number, ask: Ask) -> Number:
+    """1 where two strides differ, 0 where they are equal."""
+    if same_size(a, b):
+        return 0
+    if is_plain(a, b) or is_literally(a, 0) or is_literally(b, 0):
+        return 1
+    if not is_symbolic(a, b):
+        return (a != b).astype("int64")
+    above, below = (a / b).as_numer_denom()
+    return min(1, ask(above) + ask(below))
+
+
+def _either(flags: Sequence[Number]) -> Number:
+    """1 where any of the flags is."""
+    return 1 - product(1 - flag for flag in flags)
+
+
+def _where(flag: Number, yes: Number, no: Number) -> Number:
+    if isinstance(flag, int):
+        return yes if flag else no
+    return flag * yes + (1 - flag) * no
+
+
+def _scattered(sizes: Sequence[Number], strides: Sequence[Number], ask: Ask) -> Number:
+    """1 where dimensions do not follow one another in memory; those of one entry do not count."""
+    flags: list[Number] = []
+    for i in range(len(sizes) - 1):
+        between: Number = ask(sizes[i])
+        for j in range(i + 1, len(sizes)):
+            if is_literally(between, 0):
+                break
+            many = ask(sizes[j])
+            if not is_literally(many, 0):
+                flags.append(between * many * _differ(strides[i], strides[j] * sizes[j], ask))
+            between = between * (1 - many)
+    return _either(flags)
+
+
+def _innermost(sizes: Sequence[Number], strides: Sequence[Number], ask: Ask) -> Number:
+    """The stride of the last dimension of more than one entry."""
+    found: Number = 1
+    for size, stride in zip(sizes, strides, strict=True):
+        found = stride if len(sizes) == 1 else _where(ask(size), stride, found)
+    return found
+
+
+def _packed(shape: Shape, strides: Shape) -> Shape:
+    order: list[int] = []  # innermost first
+    for dim in reversed(range(len(shape))):
+        at = len(order)
+        for place in reversed(range(len(order))):
+            inner, outer = strides[order[place]], strides[dim]
+            if is_literally(inner, 0) or is_literally(outer, 0):
+                continue
+            if not _is_more(inner, outer):
+                break
+            at = place
+        order.insert(at, dim)
+    packed: dict[int, Number] = {}
+    step: Number = 1
+    for dim in order:
+        packed[dim] = step
+        step = step * shape[dim]
+    return tuple(packed[dim] for dim in range(len(shape)))
+
+
+def _is_more(a: Number, b: Number) -> bool:
+    """Whether a stride is larger: as numbers, or as a product with factors more."""
+    if not is_symbolic(a, b):
+        more = a > b
+        return bool(more.all() if hasattr(more, "all") else more)
+    return bool(a != b and (a / b).as_numer_denom()[1] == 1)

@@ -1,0 +1,155 @@
+"""Loops and branches of a text: torch runs every turn, the counter each different one once.
+
+What a turn makes must be gone when it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from attnprof.costs import at_least_one, ceil_div, floor_div, is_plain, is_symbolic, maximum
+from attnprof.ops.layout import is_literally
+from attnprof.ops.tensor import Tensor
+
+T = TypeVar("T")
+
+
+def turns(like: Any, every: Iterable[T], alike: Iterable[tuple[str, Any, T]]) -> Iterator[T]:
+    """``every`` turn of a loop for torch; for the counter one of those alike, times their number.
+
+    ``like``, any tensor at hand, tells which of the two runs. ``alike`` gives a name, a number, and
+    a turn that costs what each of so many costs. What a turn makes must be gone when it ends.
+    """
+    counter = like.counter if isinstance(like, Tensor) else None
+    del like
+    if counter is None:
+        yield from every
+        return
+    counter.operations += 1
+    for name, times, turn in alike:
+        if not (is_literally(times, 0) or getattr(times, "is_zero", False)):
+            with counter.repeat(times, name):
+                yield turn
+
+
+def in_blocks(like: Any, count: Any, rows: Any, *, backwards: bool = False) -> Iterator[slice]:
+    """Slices of at most so many of ``count`` rows, one after the other; or the last one first."""
+    return turns(like, _blocks(count, rows, backwards), _blocks_alike(count, rows))
+
+
+def _blocks(count: int, rows: int, backwards: bool = False) -> Iterator[slice]:
+    starts = range(0, count, rows)
+    for start in reversed(starts) if backwards else starts:
+        yield slice(start, min(count, start + rows))
+
+
+def _blocks_alike(count: Any, rows: Any) -> Iterator[tuple[str, Any, slice]]:
+    full = floor_div(count, rows)
+    rest = count - full * rows
+    yield "whole blocks", full, slice(0, rows)
+    yield "last block", at_least_one(rest), slice(0, _not_empty(rest))
+
+
+def _not_empty(rest: Any) -> Any:
+    """The length of a last block; one where there is none: no shape is empty in what is not run."""
+    return rest if is_symbolic(rest) else maximum(1, rest)
+
+
+def in_growing_blocks(like: Any, count: Any, rows: Any) -> Iterator[tuple[slice, Any]]:
+    """The same slices, of at most ``count`` rows, each with its end: no block sees later rows.
+
+    Work is linear in that, so for the counter the mean stands for the early blocks; the latest
+    stand alone, for the memory and for a whole mean.
+    """
+    every = ((block, block.stop) for block in _blocks(count, rows))
+    return turns(like, every, _growing_alike(count, rows))
+
+
+def _growing_alike(count: Any, rows: Any) -> Iterator[tuple[str, Any, tuple[slice, Any]]]:
+    full, more, early = _in_pairs(count, rows)
+    rest = count - full * rows
+    mean = (early + 1) / 2 if is_symbolic(full) else maximum(1, (early + 1) // 2)
+    yield "early blocks", early, (slice(0, rows), rows * mean)
+    yield "block before the last whole", more, (slice(0, rows), _not_empty((full - 1) * rows))
+    yield "last whole block", 1, (slice(0, rows), full * rows)
+    yield "last block", at_least_one(rest), (slice(0, _not_empty(rest)), count)
+
+
+def in_shrinking_blocks(like: Any, count: Any, rows: Any) -> Iterator[tuple[slice, Any]]:
+    """The same slices, of at most ``count`` rows, each with what is left from its start on.
+
+    Work is linear in that, so for the counter the mean stands for the later blocks; the first
+    stand alone, for the memory and for a whole mean.
+    """
+    every = ((block, count - block.start) for block in _blocks(count, rows))
+    return turns(like, every, _shrinking_alike(count, rows))
+
+
+def _shrinking_alike(count: Any, rows: Any) -> Iterator[tuple[str, Any, tuple[slice, Any]]]:
+    full, more, later = _in_pairs(count, rows)
+    rest = _not_empty(count - full * rows)
+    before = (full + more) * rows  # twice the mean of where the later ones start
+    mean = before / 2 if is_symbolic(full) else before // 2
+    yield "first block", 1, (slice(0, rows), count)
+    yield "second block", more, (slice(0, rows), _not_empty(count - rows))
+    yield "later blocks", later, (slice(0, rows), _not_empty(count - mean))
+    yield "last block", at_least_one(count - full * rows), (slice(0, rest), rest)
+
+
+def _in_pairs(count: Any, rows: Any) -> tuple[Any, Any, Any]:
+    """Whole blocks; beside one of them, how many stand alone and how many have a whole mean."""
+    full = floor_div(count, rows)
+    more = 0 if is_symbolic(full) else full % 2 * at_least_one(full - 1)
+    return full, more, full - 1 - more
+
+
+def other_blocks(
+    like: Any, count: Any, rows: Any, here: slice, *, than: str = "last"
+) -> Iterator[None]:
+    """Once in a turn over :func:`in_blocks`, except for the last block, or the first."""
+    counter = like.counter if isinstance(like, Tensor) else None
+    del like
+    if counter is None:
+        if here.start > 0 if than == "first" else here.stop < count:
+            yield
+        return
+    full = floor_div(count, rows)
+    whole, several = here.stop is rows, at_least_one(full)
+    if than == "last":  # which may be a whole block
+        times = ceil_div(count, rows) - 1 if whole else 0
+    else:
+        times = full - several if whole else at_least_one(count - rows * full) * several
+    if not is_literally(times, 0):
+        with counter.repeat(times, f"not the {than}", instead=True):
+            yield
+
+
+def each(like: Any, start: Any, stop: Any) -> Iterator[int]:
+    """Indices from start to stop."""
+    return turns(like, _indices(start, stop), [("", stop - start, start)])
+
+
+def _indices(start: int, stop: int) -> Iterator[int]:
+    yield from range(start, stop)
+
+
+def either(like: Any, flags: tuple[Any, Any], first: Callable[[], T], second: Callable[[], T]) -> T:
+    """What that of two functions gives whose flag is 1: the other's is 0.
+
+    Where symbols or arrays decide, each is counted under its flag, and a result lies in the
+    memory of both.
+    """
+    if is_plain(*flags):
+        return first() if flags[0] else second()
+    like.counter.operations += 1
+    with like.counter.when(flags[0], "first way"):
+        one: Any = first()
+    with like.counter.when(flags[1], "second way"):
+        other: Any = second()
+    joint: Any = tuple(map(_joint, one, other)) if isinstance(one, tuple) else _joint(one, other)
+    return joint  # type: ignore[no-any-return]
+
+
+def _joint(a: Any, b: Any) -> Any:
+    return a and Tensor(a.counter, a.shape, a.layout, (*a.held, *b.held), a.item_size)

@@ -1,0 +1,104 @@
+"""What only torch is asked for: functions with their own backward pass, results put in place.
+
+Products and softmax are written where their results belong, strided places included.
+
+A compiler that traces them takes the same values by a copy: it refuses strided places, and
+removes the copy itself. In-place methods would do too, but torch's own counter of operations
+overlooks those.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+if TYPE_CHECKING:
+    from attnprof.ops.function import Function
+
+
+def put_product(to: Tensor, a: Tensor, b: Tensor) -> None:
+    """The products of (batch, m, k) and (batch, k, n)."""
+    if torch.compiler.is_compiling():
+        to.copy_(torch.bmm(a, b))
+    else:
+        torch.bmm(a, b, out=to)
+
+
+def add_product(to: Tensor, a: Tensor, b: Tensor) -> None:
+    """The same, added to what is there."""
+    if torch.compiler.is_compiling():
+        to.copy_(torch.baddbmm(to, a, b))
+    else:
+        torch.baddbmm(to, a, b, out=to)
+
+
+def add_scaled_product(to: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> None:
+    """``beta`` times what is there, plus ``alpha`` times the products."""
+    if torch.compiler.is_compiling():
+        to.copy_(torch.baddbmm(to, a, b, beta=beta, alpha=alpha))
+    else:
+        torch.baddbmm(to, a, b, beta=beta, alpha=alpha, out=to)
+
+
+def put_entries(to: Tensor, a: Tensor, b: Tensor | float) -> None:
+    """A times b, entry by entry."""
+    if torch.compiler.is_compiling():
+        to.copy_(a * b)
+    else:
+        torch.mul(a, b, out=to)
+
+
+def softmax_(scores: Tensor) -> None:
+    """Softmax over the last axis of contiguous scores, in their own memory."""
+    torch.ops.aten._softmax.out(scores, -1, False, out=scores)  # noqa: SLF001 - an operation
+
+
+def softmax_grad_(grad: Tensor, weights: Tensor) -> None:
+    """Gradient of the scores from that of the weights, in the memory of the latter."""
+    run = torch.ops.aten._softmax_backward_data.out  # noqa: SLF001 - an operation
+    run(grad, weights, -1, grad.dtype, grad_input=grad)
+
+
+class OwnBackward(torch.autograd.Function):
+    """A function as torch's autograd runs it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, function: Function, settings: dict[str, Any], keep: bool, *operands: Any
+    ) -> Any:
+        """Its results; what it saves if anyone needs that."""
+        results, saved = function.run(*operands, keep=keep, **settings)
+        if keep:
+            ctx.function, ctx.settings = function, settings
+            ctx.save_for_backward(*saved)
+        return results
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """A gradient for each operand."""
+        run, needs = ctx.function.run_back, ctx.needs_input_grad[3:]
+        return None, None, None, *run(ctx.saved_tensors, *grads, needs=needs, **ctx.settings)
+
+
+def apply(function: Function, operands: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+    """The function's result; where autocast is on, of operands in its number format.
+
+    Inside a function with its own backward pass autocast would cast some operands and not the
+    places they are written to, so it is off there.
+    """
+    tensors = [x for x in operands if isinstance(x, Tensor)]
+    if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]  # torch's own
+        with torch.no_grad():  # a tracer sees operations, whoever wants gradients
+            return function.run(*operands, keep=False, **settings)[0]
+    keep = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    device = tensors[0].device.type
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return OwnBackward.apply(function, settings, keep, *operands)  # type: ignore[no-untyped-call]  # torch
+    chosen = torch.get_autocast_dtype(device)
+    cast = [x.to(chosen) if isinstance(x, Tensor) else x for x in operands]
+    with torch.autocast(device, enabled=False):
+        return OwnBackward.apply(function, settings, keep, *cast)  # type: ignore[no-untyped-call]  # torch

@@ -1,0 +1,284 @@
+"""Operations entry by entry and along axes, with the backward pass that torch runs for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from attnprof.costs import Cost, Number, more_than_one, same_size
+from attnprof.ops.base import Base
+from attnprof.ops.groups import Shape, product
+from attnprof.ops.shapes import empty, expand, reshape, stretched, summed_to
+
+T = TypeVar("T", bound=Base)
+
+ADD, TIMES, OVER = Cost(additions=1), Cost(multiplications=1), Cost(divisions=1)
+EXP, OTHER = Cost(exponentials=1), Cost(other=1)
+LERP = Cost(additions=2, multiplications=1)  #: x + weight · (end - x)
+SIGMOID = Cost(exponentials=1, additions=1, divisions=1)
+#: grad · y · (1 - y), or grad · (1 - y²), of a result y
+SQUASHED = Cost(additions=1, multiplications=2)
+SILU_BACKWARD = Cost(exponentials=1, additions=3, divisions=1, multiplications=3)
+#: Max, shift, exponential, sum, division an entry.
+SOFTMAX = Cost(additions=2, exponentials=1, divisions=1, other=1)
+#: (grad - sum(grad * p)) * p, an entry.
+SOFTMAX_BACKWARD = Cost(multiplications=2, additions=2)
+#: Bytes of a number that autograd keeps as a tensor of its own.
+NUMBER = 8
+
+
+def _same(a: Shape, b: Shape) -> bool:
+    return len(a) == len(b) and all(map(same_size, a, b))
+
+
+def entrywise(
+    name: str,
+    per_entry: Cost,
+    *operands: T,
+    into: T | None = None,
+    item_size: int = 0,
+    backward: Callable[[Any], Sequence[Base | None]] | None = None,
+    keeps: Number = 0,
+) -> T:
+    """One operation an entry of operands that broadcast; laid out as the first of full shape.
+
+    In place, operands of fewer digits are copied to the format of ``into`` inside the kernel.
+    """
+    shape = stretched(*(x.shape for x in operands))
+    layout = next((x.layout.dense(shape) for x in operands if _same(x.shape, shape)), None)
+    to = into or operands[0]
+    copies = sum(
+        x.count * to.item_size for x in operands if into and 1 < x.item_size < to.item_size
+    )
+    return operands[0].result(
+        name, shape, per_entry * product(shape), operands, backward=backward, layout=layout,
+        into=into, item_size=item_size, keeps=keeps, workspace=copies,
+    )  # fmt: skip
+
+
+def scaled(name: str, x: T, per_entry: Cost, into: T | None = None) -> T:
+    """Times or divided by a number; so is the gradient."""
+
+    def backward(grad: T) -> list[T]:
+        return [entrywise(f"{name}: grad", per_entry, grad)]
+
+    keeps: Number = NUMBER if x.item_size > 1 else 1
+    return entrywise(name, per_entry, x, backward=backward, into=into, keeps=keeps)
+
+
+def shifted(name: str, x: T, into: T | None = None) -> T:
+    """Plus or minus a number; the gradient passes as it is."""
+    return entrywise(name, ADD, x, backward=lambda grad: [grad], into=into)
+
+
+def added(
+    name: str, x: T, other: T, into: T | None = None, *, alpha: float = 1, minus: bool = False
+) -> T:
+    """The sum, or the difference, of what broadcasts; gradients are summed back."""
+    shapes = x.shape, other.shape
+    factor = TIMES if alpha != 1 else Cost()
+
+    def backward(grad: T) -> list[T]:
+        second = grad
+        if minus or alpha != 1:
+            second = entrywise(f"{name}: grad", TIMES if alpha != 1 else OTHER, grad)
+        to_x = summed_to(f"{name}: grad", grad, shapes[0])
+        return [to_x, summed_to(f"{name}: grad", second, shapes[1])]
+
+    return entrywise(name, ADD + factor, x, other, backward=backward, into=into)
+
+
+def row_added(name: str, x: T, row: T) -> T:
+    """Plus one row (b, 1, d) for all of (b, n, d), in place.
+
+    The row's gradient has memory of its own for one row, too: torch shares it then, and for
+    that adds to it elsewhere.
+    """
+    shape = row.shape
+    several = more_than_one(x.shape[1])
+
+    def backward(grad: T) -> list[T]:
+        outputs = product(shape)
+        moved = (grad.count + outputs) * grad.item_size
+        cost = Cost(additions=grad.count, reduction_outputs=outputs, bytes_moved=moved) * several
+        return [grad, empty(f"{name}: grad", grad, shape, cost=cost)]
+
+    return entrywise(name, ADD, x, row, backward=backward, into=x)
+
+
+def multiplied(name: str, x: T, other: T, into: T | None = None) -> T:
+    """The product of what broadcasts; each operand is saved for the other's gradient."""
+    shapes = x.shape, other.shape
+    saved = x if other.requires_grad else None, other if x.requires_grad else None
+
+    def backward(grad: T) -> list[T | None]:
+        factors = saved[1], saved[0]
+        found = [f and entrywise(f"{name}: grad", TIMES, grad, f) for f in factors]
+        return [
+            to and summed_to(f"{name}: grad", to, shape)
+            for to, shape in zip(found, shapes, strict=True)
+        ]
+
+    return entrywise(name, TIMES, x, other, backward=backward, into=into)
+
+
+def divided(name: str, x: T, other: T, into: T | None = None) -> T:
+    """The quotient of what broadcasts: the divisor's gradient is -grad · ((x / other) / other)."""
+    shapes = x.shape, other.shape
+    saved, divisor = x if other.requires_grad else None, other
+
+    def backward(grad: T) -> list[T | None]:
+        to_x = to_other = None
+        if saved is not None:
+            # all three live until the product is there, as they do in torch
+            once = entrywise(f"{name}: grad", OVER, saved, divisor)
+            twice = entrywise(f"{name}: grad", OVER, once, divisor)
+            minus = entrywise(f"{name}: grad", OTHER, grad)
+            to_other = entrywise(f"{name}: grad", TIMES, minus, twice)
+            del once, twice, minus
+            to_other = summed_to(f"{name}: grad", to_other, shapes[1])
+        to_x = entrywise(f"{name}: grad", OVER, grad, divisor)
+        return [summed_to(f"{name}: grad", to_x, shapes[0]), to_other]
+
+    return entrywise(name, OVER, x, other, backward=backward, into=into)
+
+
+def mapped(
+    name: str, x: T, cost: Cost, grad_cost: Cost | None = None, into: T | None = None,
+    *, saves: str = "result",
+) -> T:  # fmt: skip
+    """A function of each entry; ``grad_cost`` an entry of its gradient, of x or of the result."""
+    kept: list[Base] = []
+
+    def backward(grad: T) -> list[Base]:
+        return [entrywise(f"{name}: grad", grad_cost or Cost(), grad, *kept)]
+
+    out = entrywise(name, cost, x, backward=backward if grad_cost else None, into=into)
+    if out.requires_grad and saves:
+        kept.append(out.detach() if saves == "result" else x)
+    return out
+
+
+def negated(name: str, x: T, into: T | None = None) -> T:
+    """Minus every entry."""
+    return mapped(name, x, OTHER, OTHER, into, saves="")
+
+
+def masked(name: str, x: T, mask: T, into: T | None = None) -> T:
+    """Overwritten where a mask is set: no FLOPs; the gradient is masked into a new tensor."""
+
+    def backward(grad: T) -> list[T | None]:
+        return [entrywise(f"{name}: grad", Cost(), grad, mask), None]
+
+    return entrywise(name, Cost(), x, mask, backward=backward, into=into)
+
+
+def softmax(name: str, x: T, into: T | None = None) -> T:
+    """Softmax along an axis; autograd keeps its result."""
+    kept: list[T] = []
+
+    def backward(grad: T) -> list[T]:
+        cost = SOFTMAX_BACKWARD * grad.count
+        return [grad.result(f"{name}: grad", grad.shape, cost, [grad, kept[0]])]
+
+    out = x.result(name, x.shape, SOFTMAX * x.count, [x], backward=backward, into=into)
+    if out.requires_grad:
+        kept.append(out.detach())
+    return out
+
+
+def softmax_grad(name: str, grad: T, weights: T) -> T:
+    """The scores' gradient in the memory of the weights'."""
+    cost = SOFTMAX_BACKWARD * grad.count
+    return grad.result(name, grad.shape, cost, [grad, weights], into=grad)
+
+
+def copied(name: str, x: T) -> T:
+    """A copy laid out row by row; the gradient passes as it is."""
+    return x.result(name, x.shape, Cost(), [x], backward=lambda grad: [grad])
+
+
+def cast(name: str, x: T, item_size: int) -> T:
+    """In a format of so many bytes a number: a copy where that is another one; else itself."""
+    if x.item_size == item_size:
+        return x
+    before = x.item_size
+    return x.result(
+        name, x.shape, Cost(), [x], backward=lambda grad: [cast(name, grad, before)],
+        layout=x.layout, item_size=item_size,
+    )  # fmt: skip
+
+
+def triangle(name: str, x: T, into: T | None = None) -> T:
+    """Without what lies on one side of a diagonal; the gradient is cut the same way."""
+
+    def backward(grad: T) -> list[T]:
+        return [grad.result(f"{name}: grad", grad.shape, Cost(), [grad])]
+
+    return x.result(name, x.shape, Cost(), [x], backward=backward, into=into)
+
+
+def norms(name: str, x: T, dim: int, keepdim: bool) -> T:
+    """The root of the sum of squares along an axis; no gradient."""
+    shape = _without(x.shape, [dim], keepdim)
+    rows = product(shape)
+    cost = Cost(multiplications=x.count, additions=x.count, other=rows, reduction_outputs=rows)
+    return x.result(name, shape, cost, [x])
+
+
+def put(name: str, to: T, x: T) -> T:
+    """The entries of x where ``to`` lies; no gradient."""
+    return to.result(name, to.shape, Cost(), [x], into=to)
+
+
+def filled(name: str, to: T) -> T:
+    """One number, a tensor of one entry to torch, in every place; no gradient."""
+    return to.result(name, to.shape, Cost(bytes_moved=to.item_size), [], into=to)
+
+
+# -- along axes ------------------------------------------------------------------------------
+def _without(shape: Shape, dims: Sequence[int], keepdim: bool) -> Shape:
+    gone = {dim % len(shape) for dim in dims}
+    kept = (1 if place in gone else size for place, size in enumerate(shape))
+    return tuple(s for place, s in enumerate(kept) if keepdim or place not in gone)
+
+
+def ones_counted(name: str, x: T, dims: Sequence[int], keepdim: bool) -> T:
+    """How many entries of a mask are set along some axes, in integers: no FLOPs."""
+    size = 8 if x.counter.item_size > 1 else 1
+    return x.result(name, _without(x.shape, dims, keepdim), Cost(), [x], item_size=size)
+
+
+def summed(name: str, x: T, dims: Sequence[int], keepdim: bool, *, mean: bool = False) -> T:
+    """The sum, or the mean, over some axes; its gradient is stretched, and divided for a mean."""
+    old, kept = x.shape, _without(x.shape, dims, keepdim=True)
+    shape = _without(old, dims, keepdim)
+    outputs = product(shape)
+    cost = Cost(additions=x.count, reduction_outputs=outputs)
+
+    def backward(grad: T) -> list[T]:
+        full = expand(reshape("unsqueeze", grad, kept), old)
+        return [entrywise(f"{name}: grad", OVER, full) if mean else full]
+
+    cost = cost + Cost(divisions=outputs if mean else 0)
+    return x.result(name, shape, cost, [x], backward=backward)
+
+
+def largest(name: str, x: T, dims: Sequence[int], keepdim: bool) -> T:
+    """The largest entry along some axes: a comparison an entry; no gradient."""
+    return x.result(name, _without(x.shape, dims, keepdim), Cost(other=x.count), [x])
+
+
+def joined(name: str, parts: Sequence[T], dim: int) -> T:
+    """Tensors one after the other along an axis; gradients are slices."""
+    first = parts[0]
+    dim = dim % first.dim()
+    lengths = [x.shape[dim] for x in parts]
+    shape = (*first.shape[:dim], sum(lengths), *first.shape[dim + 1 :])
+
+    def backward(grad: T) -> list[T]:
+        return [
+            grad.alias((*shape[:dim], length, *shape[dim + 1 :]), grad.layout) for length in lengths
+        ]
+
+    return first.result(name, shape, Cost(), parts, backward=backward)

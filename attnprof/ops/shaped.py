@@ -1,0 +1,142 @@
+"""Methods of counting tensors that give other shapes of the same entries, and new tensors."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from attnprof.costs import Cost, exact_div
+from attnprof.ops import pointwise, shapes
+from attnprof.ops.base import Base
+from attnprof.ops.counter import variable
+
+
+class Shaped(Base):
+    """Views and copies under torch's names."""
+
+    __slots__ = ()
+
+    # -- shapes ----------------------------------------------------------------------------
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or one size of it."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def reshape(self, *shape: Any) -> Self:
+        """Another shape; a copy where the layout does not allow a view."""
+        return shapes.reshape(variable("reshape"), self, shapes.sizes(shape))
+
+    view = reshape
+
+    def flatten(self, start: int = 0, end: int = -1) -> Self:
+        """Some dimensions as one."""
+        start, end = start % self.dim(), end % self.dim()
+        shape = (*self.shape[:start], -1, *self.shape[end + 1 :])
+        return shapes.reshape(variable("flatten"), self, shape)
+
+    def contiguous(self) -> Self:
+        """Laid out row by row: itself, or a copy."""
+        return shapes.in_rows(variable("contiguous"), self, 2)
+
+    def unsqueeze(self, dim: int) -> Self:
+        """One more dimension, of one entry."""
+        return shapes.unsqueeze(self, dim)
+
+    def squeeze(self, dim: int) -> Self:
+        """Without a dimension of one entry."""
+        return shapes.squeeze(self, dim)
+
+    def permute(self, *dims: Any) -> Self:
+        """The dimensions in another order."""
+        return shapes.permute(self, shapes.sizes(dims))
+
+    def transpose(self, a: int, b: int) -> Self:
+        """Two dimensions exchanged."""
+        order = list(range(self.dim()))
+        order[a], order[b] = order[b], order[a]
+        return shapes.permute(self, order)
+
+    def t(self) -> Self:
+        """A matrix transposed."""
+        return self.transpose(0, 1)
+
+    @property
+    def mT(self) -> Self:  # noqa: N802 - torch's name
+        """The last two dimensions exchanged."""
+        return self.transpose(-2, -1)
+
+    def expand(self, *sizes: Any) -> Self:
+        """Stretched along new dimensions in front and those of one entry, without memory."""
+        return shapes.expand(self, shapes.sizes(sizes))
+
+    def select(self, dim: int, _index: Any) -> Self:
+        """One entry of a dimension, which is gone then."""
+        return shapes.selected(self, dim)
+
+    def diagonal(self, *, dim1: int, dim2: int) -> Self:
+        """The entries at equal places of two dimensions, as the last one; no gradient."""
+        return shapes.diagonal(self, dim1, dim2)
+
+    def unfold(self, dim: int, size: Any, step: Any) -> Self:
+        """Windows of a dimension, each as a last dimension."""
+        return shapes.unfold(self, dim, size, step)
+
+    def as_strided(self, shape: Any, strides: Any, _offset: Any = 0) -> Self:
+        """The same memory under other strides."""
+        return shapes.as_strided(self, shape, strides)
+
+    def split(self, lengths: Any, dim: int = 0) -> tuple[Self, ...]:
+        """Parts of a dimension of these lengths."""
+        return shapes.split(self, lengths, dim)
+
+    def chunk(self, parts: int, dim: int = 0) -> tuple[Self, ...]:
+        """So many equal parts of a dimension."""
+        return shapes.split(self, [exact_div(self.shape[dim], parts)] * parts, dim)
+
+    def __getitem__(self, places: Any) -> Self:
+        """Part of some dimensions, ``x[..., a:b]``, or one entry of them, ``x[0]``."""
+        return shapes.sliced(self, places)
+
+    def __setitem__(self, places: Any, value: Any) -> None:
+        """Entries, or one number, put into a part."""
+        part = shapes.sliced(self, places)
+        if isinstance(value, Base):
+            pointwise.put(variable("put"), part, value)
+        else:
+            pointwise.filled(variable("fill"), part)
+
+    # -- new tensors -----------------------------------------------------------------------
+    def copy_(self, other: Self) -> Self:
+        """Another tensor's entries, in place."""
+        return pointwise.put(variable("copy"), self, other)
+
+    def fill_(self, value: float) -> Self:
+        """One number everywhere, in place."""
+        return self.result(variable("fill"), self.shape, Cost(), [], into=self)
+
+    def zero_(self) -> Self:
+        """Zeros, in place."""
+        return self.result(variable("zero"), self.shape, Cost(), [], into=self)
+
+    def clone(self) -> Self:
+        """A copy laid out row by row."""
+        return pointwise.copied(variable("clone"), self)
+
+    def flip(self, _dim: int) -> Self:
+        """A copy with the places of a dimension turned around; no gradient."""
+        return self.result(variable("flipped"), self.shape, Cost(), [self], layout=self.layout)
+
+    def new_empty(self, *shape: Any) -> Self:
+        """Memory of this shape, written by nobody yet."""
+        return shapes.empty(variable("empty"), self, shapes.sizes(shape))
+
+    def new_zeros(self, *shape: Any) -> Self:
+        """A tensor of zeros."""
+        return self.result(variable("zeros"), shapes.sizes(shape), Cost(), [])
+
+    def new_full(self, shape: Any, value: float) -> Self:
+        """A tensor of one number."""
+        return self.result(variable("constant"), shapes.sizes([shape]), Cost(), [])
+
+    def new_ones(self, *shape: Any, dtype: type | None = None) -> Self:
+        """A tensor filled with ones; ``dtype=bool`` for a mask of a byte an entry."""
+        size = 1 if dtype is bool else self.item_size
+        return self.result(variable("ones"), shapes.sizes(shape), Cost(), [], item_size=size)

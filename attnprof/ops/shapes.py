@@ -1,0 +1,250 @@
+"""Other shapes of the same entries: views where the layout allows them, copies else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from attnprof.costs import (
+    Cost,
+    Number,
+    at_least_one,
+    ceil_div,
+    exact_div,
+    floor_div,
+    is_plain,
+    is_symbolic,
+    more_than_one,
+    same_size,
+)
+from attnprof.ops.base import Base
+from attnprof.ops.groups import Shape, product
+from attnprof.ops.layout import Layout, is_literally
+
+T = TypeVar("T", bound=Base)
+
+
+def sizes(given: Sequence[Any]) -> tuple[Any, ...]:
+    """Sizes given one by one, or as one sequence."""
+    only = given[0] if len(given) == 1 else None
+    return tuple(only) if isinstance(only, tuple | list) else tuple(given)
+
+
+def stretched(*shapes: Shape) -> Shape:
+    """The shape that shapes broadcast to."""
+    longest = max(map(len, shapes))
+    full = [(1,) * (longest - len(shape)) + tuple(shape) for shape in shapes]
+    return tuple(
+        next((size for size in sizes if not is_literally(size, 1)), 1)
+        for sizes in zip(*full, strict=True)
+    )
+
+
+def full_shape(shape: Sequence[Number], count: Number) -> Shape:
+    """The shape with its -1, if it has one, as what is left of so many entries."""
+    if not any(is_literally(size, -1) for size in shape):
+        return tuple(shape)
+    rest = exact_div(count, product(size for size in shape if not is_literally(size, -1)))
+    return tuple(rest if is_literally(size, -1) else size for size in shape)
+
+
+def empty(
+    name: str, like: T, shape: Shape, layout: Layout | None = None, cost: Cost | None = None
+) -> T:
+    """Memory that nothing is written to yet, or at the cost of what is."""
+    out = like.made(like.counter, shape, layout, like.item_size)
+    like.counter.operations += 1
+    like.counter.record(name, shape, cost or Cost(), out.size_bytes)
+    out.label = name
+    return out
+
+
+def reshape(name: str, x: T, shape: Shape) -> T:
+    """Another shape; its gradient takes the old one again, with its own copy or view.
+
+    Where it copies, the stage is called after the one that made the entries, if one did.
+    """
+    name = f"{x.label} in rows" if x.label else name
+    old, new = x.shape, full_shape(shape, x.count)
+    empty = same_size(x.count, 0)
+    flag, layout = (0, Layout.rows(new)) if empty else x.layout.reshaped(old, new)
+    out = x.where(flag, name, new, layout)
+    if x.counter.grad and x.requires_grad:
+        out.attach([x], lambda grad: [reshape(f"{name}: grad", grad, old)])
+    return out
+
+
+def unsqueeze(x: T, dim: int) -> T:
+    """One more dimension, of one entry; its gradient has one fewer."""
+    dim = dim % (x.dim() + 1)
+    shape = (*x.shape[:dim], 1, *x.shape[dim:])
+
+    def strides(s: Shape) -> Shape:
+        return (*s[:dim], x.shape[dim] * s[dim] if dim < len(s) else 1, *s[dim:])
+
+    layout = x.layout.with_strides(strides)
+    return x.alias(shape, layout, lambda grad: [squeeze(grad, dim)])
+
+
+def squeeze(x: T, dim: int) -> T:
+    """Without a dimension of one entry."""
+    dim = dim % x.dim()
+    kept = [place for place in range(x.dim()) if place != dim]
+    shape = tuple(x.shape[place] for place in kept)
+    return x.alias(shape, x.layout.permuted(kept), lambda grad: [unsqueeze(grad, dim)])
+
+
+def in_rows(name: str, x: T, group: Number) -> T:
+    """Itself, or for a group above one a copy if it is not laid out row by row."""
+    flag, layout = x.layout.in_rows(x.shape, group)
+    out = x.where(flag, name, x.shape, layout)
+    if x.counter.grad and x.requires_grad:
+        out.attach([x], lambda grad: [grad])
+    return out
+
+
+def permute(x: T, dims: Sequence[int]) -> T:
+    """The dimensions in another order."""
+    order = [place % x.dim() for place in dims]
+    back = [order.index(place) for place in range(len(order))]
+    shape = tuple(x.shape[place] for place in order)
+    return x.alias(shape, x.layout.permuted(order), lambda grad: [permute(grad, back)])
+
+
+def expand(x: T, shape: Shape) -> T:
+    """Stretched along new dimensions in front and those of one entry, without memory."""
+    old, own = x.shape, (1,) * (len(shape) - x.dim()) + x.shape
+    full = tuple(b if is_literally(a, -1) else a for a, b in zip(shape, own, strict=True))
+    layout = x.layout.stretched(old, shape)
+    return x.alias(full, layout, lambda grad: [summed_to("stretched: grad", grad, old)])
+
+
+def summed_to(name: str, x: T, shape: Shape) -> T:
+    """Summed over dimensions that were stretched or added in front; itself where none was."""
+    added = x.dim() - len(shape)
+    lines = zip(shape, x.shape[added:], strict=True)
+    stretched = [large for small, large in lines if not same_size(small, large)]
+    if not added and not stretched:
+        return x
+    # a dimension that turns out to be one long was not stretched; a new one is summed anyway
+    happens: Number = 1 if added else more_than_one(product(stretched))
+    out = product(shape)
+    cost = Cost(additions=x.count, reduction_outputs=out)
+    moved = Cost(bytes_moved=x.size_bytes + out * x.item_size)
+    return x.where(happens, name, shape, Layout.rows(shape), cost + moved)
+
+
+def sliced(x: T, places: Any) -> T:
+    """Part of some dimensions, ``x[..., a:b]``, or one entry of them, ``x[0]``."""
+    given = list(places) if isinstance(places, tuple) else [places]
+    missing = slice(None)
+    dots = [at for at, part in enumerate(given) if part is Ellipsis]
+    for at in dots:
+        given[at : at + 1] = [missing] * (x.dim() - len(given) + 1)
+    place = 0
+    for part in given:
+        x = _cut(x, place, part)
+        place += isinstance(part, slice)
+    return x
+
+
+def _cut(x: T, place: int, part: Any) -> T:
+    """One dimension sliced, or one entry of it; its gradient is put among zeros."""
+    old, before, after = x.shape, x.shape[:place], x.shape[place + 1 :]
+    cut: Number = 1
+    if isinstance(part, slice):
+        length = _length(old[place], part)
+        if same_size(length, old[place]):
+            return x
+        shape, cut = (*before, length, *after), at_least_one(old[place] - length)
+        layout = replace(x.layout, cut=cut if same_size(x.layout.differs(old), 0) else 1)
+        if part.step is not None:
+            layout = layout.with_strides(
+                lambda own: (*own[:place], own[place] * part.step, *own[place + 1 :])
+            )
+    else:
+        order = [dim for dim in range(len(old)) if dim != place]
+        shape, layout = (*before, *after), x.layout.permuted(order)
+
+    def backward(grad: T) -> list[T]:
+        cost = Cost(bytes_moved=grad.size_bytes + product(old) * grad.item_size)
+        return [grad.where(cut, "slice: grad", old, Layout.rows(old), cost)]
+
+    return x.alias(shape, layout, backward)
+
+
+def _length(size: Number, part: slice) -> Number:
+    length = _bound(part.stop, size)
+    if part.start is not None:
+        length = length - _bound(part.start, size)
+    if part.step is None:
+        return length
+    return exact_div(length, part.step) if is_symbolic(length) else ceil_div(length, part.step)
+
+
+def _bound(at: Number | None, size: Number) -> Number:
+    """Where a slice begins or ends; counted from the end if negative."""
+    if at is None:
+        return size
+    if is_plain(at) and at < 0:
+        return size + at
+    return min(at, size) if is_plain(at, size) else at
+
+
+def padded(name: str, x: T, columns: int) -> T:
+    """So many columns wider; the gradient is copied without them."""
+    shape = (*x.shape[:-1], x.shape[-1] + columns)
+
+    def backward(grad: T) -> list[T]:
+        return [grad.result(f"{name}: grad", x_shape, Cost(), [grad])]
+
+    x_shape = x.shape
+    return x.result(name, shape, Cost(), [x], backward=backward)
+
+
+def unfold(x: T, dim: int, size: Number, step: Number) -> T:
+    """Windows of a dimension, each as a last dimension; no gradient."""
+    dim = dim % x.dim()
+    count = floor_div(x.shape[dim] - size, step) + 1
+    shape = (*x.shape[:dim], count, *x.shape[dim + 1 :], size)
+    layout = x.layout.with_strides(lambda s: (*s[:dim], s[dim] * step, *s[dim + 1 :], s[dim]))
+    return x.alias(shape, layout)
+
+
+def as_strided(x: T, shape: Shape, strides: Shape) -> T:
+    """The same memory under other strides; no gradient."""
+    return x.alias(tuple(shape), Layout((((), tuple(strides)),)))
+
+
+def split(x: T, lengths: Sequence[Number], dim: int) -> tuple[T, ...]:
+    """Parts of a dimension, one after the other; their gradients are joined."""
+    dim = dim % x.dim()
+    shapes = [(*x.shape[:dim], length, *x.shape[dim + 1 :]) for length in lengths]
+    parts = [x.alias(shape, replace(x.layout, cut=1)) for shape in shapes]
+    whole = x.shape
+
+    def backward(*grads: T) -> list[T]:
+        return [grads[0].result("split: grad", whole, Cost(), grads)]
+
+    if x.counter.grad and x.requires_grad:
+        parts[0].attach([x], backward, *parts[1:])
+    return tuple(parts)
+
+
+def diagonal(x: T, first: int, second: int) -> T:
+    """The entries at equal places of two dimensions, as the last one; no gradient."""
+    gone = first % x.dim(), second % x.dim()
+    kept = [place for place in range(x.dim()) if place not in gone]
+
+    def lines(own: Shape) -> Shape:
+        return (*(own[place] for place in kept), sum(own[place] for place in gone))
+
+    shape = (*(x.shape[place] for place in kept), x.shape[gone[0]])
+    return x.alias(shape, x.layout.with_strides(lines))
+
+
+def selected(x: T, dim: int) -> T:
+    """One entry of a dimension, which is gone then."""
+    places = [slice(None)] * x.dim()
+    return sliced(x, (*places[: dim % x.dim()], 0, *places[dim % x.dim() + 1 :]))

@@ -1,0 +1,279 @@
+"""A tensor that counts: torch's names, shapes that may be symbols, no values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from attnprof.costs import Cost, Number
+from attnprof.errors import RequestError
+from attnprof.ops import pointwise, products
+from attnprof.ops.counter import variable
+from attnprof.ops.pointwise import ADD, EXP, OTHER, OVER, SIGMOID, SILU_BACKWARD, SQUASHED, TIMES
+from attnprof.ops.shaped import Shaped
+
+
+class Tensor(Shaped):
+    """What a mechanism's text is run with to be counted; methods do what torch's of the name do.
+
+    A stage is called as the variable that its result is stored in, else as the operation. A
+    method with an underscore at its end writes where the tensor lies. What torch computes in a
+    mask (comparisons, triangles) costs no FLOPs.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def __torch_function__(cls, function: Any, _types: Any, args: Any, named: Any = None) -> Any:
+        """What torch calls for one of its functions: the method of that name."""
+        name = "join" if function.__name__ in ("cat", "concat") else function.__name__
+        if not hasattr(cls, name):
+            raise RequestError(
+                f"the counter has no torch.{function.__name__}; it has the methods of "
+                "attnprof.ops.tensor.Tensor"
+            )
+        given = {key: value for key, value in (named or {}).items() if key not in _WITHOUT}
+        return getattr(cls, name)(*args, **given)
+
+    @staticmethod
+    def join(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
+        """Tensors one after the other along an axis (torch.cat)."""
+        return pointwise.joined(variable("join"), parts, dim)
+
+    # -- products --------------------------------------------------------------------------
+    def bmm(self, other: Tensor) -> Tensor:
+        """Products of (batch, m, k) and (batch, k, n)."""
+        return products.bmm(variable("bmm"), self, other)
+
+    def mm(self, other: Tensor) -> Tensor:
+        """The product of (m, k) and (k, n)."""
+        return products.mm(variable("mm"), self, other)
+
+    def __matmul__(self, other: Tensor) -> Tensor:
+        """Products of the last two dimensions; those before broadcast."""
+        return products.matmul(variable("matmul"), self, other)
+
+    matmul = __matmul__
+
+    def baddbmm(self, a: Tensor, b: Tensor) -> Tensor:
+        """The same of two others, added to itself, which broadcasts; no gradient."""
+        return products.baddbmm(variable("baddbmm"), self, a, b)
+
+    def linear(self, weight: Tensor, bias: Tensor | None = None, name: str = "") -> Tensor:
+        """(…, k) times weight (n, k) transposed, plus bias."""
+        return products.linear(name or variable("linear"), self, weight, bias)
+
+    # -- arithmetic ------------------------------------------------------------------------
+    def __add__(self, other: Any) -> Tensor:
+        """The sum with a tensor that broadcasts, or with a number."""
+        return _plus(variable("add"), self, other)
+
+    __radd__ = __add__
+
+    def add(self, other: Any, *, alpha: float = 1) -> Tensor:
+        """The sum with ``alpha`` times a tensor."""
+        return _plus(variable("add"), self, other, alpha=alpha)
+
+    def add_(self, other: Any, *, alpha: float = 1) -> Tensor:
+        """The same in place."""
+        return _plus(variable("add"), self, other, into=self, alpha=alpha)
+
+    def __sub__(self, other: Any) -> Tensor:
+        """The difference."""
+        return _plus(variable("subtract"), self, other, minus=True)
+
+    def sub(self, other: Any, *, alpha: float = 1) -> Tensor:
+        """Less ``alpha`` times a tensor."""
+        return _plus(variable("subtract"), self, other, alpha=alpha, minus=True)
+
+    def sub_(self, other: Any, *, alpha: float = 1) -> Tensor:
+        """The same in place."""
+        return _plus(variable("subtract"), self, other, into=self, alpha=alpha, minus=True)
+
+    def lerp(self, end: Tensor, weight: float) -> Tensor:
+        """Itself plus ``weight`` times what another exceeds it by; no gradient."""
+        return pointwise.entrywise(variable("lerp"), pointwise.LERP, self, end)
+
+    def __mul__(self, other: Any) -> Tensor:
+        """The product with a tensor that broadcasts, or with a number."""
+        return _times(variable("multiply"), self, other)
+
+    __rmul__ = __mul__
+
+    def mul_(self, other: Any) -> Tensor:
+        """The same in place."""
+        return _times(variable("multiply"), self, other, into=self)
+
+    def __truediv__(self, other: Any) -> Tensor:
+        """The quotient by a tensor that broadcasts, or by a number."""
+        return _over(variable("divide"), self, other)
+
+    def div_(self, other: Any) -> Tensor:
+        """The same in place."""
+        return _over(variable("divide"), self, other, into=self)
+
+    def __neg__(self) -> Tensor:
+        """Minus every entry."""
+        return pointwise.negated(variable("negative"), self)
+
+    def neg_(self) -> Tensor:
+        """The same in place."""
+        return pointwise.negated(variable("negative"), self, self)
+
+    # -- functions of an entry ---------------------------------------------------------------
+    def exp(self) -> Tensor:
+        """The exponential."""
+        return pointwise.mapped(variable("exponential"), self, EXP, TIMES)
+
+    def exp_(self) -> Tensor:
+        """The same in place."""
+        return pointwise.mapped(variable("exponential"), self, EXP, TIMES, self)
+
+    def log_(self) -> Tensor:
+        """The logarithm, in place."""
+        return pointwise.mapped(variable("logarithm"), self, OTHER, into=self)
+
+    def gt_(self, number: float) -> Tensor:
+        """1 where larger than a number, else 0, in place."""
+        return pointwise.mapped(variable("is larger"), self, OTHER, into=self)
+
+    def sigmoid(self) -> Tensor:
+        """1 / (1 + exp(-x))."""
+        return pointwise.mapped(variable("sigmoid"), self, SIGMOID, SQUASHED)
+
+    def tanh(self) -> Tensor:
+        """The hyperbolic tangent."""
+        return pointwise.mapped(variable("tanh"), self, OTHER, SQUASHED)
+
+    def relu(self) -> Tensor:
+        """The larger of x and 0."""
+        return pointwise.mapped(variable("relu"), self, OTHER, OTHER)
+
+    def relu_(self) -> Tensor:
+        """The same in place."""
+        return pointwise.mapped(variable("relu"), self, OTHER, OTHER, self)
+
+    def silu(self) -> Tensor:
+        """X times its sigmoid."""
+        return pointwise.mapped(variable("silu"), self, SIGMOID, SILU_BACKWARD, saves="operand")
+
+    def clamp(self, *, min: float | None = None, max: float | None = None) -> Tensor:  # noqa: A002 - torch's names
+        """Bounded on one side."""
+        return pointwise.mapped(variable("clamp"), self, OTHER)
+
+    def clamp_(self, *, min: float | None = None, max: float | None = None) -> Tensor:  # noqa: A002 - torch's names
+        """The same in place."""
+        return pointwise.mapped(variable("clamp"), self, OTHER, into=self)
+
+    def reciprocal_(self) -> Tensor:
+        """One over every entry, in place."""
+        return pointwise.mapped(variable("reciprocal"), self, OVER, into=self)
+
+    def sqrt_(self) -> Tensor:
+        """The square root, in place."""
+        return pointwise.mapped(variable("root"), self, OTHER, into=self)
+
+    def addcmul_(self, a: Tensor, b: Tensor) -> Tensor:
+        """Plus a product, in place."""
+        return pointwise.entrywise(variable("add product"), ADD + TIMES, self, a, b, into=self)
+
+    def norm(self, *, dim: int, keepdim: bool = False) -> Tensor:
+        """The root of the sum of squares along an axis."""
+        return pointwise.norms(variable("norm"), self, dim, keepdim)
+
+    def reciprocal(self) -> Tensor:
+        """One over every entry."""
+        return pointwise.mapped(variable("reciprocal"), self, OVER)
+
+    def maximum(self, other: Tensor) -> Tensor:
+        """The larger of two entries."""
+        return pointwise.entrywise(variable("maximum"), OTHER, self, other)
+
+    def eq(self, other: Any) -> Tensor:
+        """Which entries equal those of a tensor, or a number: a byte each."""
+        operands = [self, other] if isinstance(other, Tensor) else [self]
+        out: Tensor = pointwise.entrywise(variable("equal"), OTHER, *operands, item_size=1)
+        return out
+
+    def logical_or_(self, other: Tensor) -> Tensor:
+        """A mask of where it or another is set, in place."""
+        return pointwise.entrywise(variable("either"), Cost(), self, other, into=self)
+
+    def softmax(self, dim: int) -> Tensor:
+        """Softmax along an axis."""
+        return pointwise.softmax(variable("softmax"), self)
+
+    def masked_fill(self, mask: Tensor, value: float) -> Tensor:
+        """Overwritten where a mask is set."""
+        return pointwise.masked(variable("masked fill"), self, mask)
+
+    def masked_fill_(self, mask: Tensor, value: float) -> Tensor:
+        """The same in place."""
+        return pointwise.masked(variable("masked fill"), self, mask, into=self)
+
+    def tril(self, diagonal: int = 0) -> Tensor:
+        """Without what lies above a diagonal."""
+        return pointwise.triangle(variable("lower triangle"), self)
+
+    def tril_(self, diagonal: int = 0) -> Tensor:
+        """The same in place."""
+        return pointwise.triangle(variable("lower triangle"), self, into=self)
+
+    def triu_(self, diagonal: int = 0) -> Tensor:
+        """Without what lies below a diagonal, in place."""
+        return pointwise.triangle(variable("upper triangle"), self, into=self)
+
+    # -- along axes --------------------------------------------------------------------------
+    def sum(self, dim: Any, keepdim: bool = False, dtype: type | None = None) -> Tensor:
+        """The sum over an axis, or over several; ``dtype=int`` counts what is set in a mask."""
+        if dtype is int:
+            return pointwise.ones_counted(variable("count"), self, _dims(dim), keepdim)
+        return pointwise.summed(variable("sum"), self, _dims(dim), keepdim)
+
+    def mean(self, dim: Any, keepdim: bool = False) -> Tensor:
+        """The mean over an axis, or over several."""
+        return pointwise.summed(variable("mean"), self, _dims(dim), keepdim, mean=True)
+
+    def amax(self, dim: Any, keepdim: bool = False) -> Tensor:
+        """The largest entry along an axis."""
+        return pointwise.largest(variable("largest"), self, _dims(dim), keepdim)
+
+    def cummax(self, dim: int) -> _Cumulative:
+        """Running maximum; the positions that torch gives with it live while it runs."""
+        positions = self.count * (8 if self.item_size > 1 else 1)
+        cost = Cost(other=self.count, bytes_moved=positions)
+        name = variable("running maximum")
+        return _Cumulative(self.result(name, self.shape, cost, [self], workspace=positions))
+
+
+#: Arguments that torch's functions hand on and that change no count.
+_WITHOUT = ("inplace", "_stacklevel", "dtype")
+
+
+class _Cumulative(NamedTuple):
+    values: Tensor
+
+
+def _dims(dim: Any) -> Sequence[int]:
+    return dim if isinstance(dim, tuple | list) else (dim,)
+
+
+def _plus(
+    name: str, x: Tensor, other: Any, *,
+    into: Tensor | None = None, alpha: Number = 1, minus: bool = False,
+) -> Tensor:  # fmt: skip
+    if isinstance(other, Tensor):
+        return pointwise.added(name, x, other, into, alpha=alpha, minus=minus)
+    return pointwise.shifted(name, x, into)
+
+
+def _times(name: str, x: Tensor, other: Any, into: Tensor | None = None) -> Tensor:
+    if isinstance(other, Tensor):
+        return pointwise.multiplied(name, x, other, into)
+    return pointwise.scaled(name, x, TIMES, into)
+
+
+def _over(name: str, x: Tensor, other: Any, into: Tensor | None = None) -> Tensor:
+    if isinstance(other, Tensor):
+        return pointwise.divided(name, x, other, into)
+    return pointwise.scaled(name, x, OVER, into)

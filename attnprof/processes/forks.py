@@ -1,0 +1,267 @@
+"""Fork, wait, and say how it ended: what a child leaves behind is killed, whatever it did.
+
+The process that calls :func:`run_forked` is a keeper: it has one thread, runs none of the work
+itself, and adopts what the work leaves running. Nothing of the package is imported here: a pool's
+server loads this file beside another version.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Seconds between two looks whether a child stands still, or has died where nothing tells of it.
+LOOK_S = 0.5
+#: How much of the end of a child's stderr is kept.
+KEPT = 4000
+#: Seconds in which what was killed must be gone.
+PATIENCE_S = 5.0
+#: What a child ends with that raised something nobody caught.
+RAISED = 70
+#: End at once; what runs here may replace the function of this name.
+leave = os._exit
+_PARENT_DEATH_SIGNAL, _CHILD_SUBREAPER = 1, 36
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a child ended: its exit code (negative: the signal), and the end of its stderr."""
+
+    code: int
+    said: str = ""
+    timed_out: bool = False
+    stopped: bool = False
+
+    @property
+    def how(self) -> str:
+        """``ended with signal 11 (SIGSEGV, segmentation fault)``."""
+        if self.stopped:
+            return "stopped itself (SIGSTOP)"
+        if self.code < 0:
+            return f"ended with {signal_text(-self.code)}"
+        return f"ended with exit status {self.code}"
+
+    @property
+    def last_line(self) -> str:
+        """The last line it wrote to stderr, or nothing."""
+        return (self.said.strip().splitlines() or [""])[-1][:300]
+
+
+def signal_text(number: int) -> str:
+    """``signal 11 (SIGSEGV, segmentation fault)``."""
+    words = (signal.strsignal(number) or "").split(":")[0].lower()
+    return f"signal {number} ({signal_name(number)}{', ' + words if words else ''})"
+
+
+def signal_name(number: int) -> str:
+    """``SIGSEGV``; some have no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def adopt_orphans() -> None:
+    """Processes below this one whose parents die become its children (on Linux)."""
+    _prctl(_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent: int) -> None:
+    """The kernel kills this process when ``parent`` dies (on Linux)."""
+    _prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        leave(RAISED)
+
+
+def _prctl(option: int, value: int) -> None:
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def ignore_signals() -> None:
+    """What a child sends to its parent does not end this process."""
+    kept = {signal.SIGCHLD, signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT}
+    for number in signal.valid_signals() - kept:
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_IGN)
+
+
+def obey_signals() -> None:
+    """Signals mean what they mean to a new process."""
+    for number in signal.valid_signals() - {signal.SIGPIPE}:
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            if signal.getsignal(number) is not signal.SIG_DFL:
+                signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def children(pid: int) -> list[int]:
+    """Processes a process is the parent of, zombies included."""
+    if not _LISTED.exists():
+        return _searched(pid)
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (task / "children").read_text(encoding="ascii").split())
+    return found
+
+
+_LISTED = Path("/proc/thread-self/children")
+
+
+def _searched(pid: int) -> list[int]:
+    """The same where the kernel has no list of them."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        return [child.pid for child in psutil.Process(pid).children()]
+    return []
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below one, nearest first."""
+    found = children(pid)
+    for child in found:
+        found += children(child)
+    return found
+
+
+def kill(pid: int) -> None:
+    """End a process and its group at once; nothing where there is none."""
+    for end in (os.killpg, os.kill):
+        with contextlib.suppress(OSError):
+            end(pid, signal.SIGKILL)
+
+
+def end_descendants(keep: Container[int] = ()) -> None:
+    """Kill and reap everything below this process, but for the children in ``keep``."""
+    own, end = os.getpid(), time.monotonic() + PATIENCE_S
+    while left := [child for child in children(own) if child not in keep]:
+        for pid in [*left, *(below for child in left for below in descendants(child))]:
+            kill(pid)
+        for child in left:
+            with contextlib.suppress(OSError):
+                os.waitpid(child, os.WNOHANG)
+        if time.monotonic() > end:
+            return
+        time.sleep(0.001)
+
+
+def end_family(pid: int) -> None:
+    """Kill everything below a keeper, which reaps it, and then the keeper."""
+    end = time.monotonic() + PATIENCE_S
+    while (left := descendants(pid)) and time.monotonic() < end:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGCONT)
+        for child in left:
+            kill(child)
+        time.sleep(0.002)
+    kill(pid)
+
+
+def die_first(score: int = 1000) -> None:
+    """Ask the kernel to end this process before others when memory runs out."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(score), encoding="ascii")
+
+
+def limit_memory(limit: int | None = None) -> None:
+    """Let the kernel refuse what is more, by default than is there: an error instead of a kill."""
+    with contextlib.suppress(ImportError, OSError, ValueError, AttributeError):
+        import resource
+
+        import psutil
+
+        if limit is None:
+            limit = psutil.Process().memory_info().data + psutil.virtual_memory().available
+        most = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        if most != resource.RLIM_INFINITY:
+            limit = min(limit, most)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
+
+
+def run_forked(work: Callable[[], int], limit_s: float | None = None) -> Ended:
+    """Do the work in a fork of this process, for so many seconds at most, and wait for its end.
+
+    The work gives its exit code. What it prints goes nowhere, the end of its stderr is kept;
+    afterwards no process of it is left. To be called by a keeper (see above).
+    """
+    keep = frozenset(children(os.getpid()))
+    read, write = os.pipe()
+    keeper = os.getpid()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        _child(work, keeper, write)
+    os.close(write)
+    try:
+        return _waited(child, read, limit_s)
+    finally:
+        os.close(read)
+        end_descendants(keep)
+
+
+def _child(work: Callable[[], int], keeper: int, stderr: int) -> None:
+    """Never returns, whatever the work does to this interpreter."""
+    write, code = os.write, RAISED
+    try:
+        os.setsid()
+        obey_signals()
+        die_with_parent(keeper)
+        die_first()
+        os.dup2(stderr, 2)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = work()
+    except BaseException as error:  # noqa: BLE001 - the child ends here, whatever it was
+        with contextlib.suppress(BaseException):
+            write(2, f"{type(error).__name__}: {error}\n".encode())
+    finally:
+        leave(code if isinstance(code, int) else RAISED)
+
+
+def _waited(child: int, stderr: int, limit_s: float | None) -> Ended:
+    """The child's end; it is killed when its time is up, or where it stands still."""
+    start, said, open_ = time.monotonic(), b"", True
+    with _death_of(child) as death:
+        while True:
+            done, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)
+            stopped = bool(done) and os.WIFSTOPPED(status)
+            if done and not stopped:
+                break
+            late = limit_s is not None and time.monotonic() - start > limit_s
+            if late or stopped:
+                kill(child)
+                os.waitpid(child, 0)
+                text = said.decode(errors="replace")
+                return Ended(-signal.SIGKILL, text, late and not stopped, stopped)
+            files = [*death, *([stderr] if open_ else [])]
+            left = LOOK_S if limit_s is None else min(LOOK_S, start + limit_s - time.monotonic())
+            if stderr in select.select(files, [], [], max(0.0, left))[0]:
+                piece = os.read(stderr, 1 << 16)
+                said, open_ = (said + piece)[-KEPT:], bool(piece)
+    while open_ and select.select([stderr], [], [], 0)[0] and (piece := os.read(stderr, 1 << 16)):
+        said = (said + piece)[-KEPT:]
+        if time.monotonic() - start > (limit_s or 0) + PATIENCE_S:
+            break  # somebody it forked writes on
+    return Ended(os.waitstatus_to_exitcode(status), said.decode(errors="replace"))
+
+
+@contextlib.contextmanager
+def _death_of(child: int) -> Iterator[list[int]]:
+    """A file that can be read when the child is dead; none where a system has no such thing."""
+    try:
+        handle = os.pidfd_open(child)
+    except (AttributeError, OSError):
+        yield []
+        return
+    try:
+        yield [handle]
+    finally:
+        os.close(handle)

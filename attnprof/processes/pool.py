@@ -1,0 +1,233 @@
+"""Work in processes that may die, from one that goes on: in a fork of it, or in fresh ones."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from attnprof.processes import forks
+from attnprof.processes.folders import temporary_folder
+from attnprof.processes.forks import Ended
+
+#: Seconds a keeper may take longer than the work it keeps.
+_GRACE_S = 10.0
+#: Seconds a server may take for its imports.
+STARTING_S = 300.0
+#: Bytes of a line that is an answer; what is longer was written by somebody's code.
+_LONGEST = 1 << 26
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the work gave, or how its process ended before it gave anything."""
+
+    ended: Ended
+    value: Any = None
+    given: bool = False
+
+
+def run_apart(work: Callable[[], Any], limit_s: float | None = None) -> Outcome:
+    """Do the work in a process of its own; its value is what JSON can hold.
+
+    A keeper stands between: what the work does to its parent, it does to that.
+    """
+    with temporary_folder() as folder:
+        value, end = folder / "value.json", folder / "ended.json"
+
+        def answer() -> int:
+            value.write_text(json.dumps(work()), encoding="utf-8")
+            return 0
+
+        _keep(answer, end, limit_s)
+        if not end.exists():
+            return Outcome(Ended(-signal.SIGKILL, "the process that kept it was killed, too"))
+        ended = Ended(**json.loads(end.read_text(encoding="utf-8")))
+        if ended.code == 0 and value.exists():
+            return Outcome(ended, json.loads(value.read_text(encoding="utf-8")), given=True)
+        return Outcome(ended)
+
+
+def _keep(work: Callable[[], int], end: Path, limit_s: float | None) -> None:
+    parent = os.getpid()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks where there are threads
+        keeper = os.fork()
+    if keeper == 0:
+        try:
+            os.setsid()
+            forks.ignore_signals()
+            forks.die_with_parent(parent)
+            forks.adopt_orphans()
+            ended = forks.run_forked(work, limit_s)
+            end.write_text(json.dumps(asdict(ended)), encoding="utf-8")
+        finally:
+            forks.leave(0)
+    try:
+        _wait(keeper, None if limit_s is None else limit_s + _GRACE_S)
+    except BaseException:
+        forks.end_family(keeper)
+        os.waitpid(keeper, 0)
+        raise
+
+
+def _wait(keeper: int, limit_s: float | None) -> None:
+    """Until the keeper is gone; it is woken where somebody put it to sleep."""
+    start, pause = time.monotonic(), 0.001
+    while not os.waitpid(keeper, os.WNOHANG)[0]:
+        if limit_s is not None and time.monotonic() - start > limit_s:
+            raise TimeoutError(f"no answer within {limit_s:g} s")
+        if pause >= forks.LOOK_S / 10:
+            os.kill(keeper, signal.SIGCONT)
+        time.sleep(pause)
+        pause = min(2 * pause, forks.LOOK_S / 10)
+
+
+class PoolError(Exception):
+    """The server of a pool is gone; the message says how."""
+
+
+class Pool:
+    """Fresh processes, forked by a server that has imported what is slow to import and run nothing.
+
+    A process of its own costs seconds of imports, such a fork tens of milliseconds, and its death
+    is as harmless. ``worker`` is a module, or the path of one, with ``preload(order)``, called in
+    the server, and the functions that orders name, each ``(order, say, more) -> exit code``. It
+    runs in ``folder``, with ``first`` before all else on the import path and ``env`` in its
+    environment. The server is started when first needed, and again when it died.
+
+    Not :mod:`multiprocessing`'s forkserver: that one runs the caller's script again in every
+    process, leaves what a process forked, and does not outlive a child that kills its parent.
+    """
+
+    def __init__(
+        self,
+        worker: str,
+        folder: Path | None = None,
+        first: Sequence[str] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._worker, self._folder, self._first, self._env = worker, folder, first, env or {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._rest, self._ready = b"", False
+        self.runs = 0
+        self._errors: IO[bytes] | None = None
+
+    def run(self, order: Mapping[str, Any], limit_s: float, *, memory: bool = True) -> Ended:
+        """Do an order that gives no answers, and how its process ended.
+
+        Raises :class:`PoolError` where the server did not outlive it.
+        """
+        self.ask({**order, "limit_s": limit_s}, memory=memory)
+        return Ended(**self.ended(limit_s + STARTING_S))
+
+    def ask(self, order: Mapping[str, Any], *, memory: bool = True) -> None:
+        """Order a process, which with ``memory`` gets an error where the machine has no more."""
+        self.start()
+        if not self._ready:
+            self._line(0, STARTING_S)
+            self._ready = True
+        self.runs += 1
+        self.send({**order, "id": self.runs, "memory": memory})
+
+    def send(self, order: Mapping[str, Any]) -> None:
+        """A line to the process that was ordered last, should it still be there."""
+        try:
+            assert self._process is not None
+            assert self._process.stdin is not None
+            self._process.stdin.write(json.dumps(dict(order)).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError as error:
+            raise PoolError(self._died()) from error
+
+    def answer(self, limit_s: float) -> dict[str, Any]:
+        """The next line of the process that was ordered last."""
+        return self._line(self.runs, limit_s)
+
+    def ended(self, limit_s: float) -> dict[str, Any]:
+        """The fields of its :class:`Ended`; answers before that are passed over."""
+        while "ended" not in (found := self.answer(limit_s)):
+            pass
+        ended: dict[str, Any] = found["ended"]
+        return ended
+
+    def _line(self, number: int, limit_s: float) -> dict[str, Any]:
+        end = time.monotonic() + limit_s
+        while True:
+            self._read(end, limit_s)
+            line, _, self._rest = self._rest.partition(b"\n")
+            with contextlib.suppress(ValueError):  # what somebody's code has written there
+                found = json.loads(line)
+                if isinstance(found, dict) and found.get("id") == number:
+                    return found
+
+    def _read(self, end: float, limit_s: float) -> None:
+        """Read until there is a whole line, and wake the server if somebody put it to sleep."""
+        process = self._process
+        if process is None or process.stdout is None:
+            raise PoolError("died")
+        while b"\n" not in self._rest:
+            left = end - time.monotonic()
+            if left <= 0 or len(self._rest) > _LONGEST:
+                self.stop()
+                raise TimeoutError(f"no answer within {limit_s:g} s")
+            if not select.select([process.stdout], [], [], min(left, 1.0))[0]:
+                os.kill(process.pid, signal.SIGCONT)
+                continue
+            piece = os.read(process.stdout.fileno(), 1 << 16)
+            if not piece:
+                raise PoolError(self._died())
+            self._rest += piece
+
+    def start(self) -> None:
+        """Start the server where there is none; its imports are waited for by :meth:`ask`."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.stop()
+        here = Path(__file__).resolve().parent
+        first = (
+            [str(Path.cwd()), str(here.parents[1])] if self._first is None else list(self._first)
+        )
+        setup = {"parent": os.getpid(), "worker": self._worker, "first": first}
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
+        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and script
+            [sys.executable, str(here / "server.py"), json.dumps(setup)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+            cwd=self._folder, start_new_session=True, bufsize=0, env={**os.environ, **self._env},
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        """End the server and all it has started."""
+        if self._process is not None:
+            forks.end_family(self._process.pid)
+            self._process.wait()
+            for stream in (self._process.stdin, self._process.stdout, self._errors):
+                with contextlib.suppress(OSError):
+                    if stream is not None:
+                        stream.close()
+        self._process, self._rest, self._ready = None, b"", False
+
+    def _died(self) -> str:
+        """How the server ended; nothing of it is left."""
+        said = ""
+        if self._process is not None and self._errors is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(forks.PATIENCE_S)
+            self._errors.seek(0)
+            stderr = self._errors.read().decode(errors="replace")
+            ended = Ended(self._process.returncode or 0, stderr)
+            why = f"it {ended.how}" if ended.code < 0 else ended.last_line
+            said = why and f": {why}"
+            self.stop()
+        return f"died{said}"

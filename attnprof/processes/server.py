@@ -1,0 +1,93 @@
+"""What a pool starts: it imports what is slow to import, runs nothing itself, and forks.
+
+Run as a script, ``python server.py SETUP``, which uses the standard library alone: a pool of this
+version serves a folder that holds another version of the package, or none. A line of JSON on stdin
+orders a fresh process, in which the function that ``do`` names runs; it may read more lines. Lines
+on stdout are answers and carry the ``id`` of the order, for what somebody's code writes, and
+answers to what was asked before it died, are neither. When a process has ended a line says how,
+and nothing that it started is left.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+from functools import partial
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from os import write as _write  # what runs here may replace the module's
+from pathlib import Path
+from typing import Any
+
+Line = dict[str, Any]
+
+
+def main() -> None:
+    """Serve until the orders end."""
+    setup, here = json.loads(sys.argv[1]), Path(__file__).resolve().parent
+    forks = _from_file("attnprof_forks", here / "forks.py")
+    forks.die_with_parent(setup["parent"])
+    forks.ignore_signals()
+    forks.adopt_orphans()
+    places = [*setup["first"], *(place for place in sys.path if place != str(here))]
+    home = str(here.parents[1])
+    sys.path[:] = places if home in places else [*places, home]
+    orders, answers = os.dup(0), os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)  # what somebody's module prints is no answer
+    name = setup["worker"]
+    worker = _from_file("attnprof_worker", Path(name)) if "/" in name else import_module(name)
+    worker.preload({})
+    gc.collect()
+    gc.freeze()  # what forks share is never looked through again, and so never copied
+    _say(answers, 0, {"ready": True})
+    while (order := _next(orders)) is not None:
+        if "do" not in order:  # for a process that is gone
+            continue
+        worker.preload(order)
+        work = partial(_work, worker, order, orders, answers, forks)
+        ended = forks.run_forked(work, order.get("limit_s"))
+        _say(answers, order["id"], {"ended": vars(ended)})
+
+
+def _work(worker: Any, order: Line, orders: int, answers: int, forks: Any) -> int:
+    if order["memory"]:
+        forks.limit_memory()
+    say, more = partial(_say, answers, order["id"]), partial(_next, orders)
+    code: int = getattr(worker, order["do"])(order, say, more)
+    return code
+
+
+def _from_file(name: str, file: Path) -> Any:
+    """A module of this version, whatever version can be imported here."""
+    spec = spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up there
+    spec.loader.exec_module(module)
+    return module
+
+
+def _next(orders: int) -> Line | None:
+    """The next order; None when there are no more. No order comes before the last was answered."""
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = os.read(orders, 1 << 16)
+        if not piece:
+            return None
+        line += piece
+    found: Line = json.loads(line)
+    return found
+
+
+def _say(answers: int, number: int, answer: Line) -> None:
+    data = f"\n{json.dumps({'id': number, **answer})}\n".encode()  # a line, whatever was before
+    while data:
+        data = data[_write(answers, data) :]
+
+
+if __name__ == "__main__":
+    main()

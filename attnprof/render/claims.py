@@ -1,0 +1,145 @@
+"""Claims and regenerated tables as people read them: what is printed, what is right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from attnprof.record import Report, ReproduceRecord
+from attnprof.units import MISSING, format_number
+
+#: A verdict as it is read.
+WORDS = {
+    "match": "match",
+    "erratum": "erratum",
+    "not-reproducible": "not reproducible",
+    "error": "error",
+}
+
+
+def value_text(value: Any) -> str:
+    """A number, formula, list or mapping as text."""
+    if value is None or value == "":
+        return MISSING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float)):
+        return format_number(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {_inner(item)}" for name, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_inner(item) for item in value) or "none"
+    return str(value)
+
+
+def _inner(value: Any) -> str:
+    text = value_text(value)
+    if isinstance(value, Mapping):
+        return f"{{{text}}}"
+    return f"[{text}]" if isinstance(value, (list, tuple)) else text
+
+
+def printed_and_ours(record: ReproduceRecord) -> tuple[str, str]:
+    """Both sides of a claim; of lists and mappings only what differs, where something does.
+
+    A statement's own words stand for its being printed.
+    """
+    if record.verdict == "error":
+        return record.says, MISSING
+    if isinstance(record.published, bool):
+        return record.says, _statement(record)
+    printed, ours = different(record.published, record.ours)
+    return value_text(printed), value_text(ours)
+
+
+def _statement(record: ReproduceRecord) -> str:
+    if not isinstance(record.ours, bool):
+        return value_text(record.ours)
+    return "holds" if record.ours else "does not hold"
+
+
+def different(a: Any, b: Any) -> tuple[Any, Any]:
+    """The two values without what they share; whole where they share all or nothing."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping) and set(a) == set(b):
+        names = [name for name in a if a[name] != b[name]]
+        if names:
+            pairs = {name: different(a[name], b[name]) for name in names}
+            return {n: pair[0] for n, pair in pairs.items()}, {
+                n: pair[1] for n, pair in pairs.items()
+            }
+    return a, b
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many letters, with a mark where it was cut."""
+    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
+
+
+def place_text(place: str) -> str:
+    """Where a claim stands; a table is named by its number, not by its file."""
+    return re.sub(r"\b(\d{3}_)?table0?(\d+)(\w*\.csv)?", r"Table \2", place)
+
+
+def records_of(report: Report, *verdicts: str) -> list[ReproduceRecord]:
+    """The records of a replay, of these verdicts where some are named."""
+    found = report.of(ReproduceRecord)
+    return [record for record in found if not verdicts or record.verdict in verdicts]
+
+
+def answer_lines(record: ReproduceRecord) -> Iterator[tuple[str, str]]:
+    """What there is to say of a claim: name and text."""
+    yield "says", record.says
+    if record.verdict != "error":
+        yield "published", value_text(record.published)
+        yield "ours", value_text(record.ours)
+        yield "verdict", f"{WORDS[record.verdict]} ({record.basis})"
+        yield "how", record.how
+    if record.why:
+        yield "why", record.why
+    if record.committed and record.committed != record.verdict:
+        yield "before", f"{WORDS[record.committed]}: the committed verdict is another one"
+
+
+def title_of(values: Mapping[str, Any]) -> str:
+    """What a table is called: by its number where the document numbers it."""
+    return f"Table {values['name']}: {values['title']}" if values["name"].isdigit() else str(
+        values["title"])  # fmt: skip
+
+
+def cell_text(cell: Any) -> str:
+    """What is printed, and ours in brackets where it says something else."""
+    if not isinstance(cell, Mapping):
+        return value_text(cell)
+    printed, ours = value_text(cell["printed"]), value_text(cell["ours"])
+    if bound := cell.get("bound"):
+        return f"{printed} [{bound} {ours}]"
+    return f"{printed} [ours {ours}]" if cell["differs"] else printed
+
+
+def count_cells(values: Mapping[str, Any]) -> tuple[int, int]:
+    """How many cells were recomputed, and how many of them differ; bounds are not among them."""
+    cells = [cell for cell in _recomputed(values) if "bound" not in cell]
+    return len(cells), sum(cell["differs"] for cell in cells)
+
+
+def count_bounds(values: Mapping[str, Any]) -> tuple[int, int]:
+    """How many cells stand beside a bound, and how many of them are beyond it."""
+    cells = [cell for cell in _recomputed(values) if "bound" in cell]
+    return len(cells), sum(cell["differs"] for cell in cells)
+
+
+def _recomputed(values: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for row in values["rows"]:
+        yield from (cell for cell in row.values() if isinstance(cell, Mapping))
+
+
+def notes(values: Mapping[str, Any]) -> Iterator[str]:
+    """What is said below a table: how much of it was made again, and its own notes."""
+    made, differing = count_cells(values)
+    if made:
+        yield f"{made} values made again, {differing or 'none'} of them different from the printed."
+    bounded, beyond = count_bounds(values)
+    if bounded:
+        yield f"{bounded} values beside a bound, not made again, {beyond or 'none'} beyond it."
+    yield from values["notes"]

@@ -1,0 +1,127 @@
+"""A report in the format asked for: terminal tables, JSON, CSV or Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from attnprof.record import KINDS, ColumnarRecords, Record, Report
+from attnprof.record.base import heading
+from attnprof.record.escapes import csv_cell, markdown_code, markdown_text, readable
+from attnprof.record.recognition import written_by
+from attnprof.units import format_count, format_value, is_numeric
+
+
+def render(report: Report, fmt: str, **how: Any) -> str:
+    """The text of a report for a file or a pipe; ``how`` is for its command's tables.
+
+    Markdown is the records' table unless the command has a page of its own.
+    """
+    if fmt == "table":
+        from attnprof.render.terminal import render_text
+
+        blocks, mark = _module(report).tables(_shown(report), **how), written_by(report.command)
+        return render_text(blocks) + f"{'% ' if how.get('latex') else ''}{mark}\n"
+    if fmt == "markdown":
+        page = getattr(_module(report), "page", None)
+        return page(_shown(report), **how) if page else render_markdown(_shown(report))
+    return render_csv(report) if fmt == "csv" else report.to_json()
+
+
+def print_tables(report: Report, **how: Any) -> None:
+    """Write a report's tables to stdout."""
+    from attnprof.render import terminal
+
+    terminal.print_tables(_module(report).tables(_shown(report), **how))
+
+
+def _shown(report: Report) -> Report:
+    """The report without control characters; columns hold numbers only."""
+    if isinstance(report.records, ColumnarRecords):
+        return report
+    shown: Report = readable(report)
+    return shown
+
+
+def _module(report: Report) -> Any:
+    name = report.command.split()[0].replace("-", "_").replace("sweep", "profile")
+    return import_module(f"attnprof.render.tables.{name}")
+
+
+def _columns(report: Report) -> list[tuple[str, Mapping[str, Any]]]:
+    """The fields of a report's records, also where it has none."""
+    kind: type[Record] = type(report.records[0]) if report.records else KINDS[report.command]
+    return kind.columns()
+
+
+def render_csv(report: Report) -> str:
+    """RFC 4180 text; mappings and lists as compact JSON, missing values and NaN empty.
+
+    A text that spreadsheets would take for a formula begins with an apostrophe.
+    """
+    names = [name for name, _ in _columns(report)]
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(names)
+    if isinstance(report.records, ColumnarRecords):
+        writer.writerows(report.records.rows())  # None is written as nothing
+    else:
+        writer.writerows([_csv(getattr(r, name)) for name in names] for r in report.records)
+    return stream.getvalue()
+
+
+def _csv(value: Any) -> Any:
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (dict, list, tuple)):
+        return json.dumps(value, separators=(",", ":"))
+    return csv_cell(value) if isinstance(value, str) else value
+
+
+def render_markdown(report: Report, names: Sequence[str] = ()) -> str:
+    """A GitHub table, numbers right-aligned and exact, units in the header.
+
+    Columns that are empty in every record are left out, and those not among ``names`` where any
+    are given.
+    """
+    columns = [(n, m) for n, m in _columns(report) if _used(report, n) and n in (names or (n,))]
+    header = [heading(name, meta) for name, meta in columns]
+    rule = ["---:" if is_numeric(meta["format"]) else "---" for _, meta in columns]
+    rows = [
+        [_markdown(getattr(record, name), meta["format"]) for name, meta in columns]
+        for record in report.records
+    ]
+    lines = (" | ".join(map(markdown_text, cells)) for cells in (header, rule, *rows))
+    return "".join(f"| {line} |\n" for line in lines)
+
+
+def _used(report: Report, name: str) -> bool:
+    values = [getattr(record, name) for record in report.records]
+    return not values or any(v is not None and v not in ("", {}, []) for v in values)
+
+
+def _markdown(value: Any, fmt: str) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return format_count(value)
+    return format_value(value, "number" if is_numeric(fmt) else fmt)
+
+
+def filled(template: str, filters: Mapping[str, Any], **values: Any) -> str:
+    """A file of ``templates`` with its values; those of HTML are escaped."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"), undefined=StrictUndefined,
+        autoescape=template.endswith(".html"), trim_blocks=True, lstrip_blocks=True,
+        keep_trailing_newline=template.endswith(".md"),
+    )  # fmt: skip
+    environment.filters.update({"text": markdown_text, "code": markdown_code, **filters})
+    return environment.get_template(template).render(**values)

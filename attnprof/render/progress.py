@@ -1,0 +1,52 @@
+"""How far a long command is, on stderr, if that is a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from attnprof.record.escapes import visible
+
+
+@contextmanager
+def progress_bar(total: int, title: str) -> Iterator[Callable[..., None] | None]:
+    """A bar, to be told how many points are done, of how many, and which is next; or None."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich import progress
+
+    from attnprof.render.terminal import new_console
+
+    columns = (
+        progress.TextColumn("{task.description}", markup=False), progress.BarColumn(),
+        progress.MofNCompleteColumn(), progress.TimeElapsedColumn(), progress.TextColumn("left"),
+        progress.TimeRemainingColumn(),
+    )  # fmt: skip
+    with progress.Progress(*columns, console=new_console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total)
+
+        def show(done: int, *next_one: Any) -> None:
+            bar.update(task, completed=done, description=visible(_name(next_one[-1])))
+
+        yield show
+
+
+def _name(point: Any) -> str:
+    """What is in work: a text, or a point by its mechanism and length."""
+    point = getattr(point, "point", point)
+    return point if isinstance(point, str) else f"{point.mechanism}, {point.seq_len} tokens"
+
+
+@contextmanager
+def working(text: str) -> Iterator[Callable[[str], None]]:
+    """A line for as long as something takes, to be told what is in work."""
+    if not sys.stderr.isatty():
+        yield lambda _text: None
+        return
+    from attnprof.render.terminal import new_console
+
+    with new_console(stderr=True).status(visible(text)) as status:
+        yield lambda now: status.update(visible(now))

@@ -1,0 +1,14 @@
+"""The table of ``attnprof calibrate``."""
+
+from __future__ import annotations
+
+from rich.console import RenderableType
+
+from attnprof.record import Report
+from attnprof.render.terminal import record_table
+
+
+def tables(report: Report) -> list[RenderableType]:
+    """A row a number format."""
+    columns = ("device_name", "threads", "dtype", "flops_per_s", "bytes_per_s")
+    return [record_table(report.records, columns, title="Ceilings measured")]

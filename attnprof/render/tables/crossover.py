@@ -1,0 +1,128 @@
+"""The table of ``attnprof crossover``, with closed forms and remarks below it."""
+
+from __future__ import annotations
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from attnprof.arguments import LARGEST
+from attnprof.record import CrossoverRecord, Report
+from attnprof.render.terminal import new_table, paragraphs
+from attnprof.units import MISSING, format_count, label
+
+#: What each kind is, under the table.
+MEANING = {
+    "published": "the documents' printed formulas, memory as an idealised sum of entries",
+    "formula": "our closed forms of the shipped implementation, memory as its peak in bytes",
+    "derived": "counted in the running code",
+    "measured": "the allocator's own peaks",
+}
+FIRST_LENGTH = "from token: the first whole length from which the one cheaper above is not dearer"
+
+
+def tables(report: Report, more: str = "") -> list[RenderableType]:
+    """A row a head width, metric and kind; ``more`` is said below, where there is something."""
+    rows = report.of(CrossoverRecord)
+    numeric = ("d", "crossover", "from token")
+    headings = ("d", "metric", "kind", "crossover", "from token", "below", "above")
+    table = new_table(*headings, title=_title(rows[0]), right=numeric)
+    for row in rows:
+        table.add_row(*_cells(row))
+    notes = paragraphs(*(f" {text}" for text in (*_forms(rows), *_remarks(rows))))
+    caption = Text(_caption(rows), style="dim")
+    return [table, *notes, caption, *paragraphs(*([f" {more}"] if more else []))]
+
+
+def _caption(rows: list[CrossoverRecord]) -> str:
+    kinds = dict.fromkeys(row.kind for row in rows)
+    lines = [f"{kind}: {MEANING[kind]}" for kind in kinds]
+    if "published" in kinds and len(kinds) > 1:
+        lines.append("published memory and the others are not expected to be equal")
+    return "; ".join([*lines, FIRST_LENGTH])
+
+
+def _title(row: CrossoverRecord) -> str:
+    mask = ", causal" if row.causal else ""
+    return (
+        f"Cheaper: {label(row.mechanism_a, row.params_a)} or "
+        f"{label(row.mechanism_b, row.params_b)}\n"
+        f"{row.scope}, {row.phase}{mask}, batch {row.batch_size}, heads {row.num_heads}"
+    )
+
+
+def _cells(row: CrossoverRecord) -> list[str]:
+    unit = "FLOPs" if row.unit == "flops" else f"memory, {row.unit}"
+    if row.skipped:
+        return [str(row.head_dim), unit, row.kind, "skipped", *[MISSING] * 3]
+    digits = 0 if row.method == "searched" else 2  # a search knows whole lengths
+    at = row.verdict if row.crossover_seq_len is None else f"{row.crossover_seq_len:,.{digits}f}"
+    return [
+        str(row.head_dim),
+        unit,
+        row.kind,
+        at,
+        MISSING if row.first_seq_len is None else format_count(row.first_seq_len),
+        row.cheaper_below or "equal",
+        row.cheaper_above or "equal",
+    ]
+
+
+def _named(metric: str) -> str:
+    return "FLOPs" if metric == "flops" else metric
+
+
+def _forms(rows: list[CrossoverRecord]) -> list[str]:
+    """Closed forms, one line each with the head widths it holds for where there are several."""
+    widths: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        if row.closed_form:
+            what = (row.metric, row.kind, row.closed_form)
+            widths.setdefault(what, []).append(str(row.head_dim))
+    asked = len({row.head_dim for row in rows})
+    return [
+        f"{_named(metric)} ({kind}): crossover = {form}"
+        + (f", d = {', '.join(found)}" if len(found) < asked else "")
+        for (metric, kind, form), found in widths.items()
+    ]
+
+
+def _searched(row: CrossoverRecord) -> str:
+    """Which lengths the answer is for: ``never between 64 and 4,096 tokens, in steps of 64``."""
+    everywhere = [[first, None] for first in (1, 2)]
+    if not row.searched or (row.searched_step == 1 and row.searched[0] in everywhere):
+        return ""
+    what = row.verdict if row.verdict in ("never", "always") else "searched"
+    steps = f", in steps of {row.searched_step}" if row.searched_step != 1 else ""
+    ends = (
+        f"from {low:,} tokens on" if high is None else f"between {low:,} and {high:,} tokens"
+        for low, high in row.searched
+    )
+    return f"{what} {' and '.join(ends)}{steps}, where both costs are known"
+
+
+def _remarks(rows: list[CrossoverRecord]) -> list[str]:
+    """What a row cannot say: several crossings, refusals, the formulas' sources."""
+    found, ranges = [], dict[str, list[str]]()
+    for row in rows:
+        what = f"d={row.head_dim} {_named(row.metric)} ({row.kind})"
+        if row.verdict == "several":
+            shown = ", ".join(f"{x:,.2f}" for x in row.all_crossings[:8])
+            more = ", …" if len(row.all_crossings) > 8 else ""
+            found.append(f"{what}: crosses {len(row.all_crossings)} times, at {shown}{more}")
+        if row.skipped:
+            found.append(f"{what} skipped: {row.skipped}")
+        elif said := _searched(row):
+            ranges.setdefault(said, []).append(what)
+        if row.bound:
+            found.append(f"{what}: {row.bound}")
+    found += [f"{', '.join(what)}: {said}" for said, what in ranges.items()]
+    searched = dict.fromkeys(
+        f"{_named(row.metric)} ({row.kind})" for row in rows if row.method == "searched"
+    )
+    if searched:
+        found.append(
+            f"{', '.join(searched)}: sizes are rounded up or down, so there is no closed form; "
+            f"searched by integers, to 2**{LARGEST.bit_length() - 1} tokens at most"
+        )
+    found += [f"{_named(row.metric)} (published) from {row.source}" for row in rows if row.source]
+    return list(dict.fromkeys(found))

@@ -1,0 +1,233 @@
+"""What ``attnprof derive`` shows: formulas by phase, how they were found, where costs arise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from attnprof.record import DeriveRecord, Report
+from attnprof.record.escapes import markdown_code
+from attnprof.record.recognition import mark
+from attnprof.render.formats import filled
+from attnprof.render.terminal import is_narrow, new_table
+from attnprof.units import format_bytes, format_value
+
+TITLES = {
+    "flops": "FLOPs",
+    "matmul_flops": "matmul FLOPs",
+    "bytes_moved": "bytes moved",
+    "peak_bytes": "peak memory",
+}
+_BYTES = ("bytes_moved", "peak_bytes")
+#: Operations shown by name; the rest is in JSON and on the Markdown page.
+_MOST = 12
+
+
+def tables(report: Report, *, latex: bool = False) -> list[RenderableType]:
+    """One block a phase: formulas, domain, method, then operations by name."""
+    records = report.of(DeriveRecord)
+    phases: Mapping[str, Any] = report.summary["phases"]
+    blocks: list[RenderableType] = []
+    for phase, found in phases.items():
+        rows = [record for record in records if record.phase == phase]
+        title = f"{report.summary['name']}: {phase}"
+        if latex:
+            blocks += [f"% {title}; holds for {domain_text(found)}", *_latex(rows)]
+            continue
+        blocks += [Text(title, style="bold"), _formulas(rows)]
+        blocks += [Padding(Text(line), (0, 0, 0, 1)) for line in _how(found)]
+        blocks.append("")
+        if found.get("operations"):
+            blocks.append(_operations(found["operations"]))
+    return blocks
+
+
+def name_of(quantity: str) -> str:
+    """A quantity as one reads it."""
+    return TITLES.get(quantity, quantity)
+
+
+def value_text(value: Any, quantity: str, *, short: bool = False) -> str:
+    """A value with its unit where it is bytes."""
+    return format_value(value, "bytes" if quantity in _BYTES else "count", short=short)
+
+
+def _formulas(rows: Sequence[DeriveRecord]) -> Table:
+    values = ["value"] * any(row.value is not None for row in rows)
+    table = new_table("quantity", "formula", *values, right=values, fold=["formula"])
+    # without what is 0, unless that is all there is
+    for row in [row for row in rows if row.expression != "0"] or rows:
+        bound = "at least " if row.bound != "exact" else ""
+        value = value_text(row.value, row.quantity, short=is_narrow())
+        cells = [name_of(row.quantity), bound + _spread(row.expression), value]
+        table.add_row(*cells[: 2 + len(values)])
+    return table
+
+
+def _spread(expression: str | None) -> str:
+    """A formula; a maximum with one candidate a line."""
+    if expression is None:
+        return "no formula"
+    if not expression.startswith("Max(") or not expression.endswith(")"):
+        return expression
+    parts = _arguments(expression[4:-1])
+    together = ",\n    ".join(parts)
+    return f"Max({together})" if parts else expression
+
+
+def _arguments(text: str) -> list[str]:
+    """A call's arguments, split at the commas of their level; none where brackets do not fit."""
+    found, depth = [""], 0
+    for sign in text:
+        depth += (sign == "(") - (sign == ")")
+        if depth < 0:
+            return []
+        if sign == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += sign
+    return [part.strip() for part in found]
+
+
+def shape_text(sizes: Mapping[str, Any]) -> str:
+    """``B=2, N=64``."""
+    return ", ".join(f"{name}={value}" for name, value in sizes.items())
+
+
+def shapes_text(shapes: Sequence[Mapping[str, Any]]) -> str:
+    """``(B, N) = (2, 64), (3, 70)``."""
+    tuples = [tuple(shape.values()) for shape in shapes]
+    if not tuples or len(tuples[0]) < 2:
+        return "; ".join(map(shape_text, shapes))
+    return f"({', '.join(shapes[0])}) = {', '.join(map(str, tuples))}"
+
+
+def verified_text(shapes: Sequence[Mapping[str, Any]]) -> str:
+    """The shapes of a few runs; of more, how many and from where to where."""
+    if len(shapes) <= _SHOWN:
+        return shapes_text(shapes)
+    ends = (
+        f"{name} from {min(sizes)} to {max(sizes)}"
+        for name in shapes[0]
+        for sizes in [[shape[name] for shape in shapes]]
+    )
+    return f"{len(shapes)} shapes, {', '.join(ends)}"
+
+
+#: Shapes that are shown one by one.
+_SHOWN = 3
+
+
+def domain_text(found: Mapping[str, Any]) -> str:
+    """The conditions, one after the other."""
+    return "; ".join(found["domain"]) or "all sizes"
+
+
+METHODS = {
+    "symbolic": "one run on symbolic sizes",
+    "interpolated": "exact interpolation of runs at many shapes",
+    "counted": "one run at this shape; no formula was found",
+}
+
+
+def how_found(found: Mapping[str, Any]) -> str:
+    """The method in words."""
+    method = str(found["method"])
+    return f"{method} ({METHODS[method]})" if method in METHODS else method
+
+
+def _how(found: Mapping[str, Any]) -> Iterator[str]:
+    checked = verified_text(found["verified_at"])
+    runs = f"; runs agree at {checked}" if checked and found["method"] != "counted" else ""
+    yield f"holds for: {domain_text(found)}"
+    yield f"method: {how_found(found)}{runs}"
+    if found["uncounted"]:
+        yield f"at least: not counted are {', '.join(found['uncounted'])}"
+    for line in dict.fromkeys(found["notes"]):
+        yield f"note: {line}"
+    yield from peak_lines(found.get("peak", {}))
+
+
+def peak_lines(peak: Mapping[str, Any]) -> Iterator[str]:
+    """At the asked shape: during which operation the peak is reached, by which polynomial."""
+    if "bytes" not in peak:
+        return
+    place = f" ({peak['line']})" if peak["line"] else ""
+    wins = next((r["expression"] for r in peak["regimes"] if r["value"] == peak["bytes"]), None)
+    of = f", where it is {wins}" if wins and len(peak["regimes"]) > 1 else ""
+    yield f"peak: {format_bytes(peak['bytes'])} during {peak['operation']}{place}{of}"
+    if cuda := peak.get("cuda"):
+        yield (
+            f"the same tensors on CUDA (a model of the caching allocator): requested "
+            f"{format_bytes(cuda['requested_bytes'])}, allocated "
+            f"{format_bytes(cuda['allocated_bytes'])}, reserved "
+            f"{format_bytes(cuda['reserved_bytes'])}; cuBLAS keeps "
+            f"{format_bytes(cuda['cublas_workspace_bytes'])} beside "
+            f"({format_bytes(cuda['cublas_workspace_bytes_hopper'])} on Hopper)"
+        )
+
+
+def _operations(found: Sequence[Mapping[str, Any]]) -> Table:
+    values = ["value"] * any(row["flops_value"] is not None for row in found)
+    table = new_table(
+        "operation", "calls", "FLOPs", *values, title="by operation", right=["calls", *values],
+        fold=["operation", "FLOPs"],
+    )  # fmt: skip
+    counted = [row for row in found if row["flops"] != "0"]
+    for row in counted[:_MOST]:
+        value = value_text(row["flops_value"], "flops", short=is_narrow())
+        cells = [row["operation"], calls_text([row]), row["flops"], value]
+        table.add_row(*cells[: 3 + len(values)])
+    rest = [row for row in found if row not in counted[:_MOST]]
+    if rest:
+        kinds = "more, and moves and views" if len(counted) > _MOST else "moves and views"
+        table.add_row(kinds, calls_text(rest), "" if len(counted) > _MOST else "0")
+    return table
+
+
+def calls_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How many operations rows are, a number or expressions; a dash where it cannot be said."""
+    calls = [row["calls"] for row in rows]
+    if all(isinstance(number, int) for number in calls):
+        return str(sum(calls))
+    return " + ".join(map(str, calls)) if None not in calls and len(calls) < 4 else "–"
+
+
+def _latex(rows: Sequence[DeriveRecord]) -> list[RenderableType]:
+    """A comment and a formula each: text to be pasted, so never wrapped."""
+    lines: list[RenderableType] = []
+    for row in rows:
+        if row.expression != "0":
+            lines += [f"% {row.quantity}", row.latex or "% no formula"]
+    return lines
+
+
+def page(report: Report, **_how: object) -> str:
+    """The same as Markdown, with every condition, operation by operation."""
+    filters = {
+        "name": name_of, "how": how_found, "shape": shape_text, "shapes": shapes_text,
+        "calls": calls_text, "peak_lines": peak_lines, "bytes": format_bytes,
+        "codes": lambda texts: ", ".join(map(markdown_code, texts)),
+        "capital": lambda line: f"{line[:1].upper()}{line[1:]}",
+        "size": lambda size: "" if size == "0" else markdown_code(size),
+        "formula": lambda form: "no formula" if form is None else markdown_code(form),
+        "value": lambda row: "" if row.value is None else value_text(row.value, row.quantity),
+        "costly": lambda rows: [row for row in rows if any(row[n] != "0" for n in _COSTS)],
+        "varying": lambda rows: {
+            name: heading for name, heading in _COSTS.items()
+            if heading and any(row[name] != "0" for row in rows)
+        },
+    }  # fmt: skip
+    rows = report.of(DeriveRecord)
+    return filled("derive.md", filters, summary=report.summary, rows=rows, mark=mark("derive"))
+
+
+#: What an operation may cost, and the heading of the column it has where one does.
+_COSTS = {
+    "flops": "", "bytes_moved": "bytes", "allocates": "allocates", "frees_before": "freed before",
+}  # fmt: skip

@@ -1,0 +1,66 @@
+"""The tables of ``attnprof heads``: a quantity each, then the optima."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from attnprof.record import HeadsRecord, Report
+from attnprof.render.terminal import columns_that_fit, new_table, paragraphs
+from attnprof.units import MISSING, format_count
+
+CAPTION = (
+    "published: the documents' printed head forms, entries as an idealised sum. formula: our "
+    "closed forms of the shipped implementation, entries as the peak of what it holds."
+)
+UNITS = {"flops": "FLOPs", "peak_entries": "Entries"}
+
+
+def tables(report: Report) -> list[RenderableType]:
+    """A table a quantity (more where the terminal is narrow), then the optima."""
+    rows, parts = report.of(HeadsRecord), list[RenderableType]()
+    title = f"d_model {report.summary['d_model']:,}, seq {report.summary['seq_len']:,}"
+    for quantity in dict.fromkeys(row.quantity for row in rows):
+        some = [row for row in rows if row.quantity == quantity]
+        parts += _values(f"{UNITS[quantity]} against heads, {title}", some)
+    roots = paragraphs(*(
+        " {mechanism}, {quantity}, {kind}: root of {equation}".format_map(one)
+        for one in report.summary["optima"] if one["optimum_head_dim"] is not None
+    ))  # fmt: skip
+    return [*parts, _optima(report), *roots, Text(CAPTION, style="dim")]
+
+
+def _values(title: str, rows: list[HeadsRecord]) -> Iterator[RenderableType]:
+    """One quantity: a row a head count, a column a mechanism and kind, as many as fit."""
+    columns = list(dict.fromkeys((row.mechanism, row.kind) for row in rows))
+    texts = {(r.num_heads, r.mechanism, r.kind): format_count(r.value or 0) for r in rows}
+    widths = {row.num_heads: row.head_dim for row in rows}
+    widest = max(len(text) for text in (*texts.values(), *(name for name, _ in columns)))
+    at_once = columns_that_fit(widest, beside=2 * (len(f"{max(widths):,}") + 4))
+    for first in range(0, len(columns), at_once):
+        some = columns[first : first + at_once]
+        headings = ("heads", "d", *("\n".join(column) for column in some))
+        table = new_table(*headings, title=title, right=headings)
+        for h in sorted(widths):
+            cells = [texts.get((h, *column), MISSING) for column in some]
+            table.add_row(f"{h:,}", f"{widths[h]:,}", *cells)
+        yield table
+
+
+def _optima(report: Report) -> RenderableType:
+    """One row a cost: how it goes with heads, the best divisor, the real optimum."""
+    numbers = ("best divisor", "real d", "real heads")
+    table = new_table(
+        "mechanism", "quantity", "kind", "over heads", *numbers, title="Optimum", right=numbers,
+        fold=["over heads"],
+    )  # fmt: skip
+    for one in report.summary["optima"]:
+        best = f"{one['best_divisor']:,} head{'s' * (one['best_divisor'] > 1)}"
+        real = [MISSING] * 2
+        if one["optimum_head_dim"] is not None:
+            real = [f"{one['optimum_head_dim']:.6f}", f"{one['optimum_num_heads']:,.2f}"]
+        quantity = UNITS[one["quantity"]]
+        table.add_row(one["mechanism"], quantity, one["kind"], one["trend"], best, *real)
+    return table

@@ -1,0 +1,39 @@
+"""The table of ``attnprof heatmap``: mean and maximum excess, a line a head count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from attnprof.record import Report
+from attnprof.render.terminal import new_table
+from attnprof.units import MISSING, format_value
+
+
+def tables(report: Report) -> list[RenderableType]:
+    """The title, the table, and what it means."""
+    summary = report.summary
+    sources = dict.fromkeys(s for s in (summary["source_a"], summary["source_b"]) if s)
+    headings = ("heads", "mean excess [%]", "max excess [%]", "max at seq", "max at d_model")
+    table = new_table(*headings, right=headings)
+    for heads, mean in summary["mean_excess_percent"].items():
+        where: dict[str, Any] = summary["max_at"][heads] or {}
+        percents = (mean, summary["max_excess_percent"][heads])
+        table.add_row(
+            heads,
+            *(MISSING if value is None else f"{value:.2f}" for value in percents),
+            *(format_value(where.get(name), "count") for name in ("seq_len", "d_model")),
+        )
+    title = (
+        f"{summary['mechanism_a']} / {summary['mechanism_b']}: {summary['quantity']}, "
+        f"{summary['kind']}{f' ({chr(44).join(sources)})' if sources else ''}, "
+        f"phase {summary['phase']}, scope {summary['scope']}{', causal' * summary['causal']}"
+    )
+    meaning = (
+        f"excess = 100·({summary['mechanism_a']} / {summary['mechanism_b']} − 1) over "
+        f"{summary['cells'] - summary['null_cells']} cells; --plot FILE.png draws them, "
+        "--format csv lists them"
+    )
+    return [Text(title, style="bold"), table, Text(meaning, style="dim")]

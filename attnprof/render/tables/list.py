@@ -1,0 +1,95 @@
+"""The tables of ``attnprof list``: what there is; with ``--verify``, claimed against found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from attnprof.record import GrowthRecord, MechanismRecord, Report
+from attnprof.render.terminal import new_table, paragraphs
+from attnprof.units import MISSING, format_value
+
+CAPTION = (
+    "Exponents of N, fitted over the longer half of the lengths; in brackets that of N log N. "
+    "counted: matrix products, by torch's FlopCounterMode on the real module; FLOPs and peak: "
+    "closed form. One head of width {head_dim}, scope core (layer where there is none)."
+)
+
+
+def tables(report: Report) -> list[RenderableType]:
+    """A row a mechanism."""
+    if report.command == "list --verify":
+        return _growth(report)
+    long = ("parameters (default)", "paper")
+    table = new_table(
+        "mechanism", "time", "memory", "causal", "decode", *long, fold=long,
+        caption="N: tokens. Set a parameter with --set name=value.",
+    )  # fmt: skip
+    table.columns[-2].ratio, table.columns[-1].ratio = 2, 3
+    for record in report.of(MechanismRecord):
+        if record.skipped:
+            table.add_row(record.mechanism, *[MISSING] * 5, record.skipped)
+            continue
+        abilities = (record.causal, record.decode, record.params)
+        table.add_row(
+            record.mechanism, record.time_order, record.memory_order,
+            *map(format_value, abilities), f"{record.document} {record.title}",
+        )  # fmt: skip
+    return [table]
+
+
+def _growth(report: Report) -> list[RenderableType]:
+    """Time and memory of every mechanism, then why those that grow faster do."""
+    records, lengths = report.of(GrowthRecord), report.summary["seq_lens"]
+    table = new_table(
+        "mechanism", "time", "counted", "FLOPs", "memory", "peak", "verdict",
+        title=f"Growth over {lengths[0]:,} to {lengths[-1]:,} tokens",
+        right=("counted", "FLOPs", "peak"),
+    )  # fmt: skip
+    notes: list[str] = []
+    for label, group in groupby(records, key=lambda record: record.variant):
+        found = {record.quantity: record for record in group}
+        flops, peak = found["flops"], found["peak_bytes"]
+        table.add_row(
+            label, _claim(flops), _exponent(found["matmul_flops"]), _exponent(flops),
+            _claim(peak), _exponent(peak), _verdict(found),
+        )  # fmt: skip
+        notes += _notes(label, found)
+    caption = CAPTION.format(head_dim=records[0].head_dim)
+    return [table, *paragraphs(*notes), Text(caption, style="dim")]
+
+
+def _claim(record: GrowthRecord) -> str:
+    if record.claimed_exponent is None or "log" not in record.claimed_order:
+        return record.claimed_order
+    return f"{record.claimed_order} ({record.claimed_exponent:.2f})"
+
+
+def _exponent(record: GrowthRecord) -> str:
+    return MISSING if record.found_exponent is None else f"{record.found_exponent:.2f}"
+
+
+def _verdict(found: dict[str, GrowthRecord]) -> str:
+    faster = [record for record in found.values() if record.verdict == "grows faster"]
+    if not faster:
+        return "agrees"
+    return "grows faster" if all(record.expected for record in faster) else "GROWS FASTER"
+
+
+def _notes(label: str, found: dict[str, GrowthRecord]) -> Iterator[str]:
+    """Why it grows faster; how far torch counted; where it counts otherwise."""
+    for record in found.values():
+        if record.verdict == "grows faster":
+            known = "" if record.expected else " (and does not say so)"
+            because = f": {record.reason}" if record.reason else ""
+            yield f" {label}, {record.quantity}: grows faster than claimed{known}{because}"
+    counted = found["matmul_flops"]
+    if counted.equals_formula is False:
+        yield f" {label}: torch counts other products than the closed form"
+    elif counted.skipped:
+        yield f" {label}: no matrix product for torch to count"
+    elif len(counted.seq_lens) < len(found["flops"].seq_lens):
+        yield f" {label}: counted up to {counted.seq_lens[-1]:,} tokens, it loops"

@@ -1,0 +1,119 @@
+"""Printed formulas beside ours on the terminal: the verdicts, then each formula's own block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from attnprof.record import Report, VerificationRecord
+from attnprof.render.formats import render_markdown
+from attnprof.render.tables.derive import name_of, shape_text, value_text, verified_text
+from attnprof.render.terminal import is_narrow, new_table
+
+#: Columns of the Markdown table.
+PAGE = (
+    "place", "of", "scope", "phase", "causal", "quantity", "where", "up_to", "printed", "ours",
+    "verdict", "why", "domain", "skipped",
+)  # fmt: skip
+
+#: Characters of a formula that are shown; JSON and CSV have all.
+READABLE, BRIEF = 240, 60
+
+
+def tables(report: Report) -> list[RenderableType]:
+    """A block a formula; of several an overview, and blocks of those that do not match."""
+    records = report.of(VerificationRecord)
+    several = len(records) > 1
+    blocks: list[RenderableType] = [_overview(records)] if several else []
+    for row, record in enumerate(records, start=1):
+        if several and record.verdict == "match":
+            continue
+        number = f"{row}. " if several else ""
+        blocks += [Text(f"{number}{_title(record)}", style="bold"), _formulas(record)]
+        blocks += [Padding(Text(line), (0, 0, 0, 1)) for line in _lines(record)]
+        blocks.append("")
+    return blocks
+
+
+def page(report: Report, **_how: object) -> str:
+    """A Markdown table of the verdicts; JSON and CSV have the rest."""
+    records = [replace(r, ours=_shown(r.ours)) for r in report.of(VerificationRecord)]
+    return render_markdown(replace(report, records=records), PAGE)
+
+
+def _shown(formula: str | None, most: int = READABLE) -> str:
+    """A formula, cut where it is longer than one can read."""
+    if formula is None:
+        return "no formula"
+    return formula if len(formula) <= most else f"{formula[:most]} …"
+
+
+def _briefly(record: VerificationRecord) -> str:
+    """Ours; of what was compared by its order of growth, that."""
+    if record.up_to == "order" and record.leading_ours:
+        return record.leading_ours
+    return _shown(record.ours, BRIEF)
+
+
+def _title(record: VerificationRecord) -> str:
+    causal = "causal " if record.causal else ""
+    scope = f" {record.scope}" if record.scope else ""
+    place = f"{record.place}: " if record.place else ""
+    return f"{place}{record.of}{scope}, {name_of(record.quantity)}, {causal}{record.phase}"
+
+
+def _overview(records: Sequence[VerificationRecord]) -> Table:
+    placed = any(record.place for record in records)
+    names = ["row", "place" if placed else "of", "quantity", "printed", "ours", "verdict"]
+    table = new_table(*names, right=["row"], fold=names)
+    for row, record in enumerate(records, start=1):
+        where = record.place if placed else f"{record.of}, {record.phase}"
+        ours, verdict = _briefly(record), _verdict(record)
+        cells = (str(row), where, record.quantity, record.printed, ours, verdict)
+        table.add_row(*cells)
+    return table
+
+
+def _verdict(record: VerificationRecord) -> str:
+    if record.verdict is None:
+        return "not compared"
+    return record.verdict if record.up_to == "exact" else f"{record.verdict} ({record.up_to})"
+
+
+def _formulas(record: VerificationRecord) -> Table:
+    shapes = [shape_text(shape["sizes"]) for shape in record.values]
+    table = new_table("", "formula", *shapes, right=shapes, fold=["formula", *shapes])
+    short = is_narrow()
+    for title, name in (("printed", "printed"), (record.kind, "ours")):
+        numbers = [value_text(shape[name], record.quantity, short=short) for shape in record.values]
+        table.add_row(title, _shown(getattr(record, name)), *numbers)
+    return table
+
+
+def _lines(record: VerificationRecord) -> Iterator[str]:
+    why = record.why or record.skipped
+    yield f"{_verdict(record)}: {why}" if why else _verdict(record)
+    if record.verdict is None:
+        return
+    if record.leading_agrees is not None and record.up_to == "exact":
+        same = "the same" if record.leading_agrees else f"{record.leading_ours} against printed "
+        yield f"leading terms: {same}{'' if record.leading_agrees else record.leading_printed}"
+    if record.where:
+        yield f"where {', '.join(f'{name} = {meaning}' for name, meaning in record.where.items())}"
+    yield from _found(record.domain, record.verified_at, record.method)
+    yield from (f"note: {line}" for line in record.notes)
+
+
+def _found(
+    domain: Sequence[str], verified_at: Sequence[Mapping[str, Any]], method: str | None
+) -> Iterator[str]:
+    if domain:
+        yield f"ours holds for: {'; '.join(domain)}"
+    if verified_at:
+        yield f"ours is {method}; runs agree at {verified_text(verified_at)}"

@@ -1,0 +1,1 @@
+"""What a derivation is and says: its formulas, records, where costs arise, memory on a GPU."""

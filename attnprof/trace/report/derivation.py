@@ -1,0 +1,137 @@
+"""What a derivation gives: a formula for every phase and quantity, and where it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from attnprof.errors import RequestError
+from attnprof.record import Report
+from attnprof.trace.evaluation import Value, evaluate
+from attnprof.trace.events import QUANTITIES, Trace
+from attnprof.trace.request.expressions import sizes_text
+from attnprof.trace.totals import at_least
+
+#: How a formula was found.
+SYMBOLIC, INTERPOLATED, COUNTED = "symbolic", "interpolated", "counted"
+#: Quantities that lack what an uncounted operation would add.
+_COUNTS = frozenset(QUANTITIES[:7])
+
+
+@dataclass(frozen=True)
+class Formula:
+    """One quantity of one phase.
+
+    ``expression`` is over the request's symbols, or None where only numbers at the asked shape
+    could be counted (``method`` is then ``counted`` and ``value`` the number).
+    """
+
+    phase: str
+    quantity: str
+    expression: Any
+    value: Value | None = None
+
+
+def _everywhere(_sizes: Mapping[str, int]) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class PhaseForms:
+    """A phase: its formulas, the way they were found, and the conditions under which they hold.
+
+    ``domain`` are conditions in words of the symbols; ``verified_at`` the shapes at which a run
+    gave the same numbers; ``uncounted`` what the totals leave out (they are then "at least"),
+    ``notes`` why another way was not taken and what else to know; ``trace`` the run behind it;
+    ``holds`` whether a shape lies inside the domain; ``counted`` gives every quantity by a run at
+    a shape, for those outside.
+    """
+
+    phase: str
+    method: str
+    formulas: Mapping[str, Formula]
+    domain: tuple[str, ...] = ()
+    verified_at: tuple[Mapping[str, int], ...] = ()
+    uncounted: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    trace: Trace | None = field(default=None, compare=False, repr=False)
+    holds: Callable[[Mapping[str, int]], bool] = field(
+        default=_everywhere, compare=False, repr=False
+    )
+    counted: Callable[[Mapping[str, int]], Mapping[str, Value]] | None = field(
+        default=None, compare=False, repr=False
+    )
+
+    def bound(self, quantity: str) -> str:
+        """``at least`` where something that the quantity counts is left out, else ``exact``."""
+        if quantity == "peak_bytes":
+            lacking = self.trace is not None and bool(at_least(self.trace, self.phase))
+        else:
+            lacking = bool(self.uncounted) and quantity in _COUNTS
+        return "at least" if lacking else "exact"
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """Closed forms of a module or function, by phase, over ``symbols``.
+
+    ``inputs`` are those of the call as ``--input`` takes them; ``notes`` say what was guessed;
+    ``dtype`` is that of weights and floating inputs.
+    """
+
+    name: str
+    symbols: tuple[str, ...]
+    phases: Mapping[str, PhaseForms]
+    asked: Mapping[str, int] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    dtype: str = "float32"
+
+    def expression(self, quantity: str = "flops", phase: str = "forward") -> Any:
+        """The sympy expression of a quantity; RequestError for what was not derived."""
+        return self._formula(quantity, phase).expression
+
+    def at(self, quantity: str = "flops", phase: str = "forward", **sizes: int) -> Value:
+        """A quantity's exact value at sizes, like ``B=1, N=4096, h=8, d=64``.
+
+        By the formula where it holds; at a shape outside its domain the code is run there, on
+        fake tensors. Raises :class:`RequestError` for a missing size and where neither can be.
+        """
+        formula = self._formula(quantity, phase)
+        if formula.expression is None:
+            raise RequestError(
+                f"{self.name} has no formula for {quantity} in {phase}, only its value at "
+                f"{sizes_text(self.asked)}"
+            )
+        free = getattr(formula.expression, "free_symbols", ())  # a plain number has none
+        missing = {s.name for s in free} - set(sizes)
+        if missing:
+            raise RequestError(
+                f"{quantity} depends on {', '.join(sorted(missing))}: give a value for each"
+            )
+        forms = self.phases[phase]
+        known = {name: sizes[name] for name in self.symbols if name in sizes}
+        unseen = len(known) == len(self.symbols) and known not in forms.verified_at
+        if unseen and not forms.holds(known):
+            if forms.counted is not None:
+                return forms.counted(known)[quantity]
+            raise RequestError(
+                f"{sizes_text(known)} is outside of where this formula of {self.name} holds "
+                f"({'; '.join(forms.domain)}): derive it with these sizes asked"
+            )
+        return evaluate(formula.expression, sizes)
+
+    def report(self) -> Report:
+        """Records of every quantity and phase, and in the summary where costs arise."""
+        from attnprof.trace.report.records import report_of
+
+        return report_of(self)
+
+    def _formula(self, quantity: str, phase: str) -> Formula:
+        if phase not in self.phases:
+            raise RequestError(f"phase {phase} was not derived; there is {', '.join(self.phases)}")
+        forms = self.phases[phase].formulas
+        if quantity not in forms:
+            raise RequestError(f"no quantity '{quantity}'; possible: {', '.join(forms)}")
+        return forms[quantity]

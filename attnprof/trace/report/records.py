@@ -1,0 +1,151 @@
+"""A derivation as a report: a record a formula, and in the summary where the costs arise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attnprof.record import DeriveRecord, Report
+from attnprof.trace.evaluation import evaluate
+from attnprof.trace.events import QUANTITIES
+from attnprof.trace.report.derivation import Derivation, Formula, PhaseForms
+from attnprof.trace.report.origins import operations, peak_moment, steps, subtotals
+
+
+def report_of(
+    derivation: Derivation,
+    quantities: Sequence[str] = QUANTITIES,
+    *,
+    environment: Mapping[str, Any] | None = None,
+    in_steps: bool = False,
+    **asked: Any,
+) -> Report:
+    """Records of the quantities by phase; the summary has the rest.
+
+    ``asked`` is what the reader wants to see again; ``in_steps`` adds every operation in order.
+    """
+    records = [
+        _record(derivation, forms, forms.formulas[quantity])
+        for forms in derivation.phases.values()
+        for quantity in quantities
+    ]
+    summary = {
+        "name": derivation.name,
+        "symbols": list(derivation.symbols),
+        "at": dict(derivation.asked),
+        "inputs": list(derivation.inputs),
+        "dtype": derivation.dtype,
+        **asked,
+        "notes": list(derivation.notes),
+        "phases": {
+            phase: _phase(derivation, forms, in_steps=in_steps)
+            for phase, forms in derivation.phases.items()
+        },
+    }
+    return Report("derive", records, summary, environment or {})
+
+
+def _record(derivation: Derivation, forms: PhaseForms, formula: Formula) -> DeriveRecord:
+    return DeriveRecord(
+        name=derivation.name,
+        phase=forms.phase,
+        quantity=formula.quantity,
+        expression=text(formula.expression),
+        latex=_latex(formula.expression),
+        bound=forms.bound(formula.quantity),
+        domain=list(forms.domain),
+        method=forms.method,
+        verified_at=_shapes(derivation, forms),
+        uncounted=list(forms.uncounted),
+        value=_value(formula, derivation.asked),
+    )
+
+
+def _shapes(derivation: Derivation, forms: PhaseForms) -> list[dict[str, int]]:
+    """The shapes of the runs, sizes in the order of the symbols."""
+    return [
+        {name: shape[name] for name in derivation.symbols if name in shape}
+        for shape in forms.verified_at
+    ]
+
+
+def text(expression: Any) -> str | None:
+    """What ``sympy.sympify`` reads, given the symbols."""
+    return None if expression is None else str(expression)
+
+
+def _latex(expression: Any) -> str | None:
+    if expression is None:
+        return None
+    import sympy
+
+    return str(sympy.latex(expression))
+
+
+def _value(formula: Formula, asked: Mapping[str, int]) -> Any:
+    if formula.expression is None:
+        return formula.value
+    return value_at(formula.expression, asked)
+
+
+def value_at(expression: Any, sizes: Mapping[str, int]) -> Any:
+    """The value where every symbol of the expression has a size, else None."""
+    if expression is None:
+        return None
+    names = {symbol.name for symbol in getattr(expression, "free_symbols", ())}
+    return evaluate(expression, sizes) if names <= set(sizes) and sizes else None
+
+
+def _phase(derivation: Derivation, forms: PhaseForms, *, in_steps: bool) -> dict[str, Any]:
+    """How a phase was found, and where its costs arise."""
+    found: dict[str, Any] = {
+        "method": forms.method,
+        "domain": list(forms.domain),
+        "verified_at": _shapes(derivation, forms),
+        "uncounted": list(forms.uncounted),
+        "notes": list(forms.notes),
+    }
+    if forms.trace is None:
+        return found
+    at = derivation.asked if set(derivation.asked) == set(derivation.symbols) else {}
+    found["peak"] = _peak(forms, at)
+    found["operations"] = operations(forms.trace, forms.phase, at)
+    found["lines"] = subtotals(forms.trace, forms.phase, at)
+    if in_steps:
+        found["steps"] = steps(forms.trace, forms.phase, at)
+    return found
+
+
+def _cuda(forms: PhaseForms, at: Mapping[str, int]) -> dict[str, int]:
+    """What the same tensors would take on a CUDA device, cuBLAS's own memory apart."""
+    from attnprof.trace.report.cuda_allocator import cublas_workspace, predict_cuda
+
+    assert forms.trace is not None
+    peaks = predict_cuda(forms.trace, forms.phase, at)
+    return {
+        "requested_bytes": peaks.requested,
+        "allocated_bytes": peaks.allocated,
+        "reserved_bytes": peaks.reserved,
+        "cublas_workspace_bytes": cublas_workspace((8, 0)),
+        "cublas_workspace_bytes_hopper": cublas_workspace((9, 0)),
+    }
+
+
+def _peak(forms: PhaseForms, at: Mapping[str, int]) -> dict[str, Any]:
+    """The polynomials of the peak; where a shape is asked, their values and the moment."""
+    expression = forms.formulas["peak_bytes"].expression
+    is_max = type(expression).__name__ == "Max"
+    regimes = list(expression.args) if is_max else [expression]
+    found: dict[str, Any] = {
+        "regimes": [
+            {"expression": text(regime), "value": value_at(regime, at) if at else None}
+            for regime in regimes
+        ]
+    }
+    if forms.trace is not None and at:
+        moment = peak_moment(forms.trace, forms.phase, at)
+        # a trace of interpolated counts may not say what each operation holds
+        if moment.get("bytes") == _value(forms.formulas["peak_bytes"], at):
+            found.update(moment)
+            found["cuda"] = _cuda(forms, at)
+    return found

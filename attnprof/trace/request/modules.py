@@ -1,0 +1,220 @@
+"""Modules, factories and functions of somebody's as targets: how to make them, what they take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from inspect import Parameter
+from typing import Any
+
+from attnprof.errors import RequestError
+from attnprof.trace.request.conventions import (
+    ARGUMENTS,
+    HEADS,
+    TOKENS,
+    WIDTHS,
+    Guesses,
+    checked_names,
+    forward_of,
+    guess_arguments,
+    guess_inputs,
+    is_required,
+    parameters_of,
+    sizes_at_default,
+    width_of,
+)
+from attnprof.trace.request.expressions import DEFAULT, Expression
+from attnprof.trace.request.target import Input, Sizes, Target
+from attnprof.trace.request.texts import at, symbols_in
+
+_CAUSAL = ("causal", "is_causal")
+
+
+class Request:
+    """What was given for one target, and what was guessed beside it."""
+
+    def __init__(
+        self, name: str, given: dict[str, Any], inputs: dict[str, Input], causal: bool, dtype: str
+    ) -> None:
+        self.name = name
+        self.given = given
+        self.inputs = inputs
+        self.causal = causal
+        self.dtype = dtype
+        self.guesses = Guesses()
+
+    @property
+    def what(self) -> str:
+        """The last part of the name: ``MyAttention``."""
+        return self.name.rpartition(":")[2]
+
+    def target(
+        self, make: Any, inputs: tuple[Input, ...], named: frozenset[str], arguments: Any
+    ) -> Target:
+        """The target, over the symbols that its arguments and inputs use."""
+        symbols = symbols_in([*arguments.values(), *inputs])
+        notes = self.guesses.notes()
+        return Target(self.name, make, inputs, symbols, self.dtype, named, notes)
+
+    def arguments(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """What a class or a factory is called with: given and guessed sizes, no default h or d."""
+        found = guess_arguments(self.what, parameters, self.given, self.guesses)
+        width = Expression(width_of(found, parameters))
+        inputs = self.inputs.values() if self.inputs else [width]
+        used = symbols_in([*found.values(), *inputs])
+        for name, size in sizes_at_default(parameters, found, used).items():
+            self.guesses.arguments[name] = size
+            found[name] = Expression(size)
+        return found
+
+    def ask_causal(self, parameters: Mapping[str, Any], given: dict[str, Any]) -> bool:
+        """Pass ``causal`` to a callable that takes it; whether it did."""
+        for name in _CAUSAL:
+            if name in parameters and name not in given:
+                given[name] = True
+                return True
+        return False
+
+    def is_factory(self, function: Any) -> bool:
+        """Whether a function makes a module: it takes sizes (or nothing), and no tensor."""
+        parameters = parameters_of(function, self.what)
+        if any(item.kind is Parameter.VAR_POSITIONAL for item in parameters.values()):
+            return False
+        if any(name.lower() in TOKENS | HEADS or name in self.inputs for name in parameters):
+            return False
+        required = [name for name, item in parameters.items() if is_required(item)]
+        return all(name in self.given or name.lower() in ARGUMENTS for name in required)
+
+
+def of_class(layer: Any, request: Request) -> Target:
+    """A module class: built with the given and guessed arguments, at any sizes."""
+    parameters = parameters_of(layer, request.what)
+    taken = parameters_of(forward_of(layer), f"{request.what}.forward")
+    if request.causal:
+        _place_causal(request, parameters, taken)
+    arguments = request.arguments(parameters)
+    inputs, named = guess_inputs(
+        f"{request.what}.forward", taken, request.inputs, request.guesses,
+        width=width_of(arguments, parameters),
+    )  # fmt: skip
+    return request.target(_maker(layer, arguments), inputs, named, arguments)
+
+
+def _place_causal(request: Request, parameters: Any, taken: Any) -> None:
+    """``--causal`` goes to forward or to the constructor, whichever takes it."""
+    if request.ask_causal(parameters, request.given):
+        return
+    flag = next((name for name in _CAUSAL if name in taken and name not in request.inputs), None)
+    if flag is None:
+        raise RequestError(
+            f"--causal: {request.what} takes neither causal nor is_causal; give its own argument "
+            'with --arg, or a mask with --input "mask: N, N bool"'
+        )
+    request.inputs[flag] = Input(flag, value=True, literal=True)
+
+
+def _maker(build: Any, arguments: Mapping[str, Any]) -> Any:
+    """Builds the module for sizes."""
+
+    def make(sizes: Sizes) -> Any:
+        from attnprof.trace.run.worlds import constructed
+
+        values = {name: at(value, sizes) for name, value in arguments.items()}
+        return constructed(lambda: build(**values), sizes.values())
+
+    return make
+
+
+def of_instance(module: Any, request: Request, width: int | None) -> Target:
+    """A module that exists: its weights keep their sizes."""
+    if request.given:
+        raise RequestError(f"--arg: {request.what} exists already; its class takes arguments")
+    taken = parameters_of(module.forward, f"{request.what}.forward")
+    if request.causal:
+        _place_causal(request, {}, taken)
+    inputs, named = guess_inputs(
+        f"{request.what}.forward", taken, request.inputs, request.guesses,
+        width=str(width or _width(module, request)),
+    )  # fmt: skip
+
+    def make(_sizes: Sizes) -> Any:
+        from attnprof.trace.run.worlds import current_mode, faked
+
+        return faked(module, current_mode())
+
+    return request.target(make, inputs, named, {})
+
+
+def _width(module: Any, request: Request) -> Any:
+    """The width a module says it has, or that its first linear map takes."""
+    from torch import nn
+
+    for name in WIDTHS:
+        if isinstance(getattr(module, name, None), int):
+            return getattr(module, name)
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            return part.in_features
+    if not request.inputs:
+        raise RequestError(
+            f"{request.what}: its width cannot be seen; give its inputs, like x: B, N, 512"
+        )
+    return "h*d"
+
+
+def of_factory(build: Any, request: Request) -> Target:
+    """A function that returns a module: it is called once to see what the module takes."""
+    from torch import nn
+
+    parameters = parameters_of(build, request.what)
+    if request.causal and not request.ask_causal(parameters, request.given):
+        raise RequestError(f"--causal: {request.what} takes neither causal nor is_causal")
+    arguments = request.arguments(parameters)
+    make = _maker(build, arguments)
+    made = _sample(make, request, arguments)
+    if not isinstance(made, nn.Module):
+        raise RequestError(
+            f"{request.what} returns a {type(made).__name__}, no nn.Module; if it is a function of "
+            'tensors, give its inputs: --input "x: B, N, h*d"'
+        )
+    inputs, named = guess_inputs(
+        f"{request.what}().forward", parameters_of(made.forward, request.what), request.inputs,
+        request.guesses, width=width_of(arguments, parameters),
+    )  # fmt: skip
+    return request.target(make, inputs, named, arguments)
+
+
+def _sample(make: Any, request: Request, arguments: Mapping[str, Any]) -> Any:
+    """What a factory makes at some sizes."""
+    from attnprof.trace.request.expressions import hints_for
+    from attnprof.trace.run.worlds import fake_world
+    from attnprof.user_code import contained, error_text
+
+    try:
+        with contained(), fake_world(None, request.dtype):
+            return make(hints_for({*DEFAULT, *symbols_in(arguments.values())}, {}))
+    except Exception as error:
+        raise RequestError(f"{request.name} fails: {error_text(error)}") from error
+
+
+def of_function(function: Any, request: Request) -> Target:
+    """A function of tensors, and of sizes that ``--arg`` gives."""
+    parameters = parameters_of(function, request.what)
+    if request.causal and not request.ask_causal(parameters, request.given):
+        raise RequestError(f"--causal: {request.what} takes neither causal nor is_causal")
+    checked_names(request.given, parameters, "--arg", request.what)
+    values = {name: Input(name, value=value, literal=True) for name, value in request.given.items()}
+    for name, item in parameters.items():  # sizes that a function needs beside its tensors
+        if is_required(item) and name not in {*values, *request.inputs}:
+            size = ARGUMENTS.get(name.lower())
+            if size and name.lower() not in TOKENS | HEADS:
+                request.guesses.arguments[name] = size
+                values[name] = Input(name, value=Expression(size), literal=True)
+    known = {**request.inputs, **values}
+    inputs, _ = guess_inputs(request.what, parameters, known, Guesses(), heads_apart=True)
+    left = sizes_at_default(parameters, known, symbols_in(inputs))
+    for name, size in left.items():
+        if name.lower() not in WIDTHS:  # a function's dim is an axis
+            request.guesses.arguments[name] = size
+            known[name] = Input(name, value=Expression(size), literal=True)
+    inputs, named = guess_inputs(request.what, parameters, known, request.guesses, heads_apart=True)
+    return request.target(lambda _sizes: function, inputs, named, {})

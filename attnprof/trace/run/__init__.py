@@ -1,0 +1,1 @@
+"""One run of a target, recorded operation by operation."""

@@ -1,0 +1,196 @@
+"""What code would do otherwise because its tensors are fake, it does as on real ones.
+
+Code that asks for fake tensors is told that there are none; copies of fake tensors stay in their
+own mode; what is compiled runs uncompiled, which the trace says.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch._guards
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+#: Whether something compiled ran, of the run that is being recorded.
+_COMPILED: ContextVar[list[str]] = ContextVar("compiled")
+
+EAGER = "what torch.compile would compile is counted as it runs uncompiled"
+
+
+class _Stranger(torch.Tensor):
+    """What code outside of torch finds under the name of torch's fake tensors: no tensor is one."""
+
+
+class _Asked(ModuleType):
+    """A module of torch's that answers code outside of torch as where all tensors are real."""
+
+    @property
+    def FakeTensor(self) -> Any:  # noqa: N802 - the name that is asked for
+        return _answer(self, "FakeTensor", _Stranger)
+
+    @property
+    def is_fake(self) -> Any:
+        return _answer(self, "is_fake", _no)
+
+    @property
+    def detect_fake_mode(self) -> Any:
+        return _answer(self, "detect_fake_mode", _nothing)
+
+    @property
+    def active_fake_mode(self) -> Any:
+        return _answer(self, "active_fake_mode", _nothing)
+
+
+def _answer(place: ModuleType, name: str, elsewhere: Any) -> Any:
+    """The real thing for torch and for us, the stand-in for everyone else."""
+    if name not in vars(place):
+        raise AttributeError(f"module '{place.__name__}' has no attribute '{name}'")
+    asking = sys._getframe(2).f_globals.get("__name__", "")
+    return vars(place)[name] if _is_inside(asking) else elsewhere
+
+
+def _is_inside(module: str) -> bool:
+    return module.partition(".")[0] in {"torch", "attnprof"}
+
+
+def _no(*_args: Any) -> bool:
+    return False
+
+
+def _nothing(*_args: Any) -> None:
+    return None
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Inside, code that is not torch's finds no tensor to be fake."""
+    asked = (torch._subclasses, fake_tensor, torch._guards)
+    with ExitStack() as stack:
+        for place in asked:
+            stack.callback(setattr, place, "__class__", type(place))
+            place.__class__ = _Asked
+        for module in list(sys.modules.values()):  # names that were imported earlier
+            if getattr(module, "__dict__", {}).get("FakeTensor") is FakeTensor and not _is_inside(
+                module.__name__
+            ):
+                stack.enter_context(patch.object(module, "FakeTensor", _Stranger))
+        yield
+
+
+@contextmanager
+def copied_in_place() -> Iterator[None]:
+    """Inside, a copy of a fake tensor, also by way of pickle, belongs to the mode of the first.
+
+    Copied with the tensor, a mode would take tensors of the other one for constants.
+    """
+    held: dict[int, Any] = {}
+
+    def reduced(tensor: Any, _protocol: Any) -> Any:
+        held[id(tensor)] = tensor
+        return _unpickled, (id(tensor),)
+
+    token = _PICKLED.set(held)
+    try:
+        with ExitStack() as stack:
+            change = {
+                (FakeTensorMode, "__deepcopy__"): _itself,
+                (FakeTensorMode, "__copy__"): _itself,
+                (FakeTensor, "__copy__"): _alias,
+                (FakeTensor, "__deepcopy__"): _copied,
+                (FakeTensor, "__reduce_ex__"): reduced,
+            }
+            for (kind, name), method in change.items():
+                stack.enter_context(patch.object(kind, name, method, create=True))
+            yield
+    finally:
+        _PICKLED.reset(token)
+
+
+#: Fake tensors that were pickled in this world, by id.
+_PICKLED: ContextVar[dict[int, Any]] = ContextVar("pickled")
+
+
+def _itself(mode: FakeTensorMode, *_memo: Any) -> FakeTensorMode:
+    return mode
+
+
+def _alias(tensor: Any) -> Any:
+    return _like(tensor, tensor.detach())
+
+
+def _copied(tensor: Any, memo: dict[int, Any]) -> Any:
+    """As torch copies tensors, whose own way asks where the data lies: symbolic sizes have none."""
+    if id(tensor) not in memo:
+        if not tensor.is_leaf:
+            raise RuntimeError("Only Tensors created explicitly by the user support deepcopy")
+        with torch.no_grad():
+            made = _like(tensor, tensor.detach().clone())
+        memo[id(tensor)] = made
+        others = {name: x for name, x in vars(tensor).items() if name not in vars(made)}
+        vars(made).update(copy.deepcopy(others, memo))
+    return memo[id(tensor)]
+
+
+def _unpickled(number: int) -> Any:
+    tensor = _PICKLED.get()[number]
+    return _like(tensor, tensor.detach().clone())
+
+
+def _like(tensor: Any, made: Any) -> Any:
+    """Made to be the parameter, or the leaf, that the tensor is."""
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(made, tensor.requires_grad)
+    return made.requires_grad_(tensor.requires_grad)
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Inside, what was compiled, or is, runs as it was written; ``notes_of_compiling`` say so.
+
+    Compiled code cannot be watched, and compiling fake tensors under a mode ends in a crash.
+    """
+    token = _COMPILED.set([])
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(patch.object(torch, "compile", _as_written))
+            compiler = sys.modules.get("torch._dynamo.eval_frame")
+            if compiler is not None:  # something may have been compiled already
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+                told = _telling(compiler._callback_from_stance)
+                stack.enter_context(patch.object(compiler, "_callback_from_stance", told))
+            yield
+    finally:
+        _COMPILED.reset(token)
+
+
+def notes_of_compiling() -> list[str]:
+    """What to say of the run in this world: nothing where nothing would be compiled."""
+    return list(dict.fromkeys(_COMPILED.get([])))
+
+
+def _telling(plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def told(callback: Any) -> Any:
+        if callback not in (None, False):
+            _COMPILED.get().append(EAGER)
+        return plain(callback)
+
+    return told
+
+
+def _as_written(model: Any = None, **_settings: Any) -> Any:
+    """``torch.compile``, which gives back what it got; what torch asks for itself is not said."""
+    if model is None:
+        return _as_written
+    asking = sys._getframe(1).f_globals.get("__name__", "")
+    if not _is_inside(asking) or asking == "torch.nn.modules.module":
+        _COMPILED.get().append(EAGER)
+    return model

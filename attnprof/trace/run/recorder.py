@@ -1,0 +1,234 @@
+"""Watches one run: every ATen operation, what it counts, and which storages live.
+
+The recorder keeps no tensor alive: storages are followed by weak references, whose death is
+noticed when the next operation starts.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._C import _current_autograd_node
+from torch._C._autograd import _get_sequence_nr
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from attnprof.trace.events import Call, Size, Trace
+from attnprof.trace.rules import cost_of, expansion_of, name_of, result_of, tensors_in
+from attnprof.trace.rules.gradients import depends_on_values, gradients_of, selects, told_apart
+from attnprof.trace.rules.in_place import Watch
+from attnprof.trace.sizes import size_of, storage_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from attnprof.trace.run.decisions import Values
+
+#: Code whose frames are not the user's.
+_OURS = (str(torch.__path__[0]), str(Path(__file__).parents[1]))
+#: Torch's own layers, which speak where no code of the user's is in between.
+_LAYERS = str(torch.nn.__path__[0])
+#: Where a run starts: what called that is not the user's code either.
+_START = str(Path(__file__).with_name("runs.py"))
+
+#: ``torch.tensor(…)``: the tensor is new, though the operation only passes it on.
+_CONSTANT = torch.ops.aten.lift_fresh.default
+
+
+class _Held:
+    """A storage followed without keeping it alive, and its bytes."""
+
+    def __init__(self, tensor: Any, number: int = 0, held: Size = 0) -> None:
+        self._storage: Any = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+        self.number = number
+        self.bytes = held
+
+    @property
+    def dead(self) -> bool:
+        return bool(torch.UntypedStorage._expired(self._storage.cdata))
+
+
+class Recorder(TorchDispatchMode):
+    """Fills a :class:`Trace` with the operations that run inside it.
+
+    ``before_each`` is called before each one; what it raises ends the run. ``values`` follows what
+    the code takes from values, in a run that has some.
+    """
+
+    supports_higher_order_operators = True
+    records = True
+
+    def __init__(
+        self, before_each: Callable[[], None] | None = None, values: Values | None = None
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.trace = Trace()
+        self._values = values
+        self.before_each = before_each
+        self.part = "forward"
+        self._paused = False
+        self._live: dict[int, _Held] = {}
+        self._foreign: dict[int, _Held] = {}
+        self._lines: dict[int, str] = {}
+        self._made = 0
+        self._watch = Watch()
+        self._node: Any = None
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled in here: torch need not guard each call against it."""
+        return False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What runs inside is not recorded; tensors made there count as given from outside."""
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
+
+    def given(self, tensors: Any) -> None:
+        """Tensors that were there before: parameters, inputs, output gradients."""
+        for tensor in tensors_in(tensors):
+            self._foreign[_key(tensor)] = _Held(tensor)
+
+    @contextmanager
+    def put_back(self, output: Any) -> Iterator[None]:
+        """Inside, gradients that torch computes otherwise without a mode are recorded that way."""
+        nodes = told_apart(output)
+        self.trace.notes += depends_on_values(nodes)
+        hooks = [hook for node in nodes for hook in self._put_back(node)]
+        try:
+            yield
+        finally:  # a node and its hooks hold each other
+            for hook in hooks:
+                hook.remove()
+
+    def _put_back(self, node: Any) -> tuple[Any, Any]:
+        def before(_grads: Any) -> None:
+            self._paused = True
+
+        def after(found: Any, grads: Any) -> Any:
+            self._paused, self._node = False, node
+            try:
+                self._select(selects(node))
+                return gradients_of(node, found, grads[0])
+            finally:
+                self._node = None
+
+        return node.register_prehook(before), node.register_hook(after)
+
+    def _select(self, op: str) -> None:
+        """An operation that takes as much as the values say."""
+        if op:
+            line, said = self._line(), f"aten.{op}"
+            self.trace.calls.append(Call(op, {}, 0, self.part, line, uncounted=said, scratch=said))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self._paused or func.namespace == "prim":
+            return func(*args, **kwargs)
+        inside = expansion_of(func)
+        if inside is not None:
+            with self:
+                return inside(*args, **kwargs)
+        if self.before_each:
+            self.before_each()
+        dead = self._buried()
+        line = self._line()
+        func, args = self._watch.unwatched(func, args, sys._getframe(1))
+        out = result_of(func, args, kwargs)
+        self._watch.ran(func, out)
+        if self._values is not None:
+            out = self._values.after(func, args, kwargs, out, line, self.trace.decisions)
+        for tensor in () if func is _CONSTANT else tensors_in((args, kwargs)):
+            key = _key(tensor)
+            if key not in self._live and key not in self._foreign:
+                self._foreign[key] = _Held(tensor)
+        results = tensors_in(out)
+        born = self._born(results)
+        found = cost_of(func, out, args, kwargs)
+        self.trace.calls.append(
+            Call(
+                op=_name(func),
+                counts=found.counts,
+                bytes_moved=found.bytes_moved,
+                part=self.part,
+                line=line,
+                takes=sum((held.bytes for held in born), start=0),
+                gives=sum((held.bytes for held in dead), start=0),
+                workspace=found.workspace,
+                uncounted=found.uncounted,
+                touched=found.touched,
+                scratch=found.scratch,
+                born=tuple((held.number, held.bytes) for held in born),
+                died=tuple(held.number for held in dead),
+                dtype=str(results[0].dtype).removeprefix("torch.") if results else "",
+                shape=tuple(map(size_of, results[0].shape)) if results else (),
+            )
+        )
+        return out
+
+    def _born(self, results: list[Any]) -> list[_Held]:
+        """Storages that came to life with these results."""
+        found: list[_Held] = []
+        for tensor in results:
+            key = _key(tensor)
+            if key in self._live or key in self._foreign:
+                continue
+            self._made += 1
+            self._live[key] = _Held(tensor, self._made, storage_bytes(tensor))
+            found.append(self._live[key])
+        return found
+
+    def _buried(self) -> list[_Held]:
+        """Storages that died since the operation before."""
+        found = [self._live.pop(key) for key in [k for k, held in self._live.items() if held.dead]]
+        for key in [key for key, held in self._foreign.items() if held.dead]:
+            del self._foreign[key]
+        return found
+
+    def _line(self) -> str:
+        """The user's line; a backward operation has that of the operation it differentiates."""
+        node = None
+        if self.part == "backward":
+            node = self._node or _current_autograd_node()
+        if node is not None:
+            return self._lines.get(node._sequence_nr(), "")
+        line = _place(sys._getframe(2))
+        if torch.is_grad_enabled():
+            self._lines[_get_sequence_nr() - 1] = line
+        return line
+
+
+def _place(frame: FrameType | None) -> str:
+    layer = ""
+    while frame is not None and frame.f_code.co_filename != _START:
+        name = frame.f_code.co_filename
+        if not name.startswith(_OURS) and "torch_dispatch" not in frame.f_code.co_name:
+            return _spelled(frame)
+        if not layer and name.startswith(_LAYERS) and not name.endswith("/module.py"):
+            layer = _spelled(frame)
+        frame = frame.f_back
+    return layer
+
+
+def _spelled(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
+
+
+def _name(func: Any) -> str:
+    return name_of(func).removeprefix("aten.")
+
+
+def _key(tensor: Any) -> int:
+    key: int = tensor.untyped_storage()._cdata
+    return key

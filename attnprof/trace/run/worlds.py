@@ -1,0 +1,208 @@
+"""Modules made of fake tensors: nothing is allocated, no weight is drawn.
+
+Initialisation would only cost time, and under symbolic sizes it pins symbols: it is left out.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import numbers
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+
+from attnprof.trace.rules.expansions import FAST_PATHS
+from attnprof.trace.run.conversions import conversions_kept
+from attnprof.trace.run.disguise import copied_in_place, uncompiled, unseen
+
+
+@contextmanager
+def fake_world(environment: Any = None, dtype: str = "float32") -> Iterator[FakeTensorMode]:
+    """Tensors made inside are fake; with a shape environment, of symbolic sizes."""
+    with ExitStack() as stack:
+        stack.enter_context(_world(dtype))
+        if environment is not None:
+            stack.enter_context(enable_python_dispatcher())
+        mode = stack.enter_context(
+            FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
+        )
+        stack.enter_context(unseen())
+        stack.enter_context(copied_in_place())
+        if environment is not None:  # keys of symbolic shapes cost more than the work they save
+            mode.cache_enabled = False
+            stack.enter_context(_as_without_symbols())
+            stack.enter_context(conversions_kept(integers=environment.conversions.integers))
+        for place in _quiet():
+            stack.enter_context(place)
+        yield mode
+
+
+@contextmanager
+def meta_world(dtype: str = "float32") -> Iterator[None]:
+    """Tensors made inside have no values and no device; one that would have them is an error."""
+    with ExitStack() as stack:
+        stack.enter_context(_world(dtype))
+        for place in _quiet():
+            stack.enter_context(place)
+        stack.enter_context(torch.device("meta"))
+        stack.enter_context(_OnlyMeta())  # type: ignore[no-untyped-call]
+        yield
+
+
+@contextmanager
+def real_world(dtype: str = "float32") -> Iterator[None]:
+    """Tensors made inside are real, weights as their module draws them, the same each time.
+
+    A module that exists already is copied.
+    """
+    token = _REAL.set(True)
+    try:
+        with _world(dtype), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            yield
+    finally:
+        _REAL.reset(token)
+
+
+#: Whether modules that exist are run on their own weights.
+_REAL: ContextVar[bool] = ContextVar("real", default=False)
+
+
+@contextmanager
+def _world(dtype: str) -> Iterator[None]:
+    """What every run has: no warnings, nothing compiled, floating tensors of a type."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, dtype))
+    try:
+        with warnings.catch_warnings(), uncompiled():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+class _OnlyMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Refuses operations that would make real tensors, before they take memory."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        device = kwargs.get("device")
+        if device is not None and torch.device(device).type != "meta":
+            raise RuntimeError(f"{func} on {device}: meta tensors only")
+        return func(*args, **kwargs)
+
+
+def constructed(build: Callable[[], Any], sizes: Iterable[Any]) -> Any:
+    """What ``build`` makes: of fake tensors inside a fake world.
+
+    A constructor that cannot work on those (it goes through numpy, or reads a value) runs for
+    real where sizes are numbers; what it made becomes fake.
+    """
+    mode = current_mode()
+    if mode is None or any(isinstance(size, torch.SymInt) for size in sizes):
+        return build()
+    try:
+        return build()
+    except Exception:  # noqa: BLE001 - whatever a constructor of somebody's raises
+        with unset_fake_temporarily():
+            return faked(build(), mode)
+
+
+def current_mode() -> FakeTensorMode | None:
+    """The fake world that this runs in, if any."""
+    mode = _get_current_dispatch_mode()
+    return mode if isinstance(mode, FakeTensorMode) else None
+
+
+def faked(module: Any, mode: FakeTensorMode | None) -> Any:
+    """A copy of a module with a fake tensor for each of its own; a plain copy for real runs.
+
+    Sizes of its tensors are numbers; shared ones stay shared. On meta tensors it is the module.
+    """
+    if mode is None or not isinstance(module, torch.nn.Module):
+        return copy.deepcopy(module) if _REAL.get() else module
+    held = [value for part in module.modules() for value in _tensors_of(part)]
+    with unset_fake_temporarily():
+        fakes = {id(tensor): mode.from_tensor(tensor, static_shapes=True) for tensor in held}
+        return copy.deepcopy(module, fakes)
+
+
+def _tensors_of(module: Any) -> Iterator[torch.Tensor]:
+    yield from module.parameters(recurse=False)
+    yield from module.buffers(recurse=False)
+    yield from (value for value in vars(module).values() if isinstance(value, torch.Tensor))
+
+
+@contextmanager
+def _as_without_symbols() -> Iterator[None]:
+    """Under symbolic sizes torch takes the ways it takes under numbers.
+
+    Its Python dispatcher would write dropout otherwise; layers that normalise would take a
+    symbolic width for a list of sizes, and the fast paths of its attention would fix sizes.
+    """
+    dropout = torch.ops.aten.dropout.default
+    kernels = dict(dropout.py_kernels)
+    whole = SimpleNamespace(Integral=(numbers.Integral, torch.SymInt))
+    dropout.py_kernels.clear()
+    dropout._dispatch_cache.clear()
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(patch.object(torch.nn.modules.normalization, "numbers", whole))
+            for name, function in FAST_PATHS.items():
+                stack.enter_context(patch.object(torch, name, function))
+            yield
+    finally:
+        dropout.py_kernels.update(kernels)
+        dropout._dispatch_cache.clear()
+
+
+def _quiet() -> Iterator[Any]:
+    """Patches for the time of a run: no initialisation, no log of torch's.
+
+    Torch logs the traceback of what fails on fake tensors, which callers catch and tell.
+    """
+    for place in ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes"):
+        yield patch.object(logging.getLogger(place), "disabled", new=True)
+    for place, name in _initialisers():
+        yield patch.object(place, name, _as_it_is)
+    for layer in _resettable():
+        yield patch.object(layer, "reset_parameters", _no_reset)
+    flexible = sys.modules.get("torch.nn.attention.flex_attention")
+    if flexible is not None:  # it would compile, which torch refuses under a dispatch mode
+        yield patch.object(flexible, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", new=True)
+
+
+def _initialisers() -> Iterator[tuple[Any, str]]:
+    """``torch.nn.init``'s functions, there and where torch's layers imported them from it."""
+    layers = [m for name, m in sys.modules.items() if name.startswith("torch.nn.modules.")]
+    for place in (torch.nn.init, *layers):
+        for name, value in vars(place).items():
+            known = getattr(value, "__module__", "") == "torch.nn.init"
+            if known and name.endswith("_") and not name.startswith("_"):
+                yield place, name
+
+
+def _resettable() -> list[Any]:
+    layers = vars(torch.nn).values()
+    return [x for x in layers if isinstance(x, type) and "reset_parameters" in vars(x)]
+
+
+def _as_it_is(tensor: Any, *_args: Any, **_named: Any) -> Any:
+    return tensor
+
+
+def _no_reset(_module: Any) -> None:
+    """Weights keep whatever they are: nobody reads them."""

@@ -1,0 +1,238 @@
+"""The conditions a symbolic run relied on, and whether one of them pins a size."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from attnprof.trace.evaluation import evaluate
+from attnprof.trace.sizes import translated
+
+#: Shapes at which conditions are compared, to say each once.
+_SHAPES = 400
+
+
+class Domain:
+    """Guards of a symbolic run, over the user's symbols.
+
+    Made inside :func:`attnprof.trace.sizes.spoken`. A condition that holds for all sizes is left
+    out; one that leaves a size a single value is in ``pinned``: the formula would be a mixed,
+    wrong one.
+    """
+
+    def __init__(self, environment: Any) -> None:
+        pins = [
+            f"{translated(old)} = {translated(new)}"
+            for old, new in environment.replacements.items()
+            if old.free_symbols - new.free_symbols
+        ]
+        given = [x for guard in environment.guards for x in _plain(guard.expr)]
+        self._whole = _whole(given)
+        self._conditions: list[Any] = []
+        for condition in map(self._said_once, given):
+            if str(condition) == "True" or condition in self._conditions or _always(condition):
+                continue
+            self._conditions.append(condition)
+            if _pins(condition):
+                pins.append(condition_text(condition))
+        self.pinned = tuple(dict.fromkeys(pins))
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both ask for the same."""
+        if not isinstance(other, Domain):
+            return NotImplemented
+        return self._conditions == other._conditions and self.pinned == other.pinned
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def simplifies(self) -> bool:
+        """Whether a condition says that one size divides another."""
+        return bool(self._whole)
+
+    def simplified(self, value: Any) -> Any:
+        """A size without roundings of quotients that are whole wherever the conditions hold."""
+        if not self._whole or not hasattr(value, "xreplace"):
+            return value
+        found = value.xreplace(self._whole)
+        return found if found.is_Boolean or found.is_Relational else found.expand()
+
+    def _said_once(self, condition: Any) -> Any:
+        """What says, or denies, that one size divides another, in one way; others simplified."""
+        import sympy
+
+        parts = _divided(condition)
+        if parts is None:
+            asks = isinstance(condition, sympy.Eq | sympy.Ne) and condition.rhs == 1
+            odd = _remainder(condition) if asks else None
+            if odd is None or odd[1] != 2:
+                return self.simplified(condition)
+            number = odd[0]  # what is left is 0 or 1
+            even = sympy.Eq if isinstance(condition, sympy.Ne) else sympy.Ne
+            return even(number - 2 * sympy.floor(number / 2), 0, evaluate=False)
+        number, divisor, floor = parts
+        return condition.func(number - divisor * floor, 0, evaluate=False)
+
+    @property
+    def relations(self) -> list[Any]:
+        """The conditions, over the user's symbols."""
+        return list(self._conditions)
+
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        """Whether a shape lies inside."""
+        return all(bool(evaluate(condition, sizes)) for condition in self._conditions)
+
+    @cached_property
+    def conditions(self) -> tuple[str, ...]:
+        """The guards in words of the symbols, the shortest first.
+
+        Those are left out that hold at every shape of a large sample where the shorter ones do:
+        torch asks the same in many ways.
+        """
+        names = sorted({s.name for c in self._conditions for s in c.free_symbols})
+        shapes = list(_sample(names))
+        kept = []
+        for condition in sorted(self._conditions, key=lambda c: (len(str(c)), str(c))):
+            inside = [shape for shape in shapes if evaluate(condition, shape)]
+            if len(inside) < len(shapes):
+                kept.append(condition_text(condition))
+                shapes = inside
+        return tuple(kept)
+
+
+def _sample(names: Sequence[str]) -> Iterator[dict[str, int]]:
+    """Shapes of all magnitudes, half of them with sizes that powers of two divide; repeatable."""
+    chance = random.Random(0)  # noqa: S311 - no secret
+    for count in range(_SHAPES):
+        most = 34 if count % 4 == 3 else 14
+        sizes = [max(2, int(2 ** chance.uniform(1, most))) for _ in names]
+        unit = 2 ** chance.randint(0, 8) if count % 2 else 1
+        yield {name: -(-size // unit) * unit for name, size in zip(names, sizes, strict=True)}
+
+
+def _plain(guard: Any) -> list[Any]:
+    """A guard as conditions over the user's symbols, none that always holds."""
+    if _is_equality(guard):
+        least = _least_values(translated(guard.lhs), translated(guard.rhs))
+        if least is not None:
+            return least
+    condition = translated(guard)
+    return [] if str(condition) == "True" else [condition]  # symbols are positive
+
+
+def _always(condition: Any) -> bool:
+    """Whether an equality holds at every shape of a large sample: it asks for nothing."""
+    if not _is_equality(condition):
+        return False
+    names = sorted(symbol.name for symbol in condition.free_symbols)
+    return all(evaluate(condition, shape) for shape in _sample(names))
+
+
+def _is_equality(guard: Any) -> bool:
+    return type(guard).__name__ == "Equality"
+
+
+def _least_values(left: Any, right: Any) -> list[Any] | None:
+    """The conditions of an equality that holds wherever some sizes are not 0, else None.
+
+    Strides are made of max(1, size); a guard that equates one with the size itself asks for one
+    or more. An identity asks for nothing.
+    """
+    import sympy
+
+    difference = sympy.sympify(left) - right
+    bounded = [part for part in difference.atoms(sympy.Max) if 1 in part.args]
+    sizes = {part: sympy.Max(*(arg for arg in part.args if arg != 1)) for part in bounded}
+    if difference.xreplace(sizes).expand() != 0:
+        return None
+    return [sympy.Ge(size, 1) for size in sizes.values()]
+
+
+def _pins(condition: Any) -> bool:
+    """Whether an equality leaves one value; a remainder, like that of odd sizes, leaves many."""
+    return _is_equality(condition) and not (condition.rhs.is_Integer and _remainder(condition))
+
+
+def _whole(conditions: Sequence[Any]) -> dict[Any, Any]:
+    """Rounded quotients, and what they are by conditions that one size divides another."""
+    found = [_divided(condition) for condition in conditions if _is_equality(condition)]
+    return {floor: number / divisor for number, divisor, floor in filter(None, found)}
+
+
+def _divided(condition: Any) -> tuple[Any, Any, Any] | None:
+    """Number, divisor and rounded quotient of a condition that one (or not) divides the other.
+
+    Also of ``3*N*h*d = 12*N*floor(h*d/4)``, a multiple of what is left of the division.
+    """
+    import sympy
+
+    if _SIGNS.get(type(condition).__name__) not in ("=", "!="):
+        return None
+    difference = sympy.expand(condition.lhs - condition.rhs)
+    for floor in difference.atoms(sympy.floor):
+        number, divisor = floor.args[0].as_numer_denom()
+        quotient = sympy.Dummy()
+        given = difference.xreplace({floor: quotient})
+        factor = -given.coeff(quotient, 1) / divisor
+        rest = given - factor * (number - divisor * quotient)
+        if factor.is_nonzero and not factor.has(quotient) and rest.expand() == 0:
+            return number, divisor, floor
+    return None
+
+
+def _remainder(condition: Any) -> tuple[Any, Any] | None:
+    """Number and divisor of a condition on what is left of a division."""
+    import sympy
+
+    for floor in condition.lhs.atoms(sympy.floor):
+        number, divisor = floor.args[0].as_numer_denom()
+        if (condition.lhs - number + divisor * floor).expand() == 0:
+            return number, divisor
+    return None
+
+
+_SIGNS = {
+    "StrictGreaterThan": ">", "GreaterThan": ">=", "StrictLessThan": "<", "LessThan": "<=",
+    "Equality": "=", "Unequality": "!=",
+}  # fmt: skip
+
+
+def condition_text(condition: Any) -> str:
+    """``N > 307``, ``64 divides N``."""
+    sign = _SIGNS.get(type(condition).__name__)
+    if sign is None:
+        return _spelled(condition)
+    parts = _divided(condition) if sign in ("=", "!=") else None
+    if parts:
+        number, divisor, _ = parts
+        return f"{divisor} {'divides' if sign == '=' else 'does not divide'} {number}"
+    left, right = _sides(condition)
+    return f"{_spelled(left)} {sign} {_spelled(right)}"
+
+
+def _sides(condition: Any) -> tuple[Any, Any]:
+    """Both sides; of polynomials without what they share, nothing subtracted on either."""
+    import sympy
+
+    left, right = condition.args
+    if not (left - right).is_polynomial(*condition.free_symbols):
+        return left, right
+    shared, *rest = sympy.Mul.make_args(sympy.factor_terms(sympy.expand(left - right)))[::-1]
+    terms = sympy.Add.make_args(shared)
+    if any(factor.is_negative for factor in rest) or len(terms) < 2:
+        return left, right
+    minus = [term for term in terms if term.could_extract_minus_sign()]
+    return shared - sympy.Add(*minus), -sympy.Add(*minus)
+
+
+def _spelled(expression: Any) -> str:
+    """Its text; a remainder as ``(N mod 64)``."""
+    import sympy
+
+    printed = str(expression)
+    for floor in expression.atoms(sympy.floor):
+        number, divisor = floor.args[0].as_numer_denom()
+        printed = printed.replace(str(number - divisor * floor), f"{number} mod {divisor}")
+    return printed

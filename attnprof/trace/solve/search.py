@@ -1,0 +1,271 @@
+"""One size at a time: is the cost a polynomial in it, in which class of sizes, and how far.
+
+Where consecutive sizes give no polynomial, sizes a stride apart may: code that works in blocks
+or pads to a multiple. Where even those do not, a border lies between two branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import gcd, lcm
+
+from attnprof.trace.events import Trace
+from attnprof.trace.request.expressions import DEFAULT, sizes_text
+from attnprof.trace.solve.budget import BudgetedRuns, NotInterpolatedError
+from attnprof.trace.solve.columns import sheet
+from attnprof.trace.solve.polynomials import MOST, degree
+from attnprof.trace.solve.shapes import Line
+
+#: Strides tried for a length, and for other sizes.
+_LONG, _SHORT = (64, 256, 960, 1024), (1, 8, 60, 64)
+#: Ladders tried after the first that fits, for one on which peaks are polynomials, too.
+_TRIES = 4
+#: A range that ends at so many times its start is wide: no other class is looked for.
+_WIDE = 1.9
+#: Sizes at which a line is tried, at least and at most, operations of all those runs, and how often
+#: its range is cut.
+_CHECKS, _ALL_CHECKS, _CUTS = (3, 20), 800, 8
+#: Operations after which no more strides are tried.
+_A_LINE = 15_000
+
+
+@dataclass
+class Probe:
+    """Finds the lines through an anchor. ``numbers`` are integers that the module has."""
+
+    runs: BudgetedRuns
+    anchor: Mapping[str, int]
+    phases: Sequence[str]
+    numbers: Sequence[int] = ()
+    known: Mapping[str, Line] = field(default_factory=dict)
+
+    def line(self, name: str) -> Line:
+        """The line of one size; NotInterpolatedError where there is none.
+
+        A ``known`` line of another phase is taken over where it holds for these, too.
+        """
+        start = self.anchor[name]
+        again = self._again(name)
+        if again:
+            return again
+        for thorough in (True, False):
+            found = list[Line]()
+            for line in self._smooth_first(self._candidates(name, thorough=thorough)):
+                self._refine(line)
+                self._extend(line)
+                self._settle(line)
+                found.append(line)
+                if line.high >= _WIDE * line.low:
+                    return line
+            if found:
+                return max(found, key=lambda line: len(line.sizes))
+        raise NotInterpolatedError(f"the cost is no polynomial in {name} around {start}", name)
+
+    def _smooth_first(self, lines: Iterator[Line]) -> Iterator[Line]:
+        """Those on which peaks are polynomials as they come, then the first of the others."""
+        others = list[Line]()
+        smooth = False
+        for line in lines:
+            if line.smooth:
+                smooth = True
+                yield line
+            else:
+                others.append(line)
+        yield from others[: 1 if smooth else 2]
+
+    def _candidates(self, name: str, *, thorough: bool) -> Iterator[Line]:
+        """Lines of ever larger strides, not many."""
+        found = 0
+        before = self.runs.left
+        for stride in self._strides(name):
+            for step in (stride, -stride):
+                spent = before - self.runs.left
+                if found > _TRIES or spent > _A_LINE:
+                    return
+                ladder = self._ladder(name, step, thorough=thorough)
+                if ladder:
+                    nodes, smooth = ladder
+                    yield Line(name, nodes, step, stride, min(nodes), max(nodes), smooth)
+                found += bool(found or ladder)
+
+    def follows(self, line: Line, size: int) -> bool:
+        """Whether a size outside the range lies on the same polynomial."""
+        return self._fits(line, [size])
+
+    def _again(self, name: str) -> Line | None:
+        """The known line, with nodes for these phases."""
+        known = self.known.get(name)
+        if known is None or known.nodes[0] != self.anchor[name]:
+            return None
+        ladder = self._ladder(name, known.step, thorough=False)
+        if ladder is None:
+            return None
+        line = replace(known, nodes=ladder[0], smooth=ladder[1], borders=dict(known.borders))
+        ends = self._fits(line, [known.low, known.high])
+        return line if ends and self._fits(line, self._telling(line), peaks=False) else None
+
+    def _at(self, name: str, size: int) -> Trace | None:
+        return self.runs.tried({**self.anchor, name: size}) if size > 0 else None
+
+    def _strides(self, name: str) -> list[int]:
+        long = self.anchor[name] >= 64 or name == DEFAULT[1]
+        own = [lcm(64, n) if long else n for n in self.numbers if 1 < n <= 4096]
+        plain = _LONG if long else _SHORT
+        return list(dict.fromkeys([*plain, *sorted(own), *((16, 4, 1) if long else ())]))
+
+    def _ladder(self, name: str, step: int, *, thorough: bool) -> tuple[list[int], bool] | None:
+        """Nodes a step apart that fix the polynomial and confirm it; whether peaks follow it."""
+        start = self.anchor[name]
+        sizes, traces = list[int](), list[Trace]()
+        for place in range(MOST + 2):
+            trace = self._at(name, start + place * step)
+            if trace is None or start + place * step < 2:
+                return None
+            sizes.append(start + place * step)
+            traces.append(trace)
+            if place < 2:
+                continue
+            found = self._fit(sizes, traces)
+            if found is None:
+                continue
+            nodes = sizes[: found[0] + 1]
+            if not thorough:
+                return nodes, found[1]
+            return self._far(name, step, sizes, traces, nodes)
+        return None
+
+    def _far(
+        self, name: str, step: int, sizes: list[int], traces: list[Trace], nodes: list[int]
+    ) -> tuple[list[int], bool] | None:
+        """The same nodes, if sizes well above and below fit as well."""
+        start, stride = nodes[0], abs(step)
+        above = start + stride * max(len(sizes) + 1, start // stride)
+        below = start - stride * ((start - max(2, start // 2)) // stride)
+        for size in {above, below} - set(sizes):
+            trace = self._at(name, size)
+            if trace is not None:
+                sizes, traces = [*sizes, size], [*traces, trace]
+        found = self._fit(sizes, traces)
+        return (nodes, found[1]) if found and found[0] < len(nodes) else None
+
+    def _fit(
+        self, sizes: Sequence[int], traces: Sequence[Trace], *, peaks: bool = True
+    ) -> tuple[int, bool] | None:
+        """The highest degree of all columns, and whether peaks are polynomials; or None.
+
+        Without ``peaks``, of counts alone.
+        """
+        found = sheet(traces, self.phases)
+        highest = 0
+        for column in set(found.counts()):
+            of = degree(sizes, column)
+            if of is None:
+                return None
+            highest = max(highest, of)
+        smooth = True
+        for phase, held in found.held.items() if peaks else ():
+            degrees = {column: degree(sizes, column) for column in held}
+            known = [column for column, of in degrees.items() if of is not None]
+            # what is no polynomial does not matter where it is never the worst moment
+            if tuple(map(max, zip(*known, strict=True))) != found.most[phase]:
+                smooth = False
+            highest = max([highest, *(of for of in degrees.values() if of is not None)])
+        return highest, smooth
+
+    # -- smaller strides, further ends ---------------------------------------------------
+
+    def _fits(self, line: Line, more: Sequence[int], *, peaks: bool = True) -> bool:
+        """Whether further sizes lie on the polynomial; those that cannot run do not.
+
+        What is held is looked at, too, unless it never was a polynomial, or without ``peaks``.
+        """
+        sizes = list(dict.fromkeys([*line.nodes, *_confirming(line), *more]))
+        traces = [self._at(line.name, size) for size in sizes]
+        kept = [trace for trace in traces if trace is not None]
+        if len(kept) < len(traces):
+            return False
+        found = self._fit(sizes, kept, peaks=peaks)
+        smooth = line.smooth and peaks
+        return found is not None and found[0] < len(line.nodes) and found[1] >= smooth
+
+    def _refine(self, line: Line) -> None:
+        """The smallest stride on which the polynomial still holds."""
+        start = line.nodes[0]
+        room = max(2, start // 2)
+        for stride in _divisors(line.stride):
+            near = [start + stride, start - stride, start + stride * (line.stride // stride - 1)]
+            odd = [start + stride * k for k in (-3, 5, 11) if abs(stride * k) < room]
+            if all(self._fits(line, [size]) for size in [*near, *odd] if size >= 2):
+                line.stride = stride
+                return
+
+    def _extend(self, line: Line) -> None:
+        """Out to twice the anchor and down to the smallest size, or to a border on the way."""
+        start, stride = line.nodes[0], line.stride
+        for size in (2 * start, 4 * start):
+            far = start + (size - start) // stride * stride
+            if far <= line.high:
+                continue
+            if self._at(line.name, far) is None:
+                break
+            if not self._fits(line, [far]):
+                line.high = self._border(line, line.high, far)
+                break
+            line.high = far
+        for size in (start // 2, start // 4, start // 16, start // 128, 2):
+            far = start - (start - max(size, 2)) // stride * stride
+            if far >= line.low:
+                continue
+            if self._at(line.name, far) is None:
+                break
+            if not self._fits(line, [far]):
+                line.low = self._border(line, line.low, far)
+                break
+            line.low = far
+
+    def _settle(self, line: Line) -> None:
+        """Narrow the range until sizes all over it fit, each a run of its own."""
+        start = line.nodes[0]
+        for _ in range(_CUTS):
+            sizes = self._telling(line)
+            if self._fits(line, sizes, peaks=False):
+                return
+            off = (size for size in sizes if not self._fits(line, [size], peaks=False))
+            bad = next(off, start)
+            end = self._border(line, start, bad, peaks=False)
+            line.low, line.high = (end, line.high) if bad < start else (line.low, end)
+        line.low = line.high = start
+
+    def _telling(self, line: Line) -> list[int]:
+        """Sizes to run: fewer where a run takes long."""
+        longest = self._at(line.name, line.high)
+        calls = len(longest.calls) if longest else _ALL_CHECKS
+        return line.telling(max(_CHECKS[0], min(_CHECKS[1], _ALL_CHECKS // max(calls, 1))))
+
+    def _border(self, line: Line, good: int, bad: int, *, peaks: bool = True) -> int:
+        """The last size that fits before one that does not; says so if the code runs beyond it."""
+        while abs(bad - good) > line.stride:
+            steps = (bad - good) // line.stride
+            middle = good + (steps // 2 if steps > 1 else -(-steps // 2)) * line.stride
+            if self._fits(line, [middle], peaks=peaks):
+                good = middle
+            else:
+                bad = middle
+        if self._at(line.name, bad) is not None:
+            others = sizes_text({k: v for k, v in self.anchor.items() if k != line.name})
+            line.borders[good] = (
+                f"the code branches between {line.name} = {min(good, bad)} and {max(good, bad)}"
+                + (f" (at {others})" if others else "")
+            )
+        return good
+
+
+def _confirming(line: Line) -> list[int]:
+    """Further sizes of the ladder: with them a polynomial is more than an accident."""
+    more = 2 if len(line.nodes) == 1 else 1
+    return [line.nodes[-1] + line.step * (k + 1) for k in range(more)]
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number) if gcd(n, number) == n]

@@ -1,0 +1,138 @@
+"""Sizes at which formulas are tried, and lines of sizes along which the cost is a polynomial.
+
+Of all magnitudes, and where code likes to branch.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import isqrt, log2
+
+from attnprof.trace.request.expressions import largest
+
+#: Shapes that are looked at for one inside a domain; sizes of a class that are all run.
+_TRIES, _FEW = 1500, 20
+#: What code rounds lengths up to.
+_BLOCK = 64
+
+
+def shapes_in(
+    hints: Mapping[str, int], inside: Callable[[Mapping[str, int]], bool]
+) -> Iterator[dict[str, int]]:
+    """Shapes inside a domain, none of them the hints; sizes of 1 stay 1. Repeatable.
+
+    Every size is in turn small, near its hint, a power of two, a square, any, or one beside
+    those; every third shape is in the hint's class of blocks.
+    """
+    chance = random.Random(0)  # noqa: S311 - no secret
+    seen = [dict(hints)]
+    for attempt in range(_TRIES):
+        shape = {
+            name: _size(chance, name, hint, attempt + 2 * place, whole=attempt % 3 == 2)
+            for place, (name, hint) in enumerate(hints.items())
+        }
+        if shape not in seen and inside(shape):
+            seen.append(shape)
+            yield shape
+
+
+def _size(chance: random.Random, name: str, hint: int, kind: int, *, whole: bool) -> int:
+    if hint == 1:
+        return 1
+    most = largest(name, hint)
+    size = _KINDS[kind % len(_KINDS)](chance, most, hint)
+    if whole:
+        size -= (size - hint) % _BLOCK
+    return size if 2 <= size <= most else hint
+
+
+_KINDS: tuple[Callable[[random.Random, int, int], int], ...] = (
+    lambda chance, _, __: chance.randint(2, 9),
+    lambda chance, _, hint: chance.randint(max(2, hint // 2), hint + max(2, hint // 2)),
+    lambda chance, most, _: 2 ** chance.randint(2, int(log2(most))) + chance.randint(-1, 1),
+    lambda chance, most, _: int(2 ** chance.uniform(1, log2(most))),
+    lambda chance, most, _: chance.randint(2, isqrt(most)) ** 2 + chance.randint(-1, 1),
+)
+
+
+def telling_sizes(sizes: range, start: int, most: int) -> list[int]:
+    """Some of the sizes of a class, nearest to ``start`` first: all where they are few.
+
+    Both ends, powers of two, squares, sizes beside those, and others. Repeatable.
+    """
+    if len(sizes) <= min(_FEW, most):
+        return sorted(sizes, key=lambda size: abs(size - start))
+    chance = random.Random(len(sizes))  # noqa: S311 - no secret
+    low, high = sizes[0], sizes[-1]
+    powers = [2**k for k in range(1, high.bit_length()) if low <= 2**k]
+    roots = range(isqrt(low) + 1, isqrt(high) + 1)
+    squares = [chance.choice(roots) ** 2 for _ in range(2)] if roots else []
+    beside = [size + step for size in (*powers[-3:], *squares) for step in (-1, 1)]
+    chance.shuffle(beside)
+    others = [int(2 ** chance.uniform(log2(low), log2(high))) for _ in range(most)]
+    wanted = (low, high, *powers[::-1], *beside[:3], sizes[1], *squares, *others)
+    chosen = list(dict.fromkeys(_nearest(sizes, size) for size in wanted))[:most]
+    return sorted(chosen, key=lambda size: abs(size - start))
+
+
+def _nearest(sizes: range, size: int) -> int:
+    """The member of a class next to a size."""
+    place = round((size - sizes[0]) / sizes.step)
+    return sizes[min(max(place, 0), len(sizes) - 1)]
+
+
+@dataclass
+class Line:
+    """What is known of one size: cost is a polynomial in it for low, low + stride, … up to high.
+
+    ``nodes`` are sizes that fix the polynomial, the anchor's first; ``borders`` tell, of sizes at
+    which a range may end, that the code takes another branch beyond. ``smooth``: what is held is a
+    polynomial, too.
+    """
+
+    name: str
+    nodes: list[int]
+    step: int
+    stride: int
+    low: int
+    high: int
+    smooth: bool = True
+    borders: dict[int, str] = field(default_factory=dict)
+
+    def holds(self, size: int) -> bool:
+        """Whether a size lies in the class and in the range."""
+        return self.low <= size <= self.high and (size - self.nodes[0]) % self.stride == 0
+
+    @property
+    def conditions(self) -> list[str]:
+        """The class in words, ``64 divides N - 37``, and where another branch is taken."""
+        rest = self.nodes[0] % self.stride
+        number = f"{self.name} - {rest}" if rest else self.name
+        word = [f"{self.stride} divides {number}"] if self.stride > 1 else []
+        ends = [self.borders[end] for end in (self.high, self.low) if end in self.borders]
+        return [*word, *ends]
+
+    @property
+    def sizes(self) -> range:
+        """All sizes of the class in the range."""
+        return range(self.low, self.high + 1, self.stride)
+
+    def telling(self, most: int) -> list[int]:
+        """Sizes at which to try it, nearest to the anchor first."""
+        return telling_sizes(self.sizes, self.nodes[0], most)
+
+    def end_before(self, size: int) -> bool:
+        """Leave out a size and those beyond; False where only the nodes would be left."""
+        if size > self.nodes[0]:
+            self.high = size - self.stride
+        elif size < self.nodes[0]:
+            self.low = size + self.stride
+        return len(self.sizes) > len(self.nodes) + 1 and size != self.nodes[0]
+
+    def halve(self) -> None:
+        """A range half as wide around the anchor."""
+        start = self.nodes[0]
+        self.low = start - (start - self.low) // 2 // self.stride * self.stride
+        self.high = start + (self.high - start) // 2 // self.stride * self.stride

@@ -1,0 +1,135 @@
+"""A derived cost as a function of a workload: what a crossover needs of one of its two sides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from attnprof.costs import Number
+from attnprof.errors import CannotRunError, RequestError
+from attnprof.trace.evaluation import evaluate
+from attnprof.trace.report.derivation import Derivation, PhaseForms
+from attnprof.trace.request.expressions import sizes_text
+from attnprof.trace.request.target import Target
+from attnprof.trace.solve.derive import derived
+from attnprof.workload import Workload
+
+#: What a metric of a crossover is called here.
+QUANTITY_OF = {"flops": "flops", "memory": "peak_bytes"}
+#: Lengths at which a formula is asked whether it holds at a head width at all.
+_PLACES = tuple(2**power * odd for power in range(1, 24) for odd in (1, 3, 5, 7))
+
+
+@dataclass
+class DerivedSide:
+    """What a target costs by length and head width; batch and heads are the workload's.
+
+    Derived once with the head width free, and again with it given for widths where that does not
+    hold. Raises :class:`RequestError` where the target has other sizes.
+    """
+
+    target: Target
+    workload: Workload
+    _found: dict[int | None, Derivation] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        others = set(self.target.symbols) - {"B", "N", "h", "d"}
+        if others:
+            raise RequestError(
+                f"{self.target.name} has sizes {', '.join(sorted(others))}: to compare by length "
+                "and head width write its --arg and --input with B, N, h and d"
+            )
+
+    def at_width(self, metric: str, head_dim: int) -> DerivedCost:
+        """The cost at a head width, by the formula for all widths if that holds there."""
+        quantity = QUANTITY_OF[metric]
+        found = self._derived(None)
+        cost = DerivedCost(found, self._forms(found), quantity, {"d": head_dim}, self._sizes)
+        if "d" not in self.target.symbols or cost.somewhere:
+            return cost
+        found = self._derived(head_dim)
+        return DerivedCost(found, self._forms(found), quantity, {}, {**self._sizes, "d": head_dim})
+
+    @property
+    def _sizes(self) -> dict[str, int]:
+        sizes = self.workload.by_symbol()
+        return {name: sizes[name] for name in ("B", "h") if name in self.target.symbols}
+
+    def _forms(self, found: Derivation) -> PhaseForms:
+        return found.phases[self.workload.phase]
+
+    def _derived(self, head_dim: int | None) -> Derivation:
+        if head_dim not in self._found:
+            width = {} if head_dim is None else {"d": head_dim}
+            target = self.target.fixed(**self._sizes, **width)
+            try:
+                self._found[head_dim] = derived(target, [self.workload.phase], {})
+            except CannotRunError as error:
+                said = f"{error} (in attnprof derive)" if "--at" in str(error) else str(error)
+                raise CannotRunError(said) from error
+        return self._found[head_dim]
+
+
+@dataclass(frozen=True)
+class DerivedCost:
+    """One quantity of one derivation, at the sizes that ``width`` and a length give."""
+
+    derivation: Derivation
+    forms: PhaseForms
+    quantity: str
+    width: Mapping[str, int]
+    fixed: Mapping[str, int]
+
+    @property
+    def general(self) -> bool:
+        """Whether the formula is one of the head width, too."""
+        return bool(self.width)
+
+    def __call__(self, asked: Workload) -> Number:
+        """By the formula; where there is none, by a run at the shape."""
+        shape = self._shape(asked.seq_len, asked.head_dim)
+        expression = self.forms.formulas[self.quantity].expression
+        if expression is not None:
+            try:
+                return evaluate(expression, shape)
+            except ZeroDivisionError as error:
+                raise RequestError(
+                    f"{self.derivation.name}: its formula divides by 0 at {sizes_text(shape)}"
+                ) from error
+        counted: Callable[..., Mapping[str, Any]] | None = self.forms.counted
+        if counted is None:
+            raise RequestError(f"{self.derivation.name} has no formula for {self.quantity}")
+        return counted(shape)[self.quantity]
+
+    def holds(self, seq_len: int) -> bool:
+        """Whether a length lies inside the domain, at this width."""
+        try:
+            return self.forms.holds(self._shape(seq_len, self.width.get("d", 0)))
+        except ZeroDivisionError:
+            return False
+
+    @property
+    def somewhere(self) -> bool:
+        """Whether it holds at any usual length."""
+        return any(map(self.holds, _PLACES)) or any(
+            self.holds(shape.get("N", 0) + more)
+            for shape in self.forms.verified_at
+            for more in (-1, 0, 1)
+        )
+
+    @property
+    def said(self) -> str:
+        """Where it holds, in words."""
+        return f"{self.derivation.name} for {'; '.join(self.forms.domain) or 'all sizes'}"
+
+    @property
+    def doubt(self) -> str:
+        """That it is a lower bound, if it is one."""
+        if self.forms.bound(self.quantity) == "exact":
+            return ""
+        return f"{self.quantity} of {self.derivation.name} is at least what is compared here"
+
+    def _shape(self, seq_len: Any, head_dim: Any) -> dict[str, Any]:
+        shape = {"N": seq_len, "d": head_dim}
+        return {name: size for name, size in shape.items() if name in self.derivation.symbols}

@@ -1,0 +1,160 @@
+"""Somebody's code: its modules, what it raised, in words, and on which of its lines."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha1
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from attnprof.errors import NotFoundError, RequestError, closest
+
+#: Python's own library, whose lines tell a reader nothing.
+_STANDARD = sysconfig.get_paths()["stdlib"]
+
+
+class ExitedError(Exception):
+    """Somebody's code ended the program: what it raised is the cause."""
+
+
+@contextmanager
+def contained() -> Iterator[None]:
+    """What ends a program, like ``sys.exit``, raises :class:`ExitedError` instead."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise ExitedError(error_text(error)) from error
+
+
+def error_text(error: BaseException) -> str:
+    """``ValueError: what it says (my.py:12)``: the exception and the line of the user's code.
+
+    Where it says nothing the line is quoted: ``AssertionError in `assert n > 1` (my.py:12)``.
+    """
+    if isinstance(error, ExitedError) and error.__cause__ is not None:
+        return f"it ends the program: {error_text(error.__cause__)}"
+    name, line = type(error).__name__, line_of(error)
+    text = str(error.msg if isinstance(error, SyntaxError) else error)
+    first = next((one.strip() for one in text.splitlines() if one.strip()), "")[:300]
+    if isinstance(error, ZeroDivisionError) and "Fraction(" in first:
+        first = "division by zero"  # a fraction's own words for it
+    quoted = "" if first else _frame_of(error).line
+    said = f"{name}: {first}" if first else f"{name} in `{quoted}`" if quoted else name
+    return f"{said} ({line})" if line else said
+
+
+def line_of(error: BaseException) -> str:
+    """The innermost line that is neither attnprof's, torch's, nor the import machinery's."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{Path(error.filename).name}:{error.lineno}"
+    frame = _frame_of(error)
+    return f"{Path(frame.filename).name}:{frame.lineno}" if frame.filename else ""
+
+
+def _frame_of(error: BaseException) -> traceback.FrameSummary:
+    """The innermost frame of the user's code; an empty one where there is none."""
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    own = (frame for frame in frames if not _foreign(frame.filename))
+    return next(own, traceback.FrameSummary("", None, "", line=""))
+
+
+def calling_line() -> str:
+    """The innermost line that runs now, of the same code."""
+    for frame in reversed(traceback.extract_stack()):
+        if not _foreign(frame.filename):
+            return f"{Path(frame.filename).name}:{frame.lineno}"
+    return ""
+
+
+def _foreign(filename: str) -> bool:
+    ours = str(Path(__file__).parent)
+    parts = Path(filename).parts
+    standard = filename.startswith(_STANDARD) and "site-packages" not in parts
+    return standard or filename.startswith((ours, "<")) or not {"torch", "sympy"}.isdisjoint(parts)
+
+
+def module_in(path: str, asked: str) -> ModuleType:
+    """The module that a file is, run once however often, and by whatever path, it is asked for.
+
+    ``asked`` begins the messages. Raises :class:`NotFoundError` where there is no file, and
+    :class:`RequestError` where it does not import, with the exception and its line.
+    """
+    where = Path(path)
+    if not where.is_file():
+        near = sorted(p.name for p in where.parent.glob("*.py")) if where.parent.is_dir() else []
+        hint = closest(where.name, near) if near else "type path/to/file.py:ClassName"
+        raise NotFoundError(f"{asked}: there is no file {path}; {hint}")
+    unique = sha1(str(where.resolve()).encode(), usedforsecurity=False).hexdigest()[:8]
+    name = f"attnprof_file_{where.stem}_{unique}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise RequestError(f"{asked}: {path} is not a Python file")
+    module, loader = module_from_spec(spec), spec.loader
+    sys.modules[name] = module  # dataclasses and pickle look their module up there
+    try:
+        with _reachable(where.resolve().parent):
+            _imported(asked, path, lambda: loader.exec_module(module))
+    except RequestError:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def module_named(name: str, asked: str) -> ModuleType:
+    """The same for ``package.module``, as Python finds it from the current folder."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise RequestError(
+            f"{asked}: type path/to/file.py:Name or package.module:Name, like my.py:MyAttention"
+        )
+    with _reachable(Path.cwd()):
+        module: ModuleType = _imported(asked, name, lambda: import_module(name))
+    return module
+
+
+@contextmanager
+def _reachable(folder: Path) -> Iterator[None]:
+    """What lies in the folder can be imported, as where Python runs a script; later on, too."""
+    place = str(folder)
+    known = place in sys.path
+    sys.path.insert(0, place)
+    try:
+        yield
+    finally:
+        sys.path.remove(place)
+        if not known:
+            sys.path.append(place)
+
+
+def _imported(asked: str, place: str, work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        missing = getattr(error, "name", None) or ""
+        if isinstance(error, ModuleNotFoundError) and f"{place}.".startswith(f"{missing}."):
+            raise NotFoundError(
+                f"{asked}: there is no module '{missing}' here; type path/to/file.py:Name for a "
+                "file, or install its package"
+            ) from error
+        advice = _advice(error)
+        raise RequestError(
+            f"{asked}: {place} does not import: {error_text(error)}{advice}"
+        ) from error
+
+
+def _advice(error: BaseException) -> str:
+    if isinstance(error, ImportError) and "relative import" in str(error):
+        return "; the file is part of a package: type package.module:Name"
+    return ""

@@ -1,0 +1,267 @@
+"""Formulas by their values: at a shape, and how two of them grow beside each other."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from math import nan
+from typing import Any
+
+from attnprof.algebra.orders import NOISE, settles
+from attnprof.trace.evaluation import evaluate
+
+Sizes = Mapping[str, int]
+#: Powers of two whose lengths a ratio is looked at: a logarithm is four times as long each time,
+#: so that steps of a ratio that settles shrink, and those of one that grows do not.
+BITS = (2**5, 2**7, 2**9, 2**11)
+#: The same where sizes are exponents, which takes much longer and tells sooner.
+FEWER = (2**3, 2**5, 2**7, 2**9)
+#: Bits of a number beyond three times those of the longest size, whose cube is a whole number.
+DIGITS = 64
+#: What sizes are that do not grow, where our formula holds for that: a logarithm leads the sooner.
+FEW = 2
+#: A ratio that goes to one is this near to it at the longest length.
+ONE = 1e-2
+
+_Ray = Mapping[str, int]
+
+
+def value(expression: Any, shape: Sizes) -> int | float:
+    """The expression at sizes: an int where it is whole, nan where it has no value."""
+    try:
+        found = evaluate(expression, shape)
+        return int(found) if found == int(found) else float(found)
+    except (ArithmeticError, ValueError, TypeError):  # 1/(N - 128) at 128, an overflow
+        return nan
+
+
+def reaches(growing: Sequence[str], shape: Sizes, holds: Callable[[Sizes], bool]) -> bool:
+    """Whether our formula holds for long lengths at all."""
+    return next(_lengths(shape, dict.fromkeys(growing, 1), BITS, holds), None) is not None
+
+
+def beside(
+    ours: Any,
+    printed: Any,
+    kind: str,
+    growing: Sequence[str],
+    shape: Sizes,
+    holds: Callable[[Sizes], bool],
+) -> tuple[bool | None, bool | None]:
+    """Whether ``ours`` stays below a multiple of ``printed`` as sizes grow, and above one.
+
+    None for what is undecided.
+    """
+    below: list[bool | None] = []
+    above: list[bool | None] = []
+    for ratios in _all_ratios(ours, printed, growing, shape, holds):
+        below.append(_settles(ratios))
+        above.append(_settles([None if r is None else _inverse(r) for r in ratios]))
+        if (kind != "Ω" and below[-1] is False) or (kind != "O" and above[-1] is False):
+            break  # the bound that is asked for is broken
+    return _every(below), _every(above)
+
+
+def same_limit(
+    a: Any, b: Any, growing: Sequence[str], shape: Sizes, holds: Callable[[Sizes], bool]
+) -> bool | None:
+    """Whether a / b goes to one while all the sizes grow together; None if undecided."""
+    rays = _all_ratios(a, b, growing, shape, holds, alone=False)
+    return _every([_goes_to_one(ratios) for ratios in rays])
+
+
+def _every(told: Sequence[bool | None]) -> bool | None:
+    if False in told:
+        return False
+    return None if None in told or not told else True
+
+
+def _all_ratios(
+    top: Any,
+    bottom: Any,
+    growing: Sequence[str],
+    shape: Sizes,
+    holds: Callable[[Sizes], bool],
+    *,
+    alone: bool = True,
+) -> Iterator[list[Any]]:
+    """Ratios at ever longer lengths, a list a ray and a way to end a length."""
+    import mpmath
+
+    if any(_is_tower(side) for side in (top, bottom)):
+        yield []
+        return
+    exponents = any(next(_powers(side), None) is not None for side in (top, bottom))
+    lengths = FEWER if exponents else BITS
+    names = sorted({*shape, *growing})
+    over, under = (_evaluator(side, names) for side in (top, bottom))
+    for ray in _rays(growing, alone=alone):
+        with mpmath.workprec(3 * lengths[-1] + DIGITS):
+            for grown in _lengths(shape, ray, lengths, holds):
+                yield [_ratio(over, under, names, sizes) for sizes in grown]
+
+
+def _evaluator(expression: Any, names: Sequence[str]) -> Callable[..., Any]:
+    """The expression at numbers of mpmath's, each of its parts evaluated once.
+
+    Compiling it takes sympy seconds. Raises ValueError for a function that has no rule.
+    """
+    import sympy
+
+    rules = _rules()
+    nodes = list(dict.fromkeys(sympy.postorder_traversal(sympy.sympify(expression))))
+
+    def evaluated(*sizes: Any) -> Any:
+        known: dict[Any, Any] = {}
+        given = dict(zip(names, sizes, strict=True))
+        for node in nodes:
+            kind = type(node).__name__
+            if node.is_Symbol:
+                known[node] = given[node.name]
+            elif kind in rules:
+                known[node] = rules[kind](*(known[part] for part in node.args))
+            elif node.is_number:
+                known[node] = _constant(node)
+            else:
+                raise ValueError(f"{kind} has no rule")
+        return known[nodes[-1]]
+
+    return evaluated
+
+
+def _rules() -> dict[str, Callable[..., Any]]:
+    """What mpmath does for sympy's functions, by their names."""
+    import mpmath
+
+    return {
+        "Add": lambda *parts: mpmath.fsum(parts), "Mul": lambda *parts: mpmath.fprod(parts),
+        "Pow": mpmath.power, "Max": max, "Min": min, "floor": partial(_rounded, mpmath.floor),
+        "ceiling": partial(_rounded, mpmath.ceil), "log": mpmath.log, "exp": mpmath.exp, "Abs": abs,
+        "Mod": operator.mod, "ExprCondPair": lambda *pair: pair,
+        "Piecewise": lambda *pairs: next(value for value, holds in pairs if holds),
+        "LessThan": operator.le, "StrictLessThan": operator.lt, "GreaterThan": operator.ge,
+        "StrictGreaterThan": operator.gt, "Equality": operator.eq, "Unequality": operator.ne,
+        "And": lambda *all_of: all(all_of), "Or": lambda *any_of: any(any_of),
+        "Not": operator.not_, "BooleanTrue": lambda: True, "BooleanFalse": lambda: False,
+    }  # fmt: skip
+
+
+def _rounded(to: Callable[[Any], Any], x: Any) -> Any:
+    """A floor or a ceiling; a logarithm that is whole but for its last digits is whole."""
+    import mpmath
+
+    nearest = mpmath.nint(x)
+    is_whole = abs(x - nearest) < mpmath.sqrt(mpmath.eps) * max(1, abs(x))
+    return nearest if is_whole else to(x)
+
+
+def _constant(number: Any) -> Any:
+    import mpmath
+
+    if number.is_Rational:
+        return mpmath.mpf(number.p) / number.q
+    return mpmath.mpf(str(number.evalf(mpmath.mp.dps)))
+
+
+def _lengths(
+    shape: Sizes, ray: _Ray, lengths: Sequence[int], holds: Callable[[Sizes], bool]
+) -> Iterator[list[dict[str, int]]]:
+    """Sizes that grow along a ray, a list a way to end a length, where our formula holds."""
+    for ending in _ENDINGS:
+        for fixed in (dict.fromkeys(shape, FEW), shape):
+            grown = [_grown(fixed, ray, bits, ending) for bits in lengths]
+            if all(holds(sizes) for sizes in grown):
+                yield grown
+                break
+
+
+def _rays(growing: Sequence[str], *, alone: bool) -> Iterator[_Ray]:
+    """The powers with which sizes grow: each by itself, all alike, one faster than the others."""
+    if alone or len(growing) == 1:
+        yield from ({name: 1} for name in growing)
+    if len(growing) > 1:
+        yield dict.fromkeys(growing, 1)
+        for name in growing:
+            yield {**dict.fromkeys(growing, 1), name: 2}
+            yield {**dict.fromkeys(growing, 2), name: 1}
+
+
+#: How lengths end, for what rounding does to them: 2**bits, what is near it, and a length with
+#: many divisors.
+_ENDINGS: tuple[Callable[[int], int], ...] = (
+    lambda _: 0,
+    lambda _: 1,
+    lambda _: -1,
+    lambda bits: 720720 * 2**bits // 2**20 - 2**bits,
+)  # fmt: skip
+
+
+def _grown(shape: Sizes, ray: _Ray, bits: int, ending: Callable[[int], int]) -> dict[str, int]:
+    most = max(ray.values())
+    own = {name: bits * power // most for name, power in ray.items()}
+    return {**shape, **{name: 2**mine + ending(mine) for name, mine in own.items()}}
+
+
+def _inverse(ratio: Any) -> Any:
+    import mpmath
+
+    return 1 / ratio if ratio else mpmath.inf
+
+
+def _ratio(over: Any, under: Any, names: Sequence[str], sizes: Sizes) -> Any:
+    """As a number of any size; None where it has no value."""
+    import mpmath
+
+    given = [mpmath.mpf(sizes[name]) for name in names]
+    try:
+        below = mpmath.mpf(under(*given))
+        found = mpmath.mpf(over(*given)) / below if below else mpmath.inf
+    except (ArithmeticError, ValueError, TypeError):
+        return None
+    return found if found >= 0 else None
+
+
+def _is_tower(expression: Any) -> bool:
+    """Whether an exponential stands in an exponent: no number holds such a value."""
+    exponents = (part.as_base_exp()[1] for part in _powers(expression))
+    return any(next(_powers(exponent), None) is not None for exponent in exponents)
+
+
+def _powers(expression: Any) -> Iterator[Any]:
+    import sympy
+
+    for part in expression.atoms(sympy.Pow, sympy.exp):
+        if part.as_base_exp()[1].free_symbols and not _is_logarithmic(part.as_base_exp()[1]):
+            yield part
+
+
+def _is_logarithmic(exponent: Any) -> bool:
+    """Whether all its sizes stand within logarithms: 2**ceiling(log2(N)) is a power of N."""
+    import sympy
+
+    logs = {log: sympy.Dummy() for log in exponent.atoms(sympy.log)}
+    names = exponent.free_symbols
+    return not (names & exponent.xreplace(logs).free_symbols)
+
+
+def _settles(ratios: Sequence[Any]) -> bool | None:
+    """Whether ratios at lengths whose logarithms are four times as long each stay bounded."""
+    import mpmath
+
+    if not ratios or any(ratio is None for ratio in ratios):
+        return None
+    if any(mpmath.isinf(ratio) for ratio in ratios):
+        return False
+    return settles(ratios)
+
+
+def _goes_to_one(ratios: Sequence[Any]) -> bool | None:
+    import mpmath
+
+    if not ratios or any(ratio is None or mpmath.isinf(ratio) for ratio in ratios):
+        return None
+    before, last = (abs(ratio - 1) for ratio in ratios[-2:])
+    if last * 2**NOISE <= 1 or (last < ONE and last <= before / 2):
+        return True
+    return False if last > ONE and last > before / 2 else None

@@ -1,0 +1,277 @@
+"""Our formula for what somebody printed one: derived from code, or a mechanism's closed form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from attnprof import registry
+from attnprof.closed_form.cost_records import (
+    COUNTED,
+    EXECUTED,
+    MEMORY,
+    defined_rows,
+    defined_total,
+    symbolic,
+)
+from attnprof.closed_form.quantities import quantity_of
+from attnprof.errors import RequestError, closest
+from attnprof.mechanism import Mechanism
+from attnprof.trace.request.places import is_place
+from attnprof.verify.bounds import value
+from attnprof.workload import Workload
+
+DERIVED, FORMULA = "derived", "formula"
+KINDS = (DERIVED, FORMULA)
+#: Multiply-accumulates, as papers like to count: half of the products' operations.
+MACS = "macs"
+DEFINED = (*COUNTED[:4], "operations")
+FIELDS = {"B": "batch_size", "N": "seq_len", "h": "num_heads", "d": "head_dim"}
+#: Shapes at which a closed form is compared and shown.
+SHAPES = tuple(
+    {"B": batch, "N": tokens, "h": heads, "d": width}
+    for batch, tokens, heads, width in (
+        (1, 128, 8, 64), (1, 1024, 8, 64), (1, 8192, 8, 64),
+        (2, 100, 3, 17), (3, 4096, 16, 128), (5, 7, 2, 5), (4, 257, 5, 33), (2, 65536, 1, 16),
+    )
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where our formula comes from.
+
+    ``fixed`` are sizes that are numbers, like ``h=1``; ``at`` is a shape at which code is run, too.
+    """
+
+    target: str
+    kind: str = ""
+    convention: str = "flops"
+    scope: str = ""
+    causal: bool = False
+    dtype: str = "float32"
+    args: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    params: tuple[tuple[str, str], ...] = ()
+    fixed: tuple[tuple[str, int], ...] = ()
+    at: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def way(self) -> str:
+        """``derived`` for code, ``formula`` for a mechanism, unless something else is asked."""
+        return self.kind or (DERIVED if is_place(self.target) else FORMULA)
+
+    @property
+    def layer(self) -> str | None:
+        """A mechanism's scope; somebody's module has none."""
+        return None if is_place(self.target) else self.scope or "layer"
+
+
+@dataclass(frozen=True)
+class Own:
+    """Our formulas of one phase, by quantity.
+
+    None where only numbers could be counted: ``numbers``, at the shape that was asked for.
+    """
+
+    forms: Mapping[str, Any]
+    symbols: tuple[str, ...]
+    domain: tuple[str, ...] = ()
+    method: str = "closed form"
+    verified_at: tuple[Mapping[str, int], ...] = ()
+    uncounted: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    holds: Callable[[Mapping[str, int]], bool] = field(default=lambda _: True, compare=False)
+
+    @property
+    def pinned(self) -> dict[str, int]:
+        """Sizes for which alone the formula holds, as the domain says: ``N = 11``."""
+        found = (re.fullmatch(r"(\w+) = (\d+)", condition) for condition in self.domain)
+        return {match[1]: int(match[2]) for match in found if match}
+
+    def runs(self) -> list[dict[str, int]]:
+        """Shapes of the runs that gave the same numbers, sizes in the order of the symbols."""
+        return [
+            {name: run[name] for name in self.symbols if name in run} for run in self.verified_at
+        ]
+
+    def shapes(self, fixed: Mapping[str, int]) -> list[dict[str, int]]:
+        """Sizes to compare at: those of the runs, usual ones, and every mix of small and large."""
+        corners = ({**dict(zip(self.symbols, mix, strict=True))} for mix in self._mixes())
+        usual = ({name: shape.get(name, 64) for name in self.symbols} for shape in SHAPES)
+        found: list[dict[str, int]] = []
+        for shape in (*self.verified_at, *usual, *corners):
+            sizes = {name: {**shape, **fixed}[name] for name in self.symbols}
+            if sizes not in found and (shape in self.verified_at or self.fits(sizes)):
+                found.append(sizes)
+        return found
+
+    def _mixes(self) -> Iterable[tuple[int, ...]]:
+        return product(*([(2, 8192)] * len(self.symbols)))
+
+    def gives(self, quantity: str, shape: Mapping[str, int], printed: Any) -> bool:
+        """Whether a quantity has the value that another formula has at a shape."""
+        if isinstance(self.forms, ClosedForms):
+            ours = self.forms.at(quantity, shape)
+        else:
+            form = self.forms[quantity]
+            ours = None if form is None else value(form, shape)
+        return bool(ours == value(printed, shape))
+
+    def fits(self, shape: Mapping[str, int]) -> bool:
+        """Whether it is a shape that the formula holds for."""
+        try:
+            return self.holds(shape)
+        except (KeyError, ArithmeticError, TypeError):
+            return False
+
+
+def symbols_of(source: Source) -> tuple[str, ...]:
+    """The sizes our formula is over."""
+    if source.way == FORMULA:
+        return tuple(FIELDS)
+    return tuple(_target(source).symbols)
+
+
+def own_formulas(source: Source, phases: Sequence[str]) -> dict[str, Own]:
+    """Our formulas by phase.
+
+    Raises :class:`RequestError` for what cannot be asked of this target, like
+    ``attnprof derive`` and ``attnprof cost``.
+    """
+    _possible(source)
+    if source.way == DERIVED:
+        return _derived(source, phases)
+    return {phase: _closed_form(source, phase) for phase in phases}
+
+
+def _possible(source: Source) -> None:
+    if is_place(source.target) and source.way == FORMULA:
+        raise RequestError(
+            f"--kind formula is for mechanisms of attnprof list; {source.target} is derived"
+        )
+    if source.convention == "operations" and source.way == DERIVED:
+        raise RequestError(
+            "--convention operations counts a definition, which only mechanisms of attnprof list "
+            "have (--attention NAME); code is counted as it runs: --convention flops"
+        )
+    if source.way == FORMULA:
+        for flag, given in (("--arg", source.args), ("--input", source.inputs)):
+            if given:
+                raise RequestError(
+                    f"{flag} is for your own modules; {source.target} takes --set name=value"
+                )
+
+
+# -- derived ---------------------------------------------------------------------------
+def _target(source: Source) -> Any:
+    from attnprof.trace.request.lookup import target_from
+
+    return target_from(
+        source.target, list(source.args), list(source.inputs), dict(source.params),
+        source.layer if source.scope else None, source.causal, source.dtype,
+    )  # fmt: skip
+
+
+def _derived(source: Source, phases: Sequence[str]) -> dict[str, Own]:
+    from attnprof.trace.solve.derive import derived
+
+    target = _target(source)
+    known = {n: size for n, size in (*source.at, *source.fixed) if n in target.symbols}
+    found = derived(target, list(phases), known)
+    return {
+        phase: Own(
+            forms=_with_macs({name: form.expression for name, form in forms.formulas.items()}),
+            symbols=found.symbols,
+            domain=forms.domain,
+            method=forms.method,
+            verified_at=forms.verified_at,
+            uncounted=forms.uncounted,
+            notes=tuple(found.notes),
+            numbers=_with_macs({name: form.value for name, form in forms.formulas.items()}),
+            holds=forms.holds,
+        )
+        for phase, forms in found.phases.items()
+    }
+
+
+def _with_macs(forms: dict[str, Any]) -> dict[str, Any]:
+    """The same with multiply-accumulates, where products are known."""
+    import sympy
+
+    products = forms.get("matmul_flops")
+    return forms if products is None else {**forms, MACS: sympy.sympify(products) / 2}
+
+
+# -- closed forms ----------------------------------------------------------------------
+@dataclass(frozen=True)
+class ClosedForms(Mapping[str, Any]):
+    """A mechanism's closed forms by quantity, each made when it is asked for.
+
+    ``at`` has the same in whole numbers, without any algebra.
+    """
+
+    mechanism: Mechanism
+    sizes: Workload
+    scope: str
+    names: tuple[str, ...]
+    count: Callable[[Mechanism, Workload, str, str], Any]
+    _made: dict[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, quantity: str) -> Any:
+        if quantity not in self.names:
+            raise KeyError(quantity)
+        if quantity not in self._made:
+            try:
+                form = self.count(self.mechanism, self.sizes, self.scope, quantity)
+            except TypeError as error:
+                raise RequestError(
+                    f"{self.mechanism.name} has no closed form in symbols with these parameters: "
+                    "type --kind derived"
+                ) from error
+            self._made[quantity] = form
+        return self._made[quantity]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def at(self, quantity: str, shape: Mapping[str, int]) -> Any:
+        """A quantity's value at a shape."""
+        numbers = self.sizes.with_(**{FIELDS[name]: size for name, size in shape.items()})
+        return self.count(self.mechanism, numbers, self.scope, quantity)
+
+
+def _closed_form(source: Source, phase: str) -> Own:
+    mechanism = registry.configured([source.target], dict(source.params))[0]
+    asked = Workload(128, 8, 64, causal=source.causal, phase=phase, dtype=source.dtype)
+    scope = source.layer or "layer"
+    mechanism.check(asked, scope)
+    sizes = symbolic(asked).with_(**{FIELDS[name]: size for name, size in source.fixed})
+    if source.convention == "operations":
+        forms = ClosedForms(mechanism, sizes, scope, (*DEFINED, "parameters"), _defined)
+        return Own(forms, tuple(FIELDS))
+    state = ["state_entries"] if mechanism.abilities.decode else []
+    defined = ["operations"] if defined_total(mechanism, asked, scope) is not None else []
+    names = (*EXECUTED, *MEMORY, "parameters", *state, *defined, MACS)
+    return Own(ClosedForms(mechanism, sizes, scope, names, quantity_of), tuple(FIELDS))
+
+
+def _defined(mechanism: Mechanism, sizes: Workload, scope: str, quantity: str) -> Any:
+    """A quantity of the definition's operations."""
+    if quantity == "parameters":
+        return mechanism.parameters(sizes, scope)
+    return defined_rows(mechanism, sizes, scope)[-1].values[quantity]
+
+
+def form_of(own: Own, quantity: str, where: str) -> Any:
+    """The formula of a quantity; RequestError lists those there are."""
+    if quantity not in own.forms:
+        raise RequestError(f"{where}quantity '{quantity}': {closest(quantity, list(own.forms))}")
+    return own.forms[quantity]

@@ -1,0 +1,266 @@
+"""Whether a printed formula is the one of the code: match or erratum, and by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isnan
+from typing import Any
+
+from attnprof.algebra.names import name_of
+from attnprof.algebra.text import expression_text
+from attnprof.algebra.zero import constant_ratio
+from attnprof.arguments import LARGEST
+from attnprof.errors import AttnprofError, RequestError
+from attnprof.record import VerificationRecord
+from attnprof.trace.request.expressions import sizes_text
+from attnprof.verify.bounds import value
+from attnprof.verify.comparison import EXACT, ORDER, Comparison, alike, compared, ordered
+from attnprof.verify.formula_text import check_names, names_in, read_formula, without_bound
+from attnprof.verify.own_formulas import DERIVED, Own, Source, form_of, own_formulas, symbols_of
+
+MATCH, ERRATUM = "match", "erratum"
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A printed formula and what it speaks of.
+
+    ``where`` says what its names stand for: text by name, in the sizes of our formula; a number
+    fixes a size on both sides. ``growing`` are the sizes that grow where less than equality is
+    asked for (``up_to``), by default all. ``place`` is where it is printed; ``line`` begins the
+    messages about it.
+    """
+
+    formula: str
+    source: Source
+    phase: str = "forward"
+    quantity: str = "flops"
+    where: Mapping[str, str] = field(default_factory=dict)
+    up_to: str = EXACT
+    growing: tuple[str, ...] = ()
+    at: Mapping[str, int] = field(default_factory=dict)
+    place: str = ""
+    line: str = ""
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A printed formula, read, in the names of our formula."""
+
+    printed: Printed
+    expression: Any
+    up_to: str
+    bound: str
+    notes: tuple[str, ...]
+
+    @property
+    def source(self) -> Source:
+        return self.printed.source
+
+
+def verified(rows: Sequence[Printed]) -> list[VerificationRecord]:
+    """An answer for every row; what is asked of one target is derived once.
+
+    Raises :class:`RequestError` for a formula that cannot be read, a name that stands for
+    nothing, a quantity that is not counted.
+    """
+    ready = [_told(row.line, lambda row=row: _ready(row)) for row in rows]
+    found: dict[Source, dict[str, Own]] = {}
+    for source in dict.fromkeys(row.source for row in ready):
+        asked = [row.printed for row in ready if row.source == source]
+        phases = list(dict.fromkeys(row.phase for row in asked))
+        found[source] = _told(asked[0].line, lambda s=source, p=phases: own_formulas(s, p))
+    return [_record(row, found[row.source][row.printed.phase]) for row in ready]
+
+
+def _told(line: str, work: Any) -> Any:
+    """Run; an error begins with the row it is about."""
+    try:
+        return work()
+    except AttnprofError as error:
+        raise type(error)(f"{line}{error}") from error
+
+
+def _ready(row: Printed) -> _Ready:
+    """Read, replace names, fix sizes."""
+    text, bound = without_bound(row.formula)
+    expression = read_formula(text)
+    symbols = symbols_of(row.source)
+    if unknown := set(row.at) - set(symbols):
+        raise RequestError(f"--at {', '.join(sorted(unknown))}: sizes are {', '.join(symbols)}")
+    meanings = {name: read_formula(meaning) for name, meaning in row.where.items()}
+    for name, meaning in meanings.items():
+        check_names(meaning, symbols, row.where[name])
+        used = name in symbols or name in names_in(expression) or name in row.growing
+        if not used and not row.line:  # for a table, --where may speak of other rows
+            raise RequestError(f"--where {name}={row.where[name]}: no formula here has {name}")
+    expression = read_formula(text, meanings)
+    check_names(expression, symbols, row.formula)
+    fixed = {
+        name: _size(name, meaning)
+        for name, meaning in meanings.items()
+        if name in symbols and meaning.is_number
+    }
+    notes = []
+    if "B" in symbols and "B" not in fixed and "B" not in names_in(expression):
+        fixed["B"] = 1
+        notes.append("one sequence, B = 1: what is printed has no B")
+    at = tuple(sorted(row.at.items())) if row.source.way == DERIVED else ()
+    source = replace(row.source, fixed=tuple(sorted(fixed.items())), at=at)
+    up_to, growing = row.up_to, _growing(row.growing, meanings, symbols)
+    if bound:  # as O(N**2) is read: its own sizes grow, the others stay
+        up_to, growing = ORDER, growing or tuple(sorted(names_in(expression)))
+    printed = replace(row, source=source, growing=growing)
+    return _Ready(printed, expression, up_to, bound or "O", tuple(notes))
+
+
+def _size(name: str, meaning: Any) -> int:
+    """A number that one of our sizes is."""
+    if not meaning.is_Integer or not 1 <= meaning <= LARGEST:
+        raise RequestError(
+            f"--where {name}={meaning}: {name} is a size, a whole number from 1 to 2**40"
+        )
+    return int(meaning)
+
+
+def _growing(
+    names: Sequence[str], meanings: Mapping[str, Any], symbols: Sequence[str]
+) -> tuple[str, ...]:
+    """The sizes that grow, in the names of our formula."""
+    found: dict[str, None] = {}
+    for name in (name_of(name) or name for name in names):
+        if name not in symbols and name not in meanings:
+            raise RequestError(f"--in {name}: sizes are {', '.join(symbols)}")
+        found.update(dict.fromkeys(names_in(meanings[name]) if name in meanings else {name}))
+    return tuple(found)
+
+
+def _record(row: _Ready, own: Own) -> VerificationRecord:
+    asked, source = row.printed, row.source
+    form = form_of(own, asked.quantity, asked.line)
+    about = VerificationRecord(
+        place=asked.place, of=source.target, scope=source.layer, phase=asked.phase,
+        causal=source.causal, quantity=asked.quantity, kind=source.way, up_to=row.up_to,
+        convention=source.convention, where=dict(asked.where), printed=asked.formula,
+        domain=list(own.domain), method=own.method, verified_at=own.runs(),
+        notes=[*row.notes, *own.notes],
+    )  # fmt: skip
+    if form is None:
+        return _counted(about, row, own.numbers.get(asked.quantity))
+    alone = {name: size for name, size in own.pinned.items() if name not in dict(source.fixed)}
+    if row.up_to != EXACT and set(alone) & set(asked.growing or own.symbols):
+        where = sizes_text(alone)
+        return replace(about, skipped=f"our formula holds for {where} alone, for no growth")
+    return _compared(about, row, own, form, {**alone, **dict(source.fixed)})
+
+
+def _compared(
+    about: VerificationRecord, row: _Ready, own: Own, form: Any, fixed: Mapping[str, int]
+) -> VerificationRecord:
+    """Both with the sizes that are numbers put in."""
+    printed, form = _fixed(row.expression, fixed), _fixed(form, fixed)
+    shapes = _shapes(own, row.printed, fixed)
+    growing = row.printed.growing or tuple(name for name in own.symbols if name not in fixed)
+    answer = _answer(row, printed, form, growing, shapes, own)
+    if answer.agrees is None:
+        return replace(about, ours=expression_text(form), skipped=answer.why)
+    hint = ""
+    if not answer.agrees and row.up_to == EXACT:
+        hint = _hint(printed, form, about.quantity, own, fixed, shapes)
+    lacking = f"at least: not counted are {', '.join(own.uncounted)}" if own.uncounted else ""
+    return replace(
+        about,
+        ours=expression_text(form),
+        verdict=MATCH if answer.agrees else ERRATUM,
+        difference=answer.difference,
+        why="; ".join(filter(None, (answer.why, hint, lacking))),
+        leading_printed=answer.leading_printed,
+        leading_ours=answer.leading_ours,
+        leading_agrees=answer.leading_agrees,
+        values=[_values(printed, form, shape) for shape in _shown(row, shapes)],
+    )
+
+
+def _answer(
+    row: _Ready,
+    printed: Any,
+    form: Any,
+    growing: Sequence[str],
+    shapes: Sequence[dict[str, int]],
+    own: Own,
+) -> Comparison:
+    if row.up_to == ORDER:
+        return ordered(printed, form, row.bound, growing, shapes, own.fits)
+    return compared(printed, form, row.up_to, growing, shapes, own.fits)
+
+
+def _counted(about: VerificationRecord, row: _Ready, ours: Any) -> VerificationRecord:
+    """Where there is no formula: the two numbers at the shape asked for."""
+    shape = {**row.printed.at, **dict(row.source.fixed)}
+    what = f"no formula of {about.quantity} was found"
+    if ours is None or row.up_to != EXACT or names_in(row.expression) - set(shape):
+        return replace(about, skipped=f"{what} to compare with; give all sizes with --at")
+    printed = value(row.expression, shape)
+    return replace(
+        about,
+        verdict=MATCH if printed == ours else ERRATUM,
+        why=f"{what}: compared by a run at this shape alone",
+        values=[{"sizes": shape, "printed": printed, "ours": int(ours)}],
+    )
+
+
+def _fixed(form: Any, fixed: Mapping[str, int]) -> Any:
+    import sympy
+
+    expression = sympy.sympify(form)
+    values = {s: fixed[s.name] for s in expression.free_symbols if s.name in fixed}
+    return expression.subs(values) if values else expression
+
+
+def _shapes(own: Own, asked: Printed, fixed: Mapping[str, int]) -> list[dict[str, int]]:
+    """Shapes to compare at, those asked for first; a size that is fixed is that."""
+    shapes = own.shapes(fixed)
+    if asked.at:
+        first = {**(shapes[0] if shapes else {}), **asked.at, **fixed}
+        shapes = [first, *(shape for shape in shapes if shape != first)]
+    return shapes
+
+
+def _shown(row: _Ready, shapes: Sequence[dict[str, int]]) -> Sequence[dict[str, int]]:
+    """The shape asked for, or a few; none for an order of growth, which has no values."""
+    if row.up_to == ORDER:
+        return []
+    return shapes[:1] if row.printed.at else shapes[:3]
+
+
+def _values(printed: Any, ours: Any, shape: Mapping[str, int]) -> dict[str, Any]:
+    numbers = {"printed": value(printed, shape), "ours": value(ours, shape)}
+    known = {name: None if _is_nan(number) else number for name, number in numbers.items()}
+    return {"sizes": dict(shape), **known}
+
+
+def _is_nan(number: float) -> bool:
+    return isinstance(number, float) and isnan(number)
+
+
+def _hint(
+    printed: Any, form: Any, asked: str, own: Own, fixed: Mapping[str, int],
+    shapes: Sequence[dict[str, int]],
+) -> str:  # fmt: skip
+    """What a formula that differs is instead: another quantity, that of one head, a multiple."""
+    for name in own.forms:
+        if name == asked or not all(own.gives(name, shape, printed) for shape in shapes[:2]):
+            continue  # values differ: no algebra is needed
+        other = _fixed(own.forms[name], fixed)
+        if other and compared(printed, other, EXACT, (), shapes).agrees:
+            return f"it is the formula of {name}"
+    if (ratio := constant_ratio(form, printed)) is not None:
+        return f"ours is {ratio} times what is printed"
+    for symbol in sorted(form.free_symbols - printed.free_symbols, key=str):
+        single = [{**shape, symbol.name: 1} for shape in shapes]
+        if not all(alike(printed, form, shape) for shape in single[:2]):
+            continue
+        if compared(printed, form.subs(symbol, 1), EXACT, (), single).agrees:
+            return f"it holds for {symbol} = 1 (--where {symbol}=1)"
+    return ""

@@ -1,0 +1,162 @@
+"""Races of sides that only say how long they took: looks, budgets, errors, order."""
+
+import math
+import random
+
+import pytest
+
+from attnprof.gate import paired
+from attnprof.gate.cases import Case
+from attnprof.gate.paired import LOOKS, MORE_LOOKS, PAIRS, race
+from attnprof.gate.rules import RULES, CheckOptions
+from attnprof.gate.times import power_text, race_cases, raced_record, stored_record
+from attnprof.gate.trees import TreeError
+from attnprof.measure.request import PointRequest
+
+REQUEST = PointRequest("standard", 64, 2, 8)
+CASE = Case(REQUEST)
+
+
+class FakeSide:
+    """Takes ``call_s`` a call, times noise; ``log`` hears the order of blocks."""
+
+    def __init__(self, call_s, noise=0.01, seed=0, log=None, wall=1.0, name=""):
+        self.call_s, self.noise, self.wall, self.name = call_s, noise, wall, name
+        self.chance = random.Random(seed)
+        self.log = [] if log is None else log
+        self.opened_times = 0
+        self.is_open = False
+
+    def ask_open(self, request):
+        assert not self.is_open
+        self.is_open, self.answered = True, False
+        self.opened_times += 1
+
+    def opened(self):
+        self.answered = True
+        return self.call_s
+
+    def block(self, calls):
+        assert self.is_open
+        assert self.answered
+        self.log.append(self.name)
+        seconds = calls * self.call_s * math.exp(self.chance.gauss(0, self.noise))
+        return seconds, seconds * self.wall
+
+    def close(self):
+        self.is_open = False
+
+
+def run(slowdown, noise=0.01, **options):
+    base, head = FakeSide(1e-3, noise, 1), FakeSide(1e-3 * (1 + slowdown), noise, 2)
+    return race(base, head, REQUEST, RULES["default"], **options)
+
+
+@pytest.mark.parametrize(("slowdown", "verdict"), [
+    (0.0, "ok"), (0.1, "regressed"), (-0.2, "improved"),
+])  # fmt: skip
+def test_a_quiet_race_ends_at_the_first_look(slowdown, verdict):
+    found = run(slowdown)
+    assert found.found.verdict == verdict
+    assert found.found.processes == LOOKS[0]
+    assert len(found.log_ratios) == LOOKS[0] * PAIRS
+    assert found.found.ratio == pytest.approx(1 + slowdown, rel=0.02)
+
+
+def test_an_open_race_takes_more_looks_only_where_allowed():
+    noisy = {"slowdown": 0.035, "noise": 0.15}
+    assert run(**noisy, more=False).found.processes <= LOOKS[-1]
+    assert run(**noisy, more=True).found.processes <= MORE_LOOKS[-1]
+    assert run(**noisy, more=True).found.processes > LOOKS[-1]
+
+
+def test_a_race_ends_when_its_time_is_up(monkeypatch):
+    clock = iter(range(1000))
+    monkeypatch.setattr(paired.time, "monotonic", lambda: float(next(clock)))
+    found = run(0.5, limit_s=3.0)
+    assert found.found.processes < LOOKS[0]
+    assert found.found.verdict == "inconclusive"  # so few processes prove nothing
+
+
+def test_each_process_is_opened_and_closed_and_the_order_is_mixed():
+    log = []
+    base, head = FakeSide(1e-3, name="base", log=log), FakeSide(1e-3, name="head", log=log)
+    race(base, head, REQUEST, RULES["default"], seed=3)
+    assert base.opened_times == head.opened_times == LOOKS[0]
+    assert not base.is_open
+    assert not head.is_open
+    firsts = log[::2]
+    assert 0.2 < firsts.count("base") / len(firsts) < 0.8
+    assert sorted(log[:2]) == ["base", "head"]
+
+
+def test_blocks_fill_their_time():
+    assert paired.block_calls(1e-3) == 6
+    assert paired.block_calls(1.0) == 1
+
+
+def test_a_clock_that_stands_still_is_an_error_not_a_verdict():
+    with pytest.raises(TreeError, match="no time at all"):
+        race(FakeSide(0.0), FakeSide(0.0), PointRequest("standard", 64, 2, 8), RULES["default"])
+
+
+def test_a_case_that_fails_is_an_error_and_the_others_go_on():
+    class Broken(FakeSide):
+        def opened(self):
+            self.is_open = False
+            raise TreeError("it fell over")
+
+    cases = [CASE, Case(PointRequest("standard", 128, 2, 8))]
+    records, _ = race_cases(Broken(1e-3), FakeSide(1e-3), cases, CheckOptions(), lambda _text: None)
+    assert [r.verdict for r in records.values()] == ["error", "error"]
+    assert "fell over" in records[CASE.name].why
+
+
+def test_power_is_told_where_it_is_good_too():
+    cases = [CASE, Case(PointRequest("standard", 128, 2, 8))]
+    _, said = race_cases(
+        FakeSide(1e-3), FakeSide(1e-3, seed=2), cases, CheckOptions(), lambda _text: None
+    )
+    assert len(said) == 1
+    assert "in each of 2 timed cases" in said[0]
+
+
+@pytest.mark.parametrize(("wall", "verdict", "said"), [
+    (1.5, "regressed", "waits more"), (1.05, "ok", ""), (0.5, "ok", ""),
+])  # fmt: skip
+def test_waiting_shows_by_the_wall_clock_alone(wall, verdict, said):
+    base, head = FakeSide(1e-3, seed=1), FakeSide(1e-3, seed=2, wall=wall)
+    records, _ = race_cases(base, head, [CASE], CheckOptions(), lambda _text: None)
+    record = records[CASE.name]
+    assert record.verdict == verdict
+    assert record.ratio == pytest.approx(1, rel=0.02)
+    assert record.wall_ratio == pytest.approx(wall, rel=0.05)
+    assert said in record.why
+
+
+def test_a_noisy_wall_clock_decides_nothing():
+    base, head = FakeSide(1e-3, seed=1), FakeSide(1e-3, seed=2)
+    chance = random.Random(4)
+    found = race(base, head, REQUEST, RULES["default"])
+    found.wall_log_ratios = [chance.gauss(0.15, 0.5) for _ in found.log_ratios]
+    assert raced_record(CASE, found).verdict == "ok"
+
+
+def test_power_is_told_where_it_is_low_with_what_more_time_gives():
+    base, head = FakeSide(1e-3, 0.2, 1), FakeSide(1e-3, 0.2, 2)
+    found = race(base, head, REQUEST, RULES["default"], more=False)
+    (said,) = power_text(CASE, found)
+    assert "10% slowdown" in said
+    assert "s more for 99 %" in said
+    quiet = race(FakeSide(1e-3, seed=1), FakeSide(1e-3, seed=2), REQUEST, RULES["default"])
+    assert power_text(CASE, quiet) == []
+
+
+@pytest.mark.parametrize(("now", "policy", "verdict"), [
+    (1.0, "advise", "ok"), (1.5, "advise", "inconclusive"), (1.5, "fail", "regressed"),
+    (0.5, "fail", "improved"),
+])  # fmt: skip
+def test_stored_times_fail_only_where_that_is_asked(now, policy, verdict):
+    stored = [[1e-3 * (1 + 0.001 * p)] * 5 for p in range(8)]
+    record = stored_record(CASE, stored, FakeSide(1e-3 * now), CheckOptions(stored_times=policy))
+    assert record.verdict == verdict

@@ -1,0 +1,180 @@
+"""Peaks from hand-written allocation events, from a fake CUDA allocator, and from real tensors."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from attnprof.measure.memory import MARK, Event, measure_held, measure_peak, peak_of
+from attnprof.measure.subject import Subject
+
+KERNEL = "aten::_scaled_dot_product_flash_attention_for_cpu"
+
+
+def memory(at, size):
+    return Event("[memory]", at, at, size)
+
+
+def test_the_peak_is_the_largest_running_sum():
+    events = [memory(i, size) for i, size in enumerate([10, 20, -10, 5, -25])]
+    assert peak_of(events).bytes == 30
+
+
+def test_what_was_saved_before_the_mark_counts_but_the_peak_before_it_does_not():
+    before = [memory(1, 100), memory(2, -90)]
+    during = [memory(11, 30), memory(12, -30)]
+    assert peak_of([*before, Event(MARK, 10, 20), *during]).bytes == 40
+
+
+def test_scratch_of_a_fused_kernel_is_told_apart():
+    events = [
+        memory(1, 100),
+        Event(KERNEL, 2, 9),
+        memory(3, 50),  # the output: it stays
+        memory(4, 30),  # scratch
+        memory(5, -30),
+        memory(20, 10),
+    ]
+    found = peak_of(events)
+    assert (found.bytes, found.kernel, found.workspace) == (180, KERNEL, 30)
+    assert found.without_workspace == 160
+
+
+def test_other_operations_own_no_workspace():
+    events = [Event("aten::softmax", 0, 9), memory(1, 8), memory(2, 4), memory(3, -4)]
+    assert peak_of(events).workspace == 0
+
+
+def subject_of(prepare, call, reset=lambda: None):
+    return Subject(None, reset, prepare, call)
+
+
+def test_the_cpu_allocator_is_measured_to_the_byte():
+    def call():
+        first = torch.empty(1000)
+        second = torch.empty(500)
+        del first
+        return second, torch.empty(1, dtype=torch.uint8)
+
+    assert measure_peak(subject_of(lambda: None, call), "cpu", torch).bytes == 6000
+
+
+def test_the_profilers_own_lines_do_not_reach_stderr(capfd):
+    measure_peak(subject_of(lambda: None, lambda: torch.empty(4)), "cpu", torch)
+    assert capfd.readouterr().err == ""
+
+
+class FakeAllocator:
+    """What ``torch.cuda`` answers; 512-byte blocks, requested bytes kept where told to."""
+
+    def __init__(self, requested):
+        self.now = self.peak = self.asked = self.asked_peak = 0
+        self.reserved = self.reserved_peak = self.workspaces = 0
+        self.requested = requested
+
+    def synchronize(self):
+        pass
+
+    def reset_peak_memory_stats(self):
+        self.peak, self.asked_peak = self.now, self.asked
+        self.reserved_peak = self.reserved
+
+    def empty_cache(self):
+        self.reserved = self.now
+
+    def clear_workspaces(self):
+        self.now -= self.workspaces
+        self.workspaces = 0
+
+    def take(self, size):
+        self.now += -(-size // 512) * 512
+        self.asked += size
+        self.reserved = max(self.reserved, self.now)
+        self.reserved_peak = max(self.reserved_peak, self.reserved)
+        self.peak, self.asked_peak = max(self.peak, self.now), max(self.asked_peak, self.asked)
+
+    def give(self, size):
+        self.now -= -(-size // 512) * 512
+        self.asked -= size
+
+    def memory_stats(self):
+        found = {
+            "allocated_bytes.all.current": self.now, "allocated_bytes.all.peak": self.peak,
+            "reserved_bytes.all.current": self.reserved,
+            "reserved_bytes.all.peak": self.reserved_peak,
+        }  # fmt: skip
+        if self.requested:
+            found["requested_bytes.all.current"] = self.asked
+            found["requested_bytes.all.peak"] = self.asked_peak
+        return found
+
+
+@pytest.mark.parametrize(("requested", "expected"), [(True, 100 + 700), (False, 512 + 1024)])
+def test_the_cuda_peak_is_the_increment_over_what_was_live_before_the_saved_tensors(
+    requested, expected
+):
+    cuda = FakeAllocator(requested)
+    cuda.take(12345)  # parameters
+    saved = []
+
+    def reset():
+        while saved:
+            cuda.give(saved.pop())
+
+    def prepare():  # the forward pass: 5000 at its own peak, 100 saved
+        cuda.take(5000)
+        cuda.give(5000)
+        cuda.take(100)
+        saved.append(100)
+
+    def call():
+        cuda.take(700)
+        cuda.give(700)
+
+    subject = subject_of(prepare, call, reset)
+    found = measure_peak(subject, "cuda", fake_torch(cuda))
+    assert found.bytes == expected
+    assert found.libraries == 0
+
+
+def fake_torch(cuda):
+    own = SimpleNamespace(_cuda_clearCublasWorkspaces=cuda.clear_workspaces)
+    return SimpleNamespace(cuda=cuda, _C=own)
+
+
+def test_what_a_gpu_reserves_and_what_its_libraries_hold_are_told_apart():
+    cuda = FakeAllocator(requested=True)
+    cuda.take(1024)  # parameters
+    cuda.take(1 << 20)
+    cuda.give(1 << 20)  # a block of an earlier point, kept for reuse
+
+    def call():
+        if not cuda.workspaces:  # at the first product
+            cuda.workspaces = 8192
+            cuda.take(cuda.workspaces)
+        cuda.take(2048)
+        cuda.give(2048)
+
+    found = measure_peak(subject_of(lambda: None, call), "cuda", fake_torch(cuda))
+    assert (found.bytes, found.reserved, found.libraries) == (2048, 2048, 8192)
+    assert cuda.now == 1024
+
+
+def test_what_a_call_leaves_is_counted_on_a_gpu_as_on_a_cpu():
+    cuda = FakeAllocator(requested=True)
+    cuda.take(512)
+
+    def make():
+        cuda.take(4096)
+        cuda.give(1024)
+
+    assert measure_held(make, "cuda", fake_torch(cuda)) == 3072
+    made = measure_held(lambda: [torch.zeros(100), torch.zeros(50).sum()], "cpu", torch)
+    assert made == 404
+
+
+def test_scratch_of_a_product_is_told_apart_its_result_is_not():
+    product = Event("aten::bmm", 0, 9)
+    events = [product, memory(1, 100), memory(2, 30), memory(3, 50), memory(4, -50), memory(5, -30)]
+    found = peak_of(events)
+    assert (found.bytes, found.kernel, found.without_workspace) == (180, "aten::bmm", 100)

@@ -1,0 +1,126 @@
+"""The numbers of a document's tables, read and changed one at a time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+
+from attnprof.papers import documents
+from attnprof.papers.checks import MATCH, Check, ClaimAnswer
+from tests.papers.perturbing import changed_text, is_formula
+
+#: Table (its file's stem), row and column.
+Place = tuple[str, int, str]
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+#: Which of these are near to what is printed.
+FINE = (0, 2, 3, 4)
+_rows = documents._rows
+
+
+class _Row(dict[str, str]):
+    """A row that notes which of its cells are looked at."""
+
+    def __init__(self, cells: dict[str, str], place: tuple[str, int], read: set[Place]) -> None:
+        super().__init__(cells)
+        self._place, self._read = place, read
+
+    def __getitem__(self, column: str) -> str:
+        self._read.add((*self._place, column))
+        return super().__getitem__(column)
+
+    def items(self):
+        return [(column, self[column]) for column in self]
+
+    def values(self):
+        return [self[column] for column in self]
+
+
+@contextmanager
+def tables(change: tuple[Place, str] | None = None) -> Iterator[set[Place]]:
+    """Inside, tables have one changed cell; gives the places that were read."""
+    read: set[Place] = set()
+
+    def rows(folder: Path, table: str) -> list[dict[str, str]]:
+        found = [_Row(row, (table, at), read) for at, row in enumerate(_rows(folder, table))]
+        if change is not None and change[0][0] == table:
+            (_, at, column), text = change
+            found[at][column] = text
+        return found
+
+    documents._rows = rows
+    try:
+        yield read
+    finally:
+        documents._rows = _rows
+
+
+def cell(number: str, place: Place) -> str:
+    """What is printed there."""
+    table, row, column = place
+    return _rows(documents.DOCUMENTS[number].path / "tables", table)[row].get(column, "")
+
+
+def changes(text: str) -> list[str]:
+    """Other texts for a cell with a number: near it and far away; none without a number."""
+    if _NUMBER.fullmatch(text):
+        places = len(text.partition(".")[2])
+        value, digit = float(text), 10.0**-places
+        others = (
+            value + digit, 10 * value, value - digit, value + 10 * digit, value - 10 * digit,
+            value / 10, 0.0,
+        )  # fmt: skip
+        return [f"{other:.{places}f}" for other in others]
+    return list(changed_text(text))[1:] if is_formula(text) else []
+
+
+def decides(number: str, check: Check, place: Place, found: ClaimAnswer) -> str:
+    """What a cell does to an answer: ``nothing``, ``fine`` or ``coarse`` (a last digit, or more),
+    or ``weak``: ours is another, and the claim still holds.
+    """
+    told = "nothing"
+    for at, text in enumerate(changes(cell(number, place))):
+        if at == 2 and told == "nothing":
+            return told  # neither its last digit nor ten times as much matters
+        forget(number)
+        with tables((place, text)):
+            try:
+                other = check.answer()
+            except Exception:  # noqa: BLE001 - what breaks is an error, and no match
+                return "fine"
+        if other.ours == found.ours:
+            continue
+        if found.verdict == other.verdict == MATCH:
+            told = told if told == "coarse" else "weak"
+        elif at in FINE:
+            return "fine"
+        else:
+            told = "coarse"
+    return told
+
+
+#: Modules of which nothing remembered rests on a table.
+_WITHOUT_TABLES = {"formulas", "counts", "paths", "kernels", "program", "transitions",
+                   "checks_heatmaps", "checks_shapes", "checks_definitions"}  # fmt: skip
+
+
+@cache
+def _cached(folder: str) -> list[Callable[[], None]]:
+    """How to forget what a document's modules remember of their tables."""
+    names = {item.name for item in iter_modules([str(documents.HERE / folder)])}
+    found = []
+    for name in names - _WITHOUT_TABLES:
+        module = import_module(f"attnprof.papers.{folder}.{name}")
+        own = (item for item in vars(module).values() if item.__class__.__module__ == "functools")
+        found += [item.cache_clear for item in own if item.__module__ == module.__name__]
+    return found
+
+
+def forget(number: str) -> None:
+    """Let a document's modules read their tables anew."""
+    for clear in _cached(documents.DOCUMENTS[number].folder):
+        clear()

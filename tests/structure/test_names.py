@@ -1,0 +1,26 @@
+"""One meaning a name, and files called after what is in them."""
+
+import ast
+from collections import defaultdict
+
+from tests.structure.test_rooms import PACKAGE, SOURCES
+
+#: Reformer is still counted on a tape, whose tensors are not those of ``ops/``.
+TAPE = {"Indexes", "Node", "Storage", "Tensor"}
+#: What the field itself calls so.
+TERMS = {"decoding", "hashing"}
+
+
+def test_no_two_public_classes_share_a_name():
+    places = defaultdict(list)
+    for path in SOURCES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(str(path.relative_to(PACKAGE)))
+    shared = {name: found for name, found in places.items() if len(found) > 1}
+    assert set(shared) == TAPE, shared
+
+
+def test_no_file_is_called_after_an_activity():
+    stems = {path.stem for path in SOURCES if path.stem.endswith("ing")}
+    assert {stem for stem in stems if "_" not in stem} <= TERMS
