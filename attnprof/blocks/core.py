@@ -48,7 +48,7 @@ class TextCore(AttentionCore):
         self.flat = spec.flat
         for name, weight in spec.core_weights(sizes).items():
             if weight and weight.drawn:
-                self.register_buffer(name, _DRAWN[weight.start](*weight.shape, None))
+                self.register_buffer(name, drawn(weight))
             else:
                 self.register_parameter(name, weight and started(weight))
 
@@ -57,7 +57,7 @@ class TextCore(AttentionCore):
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         for name, weight in self.spec.core_weights(self.sizes).items():
             if weight and weight.drawn:
-                getattr(self, name).copy_(_DRAWN[weight.start](*weight.shape, generator))
+                getattr(self, name).copy_(drawn(weight, generator))
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
         """Q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv) → (b, h, n, dv)."""
@@ -76,6 +76,8 @@ class TextCore(AttentionCore):
 
 def started(weight: Weight) -> nn.Parameter:
     """A parameter whose matrices are drawn one after the other."""
+    if not isinstance(weight.start, str):
+        return nn.Parameter(torch.full(weight.shape, weight.start))
     values = torch.empty(weight.shape)
     if weight.start == "uniform":
         return nn.Parameter(values.uniform_(-1 / weight.divisor, 1 / weight.divisor))
@@ -83,6 +85,11 @@ def started(weight: Weight) -> nn.Parameter:
     for matrix in values if values.dim() > 2 else [values]:
         draw(matrix)
     return nn.Parameter(values / weight.divisor)
+
+
+def drawn(weight: Weight, generator: torch.Generator | None = None) -> Tensor:
+    """A buffer's random entries."""
+    return _DRAWN[str(weight.start)](*weight.shape, generator)
 
 
 def orthogonal_features(d: int, m: int, generator: torch.Generator | None) -> Tensor:

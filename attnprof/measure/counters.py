@@ -35,11 +35,13 @@ class TorchCount:
 class FvcoreCount:
     """Multiply-accumulates by operation, and what fvcore has no rule for, by calls.
 
-    ``failed`` says why there is no count; the rest is empty then.
+    ``batched`` is the number of batched products that it saw. ``failed`` says why there is no
+    count; the rest is empty then.
     """
 
     macs: Counter[str] = field(default_factory=Counter)
     uncounted: Counter[str] = field(default_factory=Counter)
+    batched: int = 0
     failed: str | None = None
 
     @property
@@ -109,6 +111,7 @@ def count_with_fvcore(request: PointRequest) -> FvcoreCount:
 def _fvcore(request: PointRequest) -> FvcoreCount:
     import torch
     from fvcore.nn import FlopCountAnalysis
+    from fvcore.nn.jit_handles import bmm_flop_jit
 
     from attnprof.measure.subject import build_subject, make_inputs
 
@@ -123,21 +126,23 @@ def _fvcore(request: PointRequest) -> FvcoreCount:
         real: Counter[str] = Counter()
         for name in _SIZE_ARITHMETIC:
             analysis.set_op_handle(f"aten::{name}", _tally(f"aten::{name}", real))
+        batched: Counter[str] = Counter()
+        analysis.set_op_handle("aten::bmm", _tally("bmm", batched, bmm_flop_jit))
         with _quiet_logger():
             macs = analysis.by_operator()
             uncounted = Counter(analysis.unsupported_ops()) + real
     found = Counter({name: int(count) for name, count in macs.items() if count})
-    return FvcoreCount(found, uncounted)
+    return FvcoreCount(found, uncounted, batched.total())
 
 
-def _tally(name: str, real: Counter[str]) -> Any:
-    """A rule that counts nothing and remembers operations whose result is no single number."""
+def _tally(name: str, real: Counter[str], count: Any = lambda *_: 0) -> Any:
+    """A rule of fvcore's, ``count``, remembering operations whose result is no single number."""
 
-    def rule(_: Any, outputs: Any) -> int:
+    def rule(inputs: Any, outputs: Any) -> Any:
         sizes = outputs[0].type().sizes() if hasattr(outputs[0].type(), "sizes") else []
         if sizes is None or len(sizes) > 0:
             real[name] += 1
-        return 0
+        return count(inputs, outputs)
 
     return rule
 

@@ -97,7 +97,7 @@ def _fvcore_rows(count: TorchCount, fvcore: FvcoreCount) -> list[str]:
             rows.append(f"fvcore counts {name} as {macs:,} MACs, which is no product")
             gap += 2 * macs
     if gap:
-        rows.append(_rest(gap, fvcore))
+        rows.append(_rest(gap, fvcore, count.calls["aten.bmm"] - fvcore.batched))
     return rows
 
 
@@ -108,10 +108,11 @@ def _fvcore_names(operation: str) -> tuple[str, ...]:
     return (f"aten::{base}", f"aten::{base}_") if base in _SEEN_AS else ()
 
 
-def _rest(gap: int, fvcore: FvcoreCount) -> str:
+def _rest(gap: int, fvcore: FvcoreCount, dropped: int) -> str:
     """What remains: autograd functions fvcore does not look into, its rules for products.
 
-    Those of broadcast ``matmul`` and of ``einsum`` are not 2·m·k·n.
+    Those of broadcast ``matmul`` and of ``einsum`` are not 2·m·k·n. Batched products that it did
+    not see were ``dropped`` by the tracer: no output needs them.
     """
     boxes = [name for name in fvcore.uncounted if name.startswith(_BLACK_BOX)]
     if boxes and gap > 0:
@@ -119,6 +120,8 @@ def _rest(gap: int, fvcore: FvcoreCount) -> str:
             f"{name.removeprefix(_BLACK_BOX)} ×{fvcore.uncounted[name]}" for name in boxes
         )
         return f"fvcore does not look into the autograd function {names}: {gap:,} FLOPs missing"
+    if dropped > 0 and gap > 0:
+        return f"fvcore's tracer drops bmm ×{dropped}, which no output needs: {gap:,} FLOPs missing"
     suspects = [name for name in ("matmul", "einsum") if fvcore.macs[name]]
     if suspects:
         names = " and ".join(suspects)

@@ -82,7 +82,7 @@ class Super(Efficient):
         """The map over tokens, one or one a head, and its bias."""
         n = sizes.seq_len
         maps = (sizes.num_heads, n, n) if self.per_head else (n, n)
-        bias = Weight(maps[:-1], "zeros") if self.bias else None
+        bias = Weight(maps[:-1], 0.0) if self.bias else None
         return {"mixing": Weight(maps), "mixing_bias": bias}
 
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:

@@ -46,11 +46,12 @@ class LayerSizes:
 class Weight:
     """A parameter of a core: its shape, and how each matrix of it starts.
 
-    What is ``drawn`` is a buffer instead, and drawn again by the core's ``redraw``.
+    A ``start`` is a number for all entries, or the name of a rule. What is ``drawn`` is a buffer
+    instead, and drawn again by the core's ``redraw``.
     """
 
     shape: tuple[Number, ...]
-    start: str = "xavier_uniform"
+    start: str | float = "xavier_uniform"
     divisor: float = 1.0  #: of its entries; the inverse of the bound of "uniform" ones
     drawn: bool = False
 

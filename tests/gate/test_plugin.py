@@ -193,11 +193,11 @@ def test_two(): ...
 
 
 def test_a_class_stands_for_its_place(suite):
-    (suite.path / "mine.py").write_text(MODULE)
+    (suite.path / "imported_here.py").write_text(MODULE)
     (suite.path / "test_it.py").write_text("""
 import sys, os
 sys.path.insert(0, os.getcwd())
-from mine import Mine
+from imported_here import Mine
 
 def test_mine(attnprof_check, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -208,7 +208,7 @@ def test_mine(attnprof_check, tmp_path, monkeypatch):
 """)
     assert suite("--attnprof-update").ret == 0
     (case,) = recorded(suite).counted
-    assert case.startswith("mine:Mine[train N=16 d_model=16 h=2")
+    assert case.startswith("imported_here:Mine[train N=16 d_model=16 h=2")
     assert suite().ret == 0
 
 

@@ -65,7 +65,7 @@ class Taylor(Mechanism):
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """A temperature a head."""
-        return {"temperature": Weight((sizes.num_heads,), "ones", float(self.temperature))}
+        return {"temperature": Weight((sizes.num_heads,), float(self.temperature))}
 
     def init_state(self, sizes: LayerSizes, cache: Any) -> TaylorState:
         """Nothing seen yet."""
