@@ -8,16 +8,120 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, TypeVar
 
-from attnprof.papers.agreement import exactly
+from attnprof.algebra.expressions import expression_of
+from attnprof.algebra.parser import FormulaError, Number, parse
 
 MATCH, ERRATUM, NOT_REPRODUCIBLE = "match", "erratum", "not-reproducible"
 VERDICTS = (MATCH, ERRATUM, NOT_REPRODUCIBLE)
 COMPUTED, MEASURED, READING = "computed", "measured", "reading"
 
-#: Stands for "what the document prints", which itself may be None.
-_PRINTED: Any = object()
+Agree = Callable[[Any, Any], bool]
+Ours = TypeVar("Ours", bound=Callable[..., Any])
+
+
+def _identical(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and bool(a == b)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Two values agree if all their leaves do; values in lists and dicts are walked through.
+
+    ``near`` is asked of two numbers that are not equal, ``alike`` of everything else. ``slack`` is
+    how far a printed number may be off and still agree: half of its last digit where it was
+    rounded, nothing where it is exact.
+    """
+
+    near: Agree = lambda *_: False
+    slack: Callable[[float], float] = lambda _: 0.0
+    alike: Agree = _identical
+
+    def __call__(self, published: Any, ours: Any) -> bool:
+        """Whether the two say the same."""
+        a, b = published, ours
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            return set(a) == set(b) and all(self(a[key], b[key]) for key in a)
+        if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+            return len(a) == len(b) and all(map(self, a, b))
+        if isinstance(a, (Mapping, list, tuple)) or isinstance(b, (Mapping, list, tuple)):
+            return False
+        if _is_number(a) and _is_number(b):
+            return float(a) == float(b) or self.near(a, b)
+        return self.alike(a, b)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+#: Equal, values inside lists and dicts too; tuples and lists are alike.
+exactly = Agreement()
+
+
+def rounded(digits: int) -> Agreement:
+    """Equal once ours is rounded to the printed number of decimals (halves either way)."""
+    half = 0.5 * 10.0**-digits
+    return within(absolute=half * (1 + 1e-9))
+
+
+def within(*, absolute: float = 0.0, relative: float = 0.0) -> Agreement:
+    """Numbers no further apart than this; the relative part is of ours."""
+    return Agreement(
+        lambda a, b: bool(abs(a - b) <= absolute + relative * abs(b)),
+        lambda value: absolute + relative * abs(value),
+    )
+
+
+def above(digits: int = 0) -> Agreement:
+    """Ours is what is printed or more, by less than one of its last digit: "more than 4 points"."""
+    step = 10.0**-digits
+    return Agreement(lambda a, b: bool(a <= b < a + step), lambda _: step / 2)
+
+
+def between(published: Any, ours: Any) -> bool:
+    """What is printed lies between the two ends that ours has for it, by name."""
+    return set(published) == set(ours) and all(
+        low <= published[name] <= high for name, (low, high) in ours.items()
+    )
+
+
+def formula(text: Any) -> Any:
+    """A formula's text as a sympy expression, every name a positive symbol."""
+    import sympy
+
+    return _parsed(text) if isinstance(text, str) else sympy.sympify(text)
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> Any:
+    import sympy
+
+    tree = parse(text, stored=True)
+    if isinstance(tree, Number) and isinstance(tree.value, Fraction):
+        return sympy.Float(text)  # to as many digits as are printed
+    return expression_of(tree)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _equal_formulas(a: Any, b: Any) -> bool:
+    import sympy
+
+    if _identical(a, b):
+        return True
+    try:
+        difference = sympy.expand(formula(a) - formula(b))
+    except (FormulaError, TypeError):  # words, a statement
+        return False
+    return bool(difference == 0 or sympy.simplify(difference) == 0)
+
+
+#: Equal; texts and expressions also where sympy finds them equal for all positive values of
+#: their symbols.
+same_formula = Agreement(alike=_equal_formulas)
 
 
 @dataclass(frozen=True)
@@ -43,7 +147,7 @@ class Check:
             ("the claim holds"), or a dict or list of these; from the document's tables if there.
         ours: What our formulas, definitions, code, or measurements say, in the same form.
         how: What was computed from what, in one sentence.
-        agree: Whether two such values are the same; see :mod:`attnprof.papers.agreement`.
+        agree: Whether two such values are the same: an :class:`Agreement` or :func:`between`.
         why: For a difference, what is right and where the document goes wrong: text, or made from
             (published, ours). Not shown for a match unless ``note`` says something.
         note: What to know although it matches: text, or made from what comes out here.
@@ -64,7 +168,7 @@ class Check:
     published: Any
     ours: Callable[[], Any]
     how: str
-    agree: Callable[[Any, Any], bool] = exactly
+    agree: Agree = same_formula
     why: str | Callable[[Any, Any], str] = ""
     note: str | Callable[[Any], str] = ""
     otherwise: str = ERRATUM
@@ -74,10 +178,9 @@ class Check:
     basis: str = COMPUTED
     tables: tuple[str, ...] = ()
 
-    def answer(self, published: Any = _PRINTED) -> ClaimAnswer:
-        """The verdict on what is printed, or on another value in its place."""
-        said = self.published if published is _PRINTED else published
-        found = self.ours()
+    def answer(self) -> ClaimAnswer:
+        """The verdict on what is printed."""
+        said, found = self.published, self.ours()
         agrees = self.agree(self._checked(said), self._checked(found))
         verdict, why = self._judged(agrees, said, found)
         return ClaimAnswer(self.claim, said, found, verdict, self.basis, why, self.told())
@@ -97,34 +200,24 @@ class Check:
         return {name: item for name, item in value.items() if name not in self.unchecked}
 
     def _judged(self, agrees: bool, said: Any, found: Any) -> tuple[str, str]:
-        if self.lacking:
-            words = "is what is printed" if agrees else "is not what is printed"
-            more = self.why(said, found) if callable(self.why) else self.why
-            told = f"the document does not give {self.lacking}; that {words}"
-            return NOT_REPRODUCIBLE, "; ".join(filter(None, (told, more)))
-        if agrees:
+        if agrees and not self.lacking:
             return MATCH, self.note(found) if callable(self.note) else self.note
-        return self.otherwise, self.why(said, found) if callable(self.why) else self.why
+        why = self.why(said, found) if callable(self.why) else self.why
+        if not self.lacking:
+            return self.otherwise, why
+        words = "is what is printed" if agrees else "is not what is printed"
+        told = f"the document does not give {self.lacking}; that {words}"
+        return NOT_REPRODUCIBLE, f"{told}; {why}" if why else told
 
 
-@dataclass(frozen=True)
-class Reading:
-    """A claim that only reading can judge (wording): where to read, and the reason.
+class Checks(list[Check]):
+    """The checks of a module."""
 
-    At most fifty of all claims may be answered so.
-    """
+    def answers(self, claim: str, published: Any, **more: Any) -> Callable[[Ours], Ours]:
+        """Adds a :class:`Check` of a claim, with what it takes: the function below is its ours."""
 
-    claim: str
-    published: Any
-    ours: Any
-    verdict: str
-    why: str
-    how: str
-    tables: tuple[str, ...] = ()
-    basis = READING
+        def added(ours: Ours) -> Ours:
+            self.append(Check(claim, published, ours, **more))
+            return ours
 
-    def answer(self) -> ClaimAnswer:
-        """The verdict of whoever read it."""
-        return ClaimAnswer(
-            self.claim, self.published, self.ours, self.verdict, READING, self.why, self.how
-        )
+        return added

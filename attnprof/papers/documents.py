@@ -13,9 +13,10 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
-from attnprof.errors import CannotRunError, RequestError, closest
+from attnprof.errors import AttnprofError, CannotRunError, RequestError, closest
 
 if TYPE_CHECKING:
+    from attnprof.papers.checks import Check
     from attnprof.papers.regenerated import Figure, Table
 
 HERE = Path(__file__).parent
@@ -41,13 +42,11 @@ class Document:
         # a folder of data beside it, as tables/ is, has no origin
         return getattr(import_module(place), name, None) if spec and spec.origin else None
 
-    def checks(self) -> dict[str, Any]:
+    def checks(self) -> dict[str, Check]:
         """How each claim is answered, by its id: ``CHECKS`` of all modules ``checks*``."""
-        found: dict[str, Any] = {}
-        for module in sorted(item.name for item in iter_modules([str(self.path)])):
-            if module.startswith("checks"):
-                found.update({check.claim: check for check in self.part(module, "CHECKS")})
-        return found
+        modules = sorted(item.name for item in iter_modules([str(self.path)]))
+        parts = (self.part(name, "CHECKS") for name in modules if name.startswith("checks"))
+        return {check.claim: check for part in parts for check in part}
 
     def rows(self, table: str) -> list[dict[str, str]]:
         """A published table as the document prints it: ``rows("table02_transition_points")``.
@@ -91,6 +90,14 @@ def _rows(folder: Path, table: str) -> list[dict[str, str]]:
     return [dict(zip(head, row, strict=True)) for row in rows]
 
 
+def reason(error: Exception) -> str:
+    """Why something could not be made, in a line."""
+    if isinstance(error, AttnprofError):
+        return str(error)
+    line = str(error).split("\n", 1)[0]
+    return f"{type(error).__name__}: {line}"
+
+
 def number(text: str) -> float:
     """A printed number; whole numbers stay whole."""
     return int(text) if text.lstrip("-").isdigit() else float(text)
@@ -120,33 +127,28 @@ def find_documents(names: Iterable[str]) -> list[Document]:
     Raises :class:`RequestError` with the closest names.
     """
     folders = {its.folder: number for number, its in DOCUMENTS.items()}
-    asked = [_document(name, folders) for name in names]
-    return [DOCUMENTS[number] for number in DOCUMENTS if number in asked or not asked]
-
-
-def _document(name: str, folders: Mapping[str, str]) -> str:
-    number = folders.get(name.casefold(), name.zfill(3))
-    if number in DOCUMENTS:
-        return number
-    possible = [*DOCUMENTS, *folders]
-    raise RequestError(f"there is no document '{name}': {closest(name, possible)}")
+    asked = []
+    for name in names:
+        asked.append(folders.get(name.casefold(), name.zfill(3)))
+        if asked[-1] not in DOCUMENTS:
+            possible = [*DOCUMENTS, *folders]
+            raise RequestError(f"there is no document '{name}': {closest(name, possible)}")
+    return [its for number, its in DOCUMENTS.items() if number in asked or not asked]
 
 
 def find_claims(names: Iterable[str]) -> list[str]:
     """Claims by id; :class:`RequestError` with the closest ids for one that is not there."""
-    known, found = claims(), []
+    known, found = {claim.casefold(): claim for claim in claims()}, {}
     for name in names:
-        near = {claim.casefold(): claim for claim in known}.get(name.casefold())
-        if near is None:
-            raise RequestError(f"there is no claim '{name}': {_near(name, list(known))}")
-        found.append(near)
-    return list(dict.fromkeys(found))
+        if name.casefold() not in known:
+            raise RequestError(f"there is no claim '{name}': {_near(name)}")
+        found[known[name.casefold()]] = True
+    return list(found)
 
 
-def _near(name: str, known: list[str]) -> str:
+def _near(name: str) -> str:
     """The closest ids, of the same document where it is named."""
-    own = [claim for claim in known if claim[:4] == name[:4]] or known
-    told = closest(name, own)
+    told = closest(name, [c for c in claims() if c[:4] == name[:4]] or list(claims()))
     return told if len(told) < 200 else "type attnprof reproduce --all to see all ids"
 
 

@@ -5,23 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from attnprof.errors import CannotRunError
 from attnprof.papers.documents import document
 from attnprof.record import write_whole
 
-
-@dataclass
-class _Anew:
-    """A document that is measured in this run: what was measured so far, and who hears of it."""
-
-    tell: Callable[[str], None]
-    made: dict[str, Any] = field(default_factory=dict)
-
-
-_ANEW: dict[str, _Anew] = {}
+#: Documents that are measured in this run: who hears of it, and what was measured so far.
+_ANEW: dict[str, tuple[Callable[[str], None], dict[str, Any]]] = {}
 
 
 def measured(number: str, name: str) -> Any:
@@ -30,9 +21,14 @@ def measured(number: str, name: str) -> Any:
     The file ``measured/<name>.json`` holds ``environment`` and ``value``. Raises
     :class:`CannotRunError` where it is not there.
     """
-    measure = _measurements(number).get(name) if number in _ANEW else None
-    if measure is not None:
-        return _measured_now(_ANEW[number], f"{number}: {name}", name, measure)
+    if number in _ANEW:
+        measure = (document(number).part("measurements", "MEASUREMENTS") or {}).get(name)
+        tell, made = _ANEW[number]
+        if measure and name not in made:
+            tell(f"measuring {number}: {name}")
+            made[name] = json.loads(json.dumps(measure()))
+        if measure:
+            return made[name]
     path = document(number).path / "measured" / f"{name}.json"
     if not path.is_file():
         raise CannotRunError(
@@ -41,27 +37,15 @@ def measured(number: str, name: str) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))["value"]
 
 
-def _measured_now(anew: _Anew, title: str, name: str, measure: Callable[[], Any]) -> Any:
-    if name not in anew.made:
-        anew.tell(f"measuring {title}")
-        anew.made[name] = json.loads(json.dumps(measure()))
-    return anew.made[name]
-
-
-def _measurements(number: str) -> Mapping[str, Callable[[], Any]]:
-    found: Mapping[str, Callable[[], Any]] = document(number).part("measurements", "MEASUREMENTS")
-    return found or {}
-
-
 @contextmanager
 def fresh(number: str, tell: Callable[[str], None]) -> Iterator[dict[str, Any]]:
     """Inside, each measurement of a document is made once, when :func:`measured` is asked for it.
 
     ``tell`` hears its name before it starts. Gives the values by name, as they are made.
     """
-    _ANEW[number] = _Anew(tell)
+    _ANEW[number] = tell, {}
     try:
-        yield _ANEW[number].made
+        yield _ANEW[number][1]
     finally:
         del _ANEW[number]
 

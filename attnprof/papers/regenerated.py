@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from attnprof.errors import AttnprofError
-from attnprof.papers.agreement import Agree, exactly
-from attnprof.papers.documents import document, find_figure, find_table, not_made
+from attnprof.papers.checks import Agree, exactly
+from attnprof.papers.documents import document, find_figure, find_table, not_made, reason
 
 
 @dataclass(frozen=True)
@@ -92,16 +91,14 @@ class Regenerated:
     not_made: dict[str, str] = field(default_factory=dict)
 
 
-def regenerate(number: str, tell: Callable[[str], None] = lambda _: None) -> Regenerated:
-    """Every table and figure of a document; ``tell`` hears of each before it is made."""
+def regenerate(number: str) -> Regenerated:
+    """Every table and figure of a document."""
     made = Regenerated(not_made=not_made(number))
     for name in document(number).part("tables", "TABLES") or ():
-        tell(f"{number}: table {name}")
         table = _made(made, f"table {name}", find_table(number, name)[1])
         if table is not None:
             made.tables[name] = table
     for name in document(number).part("figures", "FIGURES") or ():
-        tell(f"{number}: figure {name}")
         _, figure = find_figure(number, name)
         data = _made(made, f"figure {name}", figure.data)
         if data is not None:
@@ -112,11 +109,8 @@ def regenerate(number: str, tell: Callable[[str], None] = lambda _: None) -> Reg
 def _made(made: Regenerated, name: str, make: Callable[[], Any]) -> Any:
     try:
         return make()
-    except AttnprofError as error:
-        made.failed[name] = str(error)
     except Exception as error:  # noqa: BLE001 - one that breaks must not hide the others
-        line = str(error).split("\n", 1)[0]
-        made.failed[name] = f"{type(error).__name__}: {line}"
+        made.failed[name] = reason(error)
     return None
 
 
@@ -169,9 +163,6 @@ def figure_values(name: str, figure: Figure, data: FigureData) -> dict[str, Any]
         "title": figure.title,
         "measured": figure.measured,
         "rows": [dict(row) for row in data.rows],
-        "described": [
-            {"what": its.what, "printed": its.printed, "ours": its.ours, "agrees": its.agrees}
-            for its in data.described
-        ],
+        "described": [asdict(its) for its in data.described],
         "facts": dict(data.facts),
     }

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from attnprof.errors import AttnprofError, RequestError
-from attnprof.papers.checks import READING, VERDICTS, ClaimAnswer
-from attnprof.papers.documents import DOCUMENTS, Claim, claims, document
+from attnprof.errors import RequestError
+from attnprof.papers.checks import READING, VERDICTS
+from attnprof.papers.documents import DOCUMENTS, Claim, claims, document, reason
 from attnprof.record import Report, ReproduceRecord, write_whole
 
 HEAD = ["claim", "verdict"]
@@ -45,13 +45,8 @@ def accept(records: Iterable[ReproduceRecord]) -> list[str]:
 
 
 def _text(verdicts: dict[str, str]) -> str:
-    from attnprof.papers.documents import claims
-
-    order = {claim: place for place, claim in enumerate(claims())}
     stream = io.StringIO()
-    rows = sorted(
-        (row for row in verdicts.items() if row[0] in order), key=lambda row: order[row[0]]
-    )
+    rows = [(claim, verdicts[claim]) for claim in claims() if claim in verdicts]
     csv.writer(stream, lineterminator="\n").writerows([HEAD, *rows])
     return stream.getvalue()
 
@@ -91,12 +86,9 @@ def answered(claim: Claim) -> ReproduceRecord:
         check = document(claim.document).checks().get(claim.claim)
         if check is None:
             return ReproduceRecord(**its, verdict=ERROR, why=NO_CHECK)
-        found: ClaimAnswer = check.answer()
-    except AttnprofError as error:
-        return ReproduceRecord(**its, verdict=ERROR, why=str(error))
+        found = check.answer()
     except Exception as error:  # noqa: BLE001 - one check that breaks must not hide the others
-        line = str(error).split("\n", 1)[0]
-        return ReproduceRecord(**its, verdict=ERROR, why=f"{type(error).__name__}: {line}")
+        return ReproduceRecord(**its, verdict=ERROR, why=reason(error))
     return ReproduceRecord(
         **its, published=found.published, ours=found.ours, verdict=found.verdict,
         basis=found.basis, why=found.why, how=found.how,

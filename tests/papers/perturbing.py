@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from math import ceil
 from typing import Any
 
-from attnprof.papers.agreement import formula
+from attnprof.papers.checks import formula
 
 #: Stands for any text that is not a formula.
 OTHER = "something else"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -86,8 +87,8 @@ def test_all_other_claims_match():
 
 @pytest.mark.parametrize("claim", sorted({*ERRATA, *OTHER_ERRATA, *MISSING}))
 def test_a_document_that_said_what_we_find_would_be_right(claim):
-    answer = CHECKS[claim].answer()
-    assert CHECKS[claim].lacking or CHECKS[claim].answer(answer.ours).verdict == "match"
+    own = replace(CHECKS[claim], published=CHECKS[claim].ours())
+    assert own.lacking or own.answer().verdict == "match"
 
 
 @pytest.mark.parametrize("mechanism", values.MECHANISMS)

@@ -1,12 +1,13 @@
 """Document 002 replayed: counts by loops over its equations, errata with their right value."""
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import sympy
 
-from attnprof.papers.agreement import same_formula
+from attnprof.papers.checks import same_formula
 from attnprof.papers.documents import claims, document
 from attnprof.papers.extractors.counts import (
     COUNTS,
@@ -167,7 +168,7 @@ def test_critical_paths_have_as_many_steps_as_known(name, steps):
 @pytest.mark.parametrize("claim", sorted(CHECKS))
 def test_our_value_in_print_would_be_a_match(claim):
     check = CHECKS[claim]
-    assert check.answer(check.ours()).verdict == "match"
+    assert replace(check, published=check.ours()).answer().verdict == "match"
 
 
 def cells(number):

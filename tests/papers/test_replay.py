@@ -6,8 +6,7 @@ import pytest
 
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.papers import documents
-from attnprof.papers.agreement import rounded
-from attnprof.papers.checks import Check, Reading
+from attnprof.papers.checks import READING, Check, rounded
 from attnprof.papers.documents import (
     DOCUMENTS,
     Document,
@@ -51,7 +50,7 @@ CHECKS = {
         Check("002-TR-me-mult", 2, lambda: 3, how="by counting", why="three it is"),
         Check("002-PPL", 1, broken, how="by dividing"),
         Check("002-T7-me", 1, unmeasured, how="by measuring", basis="measured"),
-        Reading("002-T7-512", True, True, "match", why="it says so there", how="Sec 7"),
+        Check("002-T7-512", True, lambda: True, basis=READING, how="read in Sec 7"),
     )
 }
 

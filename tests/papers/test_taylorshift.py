@@ -6,20 +6,12 @@ from itertools import product
 import numpy as np
 import pytest
 
-from attnprof.papers.agreement import formula, same_formula
+from attnprof.papers.checks import formula, same_formula
 from attnprof.papers.documents import document
 from attnprof.papers.regenerated import Cell
-from attnprof.papers.taylorshift import (
-    checks_cubic,
-    checks_heads,
-    checks_measured,
-    checks_sizes,
-    formulas,
-    sizes,
-)
-from attnprof.papers.taylorshift.checks_operations import dearer_from
-from attnprof.papers.taylorshift.checks_transitions import tightest_bound
-from attnprof.papers.taylorshift.figure_sizes import errors
+from attnprof.papers.taylorshift import checks_heads, checks_quoted, checks_sizes, formulas
+from attnprof.papers.taylorshift.checks_costs import dearer_from, tightest_bound
+from attnprof.papers.taylorshift.figures import errors
 from attnprof.papers.taylorshift.formulas import WIDTHS, first_lengths
 from attnprof.papers.taylorshift.tables import TABLES
 
@@ -135,8 +127,8 @@ def test_the_bound_on_n1_is_never_below_it_and_nearly_reached_at_narrow_heads() 
 def test_the_radicals_of_a2_solve_the_equation() -> None:
     root = formula(CHECKS["004-h0-closed"].published)
     assert abs((8 * root**3 + 10 * root**2 - 3).evalf(50)) < 1e-45
-    assert checks_heads.flat_heads()["d"] == pytest.approx(float(root))
-    assert len(checks_cubic.real_solutions()) == 1
+    assert CHECKS["004-h0-root"].ours()["d"] == pytest.approx(float(root))
+    assert len(checks_heads.real_solutions()) == 1
 
 
 def test_costs_of_the_efficient_form_fall_with_every_head_and_of_the_direct_one_rise() -> None:
@@ -149,12 +141,12 @@ def test_costs_of_the_efficient_form_fall_with_every_head_and_of_the_direct_one_
 
 def sampled(values: str, n: int, d: int, draws: int) -> dict[str, float]:
     """Mean sizes over random draws, one query each."""
-    found: dict[str, list[float]] = {name: [] for name in sizes.printed_laws()}
+    found: dict[str, list[float]] = {name: [] for name in checks_sizes.printed_laws()}
     draw = np.random.default_rng(1)
     for _ in range(draws):
         q, k, v = draw.normal(size=(3, n, d))
         q, k = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (q[:1], k))
-        if values == sizes.SPHERE:
+        if values == checks_sizes.SPHERE:
             v /= np.linalg.norm(v, axis=1, keepdims=True)
         v = np.hstack([np.ones((n, 1)), v])
         x = (q @ k.T)[0]
@@ -166,11 +158,13 @@ def sampled(values: str, n: int, d: int, draws: int) -> dict[str, float]:
     return {name: float(np.mean(norms)) for name, norms in found.items()}
 
 
-@pytest.mark.parametrize("values", [sizes.SPHERE, sizes.NORMAL])
+@pytest.mark.parametrize("values", [checks_sizes.SPHERE, checks_sizes.NORMAL])
 def test_laws_of_sizes_agree_with_samples(values: str) -> None:
     n, d = 300, 6
     for expression, mean in sampled(values, n, d, draws=2000).items():
-        assert mean == pytest.approx(sizes.size(expression, values, n, d), rel=0.04), expression
+        assert mean == pytest.approx(checks_sizes.size(expression, values, n, d), rel=0.04), (
+            expression
+        )
 
 
 def test_why_a_size_is_off_tells_what_would_fit() -> None:
@@ -264,7 +258,7 @@ def test_measurements_decide_what_was_measured(
     monkeypatch: pytest.MonkeyPatch, claim: str, name: str, spoilt: dict[str, list[float]]
 ) -> None:
     shown = dict(MEASURED)
-    monkeypatch.setattr(checks_measured, "measured", lambda _, which: shown[which])
+    monkeypatch.setattr(checks_quoted, "measured", lambda _, which: shown[which])
     assert CHECKS[claim].answer().verdict == "match"
     shown[name] = {**MEASURED[name], **spoilt}
     answer = CHECKS[claim].answer()

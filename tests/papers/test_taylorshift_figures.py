@@ -12,9 +12,9 @@ from attnprof.measure.measured_crossovers import peaks_of
 from attnprof.measure.request import Budget
 from attnprof.papers.measured import fresh, measured
 from attnprof.papers.taylorshift import crossings, figures, measurements, norms
+from attnprof.papers.taylorshift.checks_sizes import NORMAL, SPHERE
 from attnprof.papers.taylorshift.figures import FIGURES
 from attnprof.papers.taylorshift.measurements import MEASUREMENTS
-from attnprof.papers.taylorshift.sizes import NORMAL, SPHERE
 from attnprof.registry import get
 from attnprof.render.plots.documents import drawings, picture
 from attnprof.workload import Workload

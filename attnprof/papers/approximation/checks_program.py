@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from attnprof.papers.agreement import within
+import torch
+
+from attnprof import registry
 from attnprof.papers.approximation.program import (
     CLASSES,
     SETTINGS,
@@ -17,7 +19,7 @@ from attnprof.papers.approximation.program import (
     error_power,
     longformer,
 )
-from attnprof.papers.checks import ERRATUM, READING, Check, Reading
+from attnprof.papers.checks import READING, Check, within
 from attnprof.papers.documents import document
 
 if TYPE_CHECKING:
@@ -27,16 +29,11 @@ HEADS = int(SETTINGS["heads_in_figure_C"])
 
 
 def _normal(*shape: int, seed: int = 1) -> Tensor:
-    import torch
-
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def heads_and_parameters() -> dict[str, int]:
     """The number of heads whose attention equals the standard class's, and its parameters."""
-    import torch
-
-    from attnprof import registry
     from attnprof.blocks.assemble import attend_core
 
     tokens, width = 6, 16
@@ -74,8 +71,6 @@ def _runs(run: Callable[..., Tensor], tokens: int) -> bool:
 
 def has_global_tokens() -> bool:
     """Whether some token of the Longformer class attends to all and is attended by all."""
-    import torch
-
     tokens = 16
     q, k = _normal(1, tokens, 4), _normal(1, tokens, 4, seed=2)
     seen = longformer(q, k, torch.eye(tokens)[None], window=2)[0] > 0
@@ -84,8 +79,6 @@ def has_global_tokens() -> bool:
 
 def masked() -> dict[str, bool]:
     """Whether a token's output is the same whatever comes after it."""
-    import torch
-
     tokens, width = 6, 4
     x = _normal(1, tokens, width)
     other = x.clone()
@@ -170,13 +163,13 @@ CHECKS = [
         "inherit from Seq2SeqTransformer although the class is TransformerSeq2Seq, an EarlyStopper "
         "that is never defined",
     ),
-    Reading(
+    Check(
         "003-QKV",
         True,
-        False,
-        ERRATUM,
+        lambda: False,  # whether K and V enter the model
         why="Q, K and V are drawn from a normal distribution; of the text only the number of "
         "tokens enters. K and V are then unused: the encoder takes Q for all three",
         how="read in the listing of Step 1 (extract_data) and Step 3 (the model's forward)",
+        basis=READING,
     ),
 ]

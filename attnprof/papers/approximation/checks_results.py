@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from attnprof.papers.agreement import rounded
 from attnprof.papers.approximation.program import (
     CLASSES,
     FEATURES,
@@ -14,7 +13,7 @@ from attnprof.papers.approximation.program import (
     WIDTH,
     derived,
 )
-from attnprof.papers.checks import MEASURED, NOT_REPRODUCIBLE, READING, Check
+from attnprof.papers.checks import MEASURED, NOT_REPRODUCIBLE, READING, Check, rounded
 from attnprof.papers.documents import document
 from attnprof.papers.measured import measured
 

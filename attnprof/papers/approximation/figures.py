@@ -6,6 +6,7 @@ import math
 from functools import cache, partial
 from typing import Any
 
+from attnprof import registry
 from attnprof.algebra.orders import fitted, order_value
 from attnprof.papers.approximation.checks_results import (
     FAILED,
@@ -39,8 +40,6 @@ HEADS = int(SETTINGS["heads_in_figure_C"])
 
 def _layer(tokens: int, heads: int) -> dict[str, int]:
     """FLOPs of a layer of standard attention by part, and its peak in bytes."""
-    from attnprof import registry
-
     workload = Workload(tokens, heads, WIDTH // heads)
     table = registry.get("standard", bias=False).cost(workload)
     parts = {stage.name: int(stage.cost.flops) for stage in table}

@@ -6,10 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from attnprof import registry
 from attnprof.algebra import orders
 from attnprof.algebra.orders import fitted, leading_terms
 from attnprof.closed_form.growth import GrowthCase
-from attnprof.papers.agreement import formula
+from attnprof.papers.checks import formula
 from attnprof.papers.documents import document
 from attnprof.papers.measured import measured
 from attnprof.workload import Workload
@@ -74,8 +75,6 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 
 def subject(label: str) -> GrowthCase:
     """A mechanism as ``list`` writes it, one head, its core."""
-    from attnprof import registry
-
     name, *settings = label.split()
     params = dict(setting.split("=") for setting in settings)
     return GrowthCase(registry.get(name, **params), Workload(1, 1, HEAD_DIM), "core")

@@ -11,6 +11,8 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+import torch
+
 from attnprof.papers.approximation.checks_results import VOCABULARY
 from attnprof.papers.approximation.growth import FAMILIES, HEAD_DIM, SHORT, subject
 from attnprof.papers.approximation.program import CLASSES, TOKENS, WIDTH, attention
@@ -36,8 +38,6 @@ def model_times() -> dict[str, Any]:
     Made of its parts: the class twice and the standard class across, two feed-forward networks,
     and the logits.
     """
-    import torch
-
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -48,7 +48,6 @@ def model_times() -> dict[str, Any]:
 
 
 def _times() -> dict[str, Any]:
-    import torch
     from torch import nn
 
     x = torch.randn(1, TOKENS, WIDTH, generator=torch.Generator().manual_seed(0))

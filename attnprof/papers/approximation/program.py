@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from attnprof.algebra.orders import fitted
 from attnprof.papers.documents import document
 
@@ -59,8 +61,6 @@ def performer(directions: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def longformer(q: Tensor, k: Tensor, v: Tensor, *, window: int = WINDOW) -> Tensor:
     """All scores; those further than a window away are set to -1e9 before the softmax."""
-    import torch
-
     place = torch.arange(q.shape[1], device=q.device)
     far = (place[:, None] - place).abs() > window
     scores = q @ k.mT * q.shape[-1] ** -0.5
@@ -70,8 +70,6 @@ def longformer(q: Tensor, k: Tensor, v: Tensor, *, window: int = WINDOW) -> Tens
 
 def attention(name: str, tokens: int, width: int, **sizes: int) -> Callable[..., Tensor]:
     """A class as it is built: for so many tokens at most, with weights drawn as it draws them."""
-    import torch
-
     made = torch.Generator().manual_seed(0)
     if name == "linformer":
         length = sizes.get("length", LENGTH)
@@ -120,8 +118,6 @@ def listed(directions: Tensor, x: Tensor) -> Tensor:
 
 def errors(feature_map: Features) -> list[float]:
     """Error of the weights by number of features, relative to the softmax's: mean of squares."""
-    import torch
-
     made = torch.Generator().manual_seed(4)
     q, k = (SPREAD * torch.randn(SAMPLE_TOKENS, SAMPLE_WIDTH, generator=made) for _ in range(2))
     exact = (q @ k.T).softmax(-1)

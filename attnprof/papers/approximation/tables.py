@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
+from attnprof import registry
 from attnprof.closed_form.growth import TOLERANCE, GrowthCase, closed_form_growth
 from attnprof.papers.approximation.checks_program import lengths_it_runs_at
 from attnprof.papers.approximation.checks_results import FAILED, FIGURE_Z, seconds
@@ -26,7 +27,6 @@ HERE = "on our machine (s)"
 @cache
 def exponents(mechanism: str) -> tuple[float, float, float]:
     """Exponents of N: claimed for the time, found in FLOPs and in peak memory."""
-    from attnprof import registry
     from attnprof.algebra.orders import fitted, order_value
     from attnprof.closed_form.growth import LENGTHS
 

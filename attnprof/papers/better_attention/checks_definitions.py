@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from attnprof import registry
-from attnprof.papers.agreement import formula, same_formula
-from attnprof.papers.checks import Check
+from attnprof.papers.checks import Check, formula, same_formula
 
 #: Equations of one head as printed, letters for matrices; K and V are already a head's slices.
 EQ14, EQ15, EQ16 = "S*V", "Q_head*K/sqrt(d_k)", "Q*W_Q"
@@ -36,8 +37,6 @@ def reachable(width: int, heads: int, slicing: bool) -> int:
 
 def _head_directions(width: int, head: int, i: int, slicing: bool) -> int:
     """The same of one head."""
-    import numpy as np
-
     eye = np.eye(width)
     generator = np.random.default_rng(i)
     drawn = generator.integers(-9, 10, (2, width, head)).astype(float)
@@ -69,8 +68,6 @@ def _effect_why(*_: Any) -> str:
 
 def conforming_slices(length: int = 6, width: int = 4, heads: int = 2) -> list[str]:
     """The slices of K, rows or columns, for which Eq 15 gives l x l scores."""
-    import numpy as np
-
     head = width // heads
     queries, keys = np.ones((length, head)), np.ones((length, width))
     slices = {"rows": keys[head : 2 * head], "columns": keys[:, head : 2 * head]}
@@ -83,8 +80,6 @@ def conforming_slices(length: int = 6, width: int = 4, heads: int = 2) -> list[s
 
 def kernels() -> dict[str, Any]:
     """The map that Optimised leaves out, and the side from which W^K can be applied to K."""
-    import numpy as np
-
     removed = set(registry.get("standard").projections) - set(registry.get("optimised").projections)
     keys, kernel = np.ones((6, 4)), np.ones((4, 2))  # l x d_m, d_m x d_k
     sides = {"left": (kernel, keys), "right": (keys, kernel)}

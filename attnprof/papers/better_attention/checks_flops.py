@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from attnprof.papers.agreement import same_formula
+import sympy
+
 from attnprof.papers.better_attention.formulas import (
     eq24,
     multiply_adds,
@@ -13,7 +14,7 @@ from attnprof.papers.better_attention.formulas import (
     symbols,
 )
 from attnprof.papers.better_attention.values import MECHANISMS
-from attnprof.papers.checks import Check
+from attnprof.papers.checks import Check, same_formula
 from attnprof.papers.documents import document
 
 CONSTANTS = {row["attention"]: row for row in document("000").rows("eq24_constants")}
@@ -39,16 +40,12 @@ def _slope_ratio() -> str:
 
 def shape_is_free_of_length() -> bool:
     """Whether the length only scales the curves: whether FLOPs(d_m) / FLOPs(1) is free of it."""
-    import sympy
-
     length, width, _ = symbols()
     shapes = [sympy.cancel(eq24(name) / eq24(name).subs(width, 1)) for name in MECHANISMS]
     return not any(length in shape.free_symbols for shape in shapes)
 
 
 def _super_less_optimised() -> str:
-    import sympy
-
     return str(sympy.factor(multiply_adds("super") - multiply_adds("optimised")))
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from functools import cache, partial
 from typing import Any
 
+import sympy
+
 from attnprof import registry
 from attnprof.closed_form.heatmap import Heatmap, heatmap_report
-from attnprof.papers.agreement import rounded, same_formula
 from attnprof.papers.better_attention.formulas import (
     eq24,
     multiply_adds,
     results_counted,
     symbols,
 )
-from attnprof.papers.checks import Check
+from attnprof.papers.checks import Check, rounded, same_formula
 from attnprof.papers.documents import document, number
 from attnprof.record import Report
 
@@ -54,8 +55,6 @@ def quoted(source: str, statistic: str) -> dict[str, float]:
 
 
 def _ratio_of_eq24() -> Any:
-    import sympy
-
     return sympy.cancel(eq24("standard") / eq24("efficient"))
 
 
@@ -67,8 +66,6 @@ def largest_excess(heads: int) -> float:
 
 def by_excess() -> list[str]:
     """Head counts, the largest excess first: whether Eq 24's ratio falls with h for all sizes."""
-    import sympy
-
     slope = sympy.factor(_ratio_of_eq24().diff(symbols()[2]))
     assert slope.is_negative or slope.is_positive
     return [str(h) for h in sorted(HEADS, reverse=bool(slope.is_positive))]
@@ -111,8 +108,6 @@ def _grids_told(*_: Any) -> str:
 
 
 def _ratio(count: Any) -> str:
-    import sympy
-
     return str(sympy.cancel(count("standard") / count("efficient")))
 
 
@@ -121,8 +116,6 @@ def exact_excess() -> dict[str, Any]:
 
     The ratio falls with r = l / d_m, so that its bound is its limit for short contexts.
     """
-    import sympy
-
     length, width, heads = symbols()
     share = sympy.Symbol("r", positive=True)
     ratio = sympy.cancel((multiply_adds("standard") / multiply_adds("efficient")).subs(

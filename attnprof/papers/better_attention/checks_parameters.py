@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from attnprof.papers.agreement import same_formula
 from attnprof.papers.better_attention.formulas import implied_seq_len, parameters
 from attnprof.papers.better_attention.values import (
     EXPERIMENTS,
@@ -16,7 +15,7 @@ from attnprof.papers.better_attention.values import (
     rows,
     value,
 )
-from attnprof.papers.checks import Check
+from attnprof.papers.checks import Check, same_formula
 from attnprof.papers.documents import number
 
 #: How claims name a table.

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from attnprof.papers.agreement import rounded
 from attnprof.papers.better_attention.values import quoted, rows, value
-from attnprof.papers.checks import Check
+from attnprof.papers.checks import Check, rounded
 from attnprof.papers.documents import document
 
 

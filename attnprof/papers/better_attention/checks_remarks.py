@@ -6,7 +6,8 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from attnprof.papers.agreement import same_formula
+import sympy
+
 from attnprof.papers.better_attention.formulas import (
     implied_seq_len,
     products,
@@ -14,7 +15,7 @@ from attnprof.papers.better_attention.formulas import (
     weights,
 )
 from attnprof.papers.better_attention.values import EXPERIMENTS, value
-from attnprof.papers.checks import Check
+from attnprof.papers.checks import Check, same_formula
 
 HOW = "parameters without biases and products a head of Definitions 1 to 4, one less the other"
 
@@ -29,8 +30,6 @@ def saved(mechanism: str) -> dict[str, Any]:
 
 def _super() -> dict[str, Any]:
     """Whether d_m² is reached for all l ≤ d_m: no coefficient in the slack d_m - l is negative."""
-    import sympy
-
     length, width, _ = symbols()
     slack = sympy.Symbol("slack", nonnegative=True)
     beyond = sympy.expand(weights("standard") - weights("super") - width**2)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from attnprof.papers.agreement import rounded
+import sympy
+
 from attnprof.papers.better_attention.formulas import eq24, multiply_adds, symbols
 from attnprof.papers.better_attention.values import EXPERIMENTS, rows
-from attnprof.papers.checks import NOT_REPRODUCIBLE, Check
+from attnprof.papers.checks import NOT_REPRODUCIBLE, Check, rounded
 from attnprof.papers.documents import number
 
 #: Tables with times a training epoch or an inference takes; the first of them are the main ones.
@@ -79,8 +80,6 @@ def _percent_faster(mechanism: str) -> float:
 
 def bound(count: Any, mechanism: str) -> float:
     """The largest ratio of standard's count to the mechanism's: its limit for short contexts."""
-    import sympy
-
     ratio = sympy.cancel(count("standard") / count(mechanism))
     return float(ratio.subs(symbols()[0], 0))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from attnprof.papers.agreement import rounded
 from attnprof.papers.better_attention.formulas import parameters
 from attnprof.papers.better_attention.values import (
     COLOURS,
@@ -15,7 +14,7 @@ from attnprof.papers.better_attention.values import (
     rows,
     value,
 )
-from attnprof.papers.checks import NOT_REPRODUCIBLE, Check
+from attnprof.papers.checks import NOT_REPRODUCIBLE, Check, rounded
 from attnprof.papers.documents import number
 
 #: Hidden widths of a classification head that are tried as an explanation.

@@ -7,6 +7,8 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
+import sympy
+
 from attnprof import registry
 from attnprof.papers.better_attention.checks_flops import shape_is_free_of_length
 from attnprof.papers.better_attention.checks_heatmaps import (
@@ -261,8 +263,6 @@ def surfaces() -> FigureData:
 
 
 def _super_less_standard() -> str:
-    import sympy
-
     return str(sympy.factor(multiply_adds("super") - multiply_adds("standard")))
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import sympy
+
 from attnprof import registry
 from attnprof.costs import CostTable, exact_div
 from attnprof.workload import Workload
@@ -14,8 +16,6 @@ from attnprof.workload import Workload
 @cache
 def symbols() -> tuple[Any, Any, Any]:
     """Context length, model width, heads."""
-    import sympy
-
     found: tuple[Any, Any, Any] = sympy.symbols("l d_m h", positive=True)
     return found
 
@@ -42,8 +42,6 @@ def definition(mechanism: str) -> CostTable:
 @cache
 def multiply_adds(mechanism: str) -> Any:
     """Multiplications and additions of all matrix products, forward and backward."""
-    import sympy
-
     table = registry.get(mechanism, bias=False).cost(_workload("train"))
     return sympy.expand(table.matmul_flops)
 
@@ -55,8 +53,6 @@ def results_counted(mechanism: str) -> Any:
     A product counts its results instead of its multiplications and additions; scaling,
     exponentials, row sums and normalisation count one an entry.
     """
-    import sympy
-
     total = definition(mechanism).total
     return sympy.expand(3 * (total.dot_outputs + total.flops - total.matmul_flops))
 
@@ -64,8 +60,6 @@ def results_counted(mechanism: str) -> Any:
 @cache
 def weights(mechanism: str) -> Any:
     """Parameters without biases, as the remarks count them."""
-    import sympy
-
     return sympy.expand(registry.get(mechanism, bias=False).parameters(_workload("forward")))
 
 
@@ -102,6 +96,4 @@ def value_at(count: Callable[[str], Any], mechanism: str, seq_len: int, width: i
 
 @cache
 def _evaluator(count: Callable[[str], Any], mechanism: str) -> Any:
-    import sympy
-
     return sympy.lambdify(symbols(), count(mechanism), modules="math")

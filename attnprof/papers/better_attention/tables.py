@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from attnprof.papers.agreement import rounded, same_formula
 from attnprof.papers.better_attention.checks_flops import slopes
 from attnprof.papers.better_attention.checks_heatmaps import excess
 from attnprof.papers.better_attention.checks_parameters import abbreviated, expected
@@ -16,6 +15,7 @@ from attnprof.papers.better_attention.checks_ranks import RANK, label, recompute
 from attnprof.papers.better_attention.checks_totals import totals
 from attnprof.papers.better_attention.formulas import multiply_adds, results_counted, symbols
 from attnprof.papers.better_attention.values import rows
+from attnprof.papers.checks import rounded, same_formula
 from attnprof.papers.documents import document, number
 from attnprof.papers.regenerated import Cell, Table
 

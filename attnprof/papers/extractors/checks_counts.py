@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from attnprof.papers.agreement import formula, rounded, same_formula
-from attnprof.papers.checks import Check
+import sympy
+
+from attnprof.papers.checks import Check, formula, rounded, same_formula
 from attnprof.papers.documents import document
 from attnprof.papers.extractors.counts import (
     COUNTS,
@@ -44,8 +45,6 @@ def in_inference(row: Row) -> str:
 
 def terms_of(row: Row) -> str:
     """What the terms printed above a row's closed form add up to."""
-    import sympy
-
     if "expression_printed" in row:
         return str(sympy.expand(formula(row["expression_printed"])))
     inside, outside = formula(row["summand_t_1_to_l"]), formula(row["outside_sum"])
@@ -60,8 +59,6 @@ def column(name: str) -> dict[str, int]:
 
 def _misprint(row: Row, printed: Any, ours: Any) -> str:
     """How a closed form differs, and whether the terms printed above it are right."""
-    import sympy
-
     missing = sympy.factor(formula(ours) - formula(printed))
     text = f"{ours} is right: what is printed has {missing} too few"
     terms = terms_of(row)
@@ -81,8 +78,6 @@ def from_steps() -> dict[str, dict[str, str]]:
 
 
 def _multiplied_out(row: Row) -> str:
-    import sympy
-
     return str(sympy.expand(formula(row["closed_form_printed"])))
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from math import exp, isclose, log
 
-from attnprof.papers.agreement import rounded
-from attnprof.papers.checks import Check
+import sympy
+
+from attnprof.papers.checks import Check, rounded
 from attnprof.papers.documents import document
 from attnprof.papers.extractors.checks_counts import column
 from attnprof.papers.extractors.counts import (
@@ -86,8 +87,6 @@ def _less_computation() -> dict[str, bool]:
 
     With l = 1 + a, d = 1 + b, n = 1 + c no coefficient is negative and the constant is positive.
     """
-    import sympy
-
     l, _, d, n = symbols()  # noqa: E741 - the document's letter
     total = {name: sum(sequence(name)[count] for count in COUNTS) for name in SUBLAYERS}
     found = {}

@@ -6,7 +6,10 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from attnprof.papers.agreement import formula
+import sympy
+
+from attnprof import registry
+from attnprof.papers.checks import formula
 from attnprof.workload import Workload
 
 COUNTS = ("mult", "add", "div", "exp")
@@ -24,8 +27,6 @@ def symbols() -> tuple[Any, Any, Any, Any]:
 
 def definition(sublayer: str, workload: Workload) -> Any:
     """The stages that the definition asks for; the document has no biases."""
-    from attnprof import registry
-
     mechanism = registry.get(MECHANISMS[sublayer], bias=False)
     return mechanism.definition(workload, "layer")
 
@@ -42,8 +43,6 @@ def counts(cost: Any) -> dict[str, Any]:
 @cache
 def step(sublayer: str) -> dict[str, Form]:
     """What one more token at length t takes."""
-    import sympy
-
     _, t, d, n = symbols()
     asked = Workload(seq_len=t, num_heads=n, head_dim=d / n, phase="decode")
     counted = counts(definition(sublayer, asked).total)
@@ -61,8 +60,6 @@ def sequence(sublayer: str) -> dict[str, Form]:
 
 def summed(form: Form) -> Form:
     """A polynomial in t, added up over t = 1 to l."""
-    import sympy
-
     l, t, _, _ = symbols()  # noqa: E741 - the document's letter
     return sympy.expand(sympy.summation(sympy.expand(form), (t, 1, l)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from attnprof.papers.agreement import formula, same_formula
+from attnprof.papers.checks import formula, same_formula
 from attnprof.papers.documents import document
 from attnprof.papers.extractors.counts import (
     WAITS_FOR,

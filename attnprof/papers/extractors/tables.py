@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from attnprof.papers.agreement import rounded, same_formula
+from attnprof.papers.checks import rounded, same_formula
 from attnprof.papers.documents import document
 from attnprof.papers.extractors.checks_counts import (
     COLUMNS,

@@ -10,8 +10,7 @@ from typing import Any
 
 from attnprof.device.ceilings import GIGA, TERA, Ceilings
 from attnprof.device.roofline import roofline
-from attnprof.papers.agreement import between, rounded
-from attnprof.papers.checks import NOT_REPRODUCIBLE, Check
+from attnprof.papers.checks import NOT_REPRODUCIBLE, Check, between, rounded
 from attnprof.papers.neural_attention.models import (
     attention,
     rows_by_projection,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from attnprof.papers.agreement import above, rounded
-from attnprof.papers.checks import Check
+from attnprof.papers.checks import Check, above, rounded
 from attnprof.papers.documents import document
 from attnprof.papers.neural_attention.models import name_of, rows_by_projection
 

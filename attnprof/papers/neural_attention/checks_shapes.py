@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from functools import cache, partial
 
+import sympy
+
+from attnprof import registry
 from attnprof.algebra.orders import leading_terms
 from attnprof.costs import exact_div
 from attnprof.papers.checks import Check
@@ -22,7 +25,6 @@ def output_shape(name: str) -> tuple[str, ...]:
     """The shape of a mechanism's output for one head of n tokens, run for real."""
     import torch
 
-    from attnprof import registry
     from attnprof.blocks.assemble import attend_core
 
     made = torch.Generator().manual_seed(0)
@@ -42,8 +44,6 @@ def graph_dimensions() -> dict[str, int]:
 
     The rank of (x, y) -> (q1, q2, k1, k2, z)'s Jacobian, the same for any smooth z.
     """
-    import sympy
-
     x, y = sympy.symbols("x y")
     z = sympy.Function("z")(x, y)
     graph = sympy.Matrix([x, y, x, y, z])
@@ -64,8 +64,6 @@ def head_width(task: str) -> int:
 
 def growth() -> dict[str, int]:
     """Power of n in what the mechanisms compute, from their closed forms in n, h and d."""
-    import sympy
-
     n, h, d = sympy.symbols("n h d", positive=True)
     found = {}
     for name in ROWS:

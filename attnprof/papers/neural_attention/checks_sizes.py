@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from attnprof.papers.agreement import rounded
-from attnprof.papers.checks import Check
+from attnprof.papers.checks import Check, rounded
 from attnprof.papers.neural_attention.models import (
     CLASSES,
     MILLION,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from attnprof.papers.neural_attention.checks_shapes import graph_dimensions
 from attnprof.papers.regenerated import Described, Figure, FigureData
 
@@ -34,8 +36,6 @@ class Scorer:
 
 def drawn_scorer(inputs: int, neurons: int) -> Scorer:
     """A scorer with weights from a normal distribution, as a start that training changes."""
-    import numpy as np
-
     made = np.random.default_rng(SEED)
     return Scorer(
         2 * made.standard_normal((neurons, inputs)), made.standard_normal(neurons),
@@ -45,8 +45,6 @@ def drawn_scorer(inputs: int, neurons: int) -> Scorer:
 
 def surfaces() -> FigureData:
     """Figure 1: scores of q = k = (x, y) by the dot product, and by a network of random weights."""
-    import numpy as np
-
     side = np.linspace(-1, 1, POINTS)
     x, y = np.meshgrid(side, side, indexing="ij")
     vectors = np.stack([x, y], -1)
@@ -97,16 +95,12 @@ def pair_tensor() -> FigureData:
 
 def operands() -> tuple[Any, Any]:
     """Q' and K' of Figures 7 and 8, from a normal distribution."""
-    import numpy as np
-
     made = np.random.default_rng(SEED + 1)
     return made.standard_normal((TOKENS, REDUCED)), made.standard_normal((TOKENS, REDUCED))
 
 
 def score_matrix() -> FigureData:
     """Figures 7 and 8: C through the network, pair by pair."""
-    import numpy as np
-
     q, k = operands()
     scorer = drawn_scorer(2 * REDUCED, 4 * REDUCED)
     rows = [

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from attnprof.papers.agreement import rounded, within
+from attnprof.papers.checks import rounded, within
 from attnprof.papers.documents import document
 from attnprof.papers.neural_attention.checks_costs import least_memory, least_times
 from attnprof.papers.neural_attention.checks_gains import gain, reduction

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from math import factorial
 from typing import Any
 
-from attnprof.papers.agreement import same_formula
-from attnprof.papers.checks import Check
-from attnprof.papers.taylorshift.formulas import symbol
+import numpy as np
+import sympy
 
+from attnprof import registry
+from attnprof.algebra.expressions import symbol
+from attnprof.papers.checks import Checks
+from attnprof.papers.taylorshift.formulas import FORMS, D
+
+CHECKS = Checks()
 #: Sizes that Algorithm 1 is run at: (tokens, head width, temperature).
 SIZES = ((1, 1, 1.0), (3, 2, 0.5), (7, 5, 1.0), (40, 8, 2.5))
 #: Even orders whose polynomials are searched for real roots.
@@ -16,29 +22,23 @@ ORDERS = range(2, 21, 2)
 
 def taylor_map(x: Any, order: int = 2) -> Any:
     """The exponential's series up to an order."""
-    from math import factorial
-
     return sum(x**n / factorial(n) for n in range(order + 1))
 
 
-def parts_without_scores(tokens: int) -> list[list[int]]:
-    """By how much each value enters each row of Y_nom where all scores are zero.
-
-    That is the part of Eq 3 that depends on neither Q nor K: (N, N).
-    """
-    scores = [[0] * tokens for _ in range(tokens)]
-    return [[int(taylor_map(score)) for score in row] for row in scores]
-
-
-def printed_constant(tokens: int) -> list[list[int]]:
-    """The same for the last term that Eq 3 prints, ``+ V``: row i has value i alone."""
-    return [[int(i == j) for j in range(tokens)] for i in range(tokens)]
+@CHECKS.answers(
+    "004-EQ3",
+    [[1, 0, 0], [0, 1, 0], [0, 0, 1]],  # the last term that Eq 3 prints, + V: row i has value i
+    how="rows of Y_nom for three tokens where QKᵀ = 0, from [1 + QKᵀ + (QKᵀ)²/2]V",
+    why="The 1 in [1 + QKᵀ]V is an N × N matrix of ones: every row gets the sum of all rows "
+    "of V, not its own row. Algorithm 1 (line 9) has the sum and is right; Eq 3 and the line "
+    "before Eq 2 print + V.",
+)
+def _parts_without_scores() -> list[list[int]]:
+    return [[int(taylor_map(0))] * 3 for _ in range(3)]
 
 
 def algorithm1(q: Any, k: Any, v: Any, temperature: float) -> Any:
     """Algorithm 1 line by line: arrays (N, d) in, (N, d) out."""
-    import numpy as np
-
     n, d = q.shape
     alpha = d**0.25
     v = np.hstack([np.full((n, 1), (d / n) ** 0.5), v]) / n
@@ -56,18 +56,19 @@ def _boxed(rows: Any) -> Any:
 
 def normalised_direct(q: Any, k: Any, v: Any, temperature: float) -> Any:
     """Eq 1 on the scores τ·cos(q, k), times √(N/d)."""
-    import numpy as np
-
     n, d = q.shape
     lengths = np.outer(np.linalg.norm(q, axis=-1), np.linalg.norm(k, axis=-1))
     weights = taylor_map(temperature * q @ k.T / lengths)
     return (weights / weights.sum(axis=-1, keepdims=True)) @ v * (n / d) ** 0.5
 
 
-def forms_agree() -> bool:
-    """Algorithm 1, Eq 1 normalised, and both of this project's modules on the same values."""
-    import numpy as np
-
+@CHECKS.answers(
+    "004-ALG1",
+    True,
+    how="Algorithm 1 line by line against Eq 1 on τ·cos(q, k) times √(N/d) and against this "
+    "project's modules of both forms, float64, random values at four sizes",
+)
+def _forms_agree() -> bool:
     draw = np.random.default_rng(4)
     for n, d, temperature in SIZES:
         q, k, v = draw.normal(size=(3, n, d))
@@ -81,70 +82,36 @@ def forms_agree() -> bool:
 def _modules(q: Any, k: Any, v: Any, temperature: float) -> list[Any]:
     import torch
 
-    from attnprof import registry
     from attnprof.blocks.assemble import attend_core
 
-    tq, tk, tv = (torch.from_numpy(x)[None, None] for x in (q, k, v))
+    tq, tk, tv = [torch.from_numpy(x)[None, None] for x in (q, k, v)]
     found = []
-    for name in ("taylor-direct", "taylor-efficient"):
+    for name in FORMS:
         spec = registry.get(name, temperature=temperature)
         y = attend_core(spec, registry.module_of(name), tq, tk, tv, False, 0, None)
         found.append(y[0, 0].detach().numpy())
     return found
 
 
-def coefficients() -> list[str]:
-    """Factors of square, linear and constant term that scale 1 + x + x²/2 as a whole.
-
-    With queries and keys times α the score is α²x; the square's factor stays ½.
-    """
-    import sympy
-
-    x, d = symbol("x"), symbol("d")
-    alpha = d ** sympy.Rational(1, 4)
-    half = sympy.Rational(1, 2)
-    whole = half * (alpha**2 * x) ** 2 / (x**2 / 2)  # what the square term is multiplied by
-    return [str(half), str(whole * x / (alpha**2 * x)), str(whole)]
+@CHECKS.answers(
+    "004-FN2",
+    ["1/2", "sqrt(d)", "d"],
+    how="what 1 + x + x²/2 becomes as a whole where x is scaled by α² = √d and ½ stays",
+)
+def _coefficients() -> list[str]:
+    x, half = symbol("x"), sympy.Rational(1, 2)
+    score = D**half * x
+    whole = half * score**2 / (x**2 / 2)  # what the square term is multiplied by
+    return [str(half), str(whole * x / score), str(whole)]
 
 
-def even_orders_are_positive() -> bool:
-    """No even partial sum of the exponential's series has a real root; at 0 each is 1."""
-    import sympy
-
-    x = symbol("x")
+@CHECKS.answers(
+    "004-TSM-pos",
+    True,
+    how="real roots of the partial sums of even orders 2 to 20, counted exactly: none",
+    note="At a minimum the derivative, the sum of one order less, is 0, so the value is "
+    "x^k/k! > 0: it holds for every even order.",
+)
+def _even_orders_are_positive() -> bool:
+    x = symbol("x")  # at 0 each sum is 1
     return all(sympy.Poly(taylor_map(x, order), x).count_roots() == 0 for order in ORDERS)
-
-
-CHECKS = [
-    Check(
-        "004-EQ3",
-        printed_constant(3),
-        lambda: parts_without_scores(3),
-        how="rows of Y_nom for three tokens where QKᵀ = 0, from [1 + QKᵀ + (QKᵀ)²/2]V",
-        why="The 1 in [1 + QKᵀ]V is an N × N matrix of ones: every row gets the sum of all rows "
-        "of V, not its own row. Algorithm 1 (line 9) has the sum and is right; Eq 3 and the line "
-        "before Eq 2 print + V.",
-    ),
-    Check(
-        "004-ALG1",
-        True,
-        forms_agree,
-        how="Algorithm 1 line by line against Eq 1 on τ·cos(q, k) times √(N/d) and against this "
-        "project's modules of both forms, float64, random values at four sizes",
-    ),
-    Check(
-        "004-FN2",
-        ["1/2", "sqrt(d)", "d"],
-        coefficients,
-        how="what 1 + x + x²/2 becomes as a whole where x is scaled by α² = √d and ½ stays",
-        agree=same_formula,
-    ),
-    Check(
-        "004-TSM-pos",
-        True,
-        even_orders_are_positive,
-        how="real roots of the partial sums of even orders 2 to 20, counted exactly: none",
-        note="At a minimum the derivative, the sum of one order less, is 0, so the value is "
-        "x^k/k! > 0: it holds for every even order.",
-    ),
-]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import log
 from typing import Any
+
+import numpy as np
 
 from attnprof.errors import CannotRunError
 from attnprof.measure.clocks import time_in_turns
@@ -13,11 +15,11 @@ from attnprof.measure.measured_crossovers import first_crossing, peaks_of
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.statistics import estimate_median
 from attnprof.measure.subject import build_subject
-from attnprof.papers.taylorshift.formulas import first_lengths
+from attnprof.papers.taylorshift.formulas import FORMS, first_lengths
 from attnprof.registry import get
 from attnprof.workload import Workload
 
-DIRECT, EFFICIENT = FORMS = ("taylor-direct", "taylor-efficient")
+DIRECT, EFFICIENT = FORMS
 #: First and last length timed, by head width; in between powers of two and the middle of two.
 SPANS = {8: (16, 1024), 16: (32, 2048), 32: (128, 4096), 64: (512, 8192), 128: (512, 8192)}
 #: Where the curves do not meet within the span they are continued to this many times its end.
@@ -62,15 +64,18 @@ def _times(d: int, seq_len: int, budget: Budget) -> list[list[float]]:
     return time_in_turns([build_subject(request) for request in asked], budget)
 
 
+def clocked(times: Sequence[float]) -> dict[str, float]:
+    """What a curve has of the times at a point: their median and its interval."""
+    known = estimate_median(times)
+    ends = {"time_low_s": known.low_s, "time_high_s": known.high_s}
+    return {"time_s": known.median_s, **ends, "samples": known.count}
+
+
 def _point(d: int, seq_len: int, budget: Budget) -> Iterator[dict[str, Any]]:
     for form, times in zip(FORMS, _times(d, seq_len, budget), strict=True):
-        known = estimate_median(times)
-        yield {
-            "d": d, "form": form, "seq_len": seq_len, "time_s": known.median_s,
-            "time_low_s": known.low_s, "time_high_s": known.high_s, "samples": known.count,
-            "peak_bytes": _peak(form, d, seq_len),
-            "extrapolated": False,
-        }  # fmt: skip
+        at = {"d": d, "form": form, "seq_len": seq_len}
+        peak = _peak(form, d, seq_len)
+        yield {**at, **clocked(times), "peak_bytes": peak, "extrapolated": False}
 
 
 def _peak(form: str, d: int, seq_len: int) -> int:
@@ -110,19 +115,12 @@ def _ratio(direct: Sequence[float], efficient: Sequence[float]) -> tuple[float, 
 
 def root(ratios: Mapping[int, float]) -> float:
     """The length at which a straight line through (log length, log ratio) is 0."""
-    import numpy as np
-
     slope, height = np.polyfit([log(n) for n in ratios], [log(r) for r in ratios.values()], 1)
     return float(np.exp(-height / slope))
 
 
-Curve = Callable[[float], float]
-
-
 def _fit(curves: Sequence[Mapping[str, Any]], form: str) -> Any:
     """A parabola through the direct form's times, a line through the efficient one's."""
-    import numpy as np
-
     rows = [row for row in curves if row["form"] == form]
     sizes, times = ([row[name] for row in rows] for name in ("seq_len", "time_s"))
     degree = 2 if form == DIRECT else 1

@@ -1,24 +1,38 @@
-"""004, Figures 1 and 2: time and memory over length, of one head and of an encoder; all figures."""
+"""004's figures: time and memory over length, sizes of results, and the fitted laws' errors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 from math import exp, log
 from typing import Any
 
-from attnprof.papers.agreement import rounded, within
+import sympy
+
+from attnprof.papers.checks import formula, rounded, within
 from attnprof.papers.measured import measured
 from attnprof.papers.regenerated import Described, Figure, FigureData
-from attnprof.papers.taylorshift.checks_measured import SHARES
+from attnprof.papers.taylorshift.checks_quoted import SHARES
+from attnprof.papers.taylorshift.checks_sizes import (
+    LENGTH,
+    NORMAL,
+    SPHERE,
+    denominator,
+    law,
+    printed_laws,
+)
 from attnprof.papers.taylorshift.crossings import DIRECT, EFFICIENT
-from attnprof.papers.taylorshift.figure_sizes import errors, norms
-from attnprof.papers.taylorshift.formulas import WIDTHS
+from attnprof.papers.taylorshift.formulas import WIDTHS, D, N, quoted
 from attnprof.papers.taylorshift.measurements import STANDARD
-from attnprof.papers.taylorshift.results import quoted
+from attnprof.papers.taylorshift.norms import EXPRESSIONS, POWERS
 
 #: "About", "competitive" and a slope, as far as a figure shows them.
 ABOUT, COMPETITIVE, EXPONENT = 0.1, 0.25, 0.2
+#: What two curves in a log-log plot may differ by and still look alike.
+ALIKE = 0.03
+#: What B.2 grants for large N; sampling adds twice its standard error.
+ERROR = float(quoted("fig5_error_pct_large_N")) / 100
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -74,9 +88,13 @@ def _said_of_heads(found: Mapping[str, Any]) -> Iterator[Described]:
         _listed({d: f"{n1:.0f} and {n0:.0f}" for d, _, _, n0, n1 in columns}),
         all(n1 < n0 for _, _, _, n0, n1 in columns),
     )  # fmt: skip
+    yield _continued(found)
+
+
+def _continued(found: Mapping[str, Any]) -> Described:
     printed = [int(d) for d in quoted("fig1_incomplete_d").split(";")]
     continued = [d for d, more in zip(found["d"], found["extrapolated"], strict=True) if more]
-    yield Described(
+    return Described(
         "columns that are continued by a parabola", " and ".join(f"d = {d}" for d in printed),
         f"{', '.join(f'd = {d}' for d in continued) or 'none'} here; the columns of Table 2 are "
         f"d = {', '.join(map(str, WIDTHS))}",
@@ -119,30 +137,27 @@ def encoders() -> FigureData:
                    for word, field in (("memory", "peak_bytes"), ("time", "time_s"))}}
         for row in found["curves"]
     ]  # fmt: skip
-    described = (*_crossovers(found), *_shares(found), _competitive(rows, found))
-    printed = {
-        "crossovers": {name: _printed(f"sec52_{word}_crossover_tokens")
-                       for name, word in (("memory", "memory"), ("time", "speed"))},
-        "memory_shares": SHARES,
-    }  # fmt: skip
-    ours = {name: found[f"{name}_crossover"] for name in ("memory", "time")}
+    crossovers = {
+        name: int(quoted(f"sec52_{word}_crossover_tokens"))
+        for name, word in (("memory", "memory"), ("time", "speed"))
+    }
+    ours = {name: found[f"{name}_crossover"] for name in crossovers}
+    described = (
+        _crossover("needs less memory", crossovers["memory"], ours["memory"]),
+        _crossover("is faster", crossovers["time"], ours["time"]),
+        *_shares(found),
+        _competitive(rows, found),
+    )
+    printed = {"crossovers": crossovers, "memory_shares": SHARES}
     return FigureData(rows, described, {"printed": printed, "ours": ours, "model": found["model"]})
 
 
-def _printed(quantity: str) -> int:
-    return int(quoted(quantity))
-
-
-def _crossovers(found: Mapping[str, Any]) -> Iterator[Described]:
-    for name, word, what in (("memory", "memory", "less memory"), ("time", "speed", "faster")):
-        printed, ours = _printed(f"sec52_{word}_crossover_tokens"), found[f"{name}_crossover"]
-        yield Described(
-            f"tokens from which the efficient encoder is {what}" if name == "time"
-            else f"tokens from which the efficient encoder needs {what}",
-            str(printed),
-            "beyond those measured" if ours is None else f"{ours:.0f}",
-            ours is not None and within(absolute=50)(printed, ours),
-        )  # fmt: skip
+def _crossover(what: str, printed: int, ours: float | None) -> Described:
+    return Described(
+        f"tokens from which the efficient encoder {what}", str(printed),
+        "beyond those measured" if ours is None else f"{ours:.0f}",
+        ours is not None and within(absolute=50)(printed, ours),
+    )  # fmt: skip
 
 
 def _shares(found: Mapping[str, Any]) -> Iterator[Described]:
@@ -165,6 +180,104 @@ def _competitive(rows: Rows, found: Mapping[str, Any]) -> Described:
         f"at most {most['time']:.2f} times its time and {most['memory']:.2f} times its memory",
         all(value <= 1 + COMPETITIVE for value in most.values()),
     )  # fmt: skip
+
+
+@cache
+def _function(expression: str, kind: str | None) -> Callable[[float, float], float]:
+    """A law in numbers: as printed for no kind of V, else by the moments of the draws."""
+    text = formula(printed_laws()[expression]) if kind is None else law(expression, kind)
+    found: Callable[[float, float], float] = sympy.lambdify((N, D), text, "math")
+    return found
+
+
+@cache
+def _rows() -> tuple[dict[str, Any], ...]:
+    """Every sampled norm with the law that is printed, the one by moments, and their errors."""
+    found = []
+    for row in measured("004", "norms"):
+        at = (row["seq_len"], row["d"])
+        printed = _function(row["expression"], None)(*at)
+        ours = _function(row["expression"], row["values"])(*at)
+        found.append({
+            **row, "law_printed": printed, "law": ours,
+            "error_printed": abs(printed / row["norm"] - 1),
+            "error": abs(ours / row["norm"] - 1),
+            "sampling_error": row["standard_error"] / row["norm"],
+        })  # fmt: skip
+    return tuple(found)
+
+
+def norms() -> FigureData:
+    """Figure 4: the sizes."""
+    return FigureData(_rows(), tuple(_said_of_norms()), {"laws": _laws()})
+
+
+def errors() -> FigureData:
+    """Figure 5: relative errors of the laws."""
+    facts = {"laws": _laws(), "granted": ERROR, "corrected": {"Y_denom": str(denominator())}}
+    return FigureData(_rows(), tuple(_said_of_errors()), facts)
+
+
+def _laws() -> dict[str, str]:
+    """The printed laws by expression."""
+    return {name: printed_laws()[name] for name in EXPRESSIONS}
+
+
+def _said_of_norms() -> Iterator[Described]:
+    ratios: dict[tuple[str, str], dict[int, float]] = {}
+    constants: dict[tuple[str, str], list[str]] = {}
+    for fit in measured("004", "fits"):
+        key = (fit["expression"], fit["values"])
+        constants.setdefault(key, []).append(f"{fit['constant']:.4g}")
+        limit = _limit(fit["expression"], fit["d"])
+        ratios.setdefault(key, {})[fit["d"]] = fit["constant"] / limit
+    for name in EXPRESSIONS:
+        yield _law(name, ", ".join(constants[name, NORMAL]), ratios[name, NORMAL])
+    off = {name: list(ratios[name, SPHERE].values()) for name in ("QK^T V", "Y")}
+    yield Described(
+        "how rows of V are drawn", "uniformly from the unit sphere",
+        "entries of unit variance; on the sphere the sizes are "
+        + " and ".join(
+            f"{min(values):.2f} to {max(values):.2f} of the law for {name}"
+            for name, values in off.items()
+        ),
+        all(abs(ratio - 1) <= ALIKE for values in off.values() for ratio in values),
+    )  # fmt: skip
+
+
+def _limit(expression: str, d: int) -> float:
+    """The printed law's own constant c of c·N^p for long sequences."""
+    length = 1e12
+    return _function(expression, None)(length, d) / float(length ** POWERS[expression])
+
+
+def _law(name: str, constants: str, ratios: Mapping[int, float]) -> Described:
+    """The fitted constants by width, and their ratios to the printed law's."""
+    power = {1.0: "N", 0.5: "√N", -0.5: "1/√N"}[POWERS[name]]
+    least, most = min(ratios.values()), max(ratios.values())
+    return Described(
+        f"how {name} grows", printed_laws()[name],
+        f"{constants} times {power} for d = {', '.join(map(str, ratios))}: {least:.3f} to "
+        f"{most:.3f} of the printed law", 1 - least <= ALIKE and most - 1 <= ALIKE,
+    )  # fmt: skip
+
+
+def _said_of_errors() -> Iterator[Described]:
+    """Each law at the longest length, for V as the document draws it; the other V beside it."""
+    for name in EXPRESSIONS:
+        errors = {
+            kind: max(
+                row["error_printed"] for row in _rows()
+                if (row["expression"], row["values"], row["seq_len"]) == (name, kind, LENGTH)
+            )
+            for kind in (NORMAL, SPHERE)
+        }  # fmt: skip
+        yield Described(
+            f"error of the law for {name} at large N", f"at most {ERROR:.0%}",
+            f"at N = {LENGTH:,} at most {errors[SPHERE]:.1%} with rows of V on the sphere, as it "
+            f"draws them ({errors[NORMAL]:.1%} with V of unit variance)",
+            errors[SPHERE] <= ERROR,
+        )  # fmt: skip
 
 
 FIGURES: dict[str, Figure] = {

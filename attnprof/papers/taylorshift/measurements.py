@@ -11,9 +11,8 @@ from attnprof.measure.clocks import time_in_turns
 from attnprof.measure.measured_crossovers import first_crossing
 from attnprof.measure.memory import measure_peak
 from attnprof.measure.request import Budget
-from attnprof.measure.statistics import estimate_median
 from attnprof.measure.subject import Subject
-from attnprof.papers.taylorshift.crossings import measure_crossovers, root
+from attnprof.papers.taylorshift.crossings import clocked, measure_crossovers, root
 from attnprof.papers.taylorshift.norms import fit_norms, measure_norms
 from attnprof.registry import get, module_of
 
@@ -52,11 +51,10 @@ def encoder(mechanism: str, seq_len: int) -> Subject:
             x = x + mlp(between(x))
         return x
 
-    return Subject(nn.ModuleList(m for one in blocks for m in one), _nothing, _nothing, call)
+    def nothing() -> None:
+        """There is nothing to prepare."""
 
-
-def _nothing() -> None:
-    """Nothing to prepare."""
+    return Subject(nn.ModuleList(m for one in blocks for m in one), nothing, nothing, call)
 
 
 @cache
@@ -94,15 +92,10 @@ def measure_encoder(sizes: Sequence[int] = LENGTHS, budget: Budget = BUDGET) -> 
 
 def _point(seq_len: int, budget: Budget) -> list[dict[str, Any]]:
     timed = time_in_turns([encoder(name, seq_len) for name in MODELS], budget)
-    found = []
-    for name, times in zip(MODELS, timed, strict=True):
-        known = estimate_median(times)
-        found.append(
-            {"mechanism": name, "seq_len": seq_len, "time_s": known.median_s,
-             "time_low_s": known.low_s, "time_high_s": known.high_s, "samples": known.count,
-             "peak_bytes": peak(name, seq_len)}
-        )  # fmt: skip
-    return found
+    return [
+        {"mechanism": name, "seq_len": seq_len, **clocked(times), "peak_bytes": peak(name, seq_len)}
+        for name, times in zip(MODELS, timed, strict=True)
+    ]
 
 
 def memory_crossing(ratios: Mapping[int, float]) -> int | None:

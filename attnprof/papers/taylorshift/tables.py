@@ -5,35 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from attnprof.papers.agreement import rounded, within
+from attnprof.papers.checks import rounded, within
 from attnprof.papers.regenerated import Cell, Table
-from attnprof.papers.taylorshift.checks_accuracy import deltas
-from attnprof.papers.taylorshift.formulas import first_lengths, text
-from attnprof.papers.taylorshift.results import (
-    CLOSE,
+from attnprof.papers.taylorshift.checks_accuracy import (
     DATASETS,
-    DOCUMENT,
     OURS,
-    SINGLE,
     accuracies,
     average,
-    beside_entries,
     column,
     common_head_width,
-    efficient_memory,
-    mebibytes,
+    deltas,
     setting,
 )
-from attnprof.papers.taylorshift.sizes import (
+from attnprof.papers.taylorshift.checks_quoted import (
+    CLOSE,
+    beside_entries,
+    direct_memory,
+    efficient_memory,
+)
+from attnprof.papers.taylorshift.checks_sizes import (
     ERROR,
     LENGTH,
     NORMAL,
-    SPHERE,
     law,
     printed_laws,
     printed_sizes,
     sizes,
 )
+from attnprof.papers.taylorshift.formulas import DOCUMENT, first_lengths
 
 
 def _short(value: float) -> float:
@@ -44,11 +43,11 @@ def intermediate_sizes() -> Table:
     """Table 1: the laws, and what they and the exact moments give for long sequences."""
     rows: list[dict[str, Any]] = []
     for expression, printed in printed_laws().items():
-        said, ours = printed_sizes(expression), sizes(expression, SPHERE)
+        said, ours = printed_sizes(expression), sizes(expression)
         rows.append({
             "expression": expression,
             "size": printed,
-            "root mean square": text(law(expression, SPHERE)),
+            "root mean square": str(law(expression)),
             **{d: Cell(_short(said[d]), _short(ours[d]), within(relative=ERROR)) for d in said},
             "unit variance, d=64": _short(sizes(expression, NORMAL)["d=64"]),
         })  # fmt: skip
@@ -115,18 +114,15 @@ def token_embedding() -> Table:
 def heads() -> Table:
     """Table 6; memory by the printed entries."""
     direct, efficient = (column(f"{form}_mem_mib_at16") for form in ("direct", "efficient"))
-    rows = []
-    for row in DOCUMENT.rows("table06_heads"):
-        h = int(row["h"])
-        by_entries = mebibytes("direct", h, SINGLE) + beside_entries()
-        rows.append({
-            "h": h,
-            "accuracy": Cell(row["acc_pct"], None),
-            "direct ims/s": Cell(row["direct_tp_ims_s"], None),
-            "direct MiB": Cell(direct[h], round(by_entries, 1), CLOSE),
-            "efficient ims/s": Cell(row["efficient_tp_ims_s"], None),
-            "efficient MiB": Cell(efficient[h], round(efficient_memory(h), 1), CLOSE),
-        })  # fmt: skip
+    rows = [
+        {"h": (h := int(row["h"])),
+         "accuracy": Cell(row["acc_pct"], None),
+         "direct ims/s": Cell(row["direct_tp_ims_s"], None),
+         "direct MiB": Cell(direct[h], round(direct_memory(h), 1), CLOSE),
+         "efficient ims/s": Cell(row["efficient_tp_ims_s"], None),
+         "efficient MiB": Cell(efficient[h], round(efficient_memory(h), 1), CLOSE)}
+        for row in DOCUMENT.rows("table06_heads")
+    ]  # fmt: skip
     notes = (
         f"direct MiB: entries at N = 1025, batch 16, 4 bytes; {beside_entries():.0f} MiB more",
         "at one head another moment of the network needs more than these",
