@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import Any
 
 Number = Any  # int | float | numpy.ndarray | sympy.Expr: one code for all of them
@@ -67,11 +68,17 @@ def exact_div(a: Number, b: Number) -> Number:
     return a // b
 
 
+@lru_cache(maxsize=4096, typed=True)
+def _extreme(function: Callable[[Number, Number], Number], a: Number, b: Number) -> Number:
+    """The one or the other of two expressions, over which sympy takes its time."""
+    return function(a, b)
+
+
 def maximum(a: Number, b: Number) -> Number:
     """The larger of two sizes."""
     sympy, numpy = _sympy(a, b), _numpy(a, b)
     if sympy:
-        return sympy.Max(a, b)
+        return _extreme(sympy.Max, a, b)
     return numpy.maximum(a, b) if numpy else max(a, b)
 
 
@@ -79,7 +86,7 @@ def minimum(a: Number, b: Number) -> Number:
     """The smaller of two sizes."""
     sympy, numpy = _sympy(a, b), _numpy(a, b)
     if sympy:
-        return sympy.Min(a, b)
+        return _extreme(sympy.Min, a, b)
     return numpy.minimum(a, b) if numpy else min(a, b)
 
 

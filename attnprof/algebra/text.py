@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from attnprof.algebra.maxima import maximum_of
@@ -45,6 +46,7 @@ def _condition(holds: Any) -> Any:
     return sympy.LessThan(sympy.expand(holds.lhs), sympy.expand(holds.rhs), evaluate=False)
 
 
+@lru_cache(maxsize=1024, typed=True)
 def expression_text(expression: Any) -> str:
     """``4*B*N**2*d*h + 2*B*N*d*h``: what ``sympy.sympify`` reads, given the symbols."""
     return str(expanded(expression))
