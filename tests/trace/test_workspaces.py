@@ -214,6 +214,16 @@ def convolutions(b, n, d):
             yield convolved(x, own, None, channels)
             yield convolved(x.transpose(1, 2).contiguous().transpose(1, 2), own, bias, channels)
             yield convolved(x.double(), dense.double(), bias.double(), 1)
+            yield convolved(x.double(), own.double(), None, channels)
+            for tall in (1, 3) if channels % 2 == 0 else ():
+                weight, pad = torch.randn(6, channels // 2, tall), (1, tall // 2, 1)
+                for kind in (torch.float32, torch.float64):
+                    with_groups = convolved(x.to(kind), weight.to(kind), None, 2, pad)
+                    yield with_groups
+                    grad = with_groups[0](*with_groups[1])
+                    for mask in ([True] * 3, [True, True, False], [True, False, False]):
+                        rest = (grad, *with_groups[1][:2], [6], *with_groups[1][3:], mask)
+                        yield aten.convolution_backward.default, rest
             for weight in (own, dense, torch.randn(channels, 1, 5)):
                 pad = weight.shape[2] // 2
                 _, args = convolved(x, weight, bias, channels // weight.shape[1], (1, pad, 1))

@@ -12,6 +12,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from attnprof.costs import exact_div
 from attnprof.trace.events import Size
 from attnprof.trace.rules.layouts import copied, larger, same
 from attnprof.trace.rules.workspaces import UnknownWorkspaceError, threads, workspace
@@ -38,6 +39,11 @@ class _Convolution:
         """Whether each channel has a kernel of its own (depthwise)."""
         channels, results = size_of(self.a.shape[1]), size_of(self.weight.shape[0])
         return same(self.groups, channels) and same(self.groups, results)
+
+    @property
+    def split(self) -> bool:
+        """Whether there is more than one group."""
+        return not same(self.groups, 1)
 
     @property
     def one_by_one(self) -> bool:
@@ -122,7 +128,9 @@ def _forward(out: Any, a: Any, weight: Any, bias: Any, *settings: Any) -> Size:
         raise UnknownWorkspaceError
     asked = _Convolution(a, weight, out, stride, padding, dilation, size_of(groups))
     if not asked.in_onednn:
-        return copied(a) + _columns(asked)
+        return copied(a) + larger(
+            _one_group(asked, _columns(asked), a), nbytes(out) if asked.split else 0
+        )
     source, kernel, result = asked.blocked()
     channels = size_of(weight.shape[0])
     padded = 0
@@ -132,12 +140,22 @@ def _forward(out: Any, a: Any, weight: Any, bias: Any, *settings: Any) -> Size:
     return copied(a) + larger(inside, nbytes(out) + result) - nbytes(out)
 
 
+def _one_group(asked: _Convolution, columns: Size, *read: Any) -> Size:
+    """What torch takes at once: a group's columns, and its channels of what is read.
+
+    One group alone is read where it lies; so are the channels of one sample.
+    """
+    if not asked.split:
+        return columns
+    several = _at_least(size_of(asked.a.shape[0]), 2)
+    copies = sum((nbytes(x) for x in read), start=0) if several else 0
+    return exact_div(columns + copies, asked.groups)
+
+
 def _columns(asked: _Convolution) -> Size:
-    """Every entry under the kernel, for every result."""
+    """Every entry under the kernel, for every result; a kernel of one reads the input itself."""
     if asked.one_by_one and all(s == 1 for s in asked.stride) and not any(asked.padding):
         return 0
-    if asked.groups != 1:
-        raise UnknownWorkspaceError
     taps = size_of(asked.a.shape[1]) * product(asked.weight.shape[2:])
     return taps * _rest(asked.result) * asked.a.element_size()
 
@@ -149,10 +167,13 @@ def _backward(out: Any, grad: Any, a: Any, weight: Any, _bias: Any, *settings: A
     if transposed:
         raise UnknownWorkspaceError
     shape = _Convolution(a, weight, grad, stride, padding, dilation, size_of(groups))
-    if not shape.in_onednn:
-        return copied(a) + (_columns(shape) if asked[1] else 0)
-    source, kernel, result = shape.blocked(few=False)
     gradients = sum((nbytes(x) for x in out if x is not None), start=0)
+    if not shape.in_onednn:
+        columns = _columns(shape) if asked[1] else 0
+        return copied(a) + larger(
+            _one_group(shape, columns, a, grad), gradients if shape.split else 0
+        )
+    source, kernel, result = shape.blocked(few=False)
     held = gradients
     if asked[0]:
         held = larger(held, larger(source + kernel + result, nbytes(a) + source))
