@@ -108,6 +108,17 @@ def test_the_way_on_real_tensors_is_what_is_counted(layer):
                 assert derivation.at(quantity, phase, **sizes) == value, (quantity, phase, sizes)
 
 
+def test_runs_without_numbers_contradict_nothing_on_their_own():
+    """Meta tensors are a shortcut of the check: what they alone do is no reason to refuse."""
+
+    def grows(x):
+        return x * 2 + torch.ones(1) if x.is_meta and x.shape[0] > 40 else x * 2
+
+    found = derived(target_of(grows, "grows", inputs=["x: N"]), ("forward",), {})
+    assert found.at("flops", "forward", N=1000) == 1000
+    assert found.phases["forward"].method == "symbolic"
+
+
 @pytest.mark.parametrize(
     "layer", [AsksItsType, AsksItsTypeOnTheWay, AsksForAddresses, ReadsPositions, ChecksItsInput]
 )
