@@ -163,7 +163,7 @@ def width_of(arguments: Mapping[str, Any], parameters: Mapping[str, Parameter]) 
         value = arguments.get(name, item.default)
         if isinstance(value, Expression):
             return value.text
-        if isinstance(value, int):
+        if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
     return "h*d"
 
