@@ -19,7 +19,7 @@ from typing import Any
 
 from attnprof.measure.isolation import measure_apart
 from attnprof.measure.request import Budget, PointRequest
-from attnprof.measure.statistics import ProcessEstimate, estimate_over_processes
+from attnprof.measure.statistics import estimate_over_processes
 
 PAIRS, PROCESSES = 100, 5
 BUDGET = Budget(samples=20, min_time_s=0.1, max_time_s=0.4, warmup_s=0.1)
@@ -54,14 +54,9 @@ def measured(pair: int, point: PointRequest, chance: random.Random) -> dict[str,
     row: dict[str, Any] = {"pair": pair, "mechanism": point.mechanism}
     for name, found in (("a", a), ("b", b)):
         row |= {f"{name}_low": found.low_s, f"{name}_median": found.median_s,
-                f"{name}_high": found.high_s, f"half_width_{name}": half(found),
+                f"{name}_high": found.high_s, f"half_width_{name}": found.half_width,
                 f"noisy_{name}": bool(found.noisy)}  # fmt: skip
     return row | {"overlap": a.low_s <= b.high_s and b.low_s <= a.high_s}
-
-
-def half(found: ProcessEstimate) -> float:
-    """Half the interval as a share of the median."""
-    return (found.high_s - found.low_s) / 2 / found.median_s
 
 
 def rows() -> list[dict[str, str]]:

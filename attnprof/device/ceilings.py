@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attnprof.errors import RequestError
-from attnprof.measure.clocks import Clock, CudaClock, MonotonicClock, sample
+from attnprof.measure.clocks import Clock, CudaClock, sample
 from attnprof.measure.environment import device_name
 from attnprof.measure.request import Budget
 from attnprof.record.destinations import reading_back
@@ -116,7 +116,7 @@ def calibrate(device: str, dtypes: Sequence[str], seconds: float = 0.5) -> Ceili
     """
     import torch
 
-    clock: Clock = CudaClock(torch.cuda) if device.startswith("cuda") else MonotonicClock()
+    clock = CudaClock(torch.cuda) if device.startswith("cuda") else Clock()
     budget = Budget(samples=5, min_time_s=seconds / 2, max_time_s=seconds, warmup_s=seconds / 4)
     rates = {}
     for dtype in dtypes:

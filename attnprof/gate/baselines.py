@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -20,31 +20,9 @@ from attnprof.record.files import read_json
 from attnprof.record.recognition import SCHEMA
 from attnprof.record.schema import fits, shown, told
 
-#: The layout that is written; a change of it gets the next number and an upgrade from this one.
+#: The layout that is written. Older ones are read as they are: layout 1 did not say of operations
+#: what their results are, layout 2 had a row for every view, too.
 BASELINE_SCHEMA = 3
-
-
-class WrongError(Exception):
-    """Something is not what it must be; the message says where and what it is instead."""
-
-
-def _from_1(data: dict[str, Any]) -> dict[str, Any]:
-    """Layout 1 did not say of operations what their results are."""
-    for record in data["records"] if isinstance(data.get("records"), list) else ():
-        rows = record.get("operations") if isinstance(record, dict) else None
-        for row in rows if isinstance(rows, list) else ():
-            if isinstance(row, dict):
-                row.update(dtype="", shape="")
-    return data
-
-
-def _from_2(data: dict[str, Any]) -> dict[str, Any]:
-    """Layout 2 had a row also for every view (see :func:`attnprof.gate.changes.without_views`)."""
-    return data
-
-
-#: How the JSON of a version becomes that of the next.
-UPGRADES: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1, 2: _from_2}
 
 
 @dataclass(frozen=True)
@@ -56,7 +34,6 @@ class Baseline:
     times_s: Mapping[str, list[list[float]]]
     fingerprint: Mapping[str, Any]
     summary: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, Any] = field(default_factory=dict)
 
 
 def baseline_record(
@@ -113,28 +90,30 @@ def load_baseline(path: str | Path) -> Baseline:
 
     Raises :class:`RequestError` for what is no whole, consistent baseline: what is wrong where.
     """
-    data = _read(path)
+    hint = f"record it again: attnprof baseline -o {path}"
+    data = read_json(path, hint=hint)
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        found = data.get("schema") if isinstance(data, dict) else type(data).__name__
+        raise RequestError(f"{path} is not an {SCHEMA} report (it says: {found}); {hint}")
+    if (command := data.get("command")) != "baseline":
+        raise RequestError(f"{path} is a report of '{command}', not of baseline; {hint}")
     try:
-        data = _upgraded(data)
-        rows = _checked_rows(data.get("records"))
-    except WrongError as error:
-        raise RequestError(
-            f"{path} is no baseline that can be used: {error}; record it again: "
-            f"attnprof baseline -o {path}"
-        ) from error
-    # what a case is called may have changed since
-    named = {case_of(record).name: record for record in (BaselineRecord(**row) for row in rows)}
+        _check_summary(data)
+        records = _checked_records(data.get("records"))
+    except RequestError as error:
+        raise RequestError(f"{path} is no baseline that can be used: {error}; {hint}") from error
+    cases = [_case_of(record) for record in records.values()]
+    counted = map(_counted_of, records.values(), cases)
     return Baseline(
-        [case_of(record) for record in named.values()],
-        {name: counted_of(record) for name, record in named.items()},
-        {name: record.times_s for name, record in named.items()},
+        cases,
+        dict(zip(records, counted, strict=True)),
+        {name: record.times_s for name, record in records.items()},
         data["summary"]["fingerprint"],
         data["summary"],
-        data["environment"],
     )
 
 
-def case_of(record: BaselineRecord) -> Case:
+def _case_of(record: BaselineRecord) -> Case:
     """The case again: timed where it has times, with formulas where it has them."""
     return Case(
         PointRequest.from_dict(record.request),
@@ -144,70 +123,52 @@ def case_of(record: BaselineRecord) -> Case:
     )
 
 
-def counted_of(record: BaselineRecord) -> Counted:
-    """What the case counted."""
-    request = PointRequest.from_dict(record.request)
+def _counted_of(record: BaselineRecord, case: Case) -> Counted:
     return Counted(
         metrics=record.metrics,
         operations=[Operation(**row) for row in record.operations],
         formulas=record.formulas,
         no_formula=record.no_formula,
-        sizes=request.workload.by_symbol(),
+        sizes=case.request.workload.by_symbol(),
         error=record.error,
     )
 
 
-def _read(path: str | Path) -> dict[str, Any]:
-    """The file's JSON; RequestError says what it is instead."""
-    hint = f"record it again: attnprof baseline -o {path}"
-    data = read_json(path, hint=hint)
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        found = data.get("schema") if isinstance(data, dict) else type(data).__name__
-        raise RequestError(f"{path} is not an {SCHEMA} report (it says: {found}); {hint}")
-    if data.get("command") != "baseline":
-        raise RequestError(
-            f"{path} is a report of '{data.get('command')}', not of baseline; {hint}"
-        )
-    return data
-
-
-def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
-    """The JSON in the layout of this version."""
+def _check_summary(data: Mapping[str, Any]) -> None:
     for name in ("summary", "environment"):
         if not isinstance(data.get(name), dict):
-            raise WrongError(f"{name} is not an object")
+            raise RequestError(f"{name} is not an object")
     version = data["summary"].get("baseline_schema")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise WrongError(f"summary.baseline_schema is {version!r}, not a version from 1 on")
+        raise RequestError(f"summary.baseline_schema is {version!r}, not a version from 1 on")
     if version > BASELINE_SCHEMA:
-        raise WrongError(
+        raise RequestError(
             f"its layout {version} is newer than this attnprof, which reads up to "
             f"{BASELINE_SCHEMA}: upgrade attnprof"
         )
-    for older in range(version, BASELINE_SCHEMA):
-        data = UPGRADES[older](data)
     if not isinstance(data["summary"].get("fingerprint"), dict):
-        raise WrongError("summary.fingerprint is not an object")
-    return data
+        raise RequestError("summary.fingerprint is not an object")
 
 
-def _checked_rows(rows: Any) -> list[dict[str, Any]]:
-    """All rows; WrongError with the row's number and case, also for a case that is there twice."""
+def _checked_records(rows: Any) -> dict[str, BaselineRecord]:
+    """All records by what their cases are called today, which may have changed.
+
+    RequestError with a row's number and case, also for a case that is there twice.
+    """
     _check(rows, list[Any], "records")
     if not rows:
-        raise WrongError("it has no cases")
-    seen: dict[str, int] = {}
+        raise RequestError("it has no cases")
+    found: dict[str, BaselineRecord] = {}
     for place, row in enumerate(rows):
         case = row.get("case") if isinstance(row, dict) else None
         where = f"records[{place}]" + (f" ({case})" if isinstance(case, str) else "")
         try:
             name = _checked_name(row)
-        except (WrongError, AttnprofError, ValueError) as error:
-            raise WrongError(f"{where}: {error}") from error
-        if name in seen:
-            raise WrongError(f"{where}: records[{seen[name]}] is the same case")
-        seen[name] = place
-    found: list[dict[str, Any]] = rows
+        except (AttnprofError, ValueError) as error:
+            raise RequestError(f"{where}: {error}") from error
+        if name in found:
+            raise RequestError(f"{where}: records[{[*found].index(name)}] is the same case")
+        found[name] = BaselineRecord(**row)
     return found
 
 
@@ -222,37 +183,40 @@ def _checked_name(row: Any) -> str:
     assert request.workload  # its sizes and names are checked there
     sizes = name_of(replace(request, params={})).rstrip("]")  # usual parameters may change
     if not row["case"].startswith(sizes):
-        raise WrongError(f"its request is {name_of(request)}")
+        raise RequestError(f"its request is {name_of(request)}")
     if row["error"] is None and not row["metrics"]:
-        raise WrongError("it has neither metrics nor an error")
+        raise RequestError("it has neither metrics nor an error")
     return name_of(request)
 
 
 def _check_values(row: Mapping[str, Any]) -> None:
     """Counts of at least 0, times above it, formulas that are some."""
-    whole = [("metrics", row["metrics"])]
-    whole += [(f"operations[{i}]", operation) for i, operation in enumerate(row["operations"])]
-    for where, numbers in whole:
+    rows = {f"operations[{i}]": operation for i, operation in enumerate(row["operations"])}
+    for where, numbers in {"metrics": row["metrics"], **rows}.items():
         for name, value in numbers.items():
             if isinstance(value, int) and value < 0:
-                raise WrongError(f"{where}.{name} is {value}, below 0")
+                raise RequestError(f"{where}.{name} is {value}, below 0")
     for i, process in enumerate(row["times_s"]):
         for k, seconds in enumerate(process):
             if seconds <= 0:
-                raise WrongError(f"times_s[{i}][{k}] is {seconds}: a time is above 0")
+                raise RequestError(f"times_s[{i}][{k}] is {seconds}: a time is above 0")
     for name, text in row["formulas"].items():
         try:
             formula(text)
         except ValueError as error:
-            raise WrongError(f"formulas.{name}: {error}") from error
+            raise RequestError(f"formulas.{name}: {error}") from error
 
 
-#: What a request must say; the rest is as by default. Of all else every field must be there.
-_NEEDED = {PointRequest: {"mechanism", "seq_len", "num_heads", "head_dim", "budget"}}
+#: Fields that may be missing; of all else every field must be there.
+_OPTIONAL = {
+    PointRequest: set(get_type_hints(PointRequest))
+    - {"mechanism", "seq_len", "num_heads", "head_dim", "budget"},
+    Operation: {"dtype", "shape"},
+}
 
 
 def _check(value: Any, hint: Any, where: str) -> None:
-    """WrongError for the innermost value that is not of its annotated type."""
+    """RequestError for the innermost value that is not of its annotated type."""
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if is_dataclass(kind):
         _check_fields(value, kind, where)
@@ -263,9 +227,9 @@ def _check(value: Any, hint: Any, where: str) -> None:
         for place, item in enumerate(value):
             _check(item, inner[-1], f"{where}[{place}]")
     elif not fits(value, hint):
-        raise WrongError(f"{where or 'it'} is {shown(value)}, not {told(hint)}")
+        raise RequestError(f"{where or 'it'} is {shown(value)}, not {told(hint)}")
     elif isinstance(value, float) and not math.isfinite(value):
-        raise WrongError(f"{where} is {value}, not a finite number")
+        raise RequestError(f"{where} is {value}, not a finite number")
 
 
 def _check_fields(value: Any, kind: Any, where: str) -> None:
@@ -273,8 +237,8 @@ def _check_fields(value: Any, kind: Any, where: str) -> None:
     at = f"{where}." if where else ""
     known = get_type_hints(kind)
     if odd := sorted(set(value) - set(known)):
-        raise WrongError(f"{at}{odd[0]} is not known")
-    if left := sorted(_NEEDED.get(kind, set(known)) - set(value)):
-        raise WrongError(f"{at}{left[0]} is missing")
+        raise RequestError(f"{at}{odd[0]} is not known")
+    if left := sorted(set(known) - _OPTIONAL.get(kind, set()) - set(value)):
+        raise RequestError(f"{at}{left[0]} is missing")
     for name, item in value.items():
         _check(item, known[name], f"{at}{name}")

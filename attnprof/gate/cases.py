@@ -36,21 +36,18 @@ def name_of(request: PointRequest) -> str:
 
     Of a module of somebody's own, constructor arguments are told; inputs follow from the sizes.
     """
-    sizes = [f"N={request.seq_len}", f"d_model={request.num_heads * request.head_dim}",
-             f"h={request.num_heads}"]  # fmt: skip
-    if request.batch_size != 1:
-        sizes.insert(0, f"B={request.batch_size}")
-    parts = [request.phase, *(["causal"] if request.causal else []), *sizes]
-    if request.scope != "layer":
-        parts.append(request.scope)
-    if request.dtype != "float32":
-        parts.append(request.dtype)
-    if request.device != "cpu":
-        parts.append(request.device)
-    if request.compiled:
-        parts.append("compiled")
-    parts += _settings(request)
-    return f"{request.mechanism}[{' '.join(parts)}]"
+    parts = [
+        request.phase,
+        "causal" if request.causal else "",
+        f"B={request.batch_size}" if request.batch_size != 1 else "",
+        f"N={request.seq_len} d_model={request.d_model} h={request.num_heads}",
+        request.scope if request.scope != "layer" else "",
+        request.dtype if request.dtype != "float32" else "",
+        request.device if request.device != "cpu" else "",
+        "compiled" if request.compiled else "",
+        *_settings(request),
+    ]
+    return f"{request.mechanism}[{' '.join(filter(None, parts))}]"
 
 
 def _settings(request: PointRequest) -> list[str]:

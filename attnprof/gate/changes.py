@@ -62,22 +62,17 @@ class Change:
         name = self.op if "." in self.op else f"aten.{self.op}"
         part = " (backward)" if self.part == "backward" else ""
         upcast = "upcast: " if self.upcast and self.op.startswith(_CAST) else ""
-        said = [f"{upcast}{name}{part}{self._often()}{self._where(sizes)}"]
+        often = ""
+        if self.times:
+            often = f" ×{abs(self.times)} {'more' if self.times > 0 else 'fewer'}"
+        was = "was " if self.times < 0 and not self.gained else ""
+        place = f" {was}at {self.line}" if self.line else ""
+        said = [f"{upcast}{name}{part}{often}{place}{self._results(sizes)}"]
         if self.bytes_moved:
             said.append(f"moves {_amount(self.bytes_moved, format_bytes, 'less')}")
         if self.flops:
             said.append(f"{_amount(self.flops, format_count, 'fewer')} FLOPs")
         return ", ".join(said)
-
-    def _often(self) -> str:
-        if self.times > 0:
-            return f" ×{self.times} more"
-        return f" ×{-self.times} fewer" if self.times < 0 else ""
-
-    def _where(self, sizes: Mapping[str, int]) -> str:
-        was = "was " if self.times < 0 and not self.gained else ""
-        place = f" {was}at {self.line}" if self.line else ""
-        return f"{place}{self._results(sizes)}"
 
     def _results(self, sizes: Mapping[str, int]) -> str:
         """What it makes that nothing made before, and of the same number of calls, instead of."""
@@ -103,8 +98,12 @@ def changes(baseline: Counted, current: Counted) -> list[Change]:
     for key in dict.fromkeys(map(_key, (*now, *before))):
         old = [row for row in before if _key(row) == key]
         new = [row for row in now if _key(row) == key]
-        if sums(old) != sums(new) or _results(old) != _results(new):
-            found.append(_change(key, old, new, lines.get(key, ""), widest))
+        gained, lost = _results(new) - _results(old), _results(old) - _results(new)
+        times, moved, flops = (b - a for a, b in zip(sums(old), sums(new), strict=True))
+        if times or moved or flops or gained or lost:
+            wide = {dtype for dtype, _ in gained if dtype in _FLOATS and _BYTES[dtype] > widest}
+            line, upcast = lines.get(key, ""), max(wide, default="")
+            found.append(Change(*key, line, times, moved, flops, gained, lost, upcast))
     return found
 
 
@@ -121,13 +120,6 @@ def sums(rows: Rows) -> tuple[int, int, int]:
         sum(row.bytes_moved for row in rows),
         sum(row.flops for row in rows),
     )
-
-
-def _change(key: tuple[str, str], old: Rows, new: Rows, line: str, widest: int) -> Change:
-    times, moved, flops = (b - a for a, b in zip(sums(old), sums(new), strict=True))
-    gained, lost = _results(new) - _results(old), _results(old) - _results(new)
-    wide = {dtype for dtype, _ in gained if dtype in _FLOATS and _BYTES[dtype] > widest}
-    return Change(*key, line, times, moved, flops, gained, lost, max(wide, default=""))
 
 
 def _alike(before: Rows, now: Rows) -> tuple[Rows, Rows]:

@@ -13,21 +13,11 @@ from attnprof.errors import RequestError
 from attnprof.gate.baselines import Baseline, baseline_record, baseline_report
 from attnprof.gate.cases import Case, Counted
 from attnprof.gate.exact import compare
-from attnprof.gate.fingerprint import differs, fingerprint, noted
 from attnprof.gate.rules import FAIL, VERDICTS, CheckOptions, exit_code, worst
-from attnprof.gate.times import (
-    Tell,
-    foreign_record,
-    race_cases,
-    stored_record,
-    time_alone,
-    usual_noise,
-)
+from attnprof.gate.times import Tell, race_cases, stored_record, time_alone, usual_noise
 from attnprof.gate.trees import RunningTree, Tree, TreeError
-from attnprof.measure.environment import dated_environment
+from attnprof.measure.environment import dated_environment, differs, fingerprint, noted
 from attnprof.record import CheckRecord, Report
-
-RunningTrees = Sequence[RunningTree]
 
 
 def check_against(
@@ -64,8 +54,7 @@ def check_baseline(
     ``name`` is what to call the baseline.
     """
     _distinct(cases)
-    device = cases[0].request.device if cases else "cpu"
-    here = fingerprint(device)
+    here = fingerprint(cases[0].request.device)
     foreign = differs(here, stored.fingerprint)
     times: dict[str, CheckRecord] = {}
     with _side(head, options) as side:
@@ -76,11 +65,9 @@ def check_baseline(
             before = stored.times_s.get(case.name)
             if not (before and options.timed and case.timed and counted[case.name].runs):
                 continue
-            if foreign:
-                times[case.name] = foreign_record(case, before, foreign)
-                continue
-            tell(f"timing {case.name}")
-            times[case.name] = stored_record(case, before, side, options)
+            if not foreign:
+                tell(f"timing {case.name}")
+            times[case.name] = stored_record(case, before, side, options, foreign)
     note = noted(here, stored.fingerprint)
     summary = {
         "mode": "baseline", "base": name, "head": head.label,
@@ -93,7 +80,7 @@ def check_baseline(
 def record_baseline(cases: Sequence[Case], head: Tree, options: CheckOptions, tell: Tell) -> Report:
     """What the code as it is counts and takes, to be compared with later."""
     _distinct(cases)
-    device = cases[0].request.device if cases else "cpu"
+    device = cases[0].request.device
     records = []
     with _side(head, options) as side:
         counted = _count(cases, [side], options, tell)
@@ -125,7 +112,7 @@ def _distinct(cases: Sequence[Case]) -> None:
 
 
 def _count(
-    cases: Sequence[Case], sides: RunningTrees, options: CheckOptions, tell: Tell
+    cases: Sequence[Case], sides: Sequence[RunningTree], options: CheckOptions, tell: Tell
 ) -> dict[str, list[Counted]]:
     """What every side counts of each case, all sides at the same time."""
     found = {}
@@ -152,12 +139,9 @@ def _exact(
 
 
 def _report(
-    cases: Sequence[Case],
-    exact: Mapping[str, list[CheckRecord]],
-    times: Mapping[str, CheckRecord],
-    options: CheckOptions,
-    summary: Mapping[str, Any],
-) -> Report:
+    cases: Sequence[Case], exact: Mapping[str, list[CheckRecord]], times: Mapping[str, CheckRecord],
+    options: CheckOptions, summary: Mapping[str, Any],
+) -> Report:  # fmt: skip
     records = []
     for name, some in exact.items():
         records += [*some, times[name]] if name in times else some

@@ -7,10 +7,11 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attnprof.errors import AttnprofError, CannotRunError, NotFoundError
 from attnprof.gate.cases import Counted, Operation
+from attnprof.measure.counters import run_of, target_of
 from attnprof.measure.modules import recorded
 from attnprof.measure.request import PointRequest
 from attnprof.trace.events import KINDS, QUANTITIES, Call
@@ -41,7 +42,6 @@ def count(case_request: PointRequest, formulas: bool) -> Counted:
 
 
 def _counted(request: PointRequest) -> Counted:
-    from attnprof.measure.derived import run_of
     from attnprof.trace.totals import totals
 
     trace = recorded(run_of(request), request.workload, OPERATIONS)
@@ -56,23 +56,19 @@ def _counted(request: PointRequest) -> Counted:
 
 def _operations(calls: Sequence[Call]) -> list[Operation]:
     """Calls of the same operation at the same line together, in the order they first ran."""
+    from attnprof.trace.report.origins import flops_of
+
     groups: dict[tuple[str, ...], list[Call]] = {}
     for call in calls:
         key = (call.op, call.part, call.line, call.dtype, "×".join(map(str, call.shape)))
         groups.setdefault(key, []).append(call)
     return [
         Operation(
-            op, part, line, len(group), sum(int(c.bytes_moved) for c in group), _flops(group),
-            dtype, shape,
+            op, part, line, len(group), sum(int(c.bytes_moved) for c in group),
+            int(flops_of(group)), dtype, shape,
         )
         for (op, part, line, dtype, shape), group in groups.items()
     ]  # fmt: skip
-
-
-def _flops(calls: Sequence[Call]) -> int:
-    from attnprof.trace.report.origins import flops_of
-
-    return int(flops_of(calls))
 
 
 def _with_formulas(found: Counted, request: PointRequest) -> Counted:
@@ -81,8 +77,6 @@ def _with_formulas(found: Counted, request: PointRequest) -> Counted:
     A size of 1 can be a case of its own (a copy becomes a view): where the form for all sizes does
     not give what was counted, that with the sizes of 1 given does.
     """
-    from attnprof.measure.derived import target_of
-
     ones = {name: size for name, size in found.sizes.items() if size == 1}
     formulas: dict[str, str] = {}
     reasons: list[str] = []
@@ -156,16 +150,12 @@ def _repeatable(seed: int) -> Iterator[None]:
     gc.disable()
     try:
         with torch.random.fork_rng(devices=[]):
-            _seed(seed, torch, np)
+            torch.manual_seed(seed % 2**63)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)  # noqa: NPY002 - see above
             yield
     finally:
         random.setstate(plain)
         np.random.set_state(other)  # noqa: NPY002 - see above
         if collecting:
             gc.enable()
-
-
-def _seed(seed: int, torch: Any, np: Any) -> None:
-    torch.manual_seed(seed % 2**63)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)

@@ -10,6 +10,7 @@ from attnprof.gate.cases import Counted
 from attnprof.gate.changes import Change, changes
 from attnprof.gate.formulas import compare_formulas
 from attnprof.gate.rules import ERROR, IMPROVED, MISSING, NEW, OK, REGRESSED
+from attnprof.gate.sentences import WHOLE
 from attnprof.record import CheckRecord
 from attnprof.units import format_count
 
@@ -20,9 +21,11 @@ _BYTES = ("bytes_moved", "peak_bytes")
 
 def compare(case: str, baseline: Counted | None, current: Counted | None) -> list[CheckRecord]:
     """A record for every metric and formula, the equal ones too; one where a side has nothing."""
-    unable = _unable(case, baseline, current)
-    if unable is not None or baseline is None or current is None:
-        return [unable] if unable else []
+    if unable := _unable(baseline, current):
+        verdict, why = unable
+        return [CheckRecord(case=case, metric=WHOLE, verdict=verdict, why=why)]
+    assert baseline is not None
+    assert current is not None
     found = changes(baseline, current)
     names = dict.fromkeys((*baseline.metrics, *current.metrics))
     records = [_metric(case, name, baseline, current, found) for name in names]
@@ -39,22 +42,18 @@ def compare(case: str, baseline: Counted | None, current: Counted | None) -> lis
     ]
 
 
-def _unable(case: str, baseline: Counted | None, current: Counted | None) -> CheckRecord | None:
-    """One record of metric ``case`` where there is nothing to compare."""
+def _unable(baseline: Counted | None, current: Counted | None) -> tuple[str, str] | None:
+    """The verdict on a whole case where there is nothing to compare, and why."""
     if current is None or current.missing:
         said = f": {current.error}" if current and current.error else ""
-        return _case(case, MISSING, f"it is not there any more{said}")
+        return MISSING, f"it is not there any more{said}"
     if current.error is not None:
-        return _case(case, ERROR, current.error)
+        return ERROR, current.error
     if baseline is None or baseline.missing:
-        return _case(case, NEW, "nothing to compare with yet")
+        return NEW, "nothing to compare with yet"
     if baseline.error is not None:
-        return _case(case, ERROR, f"nothing to compare with, the baseline failed: {baseline.error}")
+        return ERROR, f"nothing to compare with, the baseline failed: {baseline.error}"
     return None
-
-
-def _case(case: str, verdict: str, why: str) -> CheckRecord:
-    return CheckRecord(case=case, metric="case", verdict=verdict, why=why)
 
 
 def _metric(
@@ -62,19 +61,21 @@ def _metric(
 ) -> CheckRecord:
     before, now = baseline.metrics.get(name), current.metrics.get(name)
     unit = "B" if name in _BYTES else ""
-    if before is None or now is None:
-        verdict, why = (NEW, "not counted in the baseline") if before is None else (
-            MISSING, "not counted any more")  # fmt: skip
-        return CheckRecord(case=case, metric=name, baseline=before, current=now, verdict=verdict,
-                           why=why, unit=unit)  # fmt: skip
+    record = CheckRecord(
+        case=case, metric=name, baseline=before, current=now, verdict=OK, unit=unit
+    )
+    if before is None:
+        return replace(record, verdict=NEW, why="not counted in the baseline")
+    if now is None:
+        return replace(record, verdict=MISSING, why="not counted any more")
     causes = _causes(name, now - before, found)
-    verdict = OK if now == before else REGRESSED if now > before else IMPROVED
-    place = causes[0].line if causes and now != before else ""
-    return CheckRecord(
-        case=case, metric=name, baseline=before, current=now,
-        ratio=now / before if before else None, verdict=verdict, unit=unit, place=place,
+    return replace(
+        record,
+        ratio=now / before if before else None,
+        verdict=OK if now == before else REGRESSED if now > before else IMPROVED,
+        place=causes[0].line if causes and now != before else "",
         why=_explanation(name, now - before, causes, current.sizes),
-    )  # fmt: skip
+    )
 
 
 #: What of a change a metric sees; FLOPs by kind are not named apart by operation.
@@ -99,7 +100,10 @@ def _causes(name: str, amount: int, found: Sequence[Change]) -> list[Change]:
 
 
 def _explanation(name: str, amount: int, causes: Sequence[Change], sizes: Mapping[str, int]) -> str:
-    named = _named(causes, sizes)
+    texts = [change.text(sizes) for change in causes[:_MOST_NAMED]]
+    if len(causes) > _MOST_NAMED:
+        texts.append(f"and {len(causes) - _MOST_NAMED} more")
+    named = "; ".join(texts)
     if amount == 0:
         return f"as many, but others: {named}" if name == "dispatched_operations" and named else ""
     if name == "parameters":
@@ -108,10 +112,3 @@ def _explanation(name: str, amount: int, causes: Sequence[Change], sizes: Mappin
         longer = "longer" if amount > 0 else "shorter"
         return f"results are held {longer}" + (f"; changed: {named}" if named else "")
     return named
-
-
-def _named(causes: Sequence[Change], sizes: Mapping[str, int]) -> str:
-    texts = [change.text(sizes) for change in causes[:_MOST_NAMED]]
-    if len(causes) > _MOST_NAMED:
-        texts.append(f"and {len(causes) - _MOST_NAMED} more")
-    return "; ".join(texts)

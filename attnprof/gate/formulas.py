@@ -57,29 +57,23 @@ def spelled(expression: Any) -> str:
     """``+ 2·B·N²·h − 3·N``: a sum with its signs, what grows fastest with N first."""
     import sympy
 
+    def rank(term: Any) -> tuple[Any, ...]:
+        powers = term.as_powers_dict()
+        return (-powers.get(symbol("N"), 0), -sum(powers.values()), str(term))
+
     terms = sympy.Add.make_args(sympy.expand(expression))
-    return " ".join(_term(term) for term in sorted(terms, key=_rank))
-
-
-def _rank(term: Any) -> tuple[Any, ...]:
-    degree = term.as_powers_dict().get(symbol("N"), 0)
-    return (-degree, -sum(term.as_powers_dict().values()), str(term))
+    return " ".join(_term(term) for term in sorted(terms, key=rank))
 
 
 def _term(term: Any) -> str:
     factor, rest = term.as_coeff_Mul()
-    sign = "−" if factor.is_negative else "+"
+    sign, size = "−" if factor.is_negative else "+", abs(factor)
     powers = sorted(rest.as_powers_dict().items(), key=lambda pair: str(pair[0]))
     shown = [_powered(base, exponent) for base, exponent in powers if base != 1]
-    if abs(factor) != 1 or not shown:
-        shown.insert(0, _number(abs(factor)))
+    if size != 1 or not shown:
+        broken = f"({size})" if size.is_Rational else str(size)
+        shown.insert(0, f"{int(size):,}" if size.is_Integer else broken)
     return f"{sign} {'·'.join(shown)}"
-
-
-def _number(value: Any) -> str:
-    if value.is_Integer:
-        return f"{int(value):,}"
-    return f"({value})" if value.is_Rational else str(value)
 
 
 def _powered(base: Any, exponent: Any) -> str:
@@ -160,20 +154,14 @@ def _record(case: str, name: str, baseline: Counted, current: Counted) -> CheckR
     elif before is None:
         verdict, why = NEW, "the baseline has no closed form of it"
     elif before != now:
-        found = difference(
-            before, now, current.sizes or baseline.sizes, _sign(name, baseline, current)
-        )
+        was, is_ = baseline.metrics.get(name), current.metrics.get(name)
+        here = None if was is None or is_ is None else (is_ > was) - (is_ < was)
+        found = difference(before, now, current.sizes or baseline.sizes, here)
         if found is not None:
             verdict, why = found.verdict, found.explanation(UNITS.get(name, name))
     return CheckRecord(
         case=case, metric=f"formula:{name}", baseline=before, current=now, verdict=verdict, why=why
     )
-
-
-def _sign(name: str, baseline: Counted, current: Counted) -> int | None:
-    """Of the exact counts' difference at the case's shape."""
-    before, now = baseline.metrics.get(name), current.metrics.get(name)
-    return None if before is None or now is None else (now > before) - (now < before)
 
 
 def difference(

@@ -73,7 +73,11 @@ def _runs(folder: Path) -> tuple[list[SavedResult], list[str]]:
     if not folder.is_dir():
         raise RequestError(f"{folder} is no folder: give the one that results were saved to")
     runs, left_out = [], []
-    for path in _results(folder):
+    try:
+        found = sorted(folder.glob("*.json"), key=_natural)
+    except OSError as error:
+        raise RequestError(f"cannot read {folder}: {error.strerror}") from error
+    for path in found:
         try:
             runs.append(_run(path))
         except RequestError as error:
@@ -81,14 +85,6 @@ def _runs(folder: Path) -> tuple[list[SavedResult], list[str]]:
     if all(run.dated for run in runs):
         runs.sort(key=lambda run: run.at)
     return runs, left_out
-
-
-def _results(folder: Path) -> list[Path]:
-    """The folder's .json files in the order of their names."""
-    try:
-        return sorted(folder.glob("*.json"), key=_natural)
-    except OSError as error:
-        raise RequestError(f"cannot read {folder}: {error.strerror}") from error
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
@@ -109,7 +105,7 @@ def _run(path: Path) -> SavedResult:
         dated=bool(date),
         commit=str(environment.get("git") or report.summary.get("head") or ""),
         machine=_machine(report, path),
-        values={(c, m): value for c, m, value in _values(report) if c and _usable(value)},
+        values={(c, m): value for c, m, value in _values(report) if c and _is_count(value)},
     )
 
 
@@ -141,8 +137,8 @@ def _values(report: Report) -> Iterator[tuple[str, str, Any]]:
                 yield record.case, TIME, median(medians)
 
 
-def _usable(value: Any) -> bool:
-    """Numbers only: formulas and what could not be counted have no series."""
+def _is_count(value: Any) -> bool:
+    """Formulas and what could not be counted have no series."""
     return isinstance(value, int | float) and math.isfinite(value) and value >= 0
 
 

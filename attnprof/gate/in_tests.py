@@ -12,18 +12,15 @@ from typing import Any
 
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError, closest
 from attnprof.gate import trees
-from attnprof.gate.baselines import (
-    Baseline,
-    baseline_record,
-    baseline_report,
-    load_baseline,
-)
+from attnprof.gate.baselines import Baseline, baseline_record, baseline_report, load_baseline
 from attnprof.gate.cases import Case, Counted
+from attnprof.gate.check import check_against
 from attnprof.gate.counts import count
 from attnprof.gate.exact import compare
-from attnprof.gate.rules import ERROR, IMPROVED, MISSING, OK, REGRESSED
+from attnprof.gate.rules import ERROR, IMPROVED, MISSING, OK, REGRESSED, CheckOptions
 from attnprof.gate.sentences import sentence, told_once
 from attnprof.gate.trees import Tree, current_tree, tree_of
+from attnprof.measure.environment import dated_environment, fingerprint
 from attnprof.measure.isolation import COUNTING
 from attnprof.measure.request import PointRequest
 from attnprof.processes.pool import run_apart
@@ -39,8 +36,8 @@ class TestGate:
     """The gate of one test session: reads ``file`` once, writes it once at the end.
 
     Names of files are seen from ``root``. With ``update`` what is counted is kept to be written;
-    with ``against``, a git revision or a folder, that is counted, timed and compared with, and
-    the file is left alone.
+    with ``against``, a git revision or a folder, both are counted and timed in processes of their
+    own, and the file is left alone.
     """
 
     __test__ = False  # pytest collects classes of this name
@@ -76,9 +73,7 @@ class TestGate:
         """
         return load_baseline(self.file) if self.file.exists() else None
 
-    def check(
-        self, attention: Any, *, formulas: bool = True, **sizes: Any
-    ) -> list[CheckRecord]:  # fmt: skip
+    def check(self, attention: Any, *, formulas: bool = True, **sizes: Any) -> list[CheckRecord]:
         """Count a case (see :func:`request_for`) and compare it with the file.
 
         Gives a record a metric. Raises :class:`CheckFailedError` with the named differences where
@@ -89,24 +84,15 @@ class TestGate:
         with contextlib.chdir(self.root):
             case = Case(request_for(attention, **sizes), formulas=formulas)
             if self.against:
-                return self._judged(case, self._base.label, self._against(case))
+                terms, tell = CheckOptions(budget_s=LIMIT_S), lambda _: None
+                report = check_against([case], self._base, current_tree(self.root), terms, tell)
+                return self._judged(case, self._base.label, report.of(CheckRecord))
             before = self.baseline.counted.get(case.name) if self.baseline else None
             if self.update:
                 return self._record(case, before)
             if before is None:
                 raise RequestError(f"{case.name} is not in {self._name}; record it by: {UPDATE}")
             return self._judged(case, self._name, self._compared(case, before))
-
-    def _against(self, case: Case) -> list[CheckRecord]:
-        """Counts and times of both revisions, each in a process of its own."""
-        from attnprof.gate.check import check_against
-        from attnprof.gate.rules import CheckOptions
-
-        head = current_tree(self.root)
-        report = check_against(
-            [case], self._base, head, CheckOptions(budget_s=LIMIT_S), lambda _: None
-        )
-        return [record for record in report.records if isinstance(record, CheckRecord)]
 
     def _compared(self, case: Case, before: Counted) -> list[CheckRecord]:
         """Closed forms take longer: they are asked for to name what changed."""
@@ -135,8 +121,6 @@ class TestGate:
 
     def _elsewhere(self) -> list[str]:
         """A library's other version may count other operations."""
-        from attnprof.gate.fingerprint import fingerprint
-
         here, there = fingerprint("cpu"), self.baseline.fingerprint if self.baseline else {}
         return [
             f"  the file was recorded with {name} {there.get(name)}, here is {here[name]}"
@@ -162,17 +146,12 @@ class TestGate:
         """Write the file anew where there is something new; cases that were not run stay."""
         if not self.updated:
             return
-        from attnprof.gate.fingerprint import fingerprint
-        from attnprof.measure.environment import dated_environment
-
-        old, new = self.baseline, dict(self.updated)
+        old, new = self.baseline or Baseline([], {}, {}, {}), dict(self.updated)
         records = []
-        for case in old.cases if old is not None else ():
-            assert old is not None
+        for case in old.cases:
             kept = baseline_record(case, old.counted[case.name], old.times_s[case.name])
             records.append(new.pop(case.name, kept))
-        timed = old is not None and any(old.times_s.values())
-        machine = old.fingerprint if old is not None and timed else fingerprint("cpu")
+        machine = old.fingerprint if any(old.times_s.values()) else fingerprint("cpu")
         with contextlib.suppress(OSError):  # where that fails writing says so
             self.file.parent.mkdir(parents=True, exist_ok=True)
         records += [new[name] for name in sorted(new)]

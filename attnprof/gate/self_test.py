@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from attnprof.gate.fingerprint import fingerprint
 from attnprof.gate.paired import Race, race
 from attnprof.gate.rules import INCONCLUSIVE, REGRESSED, Rule
 from attnprof.gate.times import Tell
 from attnprof.gate.trees import RunningTree
-from attnprof.measure.environment import describe_environment
+from attnprof.measure.environment import describe_environment, fingerprint
 from attnprof.measure.request import PointRequest
 from attnprof.processes.folders import temporary_folder
 from attnprof.record import Report, SelfTestRecord

@@ -26,17 +26,16 @@ def values_text(record: CheckRecord) -> str:
 
 
 def _value(value: Any, unit: str) -> str:
+    """Bytes as people read them and as they are compared."""
     if value is None or isinstance(value, str):
         return ""
-    writers = {"bytes": format_bytes, "B": format_bytes, "s": format_time}
-    writer = writers.get(unit)
+    if unit == "s":
+        return format_time(value)
     exact = format_count(value)
-    return exact if writer is None else _with_exact(writer(value), exact, unit)
-
-
-def _with_exact(short: str, exact: str, unit: str) -> str:
-    """Bytes as people read them and as they are compared."""
-    return short if unit == "s" or short == f"{exact} B" else f"{short} [{exact}]"
+    if unit not in ("bytes", "B"):
+        return exact
+    short = format_bytes(value)
+    return short if short == f"{exact} B" else f"{short} [{exact}]"
 
 
 def time_text(record: CheckRecord | None) -> str:

@@ -8,33 +8,10 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
+from attnprof.gate import paired, rules
 from attnprof.gate.cases import Case
-from attnprof.gate.paired import (
-    ALPHA,
-    Race,
-    block_calls,
-    bounds_of_median,
-    judge,
-    power,
-    processes_for,
-    race,
-)
-from attnprof.gate.rules import (
-    ERROR,
-    FAIL,
-    IMPROVED,
-    INCONCLUSIVE,
-    NEW,
-    NOT_COMPARABLE,
-    OK,
-    PASS,
-    REGRESSED,
-    RETRY,
-    RULES,
-    CheckOptions,
-    Rule,
-    rule_named,
-)
+from attnprof.gate.paired import Race
+from attnprof.gate.rules import CheckOptions, Rule
 from attnprof.gate.sentences import TIME
 from attnprof.gate.trees import RunningTree, TreeError
 from attnprof.record import CheckRecord
@@ -52,16 +29,13 @@ LEAST_S = 2.0
 
 def rule_of(case: Case, options: CheckOptions) -> Rule:
     """The rule a case is judged by."""
-    return rule_named(options.rule or case.rule)
+    return rules.rule_named(options.rule or case.rule)
 
 
 def race_cases(
-    baseline: RunningTree,
-    current: RunningTree,
-    cases: Sequence[Case],
-    options: CheckOptions,
+    baseline: RunningTree, current: RunningTree, cases: Sequence[Case], options: CheckOptions,
     tell: Tell,
-) -> tuple[dict[str, CheckRecord], list[str]]:
+) -> tuple[dict[str, CheckRecord], list[str]]:  # fmt: skip
     """A record of each case's time, and sentences on what could have been seen.
 
     Every case gets its share of what is left of the budget; open results are tried again.
@@ -74,21 +48,21 @@ def race_cases(
         limit = max(LEAST_S, (end - time.monotonic()) / waiting)
         tell(f"timing {case.name}")
         try:
-            raced = race(
+            raced = paired.race(
                 baseline, current, case.request, rule_of(case, options),
-                limit_s=limit, more=options.inconclusive != PASS, seed=options.seed,
+                limit_s=limit, more=options.inconclusive != rules.PASS, seed=options.seed,
             )  # fmt: skip
         except TreeError as error:
             new = error.missing and error.side is baseline
-            records[case.name] = time_record(case, NEW if new else ERROR, str(error))
+            records[case.name] = time_record(case, rules.NEW if new else rules.ERROR, str(error))
             return
         races[case.name] = raced
         records[case.name] = raced_record(case, raced)
 
     for position, case in enumerate(cases):
         attempt(case, len(cases) - position)
-    again = [case for case in cases if records[case.name].verdict == INCONCLUSIVE]
-    for position, case in enumerate(again if options.inconclusive == RETRY else []):
+    again = [case for case in cases if records[case.name].verdict == rules.INCONCLUSIVE]
+    for position, case in enumerate(again if options.inconclusive == rules.RETRY else []):
         if end - time.monotonic() > LEAST_S:
             attempt(case, len(again) - position)
     return records, powers([(case, races[case.name]) for case in cases if case.name in races])
@@ -107,13 +81,13 @@ def raced_record(case: Case, raced: Race) -> CheckRecord:
     """
     found = raced.found
     assert found is not None
-    by_wall = judge(raced.wall_log_ratios, RULES["lenient"], last=True)
+    by_wall = paired.judge(raced.wall_log_ratios, rules.RULES["lenient"], last=True)
     verdict, said = found.verdict, []
-    if verdict == INCONCLUSIVE:
+    if verdict == rules.INCONCLUSIVE:
         said.append(f"open after {found.processes} processes each: the bounds leave both possible")
     if by_wall.ratio / found.ratio > 1 + APART:
-        waits = by_wall.verdict == REGRESSED and verdict != REGRESSED
-        verdict = REGRESSED if waits else verdict
+        waits = by_wall.verdict == rules.REGRESSED and verdict != rules.REGRESSED
+        verdict = rules.REGRESSED if waits else verdict
         said.append(
             f"by the wall clock {by_wall.ratio:.2f}× ({by_wall.low:.2f} to {by_wall.high:.2f}): "
             + ("it waits more than before (sleep, input, locks, other threads)"
@@ -131,7 +105,7 @@ def powers(raced: Sequence[tuple[Case, Race]]) -> list[str]:
     """What could have been seen in all cases, then those where that is not much."""
     if not raced:
         return []
-    least = min(power(one.found, one.rule, SLOWDOWN) for _, one in raced if one.found)
+    least = min(paired.power(one.found, one.rule, SLOWDOWN) for _, one in raced if one.found)
     everywhere = (
         f"at this noise a {SLOWDOWN:.0%} slowdown is seen with at least {least:.0%} probability "
         f"in each of {len(raced)} timed cases"
@@ -144,11 +118,11 @@ def power_text(case: Case, raced: Race) -> list[str]:
     """What this noise would have let see, and what more time would give."""
     found, rule = raced.found, raced.rule
     assert found is not None
-    chance = power(found, rule, SLOWDOWN)
+    chance = paired.power(found, rule, SLOWDOWN)
     if chance >= GOOD:
         return []
     start = f"{case.name}: at this noise a {SLOWDOWN:.0%} slowdown is seen with {chance:.0%}"
-    needed = processes_for(found, rule, SLOWDOWN)
+    needed = paired.processes_for(found, rule, SLOWDOWN)
     if needed is None:
         return [f"{start}: rule {rule.name} does not look for it"]
     more = raced.spent_s * (needed / found.processes - 1)
@@ -163,7 +137,7 @@ def time_alone(side: RunningTree, case: Case) -> list[list[float]]:
         try:
             side.ask_open(case.request)
             call_s = side.opened()
-            calls = calls or block_calls(call_s)
+            calls = calls or paired.block_calls(call_s)
             found.append([side.block(calls)[0] / calls for _ in range(STORED_BLOCKS)])
         finally:
             side.close()
@@ -171,50 +145,44 @@ def time_alone(side: RunningTree, case: Case) -> list[list[float]]:
 
 
 def stored_record(
-    case: Case, stored: Sequence[Sequence[float]], side: RunningTree, options: CheckOptions
-) -> CheckRecord:
+    case: Case, stored: Sequence[Sequence[float]], side: RunningTree, options: CheckOptions,
+    foreign: str | None = None,
+) -> CheckRecord:  # fmt: skip
     """Times now beside stored ones, which fail a check only where that is asked.
 
-    Times of two jobs on a shared machine drift.
+    Times of two jobs on a shared machine drift; those of another machine, where ``foreign`` says
+    what differs, are not compared, and so not taken again.
     """
-    try:
-        now = time_alone(side, case)
-    except TreeError as error:
-        return time_record(case, ERROR, str(error))
     before = [median(process) for process in stored]
-    after = [median(process) for process in now]
-    record = time_record(case, OK, baseline=median(before), current=median(after))
+    if foreign:
+        return time_record(case, rules.NOT_COMPARABLE, foreign, baseline=median(before))
+    try:
+        after = [median(process) for process in time_alone(side, case)]
+    except TreeError as error:
+        return time_record(case, rules.ERROR, str(error))
+    record = time_record(case, rules.OK, baseline=median(before), current=median(after))
     return _beside(record, before, after, rule_of(case, options), options)
 
 
-def foreign_record(case: Case, stored: Sequence[Sequence[float]], why: str) -> CheckRecord:
-    """Stored times of another machine: not compared, and so not taken again."""
-    usual = median(median(process) for process in stored)
-    return time_record(case, NOT_COMPARABLE, why, baseline=usual)
-
-
 def _beside(
-    record: CheckRecord,
-    before: Sequence[float],
-    after: Sequence[float],
-    rule: Rule,
+    record: CheckRecord, before: Sequence[float], after: Sequence[float], rule: Rule,
     options: CheckOptions,
-) -> CheckRecord:
+) -> CheckRecord:  # fmt: skip
     """The ratio of two independent medians, with bounds that hold for both."""
-    low_0, high_0 = bounds_of_median(before, ALPHA) or (min(before), max(before))
-    low_1, high_1 = bounds_of_median(after, ALPHA) or (min(after), max(after))
+    low_0, high_0 = paired.bounds_of_median(before, paired.ALPHA) or (min(before), max(before))
+    low_1, high_1 = paired.bounds_of_median(after, paired.ALPHA) or (min(after), max(after))
     ratio, low, high = median(after) / median(before), low_1 / high_0, high_1 / low_0
     found = replace(record, ratio=ratio, ci_low=low, ci_high=high, noise=(high - low) / 2)
     if low > 1 + rule.bound and ratio > 1 + rule.point:
-        if options.stored_times == FAIL:
-            return replace(found, verdict=REGRESSED, why="slower than what is stored")
+        if options.stored_times == rules.FAIL:
+            return replace(found, verdict=rules.REGRESSED, why="slower than what is stored")
         advice = (
             "slower than what is stored, but the speed of a machine drifts from job to job: "
             "check --against a revision to be sure, or --stored-times fail"
         )
-        return replace(found, verdict=INCONCLUSIVE, why=advice)
-    better = high < 1 / (1 + rule.point) and options.stored_times == FAIL
-    return replace(found, verdict=IMPROVED if better else OK)
+        return replace(found, verdict=rules.INCONCLUSIVE, why=advice)
+    better = high < 1 / (1 + rule.point) and options.stored_times == rules.FAIL
+    return replace(found, verdict=rules.IMPROVED if better else rules.OK)
 
 
 def usual_noise(records: Mapping[str, CheckRecord]) -> float | None:

@@ -9,7 +9,7 @@ from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.environment import describe_environment
 from attnprof.measure.isolation import measure_apart
 from attnprof.measure.point import blank, fit, tried_point
-from attnprof.measure.request import Budget, PointRequest
+from attnprof.measure.request import PointRequest
 from attnprof.record import ProfileRecord, Report
 from attnprof.workload import DTYPES, Workload
 
@@ -47,34 +47,23 @@ def plan_points(
     mechanisms: Mapping[str, Any],
     workloads: Sequence[Workload],
     *,
-    scope: str = "layer",
     device: str = "auto",
-    seed: int = 0,
-    threads: int | None = None,
-    budget: Budget | None = None,
-    check: bool = True,
-    compiled: bool = False,
+    **more: Any,
 ) -> list[PointRequest]:
     """One request for each mechanism (by the name it was asked for) at each workload.
 
-    Raises :class:`RequestError` for values no point can have, :class:`CannotRunError` for a
-    device that is not here.
+    ``more`` are other fields of :class:`PointRequest`. Raises :class:`RequestError` for number
+    formats of no tensor, :class:`CannotRunError` for a device that is not here.
     """
-    if threads is not None and threads < 1:
-        raise RequestError(f"threads must be at least 1, not {threads}")
     wrong = next((w.dtype for w in workloads if w.dtype not in DTYPES), None)
     if wrong:
         raise RequestError(f"dtype '{wrong}' cannot be measured: possible: {', '.join(DTYPES)}")
-    where = resolve_device(device)
+    more["device"] = resolve_device(device)
     return [
-        PointRequest(
-            name, w.seq_len, w.num_heads, w.head_dim, w.batch_size, w.causal, w.phase, w.dtype,
-            scope, where, seed, threads, m.params, budget or Budget(), check=check,
-            compiled=compiled,
-        )
-        for w in workloads
-        for name, m in mechanisms.items()
-    ]  # fmt: skip
+        PointRequest.at(name, workload, params=mechanism.params, **more)
+        for workload in workloads
+        for name, mechanism in mechanisms.items()
+    ]
 
 
 def measure_points(

@@ -51,32 +51,7 @@ class Timing:
 
 
 class Clock:
-    """Times calls; ``now_s`` is the wall clock the budget is kept with."""
-
-    @property
-    def name(self) -> str:
-        """How it times."""
-        raise NotImplementedError
-
-    def now_s(self) -> float:
-        """Seconds since an arbitrary moment, on the host."""
-        return time.perf_counter()
-
-    def times(self, prepare: Call, call: Call, count: int) -> list[Sample]:
-        """``count`` timed calls; ``prepare`` runs before each, outside its time."""
-        raise NotImplementedError
-
-    def adapt(self, prepare: Call, call: Call) -> None:
-        """Get ready for calls like this one, after warming up."""
-
-    def settle(self) -> None:
-        """Wait until everything asked for has been done."""
-
-
-class MonotonicClock(Clock):
     """``perf_counter_ns`` around each call; for devices that finish before they return."""
-
-    name = "perf_counter_ns"
 
     def __init__(
         self,
@@ -86,12 +61,26 @@ class MonotonicClock(Clock):
         self._now_ns = now_ns
         self._cpu_ns = cpu_ns
 
+    @property
+    def name(self) -> str:
+        """How it times."""
+        return "perf_counter_ns"
+
     def now_s(self) -> float:
-        """Seconds since an arbitrary moment."""
+        """Seconds since an arbitrary moment, on the host."""
         return self._now_ns() / 1e9
 
+    def adapt(self, prepare: Call, call: Call) -> None:
+        """Get ready for calls like this one, after warming up."""
+
+    def settle(self) -> None:
+        """Wait until everything asked for has been done."""
+
     def times(self, prepare: Call, call: Call, count: int) -> list[Sample]:
-        """Seconds of each call, and processor seconds of all threads around it."""
+        """Seconds of ``count`` calls, and processor seconds of all threads around each.
+
+        ``prepare`` runs before each, outside its time.
+        """
         found = []
         for _ in range(count):
             prepare()
@@ -115,6 +104,7 @@ class CudaClock(Clock):
     """
 
     def __init__(self, cuda: Any, flush: Call | None = None) -> None:
+        super().__init__()
         self._cuda = cuda
         self._flush = flush
         self._wait_cycles = 0
@@ -219,17 +209,11 @@ def sample(clock: Clock, prepare: Call, call: Call, budget: Budget) -> Timing:
             spent = clock.now_s() - start
             if spent >= budget.max_time_s and len(found.samples) >= budget.least:
                 break
-            if spent >= budget.min_time_s and _well_known(found, budget):
+            enough = spent >= budget.min_time_s and len(found.samples) >= budget.samples
+            if enough and estimate_median(found.wall_s).half_width <= budget.spread:
                 break
     found.mode = clock.name
     return found
-
-
-def _well_known(found: Timing, budget: Budget) -> bool:
-    """Enough samples, and a median that is known as well as asked."""
-    if len(found.samples) < budget.samples:
-        return False
-    return estimate_median(found.wall_s).half_width <= budget.spread
 
 
 def _next_round(found: list[float], budget: Budget, most: int) -> int:
@@ -255,11 +239,6 @@ def threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def processor_clock() -> MonotonicClock:
-    """Processor time of this thread alone: what others do on the machine is not in it."""
-    return MonotonicClock(now_ns=time.thread_time_ns)
-
-
 #: The largest block that glibc learns to keep: it gives larger ones back to the system, and the
 #: limit grows with the largest block freed so far. One is taken and freed before calls are timed.
 KEPT = 2**25 - 2**16
@@ -270,13 +249,13 @@ def time_in_turns(
 ) -> list[list[float]]:
     """Seconds of every call, a list a subject; the n-th of each lie next to each other in time.
 
-    One thread, processor time unless another clock is given. A round calls every subject once,
+    One thread, its processor time unless another clock is given. A round calls every subject once,
     every other round backwards; rounds follow until ``max_time_s`` is spent, at least ``least``
     and at most ``samples`` of them.
     """
     import torch
 
-    clock = clock or processor_clock()
+    clock = clock or Clock(now_ns=time.thread_time_ns)
     found: list[list[Sample]] = [[] for _ in subjects]
     pairs = list(zip(subjects, found, strict=True))
     with threads(1):

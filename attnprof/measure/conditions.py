@@ -65,29 +65,30 @@ def noise(noisy: str | None, conditions: Mapping[str, Any]) -> str | None:
 
 def joined_conditions(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Several processes' conditions as one: the worst share and load, all switches."""
-
-    def over(name: str, reduce: Callable[[Iterable[Any]], Any]) -> Any:
-        values = [
-            item[name] for item in found if isinstance(item.get(name), int | float)
-        ]  # a file may say anything
-        return reduce(values) if values else None
-
+    joined = dict(found[0])
     worst: dict[str, Callable[[Iterable[Any]], Any]] = {
-        "cpu_share": min,
-        "load_average": max,
-        "involuntary_switches": sum,
-    }
-    return {**found[0], **{name: over(name, reduce) for name, reduce in worst.items()}}
+        "cpu_share": min, "load_average": max, "involuntary_switches": sum,
+    }  # fmt: skip
+    for name, reduce in worst.items():  # a file may say anything
+        values = [item[name] for item in found if isinstance(item.get(name), int | float)]
+        joined[name] = reduce(values) if values else None
+    return joined
 
 
 def gpu_state(torch: Any, device: str) -> dict[str, Any]:
     """Clock, temperature, power and reasons for a lower clock; None where nothing tells."""
     cuda = torch.cuda
+
+    def throttled() -> list[str]:
+        handle = cuda._get_pynvml_handler(device)  # noqa: SLF001 - torch's mapping to NVML's numbers
+        bits = import_module("pynvml").nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+        return [name for bit, name in THROTTLES.items() if bits & bit]
+
     return {
         "gpu_clock_mhz": _read(lambda: int(cuda.clock_rate(device))),
         "gpu_temperature_c": _read(lambda: int(cuda.temperature(device))),
         "gpu_power_w": _read(lambda: cuda.power_draw(device) / 1000),
-        "gpu_throttled": _read(lambda: _throttled(cuda, device)),
+        "gpu_throttled": _read(throttled),
     }
 
 
@@ -97,13 +98,6 @@ def _read(ask: Callable[[], Any]) -> Any:
         return ask()
     except Exception:  # noqa: BLE001 - each of those raises its own kind
         return None
-
-
-def _throttled(cuda: Any, device: str) -> list[str]:
-    pynvml: Any = import_module("pynvml")
-    handle = cuda._get_pynvml_handler(device)  # noqa: SLF001 - torch's mapping to NVML's numbers
-    bits = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-    return [name for bit, name in THROTTLES.items() if bits & bit]
 
 
 def count_launches(subject: Subject, device: str, torch: Any) -> int | None:

@@ -3,17 +3,19 @@
 Its output is held against the same weights in another number format, against another
 implementation of the same function where the mechanism names one, and, where it is causal, against
 itself: rows must not move when later tokens do, and decoding steps must give the same rows. In
-training gradients are held against those of another format, too.
+training gradients are held against those of another format, too. Where that is asked, its output
+is held against softmax attention's, on the same q, k and v: an approximation is as good as that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from attnprof import registry
-from attnprof.measure.modules import is_module
+from attnprof.errors import RequestError
+from attnprof.measure.modules import UserModule, is_module
 from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import build_subject, make_inputs, make_module
 
@@ -81,13 +83,13 @@ def _verdict(request: PointRequest) -> Verdict:
     state = torch.get_rng_state()
     try:
         with torch.device(request.device), torch.no_grad():
-            sample = SmallModule.of(small)
+            sample = SmallModule(small)
             found = [compared for check in checks if (compared := check(sample)) is not None]
     except Exception:  # noqa: BLE001 - a plug-in may raise anything at a shape this small
         return Verdict()  # what it does at the point's own shape is told there
     finally:
         torch.set_rng_state(state)
-    wrong = next((item.complaint(small) for item in found if not item.holds), None)
+    wrong = next(filter(None, (item.complaint(small) for item in found)), None)
     return Verdict(wrong, "; ".join(item.against for item in found) or None)
 
 
@@ -99,13 +101,10 @@ class Compared:
     off: float
     allowed: float
 
-    @property
-    def holds(self) -> bool:
-        """Near enough; not a number is not."""
-        return self.off <= self.allowed
-
     def complaint(self, small: PointRequest) -> str:
-        """Why a point is not measured."""
+        """Why a point is not measured; empty where the difference is allowed."""
+        if self.off <= self.allowed:  # not a number is not
+            return ""
         return (
             f"does not compute what it claims: at {small.seq_len} tokens its {small.dtype} output "
             f"is {self.off:.2g} of the largest value away from {self.against} "
@@ -113,25 +112,46 @@ class Compared:
         )
 
 
-@dataclass(frozen=True)
 class SmallModule:
-    """A small module, its inputs and its output."""
+    """A small module, its inputs and its output, on torch's default device."""
 
-    request: PointRequest
-    module: Any
-    inputs: list[Any]
-    output: Any
+    def __init__(self, request: PointRequest) -> None:
+        self.request = request
+        self.module = make_module(request)
+        self.inputs = make_inputs(request)
+        self.output = self.ran(self.module, self.inputs)
+        #: The number format it is held against, and what it may be off then.
+        self.other = "float32" if request.dtype == "float64" else "float64"
+        self.allowed = max(ALLOWED[request.dtype], ALLOWED[self.other])
 
-    @classmethod
-    def of(cls, request: PointRequest) -> SmallModule:
-        """Built and run on torch's default device."""
-        module = make_module(request)
-        inputs = make_inputs(request)
-        return cls(request, module, inputs, _ran(module, inputs, request.causal))
+    def ran(self, module: Any, inputs: Sequence[Any]) -> Any:
+        """A module's output."""
+        return module(*(x.clone() for x in inputs), causal=self.request.causal)
 
+    def copied(self, request: PointRequest) -> tuple[Any, list[Any]] | None:
+        """A module of another format or mechanism with these weights, and these inputs for it.
 
-def _ran(module: Any, inputs: list[Any], causal: bool) -> Any:
-    return module(*(x.clone() for x in inputs), causal=causal)
+        None if its weights are others.
+        """
+        import torch
+
+        module, weights = make_module(request), self.module.state_dict()
+        shapes = ({k: v.shape for k, v in some.items()} for some in (module.state_dict(), weights))
+        if next(shapes) != next(shapes):
+            return None
+        module.load_state_dict(weights)
+        return module, [x.to(getattr(torch, request.dtype)) for x in self.inputs]
+
+    def in_format(self, request: PointRequest, dtype: str) -> Any:
+        """The output in a number format; None where torch cannot, or the weights differ.
+
+        Code of a plug-in may be written for one format: ``checked`` then does not name the other.
+        """
+        try:
+            copy = self.copied(replace(request, dtype=dtype))
+            return None if copy is None else self.ran(*copy)
+        except RuntimeError:  # torch's word for all it cannot do, NotImplementedError included
+            return None
 
 
 def _off(output: Any, expected: Any) -> float:
@@ -157,26 +177,12 @@ def check_code(request: PointRequest, run: Callable[[], Any]) -> str | None:
     )
 
 
-def _copied(sample: SmallModule, request: PointRequest) -> Any:
-    """A module of another format or mechanism with the sample's weights; None if it has others."""
-    module, weights = make_module(request), sample.module.state_dict()
-    if {k: v.shape for k, v in module.state_dict().items()} != {
-        k: v.shape for k, v in weights.items()
-    }:
-        return None
-    module.load_state_dict(weights)
-    return module
-
-
 def in_another_format(sample: SmallModule) -> Compared | None:
     """float64 on the same weights and inputs; float32 where float64 was asked for."""
-    given = sample.request.dtype
-    other = "float32" if given == "float64" else "float64"
-    expected = _in_format(sample, sample.request, other)
+    expected = sample.in_format(sample.request, sample.other)
     if expected is None:
         return None
-    allowed = max(ALLOWED[given], ALLOWED[other])
-    return Compared(other, _off(sample.output, expected), allowed)
+    return Compared(sample.other, _off(sample.output, expected), sample.allowed)
 
 
 def by_other_code(sample: SmallModule) -> Compared | None:
@@ -184,32 +190,25 @@ def by_other_code(sample: SmallModule) -> Compared | None:
     twin = twin_of(sample.request)
     if twin is None:
         return None
-    own, other = (_in_format(sample, asked, "float64") for asked in (sample.request, twin))
+    own, other = (sample.in_format(asked, "float64") for asked in (sample.request, twin))
     if own is None or other is None:
         return None
     usual = registry.get(twin.mechanism).params
     settings = [f"{k}={v}" for k, v in twin.params.items() if v != usual[k]]
-    label = " ".join([twin.mechanism, *settings])
-    return Compared(label, _off(own, other), ALLOWED["float64"])
+    return Compared(" ".join([twin.mechanism, *settings]), _off(own, other), ALLOWED["float64"])
 
 
 def gradients(sample: SmallModule) -> Compared | None:
     """Gradients of inputs and parameters, of an output gradient of ones, in another format."""
-    import torch
-
-    request = sample.request
-    other = "float32" if request.dtype == "float64" else "float64"
-    module = _copied(sample, replace(request, dtype=other))
-    if module is None:
+    copy = sample.copied(replace(sample.request, dtype=sample.other))
+    if copy is None:
         return None
-    found = _gradients(sample.module, sample.inputs, request.causal)
-    wider = [x.to(getattr(torch, other)) for x in sample.inputs]
-    expected = _gradients(module, wider, request.causal)
-    allowed = max(ALLOWED[request.dtype], ALLOWED[other])
-    return Compared(f"{other} in its gradients", _off(found, expected), allowed)
+    causal = sample.request.causal
+    off = _off(_gradients(sample.module, sample.inputs, causal), _gradients(*copy, causal))
+    return Compared(f"{sample.other} in its gradients", off, sample.allowed)
 
 
-def _gradients(module: Any, inputs: list[Any], causal: bool) -> Any:
+def _gradients(module: Any, inputs: Sequence[Any], causal: bool) -> Any:
     """All gradients in one row, so that those which should be zero are held against the largest."""
     import torch
 
@@ -222,23 +221,6 @@ def _gradients(module: Any, inputs: list[Any], causal: bool) -> Any:
     return torch.cat(found)
 
 
-def _in_format(sample: SmallModule, request: PointRequest, dtype: str) -> Any:
-    """The output in a number format; None where torch cannot, or the weights differ.
-
-    Code of a plug-in may be written for one format: ``checked`` then does not name the other.
-    """
-    import torch
-
-    try:
-        module = _copied(sample, replace(request, dtype=dtype))
-        if module is None:
-            return None
-        inputs = [x.to(getattr(torch, dtype)) for x in sample.inputs]
-        return _ran(module, inputs, sample.request.causal)
-    except RuntimeError:  # torch's word for all it cannot do, NotImplementedError included
-        return None
-
-
 def without_later_tokens(sample: SmallModule) -> Compared:
     """The first half of the rows, the tokens after them drawn anew."""
     import torch
@@ -247,28 +229,24 @@ def without_later_tokens(sample: SmallModule) -> Compared:
     changed = [x.clone() for x in sample.inputs]
     for x in changed:
         x[..., half:, :] = torch.randn_like(x[..., half:, :])
-    again = _ran(sample.module, changed, causal=True)
-    dtype = sample.request.dtype
+    again = sample.ran(sample.module, changed)
     off = _off(again[..., :half, :], sample.output[..., :half, :])
-    return Compared("itself with other later tokens", off, ALLOWED[dtype])
+    return Compared("itself with other later tokens", off, ALLOWED[sample.request.dtype])
 
 
 def step_by_step(sample: SmallModule) -> Compared:
     """The first rows of the whole pass, decoded one by one."""
     import torch
 
-    module, request = sample.module, sample.request
-    if request.scope == "layer":
-        state = module.init_state(1)
-    else:
-        state = module.init_state(1, sample.inputs[0].new_empty(0))
+    of_core = [] if sample.request.scope == "layer" else [sample.inputs[0].new_empty(0)]
+    state = sample.module.init_state(1, *of_core)
     rows = []
     for token in range(STEPS):
         one = [x[..., token : token + 1, :].clone() for x in sample.inputs]
-        row, state = module.step(*one, state)
+        row, state = sample.module.step(*one, state)
         rows.append(row.clone())
     off = _off(torch.cat(rows, -2), sample.output[..., :STEPS, :])
-    return Compared("the whole causal pass", off, ALLOWED[request.dtype])
+    return Compared("the whole causal pass", off, ALLOWED[sample.request.dtype])
 
 
 def twin_of(request: PointRequest) -> PointRequest | None:
@@ -284,3 +262,37 @@ def twin_of(request: PointRequest) -> PointRequest | None:
     if name == request.mechanism and registry.get(name, **params) == spec:
         return None
     return replace(request, mechanism=name, params=params)
+
+
+#: Tokens at most: the distance hardly depends on more, the N×N scores of the comparison do.
+DISTANCE_TOKENS = 1024
+
+
+def distance_from_standard(request: PointRequest) -> float | None:
+    """‖y - y₀‖ / ‖y₀‖ of the core against ``standard``'s, float64, normal random q, k and v.
+
+    None where there is nothing to compare: a module of somebody's own, a mechanism without
+    queries and keys, or one that cannot be built at this shape.
+    """
+    import torch
+
+    from attnprof.blocks.assemble import attend_core
+
+    spec = request.spec
+    if isinstance(spec, UserModule) or not spec.abilities.attend:
+        return None
+    shape = (1, request.num_heads, min(DISTANCE_TOKENS, request.seq_len), request.head_dim)
+    generator = torch.Generator().manual_seed(request.seed)
+    q, k, v = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(3))
+
+    def attended(mechanism: Any, name: str, seed: int) -> Any:
+        source = registry.module_of(name)
+        return attend_core(mechanism, source, q, k, v, request.causal, seed, None)
+
+    with torch.no_grad():
+        exact = attended(registry.get("standard"), "standard", 0)
+        try:
+            own = attended(spec, request.mechanism, request.seed)
+        except RequestError:
+            return None
+    return float((own - exact).norm() / exact.norm())

@@ -1,4 +1,4 @@
-"""Second opinions on FLOPs: torch's own counter and fvcore, neither of which may allocate.
+"""Second opinions on FLOPs: torch's own counter, fvcore, and our own count of what the code does.
 
 torch counts on fake tensors, fvcore traces on meta tensors: the N×N scores never exist.
 """
@@ -13,8 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from attnprof.errors import AttnprofError, RequestError
+from attnprof.measure.modules import UserModule, recorded, summed
 from attnprof.measure.request import PointRequest
 from attnprof.user_code import contained, error_text
+
+#: Operations that are followed before a run is given up; a thousand take about half a second.
+OPERATIONS = 10_000
+#: FLOPs by operation name, ``aten.bmm`` and so on.
+Products = Counter[str]
 
 
 @dataclass(frozen=True)
@@ -50,43 +57,31 @@ class FvcoreCount:
         return None if self.failed else sum(self.macs.values())
 
 
-def count_with_torch(request: PointRequest) -> TorchCount:
-    """``FlopCounterMode`` over the phase asked for, on fake tensors of the request's device."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.utils.flop_counter import FlopCounterMode
+def count_with_torch(request: PointRequest, *, meta: bool = False) -> TorchCount:
+    """``FlopCounterMode`` over the phase asked for, on fake tensors of the request's device.
 
-    from attnprof.measure.subject import build_subject
-
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        subject = build_subject(request)
-        subject.prepare()
-        watch, executed, calls = watch_products()
-        with FlopCounterMode(display=False) as counter, watch:
-            subject.call()
-    counted: Products = Counter()
-    for operation, count in counter.get_flop_counts().get("Global", {}).items():
-        counted[str(operation)] += int(count)
-    return TorchCount(counted, executed, calls)
-
-
-def count_on_meta(request: PointRequest) -> tuple[int, int]:
-    """FLOPs by ``FlopCounterMode`` on meta tensors, and the number of products it saw.
-
-    Quicker than fake tensors where a call slices a lot; the fused kernel is counted here, other
-    than on a CPU.
+    ``meta`` tensors are quicker where a call slices a lot; the fused kernel is counted on them,
+    other than on a CPU.
     """
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
     from attnprof.measure.subject import build_subject
 
-    with torch.device("meta"):
-        subject = build_subject(request, "meta")
+    mode: Any = torch.device("meta")
+    if not meta:
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with mode:
+        subject = build_subject(request, "meta" if meta else None)
         subject.prepare()
-        watch, _, calls = watch_products()
+        watch, executed, calls = watch_products()
         with FlopCounterMode(display=False) as counter, watch:
             subject.call()
-    return int(counter.get_total_flops()), calls.total()
+    found = counter.get_flop_counts().get("Global", {})
+    counted = Counter({str(operation): int(count) for operation, count in found.items()})
+    return TorchCount(counted, executed, calls)
 
 
 #: Arithmetic on sizes looks like arithmetic on tensors in a traced graph.
@@ -176,10 +171,6 @@ def _quiet_logger() -> Iterator[None]:
         logger.setLevel(before)
 
 
-#: FLOPs by operation name, ``aten.bmm`` and so on.
-Products = Counter[str]
-
-
 def watch_products() -> tuple[Any, Products, Counter[str]]:
     """A dispatch mode, and what it will have found: FLOPs and calls by product operation.
 
@@ -205,3 +196,58 @@ def watch_products() -> tuple[Any, Products, Counter[str]]:
 
     mode: Any = Watch
     return mode(), flops, calls
+
+
+@dataclass(frozen=True)
+class DerivedCount:
+    """FLOPs of the point's phase and those of its products, or, without them, why in ``note``."""
+
+    flops: int | None = None
+    matmul_flops: int | None = None
+    note: str | None = None
+
+
+def count_derived(request: PointRequest, operations: int = OPERATIONS) -> DerivedCount:
+    """The derived counts of a point, by one run at its shape."""
+    from attnprof.trace.run.limits import TooLongError
+
+    try:
+        if isinstance(request.spec, UserModule):  # its prediction is the same run
+            table = request.spec.cost(request.workload)
+        else:
+            table = summed(recorded(run_of(request), request.workload, operations), request.phase)
+    except TooLongError:
+        return DerivedCount(note=f"derived counts are left out: over {operations:,} operations")
+    except AttnprofError as error:
+        return DerivedCount(note=f"no derived counts: {error}")
+    except Exception as error:  # noqa: BLE001 - a plug-in's code may raise anything
+        return DerivedCount(note=f"no derived counts: {error_text(error)}")
+    left = table.uncounted
+    note = f"derived counts are at least: they leave out {left}" if left else None
+    return DerivedCount(int(table.total.flops), int(table.total.matmul_flops), note)
+
+
+def run_of(request: PointRequest) -> Any:
+    """What a point's phase runs, as a target: to decode, the step.
+
+    Raises :class:`RequestError` where there is none.
+    """
+    target = target_of(request)
+    if request.phase != "decode":
+        return target
+    if target.step is None:
+        raise RequestError(f"{target.name} has no decoding step that attnprof knows")
+    return target.step
+
+
+def target_of(request: PointRequest) -> Any:
+    """The point's module as a target. Raises :class:`RequestError` where it is none."""
+    from attnprof import registry
+    from attnprof.trace.request.mechanisms import mechanism_target
+
+    if isinstance(request.spec, UserModule):
+        return request.spec.target(request.workload)
+    return mechanism_target(
+        request.spec, request.scope, causal=request.causal, dtype=request.dtype,
+        source=registry.module_of(request.mechanism),
+    )  # fmt: skip

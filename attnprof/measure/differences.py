@@ -5,7 +5,7 @@ A difference without a reason is said to be unexplained; it is never left out.
 
 from __future__ import annotations
 
-from attnprof.measure.counters import FvcoreCount, TorchCount
+from attnprof.measure.counters import DerivedCount, FvcoreCount, TorchCount
 from attnprof.measure.memory import Peak
 from attnprof.record import ProfileRecord
 from attnprof.units import format_bytes
@@ -40,6 +40,17 @@ def counter_differences(
         rows += [f"{mechanism}: {row}" for row in _fvcore_rows(torch_count, fvcore)]
     elif not fvcore.failed.startswith("fvcore counts forward"):
         rows.append(f"{mechanism}: fvcore could not trace the module ({fvcore.failed})")
+    return rows
+
+
+def derived_differences(mechanism: str, flops_formula: int, count: DerivedCount) -> list[str]:
+    """Rows from the closed form's FLOPs to the derived ones, or why there are none."""
+    rows = [] if count.note is None else [f"{mechanism}: {count.note}"]
+    if count.flops is not None and count.flops != flops_formula:
+        rows.append(
+            f"{mechanism}: unexplained difference of {flops_formula - count.flops:+,} FLOPs "
+            f"between the closed form and what was derived from the code"
+        )
     return rows
 
 

@@ -1,4 +1,7 @@
-"""What a measurement was made on: versions, device, threads, number formats, source state."""
+"""What a measurement was made on: versions, device, threads, number formats, source state.
+
+Times of two machines, or of different software, are not compared.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -17,11 +20,23 @@ from typing import Any
 import attnprof
 from attnprof.processes.git import git
 
+#: What decides how fast the same code runs, as one reads it.
+TITLES = {
+    "device": "device", "device_name": "device", "instructions": "instructions", "cores": "cores",
+    "threads": "threads", "omp_wait_policy": "OMP_WAIT_POLICY", "torch": "torch", "blas": "BLAS",
+    "cuda": "CUDA", "cudnn": "cuDNN", "driver": "driver",
+    "float32_matmul_precision": "float32 products", "tf32": "TF32", "cudnn_tf32": "TF32 of cuDNN",
+    "bfloat16_reduced_sums": "reduced bfloat16 sums",
+    "float16_reduced_sums": "reduced float16 sums", "deterministic": "deterministic algorithms",
+}  # fmt: skip
+
 
 def describe_environment(device: str, seed: int = 0) -> dict[str, Any]:
     """Everything a reader needs to judge a measured number."""
     import torch
 
+    matmul, on_gpu = torch.backends.cuda.matmul, device.startswith("cuda")
+    blas = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
     return {
         "attnprof": attnprof.__version__,
         "python": platform.python_version(),
@@ -37,8 +52,16 @@ def describe_environment(device: str, seed: int = 0) -> dict[str, Any]:
         # "highest" keeps float32 products in float32; anything else lets a GPU use TF32
         "tf32": torch.get_float32_matmul_precision() != "highest" if device != "cpu" else None,
         "clock": "perf_counter_ns" if device == "cpu" else "cuda events",
-        **_number_modes(torch),
-        **_libraries(torch, device),
+        # what lets a library round differently, or compute in another way
+        "bfloat16_reduced_sums": matmul.allow_bf16_reduced_precision_reduction,
+        "float16_reduced_sums": matmul.allow_fp16_reduced_precision_reduction,
+        "cudnn_tf32": torch.backends.cudnn.allow_tf32,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "blas": blas[1] if blas else None,
+        "cuda": torch.version.cuda if on_gpu else None,
+        "cudnn": torch.backends.cudnn.version() if on_gpu else None,  # type: ignore[no-untyped-call] # torch leaves it untyped
+        "driver": driver_version() if on_gpu else None,
         "seed": seed,
         "git": git_state(),
         "command": command_line(sys.argv),
@@ -50,29 +73,33 @@ def dated_environment(device: str) -> dict[str, Any]:
     return {**describe_environment(device), "time": datetime.now(UTC).isoformat(timespec="seconds")}
 
 
-def _number_modes(torch: Any) -> dict[str, Any]:
-    """Settings that let a library round differently, or compute in another way."""
-    matmul = torch.backends.cuda.matmul
-    return {
-        "bfloat16_reduced_sums": matmul.allow_bf16_reduced_precision_reduction,
-        "float16_reduced_sums": matmul.allow_fp16_reduced_precision_reduction,
-        "cudnn_tf32": torch.backends.cudnn.allow_tf32,
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "instructions": torch.backends.cpu.get_cpu_capability(),
-    }
+def fingerprint(device: str) -> dict[str, Any]:
+    """What times taken here, on a device, belong to; with attnprof's own version."""
+    found = describe_environment(device)
+    return {name: found[name] for name in (*TITLES, "attnprof")}
 
 
-def _libraries(torch: Any, device: str) -> dict[str, Any]:
-    """Who multiplies: the BLAS torch was built with, and CUDA with its driver."""
-    built = torch.__config__.show()
-    blas = re.search(r"BLAS_INFO=(\w+)", built)
-    on_gpu = device.startswith("cuda")
-    return {
-        "blas": blas[1] if blas else None,
-        "cuda": torch.version.cuda if on_gpu else None,
-        "cudnn": torch.backends.cudnn.version() if on_gpu else None,
-        "driver": driver_version() if on_gpu else None,
-    }
+def differs(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
+    """Why times of ``a`` (here) and ``b`` (there) cannot be compared; None where they can.
+
+    ``instructions AVX2, there AVX512; torch 2.13.0, there 2.11.0``. What one of them does not say
+    counts as different. Another attnprof is no reason: see :func:`noted`.
+    """
+    found = [_difference(name, a, b) for name in TITLES if a.get(name) != b.get(name)]
+    return "; ".join(found) or None
+
+
+def noted(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
+    """What to know of two fingerprints that can be compared: another attnprof may count anew."""
+    if a.get("attnprof") == b.get("attnprof"):
+        return None
+    return f"{_difference('attnprof', a, b)}: another version may count by other rules"
+
+
+def _difference(name: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
+    words = {"True": "on", "False": "off", "None": "not known"}
+    here, there = (words.get(text, text) for text in (str(a.get(name)), str(b.get(name))))
+    return f"{TITLES.get(name, name)} {here}, there {there}"
 
 
 def driver_version(path: Path = Path("/proc/driver/nvidia/version")) -> str | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from attnprof import registry
 from attnprof.closed_form.growth import FASTER, LENGTHS, GrowthCase, closed_form_growth
-from attnprof.measure.counters import count_on_meta
+from attnprof.measure.counters import count_with_torch
 from attnprof.measure.request import PointRequest
 from attnprof.record import GrowthRecord, Report
 from attnprof.workload import Workload
@@ -67,21 +67,18 @@ def _labels(records: Iterable[GrowthRecord]) -> list[str]:
 
 def counted_growth(subject: GrowthCase, lengths: Sequence[int] = LENGTHS) -> GrowthRecord:
     """FLOPs of the products that torch's counter sees the real module execute."""
-    counted = dict(_counts(subject, lengths))
+    mechanism, counted = subject.mechanism, dict[int, int]()
+    for n in lengths:
+        sizes = subject.workload.with_(seq_len=n)
+        request = PointRequest.at(
+            mechanism.name, sizes, scope=subject.scope, params=mechanism.params
+        )
+        count = count_with_torch(request, meta=True)
+        counted[n] = count.total
+        if count.calls.total() > MOST_PRODUCTS:
+            break
     record = subject.record(
         "matmul_flops", "measured", COUNTER, list(counted), list(counted.values())
     )
     ours = all(subject.table(n).matmul_flops == flops for n, flops in counted.items())
     return replace(record, equals_formula=ours)
-
-
-def _counts(subject: GrowthCase, lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
-    for n in lengths:
-        request = PointRequest(
-            subject.mechanism.name, n, 1, HEAD_DIM, causal=subject.workload.causal,
-            scope=subject.scope, params=subject.mechanism.params,
-        )  # fmt: skip
-        flops, products = count_on_meta(request)
-        yield n, flops
-        if products > MOST_PRODUCTS:
-            return

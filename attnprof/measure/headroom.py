@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from attnprof.measure.request import PointRequest
 from attnprof.units import format_bytes
@@ -37,24 +38,18 @@ def available_bytes(device: str) -> int:
 
 def _control_group_limits(root: Path = Path("/sys/fs/cgroup")) -> list[int]:
     """What a container's memory limit leaves (cgroup v2, then v1); empty-handed: no limit."""
-    pairs = [
-        (root / "memory.max", root / "memory.current"),
-        (root / "memory/memory.limit_in_bytes", root / "memory/memory.usage_in_bytes"),
-    ]
     limits = [1 << 62]
-    for limit, used in pairs:
-        try:
-            limits.append(int(limit.read_text()) - int(used.read_text()) + _file_cache(limit))
-        except (OSError, ValueError):  # no such file, or "max"
-            continue
+    for folder, limit, used in (
+        (root, "memory.max", "memory.current"),
+        (root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ):
+        with suppress(OSError, ValueError):  # no such file, or "max"
+            stat = (folder / "memory.stat").read_text()
+            pages = re.search(r"^inactive_file (\d+)$", stat, re.MULTILINE)
+            cached = int(pages[1]) if pages else 0  # the kernel gives it back under pressure
+            left = int((folder / limit).read_text()) - int((folder / used).read_text())
+            limits.append(left + cached)
     return limits
-
-
-def _file_cache(beside: Path) -> int:
-    """Cached file pages that the kernel gives back under pressure."""
-    lines = (beside.parent / "memory.stat").read_text().splitlines()
-    values: dict[str, Any] = dict(line.split() for line in lines if line.count(" ") == 1)
-    return int(values.get("inactive_file", 0))
 
 
 def refusal(device: str, needed: int, available: int) -> str | None:

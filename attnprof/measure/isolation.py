@@ -31,8 +31,6 @@ SETUP_S = 120.0
 COMPILING_S = 480.0
 #: A child takes this many times the budget before it counts as stuck.
 PATIENCE = 20.0
-
-
 #: What modules that passed their check were held against; other processes need not do it again.
 _CHECKED: dict[tuple[Any, ...], str] = {}
 _POOL = Pool("attnprof.measure.isolation")
@@ -42,9 +40,8 @@ COUNTING = (
     "torch._dynamo", "attnprof.trace.request.lookup", "attnprof.trace.run.runs",
     "attnprof.trace.totals",
 )  # fmt: skip
-#: What a process needs of what is slow to import, and what of it only compiled modules need.
+#: What a process needs of what is slow to import.
 PRELOAD = ("torch", "numpy", "fvcore.nn", "psutil", "attnprof.measure.point", *COUNTING)
-COMPILED = ("torch._inductor.compile_fx",)
 #: What a child writes: its record, what a point needs (before it is tried), why it gave up.
 _RECORD, _NEED, _REASON = "record.json", "need.txt", "reason.txt"
 
@@ -62,24 +59,22 @@ def measure_apart(
     does not fit by the closed form is not tried. Nothing of a module is run here.
     """
     start = time.perf_counter()
-    patience = SETUP_S + PATIENCE * request.budget.max_time_s
-    patience += COMPILING_S if request.compiled else 0.0
-    limit = patience if limit_s is None else limit_s
-    key = check_key(request)
-    asked = replace(request, check=request.check and key not in _CHECKED)
-    order = {"do": "measure", "request": asked.to_dict(), "memory_limit": memory_limit}
+    if limit_s is None:
+        limit_s = SETUP_S + PATIENCE * request.budget.max_time_s
+        limit_s += COMPILING_S if request.compiled else 0.0
+    asked = replace(request, check=request.check and check_key(request) not in _CHECKED)
+    order = {"do": "measure", "request": asked.to_dict(), "memory_limit": memory_limit,
+             "try_all": try_all}  # fmt: skip
     with temporary_folder() as folder:
+        order["folder"] = str(folder)
         try:
-            ended = _POOL.run(
-                {**order, "try_all": try_all, "folder": str(folder)}, limit,
-                memory=request.device == "cpu",
-            )  # fmt: skip
+            ended = _POOL.run(order, limit_s, memory=request.device == "cpu")
         except (PoolError, TimeoutError):
             _POOL.stop()
             vanished = "the process that measured it vanished: the process that kept it was ended"
             return blank(request, f"{vanished}, too")
         if ended.timed_out:
-            return blank(request, f"stopped: no result after {limit:g} s in a process of its own")
+            return blank(request, f"stopped: no result after {limit_s:g} s in a process of its own")
         if ended.code == 0 and (answer := _read(folder / _RECORD)):
             record = ProfileRecord(**json.loads(answer))
             return _completed(request, record, time.perf_counter() - start)
@@ -116,29 +111,29 @@ def preload(order: Mapping[str, Any]) -> None:
     """In the pool's server: import what an order needs, and load every mechanism's costs first."""
     if not order:
         registry.names()
-    compiled = COMPILED if order.get("request", {}).get("compiled") else ()
-    for name in compiled if order else PRELOAD:
+        needed: tuple[str, ...] = PRELOAD
+    else:
+        needed = ("torch._inductor.compile_fx",) if order["request"]["compiled"] else ()
+    for name in needed:
         import_module(name)
 
 
 def measure(order: Mapping[str, Any], _say: object, _more: object) -> int:
     """In a process of the pool: measure a request, write the record into a folder."""
-    folder = Path(order["folder"])
+    folder, limit = Path(order["folder"]), order["memory_limit"]
+    request = PointRequest.from_dict(order["request"])
+
+    def before() -> None:
+        (folder / _NEED).write_text(describe_need(request), encoding="utf-8")
+        if limit is not None:
+            forks.limit_memory(limit)
+
     try:
-        request = PointRequest.from_dict(order["request"])
-        limit = order["memory_limit"]
-
-        def before() -> None:
-            (folder / _NEED).write_text(describe_need(request), encoding="utf-8")
-            if limit is not None:
-                forks.limit_memory(limit)
-
         record = tried_point(request, limit, try_all=order["try_all"], before=before)
-    except AttnprofError as error:
-        (folder / _REASON).write_text(str(error), encoding="utf-8")
-        return CannotRunError.exit_code
     except BaseException as error:  # noqa: BLE001 - somebody's code may raise anything
-        (folder / _REASON).write_text(f"it raised {error_text(error)}", encoding="utf-8")
+        ours = isinstance(error, AttnprofError)
+        reason = str(error) if ours else f"it raised {error_text(error)}"
+        (folder / _REASON).write_text(reason, encoding="utf-8")
         return CannotRunError.exit_code
     (folder / _RECORD).write_text(json.dumps(asdict(record)), encoding="utf-8")
     return 0

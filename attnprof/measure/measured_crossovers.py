@@ -77,7 +77,9 @@ def meet(
     if MEASURED not in kinds or "memory" not in metrics:
         return found
     search = _Measured(a, b, meeting)
-    records = _ordered([*found.records, *map(search.row, head_dims)])
+    records: list[Any] = [*found.records, *map(search.row, head_dims)]
+    # by head width, then metric: the kinds of one question beside each other
+    records.sort(key=lambda r: (r.head_dim, METRICS.index(r.metric), ALL_KINDS.index(r.kind)))
     if search.refused and all(record.skipped for record in records):
         raise search.refused[0]
     summary = dict(found.summary)
@@ -90,26 +92,21 @@ def _derived(
     pair: tuple[Mechanism | Target, Mechanism | Target], workload: Workload, scope: str
 ) -> Callable[[str, int], tuple[KnownCost, KnownCost]]:
     """Costs derived from both sides' code, by metric and head width."""
-    first, second = (DerivedSide(_target(side, workload, scope), workload) for side in pair)
+    sides = [
+        DerivedSide(
+            side if isinstance(side, Target)
+            else mechanism_target(side, scope, causal=workload.causal, dtype=workload.dtype),
+            workload,
+        )
+        for side in pair
+    ]  # fmt: skip
 
-    def known(side: DerivedSide, metric: str, head_dim: int) -> KnownCost:
-        cost = side.at_width(metric, head_dim)
-        return KnownCost(cost, cost.holds, cost.general, cost.said, cost.doubt)
+    @cache
+    def known(metric: str, head_dim: int) -> tuple[KnownCost, KnownCost]:
+        a, b = (side.at_width(metric, head_dim) for side in sides)
+        return tuple(KnownCost(x, x.holds, x.general, x.said, x.doubt) for x in (a, b))  # type: ignore[return-value] # of two
 
-    return cache(lambda metric, width: (known(first, metric, width), known(second, metric, width)))
-
-
-def _ordered(records: Sequence[Any]) -> list[Any]:
-    """By head width, then metric: the kinds of one question beside each other."""
-    return sorted(
-        records, key=lambda r: (r.head_dim, METRICS.index(r.metric), ALL_KINDS.index(r.kind))
-    )
-
-
-def _target(side: Mechanism | Target, workload: Workload, scope: str) -> Target:
-    if isinstance(side, Target):
-        return side
-    return mechanism_target(side, scope, causal=workload.causal, dtype=workload.dtype)
+    return known
 
 
 @dataclass
@@ -125,15 +122,13 @@ class _Measured:
     def row(self, head_dim: int) -> CrossoverRecord:
         """The measured row of a head width."""
         own = any(isinstance(side, Target) for side in (self.a, self.b))
-        empty = replace(
-            blank(self.meeting, Contest("memory", MEASURED), head_dim), method="measured"
-        )
+        empty = blank(self.meeting, Contest("memory", MEASURED), head_dim)
         try:
             found = self._anywhere(head_dim) if own else self._near(head_dim)
         except (CannotRunError, RequestError) as error:
             self.refused.append(error)
-            return replace(empty, skipped=str(error))
-        return replace(empty, **found)
+            found = {"skipped": str(error)}
+        return replace(empty, method="measured", **found)
 
     def _near(self, head_dim: int) -> dict[str, Any]:
         """Around the closed forms' crossing: no more lengths than it takes are measured."""
@@ -177,8 +172,8 @@ class _Measured:
         sizes = self.meeting.workload.with_(head_dim=head_dim)
 
         def remembered(side: Mechanism | Target) -> Callable[[int], int]:
-            peak, seen = peaks_of(side, sizes, self.meeting.scope), dict[int, int]()
-            self._peaks[side.name, head_dim] = seen
+            peak = peaks_of(side, sizes, self.meeting.scope)
+            seen = self._peaks[side.name, head_dim] = {}
 
             def measured(seq_len: int) -> int:
                 seen[seq_len] = peak(seq_len)
@@ -212,10 +207,8 @@ def peaks_of(side: Mechanism | Target, workload: Workload, scope: str) -> Callab
 
     @cache
     def peak(seq_len: int) -> int:
-        request = PointRequest(
-            side.name, seq_len, workload.num_heads, workload.head_dim, workload.batch_size,
-            workload.causal, workload.phase, workload.dtype, scope, params=params,
-        )  # fmt: skip
+        sizes = workload.with_(seq_len=seq_len)
+        request = PointRequest.at(side.name, sizes, scope=scope, params=params)
         with refusing(request):
             return measure_peak(build_subject(request), "cpu", torch).bytes
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnprof.blocks.cache import TokenCache
-from attnprof.measure.subject import Subject, owners
+from attnprof.measure.subject import Subject, parts
 
 
 @dataclass(frozen=True)
@@ -92,21 +92,24 @@ def _cublas_workspaces(torch: Any) -> int | None:
     clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)  # noqa: SLF001 - no public way
     if clear is None:
         return None
-    before = torch.cuda.memory_stats()["allocated_bytes.all.current"]
+    before = _allocated(torch)
     clear()
-    return int(before - torch.cuda.memory_stats()["allocated_bytes.all.current"])
+    return before - _allocated(torch)
+
+
+def _allocated(torch: Any) -> int:
+    torch.cuda.synchronize()
+    return int(torch.cuda.memory_stats()["allocated_bytes.all.current"])
 
 
 def measure_held(make: Callable[[], object], device: str, torch: Any) -> int:
     """Bytes that a call leaves allocated for as long as its result is kept."""
     if device.startswith("cuda"):
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_stats()["allocated_bytes.all.current"]
+        before = _allocated(torch)
         kept = make()
-        torch.cuda.synchronize()
-        after = torch.cuda.memory_stats()["allocated_bytes.all.current"]
+        after = _allocated(torch)
         del kept
-        return int(after - before)
+        return after - before
     with quiet_stderr(), _profiler(torch) as profiler:
         kept = make()
     del kept
@@ -203,8 +206,9 @@ def quiet_stderr() -> Iterator[None]:
     except OSError:  # no stderr at all
         yield
         return
-    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a descriptor is needed, not a path
-        os.dup2(nowhere.fileno(), 2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
     try:
         yield
     finally:
@@ -252,26 +256,14 @@ def _decoder(subject: Subject) -> MemoryParts:
     """Storage after a step: that of token caches, and of all a state holds."""
     subject.prepare()
     subject.call()
-    caches = [part.rows for part in owners(subject.state) if isinstance(part, TokenCache)]
+    held = list(parts(subject.state))
+    caches = [part.rows for part in held if isinstance(part, TokenCache)]
     found = MemoryParts(
         kv_cache_bytes=sum(_storages(caches).values()),
-        state_bytes=sum(_storages(_tensors(subject.state)).values()),
+        state_bytes=sum(_storages(x for x in held if hasattr(x, "untyped_storage")).values()),
     )
     subject.reset()
     return found
-
-
-def _tensors(state: Any) -> Iterator[Any]:
-    """The tensors a state holds: itself, in its containers, in its objects' attributes."""
-    containers = [state] if isinstance(state, (list, tuple, dict)) else []
-    objects = [vars(owner) for owner in owners(state)]
-    if hasattr(state, "untyped_storage"):
-        yield state
-    for container in (*containers, *objects):
-        values = container.values() if isinstance(container, dict) else container
-        for value in values:
-            inside = value if isinstance(value, (list, tuple)) else [value]
-            yield from (item for item in inside if hasattr(item, "untyped_storage"))
 
 
 def _storages(tensors: Iterable[Any]) -> dict[int, int]:

@@ -10,19 +10,21 @@ from typing import Any
 from attnprof.costs import CostTable
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure import headroom
-from attnprof.measure.approximation import distance_from_standard
-from attnprof.measure.clocks import Clock, MonotonicClock, Timing, cuda_clock, sample, threads
-from attnprof.measure.compilation import compile_now
+from attnprof.measure.clocks import Clock, Timing, cuda_clock, sample, threads
 from attnprof.measure.conditions import count_launches, cpu_share, noise, watched
-from attnprof.measure.correctness import check_code, check_module
-from attnprof.measure.counters import count_with_fvcore, count_with_torch
-from attnprof.measure.derived import count_derived, derived_differences
-from attnprof.measure.differences import contradiction, counter_differences, peak_differences
+from attnprof.measure.correctness import check_code, check_module, distance_from_standard
+from attnprof.measure.counters import count_derived, count_with_fvcore, count_with_torch
+from attnprof.measure.differences import (
+    contradiction,
+    counter_differences,
+    derived_differences,
+    peak_differences,
+)
 from attnprof.measure.memory import measure_parts, measure_peak
 from attnprof.measure.modules import UserModule
 from attnprof.measure.request import PointRequest
-from attnprof.measure.statistics import estimate_median, quantiles_of
-from attnprof.measure.subject import Subject, build_subject, refusing
+from attnprof.measure.statistics import MedianEstimate, estimate_median, quantiles_of
+from attnprof.measure.subject import Subject, build_subject, compile_now, refusing
 from attnprof.record import ProfileRecord
 from attnprof.units import format_bytes
 
@@ -36,16 +38,13 @@ def predict_point(request: PointRequest) -> ProfileRecord:
     total = table.total
     moved = int(total.bytes_moved)
     counted = isinstance(request.spec, UserModule)  # no closed form of ours: what its code shows
-    flops, products = int(total.flops), int(total.matmul_flops)
+    kind = "derived" if counted else "formula"
     own: dict[str, Any] = request.spec.own_sizes(request.workload) if counted else {}
+    own |= {f"flops_{kind}": int(total.flops), f"matmul_flops_{kind}": int(total.matmul_flops)}
     return replace(
         blank(request),
         **own,
         parameters=int(table.parameters),
-        flops_formula=None if counted else flops,
-        matmul_flops_formula=None if counted else products,
-        flops_derived=flops if counted else None,
-        matmul_flops_derived=products if counted else None,
         peak_bytes_predicted=int(table.peak()),
         bytes_moved=moved,
         arithmetic_intensity=total.flops / moved if moved else None,
@@ -54,22 +53,15 @@ def predict_point(request: PointRequest) -> ProfileRecord:
 
 def blank(request: PointRequest, skipped: str | None = None) -> ProfileRecord:
     """A record that says what was asked for and, maybe, why it has no numbers."""
-    return ProfileRecord(
-        mechanism=request.mechanism,
-        params=dict(request.params),
-        batch_size=request.batch_size,
-        seq_len=request.seq_len,
-        d_model=request.num_heads * request.head_dim,
-        num_heads=request.num_heads,
-        head_dim=request.head_dim,
-        dtype=request.dtype,
-        device=request.device,
-        phase=request.phase,
-        causal=request.causal,
-        scope=request.scope,
-        compiled=request.compiled,
-        skipped=skipped,
-    )
+    asked = {name: getattr(request, name) for name in _ASKED}
+    return ProfileRecord(**asked, params=dict(request.params), skipped=skipped)
+
+
+#: Fields of a record that are those of its request.
+_ASKED = (
+    "mechanism", "batch_size", "seq_len", "d_model", "num_heads", "head_dim", "dtype", "device",
+    "phase", "causal", "scope", "compiled",
+)  # fmt: skip
 
 
 def needed_bytes(request: PointRequest) -> int:
@@ -82,7 +74,9 @@ def measure_point(request: PointRequest) -> ProfileRecord:
     """Count and measure one point in this process; out of memory is a reason, not a crash."""
     start = time.perf_counter()
     with refusing(request):
-        record = without_rates(_measure(request))
+        record = _measure(request)
+    if why := contradiction(record):  # then what is computed from it is left out
+        record = replace(record, contradicted=why, flops_per_s=None, arithmetic_intensity=None)
     spent = time.perf_counter() - start
     return replace(record, overhead_s=spent - (record.measured_s or 0) - (record.compile_s or 0))
 
@@ -103,14 +97,6 @@ def tried_point(
         return replace(predict_point(request), skipped=reason)
     before()
     return measure_point(request)
-
-
-def without_rates(record: ProfileRecord) -> ProfileRecord:
-    """The record without rates where what they are computed from is contradicted."""
-    why = contradiction(record)
-    if why is None:
-        return record
-    return replace(record, contradicted=why, flops_per_s=None, arithmetic_intensity=None)
 
 
 def spent_s(record: ProfileRecord) -> float:
@@ -188,8 +174,11 @@ def run_point(request: PointRequest, record: ProfileRecord) -> ProfileRecord:
             return record
     if request.error:
         record = replace(record, error=distance_from_standard(request))
+    import torch
+
     subject = build_subject(request, compiled=request.compiled)
-    clock = _clock(request.device)
+    on_gpu = request.device.startswith("cuda")
+    clock = cuda_clock(torch, request.device) if on_gpu else Clock()
     actual = sum(p.numel() for p in subject.module.parameters())
     notes = list(record.differences)
     if actual != record.parameters:
@@ -219,9 +208,8 @@ def _memory(request: PointRequest, subject: Subject, record: ProfileRecord) -> P
     import torch
 
     peak = measure_peak(subject, request.device, torch)
-    rows = peak_differences(
-        request.mechanism, record.peak_bytes_predicted or 0, peak, compiled=request.compiled
-    )
+    predicted = record.peak_bytes_predicted or 0
+    rows = peak_differences(request.mechanism, predicted, peak, compiled=request.compiled)
     parts = measure_parts(subject, request.phase, request.device, torch)
     return replace(
         record, differences=[*record.differences, *rows], peak_bytes_measured=peak.bytes,
@@ -231,27 +219,22 @@ def _memory(request: PointRequest, subject: Subject, record: ProfileRecord) -> P
 
 
 def _timed(record: ProfileRecord, timing: Timing, conditions: Mapping[str, Any]) -> ProfileRecord:
-    times = timing.wall_s
-    found = estimate_median(times)
+    record = replace(record, times_s=timing.wall_s, cpu_times_s=timing.cpu_s, clock=timing.mode)
+    return with_times(record, estimate_median(timing.wall_s), conditions)
+
+
+def with_times(
+    record: ProfileRecord, found: MedianEstimate, conditions: Mapping[str, Any]
+) -> ProfileRecord:
+    """A record whose times are there, with what follows from them."""
     flops = record.flops_formula if record.flops_formula is not None else record.flops_derived
     return replace(
         record,
         median_s=found.median_s,
         ci_low_s=found.low_s,
         ci_high_s=found.high_s,
-        times_s=times,
-        cpu_times_s=timing.cpu_s,
-        quantiles_s=quantiles_of(times),
-        clock=timing.mode,
+        quantiles_s=quantiles_of(record.times_s),
         noisy=noise(found.noisy, conditions),
         conditions=dict(conditions),
         flops_per_s=flops / found.median_s if found.median_s and flops is not None else None,
     )
-
-
-def _clock(device: str) -> Clock:
-    if device.startswith("cuda"):
-        import torch
-
-        return cuda_clock(torch, device)
-    return MonotonicClock()

@@ -33,13 +33,12 @@ class Budget:
         at_least("samples", self.samples, 1)
         for name in ("min_time_s", "max_time_s", "spread"):
             number(name, getattr(self, name))
-        fits = self.samples >= 1 and 0 <= self.min_time_s < 1e9 and 0 < self.max_time_s < 1e9
-        if not fits:  # nan fits nothing
+        if not (0 <= self.min_time_s < 1e9 and 0 < self.max_time_s < 1e9):
             raise RequestError(
                 f"samples={self.samples}, min time {self.min_time_s} s, max time "
                 f"{self.max_time_s} s cannot be met: use at least 1 sample and times above 0"
             )
-        if not self.spread > 0:
+        if self.spread <= 0:
             raise RequestError(f"spread {self.spread} cannot be reached: give a share like 0.05")
         if self.min_time_s > self.max_time_s:
             raise RequestError(
@@ -71,6 +70,19 @@ class PointRequest:
     compiled: bool = False  # by torch.compile
     error: bool = False  # how far its output is from softmax attention's
 
+    @classmethod
+    def at(cls, mechanism: str, w: Workload, **more: Any) -> PointRequest:
+        """A mechanism's point at a workload's sizes."""
+        return cls(
+            mechanism, w.seq_len, w.num_heads, w.head_dim, w.batch_size, w.causal, w.phase,
+            w.dtype, **more,
+        )  # fmt: skip
+
+    @property
+    def d_model(self) -> int:
+        """Model width: heads times head width."""
+        return self.num_heads * self.head_dim
+
     @property
     def workload(self) -> Workload:
         """The sizes, as the closed forms take them."""
@@ -95,7 +107,7 @@ class PointRequest:
             return [tuple(d.at(sizes) for d in x.dims) for x in target.inputs if not x.literal]
         tokens = 1 if self.phase == "decode" else self.seq_len
         if self.scope == "layer":
-            return [(self.batch_size, tokens, self.num_heads * self.head_dim)]
+            return [(self.batch_size, tokens, self.d_model)]
         shared = self.spec.kv_heads or self.num_heads
         heads = (self.num_heads, shared, shared)
         return [(self.batch_size, count, tokens, self.head_dim) for count in heads]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import comb, exp, log, sqrt
 from statistics import fmean, median, quantiles, stdev
 
@@ -14,13 +14,17 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class MedianEstimate:
-    """Median and interval in seconds; ``coverage`` is the interval's probability."""
+    """Median and interval in seconds, of ``count`` samples or (``of``) processes.
+
+    ``coverage`` is the interval's probability.
+    """
 
     median_s: float
     low_s: float
     high_s: float
     coverage: float
     count: int
+    of: str = "samples"
 
     @property
     def half_width(self) -> float:
@@ -31,15 +35,18 @@ class MedianEstimate:
     def noisy(self) -> str | None:
         """A sentence when the median is not well known, else None."""
         half = self.half_width
-        advice = "raise --samples and --max-time, or quieten the machine"
         if self.coverage < CONFIDENCE:
             return (
                 f"only {self.count} samples: they span ±{half:.0%}, which holds the median with "
                 f"{self.coverage:.0%} confidence, not {CONFIDENCE:.0%}; raise --max-time"
             )
-        if half > NOISY_SHARE:
-            return f"noisy: ±{half:.0%} around the median of {self.count} samples; {advice}"
-        return None
+        if half <= NOISY_SHARE:
+            return None
+        flags = "--samples and --max-time" if self.of == "samples" else "--processes"
+        return (
+            f"noisy: ±{half:.0%} around the median of {self.count} {self.of}; raise {flags}, or "
+            "quieten the machine"
+        )
 
 
 def estimate_median(times_s: Sequence[float], confidence: float = CONFIDENCE) -> MedianEstimate:
@@ -73,11 +80,9 @@ def order_rank(n: int, alpha: float) -> tuple[int, float]:
 
 def quantiles_of(times_s: Sequence[float]) -> dict[str, float]:
     """``{"p05": …, "p25": …, "p75": …, "p95": …}``, between samples by straight lines."""
-    twentieths = quantiles(times_s, n=20, method="inclusive") if len(times_s) > 1 else []
-    return {
-        f"p{percent:02d}": twentieths[percent // 5 - 1] if twentieths else times_s[0]
-        for percent in (5, 25, 75, 95)
-    }
+    one = [times_s[0]] * 20
+    twentieths = quantiles(times_s, n=20, method="inclusive") if len(times_s) > 1 else one
+    return {f"p{percent:02d}": twentieths[percent // 5 - 1] for percent in (5, 25, 75, 95)}
 
 
 #: Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom; beyond, the normal's.
@@ -88,39 +93,19 @@ _T95 = (
 _NORMAL95 = 1.960
 
 
-@dataclass(frozen=True)
-class ProcessEstimate:
-    """The centre of several processes' medians and its 95 % interval, in seconds."""
-
-    median_s: float
-    low_s: float
-    high_s: float
-    processes: int
-
-    @property
-    def noisy(self) -> str | None:
-        """A sentence when the centre is not well known, else None."""
-        half = (self.high_s - self.low_s) / 2 / self.median_s if self.median_s else 0.0
-        if half <= NOISY_SHARE:
-            return None
-        return (
-            f"noisy: ±{half:.0%} around the median of {self.processes} processes; raise "
-            "--processes, or quieten the machine"
-        )
-
-
-def estimate_over_processes(times_s: Sequence[Sequence[float]]) -> ProcessEstimate:
+def estimate_over_processes(times_s: Sequence[Sequence[float]]) -> MedianEstimate:
     """The typical time when a process is drawn too: memory layout and its neighbours differ.
 
-    Student's t over the logarithms of the processes' medians; one process alone falls back to
-    the interval of its own samples. Raises ValueError for no times.
+    Student's t over the logarithms of the processes' medians, at 95 %; one process alone has the
+    interval of its own samples. Raises ValueError for no times.
     """
     medians = [estimate_median(times) for times in times_s]
-    if len(medians) == 1:
-        one = medians[0]
-        return ProcessEstimate(one.median_s, one.low_s, one.high_s, 1)
+    count = len(medians)
+    if count == 1:
+        return replace(medians[0], coverage=CONFIDENCE, count=1, of="processes")
     logs = [log(max(m.median_s, 1e-12)) for m in medians]
-    count, centre = len(logs), fmean(logs)
+    centre = fmean(logs)
     quantile = _T95[count - 2] if count - 2 < len(_T95) else _NORMAL95
     half = quantile * stdev(logs) / sqrt(count)
-    return ProcessEstimate(exp(centre), exp(centre - half), exp(centre + half), count)
+    low, high = exp(centre - half), exp(centre + half)
+    return MedianEstimate(exp(centre), low, high, CONFIDENCE, count, "processes")

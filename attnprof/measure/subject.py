@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from attnprof import registry
@@ -16,6 +18,11 @@ from attnprof.measure.modules import UserModule, built, inputs_of
 from attnprof.measure.request import PointRequest
 from attnprof.trace.request.expressions import sizes_text
 from attnprof.user_code import error_text
+
+#: What makes code of the graph; on a CPU it needs a C++ compiler.
+BACKEND = "inductor"
+#: Compiling in this process alone: helpers of its own would compete with what is measured.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 
 @dataclass(frozen=True)
@@ -92,8 +99,6 @@ def build_subject(
     """The module and its call for the phase asked for, on a device; the call maybe compiled."""
     import torch
 
-    from attnprof.measure.compilation import compiled as code_of
-
     with torch.device(device or request.device):
         module = make_module(request)
         if request.phase == "decode":
@@ -102,8 +107,50 @@ def build_subject(
         grad = request.phase != "forward"
         inputs = make_inputs(request, requires_grad=grad)
         if not grad:
-            return Subject(module, _nothing, _nothing, _without_grad(run, inputs, request.causal))
+            call = torch.no_grad()(partial(run, *inputs, causal=request.causal))
+            return Subject(module, _nothing, _nothing, call)
         return _training(request, module, inputs, run)
+
+
+def code_of(function: Any) -> Any:
+    """A module or a function as compiled code, for the shapes of its first call only."""
+    import torch
+
+    torch.compiler.reset()  # what other points left; past a few shapes the compiler gives up
+    return torch.compile(function, backend=BACKEND, dynamic=False)
+
+
+def compile_now(
+    prepare: Callable[[], object], call: Callable[[], object], settle: Callable[[], object]
+) -> tuple[float, int]:
+    """Seconds of the first call (compiling, and one run), and how often the graph breaks.
+
+    Raises :class:`CannotRunError` with the compiler's reason where there will be no code.
+    """
+    from torch._dynamo.utils import counters
+
+    counters.clear()
+    start = time.perf_counter()
+    try:
+        prepare()
+        kept = call()
+        settle()
+    except AttnprofError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise CannotRunError(f"cannot be compiled: {_reason(error)}") from error
+    del kept
+    return time.perf_counter() - start, sum(counters["graph_break"].values())
+
+
+def _reason(error: BaseException) -> str:
+    """The first cause in one line: compilers wrap their errors."""
+    while (inner := getattr(error, "inner_exception", None) or error.__cause__) is not None:
+        error = inner
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:160] if lines else 'no message'}"
 
 
 @contextmanager
@@ -129,16 +176,6 @@ def _nothing() -> None:
     """Nothing to prepare."""
 
 
-def _without_grad(run: Any, inputs: list[Any], causal: bool) -> Callable[[], object]:
-    import torch
-
-    def forward() -> object:
-        with torch.no_grad():
-            return run(*inputs, causal=causal)
-
-    return forward
-
-
 def _training(request: PointRequest, module: Any, inputs: list[Any], run: Any) -> Subject:
     """``train`` is forward and backward; ``backward`` runs its forward in ``prepare``.
 
@@ -157,16 +194,14 @@ def _training(request: PointRequest, module: Any, inputs: list[Any], run: Any) -
         for leaf in leaves:
             leaf.grad = None
 
-    def forward() -> Any:
-        return run(*inputs, causal=request.causal)
+    forward = partial(run, *inputs, causal=request.causal)
 
     def keep() -> None:
         clear()
         waiting.append(forward())
 
     def backward() -> None:
-        output = waiting.pop()
-        output.backward(ones)
+        waiting.pop().backward(ones)
 
     def train() -> None:
         forward().backward(ones)
@@ -181,13 +216,8 @@ def _decoding(request: PointRequest, module: Any, run: Any) -> Subject:
     import torch
 
     state = position(module, request)
-    inputs = make_inputs(request)
+    step = torch.no_grad()(partial(run, *make_inputs(request), state))
     rewind = rewind_to(state)
-
-    def step() -> object:
-        with torch.no_grad():
-            return run(*inputs, state)
-
     return Subject(module, rewind, rewind, step, state)
 
 
@@ -231,13 +261,11 @@ def rewind_to(state: Any) -> Callable[[], None]:
 
     Tensors that a step changes in place keep their new values: shapes, and so costs, are equal.
     """
-    found = list(owners(state))
-    kept = [dict(vars(owner)) for owner in found]
-    items = [item for owner in found for item in vars(owner).values()]
-    lists = [(item, list(item)) for item in items if isinstance(item, list)]
+    kept = [(part, dict(vars(part))) for part in parts(state) if _has_parts(part)]
+    lists = [(part, list(part)) for part in parts(state) if isinstance(part, list)]
 
     def rewind() -> None:
-        for owner, values in zip(found, kept, strict=True):
+        for owner, values in kept:
             for name, value in values.items():
                 object.__setattr__(owner, name, value)
         for target, content in lists:
@@ -246,21 +274,21 @@ def rewind_to(state: Any) -> Callable[[], None]:
     return rewind
 
 
-def owners(part: Any, seen: set[int] | None = None) -> Iterator[Any]:
-    """Objects of ours inside a state that have attributes; tensors are left alone."""
+def parts(part: Any, seen: set[int] | None = None) -> Iterator[Any]:
+    """A state and all it holds, each once; tensors are not looked into."""
     seen = set() if seen is None else seen
     if id(part) in seen:
         return
     seen.add(id(part))
-    inside: list[Any] = []
-    if isinstance(part, (list, tuple)):
-        inside = list(part)
-    elif isinstance(part, dict):
-        inside = list(part.values())
-    elif type(part).__module__.split(".")[0] not in ("torch", "builtins") and hasattr(
-        part, "__dict__"
-    ):
-        yield part
-        inside = list(vars(part).values())
-    for item in inside:
-        yield from owners(item, seen)
+    yield part
+    inside = vars(part) if _has_parts(part) else part
+    if isinstance(inside, (list, tuple, dict)):
+        for item in inside.values() if isinstance(inside, dict) else inside:
+            yield from parts(item, seen)
+
+
+def _has_parts(part: Any) -> bool:
+    """Whether it is an object of ours, or of a plug-in, with attributes."""
+    return hasattr(part, "__dict__") and type(part).__module__.split(".")[0] not in (
+        "torch", "builtins",
+    )  # fmt: skip

@@ -4,7 +4,7 @@ import pytest
 
 import attnprof
 from attnprof.device.ceilings import Ceilings
-from attnprof.measure.derived import DerivedCount
+from attnprof.measure.counters import DerivedCount
 
 CODE = """
 import torch

@@ -17,7 +17,7 @@ from attnprof.gate.baselines import (
 from attnprof.gate.cases import Case, Counted, Operation
 from attnprof.gate.counts import count
 from attnprof.gate.exact import compare
-from attnprof.gate.fingerprint import TITLES, differs, fingerprint, noted
+from attnprof.measure.environment import TITLES, differs, fingerprint, noted
 from attnprof.measure.request import Budget, PointRequest
 
 DATA = Path(__file__).parent / "data"

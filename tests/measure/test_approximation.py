@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnprof.measure.approximation import distance_from_standard
+from attnprof.measure.correctness import distance_from_standard
 from attnprof.measure.request import PointRequest
 
 

@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from attnprof.errors import RequestError
-from attnprof.measure.clocks import CudaClock, MonotonicClock, sample, warm_up
+from attnprof.measure.clocks import Clock, CudaClock, sample, warm_up
 from attnprof.measure.request import Budget
 
 
@@ -28,7 +28,7 @@ def nothing():
 
 def test_preparation_is_outside_the_time():
     time = FakeTime()
-    clock = MonotonicClock(time, time)
+    clock = Clock(time, time)
     times = clock.times(lambda: time.spend(5), lambda: time.spend(0.25), 3)
     assert times == [(0.25, 0.25)] * 3
 
@@ -44,7 +44,7 @@ def test_preparation_is_outside_the_time():
 )
 def test_samples_follow_the_budget(call_s, budget, expected):
     time = FakeTime()
-    clock = MonotonicClock(time)
+    clock = Clock(time)
     timing = sample(clock, nothing, lambda: time.spend(call_s), budget)
     assert len(timing.wall_s) == expected
     assert timing.mode == "perf_counter_ns"
@@ -52,8 +52,8 @@ def test_samples_follow_the_budget(call_s, budget, expected):
 
 def test_warming_up_takes_its_time_and_at_least_one_call():
     time = FakeTime()
-    assert warm_up(MonotonicClock(time), nothing, lambda: time.spend(0.05), 0.2) == 4
-    assert warm_up(MonotonicClock(time), nothing, lambda: time.spend(9.0), 0.2) == 1
+    assert warm_up(Clock(time), nothing, lambda: time.spend(0.05), 0.2) == 4
+    assert warm_up(Clock(time), nothing, lambda: time.spend(9.0), 0.2) == 1
 
 
 def test_garbage_collection_is_off_while_timing_and_back_on_after():
@@ -63,7 +63,7 @@ def test_garbage_collection_is_off_while_timing_and_back_on_after():
         seen.append(gc.isenabled())
         time.spend(1)
 
-    sample(MonotonicClock(time), nothing, call, Budget(3, 0, 5, 0))
+    sample(Clock(time), nothing, call, Budget(3, 0, 5, 0))
     assert not any(seen)
     assert gc.isenabled()
 
@@ -138,7 +138,7 @@ def test_sampling_goes_on_until_the_median_is_known_well_enough():
         time.spend(1.0 if turn[0] % 2 else 1.3)
 
     loose, tight = (
-        sample(MonotonicClock(time, time), nothing, call, Budget(6, 0, 1e6, 0, spread=spread))
+        sample(Clock(time, time), nothing, call, Budget(6, 0, 1e6, 0, spread=spread))
         for spread in (0.5, 0.001)
     )
     assert len(loose.samples) == 6

@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from attnprof.measure import compilation, point
+from attnprof.measure import point
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.subject import build_subject
 from attnprof.measure.sweep.plan import Grid, key_of, points_of
@@ -17,7 +17,7 @@ QUICK = Budget(samples=3, min_time_s=0, max_time_s=0.2, warmup_s=0)
 @pytest.fixture(autouse=True)
 def _no_code(monkeypatch):
     """Graphs are captured and run as they are: no C++ compiler is needed."""
-    monkeypatch.setattr(compilation, "BACKEND", "eager")
+    monkeypatch.setattr("attnprof.measure.subject.BACKEND", "eager")
     yield
     torch.compiler.reset()
 
@@ -52,7 +52,7 @@ def test_what_is_timed_is_the_compiled_code(monkeypatch):
 
         return run
 
-    monkeypatch.setattr(compilation, "BACKEND", backend)
+    monkeypatch.setattr("attnprof.measure.subject.BACKEND", backend)
     subject = build_subject(request(), compiled=True)
     eager = build_subject(request())
     assert not seen
@@ -69,7 +69,7 @@ def test_a_compiler_that_is_not_there_is_a_row_with_its_reason(monkeypatch):
     def backend(_graph, _inputs):
         raise RuntimeError("No working C++ compiler found\nlong story")
 
-    monkeypatch.setattr(compilation, "BACKEND", backend)
+    monkeypatch.setattr("attnprof.measure.subject.BACKEND", backend)
     row = point.measure_point(request())
     assert row.skipped == "cannot be compiled: RuntimeError: No working C++ compiler found"
     assert row.median_s is None
@@ -105,10 +105,10 @@ def test_code_that_computes_something_else_is_not_timed(monkeypatch):
     def backend(graph, _inputs):
         return lambda *inputs: tuple(1.01 * out for out in graph(*inputs))
 
-    monkeypatch.setattr(compilation, "BACKEND", backend)
+    monkeypatch.setattr("attnprof.measure.subject.BACKEND", backend)
     row = point.measure_point(request(check=True))
     assert row.skipped.startswith("compiled code does not compute what the module does: its out")
     assert row.median_s is None
     assert point.measure_point(request(check=False)).median_s
-    monkeypatch.setattr(compilation, "BACKEND", "eager")
+    monkeypatch.setattr("attnprof.measure.subject.BACKEND", "eager")
     assert point.measure_point(request(check=True)).median_s

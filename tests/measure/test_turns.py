@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from attnprof.measure.clocks import MonotonicClock, processor_clock, time_in_turns
+from attnprof.measure.clocks import Clock, time_in_turns
 from attnprof.measure.request import Budget
 from attnprof.measure.subject import Subject
 
@@ -19,7 +19,7 @@ class World:
         self.now, self.calls, self.threads = 0, [], set()
 
     def clock(self):
-        return MonotonicClock(now_ns=lambda: self.now, cpu_ns=lambda: 0)
+        return Clock(now_ns=lambda: self.now, cpu_ns=lambda: 0)
 
     def subject(self, name, seconds):
         def call():
@@ -64,5 +64,6 @@ def test_one_thread_computes_and_the_others_come_back():
 def test_the_processor_clock_reads_the_time_of_this_thread_alone(monkeypatch):
     seconds = iter(range(100))
     monkeypatch.setattr(time, "thread_time_ns", lambda: next(seconds) * 10**9)
-    times = processor_clock().times(lambda: None, lambda: None, 3)
-    assert [sample.wall_s for sample in times] == [1.0, 1.0, 1.0]
+    subject = Subject(None, lambda: None, lambda: None, lambda: None)
+    budget = Budget(samples=3, min_time_s=0, max_time_s=90, warmup_s=0)
+    assert time_in_turns([subject], budget) == [[1.0, 1.0, 1.0]]

@@ -38,7 +38,7 @@ def work():
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has those of its jobs that are
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # in the background ignored
-supervision.GRACE_S = 1.0
+supervision.GRACE_S = {grace}
 raise SystemExit(supervision.supervised(work, "my.py:Mine"))
 """
 
@@ -50,9 +50,9 @@ def program(tmp_path):
     temporary.mkdir()
     started = []
 
-    def start(work):
+    def start(work, grace=1.0):
         child = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM.format(work=work)], text=True, cwd=tmp_path,
+            [sys.executable, "-c", PROGRAM.format(work=work, grace=grace)], text=True, cwd=tmp_path,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary),
                  "ATTNPROF_MARK": str(tmp_path)},
@@ -102,7 +102,7 @@ def test_a_process_that_vanishes_is_told_and_is_no_pass(program, work, said):
     "sys.exit = os._exit = os.kill = print",
 ])  # fmt: skip
 def test_an_answer_is_an_answer_whatever_else_happens(program, work):
-    child = program(f"{work}; print('talk', flush=True); answer('data')")
+    child = program(f"{work}; print('talk', flush=True); answer('data')", 0.3)
     out, err = child.communicate(timeout=60)
     assert (child.returncode, out) == (0, "data"), err
 
@@ -113,7 +113,9 @@ def test_an_answer_is_an_answer_whatever_else_happens(program, work):
 @pytest.mark.parametrize("deaf", [False, True])
 def test_a_signal_ends_all_of_it(program, name, code, deaf):
     block = "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals());" if deaf else ""
-    child = program(f"fork_on(); {block} print(1, flush=True); time.sleep(1000)")
+    child = program(
+        f"fork_on(); {block} print(1, flush=True); time.sleep(1000)", 0.1 if deaf else 1.0
+    )
     child.stderr.readline()
     start = time.monotonic()
     child.send_signal(signal.Signals[name])
@@ -122,7 +124,8 @@ def test_a_signal_ends_all_of_it(program, name, code, deaf):
 
 
 def test_a_signal_after_the_answer_leaves_the_answer(program):
-    child = program("atexit.register(lambda: (print(1, flush=True), time.sleep(1000)))")
+    held = "atexit.register(lambda: (print(1, flush=True), time.sleep(1000)))"
+    child = program(held, grace=0.3)
     child.stderr.readline()
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=60)

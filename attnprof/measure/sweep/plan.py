@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import import_module
 from itertools import product
@@ -47,15 +47,18 @@ class Grid:
 
 
 def points_of(
-    grids: Sequence[Grid], budget: Budget, *, seed: int = 0, threads: int | None = None,
-    counts: bool = False, check: bool = True, compiled: bool = False, error: bool = False,
+    grids: Sequence[Grid],
+    budget: Budget,
+    *,
+    counts: bool = False,
     limit_s: float | None = None,
-) -> list[PointRequest]:  # fmt: skip
+    **more: Any,
+) -> list[PointRequest]:
     """Every point once, mechanisms innermost: neighbours in time share a size.
 
-    Nothing of somebody's own code is run here: what a name stands for is asked apart, within
-    ``limit_s`` seconds each. Raises :class:`RequestError` where heads do not divide a width, or a
-    value is unknown.
+    ``more`` are other fields of :class:`PointRequest`. Nothing of somebody's own code is run here:
+    what a name stands for is asked apart, within ``limit_s`` seconds each. Raises
+    :class:`RequestError` where heads do not divide a width, or a value is unknown.
     """
     found: dict[str, PointRequest] = {}
     is_own = partial(is_module_apart, limit_s=limit_s)
@@ -63,38 +66,29 @@ def points_of(
         for settings in _settings(grid.params):
             chosen = configured(grid.attention, settings, grid.args, grid.inputs, is_own)
             named = dict(zip(grid.attention, chosen, strict=True))
-            for workloads, scope, device in _workloads(grid):
-                planned = plan_points(
-                    named, workloads, scope=scope, device=device, seed=seed, threads=threads,
-                    budget=budget, check=check, compiled=compiled,
+            for scope, device in product(grid.scope, grid.device):
+                points = plan_points(
+                    named, _workloads(grid), scope=scope, device=device, budget=budget,
+                    counts=counts, **more,
                 )  # fmt: skip
-                points = [replace(point, counts=counts, error=error) for point in planned]
                 found.update({key_of(point): point for point in points})
     return list(found.values())
 
 
 def _settings(params: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    names = list(params)
+    return [dict(zip(params, values, strict=True)) for values in product(*params.values())]
+
+
+def _workloads(grid: Grid) -> list[Workload]:
+    """All combinations of sizes, formats and phases, in the order of the grid."""
+    sizes = product(
+        grid.dtype, grid.phase, grid.causal, grid.batch_size, grid.d_model, grid.num_heads,
+        grid.seq_len,
+    )  # fmt: skip
     return [
-        dict(zip(names, values, strict=True))
-        for values in product(*(params[name] for name in names))
+        Workload(n, heads, _width(width, heads), batch, causal=causal, phase=phase, dtype=dtype)
+        for dtype, phase, causal, batch, width, heads, n in sizes
     ]
-
-
-def _workloads(grid: Grid) -> list[tuple[list[Workload], str, str]]:
-    """One group of workloads for each scope and device, in the order of the grid."""
-    groups = []
-    for scope, device in product(grid.scope, grid.device):
-        sizes = product(
-            grid.dtype, grid.phase, grid.causal, grid.batch_size, grid.d_model, grid.num_heads,
-            grid.seq_len,
-        )  # fmt: skip
-        workloads = [
-            Workload(n, heads, _width(width, heads), batch, causal=causal, phase=phase, dtype=dtype)
-            for dtype, phase, causal, batch, width, heads, n in sizes
-        ]
-        groups.append((workloads, scope, device))
-    return groups
 
 
 def _width(d_model: int, heads: int) -> int:

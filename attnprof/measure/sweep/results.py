@@ -10,8 +10,9 @@ from math import fsum
 from pathlib import Path
 from typing import Any
 
-from attnprof.measure.conditions import joined_conditions, noise
-from attnprof.measure.statistics import estimate_over_processes, quantiles_of
+from attnprof.measure.conditions import joined_conditions
+from attnprof.measure.point import with_times
+from attnprof.measure.statistics import estimate_over_processes
 from attnprof.measure.sweep.journal import read
 from attnprof.record import ProfileRecord, Report
 from attnprof.record.schema import object_in, restored
@@ -81,26 +82,19 @@ def joined(records: Sequence[ProfileRecord]) -> ProfileRecord:
     timed = [record for record in records if record.skipped is None and record.times_s]
     if len(records) == 1 or not timed:
         return records[0]
-    found = estimate_over_processes([record.times_s for record in timed])
-    flops = timed[0].flops_formula or timed[0].flops_derived or 0
     failed = [record.skipped for record in records if record.skipped]
     totals: dict[str, Any] = {name: _total(timed, name) for name in TIMES}
     conditions = joined_conditions([record.conditions for record in timed])
     notes = [*timed[0].differences, *(f"a process gave no times: {why}" for why in failed)]
-    return replace(
+    together = replace(
         timed[0],
         times_s=[time for record in timed for time in record.times_s],
         cpu_times_s=[time for record in timed for time in record.cpu_times_s],
-        quantiles_s=quantiles_of([time for record in timed for time in record.times_s]),
-        median_s=found.median_s,
-        ci_low_s=found.low_s,
-        ci_high_s=found.high_s,
-        noisy=noise(found.noisy, conditions),
-        conditions=conditions,
         **totals,
         differences=list(dict.fromkeys(notes)),
-        flops_per_s=flops / found.median_s if found.median_s else None,
     )
+    found = estimate_over_processes([record.times_s for record in timed])
+    return with_times(together, found, conditions)
 
 
 #: What points of one curve over the length share, beside their parameters.

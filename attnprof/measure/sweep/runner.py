@@ -6,6 +6,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,6 @@ from attnprof.measure.point import blank, spent_s, tried_point
 from attnprof.measure.request import PointRequest
 from attnprof.measure.sweep.journal import Journal
 from attnprof.measure.sweep.plan import key_of
-from attnprof.record import ProfileRecord
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,6 @@ class SweepOptions:
 Entry = dict[str, Any]
 #: Called before each task: how many are done, how many there are, which is next.
 Progress = Callable[[int, int, Task], None]
-
-
 #: Runs tasks somewhere; results come back in any order.
 Executor = Callable[[Sequence[Task], SweepOptions], Iterable[tuple[Task, Entry]]]
 
@@ -63,7 +62,12 @@ def measured(task: Task, options: SweepOptions) -> Entry:
     """A task's entry: the record, whatever happened, and what it was measured on."""
     start = time.perf_counter()
     try:
-        record = _record(task.point, options)
+        if options.apart:
+            record = measure_apart(
+                task.point, options.limit_s, options.memory_limit, try_all=options.try_all
+            )
+        else:
+            record = tried_point(task.point, options.memory_limit, try_all=options.try_all)
     except (RequestError, CannotRunError) as error:
         record = blank(task.point, str(error))
     environment = point_environment(task.point)
@@ -74,20 +78,10 @@ def measured(task: Task, options: SweepOptions) -> Entry:
     return {"process": task.process, "record": asdict(record), "environment": environment}
 
 
-def _record(point: PointRequest, options: SweepOptions) -> ProfileRecord:
-    if options.apart:
-        return measure_apart(point, options.limit_s, options.memory_limit, try_all=options.try_all)
-    return tried_point(point, options.memory_limit, try_all=options.try_all)
-
-
 def tasks_of(points: Iterable[PointRequest], processes: int = 1) -> list[Task]:
     """All points once, then all of them again: processes of one point are apart in time."""
-    listed = list(points)
-    return [
-        Task(key_of(point, process), point, process)
-        for process in range(processes)
-        for point in listed
-    ]
+    turns = product(range(processes), points)
+    return [Task(key_of(point, process), point, process) for process, point in turns]
 
 
 def sweep(
@@ -124,7 +118,12 @@ def on_workers(workers: int = 0, scheduler: str | None = None) -> Executor:
     """
 
     def run(tasks: Sequence[Task], options: SweepOptions) -> Iterator[tuple[Task, Entry]]:
-        distributed = _distributed()
+        try:
+            distributed: Any = import_module("distributed")
+        except ImportError as error:
+            raise CannotRunError(
+                "workers need Dask: pip install 'attnprof[cluster]' (or leave --workers out)"
+            ) from error
         with _client(distributed, workers, scheduler) as client:
             futures = {
                 client.submit(
@@ -163,13 +162,3 @@ def _entry(future: Any, task: Task) -> Entry:
         record = asdict(blank(task.point, reason))
         return {"process": task.process, "record": record, "environment": {}}
     return entry
-
-
-def _distributed() -> Any:
-    try:
-        import distributed
-    except ImportError as error:
-        raise CannotRunError(
-            "workers need Dask: pip install 'attnprof[cluster]' (or leave --workers out)"
-        ) from error
-    return distributed
