@@ -104,8 +104,10 @@ def decides(number: str, check: Check, place: Place, found: ClaimAnswer) -> str:
 
 
 #: Modules of which nothing remembered rests on a table.
-_WITHOUT_TABLES = {"formulas", "counts", "paths", "kernels", "program", "transitions",
-                   "checks_heatmaps", "checks_shapes", "checks_definitions"}  # fmt: skip
+_WITHOUT_TABLES = {
+    "formulas", "values", "counts", "program", "checks_heatmaps", "checks_shapes",
+    "checks_definitions", "checks_heads", "checks_orders", "checks_sizes",
+}  # fmt: skip
 
 
 @cache

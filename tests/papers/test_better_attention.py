@@ -12,16 +12,16 @@ import pytest
 from attnprof.papers.better_attention import (
     checks_definitions,
     checks_heatmaps,
+    checks_parameters,
     checks_ranks,
-    checks_totals,
     values,
 )
-from attnprof.papers.better_attention.formulas import (
+from attnprof.papers.better_attention.values import (
+    SYMBOLS,
     eq24,
     multiply_adds,
     parameters,
     results_counted,
-    symbols,
 )
 from attnprof.papers.checks import READING
 from attnprof.papers.documents import claims, document
@@ -112,7 +112,7 @@ def test_multiply_adds_are_those_torch_counts(mechanism):
     x = torch.randn(1, length, width, requires_grad=True)
     with FlopCounterMode(display=False) as counter:
         layer(x).sum().backward()
-    sizes = dict(zip(symbols(), (length, width, heads), strict=True))
+    sizes = dict(zip(SYMBOLS, (length, width, heads), strict=True))
     assert counter.get_total_flops() == multiply_adds(mechanism).subs(sizes)
 
 
@@ -134,7 +134,7 @@ def test_eq_24_is_three_times_the_number_of_results(mechanism, kept):
     for _ in product(range(heads), range(length), range(length)):
         for name in ("score", "scaling", "exponential", "sum", "division"):
             counted[name] += 1
-    sizes = dict(zip(symbols(), (length, width, heads), strict=True))
+    sizes = dict(zip(SYMBOLS, (length, width, heads), strict=True))
     assert results_counted(mechanism).subs(sizes) == 3 * counted.total()
     assert eq24(mechanism).subs(sizes) == 3 * counted.total()
 
@@ -234,19 +234,19 @@ def test_table_7_models_are_counted_as_torch_counts_them(hidden):
         tokens = 768 * (1 + 197)
     total = 8 * sum(p.numel() for p in block.parameters()) + tokens
     total += sum(p.numel() for p in model.parameters())
-    ours = checks_totals.encoder("standard", 768, 8) + checks_totals.head(768, hidden)
+    ours = checks_parameters.encoder("standard", 768, 8) + checks_parameters.head(768, hidden)
     assert ours == total
 
 
 def test_one_hidden_width_explains_table_7():
-    assert checks_totals.fitting_heads() == [2000]
+    assert checks_parameters.fitting_heads() == [2000]
     assert "2000 units" in CHECKS["000-TABLE7"].answer().why
 
 
 def test_bounds_of_the_savings_are_limits_of_the_counts():
-    from attnprof.papers.better_attention.checks_times import bound
+    from attnprof.papers.better_attention.checks_percentages import bound
 
-    sizes = dict(zip(symbols(), (1, 10**9, 1), strict=True))
+    sizes = dict(zip(SYMBOLS, (1, 10**9, 1), strict=True))
     for count, mechanism in product((eq24, multiply_adds), ("efficient", "super")):
         far = float((count("standard") / count(mechanism)).subs(sizes))
         assert math.isclose(bound(count, mechanism), far, rel_tol=1e-6)

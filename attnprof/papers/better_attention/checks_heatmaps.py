@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from functools import cache, partial
+from itertools import combinations, product
 from typing import Any
 
 import sympy
 
 from attnprof import registry
 from attnprof.closed_form.heatmap import Heatmap, heatmap_report
-from attnprof.papers.better_attention.formulas import (
+from attnprof.papers.better_attention.checks_flops import PRINTED
+from attnprof.papers.better_attention.values import (
+    DOCUMENT,
+    LENGTH,
+    WIDTH,
     eq24,
     multiply_adds,
     results_counted,
-    symbols,
 )
-from attnprof.papers.checks import Check, rounded, same_formula
-from attnprof.papers.documents import document, number
+from attnprof.papers.better_attention.values import HEADS as H
+from attnprof.papers.checks import Checks, rounded
+from attnprof.papers.documents import number
 from attnprof.record import Report
 
 HEADS = (1, 2, 4, 8)
@@ -24,11 +29,9 @@ HEADS = (1, 2, 4, 8)
 SIZES = tuple(2**exponent for exponent in range(11))
 #: Grids up to this power of two are tried for the quoted means.
 LARGEST = 13
-ORDER = (
-    "head counts by the quoted means, the largest first, against the sign of the slope of Eq 24's "
-    "ratio in h; the means themselves: 000-FIG3-grid"
-)
 GRID = "Eq 24 for l and d_m in 1, 2, 4, ..., 1024"
+CHECKS = Checks()
+_about = partial(CHECKS.answers, tables=("fig3",))
 
 
 @cache
@@ -48,27 +51,24 @@ def excess(statistic: str) -> dict[str, float]:
 
 def quoted(source: str, statistic: str) -> dict[str, float]:
     """What the caption or the text quotes."""
-    rows = document("000").rows("fig3_flop_ratio_quoted")
+    rows = DOCUMENT.rows("fig3_flop_ratio_quoted")
     return {
         row["h"]: number(row[f"{statistic}_excess_pct"]) for row in rows if row["source"] == source
     }
 
 
+@_about(
+    "000-FIG3-formula",
+    f"({PRINTED['standard']})/({PRINTED['efficient']})",
+    how="results of Definition 1 over those of Definition 3, counted as Eq 24 does",
+    note="5 (d_m + h l) / (3 d_m + 5 h l): an excess of 2 / (3 + 5 h l / d_m), below 2/3",
+)
+def _ratio_of_results() -> str:
+    return str(sympy.cancel(results_counted("standard") / results_counted("efficient")))
+
+
 def _ratio_of_eq24() -> Any:
     return sympy.cancel(eq24("standard") / eq24("efficient"))
-
-
-def largest_excess(heads: int) -> float:
-    """What the excess of Eq 24 comes up to at a head count, in percent: its limit for short l."""
-    length, _, h = symbols()
-    return float(100 * (_ratio_of_eq24().subs({length: 0, h: heads}) - 1))
-
-
-def by_excess() -> list[str]:
-    """Head counts, the largest excess first: whether Eq 24's ratio falls with h for all sizes."""
-    slope = sympy.factor(_ratio_of_eq24().diff(symbols()[2]))
-    assert slope.is_negative or slope.is_positive
-    return [str(h) for h in sorted(HEADS, reverse=bool(slope.is_positive))]
 
 
 def quoted_order(source: str) -> list[str]:
@@ -77,13 +77,35 @@ def quoted_order(source: str) -> list[str]:
     return sorted(means, key=lambda h: -means[h])
 
 
+_in_order = partial(
+    _about,
+    how="head counts by the quoted means, the largest first, against the sign of the slope of Eq "
+    "24's ratio in h; the means themselves: 000-FIG3-grid",
+)
+
+
+@_in_order(
+    "000-FIG3-order-text",
+    quoted_order("text_B2"),
+    note="by the formula the excess falls with the heads for all l and d_m",
+)
+@_in_order(
+    "000-FIG3-order-caption",
+    quoted_order("caption"),
+    why="the head counts stand in reverse: 2 / (3 + 5 h l / d_m) falls with h for all l and "
+    "d_m, as Sec B.2 has it: most for one head, least for eight",
+)
+def _by_excess() -> list[str]:
+    slope = sympy.factor(_ratio_of_eq24().diff(H))
+    assert slope.is_negative or slope.is_positive
+    return [str(h) for h in sorted(HEADS, reverse=bool(slope.is_positive))]
+
+
 def fitting_grids() -> list[tuple[int, int, int, int]]:
     """Exponents (first and last of l, first and last of d_m) of the grids with the quoted means.
 
     Powers of two in a row on each axis, three at least, from 1 to 2^LARGEST.
     """
-    from itertools import combinations, product
-
     spans = [(a, b) for a, b in combinations(range(LARGEST + 1), 2) if b - a >= 2]
     wanted = quoted("text_B2", "mean")
     return [
@@ -93,118 +115,81 @@ def fitting_grids() -> list[tuple[int, int, int, int]]:
     ]
 
 
+@cache
 def mean_excess(of_l: tuple[int, int], of_d: tuple[int, int], heads: int) -> float:
     """The mean of 2 / (3 + 5 h l / d_m) over a grid of powers of two, in percent."""
     shares = [y - x for x in range(of_l[0], of_l[1] + 1) for y in range(of_d[0], of_d[1] + 1)]
     return 100 * sum(2 / (3 + 5 * heads / 2.0**share) for share in shares) / len(shares)
 
 
-def _grids_told(*_: Any) -> str:
-    return (
+@_about(
+    "000-FIG3-grid",
+    quoted("text_B2", "mean"),
+    how=f"mean over all cells of the figure's ratio, {GRID}",
+    agree=rounded(0),
+    lacking="the lengths and widths of the figure; with 1, 2, 4, ..., 1024 for both the means "
+    "are 29.68, 24.85, 20.33 and 16.20",
+    why=lambda *_: (
         f"of the grids of powers of two up to 2^{LARGEST}, {len(fitting_grids())} give the quoted "
         "means, this one and 1 to 2048 by 2 to 1024 among them: the excess depends on h l / d_m "
         "alone"
-    )
+    ),
+)
+def _means() -> dict[str, float]:
+    return excess("mean")
 
 
-def _ratio(count: Any) -> str:
-    return str(sympy.cancel(count("standard") / count("efficient")))
+def largest_excess(heads: int) -> float:
+    """What the excess of Eq 24 comes up to at a head count, in percent: its limit for short l."""
+    return float(100 * (_ratio_of_eq24().subs({LENGTH: 0, H: heads}) - 1))
 
 
+@_about(
+    "000-FIG3-max",
+    {
+        "caption": max(quoted("caption", "max").values()),
+        "text": max(quoted("text_B2", "max").values()),
+    },
+    how="bound of the excess by Eq 24 over all lengths and widths, one head",
+    agree=rounded(0),
+    why=lambda _, ours: (
+        f"two values for one maximum, which stays below {ours['text']:.2f} % on any grid. "
+        "Rounded that is the caption's 67; the text's 66 is it cut off"
+    ),
+)
+def _maximum() -> dict[str, float]:
+    return dict.fromkeys(("caption", "text"), largest_excess(1))
+
+
+@_about(
+    "000-FIG3-all",
+    {h: int(most) for h, most in quoted("text_B2", "max").items()},
+    how="bound of the excess by Eq 24 over all lengths and widths at each head count, cut off "
+    "to whole percents",
+    note="2/3 for every head count: cut off 66 %, rounded 67 %",
+)
+def _maxima() -> dict[str, int]:
+    return {str(h): int(largest_excess(h)) for h in HEADS}
+
+
+@CHECKS.answers(
+    "000-EQ24-exactratio",
+    {"at most": 66.7, "falls with the heads": True},
+    how="multiplications and additions of Definition 1's products over Definition 3's",
+    agree=rounded(1),
+    why="counted from the definitions the ratio is (2 d_m + l) / (d_m + l): up to 100 % more "
+    "for short contexts, and the same for every number of heads",
+)
 def exact_excess() -> dict[str, Any]:
     """The largest excess when multiplications and additions are counted, and what heads do.
 
     The ratio falls with r = l / d_m, so that its bound is its limit for short contexts.
     """
-    length, width, heads = symbols()
     share = sympy.Symbol("r", positive=True)
-    ratio = sympy.cancel((multiply_adds("standard") / multiply_adds("efficient")).subs(
-        length, share * width
-    ))  # fmt: skip
+    ratio = multiply_adds("standard") / multiply_adds("efficient")
+    ratio = sympy.cancel(ratio.subs(LENGTH, share * WIDTH))
     assert sympy.factor(ratio.diff(share)).is_negative
     return {
         "at most": float(100 * (ratio.subs(share, 0) - 1)),
-        "falls with the heads": heads in ratio.free_symbols,
+        "falls with the heads": H in ratio.free_symbols,
     }
-
-
-def _printed_ratio() -> str:
-    terms = {
-        row["attention"]: f"({row['C_attn']}*l*d_m + {row['head_term']})"
-        for row in document("000").rows("eq24_constants")
-    }
-    return f"{terms['standard']}/{terms['efficient']}"
-
-
-CHECKS = [
-    Check(
-        "000-FIG3-formula",
-        _printed_ratio(),
-        partial(_ratio, results_counted),
-        how="results of Definition 1 over those of Definition 3, counted as Eq 24 does",
-        agree=same_formula,
-        note="5 (d_m + h l) / (3 d_m + 5 h l): an excess of 2 / (3 + 5 h l / d_m), below 2/3",
-        tables=("fig3",),
-    ),
-    Check(
-        "000-FIG3-order-text",
-        quoted_order("text_B2"),
-        by_excess,
-        how=ORDER,
-        note="by the formula the excess falls with the heads for all l and d_m",
-        tables=("fig3",),
-    ),
-    Check(
-        "000-FIG3-order-caption",
-        quoted_order("caption"),
-        by_excess,
-        how=ORDER,
-        why="the head counts stand in reverse: 2 / (3 + 5 h l / d_m) falls with h for all l and "
-        "d_m, as Sec B.2 has it: most for one head, least for eight",
-        tables=("fig3",),
-    ),
-    Check(
-        "000-FIG3-grid",
-        quoted("text_B2", "mean"),
-        partial(excess, "mean"),
-        how=f"mean over all cells of the figure's ratio, {GRID}",
-        agree=rounded(0),
-        lacking="the lengths and widths of the figure; with 1, 2, 4, ..., 1024 for both the means "
-        "are 29.68, 24.85, 20.33 and 16.20",
-        why=_grids_told,
-        tables=("fig3",),
-    ),
-    Check(
-        "000-FIG3-max",
-        {
-            "caption": max(quoted("caption", "max").values()),
-            "text": max(quoted("text_B2", "max").values()),
-        },
-        lambda: dict.fromkeys(("caption", "text"), largest_excess(1)),
-        how="bound of the excess by Eq 24 over all lengths and widths, one head",
-        agree=rounded(0),
-        why=lambda _, ours: (
-            f"two values for one maximum, which stays below {ours['text']:.2f} % on any grid. "
-            "Rounded that is the caption's 67; the text's 66 is it cut off"
-        ),
-        tables=("fig3",),
-    ),
-    Check(
-        "000-FIG3-all",
-        {h: int(most) for h, most in quoted("text_B2", "max").items()},
-        lambda: {str(h): int(largest_excess(h)) for h in HEADS},
-        how="bound of the excess by Eq 24 over all lengths and widths at each head count, cut off "
-        "to whole percents",
-        note="2/3 for every head count: cut off 66 %, rounded 67 %",
-        tables=("fig3",),
-    ),
-    Check(
-        "000-EQ24-exactratio",
-        {"at most": 66.7, "falls with the heads": True},
-        exact_excess,
-        how="multiplications and additions of Definition 1's products over Definition 3's",
-        agree=rounded(1),
-        why="counted from the definitions the ratio is (2 d_m + l) / (d_m + l): up to 100 % more "
-        "for short contexts, and the same for every number of heads",
-    ),
-]

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from attnprof.papers.better_attention.values import BY_HEADS, EXPERIMENTS, MECHANISMS, TABLES, rows
-from attnprof.papers.checks import Check
+from attnprof.papers.checks import Check, Checks
 from attnprof.papers.documents import number
 
 RANK = "_rank"
@@ -33,55 +33,48 @@ def printed_ranks(table: str) -> dict[str, dict[str, int]]:
 def recomputed_ranks(table: str) -> dict[str, dict[str, int]]:
     """The same from the values: one more than the number of better ones; equal values share."""
     ranked = [row for row in rows(table) if any(row[n] for n in row if n.endswith(RANK))]
-    found: dict[str, dict[str, int]] = {}
-    for row in ranked:
-        rivals = [other for other in ranked if other["dataset"] == row["dataset"]]
-        columns = [n.removesuffix(RANK) for n in row if n.endswith(RANK)]
-        found[label(row)] = {
-            column: 1 + sum(_better(other, row, column) for other in rivals)
-            for column in columns
-            if row[column]
-        }
+    found: dict[str, dict[str, int]] = {label(row): {} for row in ranked}
+    for column in [n.removesuffix(RANK) for n in rows(table)[0] if n.endswith(RANK)]:
+        less = column.endswith(LESS_IS_BETTER)
+        values = [(row, _value(row, column)) for row in ranked if row[column]]
+        for row, own in values:
+            rivals = [value for other, value in values if other["dataset"] == row["dataset"]]
+            better = sum(value < own if less else value > own for value in rivals)
+            found[label(row)][column] = 1 + better
     return found
-
-
-def _better(other: dict[str, str], row: dict[str, str], column: str) -> bool:
-    theirs, own = (_value(one, column) for one in (other, row))
-    return theirs < own if column.endswith(LESS_IS_BETTER) else theirs > own
 
 
 def _value(row: dict[str, str], column: str) -> float:
     """A value; Table 1's abbreviated parameters are looked up where they are printed in full."""
     full = BY_HEADS.get(row["dataset"]) if column == "params" else None
-    if full:
-        same = (one for one in rows(full) if one["attention"] == row["attention"])
-        return number(next(same)[column])
-    return number(row[column])
+    return number((rows(full, row["attention"])[0] if full else row)[column])
 
 
 Nested = dict[str, dict[str, Any]]
 
 
-def differences(published: Nested, ours: Nested) -> list[str]:
+def differences(published: Nested, ours: Nested) -> str:
     """Where two nested dicts differ, in words."""
-    return [
+    return "; ".join(
         f"{row}, {column}: printed {published.get(row, {}).get(column)}, ours {value}"
         for row, values in ours.items()
         for column, value in values.items()
         if published.get(row, {}).get(column) != value
-    ]
+    )
 
 
-def _ranks(table: str) -> Check:
-    return Check(
+CHECKS = Checks(
+    Check(
         f"000-RANK-table{int(table):02}",
         printed_ranks(table),
         partial(recomputed_ranks, table),
         part="their order",
         how="one more than the number of better values; equal values share a rank",
-        why=lambda published, ours: "; ".join(differences(published, ours)),
+        why=differences,
         tables=(table,),
     )
+    for table in TABLES
+)
 
 
 #: Columns of the main tables that the tables by head count print under another name, or in full.
@@ -97,7 +90,7 @@ def _main_rows() -> list[dict[str, str]]:
 def printed_first() -> Nested:
     """Values and ranks of the main rows that the appendix has too."""
     return {
-        f"{row['dataset']} {row['attention']}": {
+        label(row): {
             column: number(text)
             for column, text in row.items()
             if column not in NOT_REPEATED and text
@@ -106,20 +99,22 @@ def printed_first() -> Nested:
     }
 
 
-def printed_again() -> Nested:
-    """The same from the appendix, at the head count of the main tables."""
+@CHECKS.answers(
+    "000-XTAB",
+    printed_first(),
+    how="every value and rank of Tables 1 to 3 but the parameters, beside the appendix's row "
+    "of the same mechanism and head count; ImageNet has none",
+    why=differences,
+    tables=("1", "2", "3", "5", "6", "8", "9", "10"),
+)
+def _printed_again() -> Nested:
     found: Nested = {}
     for row in _main_rows():
-        experiment = EXPERIMENTS[row["dataset"]]
-        (again,) = (
-            other
-            for other in rows(BY_HEADS[row["dataset"]])
-            if other["attention"] == row["attention"] and other["h"] == str(experiment.num_heads)
-        )
+        heads = str(EXPERIMENTS[row["dataset"]].num_heads)
+        others = rows(BY_HEADS[row["dataset"]], row["attention"])
+        (again,) = (other for other in others if other["h"] == heads)
         columns = [name for name in row if name not in NOT_REPEATED and row[name]]
-        found[f"{row['dataset']} {row['attention']}"] = {
-            name: number(again[_renamed(name)]) for name in columns
-        }
+        found[label(row)] = {name: number(again[_renamed(name)]) for name in columns}
     return found
 
 
@@ -129,24 +124,27 @@ def _renamed(column: str) -> str:
     return column
 
 
+def _by_heads(table: str, mechanism: str) -> list[dict[str, str]]:
+    return sorted(rows(table, mechanism), key=lambda row: int(row["h"]))
+
+
 def improves_with_heads(table: str) -> dict[str, bool]:
     """By mechanism: whether each step to more heads raises training accuracy and lowers loss."""
-    found = {}
-    for name in MECHANISMS:
-        own = sorted((r for r in rows(table) if r["attention"] == name), key=lambda r: int(r["h"]))
-        if own:
-            found[name] = all(
-                number(more["acc_pct"]) > number(less["acc_pct"])
-                and number(more["loss"]) < number(less["loss"])
-                for less, more in pairwise(own)
-            )
-    return found
+    return {
+        name: all(
+            number(more["acc_pct"]) > number(less["acc_pct"])
+            and number(more["loss"]) < number(less["loss"])
+            for less, more in pairwise(_by_heads(table, name))
+        )
+        for name in MECHANISMS
+        if rows(table, name)
+    }
 
 
 def _accuracies(table: str, published: dict[str, bool], ours: dict[str, bool]) -> str:
     told = []
     for name in (name for name in ours if ours[name] != published.get(name)):
-        own = sorted((r for r in rows(table) if r["attention"] == name), key=lambda r: int(r["h"]))
+        own = _by_heads(table, name)
         lines = [", ".join(row[column] for row in own) for column in ("acc_pct", "loss")]
         told.append(f"{name}: accuracy {lines[0]}, loss {lines[1]}")
     return f"with {', '.join(sorted({r['h'] for r in rows(table)}))} heads " + "; ".join(told)
@@ -166,17 +164,7 @@ def _heads(table: str, note: str = "") -> Check:
     )
 
 
-CHECKS = [
-    *(_ranks(table) for table in TABLES),
-    Check(
-        "000-XTAB",
-        printed_first(),
-        printed_again,
-        how="every value and rank of Tables 1 to 3 but the parameters, beside the appendix's row "
-        "of the same mechanism and head count; ImageNet has none",
-        why=lambda published, ours: "; ".join(differences(published, ours)),
-        tables=("1", "2", "3", "5", "6", "8", "9", "10"),
-    ),
+CHECKS += [
     _heads("5"),
     _heads(
         "6",

@@ -19,8 +19,13 @@ from attnprof.papers.better_attention.checks_heatmaps import (
     heatmaps,
     quoted,
 )
-from attnprof.papers.better_attention.formulas import definition, eq24, multiply_adds, value_at
-from attnprof.papers.better_attention.values import MECHANISMS
+from attnprof.papers.better_attention.values import (
+    MECHANISMS,
+    definition,
+    eq24,
+    multiply_adds,
+    value_at,
+)
 from attnprof.papers.regenerated import Described, Figure, FigureData
 
 #: By the definitions' names of their steps: the figure's block, what it works on, its map's shape.

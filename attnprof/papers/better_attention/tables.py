@@ -9,17 +9,22 @@ from typing import Any
 
 from attnprof.papers.better_attention.checks_flops import slopes
 from attnprof.papers.better_attention.checks_heatmaps import excess
-from attnprof.papers.better_attention.checks_parameters import abbreviated, expected
+from attnprof.papers.better_attention.checks_parameters import abbreviated, expected, totals
 from attnprof.papers.better_attention.checks_percentages import OURS
 from attnprof.papers.better_attention.checks_ranks import RANK, label, recomputed_ranks
-from attnprof.papers.better_attention.checks_totals import totals
-from attnprof.papers.better_attention.formulas import multiply_adds, results_counted, symbols
-from attnprof.papers.better_attention.values import rows
+from attnprof.papers.better_attention.values import (
+    DOCUMENT,
+    LENGTH,
+    WIDTH,
+    multiply_adds,
+    results_counted,
+    rows,
+)
 from attnprof.papers.checks import rounded, same_formula
-from attnprof.papers.documents import document, number
+from attnprof.papers.documents import number
 from attnprof.papers.regenerated import Cell, Table
 
-LABELS = tomllib.loads((document("000").path / "labels.toml").read_text(encoding="utf-8"))
+LABELS = tomllib.loads((DOCUMENT.path / "labels.toml").read_text(encoding="utf-8"))
 TITLES, NAMES, QUOTED = (LABELS[part] for part in ("titles", "columns", "quoted"))
 RANKS = (
     "in parentheses: the rank, ours from the printed values (equal ones share); times and scores "
@@ -77,7 +82,7 @@ def _size(table: str, row: dict[str, str]) -> str:
 
 def constants() -> Table:
     """The constants of Eq 24, and what its left side is when it is counted."""
-    rows = [_constants(row) for row in document("000").rows("eq24_constants")]
+    rows = [_constants(row) for row in DOCUMENT.rows("eq24_constants")]
     note = (
         "ours: results of the definitions' operations, three times; the last column counts the "
         "multiplications and additions of their products, forward and backward"
@@ -86,14 +91,13 @@ def constants() -> Table:
 
 
 def _constants(row: Mapping[str, str]) -> dict[str, Any]:
-    length, width, _ = symbols()
     name = row["attention"]
     count = results_counted(name)
-    slope = count.coeff(width, 1)
-    head_term = str((count - slope * width).expand())
+    slope = count.coeff(WIDTH, 1)
+    head_term = str((count - slope * WIDTH).expand())
     return {
         "attention": name,
-        "C": Cell(row["C_attn"], str(slope / length), same_formula),
+        "C": Cell(row["C_attn"], str(slope / LENGTH), same_formula),
         "slope in d_m": Cell(row["slope_wrt_d_m"], slopes()[name], same_formula),
         "head term": Cell(row["head_term"], head_term, same_formula),
         "multiplications and additions": str(multiply_adds(name)),
@@ -103,7 +107,7 @@ def _constants(row: Mapping[str, str]) -> dict[str, Any]:
 def percentages() -> Table:
     """Every percentage that the text quotes."""
     rows = []
-    for row in document("000").rows("quoted_percentages"):
+    for row in DOCUMENT.rows("quoted_percentages"):
         ours, digits = OURS[row["id"]]
         percent = Cell(number(row["printed_pct"]), round(ours(), 4), rounded(digits))
         rows.append({"where": row["where"], "what": QUOTED[row["id"]],
@@ -120,7 +124,7 @@ def ratios() -> Table:
         {"source": places[row["source"]], "h": int(row["h"]),
          "mean excess (%)": _excess(row["mean_excess_pct"], mean[row["h"]]),
          "largest excess (%)": _excess(row["max_excess_pct"], most[row["h"]])}
-        for row in document("000").rows("fig3_flop_ratio_quoted")
+        for row in DOCUMENT.rows("fig3_flop_ratio_quoted")
     ]  # fmt: skip
     note = (
         "ours: Eq 24 of standard over Efficient Attention, l and d_m in 1, 2, 4, ..., 1024, which "

@@ -1,11 +1,21 @@
-"""The numbers of 000's tables, by what stands in their rows, and the sizes of its experiments."""
+"""The numbers of 000's tables, the sizes of its experiments, and its counts in l, d_m and h."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from math import isqrt
+from typing import Any
 
+import sympy
+
+from attnprof import registry
+from attnprof.costs import CostTable, exact_div
 from attnprof.papers.documents import document, number
+from attnprof.workload import Workload
 
+DOCUMENT = document("000")
 MECHANISMS = ("standard", "optimised", "efficient", "super")
 #: File and dataset of a table; its own dataset column where it has several.
 TABLES = {
@@ -24,25 +34,25 @@ TABLES = {
 BY_HEADS = {"MNIST": "5", "CIFAR100": "6", "IMDB": "8", "Amazon": "9", "NMT": "10"}
 
 
-def rows(table: str) -> list[dict[str, str]]:
-    """A table's rows, by its number: ``rows("5")``; each says its dataset."""
+def rows(table: str, attention: str = "") -> list[dict[str, str]]:
+    """A table's rows, by its number: ``rows("5")``; each says its dataset; of one mechanism."""
     name, dataset = TABLES[table]
-    found = document("000").rows(name)
+    found = DOCUMENT.rows(name)
     for row in found:
         row.setdefault("dataset", dataset)
-    return found
+    return [row for row in found if attention in ("", row["attention"])]
 
 
 def value(table: str, column: str, attention: str, **where: str) -> float:
     """One number: ``value("1", "acc_pct", "super", dataset="MNIST")``."""
-    wanted = {"attention": attention, **where}
-    (row,) = (row for row in rows(table) if all(row[name] == text for name, text in wanted.items()))
+    found = rows(table, attention)
+    (row,) = (row for row in found if all(row[name] == text for name, text in where.items()))
     return number(row[column])
 
 
 def quoted(name: str) -> float:
     """A percentage that the text quotes, by its id in ``quoted_percentages.csv``."""
-    found = {row["id"]: row["printed_pct"] for row in document("000").rows("quoted_percentages")}
+    found = {row["id"]: row["printed_pct"] for row in DOCUMENT.rows("quoted_percentages")}
     return number(found[name])
 
 
@@ -72,3 +82,82 @@ IMAGENET_CLASSES, VIT_HIDDEN = 1000, 3072
 def imagenet_patches() -> int:
     """Tokens of one picture, without a class token."""
     return (IMAGE_SIDE // PATCH_SIDE) ** 2
+
+
+#: Context length, model width, heads.
+SYMBOLS = LENGTH, WIDTH, HEADS = sympy.symbols("l d_m h", positive=True)
+
+
+def _workload(phase: str) -> Workload:
+    return Workload(LENGTH, HEADS, WIDTH / HEADS, phase=phase)
+
+
+@cache
+def eq24(mechanism: str) -> Any:
+    """Eq 24 as printed."""
+    printed = registry.get(mechanism).published()
+    (entry,) = (one for one in printed if one.source == "000-EQ24")
+    return entry.formula(_workload("train"))
+
+
+@cache
+def definition(mechanism: str) -> CostTable:
+    """The steps of a definition's forward pass, without biases."""
+    return registry.get(mechanism, bias=False).definition(_workload("forward"))
+
+
+@cache
+def multiply_adds(mechanism: str) -> Any:
+    """Multiplications and additions of all matrix products, forward and backward."""
+    table = registry.get(mechanism, bias=False).cost(_workload("train"))
+    return sympy.expand(table.matmul_flops)
+
+
+@cache
+def results_counted(mechanism: str) -> Any:
+    """Eq 24's own convention: one operation for each result, the backward pass twice the forward.
+
+    A product counts its results instead of its multiplications and additions; scaling,
+    exponentials, row sums and normalisation count one an entry.
+    """
+    total = definition(mechanism).total
+    return sympy.expand(3 * (total.dot_outputs + total.flops - total.matmul_flops))
+
+
+@cache
+def weights(mechanism: str) -> Any:
+    """Parameters without biases, as the remarks count them."""
+    return sympy.expand(registry.get(mechanism, bias=False).parameters(_workload("forward")))
+
+
+def products(mechanism: str) -> Any:
+    """Matrix products of one forward pass as the definitions write them: one a head each.
+
+    Everything but the last, the product with W^O, is there for each head.
+    """
+    stages = [stage for stage in definition(mechanism) if stage.cost.matmul_flops != 0]
+    return (len(stages) - 1) * HEADS + 1
+
+
+@cache
+def parameters(mechanism: str, d_model: int, seq_len: int = 1, heads: int = 1) -> int:
+    """Parameters of a layer whose maps all have a bias; the length matters to Super alone."""
+    sizes = Workload(seq_len, heads, exact_div(d_model, heads))
+    return int(registry.get(mechanism).parameters(sizes))
+
+
+def implied_seq_len(count: float, d_model: int) -> int | None:
+    """The length at which Super's layer has that many parameters; None where no length has."""
+    rest = int(count) - parameters("efficient", d_model)
+    length = isqrt(max(rest, 0))
+    return length if length and parameters("super", d_model, length) == count else None
+
+
+def value_at(count: Callable[[str], Any], mechanism: str, seq_len: int, width: int, h: int) -> int:
+    """One of the counts above at whole sizes."""
+    return int(_evaluator(count, mechanism)(seq_len, width, h))
+
+
+@cache
+def _evaluator(count: Callable[[str], Any], mechanism: str) -> Any:
+    return sympy.lambdify(SYMBOLS, count(mechanism), modules="math")
