@@ -12,10 +12,13 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from attnprof.costs import exact_div
+import torch
+from torch import cpu
+
+from attnprof.costs import ceil_div, exact_div, maximum
 from attnprof.trace.events import Size
-from attnprof.trace.rules.layouts import copied, larger, same
-from attnprof.trace.rules.workspaces import UnknownWorkspaceError, threads, workspace
+from attnprof.trace.rules.layouts import copied, same
+from attnprof.trace.rules.workspaces import UnknownWorkspaceError, threads, workspaces
 from attnprof.trace.sizes import nbytes, product, size_of
 
 #: oneDNN aligns what it takes besides tensors.
@@ -52,8 +55,6 @@ class _Convolution:
     @property
     def in_onednn(self) -> bool:
         """Torch's choice for float32; a list of tokens is an image one token high."""
-        import torch
-
         present = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         if self.a.dtype != torch.float32 or not present:
             return False
@@ -97,23 +98,16 @@ def _rest(tensor: Any) -> Size:
 
 def _register() -> int:
     """float32 numbers in a vector register, of the widest kind oneDNN finds."""
-    from torch import cpu
-
-    if cpu._is_avx512_supported():  # noqa: SLF001 - torch has no other name for these
+    if cpu._is_avx512_supported():
         return 16
-    if cpu._is_avx2_supported():  # noqa: SLF001
+    if cpu._is_avx2_supported():
         return 8
     raise UnknownWorkspaceError
 
 
 def _rounded(channels: Size) -> Size:
     """Channels in whole blocks."""
-    block = _register()
-    if isinstance(channels, int):
-        return -(-channels // block) * block
-    import sympy
-
-    return block * sympy.ceiling(channels / block)
+    return _register() * ceil_div(channels, _register())
 
 
 def _at_least(value: Size, limit: int) -> bool:
@@ -121,23 +115,25 @@ def _at_least(value: Size, limit: int) -> bool:
     return value >= limit if isinstance(value, int) else True
 
 
-@workspace("convolution")
-def _forward(out: Any, a: Any, weight: Any, bias: Any, *settings: Any) -> Size:
-    stride, padding, dilation, transposed, _, groups = settings
-    if transposed:
-        raise UnknownWorkspaceError
-    asked = _Convolution(a, weight, out, stride, padding, dilation, size_of(groups))
+def _forward(out: Any, call: Any) -> Size:
+    asked = _asked(call, out)
     if not asked.in_onednn:
-        return copied(a) + larger(
-            _one_group(asked, _columns(asked), a), nbytes(out) if asked.split else 0
-        )
+        held = _one_group(asked, _columns(asked), call.input)
+        return copied(call.input) + maximum(held, nbytes(out) if asked.split else 0)
     source, kernel, result = asked.blocked()
-    channels = size_of(weight.shape[0])
+    channels = size_of(call.weight.shape[0])
     padded = 0
-    if bias is not None and _rounded(channels) != channels:
+    if call.bias is not None and _rounded(channels) != channels:
         padded = 4 * _rounded(channels) + _ALIGNED
     inside = source + kernel + result + padded
-    return copied(a) + larger(inside, nbytes(out) + result) - nbytes(out)
+    return copied(call.input) + maximum(inside, nbytes(out) + result) - nbytes(out)
+
+
+def _asked(call: Any, result: Any) -> _Convolution:
+    if call.transposed:
+        raise UnknownWorkspaceError
+    how = (call.stride, call.padding, call.dilation, size_of(call.groups))
+    return _Convolution(call.input, call.weight, result, *how)
 
 
 def _one_group(asked: _Convolution, columns: Size, *read: Any) -> Size:
@@ -148,7 +144,7 @@ def _one_group(asked: _Convolution, columns: Size, *read: Any) -> Size:
     if not asked.split:
         return columns
     several = _at_least(size_of(asked.a.shape[0]), 2)
-    copies = sum((nbytes(x) for x in read), start=0) if several else 0
+    copies = sum(map(nbytes, read), start=0) if several else 0
     return exact_div(columns + copies, asked.groups)
 
 
@@ -160,29 +156,24 @@ def _columns(asked: _Convolution) -> Size:
     return taps * _rest(asked.result) * asked.a.element_size()
 
 
-@workspace("convolution_backward")
-def _backward(out: Any, grad: Any, a: Any, weight: Any, _bias: Any, *settings: Any) -> Size:
+def _backward(out: Any, call: Any) -> Size:
     """First the input's gradient, then the kernel's; each lays everything out anew."""
-    stride, padding, dilation, transposed, _, groups, asked = settings
-    if transposed:
-        raise UnknownWorkspaceError
-    shape = _Convolution(a, weight, grad, stride, padding, dilation, size_of(groups))
+    a, weight, asked = call.input, call.weight, call.output_mask
+    shape = _asked(call, call.grad_output)
     gradients = sum((nbytes(x) for x in out if x is not None), start=0)
     if not shape.in_onednn:
-        columns = _columns(shape) if asked[1] else 0
-        return copied(a) + larger(
-            _one_group(shape, columns, a, grad), gradients if shape.split else 0
-        )
+        own = _one_group(shape, _columns(shape) if asked[1] else 0, a, call.grad_output)
+        return copied(a) + maximum(own, gradients if shape.split else 0)
     source, kernel, result = shape.blocked(few=False)
     held = gradients
     if asked[0]:
-        held = larger(held, larger(source + kernel + result, nbytes(a) + source))
+        held = maximum(held, maximum(source + kernel + result, nbytes(a) + source))
     if asked[1] and shape.in_columns:
-        held = larger(held, gradients + _columns_summed(shape))
+        held = maximum(held, gradients + _columns_summed(shape))
     elif asked[1] and (shape.by_channel or _at_least(size_of(a.shape[1]), _register())):
         inside = source + kernel + result + _channels_summed(shape, kernel, bias=asked[2])
-        held = larger(held, gradients - nbytes(weight) + inside)
-    own = copied(a, grad) + held - gradients
+        held = maximum(held, gradients - nbytes(weight) + inside)
+    own = copied(a, call.grad_output) + held - gradients
     if asked[1] and not shape.by_channel:
         raise UnknownWorkspaceError(own)
     return own
@@ -208,3 +199,6 @@ def _channels_summed(shape: _Convolution, kernel: Size, *, bias: bool) -> Size:
 def _team() -> int:
     """Threads of oneDNN: no more than processors."""
     return min(threads(), len(os.sched_getaffinity(0)))
+
+
+workspaces({"convolution": _forward, "convolution_backward": _backward})

@@ -16,7 +16,7 @@ from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _pop_mode_temporarily
 
-from attnprof.trace.rules.cost import bound, name_of
+from attnprof.trace.rules.table import bound, name_of
 
 Expansion = Callable[..., Any]
 

@@ -17,7 +17,7 @@ Gradient = Callable[[Any, Any, Any, Any], Any]
 
 def _dimension(node: Any) -> int:
     """Negative ones are shown as unsigned numbers."""
-    dim: int = node._saved_dim  # noqa: SLF001 - the only name it has
+    dim: int = node._saved_dim
     return dim - 2**64 if dim >= 2**63 else dim
 
 
@@ -33,7 +33,7 @@ def _products(node: Any, x: Any, y: Any, grad: Any) -> Any:
     if x.dim() == 0:
         return grad
     x, dim = x.to(grad.dtype), _dimension(node)
-    if not node._saved_keepdim:  # noqa: SLF001 - the same
+    if not node._saved_keepdim:
         grad, y = grad.unsqueeze(dim), y.unsqueeze(dim)
     zeros = x.eq(0)
     zeros_in_rows = zeros.sum(dim, keepdim=True)
@@ -103,11 +103,11 @@ def gradients_of(node: Any, found: tuple[Any, ...], grad: Any) -> tuple[Any, ...
     """The gradients as they run without a mode; ``found`` are those that a mode has seen."""
     if selects(node):  # what is picked out is not known
         return (None if found[0] is None else grad.clone(), *found[1:])
-    saved = (node._raw_saved_self, node._raw_saved_result)  # noqa: SLF001 - the only names
+    saved = (node._raw_saved_self, node._raw_saved_result)
     if any(tensor.unpack_hook is not None for tensor in saved):
         x, y = found[0], grad  # a checkpoint hands them out once; these are of the same shapes
     else:
-        x, y = node._saved_self, node._saved_result  # noqa: SLF001 - the same
+        x, y = node._saved_self, node._saved_result
     return (_GRADIENTS[node.name()](node, x, y, grad), *found[1:])
 
 

@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import (
     _pop_mode_temporarily,
 )
 
-from attnprof.trace.rules.cost import tensors_in
+from attnprof.trace.rules.table import tensors_in
 
 aten = torch.ops.aten
 

@@ -70,12 +70,3 @@ def has_unit_stride(tensor: Any) -> bool:
     by_row = same(column, 1) or columns == 1
     by_column = same(row, 1) or rows == 1
     return by_row or by_column
-
-
-def larger(one: Size, other: Size) -> Size:
-    """The larger of two sizes."""
-    if isinstance(one, int) and isinstance(other, int):
-        return max(one, other)
-    import sympy
-
-    return sympy.Max(one, other)

@@ -1,128 +1,156 @@
-"""Sums, extremes, moments, cumulative operations: what takes many entries to fewer; distances."""
+"""What takes many entries to fewer, or places them: sums, extremes, norms, scatters, softmax."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
+
+from attnprof.costs import minimum
 from attnprof.trace.events import Size
-from attnprof.trace.rules.products import macs_sums, scaled
 from attnprof.trace.rules.table import (
+    NOTHING,
     OTHER,
     A,
     Counts,
     D,
+    E,
     M,
-    entries,
     first_of,
+    is_factor,
     per_entry,
+    products,
     rule,
-    summed,
+    rules,
+    sums,
+    tensors_in,
 )
-from attnprof.trace.sizes import is_floating, numel, size_of, smaller
+from attnprof.trace.rules.workspaces import is_mask, rows_of
+from attnprof.trace.sizes import is_floating, numel, product, size_of
 
-
-@rule("sum", "cumsum", "nansum", "sum_to_size", "_grad_sum_to_size")
-def _summed(_out: Any, a: Any, *_rest: Any, **_named: Any) -> Counts:
-    return macs_sums(a, numel(a))
-
-
-@rule("trace")
-def _trace(out: Any, a: Any) -> Counts:
-    """The diagonal: min(rows, columns) entries."""
-    return macs_sums(out, smaller(size_of(a.shape[0]), size_of(a.shape[1])))
-
-
-@rule("mean")
-def _mean(out: Any, a: Any, *_rest: Any, **_named: Any) -> Counts:
-    """A sum, and a division a result (two of a complex one)."""
-    return summed(macs_sums(a, numel(a)), {D: numel(out) * (2 if out.is_complex() else 1)})
-
-
-@rule("prod", "cumprod")
-def _multiplied(_out: Any, a: Any, *_rest: Any, **_named: Any) -> Counts:
-    return scaled(a, numel(a))
+per_entry("_softmax softmax _masked_softmax", OTHER + 2 * A + E + D)
+per_entry("_softmax_backward_data _masked_softmax_backward", 2 * M + 2 * A)
+# the row's sum of gradients, times the softmax, subtracted
+per_entry("_log_softmax_backward_data", 2 * A + E + M)
+# maximum, minimum, log1p; their difference, its exponential, the sum
+per_entry("logcumsumexp _logcumsumexp", 3 * OTHER + 2 * A + E)
 
 
 def moments(count: Size, rows: Size) -> Counts:
     """Mean and variance by definition: a mean of the entries, one of squared deviations."""
-    return {A: 3 * count, M: count, D: 2 * rows}
+    return (3 * A + M) * count + 2 * D * rows
 
 
-@rule("var", "var_mean")
-def _variance(out: Any, a: Any, *_rest: Any, **_named: Any) -> Counts | None:
-    return None if a.is_complex() else moments(numel(a), numel(first_of(out)))
-
-
-@rule("std", "std_mean")
-def _deviation(out: Any, a: Any, *_rest: Any, **_named: Any) -> Counts | None:
-    """The variance, and its root."""
-    if a.is_complex():
-        return None
+def _variance(out: Any, call: Any, of_row: Counts = NOTHING) -> Counts | None:
     rows = numel(first_of(out))
-    return {**moments(numel(a), rows), OTHER: rows}
+    return None if call.self.is_complex() else moments(numel(call.self), rows) + of_row * rows
 
 
-@rule("linalg_vector_norm", "norm")
-def _norm(out: Any, a: Any, order: Any = 2, *_rest: Any, **_named: Any) -> Counts | None:
-    return None if a.is_complex() else p_norm(numel(a), numel(out), 2 if order is None else order)
+_INFINITE = float("inf")
+_NORMS = {2: M + A, 1: A + OTHER, 0: A + OTHER, _INFINITE: 2 * OTHER, -_INFINITE: 2 * OTHER}
+
+
+def _norms(count: Size, rows: Size, order: float | None) -> Counts:
+    """Norms of ``rows`` groups of entries, ``count`` entries in all; most of them are roots."""
+    order = 2 if order is None else order
+    rooted = order not in (0, 1, _INFINITE, -_INFINITE)
+    return _NORMS.get(order, A + 2 * OTHER) * count + OTHER * rows * rooted
+
+
+def _norm(out: Any, a: Any, order: Any) -> Counts | None:
+    return None if a.is_complex() else _norms(numel(a), numel(out), order)
 
 
 @rule("dist")
-def _distance(_out: Any, a: Any, b: Any, order: Any = 2) -> Counts | None:
-    if a.shape != b.shape:
-        return None
-    return summed({A: numel(a)}, p_norm(numel(a), 1, order))
-
-
-def p_norm(count: Size, rows: Size, order: float) -> Counts:
-    """Norms of ``rows`` groups of entries, ``count`` entries in all."""
-    if order == 2:
-        return {M: count, A: count, OTHER: rows}
-    if order == 1:
-        return {A: count, OTHER: count}
-    if order == 0:  # entries that are not zero
-        return {A: count, OTHER: count}
-    if abs(order) == float("inf"):
-        return {OTHER: 2 * count}
-    return {A: count, OTHER: 2 * count + rows}
-
-
-@rule("amax", "amin", "max", "min", "argmax", "argmin", "cummax", "cummin", "_cummax_helper",
-      "_cummin_helper")  # fmt: skip
-def _extreme(out: Any, a: Any, *rest: Any, **_named: Any) -> Counts:
-    """A comparison an entry; of two tensors, one a result."""
-    if rest and hasattr(rest[0], "shape"):
-        return entries(numel(out), real=is_floating(a), other=1)
-    return entries(numel(a), real=is_floating(a), other=1)
-
-
-@rule("aminmax", "_aminmax")
-def _extremes(_out: Any, a: Any, *_rest: Any, **_named: Any) -> Counts:
-    return entries(numel(a), real=is_floating(a), other=2)
-
-
-# maximum, minimum, log1p; their difference, its exponential, the sum
-per_entry("logcumsumexp _logcumsumexp", other=3, additions=2, exponentials=1)
+def _distance(_out: Any, call: Any) -> Counts | None:
+    n = numel(call.self)
+    return A * n + _norms(n, 1, call.p) if call.self.shape == call.other.shape else None
 
 
 @rule("_cdist_forward")
-def _distances(out: Any, a: Any, _b: Any, order: float, _mode: Any = None) -> Counts:
+def _distances(out: Any, call: Any) -> Counts:
     """A difference for each pair and dimension, then its norm."""
-    n = numel(out) * size_of(a.shape[-1])
-    return summed({A: n}, p_norm(n, numel(out), order))
+    n = numel(out) * size_of(call.x1.shape[-1])
+    return A * n + _norms(n, numel(out), call.p)
 
 
 @rule("_cdist_backward")
-def _distances_backward(
-    _out: Any, grad: Any, a: Any, _b: Any, order: float, _dist: Any
-) -> Counts | None:
+def _distances_backward(_out: Any, call: Any) -> Counts | None:
     """(a - b)·gradient/distance, or the gradient with the difference's sign, added up."""
-    n = numel(grad) * size_of(a.shape[-1])
-    if order == 2:
-        return {A: 2 * n, M: n, D: n}
-    return {A: 2 * n, M: n, OTHER: n} if order == 1 else None
+    last = {2: D, 1: OTHER}.get(call.p)
+    n = numel(call.grad) * size_of(call.x1.shape[-1])
+    return None if last is None else (2 * A + M + last) * n
 
 
-@rule("linalg_cross")
-def _crossed(out: Any, *_args: Any, **_named: Any) -> Counts | None:
-    return None if out.is_complex() else {M: 2 * numel(out), A: numel(out)}
+def _reduced_to(out: Any, kind: str | None, placed: Any) -> Counts:
+    """A move, or one operation an entry; a mean divides each result."""
+    if kind is None:
+        return NOTHING
+    once = {"sum": A, "add": A, "mean": A, "prod": M, "multiply": M}.get(kind, OTHER)
+    return (once * numel(placed) + D * numel(out) * (kind == "mean")) * is_floating(out)
+
+
+def _addressed(call: Any) -> Size:
+    """Entries that an index addresses (those of the values, where the index is a mask)."""
+    used = [x for x in call.indices if x is not None]
+    if any(is_mask(x) for x in used):
+        return numel(call.values)
+    found = product(torch.broadcast_shapes(*(x.shape for x in used)))  # type: ignore[no-untyped-call]
+    left = [size for place, size in enumerate(call.self.shape)
+            if place >= len(call.indices) or call.indices[place] is None]  # fmt: skip
+    return found * product(left)
+
+
+rules(
+    {
+        "sum cumsum nansum sum_to_size _grad_sum_to_size": lambda _, c: (
+            sums(c.self) * numel(c.self)
+        ),
+        # the diagonal: min(rows, columns) entries
+        "trace": lambda out, c: sums(out) * minimum(*map(size_of, c.self.shape)),
+        # a sum, and a division a result (two of a complex one)
+        "mean": lambda out, c: (
+            sums(c.self) * numel(c.self) + D * numel(out) * (1 + out.is_complex())
+        ),
+        "prod cumprod": lambda _, c: products(c.self) * numel(c.self),
+        "var var_mean": _variance,
+        "std std_mean": lambda out, c: _variance(out, c, OTHER),
+        "linalg_vector_norm": lambda out, c: _norm(out, c.self, c.ord),
+        "norm": lambda out, c: _norm(out, c.self, c.p),
+        # a comparison an entry; of two tensors, one a result
+        "amax amin max min argmax argmin cummax cummin _cummax_helper _cummin_helper": (
+            lambda out, c: OTHER * numel(out if hasattr(c, "other") else c.self)
+            * is_floating(c.self)
+        ),
+        "aminmax _aminmax": lambda _, c: 2 * OTHER * numel(c.self) * is_floating(c.self),
+        # as softmax, with the row's logarithm subtracted in place of a division
+        "_log_softmax log_softmax": lambda out, c: (
+            (OTHER + 3 * A + E) * numel(out) + OTHER * rows_of(c.self, c.dim)
+        ),
+        "scatter_add": lambda out, c: sums(out) * numel(c.index),
+        "index_add": lambda out, c: (
+            (sums(out) + products(out) * is_factor(c.alpha)) * numel(c.source)
+        ),
+        "scatter scatter_reduce": lambda out, c: (
+            _reduced_to(out, getattr(c, "reduce", None), c.index)
+        ),
+        "index_reduce": lambda out, c: _reduced_to(out, c.reduce, c.source),
+        "index_put _index_put_impl _unsafe_index_put": lambda out, c: (
+            sums(out) * _addressed(c) if c.accumulate else NOTHING
+        ),
+        "_unsafe_masked_index_put_accumulate": lambda out, c: sums(out) * numel(c.values),
+        "put": lambda out, c: sums(out) * numel(c.index) * c.accumulate,
+        # each entry is added to the one it came from
+        "unfold_backward col2im reflection_pad1d_backward reflection_pad2d_backward "
+        "reflection_pad3d_backward replication_pad1d_backward replication_pad2d_backward "
+        "replication_pad3d_backward upsample_nearest1d_backward upsample_nearest2d_backward "
+        "upsample_nearest3d_backward max_pool2d_with_indices_backward "
+        "max_pool3d_with_indices_backward": lambda out, c: (
+            sums(out) * numel(tensors_in(vars(c))[0])
+        ),
+        # each row of the gradient added to its token's; by frequency, divided by it
+        "embedding_dense_backward": lambda _, c: (
+            (A + D * c.scale_grad_by_freq) * numel(c.grad_output)
+        ),
+    }
+)  # fmt: skip

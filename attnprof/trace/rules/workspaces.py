@@ -7,18 +7,19 @@ source where it is not obvious; tests hold them to the allocator at random shape
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+
 from attnprof.trace.events import Size
-from attnprof.trace.rules.layouts import copied, has_unit_stride
+from attnprof.trace.rules.layouts import copied, has_unit_stride, is_contiguous, layout, same
 from attnprof.trace.rules.moves import words
-from attnprof.trace.rules.scatters import is_mask
 from attnprof.trace.sizes import nbytes, numel, product, size_of
 
-Workspace = Callable[..., Size]
+#: Bytes, from the result and the call.
+Workspace = Callable[[Any, Any], Size]
 
-#: By operation: bytes, from the result and the operation's arguments.
 WORKSPACES: dict[str, Workspace] = {}
 
 #: What these take depends on values, or on a library's own choice of algorithm.
@@ -35,21 +36,27 @@ UNKNOWN_WORKSPACE = words(
     affine_grid_generator linalg_svdvals
     """
 )
+#: Where a library decides by the processor if they are in half precision.
+_PRODUCTS = words(
+    """
+    mm bmm addmm baddbmm addbmm mv addmv convolution _scaled_dot_product_flash_attention_for_cpu
+    _scaled_dot_product_flash_attention_for_cpu_backward
+    """
+)
+_HALVES = (torch.bfloat16, torch.float16)
 
 
-def workspace_of(base: str, out: Any, args: tuple[Any, ...]) -> tuple[Size, bool]:
+def workspace_of(base: str, out: Any, call: Any) -> tuple[Size, bool]:
     """Bytes an operation holds only while it runs, and whether that is all of it.
 
-    ``args`` are in the schema's order, all of them. What an operation from elsewhere takes is
-    not known (``base`` has its namespace then).
+    What an operation from elsewhere takes is not known (``base`` has its namespace then).
     """
-    found = WORKSPACES.get(base)
     try:
-        held = found(out, *args) if found else 0
+        held = WORKSPACES[base](out, call) if base in WORKSPACES else 0
     except UnknownWorkspaceError as error:
         return error.at_least, False
-    known = base not in UNKNOWN_WORKSPACE and "::" not in base and not _by_processor(base, args)
-    return held, known
+    by_processor = base in _PRODUCTS and any(x.dtype in _HALVES for x in _tensors(call))
+    return held, not (base in UNKNOWN_WORKSPACE or "::" in base or by_processor)
 
 
 class UnknownWorkspaceError(Exception):
@@ -60,51 +67,44 @@ class UnknownWorkspaceError(Exception):
         self.at_least = at_least
 
 
-def _by_processor(base: str, args: tuple[Any, ...]) -> bool:
-    """Whether a library decides by the processor: half-precision products and convolutions."""
-    import torch
-
-    halves = {torch.bfloat16, torch.float16}
-    return base in _PRODUCTS and any(
-        isinstance(x, torch.Tensor) and x.dtype in halves for x in args
-    )
-
-
-_PRODUCTS = words(
-    """
-    mm bmm addmm baddbmm addbmm mv addmv convolution _scaled_dot_product_flash_attention_for_cpu
-    _scaled_dot_product_flash_attention_for_cpu_backward
-    """
-)
-
-
-def workspace(names: str) -> Callable[[Workspace], Workspace]:
-    """Enter a formula for these operations."""
-
-    def enter(function: Workspace) -> Workspace:
-        WORKSPACES.update(dict.fromkeys(names.split(), function))
-        return function
-
-    return enter
+def workspaces(table: Mapping[str, Workspace]) -> None:
+    """Enter formulas for operations; names are separated by spaces."""
+    WORKSPACES.update({name: made for names, made in table.items() for name in names.split()})
 
 
 def threads() -> int:
     """How many threads kernels share their work among: some take memory for each."""
-    import torch
-
     return torch.get_num_threads()
 
 
-@workspace("add sub mul div maximum minimum pow eq ne lt le gt ge where atan2 fmod hypot remainder "
-           "copysign addcmul addcdiv lerp")  # fmt: skip
-def _promoted(_out: Any, *args: Any) -> Size:
+def is_mask(index: Any) -> bool:
+    """Whether an index says yes or no, entry by entry."""
+    return index.dtype in (torch.bool, torch.uint8)
+
+
+def rows_of(tensor: Any, dim: int) -> Size:
+    """Entries over those along one dimension."""
+    last = dim % max(tensor.dim(), 1)
+    return product(size for place, size in enumerate(tensor.shape) if place != last)
+
+
+def _tensors(call: Any) -> list[Any]:
+    return [x for x in vars(call).values() if isinstance(x, torch.Tensor)]
+
+
+def sum_width(tensor: Any) -> int:
+    """Bytes of a number in the format that sums are kept in."""
+    return max(4, tensor.element_size())
+
+
+def _promoted(_out: Any, call: Any) -> Size:
     """Operands of other number formats are converted first (TensorIterator, on CPU)."""
-    import torch
     from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KINDS
     from torch._prims_common import elementwise_dtypes
 
-    values = [x for x in args if isinstance(x, torch.Tensor | int | float | complex)]
-    tensors = [x for x in values if isinstance(x, torch.Tensor)]
+    kinds = torch.Tensor | int | float | complex
+    values = [x for x in vars(call).values() if isinstance(x, kinds)]
+    tensors = _tensors(call)
     if len({x.dtype for x in tensors}) < 2:
         return 0
     if len(tensors) == 3 and tensors[0].dtype == torch.bool:  # where's condition stays as it is
@@ -114,173 +114,126 @@ def _promoted(_out: Any, *args: Any) -> Size:
     return sum((numel(x) * common.itemsize for x in other), start=0)
 
 
-@workspace("any all")
-def _truth(_out: Any, a: Any, *_rest: Any) -> Size:
-    """Numbers become truth values."""
-    import torch
-
-    return 0 if a.dtype in {torch.bool, torch.uint8} else numel(a)
-
-
-@workspace("count_nonzero")
-def _nonzero_counted(_out: Any, a: Any, dims: Any = None) -> Size:
-    """Along dimensions: truth values, and those as integers."""
-    return 0 if dims is None else 9 * numel(a)
-
-
-@workspace("repeat")
-def _repeated(out: Any, *_rest: Any) -> Size:
-    """Positions along each dimension."""
-    return 32 * out.dim()
-
-
-@workspace("index")
-def _picked(out: Any, _a: Any, indices: Any) -> Size:
+def _picked(out: Any, call: Any) -> Size:
     """Of each mask the places that it picks."""
-    found: Size = 0
-    for place, index in enumerate(indices):
-        if index is not None and is_mask(index):
-            found = found + 8 * index.dim() * size_of(out.shape[place])
-    return found
+    masks = [(place, x) for place, x in enumerate(call.indices) if x is not None and is_mask(x)]
+    return sum((8 * x.dim() * size_of(out.shape[place]) for place, x in masks), start=0)
 
 
-@workspace("isinf")
-def _magnitudes(_out: Any, a: Any) -> Size:
-    return nbytes(a) if a.is_floating_point() else 0
-
-
-@workspace("isfinite")
-def _finite(_out: Any, a: Any) -> Size:
-    """Magnitudes and two comparisons."""
-    return nbytes(a) + 2 * numel(a) if a.is_floating_point() else 0
-
-
-@workspace("abs angle")
-def _complex_magnitude(_out: Any, a: Any) -> Size:
-    """Magnitudes of complex numbers are complex first."""
-    return nbytes(a) if a.is_complex() else 0
-
-
-@workspace("sum nansum mean prod cumsum cumprod")
-def _converted(out: Any, a: Any, *_rest: Any) -> Size:
-    """The input in the result's number format."""
-    return numel(a) * out.element_size() if a.dtype != out.dtype else 0
-
-
-@workspace("logsumexp")
-def _log_sum_exp(out: Any, a: Any, *_rest: Any) -> Size:
-    """Exponentials of all entries, and maxima."""
-    return numel(a) * out.element_size() + nbytes(out)
-
-
-@workspace("_softmax _log_softmax")
-def _normalised(_out: Any, a: Any, *_rest: Any) -> Size:
-    return copied(a)
-
-
-@workspace("_softmax_backward_data _log_softmax_backward_data")
-def _normalised_backward(_out: Any, grad: Any, y: Any, *_rest: Any) -> Size:
-    return copied(grad, y)
-
-
-@workspace("_safe_softmax")
-def _safe_softmax(_out: Any, a: Any, dim: int, *_rest: Any) -> Size:
+def _safe_softmax(_out: Any, call: Any) -> Size:
     """Whether entries are -inf, and whether all of a row are; before that softmax's own copy."""
-    marks = numel(a) + product(size for i, size in enumerate(a.shape) if i != dim % a.dim())
-    return copied(a) or marks
+    return copied(call.self) or numel(call.self) + rows_of(call.self, call.dim)
 
 
-@workspace("sort")
-def _sorted(_out: Any, a: Any, *rest: Any) -> Size:
-    """One line of positions."""
-    places = [x for x in rest if isinstance(x, int) and not isinstance(x, bool)]
-    return 8 * size_of(a.shape[places[0]]) if a.dim() else 0
-
-
-@workspace("kthvalue")
-def _kth(_out: Any, a: Any, *_rest: Any) -> Size:
-    """A copy that is partitioned, and its positions."""
-    return nbytes(a) + 8 * numel(a)
-
-
-@workspace("roll")
-def _rolled(out: Any, _a: Any, shifts: Any, *_rest: Any) -> Size:
-    """One dimension after the other."""
-    return nbytes(out) * max(0, len(shifts) - 1) if isinstance(shifts, list | tuple) else 0
-
-
-@workspace("index_select")
-def _selected(_out: Any, a: Any, dim: int, _index: Any) -> Size:
-    """Dimension 1 has a kernel of its own, for tensors that lie in order."""
-    return copied(a) if dim % a.dim() == 1 else 0
-
-
-@workspace("native_dropout")
-def _dropped(_out: Any, a: Any, *_rest: Any) -> Size:
-    """The mask as numbers."""
-    return nbytes(a)
-
-
-@workspace("native_layer_norm")
-def _layer_norm(_out: Any, a: Any, *_rest: Any) -> Size:
-    return copied(a)
-
-
-@workspace("native_layer_norm_backward")
-def _layer_norm_backward(_out: Any, grad: Any, a: Any, shape: Any, *rest: Any) -> Size:
+def _layer_norm_backward(_out: Any, call: Any) -> Size:
     """Two rows for each thread, where the parameters have gradients."""
-    asked = rest[-1]
-    rows = 2 * threads() * product(shape) * max(4, a.element_size()) if any(asked[1:]) else 0
-    return rows + copied(grad, a)
+    rows = 2 * threads() * product(call.normalized_shape) * sum_width(call.input)
+    return (rows if any(call.output_mask[1:]) else 0) + copied(call.grad_out, call.input)
 
 
-@workspace("native_group_norm_backward")
-def _group_norm_backward(_out: Any, _grad: Any, a: Any, *rest: Any) -> Size:
-    """Two sums for each sample and channel."""
-    samples, channels = (size_of(x) for x in rest[3:5])
-    return 2 * samples * channels * max(4, a.element_size())
+def _batch_norm_backward(_out: Any, call: Any) -> Size:
+    """Tensors in order: a gradient of that layout; others: a sum for each channel."""
+    if not (is_contiguous(call.grad_out) and is_contiguous(call.input)):
+        return size_of(call.input.shape[1]) * sum_width(call.input)
+    return nbytes(call.input) if call.output_mask[0] else 0
 
 
-@workspace("native_batch_norm")
-def _batch_norm(_out: Any, a: Any, *_rest: Any) -> Size:
-    """Scale and shift of each channel."""
-    return 2 * size_of(a.shape[1]) * max(4, a.element_size())
+def _middle(_out: Any, call: Any) -> Size:
+    """A copy that is partitioned; along a dimension that lies in order it is a result."""
+    a, dim = call.self, getattr(call, "dim", None)
+    in_order = dim is not None and (not a.dim() or same(layout(a)[dim][1], 1))
+    return 0 if in_order else nbytes(a)
 
 
-@workspace("_cdist_forward _euclidean_dist")
-def _distances(_out: Any, a: Any, b: Any, p: float = 2.0, mode: Any = None) -> Size:
+def _distances(_out: Any, call: Any) -> Size:
     """Long lists of points are compared by a product of points with two columns more."""
-    rows = [size_of(x.shape[-2]) for x in (a, b)]
-    if p != 2 or mode == 2 or all(isinstance(n, int) and n <= 25 for n in rows):
+    both = (call.x1, call.x2)
+    rows = [size_of(x.shape[-2]) for x in both]
+    few = all(isinstance(n, int) and n <= 25 for n in rows)
+    if getattr(call, "p", 2) != 2 or getattr(call, "compute_mode", None) == 2 or few:
         return 0
-    return sum(a.element_size() * (numel(x) + 2 * product(x.shape[:-1])) for x in (a, b))
+    width = call.x1.element_size()
+    return sum(width * (numel(x) + 2 * product(x.shape[:-1])) for x in both)
 
 
-@workspace("mm addmm")
-def _product(_out: Any, *args: Any) -> Size:
-    """Operands whose rows and columns both have gaps are laid out anew."""
-    return sum((nbytes(x) for x in _factors(args) if not has_unit_stride(x)), start=0)
+def _with_gaps(call: Any) -> list[Any]:
+    """Factors (the last two tensors) whose rows and columns both have gaps: laid out anew."""
+    return [x for x in _tensors(call)[-2:] if not has_unit_stride(x)]
 
 
-def _factors(args: tuple[Any, ...]) -> list[Any]:
-    """The two that are multiplied: the last tensors."""
-    return [x for x in args if hasattr(x, "shape")][-2:]
+def _entropy_of_logits(_out: Any, call: Any) -> Size:
+    """The sigmoid's logarithms and what they are made of, of a copy, or the weights less one.
+
+    The losses are in it if they are added up.
+    """
+    weights = 0 if call.pos_weight is None else nbytes(call.pos_weight)
+    return (copied(call.self) or weights) + nbytes(call.self) * (1 + bool(call.reduction))
 
 
-@workspace("bmm baddbmm")
-def _batched_product(_out: Any, *args: Any) -> Size:
-    """The same, one matrix of the batch at a time."""
-    gaps = [x for x in _factors(args) if not has_unit_stride(x)]
-    return sum((nbytes(x[0]) for x in gaps), start=0)
-
-
-@workspace("im2col")
-def _columns(_out: Any, a: Any, *_rest: Any) -> Size:
-    return nbytes(a)
-
-
-@workspace("unfold_backward")
-def _folded(_out: Any, _grad: Any, sizes: Any, dim: int, size: int, step: int) -> Size:
+def _folded(_out: Any, call: Any) -> Size:
     """Which windows an entry is in."""
-    windows = (size_of(sizes[dim]) - size) // step
-    return 8 * (windows * step + size)
+    windows = (size_of(call.input_sizes[call.dim]) - call.size) // call.step
+    return 8 * (windows * call.step + call.size)
+
+
+workspaces(
+    {
+        "add sub mul div maximum minimum pow eq ne lt le gt ge where atan2 fmod hypot remainder "
+        "copysign addcmul addcdiv lerp": _promoted,
+        # numbers become truth values; counted along dimensions, those become integers
+        "any all": lambda _, c: 0 if is_mask(c.self) else numel(c.self),
+        "count_nonzero": lambda _, c: 0 if c.dim is None else 9 * numel(c.self),
+        # positions along each dimension
+        "repeat": lambda out, _: 32 * out.dim(),
+        "index": _picked,
+        # magnitudes, and two comparisons
+        "isinf": lambda _, c: nbytes(c.self) if c.self.is_floating_point() else 0,
+        "isfinite": lambda _, c: (
+            nbytes(c.self) + 2 * numel(c.self) if c.self.is_floating_point() else 0
+        ),
+        # magnitudes of complex numbers are complex first
+        "abs angle": lambda _, c: nbytes(c.self) if c.self.is_complex() else 0,
+        # the input in the result's number format
+        "sum nansum mean prod cumsum cumprod": lambda out, c: (
+            numel(c.self) * out.element_size() if c.self.dtype != out.dtype else 0
+        ),
+        # exponentials of all entries, and maxima
+        "logsumexp": lambda out, c: numel(c.self) * out.element_size() + nbytes(out),
+        "_softmax _log_softmax": lambda _, c: copied(c.self),
+        "_softmax_backward_data _log_softmax_backward_data": lambda _, c: copied(
+            c.grad_output, c.output
+        ),
+        "_safe_softmax": _safe_softmax,
+        # one line of positions
+        "sort": lambda _, c: 8 * size_of(c.self.shape[c.dim]) if c.self.dim() else 0,
+        # a copy that is partitioned, and its positions
+        "kthvalue": lambda _, c: nbytes(c.self) + 8 * numel(c.self),
+        "median nanmedian": _middle,
+        # one dimension after the other
+        "roll": lambda out, c: nbytes(out) * max(0, len(c.shifts) - 1),
+        # dimension 1 has a kernel of its own, for tensors that lie in order
+        "index_select": lambda _, c: copied(c.self) if c.dim % c.self.dim() == 1 else 0,
+        # the mask as numbers
+        "native_dropout": lambda _, c: nbytes(c.input),
+        "native_layer_norm": lambda _, c: copied(c.input),
+        "native_layer_norm_backward": _layer_norm_backward,
+        # two sums for each sample and channel
+        "native_group_norm_backward": lambda _, c: (
+            2 * size_of(c.N) * size_of(c.C) * sum_width(c.input)
+        ),
+        # scale and shift of each channel
+        "native_batch_norm": lambda _, c: 2 * size_of(c.input.shape[1]) * sum_width(c.input),
+        "native_batch_norm_backward": _batch_norm_backward,
+        "_cdist_forward _euclidean_dist": _distances,
+        # laid out anew; of a batch, one matrix at a time
+        "mm addmm": lambda _, c: sum(map(nbytes, _with_gaps(c)), start=0),
+        "bmm baddbmm": lambda _, c: sum((nbytes(x[0]) for x in _with_gaps(c)), start=0),
+        "im2col": lambda _, c: nbytes(c.self),
+        "unfold_backward": _folded,
+        "binary_cross_entropy_with_logits": _entropy_of_logits,
+        # the losses, if those are added up
+        "mse_loss smooth_l1_loss huber_loss": lambda _, c: nbytes(c.self) if c.reduction else 0,
+        # exponentials, and those plus one
+        "soft_margin_loss_backward": lambda _, c: 2 * nbytes(c.self),
+    }
+)
