@@ -32,7 +32,7 @@ def derive(name: str) -> list[dict[str, Any]]:
     from attnprof import registry
     from attnprof.errors import AttnprofError
     from attnprof.trace.request.mechanisms import mechanism_target
-    from attnprof.trace.solve.derive import derive_target
+    from attnprof.trace.solve.derive import derived
 
     torch.set_num_threads(1)
     rows = []
@@ -44,7 +44,7 @@ def derive(name: str) -> list[dict[str, Any]]:
         start = time.process_time()
         row: dict[str, Any] = {"phase": f"{phase}, causal" if causal else phase}
         try:
-            found = derive_target(mechanism_target(spec, causal=causal), [phase])
+            found = derived(mechanism_target(spec, causal=causal), [phase])
         except AttnprofError as error:
             row |= {"method": "none", "expression": str(error).partition(" (")[0], "equal": None}
         else:

@@ -7,7 +7,9 @@ they are; :mod:`attnprof.trace.evaluation` computes them with floats.
 
 from __future__ import annotations
 
-from functools import cache
+import operator
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Any
 
 import sympy
@@ -18,56 +20,33 @@ _PLACES = 2**12
 
 
 class Double(sympy.Function):  # type: ignore[misc]
-    """A step of float arithmetic; ``plain`` is the same among real numbers, to be printed."""
+    """A step of float arithmetic; ``plain`` makes the same among real numbers, to be printed."""
 
     is_real = True
     precedence = PRECEDENCE["Add"]
-
-    def plain(self) -> Any:
-        """What sympy prints for it."""
-        raise NotImplementedError
+    plain: Callable[..., Any]
 
     def _sympystr(self, printer: Any) -> str:
-        return str(printer._print(self.plain()))
+        return str(printer._print(self.plain(*self.args)))
 
     def _latex(self, printer: Any, exp: Any = None) -> str:
-        printed = str(printer._print(self.plain()))
+        printed = str(printer._print(self.plain(*self.args)))
         return printed if exp is None else rf"\left({printed}\right)^{{{exp}}}"
 
 
-class DoubleSum(Double):
-    """a + b."""
-
-    def plain(self) -> Any:
-        return sympy.Add(*self.args, evaluate=False)
+def _step(name: str, precedence: str, plain: Callable[[Any, Any], Any]) -> Any:
+    members = {"precedence": PRECEDENCE[precedence], "plain": staticmethod(plain)}
+    return type(name, (Double,), members)
 
 
-class DoubleProduct(Double):
-    """a * b."""
-
-    precedence = PRECEDENCE["Mul"]
-
-    def plain(self) -> Any:
-        return sympy.Mul(*self.args, evaluate=False)
-
-
-class DoubleQuotient(Double):
-    """a / b."""
-
-    precedence = PRECEDENCE["Mul"]
-
-    def plain(self) -> Any:
-        a, b = self.args
-        return sympy.Mul(a, sympy.Pow(b, -1, evaluate=False), evaluate=False)
-
-
-class DoublePower(Double):
-    """a ** b."""
-
-    precedence = PRECEDENCE["Pow"]
-
-    def plain(self) -> Any:
-        return sympy.Pow(*self.args, evaluate=False)
+DoubleSum = _step("DoubleSum", "Add", partial(sympy.Add, evaluate=False))
+DoubleProduct = _step("DoubleProduct", "Mul", partial(sympy.Mul, evaluate=False))
+DoublePower = _step("DoublePower", "Pow", partial(sympy.Pow, evaluate=False))
+DoubleQuotient = _step(
+    "DoubleQuotient",
+    "Mul",
+    lambda a, b: sympy.Mul(a, sympy.Pow(b, -1, evaluate=False), evaluate=False),
+)
 
 
 class _Called(Double):
@@ -122,17 +101,8 @@ def exact(number: Any) -> Any:
     return number
 
 
-def added(*terms: Any) -> Any:
-    """A sum; of two, where one is a float."""
-    return _paired(DoubleSum, sympy.Add, terms)
-
-
-def multiplied(*factors: Any) -> Any:
-    """A product; of two, where one is a float."""
-    return _paired(DoubleProduct, sympy.Mul, factors)
-
-
-def _paired(double: Any, plain: Any, args: tuple[Any, ...]) -> Any:
+def _paired(double: Any, plain: Any, *args: Any) -> Any:
+    """A sum or product; of floats only where there are two."""
     if not any(map(is_double, args)):
         return plain(*args)
     if len(args) != 2:
@@ -153,6 +123,83 @@ def raised(a: Any, b: Any) -> Any:
     return a**b if whole and not is_double(a) else DoublePower(a, b)
 
 
-def rounded(name: str, value: Any) -> Any:
-    """``floor``, ``ceiling``, ``trunc`` or ``round`` of float arithmetic."""
-    return called(f"Double{name.title()}", name, whole=True)(value)
+# -- torch's functions --------------------------------------------------------------------
+
+
+def plain(expression: Any, names: Mapping[Any, Any]) -> Any:
+    """Torch's expression over other symbols, its functions by those that print and evaluate.
+
+    Raises ValueError for what has no plain form.
+    """
+    if expression.is_Symbol:
+        return names.get(expression, expression)
+    if expression.is_Float:
+        return exact(expression)
+    args = [plain(arg, names) for arg in expression.args]
+    kind = type(expression).__name__
+    if kind in _PLAIN:
+        return _PLAIN[kind](*args)
+    if kind.startswith("OpaqueUnaryFn_"):
+        return _function(kind.removeprefix("OpaqueUnaryFn_"), *args)
+    if kind in _UNSAID:
+        raise ValueError(f"{expression}: a size that no formula here can say")
+    return expression.func(*args) if args else expression
+
+
+def _function(name: str, argument: Any) -> Any:
+    """A function of :mod:`math`, as floats compute it."""
+    return (
+        DoubleLog2(argument) if name == "log2" else called(f"Double{name.title()}", name)(argument)
+    )
+
+
+def _rounded(name: str, *ratio: Any) -> Any:
+    """``floor``, ``ceiling`` or ``round`` of a ratio: exact, or as floats compute it."""
+    value = divided(*ratio)
+    if is_double(value) or (name == "round" and not _is_whole(value)):
+        return called(f"Double{name.title()}", name, whole=True)(value)
+    return value if _is_whole(value) else getattr(sympy, name)(value)
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether it is an integer wherever the sizes are: the user's symbols do not say so."""
+    whole = {s: sympy.Symbol(s.name, integer=True, positive=True) for s in value.free_symbols}
+    return bool(value.xreplace(whole).is_integer)
+
+
+def _larger(*args: Any) -> Any:
+    """Their maximum; no free size is below two, so that one is less than a product of sizes."""
+    above = any(_is_product(argument) for argument in args)
+    return sympy.Max(*(argument for argument in args if argument != 1 or not above))
+
+
+def _is_product(value: Any) -> bool:
+    """Whether it is a product of free sizes, like B·h·d²."""
+    powers = value.as_powers_dict()
+    return all(
+        base.is_Symbol and exponent.is_Integer and exponent > 0 for base, exponent in powers.items()
+    )
+
+
+_floor = partial(_rounded, "floor")
+#: Torch's functions by name, as plain sympy; its arithmetic with floats, which may be exact.
+_PLAIN: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("FloorDiv", "FloorToInt", "TruncToInt"), _floor),
+    **dict.fromkeys(("CeilDiv", "CeilToInt"), partial(_rounded, "ceiling")),
+    "RoundToInt": partial(_rounded, "round"),
+    **dict.fromkeys(("ToFloat", "Identity"), lambda a: a),
+    **dict.fromkeys(("Mod", "PythonMod"), lambda a, b: a - b * _floor(a, b)),
+    "PowByNatural": operator.pow,
+    **{
+        f"BitwiseFn_bitwise_{name}": called(f"bitwise_{name}", whole=True)
+        for name in ("and", "or", "xor")
+    },
+    "Max": _larger,
+    "Min": sympy.Min,
+    "Add": partial(_paired, DoubleSum, sympy.Add),
+    "Mul": partial(_paired, DoubleProduct, sympy.Mul),
+    "FloatPow": raised,
+    **dict.fromkeys(("CleanDiv", "IntTrueDiv", "FloatTrueDiv"), divided),
+}
+#: What has no plain form here.
+_UNSAID = frozenset({"TruncToFloat", "RoundDecimal", "LShift", "RShift", "Where"})

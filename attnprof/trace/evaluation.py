@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
@@ -33,11 +34,10 @@ def _value(node: Any, sizes: Mapping[str, Any]) -> Value:
     rule = _RULES.get(type(node).__name__)
     if rule is None:
         return node.subs(sizes)
-    return rule([_value(arg, sizes) for arg in node.args])
+    return rule(*[_value(arg, sizes) for arg in node.args])
 
 
-def _power(args: list[Value]) -> Value:
-    base, exponent = args
+def _power(base: Value, exponent: Value) -> Value:
     if isinstance(exponent, int) and exponent >= 0:
         return base**exponent
     if isinstance(exponent, int):
@@ -45,17 +45,16 @@ def _power(args: list[Value]) -> Value:
     return float(base) ** float(exponent)
 
 
-def _log(args: list[Value]) -> Value:
-    if len(args) == 1 and isinstance(args[0], int) and args[0] & (args[0] - 1) == 0:
-        return math.log(args[0])
-    return math.log(*map(float, args))
+def _log(value: Value, *base: Value) -> Value:
+    if not base and isinstance(value, int) and value & (value - 1) == 0:
+        return math.log(value)
+    return math.log(*map(float, (value, *base)))
 
 
-def _whole(rounded: Callable[[Any], int]) -> Callable[[list[Value]], Value]:
+def _whole(rounded: Callable[[Any], int]) -> Callable[[Value], Value]:
     """Rounding; of a quotient of logarithms that misses a whole number by its last digits, that."""
 
-    def whole(args: list[Value]) -> Value:
-        value = args[0]
+    def whole(value: Value) -> Value:
         if isinstance(value, float) and math.isclose(value, round(value), rel_tol=1e-14):
             return round(value)
         return rounded(value)
@@ -63,52 +62,22 @@ def _whole(rounded: Callable[[Any], int]) -> Callable[[list[Value]], Value]:
     return whole
 
 
-def _piecewise(args: list[Value]) -> Value:
-    return next(value for value, holds in args if holds)
-
-
-def _called(name: str) -> Callable[[list[Value]], Value]:
-    function = getattr(math, name)
-    return lambda args: function(args[0])
-
-
-#: Functions of floats, see :mod:`attnprof.trace.doubles`.
-_FUNCTIONS = ("sqrt", "log", "log2", "exp")
-
-_RULES: dict[str, Callable[[list[Value]], Value]] = {
-    "Add": sum,
-    "Mul": math.prod,
-    "Pow": _power,
-    "Max": max,
-    "Min": min,
-    "floor": _whole(math.floor),
-    "ceiling": _whole(math.ceil),
-    "DoubleSum": lambda args: float(args[0]) + float(args[1]),
-    "DoubleProduct": lambda args: float(args[0]) * float(args[1]),
-    "DoubleQuotient": lambda args: float(args[0]) / float(args[1]),
-    "DoublePower": lambda args: float(args[0]) ** float(args[1]),
-    "DoubleFloor": lambda args: math.floor(args[0]),
-    "DoubleCeiling": lambda args: math.ceil(args[0]),
-    "DoubleRound": lambda args: round(args[0]),
-    **{f"Double{name.title()}": _called(name) for name in _FUNCTIONS},
-    "bitwise_and": lambda args: args[0] & args[1],
-    "bitwise_or": lambda args: args[0] | args[1],
-    "bitwise_xor": lambda args: args[0] ^ args[1],
-    "Mod": lambda args: args[0] % args[1],
-    "log": _log,
-    "exp": lambda args: math.exp(args[0]),
-    "Abs": lambda args: abs(args[0]),
-    "Piecewise": _piecewise,
-    "ExprCondPair": tuple,
-    "StrictGreaterThan": lambda args: args[0] > args[1],
-    "GreaterThan": lambda args: args[0] >= args[1],
-    "StrictLessThan": lambda args: args[0] < args[1],
-    "LessThan": lambda args: args[0] <= args[1],
-    "Equality": lambda args: args[0] == args[1],
-    "Unequality": lambda args: args[0] != args[1],
-    "BooleanTrue": lambda _: True,
-    "BooleanFalse": lambda _: False,
-    "And": all,
-    "Or": any,
-    "Not": lambda args: not args[0],
-}
+#: By the name of the expression's class: sympy's, and those of :mod:`attnprof.trace.doubles`.
+_RULES: dict[str, Callable[..., Value]] = {
+    "Add": lambda *args: sum(args), "Mul": lambda *args: math.prod(args), "Pow": _power,
+    "Max": max, "Min": min, "Abs": abs, "Mod": operator.mod, "log": _log, "exp": math.exp,
+    "floor": _whole(math.floor), "ceiling": _whole(math.ceil),
+    "Piecewise": lambda *cases: next(value for value, holds in cases if holds),
+    "ExprCondPair": lambda *case: case,
+    "DoubleSum": lambda a, b: float(a) + float(b),
+    "DoubleProduct": lambda a, b: float(a) * float(b),
+    "DoubleQuotient": lambda a, b: float(a) / float(b),
+    "DoublePower": lambda a, b: float(a) ** float(b),
+    "DoubleFloor": math.floor, "DoubleCeiling": math.ceil, "DoubleRound": round,
+    **{f"Double{name.title()}": getattr(math, name) for name in ("sqrt", "log", "log2", "exp")},
+    "bitwise_and": operator.and_, "bitwise_or": operator.or_, "bitwise_xor": operator.xor,
+    "StrictGreaterThan": operator.gt, "GreaterThan": operator.ge, "StrictLessThan": operator.lt,
+    "LessThan": operator.le, "Equality": operator.eq, "Unequality": operator.ne,
+    "BooleanTrue": lambda: True, "BooleanFalse": lambda: False, "Not": operator.not_,
+    "And": lambda *args: all(args), "Or": lambda *args: any(args),
+}  # fmt: skip

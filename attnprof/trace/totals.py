@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from attnprof.algebra.maxima import running_maximum
 from attnprof.trace.events import KINDS, Call, Size, Trace
 
 PHASES = ("forward", "backward", "train", "decode")
+
+
+def trains(phases: Iterable[str]) -> bool:
+    """Whether these phases are seen in a run with a backward pass."""
+    return not {"backward", "train"}.isdisjoint(phases)
 
 
 def totals(trace: Trace, phase: str) -> dict[str, Size]:

@@ -10,7 +10,7 @@ import torch
 
 from attnprof import Workload, attend, build, cost, registry
 from attnprof.trace.request.mechanisms import mechanism_target
-from attnprof.trace.solve.derive import derive_target
+from attnprof.trace.solve.derive import derived
 
 #: bytes of the number in a division that autograd keeps; a recording does not see them
 NUMBER = 8
@@ -31,7 +31,7 @@ def test_costs_of_every_phase_are_those_of_the_running_module(name):
     for scope, causal in itertools.product(("layer", "core"), (False, True)):
         target = mechanism_target(spec, scope, causal=causal, source=registry.module_of(name))
         phases = ("forward", "backward", "train") if causal else ("forward", "train", "decode")
-        found = derive_target(target, phases, shape)
+        found = derived(target, phases, shape)
         for phase in phases:
             work = Workload(96, 3, 8, 2, causal=causal, phase=phase)
             table = cost(name, work, scope)

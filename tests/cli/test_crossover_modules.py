@@ -200,7 +200,7 @@ def test_modules_are_measured_without_deriving_them(attnprof, modules, monkeypat
     def refuse(*_):
         raise AssertionError("derived")
 
-    monkeypatch.setattr("attnprof.trace.solve.derive.derive_target", refuse)
+    monkeypatch.setattr("attnprof.trace.solve.sides.derived", refuse)
     monkeypatch.setattr("attnprof.measure.peak_crossings.LONGEST", 256)
     figure = tmp_path / "curves.png"
     done = attnprof(f"crossover --d 16 {modules}:Scores {modules}:States --kind measured",

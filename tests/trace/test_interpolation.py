@@ -12,7 +12,7 @@ from attnprof.trace.report.origins import operations, subtotals
 from attnprof.trace.request.modules import Request, of_class
 from attnprof.trace.request.texts import parse_arguments, parse_inputs
 from attnprof.trace.run.runs import record
-from attnprof.trace.solve.derive import derive_target
+from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.polynomials import coefficients, degree, expression, lower_set
 from attnprof.trace.totals import totals
 
@@ -60,7 +60,7 @@ class Padded(nn.Module):
 
 
 def test_padding_gives_a_class_of_lengths():
-    found = derive_target(target_of(Padded), ["forward"])
+    found = derived(target_of(Padded), ["forward"])
     forms = found.phases["forward"]
     assert forms.method == "interpolated"
     assert "64 divides N" in forms.domain
@@ -92,7 +92,7 @@ class Branching(nn.Module):
 
 @pytest.mark.parametrize(("length", "softmax"), [(421, True), (100, False)])
 def test_the_formula_is_of_the_branch_that_was_asked_for(length, softmax):
-    found = derive_target(target_of(Branching), ["forward"], {"N": length})
+    found = derived(target_of(Branching), ["forward"], {"N": length})
     exps = B * N * h * d if softmax else 0
     assert sympy.expand(found.expression("exponentials") - exps) == 0
     assert any("300" in text and "301" in text for text in found.phases["forward"].domain)
@@ -113,14 +113,14 @@ class Looping(nn.Module):
 def test_one_sample_may_be_a_case_of_its_own(batch):
     sizes = {"B": batch, "N": 128, "h": 2, "d": 16}
     target = target_of(Looping)
-    found = derive_target(target, ["forward"], sizes)
+    found = derived(target, ["forward"], sizes)
     counted = totals(record(target, sizes, training=False), "forward")
     assert {q: found.at(q, **sizes) for q in counted} == counted
     assert ("B = 1" in found.phases["forward"].domain) == (batch == 1)
 
 
 def test_evaluation_takes_hardly_more_steps_than_the_formula_has_terms():
-    found = derive_target(target_of(Padded), ["forward", "train"])
+    found = derived(target_of(Padded), ["forward", "train"])
     sizes = {"B": 2, "N": 64 * 12, "h": 4, "d": 16}
     for forms in found.phases.values():
         calls = 0

@@ -12,7 +12,7 @@ from attnprof.trace.request.expressions import Expression
 from attnprof.trace.request.mechanisms import mechanism_target
 from attnprof.trace.request.target import Input, Target
 from attnprof.trace.run.runs import record
-from attnprof.trace.solve.derive import derive_target
+from attnprof.trace.solve.derive import derived
 from attnprof.trace.totals import at_least, peak
 from tests.mechanisms.cases import built, inputs, params
 from tests.oracles.memory import allocator_peak
@@ -112,7 +112,7 @@ def test_a_dense_convolutions_gradient_is_named_and_at_least():
 
 
 def test_operations_that_take_an_unknown_amount_are_named_in_the_derivation():
-    forms = derive_target(wrapped(lambda _: Solved()), ("forward",), SIZES).phases["forward"]
+    forms = derived(wrapped(lambda _: Solved()), ("forward",), SIZES).phases["forward"]
     assert any("at least" in note and "aten.linalg_inv_ex" in note for note in forms.notes)
 
 

@@ -9,9 +9,8 @@ from attnprof.errors import CannotRunError
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.request.mechanisms import mechanism_target
 from attnprof.trace.run.runs import TooLargeError, record
-from attnprof.trace.solve.count import count
+from attnprof.trace.solve.count import count, held
 from attnprof.trace.solve.derive import derived
-from attnprof.trace.solve.reality import held
 from attnprof.trace.totals import totals
 
 SHAPES = ({"B": 3, "N": 7}, {"B": 2, "N": 50}, {"B": 5, "N": 121})

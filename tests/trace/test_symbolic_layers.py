@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from attnprof.trace.request.expressions import DEFAULT, parsed
 from attnprof.trace.request.target import Input, Target
-from attnprof.trace.solve.derive import derive_target
+from attnprof.trace.solve.derive import derived
 
 
 class _Self(nn.Module):
@@ -54,7 +54,7 @@ LAYERS = {
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_stays_symbolic(name):
-    found = derive_target(target(LAYERS[name]), ("forward", "backward"))
+    found = derived(target(LAYERS[name]), ("forward", "backward"))
     for phase in ("forward", "backward"):
         assert found.phases[phase].method == "symbolic"
         assert len(found.phases[phase].verified_at) >= 3
@@ -64,7 +64,7 @@ def test_a_layer_stays_symbolic(name):
 @pytest.mark.parametrize("heads", [4, 8])
 def test_heads_that_stay_a_number_ask_that_they_divide_the_width(heads):
     layer = target(lambda width, _: nn.TransformerEncoderLayer(width, heads, 64, batch_first=True))
-    found = derive_target(layer, ("forward", "backward"))
+    found = derived(layer, ("forward", "backward"))
     for forms in found.phases.values():
         assert forms.method == "symbolic"
         assert f"{heads} divides d*h" in forms.domain
@@ -79,7 +79,7 @@ def test_fast_and_slow_paths_of_attention_have_the_same_products(name, products,
     import sympy
 
     asked = {"B": 3, "N": 64, "h": heads, "d": 16}
-    found = derive_target(target(LAYERS[name]), ("forward",), asked)
+    found = derived(target(LAYERS[name]), ("forward",), asked)
     assert found.phases["forward"].method == "symbolic"
     b, n, h, d = (sympy.Symbol(s, positive=True) for s in "BNhd")
     expected = 2 * (products * b * n * (h * d) ** 2 + 2 * b * n**2 * h * d)

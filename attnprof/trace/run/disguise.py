@@ -30,58 +30,44 @@ class _Stranger(torch.Tensor):
     """What code outside of torch finds under the name of torch's fake tensors: no tensor is one."""
 
 
-class _Asked(ModuleType):
-    """A module of torch's that answers code outside of torch as where all tensors are real."""
-
-    @property
-    def FakeTensor(self) -> Any:  # noqa: N802 - the name that is asked for
-        return _answer(self, "FakeTensor", _Stranger)
-
-    @property
-    def is_fake(self) -> Any:
-        return _answer(self, "is_fake", _no)
-
-    @property
-    def detect_fake_mode(self) -> Any:
-        return _answer(self, "detect_fake_mode", _nothing)
-
-    @property
-    def active_fake_mode(self) -> Any:
-        return _answer(self, "active_fake_mode", _nothing)
+#: What code outside of torch finds under these names of torch's: as where all tensors are real.
+_ANSWERS: dict[str, Any] = {
+    "FakeTensor": _Stranger,
+    "is_fake": lambda *_: False,
+    "detect_fake_mode": lambda *_: None,
+    "active_fake_mode": lambda *_: None,
+}
 
 
-def _answer(place: ModuleType, name: str, elsewhere: Any) -> Any:
-    """The real thing for torch and for us, the stand-in for everyone else."""
-    if name not in vars(place):
-        raise AttributeError(f"module '{place.__name__}' has no attribute '{name}'")
-    asking = sys._getframe(2).f_globals.get("__name__", "")
-    return vars(place)[name] if _is_inside(asking) else elsewhere
+def _answered(name: str) -> property:
+    """A module's attribute: the real thing for torch and for us, the answer for everyone else."""
+
+    def answer(place: ModuleType) -> Any:
+        if name not in vars(place):
+            raise AttributeError(f"module '{place.__name__}' has no attribute '{name}'")
+        asking = sys._getframe(1).f_globals.get("__name__", "")
+        return vars(place)[name] if _is_inside(asking) else _ANSWERS[name]
+
+    return property(answer)
+
+
+_Asked: Any = type("_Asked", (ModuleType,), {name: _answered(name) for name in _ANSWERS})
 
 
 def _is_inside(module: str) -> bool:
     return module.partition(".")[0] in {"torch", "attnprof"}
 
 
-def _no(*_args: Any) -> bool:
-    return False
-
-
-def _nothing(*_args: Any) -> None:
-    return None
-
-
 @contextmanager
 def unseen() -> Iterator[None]:
     """Inside, code that is not torch's finds no tensor to be fake."""
-    asked = (torch._subclasses, fake_tensor, torch._guards)
     with ExitStack() as stack:
-        for place in asked:
+        for place in (torch._subclasses, fake_tensor, torch._guards):
             stack.callback(setattr, place, "__class__", type(place))
             place.__class__ = _Asked
         for module in list(sys.modules.values()):  # names that were imported earlier
-            if getattr(module, "__dict__", {}).get("FakeTensor") is FakeTensor and not _is_inside(
-                module.__name__
-            ):
+            bound = getattr(module, "__dict__", {}).get("FakeTensor")
+            if bound is FakeTensor and not _is_inside(module.__name__):
                 stack.enter_context(patch.object(module, "FakeTensor", _Stranger))
         yield
 
@@ -102,9 +88,9 @@ def copied_in_place() -> Iterator[None]:
     try:
         with ExitStack() as stack:
             change = {
-                (FakeTensorMode, "__deepcopy__"): _itself,
-                (FakeTensorMode, "__copy__"): _itself,
-                (FakeTensor, "__copy__"): _alias,
+                (FakeTensorMode, "__deepcopy__"): lambda mode, *_: mode,
+                (FakeTensorMode, "__copy__"): lambda mode: mode,
+                (FakeTensor, "__copy__"): lambda tensor: _like(tensor, tensor.detach()),
                 (FakeTensor, "__deepcopy__"): _copied,
                 (FakeTensor, "__reduce_ex__"): reduced,
             }
@@ -117,14 +103,6 @@ def copied_in_place() -> Iterator[None]:
 
 #: Fake tensors that were pickled in this world, by id.
 _PICKLED: ContextVar[dict[int, Any]] = ContextVar("pickled")
-
-
-def _itself(mode: FakeTensorMode, *_memo: Any) -> FakeTensorMode:
-    return mode
-
-
-def _alias(tensor: Any) -> Any:
-    return _like(tensor, tensor.detach())
 
 
 def _copied(tensor: Any, memo: dict[int, Any]) -> Any:

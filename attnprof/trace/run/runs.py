@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,9 +11,8 @@ from torch.utils._pytree import tree_leaves
 
 from attnprof.trace.events import Trace
 from attnprof.trace.rules.in_place import adding_in_place
-from attnprof.trace.run.decisions import Values
 from attnprof.trace.run.disguise import notes_of_compiling
-from attnprof.trace.run.recorder import Recorder
+from attnprof.trace.run.recorder import Recorder, Values
 from attnprof.trace.run.worlds import fake_world, meta_world, real_world
 from attnprof.trace.sizes import numel, size_of
 from attnprof.user_code import contained
@@ -24,12 +24,31 @@ if TYPE_CHECKING:
 MOST_BYTES = 2**30
 
 
+class TooLongError(Exception):
+    """A run does more operations than one run may."""
+
+
+class Limit:
+    """What is called before each operation of a run: TooLongError after so many of them."""
+
+    def __init__(self, most: float = inf) -> None:
+        self.most = most
+        self.done = 0
+
+    def __call__(self) -> None:
+        """One operation more."""
+        self.done += 1
+        if self.done > self.most:
+            raise TooLongError(f"more than {self.most} operations")
+
+
 @contained()
 def record(
     target: Target,
     sizes: Sizes,
     *,
     training: bool,
+    most: float = inf,
     environment: Any = None,
     before_each: Callable[[], None] | None = None,
     swift: bool = False,
@@ -39,8 +58,9 @@ def record(
     """A forward pass without autograd, or a forward and a backward pass with it.
 
     The gradient of the (first) output is given, of ones; ``.grad`` is empty before.
-    ``before_each`` is called before every operation; what it raises ends the run. ``swift`` runs
-    on meta tensors: three times faster than fake ones, but kernels are not those of a device.
+    :class:`TooLongError` ends a run of more than ``most`` operations; ``before_each`` is called
+    before every one in place of that check, and what it raises ends the run. ``swift`` runs on
+    meta tensors: three times faster than fake ones, but kernels are not those of a device.
     ``real`` runs on real tensors: zeros, floating ones random, weights as the module draws them;
     the truth value number ``flipped`` that the code takes from values is turned round.
     """
@@ -53,17 +73,23 @@ def record(
     with world, adding_in_place():
         subject = target.make(sizes)
         positional, named = target.call_inputs(sizes, "meta" if swift else "cpu")
-        if swift:
-            _refuse_real(subject)
-        parameters = _prepared(subject, training)
-        inputs = [x for x in tree_leaves((positional, named)) if isinstance(x, torch.Tensor)]
+        parameters, buffers = _weights(subject)
+        if swift and not all(tensor.is_meta for tensor in (*parameters, *buffers)):
+            raise RuntimeError("tensors with values in a run without")  # they must not be touched
+        if isinstance(subject, torch.nn.Module):
+            subject.train(training)
+        inputs = tensors_of((positional, named))
         values = Values(flipped) if real else None
-        recorder = Recorder(before_each, values)
+        check = before_each or Limit(most)
+        recorder = Recorder(check, values)
         if real:
-            recorder.before_each = _within_memory(recorder.trace, before_each)
-        recorder.given([*parameters, *_buffers(subject), *inputs])
+            recorder.before_each = _within_memory(recorder.trace, check)
+        recorder.given([*parameters, *buffers, *inputs])
         if values is not None:
-            values.given([*parameters, *_drawn(inputs)])
+            for tensor in inputs:  # zeros make matrices singular
+                if tensor.is_floating_point():
+                    tensor.normal_()
+            values.given([*parameters, *inputs])
         if training:
             _train(subject, positional, named, inputs, recorder)
         else:
@@ -71,7 +97,7 @@ def record(
                 kept = subject(*positional, **named)
             del kept
         trace = recorder.trace
-        trace.parameters = sum((numel(p) for p in parameters), start=0)
+        trace.parameters = sum(map(numel, parameters), start=0)
         trace.notes += notes_of_compiling()
         return trace
 
@@ -80,7 +106,7 @@ class TooLargeError(Exception):
     """A run on real tensors takes too much memory."""
 
 
-def _within_memory(trace: Trace, before_each: Callable[[], None] | None) -> Callable[[], None]:
+def _within_memory(trace: Trace, before_each: Callable[[], None]) -> Callable[[], None]:
     """What to call before each operation of a run on real tensors; TooLargeError ends it."""
     held = seen = 0
 
@@ -90,51 +116,22 @@ def _within_memory(trace: Trace, before_each: Callable[[], None] | None) -> Call
         seen = len(trace.calls)
         if held > MOST_BYTES:
             raise TooLargeError(f"on real tensors it takes more than {MOST_BYTES // 2**20} MiB")
-        if before_each is not None:
-            before_each()
+        before_each()
 
     return look
 
 
-def _prepared(subject: Any, training: bool) -> list[Any]:
-    """The module's parameters; in training mode only where it trains."""
+def _weights(subject: Any) -> tuple[list[Any], list[Any]]:
+    """Parameters and buffers of a module; a function has none."""
     if not isinstance(subject, torch.nn.Module):
-        return []
-    subject.train(training)
-    return list(subject.parameters())
+        return [], []
+    return list(subject.parameters()), list(subject.buffers())
 
 
-def _drawn(inputs: list[Any]) -> list[Any]:
-    """The inputs, floating ones drawn: zeros make matrices singular."""
-    for tensor in inputs:
-        if tensor.is_floating_point():
-            tensor.normal_()
-    return inputs
-
-
-def weights(target: Target, sizes: Sizes) -> int:
+def weight_bytes(target: Target, sizes: Sizes) -> int:
     """Bytes of a module's parameters and buffers at concrete sizes; nothing is allocated."""
     with fake_world(None, target.dtype):
-        subject = target.make(sizes)
-        held = [*subject.parameters(), *subject.buffers()] if _is_module(subject) else []
-        return int(sum(tensor.numel() * tensor.element_size() for tensor in held))
-
-
-def _is_module(subject: Any) -> bool:
-    return isinstance(subject, torch.nn.Module)
-
-
-def _refuse_real(subject: Any) -> None:
-    """A module that exists already has real weights, which must not be touched."""
-    held = (
-        [*subject.parameters(), *subject.buffers()] if isinstance(subject, torch.nn.Module) else []
-    )
-    if any(not tensor.is_meta for tensor in held):
-        raise RuntimeError("tensors with values in a run without")
-
-
-def _buffers(subject: Any) -> list[Any]:
-    return list(subject.buffers()) if isinstance(subject, torch.nn.Module) else []
+        return sum(tensor.nbytes for held in _weights(target.make(sizes)) for tensor in held)
 
 
 def _train(subject: Any, positional: Any, named: Any, inputs: Any, recorder: Recorder) -> None:

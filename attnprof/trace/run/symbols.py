@@ -1,27 +1,66 @@
-"""The symbols that stand for sizes in a symbolic run."""
+"""Symbolic sizes, and where one becomes a Python number: kept as a function of it, or noticed.
+
+Inside a symbolic run the functions of :mod:`math` keep a symbolic argument symbolic, also under
+the names that modules imported them by. Where only a float or a text will do there is one, and its
+place is noted: the run is then repeated with other numbers (:data:`BENDS`), and must do the same.
+A size made an integer pins it, which ends the run; it is then made once more with an ``int`` that
+leaves sizes as they are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from types import BuiltinFunctionType, ModuleType
 from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.fx.experimental import sym_node
+from torch.utils._sympy import functions as symbolic
 
 from attnprof.algebra.expressions import symbol
-from attnprof.trace.run.conversions import Conversions
+from attnprof.user_code import calling_line
+
+_sym_float: Any = torch.sym_float
+_sym_int: Any = torch.sym_int
+_sym_log2: Any = vars(torch)["_sym_log2"]
+
+Bend = Callable[[float], float]
+
+#: Other values for the floats of a run: far above, and down to about 1.
+BENDS: tuple[Bend, ...] = (lambda x: 1024.37 * x, lambda x: 1 + (x - 1) / 64)
+
+#: Packages without code of a user's, which keep no name of ``math``'s that sizes go through.
+_OTHERS = frozenset({"torch", "sympy", "mpmath", "numpy", "networkx", "pytest", "_pytest"})
+_STANDARD = _OTHERS | sys.stdlib_module_names
 
 
-def _environment() -> Any:
-    """A shape environment that does not look for the line behind every guard.
+@dataclass
+class Conversions:
+    """The lines at which sizes became numbers in one run, and torch's symbols for those sizes.
 
-    Torch imports its whole exporter to tell its own lines from the user's.
+    ``bend`` gives the numbers other values; ``integers``: ``int`` in the user's code keeps sizes.
     """
-    from torch._guards import SLoc
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    class Environment(ShapeEnv):
-        def _get_stack_summary(self, *_args: Any, **_named: Any) -> tuple[SLoc, str]:
-            return SLoc("", None), ""
+    bend: Bend | None = None
+    integers: bool = False
+    places: list[str] = field(default_factory=list)
+    sizes: set[Any] = field(default_factory=set)
 
-    return Environment()
+    def value(self, node: Any) -> float:
+        """What stands for a size, or for a number made of sizes, where only a float will do."""
+        number = float(node.hint)
+        if not node.expr.free_symbols:
+            return number
+        self.sizes |= node.expr.free_symbols
+        place = calling_line()
+        if place not in self.places:
+            self.places.append(place)
+        return self.bend(number) if self.bend else number
 
 
 def symbolic_sizes(
@@ -33,9 +72,19 @@ def symbolic_sizes(
     ``int`` of stays symbolic.
     """
     from torch._dynamo.source import ConstantSource
-    from torch.fx.experimental.symbolic_shapes import DimDynamic
+    from torch._guards import SLoc
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-    environment = _environment()
+    class Environment(ShapeEnv):
+        """One that does not look for the line behind every guard.
+
+        Torch imports its whole exporter to tell its own lines from the user's.
+        """
+
+        def _get_stack_summary(self, *_args: Any, **_named: Any) -> tuple[SLoc, str]:
+            return SLoc("", None), ""
+
+    environment: Any = Environment()
     environment.conversions = Conversions(bend, integers)
     sizes, names = {}, {}
     for name, hint in hints.items():
@@ -44,3 +93,122 @@ def symbolic_sizes(
         sizes[name] = environment.create_symintnode(own, hint=hint, source=source)
         names[own] = symbol(name)
     return environment, sizes, names
+
+
+@contextmanager
+def conversions_kept(*, integers: bool = False) -> Iterator[None]:
+    """Patches for the time of a symbolic run."""
+    with ExitStack() as stack:
+        for patched in _patches():
+            stack.enter_context(patched)
+        for module in _modules(_STANDARD | {"attnprof"}) if integers else ():
+            if "int" not in vars(module):
+                stack.callback(delattr, module, "int")
+                module.__dict__["int"] = _Integer
+        yield
+
+
+class _Keeping(type):
+    """What ``int`` is called and asked as."""
+
+    def __call__(cls, *args: Any, **named: Any) -> Any:
+        return _sym_int(args[0]) if args and _is_symbolic(args[0]) else int(*args, **named)
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, int | torch.SymInt)
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return issubclass(kind, int | torch.SymInt)
+
+
+class _Integer(int, metaclass=_Keeping):
+    """``int`` for user code: symbolic sizes are integers, and stay what they are."""
+
+
+def _patches() -> Iterator[Any]:
+    named = _kept()
+    kept = {getattr(math, name): function for name, function in named.items()}
+    for place, name, plain in _bindings(set(kept)):
+        yield patch.object(place, name, kept[plain])
+    yield patch.object(torch.SymInt, "__float__", lambda size: _number(size.node), create=True)
+    yield patch.object(sym_node.SymNode, "guard_float", _number)
+    # a size in a text is the number that it is in a run without symbols
+    yield patch.object(torch.SymInt, "__repr__", lambda size: str(int(_number(size.node))))
+    yield patch.object(
+        torch.SymInt, "__format__", lambda size, how: format(int(_number(size.node)), how)
+    )
+    yield patch.object(torch.SymInt, "bit_length", _bit_length(torch.SymInt.bit_length))
+    for kind in (torch.SymInt, torch.SymFloat):  # numpy calls methods of what is no number
+        for name in ("sqrt", "log2", "log", "exp"):
+            yield patch.object(kind, name, named[name], create=True)
+
+
+def _bindings(functions: set[Any]) -> Iterator[tuple[Any, str, Any]]:
+    """Where these functions are bound: in :mod:`math` and in modules that imported them."""
+    for module in (math, *_modules(_STANDARD)):
+        for name, value in list(getattr(module, "__dict__", {}).items()):
+            if isinstance(value, BuiltinFunctionType) and value in functions:
+                yield module, name, value
+
+
+def _modules(others: frozenset[str]) -> list[Any]:
+    """Imported modules outside of these packages."""
+    named = [x for x in list(sys.modules.values()) if isinstance(x, ModuleType)]
+    return [module for module in named if module.__name__.partition(".")[0] not in others]
+
+
+def _number(node: Any, *_place: Any) -> float:
+    found = getattr(node.shape_env, "conversions", None)
+    return (found if isinstance(found, Conversions) else Conversions()).value(node)
+
+
+# -- functions of math ------------------------------------------------------------------
+
+
+def _kept() -> dict[str, Callable[..., Any]]:
+    """Functions by their names in :mod:`math`; at plain numbers they are those of it."""
+    return {
+        "sqrt": _where_symbolic(math.sqrt, torch.sym_sqrt),
+        "log2": _where_symbolic(math.log2, _sym_log2),
+        "pow": _where_symbolic(math.pow, lambda x, y: _sym_float(x) ** _sym_float(y)),
+        "isqrt": _where_symbolic(math.isqrt, lambda x: math.floor(torch.sym_sqrt(x))),
+        "exp": _where_symbolic(math.exp, _unary("exp")),
+        "log": _where_symbolic(math.log, _log),
+    }
+
+
+def _is_symbolic(value: Any) -> bool:
+    return isinstance(value, torch.SymInt | torch.SymFloat)
+
+
+def _where_symbolic(plain: Callable[..., Any], kept: Callable[..., Any]) -> Callable[..., Any]:
+    def function(*args: Any) -> Any:
+        return kept(*args) if any(map(_is_symbolic, args)) else plain(*args)
+
+    return function
+
+
+def _unary(name: str) -> Callable[[Any], Any]:
+    """A function that torch has an expression of and does not simplify."""
+    function, hinted = getattr(symbolic, f"OpaqueUnaryFn_{name}"), getattr(math, name)
+
+    def kept(value: Any) -> Any:
+        node = _sym_float(value).node
+        expression, hint = function(node.expr), hinted(node.hint)
+        symbolic_node = sym_node.SymNode(expression, node.shape_env, float, hint)
+        return torch.SymFloat(symbolic_node)  # type: ignore[no-untyped-call]
+
+    return kept
+
+
+def _log(value: Any, base: Any = None) -> Any:
+    """``math.log``: with a base, a quotient of two logarithms, as Python computes it."""
+    log = _where_symbolic(math.log, _unary("log"))
+    return log(value) if base is None else log(value) / log(base)
+
+
+def _bit_length(plain: Callable[[Any], int]) -> Callable[[Any], Any]:
+    def bit_length(size: Any) -> Any:
+        return math.floor(_sym_log2(size)) + 1 if size > 0 else plain(size)
+
+    return bit_length

@@ -23,8 +23,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from attnprof.trace.rules.expansions import FAST_PATHS
-from attnprof.trace.run.conversions import conversions_kept
 from attnprof.trace.run.disguise import copied_in_place, uncompiled, unseen
+from attnprof.trace.run.symbols import conversions_kept
 
 
 @contextmanager
@@ -43,20 +43,13 @@ def fake_world(environment: Any = None, dtype: str = "float32") -> Iterator[Fake
             mode.cache_enabled = False
             stack.enter_context(_as_without_symbols())
             stack.enter_context(conversions_kept(integers=environment.conversions.integers))
-        for place in _quiet():
-            stack.enter_context(place)
         yield mode
 
 
 @contextmanager
 def meta_world(dtype: str = "float32") -> Iterator[None]:
     """Tensors made inside have no values and no device; one that would have them is an error."""
-    with ExitStack() as stack:
-        stack.enter_context(_world(dtype))
-        for place in _quiet():
-            stack.enter_context(place)
-        stack.enter_context(torch.device("meta"))
-        stack.enter_context(_OnlyMeta())  # type: ignore[no-untyped-call]
+    with _world(dtype), torch.device("meta"), _OnlyMeta():  # type: ignore[no-untyped-call]
         yield
 
 
@@ -68,7 +61,7 @@ def real_world(dtype: str = "float32") -> Iterator[None]:
     """
     token = _REAL.set(True)
     try:
-        with _world(dtype), torch.random.fork_rng(devices=[]):
+        with _world(dtype, drawn=True), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             yield
     finally:
@@ -80,16 +73,20 @@ _REAL: ContextVar[bool] = ContextVar("real", default=False)
 
 
 @contextmanager
-def _world(dtype: str) -> Iterator[None]:
-    """What every run has: no warnings, nothing compiled, floating tensors of a type."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(getattr(torch, dtype))
-    try:
-        with warnings.catch_warnings(), uncompiled():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        torch.set_default_dtype(before)
+def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
+    """What every run has: no warnings, nothing compiled, floating tensors of a type.
+
+    No weights either, unless they are to be ``drawn``.
+    """
+    with ExitStack() as stack:
+        stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+        torch.set_default_dtype(getattr(torch, dtype))
+        stack.enter_context(warnings.catch_warnings())
+        stack.enter_context(uncompiled())
+        for place in () if drawn else _quiet():
+            stack.enter_context(place)
+        warnings.simplefilter("ignore")
+        yield
 
 
 class _OnlyMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -177,9 +174,10 @@ def _quiet() -> Iterator[Any]:
     for place in ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes"):
         yield patch.object(logging.getLogger(place), "disabled", new=True)
     for place, name in _initialisers():
-        yield patch.object(place, name, _as_it_is)
-    for layer in _resettable():
-        yield patch.object(layer, "reset_parameters", _no_reset)
+        yield patch.object(place, name, lambda tensor, *_, **__: tensor)
+    for layer in vars(torch.nn).values():
+        if isinstance(layer, type) and "reset_parameters" in vars(layer):
+            yield patch.object(layer, "reset_parameters", lambda _: None)
     flexible = sys.modules.get("torch.nn.attention.flex_attention")
     if flexible is not None:  # it would compile, which torch refuses under a dispatch mode
         yield patch.object(flexible, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", new=True)
@@ -193,16 +191,3 @@ def _initialisers() -> Iterator[tuple[Any, str]]:
             known = getattr(value, "__module__", "") == "torch.nn.init"
             if known and name.endswith("_") and not name.startswith("_"):
                 yield place, name
-
-
-def _resettable() -> list[Any]:
-    layers = vars(torch.nn).values()
-    return [x for x in layers if isinstance(x, type) and "reset_parameters" in vars(x)]
-
-
-def _as_it_is(tensor: Any, *_args: Any, **_named: Any) -> Any:
-    return tensor
-
-
-def _no_reset(_module: Any) -> None:
-    """Weights keep whatever they are: nobody reads them."""

@@ -1,47 +1,83 @@
-"""Concrete runs of a target, remembered, within a budget of operations; where to start from."""
+"""Concrete runs of a target: remembered, within a budget; formulas are held against them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
 
 from attnprof.errors import AttnprofError
+from attnprof.trace.evaluation import evaluate
 from attnprof.trace.events import Trace
-from attnprof.trace.request.expressions import EVEN_ANCHOR
+from attnprof.trace.request.expressions import sizes_text
 from attnprof.trace.request.target import Target
-from attnprof.trace.run.limits import TooLongError
-from attnprof.trace.run.runs import record
-from attnprof.user_code import error_text
+from attnprof.trace.run.runs import Limit, TooLongError, record
+from attnprof.trace.totals import totals, trains
 
-#: Operations that all runs of one interpolation may take, and one run of them.
-BUDGET, A_RUN = 50_000, 5_000
+#: Operations of one run outside of a search: at an asked shape, where a formula does not hold.
+A_LONG_RUN = 25_000
 #: What a run costs besides its operations, in operations.
 _OVERHEAD = 40
+#: Shapes at which a formula must give what a run gives: at least, and where runs are quick.
+HELD_OUT, MOST = 3, 12
+#: Operations after which no more are run than must be.
+_OPERATIONS = 800
+
+Counts = Mapping[str, Mapping[str, Any]]  # phase → quantity → number
 
 
-class OutOfBudgetError(Exception):
-    """Interpolating would take too many operations."""
+class NoFormulaError(Exception):
+    """A way to formulas leads nowhere: the message says why.
 
-
-class NotInterpolatedError(Exception):
-    """No class of sizes gives a polynomial; ``name`` is the size in which the cost is none."""
+    ``name`` is a size in which the cost is no polynomial, so that it has to be given.
+    """
 
     def __init__(self, message: str, name: str = "") -> None:
         super().__init__(message)
         self.name = name
 
 
-class BudgetedRuns:
-    """Runs at shapes: first on fake tensors; on meta tensors (faster) where both do the same."""
+class OutOfBudgetError(NoFormulaError):
+    """All runs together would take too many operations."""
 
-    def __init__(self, target: Target, *, training: bool, budget: int = BUDGET) -> None:
-        self._target, self._training = target, training
-        self._left = budget
-        self._swift = False
-        self._seen: dict[tuple[tuple[str, int], ...], Trace | Exception] = {}
+
+class ContradictedError(NoFormulaError):
+    """A run at ``shape`` gave other numbers; ``only_peaks`` in what is held alone."""
+
+    def __init__(self, shape: Mapping[str, int], wrong: Sequence[str]) -> None:
+        super().__init__(f"at {sizes_text(shape)}: {wrong[0]}")
+        self.shape = dict(shape)
+        self.only_peaks = all("peak_bytes" in text for text in wrong)
+
+
+@dataclass
+class Runs:
+    """Runs of a target at shapes for phases of one kind, each made once.
+
+    They are on fake tensors; from :meth:`settle` on, on meta tensors where those do the same, three
+    times as fast and counted so. One of more than ``longest`` operations raises
+    :class:`TooLongError`, one beyond the ``budget`` of all :class:`OutOfBudgetError`.
+    """
+
+    target: Target
+    phases: Sequence[str]
+    longest: int = A_LONG_RUN
+    budget: float = inf
+    operations: int = 0
+    _made: int = 0
+    _swift: bool | None = None
+    _seen: dict[tuple[tuple[str, int], ...], Trace | Exception] = field(default_factory=dict)
+
+    @property
+    def left(self) -> float:
+        """Operations that may still be run."""
+        return self.budget - self.operations - _OVERHEAD * self._made
 
     def settle(self, sizes: Mapping[str, int]) -> None:
         """Use meta tensors from here on if a run there does what a run on fake tensors does."""
         fake = self.at(sizes)
+        self._swift = False
         try:
             swift = self._recorded(sizes, swift=True)
         except Exception:  # noqa: BLE001 - whatever the user's code does there, fake tensors serve
@@ -50,10 +86,10 @@ class BudgetedRuns:
 
     def at(self, sizes: Mapping[str, int]) -> Trace:
         """The run at a shape; what it raised, again, where it did."""
-        key = tuple(sorted(sizes.items()))
+        key = _key(sizes)
         if key not in self._seen:
             try:
-                self._seen[key] = self._recorded(sizes, swift=self._swift)
+                self._seen[key] = self._recorded(sizes, swift=bool(self._swift))
             except OutOfBudgetError:
                 raise
             except Exception as error:  # noqa: BLE001 - the user's code may raise anything
@@ -62,15 +98,6 @@ class BudgetedRuns:
         if isinstance(found, Exception):
             raise found
         return found
-
-    def operations(self, sizes: Mapping[str, int]) -> int:
-        """How many a run at a shape does, on meta tensors if it runs there; what it raised."""
-        try:
-            return len(self._recorded(sizes, swift=True).calls)
-        except (OutOfBudgetError, TooLongError, AttnprofError):
-            raise
-        except Exception:  # noqa: BLE001 - whatever the user's code does there
-            return len(self.at(sizes).calls)
 
     def tried(self, sizes: Mapping[str, int]) -> Trace | None:
         """The run at a shape, or None where the code refuses the shape or does too much there."""
@@ -81,119 +108,86 @@ class BudgetedRuns:
         except Exception:  # noqa: BLE001 - the user's code may raise anything
             return None
 
+    def length(self, sizes: Mapping[str, int]) -> int:
+        """Operations of a run at a shape, on meta tensors if it runs there; what it raised."""
+        try:
+            return len(self._recorded(sizes, swift=True).calls)
+        except (OutOfBudgetError, TooLongError, AttnprofError):
+            raise
+        except Exception:  # noqa: BLE001 - whatever the user's code does there
+            return len(self.at(sizes).calls)
+
+    def counts(self, sizes: Mapping[str, int]) -> Counts:
+        """What the run at a shape counts; what it raised."""
+        return self.totals_of(self.at(sizes))
+
+    def totals_of(self, trace: Trace) -> Counts:
+        """Every quantity of the phases in a run."""
+        return {phase: totals(trace, phase) for phase in self.phases}
+
     def seen(self) -> list[dict[str, int]]:
         """Shapes at which runs were made and went well."""
         return [dict(key) for key, found in self._seen.items() if isinstance(found, Trace)]
 
-    @property
-    def left(self) -> int:
-        """Operations that may still be run."""
-        return self._left
+    def agreeing(
+        self, forms: Counts, shapes: Iterable[Mapping[str, int]], most: int = MOST
+    ) -> list[dict[str, int]]:
+        """Shapes at which runs give what the formulas give: so many, fewer where runs are long.
+
+        Those at which the code does not run are passed over. Raises :class:`ContradictedError` at
+        the first that gives something else, :class:`TooLongError` at one that takes too long.
+        """
+        found: list[dict[str, int]] = []
+        for shape in shapes:
+            try:
+                counted = self.counts(shape)
+            except (TooLongError, OutOfBudgetError):
+                raise
+            except Exception:  # noqa: BLE001, S112 - the user's code may raise anything
+                continue
+            if self._swift is None:
+                self.settle(shape)
+            if self._swift and differences(forms, counted, shape):
+                self._swift = False  # tensors of another kind may live longer
+                self._seen.pop(_key(shape))
+                trace = self.tried(shape)
+                counted = self.totals_of(trace) if trace else counted
+            refuse_contradiction(forms, counted, shape)
+            found.append(dict(shape))
+            long = self.operations > _OPERATIONS and len(found) >= HELD_OUT
+            if long or len(found) == most:
+                break
+        return found
 
     def _recorded(self, sizes: Mapping[str, int], *, swift: bool) -> Trace:
-        """One run; operations on fake tensors take three times as long as those on meta tensors."""
-        done = 0
-
-        def count() -> None:
-            nonlocal done
-            done += 1
-            if done > A_RUN:
-                raise TooLongError(f"more than {A_RUN} operations")
-
+        count = Limit(self.longest)
+        training = trains(self.phases)
         try:
-            return record(
-                self._target, sizes, training=self._training, before_each=count, swift=swift
-            )
+            return record(self.target, sizes, training=training, before_each=count, swift=swift)
         finally:
-            self._spend(done * (1 if swift else 3))
-
-    def _spend(self, calls: int) -> None:
-        self._left -= calls + _OVERHEAD
-        if self._left <= 0:
-            raise OutOfBudgetError("the runs it takes would be too long")
+            self.operations += count.done * (1 if swift else 3)
+            self._made += 1
+            if self.left <= 0:
+                raise OutOfBudgetError("the runs it takes would be too long")
 
 
-#: A run of more operations is tried at smaller sizes.
-_MANY = 250
-#: Tokens of which a loop over them would take too many operations.
-_LONG = 4096
+def _key(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(sizes.items()))
 
 
-class NotRunningError(Exception):
-    """The code raises at every shape that was tried: ``cause`` at the first one."""
-
-    def __init__(self, cause: Exception) -> None:
-        super().__init__(f"it does not run: {error_text(cause)}")
-        self.cause = cause
-
-
-def anchored(
-    runs: BudgetedRuns, hints: Mapping[str, int], asked: Mapping[str, int]
-) -> dict[str, int]:
-    """The hints if the code runs there, or even sizes; smaller ones where they spare operations.
-
-    Sizes of 1 stay. Raises :class:`NotInterpolatedError` with what the code raised at all of them.
-    """
-    failure: Exception = NotInterpolatedError("no shape to start from")
-    for sizes in _starts(hints, asked):
-        if isinstance(failure, TooLongError) and sizes.get("N", 0) >= _LONG:
-            continue  # a loop over tokens: fewer heads would not help
-        try:
-            calls = runs.operations(sizes)
-        except (AttnprofError, OutOfBudgetError):
-            raise
-        except TooLongError as error:
-            failure = error
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-            if isinstance(failure, NotInterpolatedError):
-                failure = error
-        else:
-            return _smaller(runs, sizes, calls)
-    if isinstance(failure, TooLongError):
-        raise NotInterpolatedError(str(failure)) from failure
-    raise NotRunningError(failure) from failure
+def differences(forms: Counts, counted: Counts, sizes: Mapping[str, int]) -> list[str]:
+    """Quantities whose formula does not give what the run gave."""
+    return [
+        f"{phase} {quantity}: {evaluate(expression, sizes)} by formula, "
+        f"{counted[phase][quantity]} in the run"
+        for phase, quantities in forms.items()
+        for quantity, expression in quantities.items()
+        if evaluate(expression, sizes) != counted[phase][quantity]
+    ]
 
 
-def _starts(hints: Mapping[str, int], asked: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    yield dict(hints)
-    yield {name: asked.get(name) or EVEN_ANCHOR.get(name, 16) for name in hints}
-    few = {name: min(size, 2) if name not in ("N", "d") else size for name, size in hints.items()}
-    yield few
-    for length in _less(few.get("N", 2)):
-        yield {**few, "N": length}
-
-
-def _less(size: int) -> Iterator[int]:
-    """Smaller sizes to try; long ones in their class modulo 256, at last modulo 64."""
-    if size < 64:
-        yield 2
-        return
-    rest = size % 256
-    while size >= 512 + rest:
-        size = rest + 256 * max(1, size // 1024)
-        yield size
-    yield size % 64 + 64 * int(size % 64 < 32)
-
-
-def _smaller(runs: BudgetedRuns, sizes: dict[str, int], calls: int) -> dict[str, int]:
-    """The same with sizes made small one after the other, where a run takes many operations."""
-    best = sizes
-    for name in sorted(sizes, key=lambda name: sizes[name]):
-        for least in _less(best[name]):
-            # below 256 tokens code in blocks is often another branch: only where it must be
-            if calls <= (_MANY if least >= 256 or least == 2 else 2 * _MANY) or least >= best[name]:
-                continue
-            fewer = _operations(runs, {**best, name: least})
-            if fewer is None or fewer > 0.8 * calls:
-                break
-            best, calls = {**best, name: least}, fewer
-    return best
-
-
-def _operations(runs: BudgetedRuns, sizes: Mapping[str, int]) -> int | None:
-    try:
-        return runs.operations(sizes)
-    except OutOfBudgetError:
-        raise
-    except Exception:  # noqa: BLE001 - the user's code may raise anything
-        return None
+def refuse_contradiction(forms: Counts, counted: Counts, shape: Mapping[str, int]) -> None:
+    """Raises :class:`ContradictedError` where a run gave other numbers than the formulas."""
+    wrong = differences(forms, counted, shape)
+    if wrong:
+        raise ContradictedError(shape, wrong)

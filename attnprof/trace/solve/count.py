@@ -1,61 +1,74 @@
-"""What a target executes and holds at one shape: a run, held against one on real tensors."""
+"""What a target executes and holds at one shape: a run, held against one on real tensors.
+
+Runs use fake tensors. Where code does something else on real ones, the real way is what counts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import zip_longest
 from math import inf
+from typing import Any
 
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
-from attnprof.trace.events import Trace
-from attnprof.trace.request.expressions import EVEN, hints_for, sizes_text
+from attnprof.trace.events import Call, Decision, Trace
+from attnprof.trace.request.expressions import EVEN, SMALL, SMALL_LENGTHS, hints_for, sizes_text
 from attnprof.trace.request.target import Target
-from attnprof.trace.run.limits import TooLongError, limit
-from attnprof.trace.run.runs import record
-from attnprof.trace.solve.reality import PartedError, checked, on_real_tensors, too_large
-from attnprof.trace.solve.verification import A_LONG_RUN
+from attnprof.trace.run.runs import MOST_BYTES, TooLongError, record, weight_bytes
+from attnprof.trace.solve.budget import A_LONG_RUN
+from attnprof.trace.totals import peak, totals, trains
 from attnprof.user_code import error_text, line_of
 
+#: What a run on real tensors may take: FLOPs, operations.
+MOST_FLOPS, MOST_CALLS = 4 * 10**9, 6_000
+#: Decisions by values that are tried the other way round.
+_DECISIONS = 12
+_UNHELD = "not held against a run on real tensors"
 
-def count(target: Target, sizes: Mapping[str, int], phase: str, most: float = inf) -> Trace:
+Sizes = Mapping[str, int]
+
+
+class PartedError(Exception):
+    """On real tensors the code does something else; the message says what, and where."""
+
+
+def count(target: Target, sizes: Sizes, phase: str, most: float = inf) -> Trace:
     """A run that shows what a phase counts at a shape; to decode, ``target`` is the step.
 
     Where the code does something else on real tensors, that is what is counted. Raises
     :class:`TooLongError` for a run of more than ``most`` operations, :class:`RequestError` where
     it does not run, and :class:`CannotRunError` where what runs depends on values.
     """
-    training = phase in ("backward", "train")
+    training = trains([phase])
     sizes = {name: sizes[name] for name in target.symbols}
     try:
-        trace = record(target, sizes, training=training, before_each=limit(most))
+        trace = record(target, sizes, training=training, most=most)
     except (AttnprofError, TooLongError):
         raise
     except Exception as error:  # noqa: BLE001 - somebody's code may raise anything
         target = tried(target, sizes, training=training)  # says why, or gives what does run
         try:
-            trace = record(target, sizes, training=training, before_each=limit(most))
+            trace = record(target, sizes, training=training, most=most)
         except TooLongError:
             raise
         except Exception:  # noqa: BLE001 - the same
             raise RequestError(f"{target.name} does not run: {error_text(error)}") from error
     try:
-        trace.notes += filter(None, [checked(target, sizes, training, trace)])
-    except PartedError:
-        trace = _recorded_real(target, sizes, training, most)
+        trace.notes += filter(None, [_checked(target, sizes, training, trace)])
+    except PartedError as parted:
+        large = _too_large(target, sizes)
+        if large:
+            raise CannotRunError(
+                f"{target.name} does something else on real tensors, which it cannot run on here: "
+                f"{large}"
+            ) from parted
+        real = on_real_tensors(target, training=training)
+        trace = record(real, sizes, training=training, most=most)
     return trace
 
 
-def _recorded_real(target: Target, sizes: Mapping[str, int], training: bool, most: float) -> Trace:
-    large = too_large(target, sizes)
-    if large:
-        raise CannotRunError(
-            f"{target.name} does something else on real tensors, which it cannot run on here: "
-            f"{large}"
-        )
-    real = on_real_tensors(target, training=training)
-    return record(real, sizes, training=training, before_each=limit(most))
-
-
-def tried(target: Target, asked: Mapping[str, int], *, training: bool = False) -> Target:
+def tried(target: Target, asked: Sizes, *, training: bool = False) -> Target:
     """The target, where a forward pass (and a backward one) runs at one of a few shapes.
 
     It is to run on real tensors where it takes a number from values that depend on sizes alone.
@@ -63,25 +76,31 @@ def tried(target: Target, asked: Mapping[str, int], *, training: bool = False) -
     and :class:`CannotRunError` for what cannot be followed without values.
     """
     failure: RequestError | None = None
-    for sizes in _shapes(target, asked):
+    for sizes in _first_shapes(target, asked):
+        backward = False
         try:
-            record(target, sizes, training=False, before_each=limit(A_LONG_RUN))
+            record(target, sizes, training=False, most=A_LONG_RUN)
+            backward = training
+            if backward:
+                record(target, sizes, training=True, most=A_LONG_RUN)
         except TooLongError:
             return target  # so far it runs
-        except RequestError as error:
-            failure = error
-        except Exception as error:  # noqa: BLE001 - whatever the user's code raises
+        except Exception as error:
             if type(error).__module__.startswith("torch."):
-                return _on_real_tensors(target, training, error)
-            failure = _failed(target, sizes, error)
+                return _refused_or_real(target, training, error)
+            if backward:
+                raise RequestError(
+                    f"{target.name} has no backward pass: {error_text(error)}; type --phase forward"
+                ) from error
+            failure = error if isinstance(error, RequestError) else _failed(target, sizes, error)
         else:
-            return _tried_backward(target, sizes) if training else target
+            return target
     if failure is not None:
         raise failure
     return target
 
 
-def _on_real_tensors(target: Target, training: bool, cause: Exception) -> Target:
+def _refused_or_real(target: Target, training: bool, cause: Exception) -> Target:
     try:
         return on_real_tensors(target, training=training)
     except AttnprofError:
@@ -90,21 +109,16 @@ def _on_real_tensors(target: Target, training: bool, cause: Exception) -> Target
         raise CannotRunError(f"{target.name} cannot be derived: {value_reason(cause)}") from error
 
 
-def _tried_backward(target: Target, sizes: Mapping[str, int]) -> Target:
-    try:
-        record(target, sizes, training=True, before_each=limit(A_LONG_RUN))
-    except TooLongError:
-        return target
-    except Exception as error:
-        if type(error).__module__.startswith("torch."):
-            return _on_real_tensors(target, training=True, cause=error)
-        raise RequestError(
-            f"{target.name} has no backward pass: {error_text(error)}; type --phase forward"
-        ) from error
-    return target
+def _first_shapes(target: Target, asked: Sizes) -> Iterator[dict[str, int]]:
+    names = target.symbols
+    if set(asked) == set(names):
+        yield dict(asked)
+    else:
+        yield hints_for(names, asked)
+        yield {name: asked.get(name) or EVEN.get(name, 16) for name in names}
 
 
-def _failed(target: Target, sizes: Mapping[str, int], error: Exception) -> RequestError:
+def _failed(target: Target, sizes: Sizes, error: Exception) -> RequestError:
     where = f" at {sizes_text(sizes)}" if sizes else ""
     inputs = "; ".join(target.spelled_inputs) or "no input"
     return RequestError(
@@ -116,8 +130,7 @@ def _failed(target: Target, sizes: Mapping[str, int], error: Exception) -> Reque
 def value_reason(error: Exception) -> str:
     """What of torch's cannot run without real numbers, in words, and on which line."""
     if "_local_scalar_dense" in str(error) or type(error).__name__.startswith("GuardOnData"):
-        place = f" ({line_of(error)})" if line_of(error) else ""
-        return f"its path depends on the value of a tensor, as by .item() or an if on one{place}"
+        return _by_value(line_of(error))
     if type(error).__name__ == "DynamicOutputShapeException":
         return f"the size of a result depends on the values of a tensor: {error_text(error)}"
     if type(error).__name__ == "UnsupportedOperatorException":
@@ -125,10 +138,148 @@ def value_reason(error: Exception) -> str:
     return error_text(error)
 
 
-def _shapes(target: Target, asked: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    names = target.symbols
-    if set(asked) == set(names):
-        yield dict(asked)
-        return
-    yield hints_for(names, asked)
-    yield {name: asked.get(name) or EVEN.get(name, 16) for name in names}
+def _by_value(line: str) -> str:
+    place = f" ({line})" if line else ""
+    return f"its path depends on the value of a tensor, as by .item() or an if on one{place}"
+
+
+# -- real tensors -------------------------------------------------------------------------
+
+
+def held(
+    target: Target, training: bool, holds: Callable[[Sizes], bool], others: Iterable[Sizes]
+) -> tuple[dict[str, int], Trace] | str:
+    """The smallest shape inside the domain that could be tried, and its run on real tensors.
+
+    A note where there is none that runs within limits. Raises :class:`PartedError` where the run
+    on real tensors is not the one on fake ones.
+    """
+    why = "no small shape inside the domain runs"
+    for sizes in filter(holds, [*_small_shapes(target), *others]):
+        try:
+            fake = record(target, sizes, training=training, most=MOST_CALLS)
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            why = f"at {sizes_text(sizes)} it does not run: {error_text(error)}"
+            continue
+        real = _held_at(target, sizes, training, fake)
+        return f"{_UNHELD}: {real}" if isinstance(real, str) else (dict(sizes), real)
+    return f"{_UNHELD}: {why}"
+
+
+def _checked(target: Target, sizes: Sizes, training: bool, fake: Trace) -> str:
+    """Hold a run against one on real tensors: at a small shape where the code does the same.
+
+    At its own shape where there is none. A note where neither runs within limits; raises
+    :class:`PartedError` as :func:`held` does. What is ours, or was real, needs no check.
+    """
+    if target.own or target.real:
+        return ""
+    operations = [call.op for call in fake.calls]
+    for shape in _small_shapes(target):
+        try:
+            small = record(target, shape, training=training, most=MOST_CALLS)
+        except Exception:  # noqa: BLE001, S112 - the user's code may raise anything
+            continue
+        if [call.op for call in small.calls] == operations:
+            sizes, fake = shape, small
+            break
+    found = _held_at(target, sizes, training, fake)
+    return f"{_UNHELD}: {found}" if isinstance(found, str) else ""
+
+
+def _held_at(target: Target, sizes: Sizes, training: bool, fake: Trace) -> Trace | str:
+    """The run on real tensors at a shape, or why there is none.
+
+    Raises :class:`PartedError` at the first operation that is another one, or brings other
+    storages.
+    """
+    large = _too_large(target, sizes, fake)
+    if large:
+        return large
+    try:
+        real = record(target, sizes, training=training, real=True)
+    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+        return f"there it raises {error_text(error)}"
+    for one, other in zip_longest(fake.calls, real.calls):
+        if one is None or other is None or _row(one) != _row(other):
+            line = (one or other).line or (other or one).line
+            raise PartedError(
+                f"the code does something else on real tensors{f' ({line})' if line else ''}: "
+                f"{_spelled(other)}, where fake ones show {_spelled(one)}"
+            )
+    return real
+
+
+def _small_shapes(target: Target) -> Iterator[dict[str, int]]:
+    """Shapes at which a run on real tensors is short."""
+    for length in SMALL_LENGTHS:
+        small = {**SMALL, "N": length}
+        yield {name: small.get(name, 8) for name in target.symbols}
+
+
+def _too_large(target: Target, sizes: Sizes, fake: Trace | None = None) -> str:
+    """Why a run on real tensors would take too much; empty where it does not."""
+    needs = weight_bytes(target, sizes)
+    if fake is not None:
+        phase = "train" if any(call.part == "backward" for call in fake.calls) else "forward"
+        needs += peak(fake, phase)
+        flops = totals(fake, phase)["flops"]
+        if flops > MOST_FLOPS:
+            return f"at {sizes_text(sizes)} it takes {flops:.1e} FLOPs"
+    return f"it takes {needs / 2**30:.1f} GiB" if needs > MOST_BYTES else ""
+
+
+def _row(call: Call) -> tuple[Any, ...]:
+    storages = call.takes, call.gives, call.born, call.died
+    return call.op, call.part, call.dtype, call.shape, storages, call.bytes_moved, call.counts
+
+
+def _spelled(call: Call | None) -> str:
+    if call is None:
+        return "the end"
+    held = f", {call.takes} B new" if call.takes else ""
+    return f"{call.op} of {tuple(call.shape)}{held}"
+
+
+def on_real_tensors(target: Target, *, training: bool) -> Target:
+    """The target, to be run on real tensors from now on.
+
+    Raises :class:`CannotRunError` where its path depends on the values of its inputs or weights,
+    or where such a run takes too much; what the code raises where it runs nowhere.
+    """
+    failure: Exception = CannotRunError(f"{target.name} runs at no small shape")
+    for sizes in _small_shapes(target):
+        large = _too_large(target, sizes)
+        if large:
+            raise CannotRunError(
+                f"{target.name} has to run on real tensors, since its path depends on values; "
+                f"{large}: derive a smaller configuration of it"
+            )
+        try:
+            trace = record(target, sizes, training=training, real=True)
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            failure = error
+            continue
+        for place, decision in enumerate(trace.decisions):
+            if decision.by_values and not _same(target, sizes, training, trace, place):
+                raise CannotRunError(f"{target.name} cannot be derived: {_depends(decision)}")
+        return replace(target, real=True)
+    raise failure
+
+
+def _same(target: Target, sizes: Sizes, training: bool, trace: Trace, place: int) -> bool:
+    """Whether the other outcome of a decision makes no difference, or is an error."""
+    if not trace.decisions[place].yes_or_no or place >= _DECISIONS:
+        return False
+    try:
+        other = record(target, sizes, training=training, real=True, flipped=place)
+    except Exception:  # noqa: BLE001 - the values are checked: nothing else is counted
+        return True
+    return [_row(call) for call in other.calls] == [_row(call) for call in trace.calls]
+
+
+def _depends(decision: Decision) -> str:
+    if not decision.shapes:
+        return _by_value(decision.line)
+    place = f" ({decision.line})" if decision.line else ""
+    return f"the size of a result depends on the values of a tensor: {decision.op}{place}"

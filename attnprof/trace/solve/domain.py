@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import sympy
+
 from attnprof.trace.evaluation import evaluate
 from attnprof.trace.sizes import translated
 
@@ -17,9 +19,9 @@ _SHAPES = 400
 class Domain:
     """Guards of a symbolic run, over the user's symbols.
 
-    Made inside :func:`attnprof.trace.sizes.spoken`. A condition that holds for all sizes is left
-    out; one that leaves a size a single value is in ``pinned``: the formula would be a mixed,
-    wrong one.
+    Made inside :func:`attnprof.trace.sizes.spoken`. ``relations`` are the conditions but for those
+    that hold for all sizes; one that leaves a size a single value is in ``pinned``: the formula
+    would be a mixed, wrong one.
     """
 
     def __init__(self, environment: Any) -> None:
@@ -30,27 +32,14 @@ class Domain:
         ]
         given = [x for guard in environment.guards for x in _plain(guard.expr)]
         self._whole = _whole(given)
-        self._conditions: list[Any] = []
+        self.relations: list[Any] = []
         for condition in map(self._said_once, given):
-            if str(condition) == "True" or condition in self._conditions or _always(condition):
+            if str(condition) == "True" or condition in self.relations or _always(condition):
                 continue
-            self._conditions.append(condition)
+            self.relations.append(condition)
             if _pins(condition):
                 pins.append(condition_text(condition))
         self.pinned = tuple(dict.fromkeys(pins))
-
-    def __eq__(self, other: object) -> bool:
-        """Whether both ask for the same."""
-        if not isinstance(other, Domain):
-            return NotImplemented
-        return self._conditions == other._conditions and self.pinned == other.pinned
-
-    __hash__ = None  # type: ignore[assignment]
-
-    @property
-    def simplifies(self) -> bool:
-        """Whether a condition says that one size divides another."""
-        return bool(self._whole)
 
     def simplified(self, value: Any) -> Any:
         """A size without roundings of quotients that are whole wherever the conditions hold."""
@@ -61,8 +50,6 @@ class Domain:
 
     def _said_once(self, condition: Any) -> Any:
         """What says, or denies, that one size divides another, in one way; others simplified."""
-        import sympy
-
         parts = _divided(condition)
         if parts is None:
             asks = isinstance(condition, sympy.Eq | sympy.Ne) and condition.rhs == 1
@@ -75,14 +62,9 @@ class Domain:
         number, divisor, floor = parts
         return condition.func(number - divisor * floor, 0, evaluate=False)
 
-    @property
-    def relations(self) -> list[Any]:
-        """The conditions, over the user's symbols."""
-        return list(self._conditions)
-
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether a shape lies inside."""
-        return all(bool(evaluate(condition, sizes)) for condition in self._conditions)
+        return all(bool(evaluate(condition, sizes)) for condition in self.relations)
 
     @cached_property
     def conditions(self) -> tuple[str, ...]:
@@ -91,10 +73,10 @@ class Domain:
         Those are left out that hold at every shape of a large sample where the shorter ones do:
         torch asks the same in many ways.
         """
-        names = sorted({s.name for c in self._conditions for s in c.free_symbols})
+        names = sorted({s.name for c in self.relations for s in c.free_symbols})
         shapes = list(_sample(names))
         kept = []
-        for condition in sorted(self._conditions, key=lambda c: (len(str(c)), str(c))):
+        for condition in sorted(self.relations, key=lambda c: (len(str(c)), str(c))):
             inside = [shape for shape in shapes if evaluate(condition, shape)]
             if len(inside) < len(shapes):
                 kept.append(condition_text(condition))
@@ -114,7 +96,7 @@ def _sample(names: Sequence[str]) -> Iterator[dict[str, int]]:
 
 def _plain(guard: Any) -> list[Any]:
     """A guard as conditions over the user's symbols, none that always holds."""
-    if _is_equality(guard):
+    if isinstance(guard, sympy.Eq):
         least = _least_values(translated(guard.lhs), translated(guard.rhs))
         if least is not None:
             return least
@@ -124,14 +106,10 @@ def _plain(guard: Any) -> list[Any]:
 
 def _always(condition: Any) -> bool:
     """Whether an equality holds at every shape of a large sample: it asks for nothing."""
-    if not _is_equality(condition):
+    if not isinstance(condition, sympy.Eq):
         return False
     names = sorted(symbol.name for symbol in condition.free_symbols)
     return all(evaluate(condition, shape) for shape in _sample(names))
-
-
-def _is_equality(guard: Any) -> bool:
-    return type(guard).__name__ == "Equality"
 
 
 def _least_values(left: Any, right: Any) -> list[Any] | None:
@@ -140,8 +118,6 @@ def _least_values(left: Any, right: Any) -> list[Any] | None:
     Strides are made of max(1, size); a guard that equates one with the size itself asks for one
     or more. An identity asks for nothing.
     """
-    import sympy
-
     difference = sympy.sympify(left) - right
     bounded = [part for part in difference.atoms(sympy.Max) if 1 in part.args]
     sizes = {part: sympy.Max(*(arg for arg in part.args if arg != 1)) for part in bounded}
@@ -152,12 +128,14 @@ def _least_values(left: Any, right: Any) -> list[Any] | None:
 
 def _pins(condition: Any) -> bool:
     """Whether an equality leaves one value; a remainder, like that of odd sizes, leaves many."""
-    return _is_equality(condition) and not (condition.rhs.is_Integer and _remainder(condition))
+    return isinstance(condition, sympy.Eq) and not (
+        condition.rhs.is_Integer and _remainder(condition)
+    )
 
 
 def _whole(conditions: Sequence[Any]) -> dict[Any, Any]:
     """Rounded quotients, and what they are by conditions that one size divides another."""
-    found = [_divided(condition) for condition in conditions if _is_equality(condition)]
+    found = [_divided(condition) for condition in conditions if isinstance(condition, sympy.Eq)]
     return {floor: number / divisor for number, divisor, floor in filter(None, found)}
 
 
@@ -166,8 +144,6 @@ def _divided(condition: Any) -> tuple[Any, Any, Any] | None:
 
     Also of ``3*N*h*d = 12*N*floor(h*d/4)``, a multiple of what is left of the division.
     """
-    import sympy
-
     if _SIGNS.get(type(condition).__name__) not in ("=", "!="):
         return None
     difference = sympy.expand(condition.lhs - condition.rhs)
@@ -184,8 +160,6 @@ def _divided(condition: Any) -> tuple[Any, Any, Any] | None:
 
 def _remainder(condition: Any) -> tuple[Any, Any] | None:
     """Number and divisor of a condition on what is left of a division."""
-    import sympy
-
     for floor in condition.lhs.atoms(sympy.floor):
         number, divisor = floor.args[0].as_numer_denom()
         if (condition.lhs - number + divisor * floor).expand() == 0:
@@ -214,8 +188,6 @@ def condition_text(condition: Any) -> str:
 
 def _sides(condition: Any) -> tuple[Any, Any]:
     """Both sides; of polynomials without what they share, nothing subtracted on either."""
-    import sympy
-
     left, right = condition.args
     if not (left - right).is_polynomial(*condition.free_symbols):
         return left, right
@@ -229,8 +201,6 @@ def _sides(condition: Any) -> tuple[Any, Any]:
 
 def _spelled(expression: Any) -> str:
     """Its text; a remainder as ``(N mod 64)``."""
-    import sympy
-
     printed = str(expression)
     for floor in expression.atoms(sympy.floor):
         number, divisor = floor.args[0].as_numer_denom()

@@ -14,35 +14,50 @@ from itertools import product
 from math import log2
 from typing import Any
 
+from attnprof.errors import AttnprofError
 from attnprof.trace.events import Trace
+from attnprof.trace.request.expressions import EVEN_ANCHOR
 from attnprof.trace.request.target import Target
-from attnprof.trace.solve.budget import BudgetedRuns, NotInterpolatedError, anchored
+from attnprof.trace.run.runs import TooLongError
+from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError, Runs, differences
 from attnprof.trace.solve.grid import ShapeGrid
 from attnprof.trace.solve.search import Probe
 from attnprof.trace.solve.shapes import Line
-from attnprof.trace.solve.verification import differences
-from attnprof.trace.totals import totals
+from attnprof.user_code import error_text
 
+#: Operations that all runs of one interpolation may take, and one run of them.
+BUDGET, A_RUN = 50_000, 5_000
+#: A run of more operations is tried at smaller sizes.
+_MANY = 250
+#: Tokens of which a loop over them would take too many operations.
+_TOO_LONG = 4096
 #: How often ranges are halved until all corners are in one branch.
 _HALVES = 5
+NOWHERE = "the polynomials hold nowhere but where they were fitted"
 #: Sizes of each line that held-out shapes are made of, and how many shapes there are.
 _TRIED, _SHAPES = 20, 200
+
+
+class NotRunningError(Exception):
+    """The code raises at every shape that was tried: ``cause`` at the first one."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(f"it does not run: {error_text(cause)}")
+        self.cause = cause
 
 
 @dataclass(frozen=True)
 class Interpolated:
     """Formulas by phase, the lines they hold on, and one trace of formulas.
 
-    ``forms`` lacks ``peak_bytes`` where that is no polynomial. ``aligned``: the trace is operation
-    by operation; otherwise it has one call for all operations of one name at one line, and says
-    nothing of what is held.
+    ``forms`` lacks ``peak_bytes`` where that is no polynomial; the trace then says nothing of what
+    is held.
     """
 
     forms: dict[str, dict[str, Any]]
     lines: Mapping[str, Line]
     fixed: Mapping[str, int]
     trace: Trace
-    aligned: bool
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether a shape lies in the class and range."""
@@ -58,16 +73,10 @@ class Interpolated:
         ranges = [f"{x.name} from {x.low} to {x.high}" for x in self.lines.values()]
         return (*ones, *classes, f"verified for {', '.join(ranges)}")
 
-    def notes(self, phase: str) -> list[str]:
-        """What the reader must know besides."""
-        if "peak_bytes" in self.forms[phase]:
-            return []
-        return ["peak_bytes has no formula: what is held is no polynomial in the sizes"]
-
-    def without_peaks(self) -> bool:
-        """Take the peaks' formulas away; whether there were any."""
-        taken = [form.pop("peak_bytes", None) for form in self.forms.values()]
-        return any(peak is not None for peak in taken)
+    def without_peaks(self) -> None:
+        """Take the peaks' formulas away."""
+        for form in self.forms.values():
+            form.pop("peak_bytes", None)
 
     def corners(self) -> Iterator[dict[str, int]]:
         """Shapes at the ends of all ranges."""
@@ -97,37 +106,37 @@ class Interpolated:
 
 def interpolate(
     target: Target,
-    runs: BudgetedRuns,
     hints: Mapping[str, int],
     asked: Mapping[str, int],
     phases: Sequence[str],
-    known: Mapping[str, Line] | None = None,
+    known: Mapping[str, Line],
 ) -> Interpolated:
     """Formulas in the branch of the hints; sizes of 1 there stay 1.
 
     ``known`` lines, of other phases of the same target, spare probing where they hold.
 
-    Raises :class:`NotInterpolatedError` where the cost is no polynomial in a size,
-    :class:`attnprof.trace.solve.budget.OutOfBudgetError` where finding it out would take too long.
+    Raises :class:`NoFormulaError` where the cost is no polynomial in a size, and where finding it
+    out would take too long.
     """
-    anchor = anchored(runs, hints, asked)
+    runs = Runs(target, phases, A_RUN, BUDGET)
+    anchor = _anchored(runs, hints, asked)
     runs.settle(anchor)
-    probe = Probe(runs, anchor, phases, known=known or {})
+    probe = Probe(runs, anchor, known)
     # the length first: where its cost is no polynomial, the others need not be probed
     order = sorted((name for name in target.symbols if anchor[name] != 1), key=lambda x: x != "N")
     probed = {name: probe.line(name) for name in order}
     lines = {name: probed[name] for name in target.symbols if name in probed}
     for name, line in lines.items():
-        if asked.get(name) == 1 and not probe.follows(line, 1):
-            raise NotInterpolatedError(f"{name} = 1 is a case of its own")
+        if asked.get(name) == 1 and not probe.fits(line, [1]):
+            raise NoFormulaError(f"{name} = 1 is a case of its own")
     fixed = {name: size for name, size in anchor.items() if size == 1}
-    forms, trace, aligned = ShapeGrid(runs, anchor, lines, phases).solved()
-    found = Interpolated(forms, lines, fixed, trace, aligned)
+    forms, trace = ShapeGrid(runs, anchor, lines).solved()
+    found = Interpolated(forms, lines, fixed, trace)
     _keep_to_one_branch(found, runs)
     return found
 
 
-def _keep_to_one_branch(found: Interpolated, runs: BudgetedRuns) -> None:
+def _keep_to_one_branch(found: Interpolated, runs: Runs) -> None:
     """Narrow the ranges until all their corners fit: a border may move with another size.
 
     Where only peaks do not fit, those lose their formula instead.
@@ -139,10 +148,10 @@ def _keep_to_one_branch(found: Interpolated, runs: BudgetedRuns) -> None:
     for name, (low, high) in ranges.items():
         found.lines[name].low, found.lines[name].high = low, high
     if not _narrowed(found, runs):
-        raise NotInterpolatedError("the polynomials hold nowhere but where they were fitted")
+        raise NoFormulaError(NOWHERE)
 
 
-def _narrowed(found: Interpolated, runs: BudgetedRuns) -> bool:
+def _narrowed(found: Interpolated, runs: Runs) -> bool:
     """Halve the ranges until all corners fit; False where hardly anything is left."""
     for times in range(_HALVES):
         if all(_fits(found, runs, corner) for corner in found.corners()):
@@ -155,10 +164,73 @@ def _narrowed(found: Interpolated, runs: BudgetedRuns) -> bool:
     return False
 
 
-def _fits(found: Interpolated, runs: BudgetedRuns, sizes: Mapping[str, int]) -> bool:
+def _fits(found: Interpolated, runs: Runs, sizes: Mapping[str, int]) -> bool:
     """Whether a run at a shape, if it can be made, gives what the formulas give."""
     trace = runs.tried(sizes)
-    if trace is None:
-        return True
-    counted = {phase: totals(trace, phase) for phase in found.forms}
-    return not differences(found.forms, counted, sizes)
+    return trace is None or not differences(found.forms, runs.totals_of(trace), sizes)
+
+
+def _anchored(runs: Runs, hints: Mapping[str, int], asked: Mapping[str, int]) -> dict[str, int]:
+    """The hints if the code runs there, or even sizes; smaller ones where they spare operations.
+
+    Sizes of 1 stay. Raises :class:`NotRunningError` where it runs at none of them,
+    :class:`NoFormulaError` where runs are too long.
+    """
+    failure: Exception | None = None
+    for sizes in _starts(hints, asked):
+        if isinstance(failure, TooLongError) and sizes.get("N", 0) >= _TOO_LONG:
+            continue  # a loop over tokens: fewer heads would not help
+        try:
+            calls = runs.length(sizes)
+        except (AttnprofError, OutOfBudgetError):
+            raise
+        except TooLongError as error:
+            failure = error
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            failure = failure or error
+        else:
+            return _smaller(runs, sizes, calls)
+    if failure is None or isinstance(failure, TooLongError):
+        raise NoFormulaError(str(failure)) from failure
+    raise NotRunningError(failure) from failure
+
+
+def _starts(hints: Mapping[str, int], asked: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    yield dict(hints)
+    yield {name: asked.get(name) or EVEN_ANCHOR.get(name, 16) for name in hints}
+    few = {name: min(size, 2) if name not in ("N", "d") else size for name, size in hints.items()}
+    yield few
+    for length in _less(few.get("N", 2)):
+        yield {**few, "N": length}
+
+
+def _less(size: int) -> Iterator[int]:
+    """Smaller sizes to try; long ones in their class modulo 256, at last modulo 64."""
+    if size < 64:
+        yield 2
+        return
+    rest = size % 256
+    while size >= 512 + rest:
+        size = rest + 256 * max(1, size // 1024)
+        yield size
+    yield size % 64 + 64 * int(size % 64 < 32)
+
+
+def _smaller(runs: Runs, sizes: dict[str, int], calls: int) -> dict[str, int]:
+    """The same with sizes made small one after the other, where a run takes many operations."""
+    best = sizes
+    for name in sorted(sizes, key=lambda name: sizes[name]):
+        for least in _less(best[name]):
+            # below 256 tokens code in blocks is often another branch: only where it must be
+            if calls <= (_MANY if least >= 256 or least == 2 else 2 * _MANY) or least >= best[name]:
+                continue
+            try:
+                fewer = runs.length({**best, name: least})
+            except OutOfBudgetError:
+                raise
+            except Exception:  # noqa: BLE001 - the user's code may raise anything
+                break
+            if fewer > 0.8 * calls:
+                break
+            best, calls = {**best, name: least}, fewer
+    return best

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import gcd, lcm
+from math import gcd
 
 from attnprof.trace.events import Trace
 from attnprof.trace.request.expressions import DEFAULT, sizes_text
-from attnprof.trace.solve.budget import BudgetedRuns, NotInterpolatedError
+from attnprof.trace.solve.budget import NoFormulaError, Runs
 from attnprof.trace.solve.columns import sheet
 from attnprof.trace.solve.polynomials import MOST, degree
 from attnprof.trace.solve.shapes import Line
 
 #: Strides tried for a length, and for other sizes.
-_LONG, _SHORT = (64, 256, 960, 1024), (1, 8, 60, 64)
+_LONG, _SHORT = (64, 256, 960, 1024, 16, 4, 1), (1, 8, 60, 64)
 #: Ladders tried after the first that fits, for one on which peaks are polynomials, too.
 _TRIES = 4
 #: A range that ends at so many times its start is wide: no other class is looked for.
@@ -32,20 +32,17 @@ _A_LINE = 15_000
 
 @dataclass
 class Probe:
-    """Finds the lines through an anchor. ``numbers`` are integers that the module has."""
+    """Finds the lines through an anchor.
 
-    runs: BudgetedRuns
+    A ``known`` line of another phase is taken over where it holds for these, too.
+    """
+
+    runs: Runs
     anchor: Mapping[str, int]
-    phases: Sequence[str]
-    numbers: Sequence[int] = ()
     known: Mapping[str, Line] = field(default_factory=dict)
 
     def line(self, name: str) -> Line:
-        """The line of one size; NotInterpolatedError where there is none.
-
-        A ``known`` line of another phase is taken over where it holds for these, too.
-        """
-        start = self.anchor[name]
+        """The line of one size; NoFormulaError where there is none."""
         again = self._again(name)
         if again:
             return again
@@ -60,7 +57,8 @@ class Probe:
                     return line
             if found:
                 return max(found, key=lambda line: len(line.sizes))
-        raise NotInterpolatedError(f"the cost is no polynomial in {name} around {start}", name)
+        around = self.anchor[name]
+        raise NoFormulaError(f"the cost is no polynomial in {name} around {around}", name)
 
     def _smooth_first(self, lines: Iterator[Line]) -> Iterator[Line]:
         """Those on which peaks are polynomials as they come, then the first of the others."""
@@ -78,7 +76,7 @@ class Probe:
         """Lines of ever larger strides, not many."""
         found = 0
         before = self.runs.left
-        for stride in self._strides(name):
+        for stride in _LONG if self._is_long(name) else _SHORT:
             for step in (stride, -stride):
                 spent = before - self.runs.left
                 if found > _TRIES or spent > _A_LINE:
@@ -89,10 +87,6 @@ class Probe:
                     yield Line(name, nodes, step, stride, min(nodes), max(nodes), smooth)
                 found += bool(found or ladder)
 
-    def follows(self, line: Line, size: int) -> bool:
-        """Whether a size outside the range lies on the same polynomial."""
-        return self._fits(line, [size])
-
     def _again(self, name: str) -> Line | None:
         """The known line, with nodes for these phases."""
         known = self.known.get(name)
@@ -102,17 +96,14 @@ class Probe:
         if ladder is None:
             return None
         line = replace(known, nodes=ladder[0], smooth=ladder[1], borders=dict(known.borders))
-        ends = self._fits(line, [known.low, known.high])
-        return line if ends and self._fits(line, self._telling(line), peaks=False) else None
+        ends = self.fits(line, [known.low, known.high])
+        return line if ends and self.fits(line, self._telling(line), peaks=False) else None
 
     def _at(self, name: str, size: int) -> Trace | None:
         return self.runs.tried({**self.anchor, name: size}) if size > 0 else None
 
-    def _strides(self, name: str) -> list[int]:
-        long = self.anchor[name] >= 64 or name == DEFAULT[1]
-        own = [lcm(64, n) if long else n for n in self.numbers if 1 < n <= 4096]
-        plain = _LONG if long else _SHORT
-        return list(dict.fromkeys([*plain, *sorted(own), *((16, 4, 1) if long else ())]))
+    def _is_long(self, name: str) -> bool:
+        return self.anchor[name] >= 64 or name == DEFAULT[1]
 
     def _ladder(self, name: str, step: int, *, thorough: bool) -> tuple[list[int], bool] | None:
         """Nodes a step apart that fix the polynomial and confirm it; whether peaks follow it."""
@@ -156,7 +147,7 @@ class Probe:
 
         Without ``peaks``, of counts alone.
         """
-        found = sheet(traces, self.phases)
+        found = sheet(traces, self.runs.phases)
         highest = 0
         for column in set(found.counts()):
             of = degree(sizes, column)
@@ -175,7 +166,7 @@ class Probe:
 
     # -- smaller strides, further ends ---------------------------------------------------
 
-    def _fits(self, line: Line, more: Sequence[int], *, peaks: bool = True) -> bool:
+    def fits(self, line: Line, more: Sequence[int], *, peaks: bool = True) -> bool:
         """Whether further sizes lie on the polynomial; those that cannot run do not.
 
         What is held is looked at, too, unless it never was a polynomial, or without ``peaks``.
@@ -196,45 +187,37 @@ class Probe:
         for stride in _divisors(line.stride):
             near = [start + stride, start - stride, start + stride * (line.stride // stride - 1)]
             odd = [start + stride * k for k in (-3, 5, 11) if abs(stride * k) < room]
-            if all(self._fits(line, [size]) for size in [*near, *odd] if size >= 2):
+            if all(self.fits(line, [size]) for size in [*near, *odd] if size >= 2):
                 line.stride = stride
                 return
 
     def _extend(self, line: Line) -> None:
-        """Out to twice the anchor and down to the smallest size, or to a border on the way."""
+        """Out to four times the anchor and down to the smallest size, or to a border on the way."""
         start, stride = line.nodes[0], line.stride
-        for size in (2 * start, 4 * start):
-            far = start + (size - start) // stride * stride
-            if far <= line.high:
-                continue
-            if self._at(line.name, far) is None:
-                break
-            if not self._fits(line, [far]):
-                line.high = self._border(line, line.high, far)
-                break
-            line.high = far
-        for size in (start // 2, start // 4, start // 16, start // 128, 2):
-            far = start - (start - max(size, 2)) // stride * stride
-            if far >= line.low:
-                continue
-            if self._at(line.name, far) is None:
-                break
-            if not self._fits(line, [far]):
-                line.low = self._border(line, line.low, far)
-                break
-            line.low = far
+        for ends in ((2, 4), (1 / 2, 1 / 4, 1 / 16, 1 / 128, 0)):
+            for factor in ends:
+                far = start + int((max(int(start * factor), 2) - start) / stride) * stride
+                if line.low <= far <= line.high:
+                    continue
+                if self._at(line.name, far) is None:
+                    break
+                above = far > start
+                if not self.fits(line, [far]):
+                    good = self._border(line, line.high if above else line.low, far)
+                    line.end_at(good, above=above)
+                    break
+                line.end_at(far, above=above)
 
     def _settle(self, line: Line) -> None:
         """Narrow the range until sizes all over it fit, each a run of its own."""
         start = line.nodes[0]
         for _ in range(_CUTS):
             sizes = self._telling(line)
-            if self._fits(line, sizes, peaks=False):
+            if self.fits(line, sizes, peaks=False):
                 return
-            off = (size for size in sizes if not self._fits(line, [size], peaks=False))
+            off = (size for size in sizes if not self.fits(line, [size], peaks=False))
             bad = next(off, start)
-            end = self._border(line, start, bad, peaks=False)
-            line.low, line.high = (end, line.high) if bad < start else (line.low, end)
+            line.end_at(self._border(line, start, bad, peaks=False), above=bad >= start)
         line.low = line.high = start
 
     def _telling(self, line: Line) -> list[int]:
@@ -248,7 +231,7 @@ class Probe:
         while abs(bad - good) > line.stride:
             steps = (bad - good) // line.stride
             middle = good + (steps // 2 if steps > 1 else -(-steps // 2)) * line.stride
-            if self._fits(line, [middle], peaks=peaks):
+            if self.fits(line, [middle], peaks=peaks):
                 good = middle
             else:
                 bad = middle

@@ -123,12 +123,18 @@ class Line:
         """Sizes at which to try it, nearest to the anchor first."""
         return telling_sizes(self.sizes, self.nodes[0], most)
 
+    def end_at(self, size: int, *, above: bool) -> None:
+        """The last size of the range on one side of the anchor."""
+        if above:
+            self.high = size
+        else:
+            self.low = size
+
     def end_before(self, size: int) -> bool:
         """Leave out a size and those beyond; False where only the nodes would be left."""
-        if size > self.nodes[0]:
-            self.high = size - self.stride
-        elif size < self.nodes[0]:
-            self.low = size + self.stride
+        if size != self.nodes[0]:
+            above = size > self.nodes[0]
+            self.end_at(size - self.stride if above else size + self.stride, above=above)
         return len(self.sizes) > len(self.nodes) + 1 and size != self.nodes[0]
 
     def halve(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,26 +43,21 @@ class DerivedSide:
 
     def at_width(self, metric: str, head_dim: int) -> DerivedCost:
         """The cost at a head width, by the formula for all widths if that holds there."""
-        quantity = QUANTITY_OF[metric]
-        found = self._derived(None)
-        cost = DerivedCost(found, self._forms(found), quantity, {"d": head_dim}, self._sizes)
+        cost = self._cost(metric, None, {"d": head_dim})
         if "d" not in self.target.symbols or cost.somewhere:
             return cost
-        found = self._derived(head_dim)
-        return DerivedCost(found, self._forms(found), quantity, {}, {**self._sizes, "d": head_dim})
+        return self._cost(metric, head_dim, {})
 
-    @property
-    def _sizes(self) -> dict[str, int]:
-        sizes = self.workload.by_symbol()
-        return {name: sizes[name] for name in ("B", "h") if name in self.target.symbols}
-
-    def _forms(self, found: Derivation) -> PhaseForms:
-        return found.phases[self.workload.phase]
+    def _cost(self, metric: str, given: int | None, width: Mapping[str, int]) -> DerivedCost:
+        found = self._derived(given)
+        return DerivedCost(found, found.phases[self.workload.phase], QUANTITY_OF[metric], width)
 
     def _derived(self, head_dim: int | None) -> Derivation:
         if head_dim not in self._found:
+            sizes = self.workload.by_symbol()
+            given = {name: sizes[name] for name in ("B", "h") if name in self.target.symbols}
             width = {} if head_dim is None else {"d": head_dim}
-            target = self.target.fixed(**self._sizes, **width)
+            target = self.target.fixed(**given, **width)
             try:
                 self._found[head_dim] = derived(target, [self.workload.phase], {})
             except CannotRunError as error:
@@ -73,13 +68,12 @@ class DerivedSide:
 
 @dataclass(frozen=True)
 class DerivedCost:
-    """One quantity of one derivation, at the sizes that ``width`` and a length give."""
+    """One quantity of one derivation, by length; ``width`` is the head width if that is free."""
 
     derivation: Derivation
     forms: PhaseForms
     quantity: str
     width: Mapping[str, int]
-    fixed: Mapping[str, int]
 
     @property
     def general(self) -> bool:
@@ -97,10 +91,9 @@ class DerivedCost:
                 raise RequestError(
                     f"{self.derivation.name}: its formula divides by 0 at {sizes_text(shape)}"
                 ) from error
-        counted: Callable[..., Mapping[str, Any]] | None = self.forms.counted
-        if counted is None:
+        if self.forms.counted is None:
             raise RequestError(f"{self.derivation.name} has no formula for {self.quantity}")
-        return counted(shape)[self.quantity]
+        return self.forms.counted(shape)[self.quantity]
 
     def holds(self, seq_len: int) -> bool:
         """Whether a length lies inside the domain, at this width."""

@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from attnprof.errors import AttnprofError
 from attnprof.trace.events import Trace
 from attnprof.trace.request.expressions import largest
 from attnprof.trace.request.target import Target
-from attnprof.trace.run.conversions import BENDS, Bend
-from attnprof.trace.run.limits import limit
-from attnprof.trace.run.runs import record
-from attnprof.trace.run.symbols import symbolic_sizes
+from attnprof.trace.run.runs import Limit, record
+from attnprof.trace.run.symbols import BENDS, Bend, symbolic_sizes
 from attnprof.trace.sizes import spoken
+from attnprof.trace.solve.budget import NoFormulaError
 from attnprof.trace.solve.domain import Domain
-from attnprof.trace.totals import totals
+from attnprof.trace.totals import totals, trains
 from attnprof.user_code import error_text
 
 #: Operations of a symbolic run; each takes some milliseconds.
 _MOST = 1500
 
 
-class NotSymbolicError(Exception):
-    """The module does not stay symbolic; the message says where.
-
-    ``lasting``: the same would happen in every phase.
-    """
-
-    lasting = False
+class NotSymbolicError(NoFormulaError):
+    """The module does not stay symbolic; the message says where."""
 
 
 class PinnedError(NotSymbolicError):
-    """The code compares a size with a number, or makes one of it."""
-
-    lasting = True
+    """The code compares a size with a number, or makes one of it; it would in every phase."""
 
 
 @dataclass(frozen=True)
@@ -46,21 +38,24 @@ class SymbolicRun:
     out, is only said to hold as far as it is tried.
     """
 
+    names: Sequence[str]
     forms: Mapping[str, Mapping[str, Any]]
-    domain: Domain
+    guards: Domain
     trace: Trace
-    most: Mapping[str, int] = field(default_factory=dict)
+    most: Mapping[str, int]
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
-        """Whether a shape lies inside."""
+        """Whether a shape lies inside; a size of 1 is another case: torch lays it out otherwise."""
+        if any(isinstance(size, int) and size == 1 for size in sizes.values()):
+            return False
         ends = (sizes[name] <= most for name, most in self.most.items())
-        return all(ends) and self.domain.holds(sizes)
+        return all(ends) and self.guards.holds(sizes)
 
     @property
-    def conditions(self) -> tuple[str, ...]:
-        """The domain in words."""
+    def domain(self) -> tuple[str, ...]:
+        """Where it holds, in words."""
         ends = (f"{name} <= {most}" for name, most in self.most.items())
-        return (*self.domain.conditions, *ends)
+        return (f"{', '.join(self.names)} >= 2", *self.guards.conditions, *ends)
 
 
 def run_symbolically(
@@ -84,74 +79,72 @@ def run_symbolically(
 def _undisturbed(
     target: Target, hints: Mapping[str, int], phases: Sequence[str], *, integers: bool
 ) -> SymbolicRun:
-    """A run whose floats, where sizes become some, may have other values."""
+    """A run whose floats, where sizes become some, may have other values.
 
-    def once(bend: Any = None) -> tuple[SymbolicRun, list[str]]:
-        return _once(target, hints, phases, bend, integers)
-
-    found, floats = once()
-    if floats:
-        _refuse_dependence(found, floats, lambda bend: once(bend)[0])
+    With those the same must happen: then they are factors, and no size is made of them. Raises
+    :class:`PinnedError` where it does not.
+    """
+    found, places = _once(target, hints, phases, None, integers)
+    for bend in BENDS if places else ():
+        try:
+            other, _ = _once(target, hints, phases, bend, integers)
+            same = other.trace == found.trace and other.guards.relations == found.guards.relations
+        except NotSymbolicError:
+            same = False
+        if not same:
+            where = ", ".join(filter(None, places)) or "torch"
+            raise PinnedError(f"a size becomes a number at {where}, and what runs depends on it")
     return found
 
 
 def _once(
-    target: Target, hints: Mapping[str, int], phases: Sequence[str], bend: Any, integers: bool
+    target: Target,
+    hints: Mapping[str, int],
+    phases: Sequence[str],
+    bend: Bend | None,
+    integers: bool,
 ) -> tuple[SymbolicRun, list[str]]:
     """One run, and the lines at which it made floats of sizes."""
     free = {name: hint for name, hint in hints.items() if hint != 1}
     environment, sizes, names = symbolic_sizes(free, bend, integers=integers)
     with spoken(names):
         trace = _recorded(target, {**hints, **sizes}, phases, environment)
-        domain = _domain(environment)
-        _refuse_pins(domain)
-        trace = trace.mapped(domain.simplified) if domain.simplifies else trace
+        guards = _guards(environment)
+        trace = trace.mapped(guards.simplified)
         forms = {phase: totals(trace, phase) for phase in phases}
         floats = environment.conversions
-        rounded = {size.name for size in _rounded(forms, domain)}
+        rounded = {size.name for size in _rounded(forms, guards)}
         rounded |= {names[size].name for size in floats.sizes if size in names}
         most = {name: largest(name, hints[name]) for name in hints if name in rounded}
-        return SymbolicRun(forms, domain, trace, most), floats.places
+        return SymbolicRun(target.symbols, forms, guards, trace, most), floats.places
 
 
-def _rounded(forms: Mapping[str, Mapping[str, Any]], domain: Domain) -> set[Any]:
+def _rounded(forms: Mapping[str, Mapping[str, Any]], guards: Domain) -> set[Any]:
     """The sizes that float arithmetic goes through."""
     from attnprof.trace.doubles import Double
 
     formulas = [value for form in forms.values() for value in form.values()]
-    parts = [x for x in (*formulas, *domain.relations) if not isinstance(x, int)]
+    parts = [x for x in (*formulas, *guards.relations) if not isinstance(x, int)]
     return {size for x in parts for double in x.atoms(Double) for size in double.free_symbols}
 
 
-def _refuse_dependence(
-    found: SymbolicRun, places: Sequence[str], again: Callable[[Bend], SymbolicRun]
-) -> None:
-    """With other numbers the same must happen: then they are factors, and no size is made of them.
-
-    Raises :class:`PinnedError` where it does not.
-    """
-    for bend in BENDS:
-        try:
-            other = again(bend)
-            same = other.trace == found.trace and other.domain == found.domain
-        except NotSymbolicError:
-            same = False
-        if not same:
-            where = ", ".join(filter(None, places)) or "torch"
-            raise PinnedError(f"a size becomes a number at {where}, and what runs depends on it")
-
-
-def _domain(environment: Any) -> Domain:
+def _guards(environment: Any) -> Domain:
+    """What the run relied on so far; PinnedError where that leaves a size one value."""
     try:
-        return Domain(environment)
+        guards = Domain(environment)
     except ValueError as error:
         raise NotSymbolicError(str(error)) from error
+    if guards.pinned:
+        branches = [text for text in guards.conditions if text not in guards.pinned]
+        where = f"; the code branches on {', '.join(branches)}" if branches else ""
+        raise PinnedError(f"the code fixes a size: {'; '.join(guards.pinned)}{where}")
+    return guards
 
 
 def _recorded(target: Target, sizes: Any, phases: Sequence[str], environment: Any) -> Trace:
     """The run, ended by the first operation after a size was pinned: what follows is wasted."""
     seen = 0
-    count = limit(_MOST)
+    count = Limit(_MOST)
 
     def look() -> None:
         nonlocal seen
@@ -159,19 +152,12 @@ def _recorded(target: Target, sizes: Any, phases: Sequence[str], environment: An
         facts = len(environment.guards) + len(environment.replacements)
         if facts != seen:
             seen = facts
-            _refuse_pins(_domain(environment))
+            _guards(environment)
 
-    training = "forward" not in phases
+    training = trains(phases)
     try:
         return record(target, sizes, training=training, environment=environment, before_each=look)
     except (NotSymbolicError, AttnprofError):
         raise
     except Exception as error:
         raise NotSymbolicError(error_text(error)) from error
-
-
-def _refuse_pins(domain: Domain) -> None:
-    if domain.pinned:
-        branches = [text for text in domain.conditions if text not in domain.pinned]
-        where = f"; the code branches on {', '.join(branches)}" if branches else ""
-        raise PinnedError(f"the code fixes a size: {'; '.join(domain.pinned)}{where}")
