@@ -206,9 +206,11 @@ def test_a_process_of_its_own_keeps_the_contract(words):
     contract.hold(contract.Ended(ended.returncode, ended.stdout, ended.stderr), words)
 
 
-@pytest.mark.parametrize(("flag", "value"), [
-    (flag, value) for flag in ("--arg", "--input") for value in [*pools.BY_FLAG[flag], *pools.HOSTILE]
-])  # fmt: skip
+GIVEN = [(flag, value) for flag in ("--arg", "--input") for value in pools.BY_FLAG[flag]]
+GIVEN += [(flag, value) for flag in ("--arg", "--input") for value in pools.HOSTILE]
+
+
+@pytest.mark.parametrize(("flag", "value"), GIVEN)
 def test_whatever_a_module_is_given_keeps_the_contract(folder, flag, value):
     given = [] if value.startswith("d_model") else ["--arg", "d_model=h*d"]
     check(["derive", "plain.py:Mine", "--phase", "forward", *given, flag, value], folder)

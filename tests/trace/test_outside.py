@@ -1,7 +1,9 @@
 """Shapes outside of a formula's domain are run, not guessed."""
 
 import pytest
+import torch
 from torch import nn
+from torch.nn import functional as F
 
 import attnprof
 from attnprof.errors import RequestError
@@ -51,3 +53,39 @@ def test_another_branch_is_run():
     found = attnprof.derive(branching, inputs={"x": "B, N, d"}, phases=["forward"])
     assert found.at("flops", "forward", B=2, N=10, d=3) == 2 * 10 * 3
     assert found.at("flops", "forward", B=2, N=100, d=3) == 4 * 2 * 100 * 100 * 3
+
+
+LOOKUPS = {
+    "counted": lambda table, n: table[torch.arange(n)],
+    "embedded": lambda table, n: F.embedding(torch.arange(n), table),
+    "expanded": lambda table, n: F.embedding(torch.arange(n)[None].expand(2, n), table)[0],
+    "moved": lambda table, n: F.embedding(torch.arange(n) + 2, table),
+    "from two": lambda table, n: F.embedding(torch.arange(2, n + 2), table),
+    "cut": lambda table, n: F.embedding(torch.arange(2 * n)[:n], table),
+    "repeated": lambda table, n: F.embedding(torch.arange(n).repeat(2, 1).long(), table)[0],
+    "backwards": lambda table, n: table.index_select(0, torch.arange(n).flip(0)),
+    "negative": lambda table, n: table[torch.arange(n) - n],
+    "relative": lambda table, n: table[torch.arange(n)[:, None] - torch.arange(n) + 500].sum(0),
+    "gathered": lambda table, n: table.gather(0, torch.arange(n)[:, None].expand(n, 4)),
+    "folded": lambda table, n: F.embedding(torch.arange(n) % 1000, table),
+}
+
+
+@pytest.mark.parametrize("lookup", LOOKUPS.values(), ids=LOOKUPS)
+def test_rows_are_looked_up_as_far_as_the_table_reaches(lookup):
+    """Fake tensors look nothing up: what real ones refuse must not be in the domain."""
+    table = torch.randn(1000, 4)
+
+    def looks_up(x):
+        return x * lookup(table, x.shape[0])
+
+    found = attnprof.derive(looks_up, inputs={"x": "N, 4"}, phases=["forward"])
+    for n in (2, 499, 500, 501, 502, 700, 997, 998, 999, 1000, 1001, 1500):
+        try:
+            looks_up(torch.randn(n, 4))
+        except (IndexError, RuntimeError):  # the latter by gather
+            assert not found.phases["forward"].holds({"N": n}), n
+            with pytest.raises(RequestError, match="out of range"):
+                found.at("flops", N=n)
+        else:
+            assert found.phases["forward"].holds({"N": n}), n

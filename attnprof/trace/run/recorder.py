@@ -22,6 +22,7 @@ from attnprof.trace.events import Call, Decision, Size, Trace
 from attnprof.trace.rules import cost_of, expansion_of, name_of, result_of, tensors_in
 from attnprof.trace.rules.gradients import depends_on_values, gradients_of, selects, told_apart
 from attnprof.trace.rules.in_place import Watch
+from attnprof.trace.run.positions import Counted, Ends, counted_off, refuse_outside
 from attnprof.trace.sizes import size_of, storage_bytes
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class _Held:
         self._storage: Any = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
         self.number = number
         self.bytes = held
+        self.counted: Counted | None = None
 
     @property
     def dead(self) -> bool:
@@ -148,6 +150,8 @@ class Recorder(TorchDispatchMode):
         dead = self._buried()
         line = self._line()
         func, args = self._watch.unwatched(func, args, sys._getframe(1))
+        if self._values is None:
+            refuse_outside(func, args, self._ends)
         out = result_of(func, args, kwargs)
         self._watch.ran(func, out)
         if self._values is not None:
@@ -158,6 +162,8 @@ class Recorder(TorchDispatchMode):
                 self._foreign[key] = _Held(tensor)
         results = tensors_in(out)
         born = self._born(results)
+        if born and self._values is None:
+            born[0].counted = counted_off(func, out, args, self._ends)
         found = cost_of(func, out, args, kwargs)
         self.trace.calls.append(
             Call(
@@ -179,6 +185,11 @@ class Recorder(TorchDispatchMode):
             )
         )
         return out
+
+    def _ends(self, tensor: Any) -> Ends | None:
+        """The smallest and largest number in a tensor that was counted off, where known."""
+        held = self._live.get(_key(tensor))
+        return held.counted.ends(tensor) if held and held.counted else None
 
     def _born(self, results: list[Any]) -> list[_Held]:
         """Storages that came to life with these results."""
