@@ -18,11 +18,11 @@ from torch._C._autograd import _get_sequence_nr
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnprof.trace.events import Call, Decision, Size, Trace
+from attnprof.trace.events import Call, Size, Trace
 from attnprof.trace.rules import cost_of, expansion_of, name_of, result_of, tensors_in
 from attnprof.trace.rules.gradients import depends_on_values, gradients_of, selects, told_apart
 from attnprof.trace.rules.in_place import Watch
-from attnprof.trace.run.positions import Counted, Ends, counted_off, refuse_outside
+from attnprof.trace.run.values import CountedOff, Values, counted_off, key_of, refuse_outside
 from attnprof.trace.sizes import size_of, storage_bytes
 
 if TYPE_CHECKING:
@@ -39,11 +39,6 @@ _START = str(Path(__file__).with_name("runs.py"))
 _CONSTANT = torch.ops.aten.lift_fresh.default
 
 
-_NUMBERS, _SHAPES = torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
-#: Its result's size depends on values only where it takes masks.
-_INDEX = torch.ops.aten.index.Tensor
-
-
 class _Held:
     """A storage followed without keeping it alive, and its bytes."""
 
@@ -51,7 +46,7 @@ class _Held:
         self._storage: Any = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
         self.number = number
         self.bytes = held
-        self.counted: Counted | None = None
+        self.counted: CountedOff | None = None
 
     @property
     def dead(self) -> bool:
@@ -101,7 +96,7 @@ class Recorder(TorchDispatchMode):
     def given(self, tensors: Any) -> None:
         """Tensors that were there before: parameters, inputs, output gradients."""
         for tensor in tensors_in(tensors):
-            self._foreign[_key(tensor)] = _Held(tensor)
+            self._foreign[key_of(tensor)] = _Held(tensor)
 
     @contextmanager
     def put_back(self, output: Any) -> Iterator[None]:
@@ -151,19 +146,19 @@ class Recorder(TorchDispatchMode):
         line = self._line()
         func, args = self._watch.unwatched(func, args, sys._getframe(1))
         if self._values is None:
-            refuse_outside(func, args, self._ends)
+            refuse_outside(func, args, self._live)
         out = result_of(func, args, kwargs)
         self._watch.ran(func, out)
         if self._values is not None:
             out = self._values.after(func, args, kwargs, out, line, self.trace.decisions)
         for tensor in () if func is _CONSTANT else tensors_in((args, kwargs)):
-            key = _key(tensor)
+            key = key_of(tensor)
             if key not in self._live and key not in self._foreign:
                 self._foreign[key] = _Held(tensor)
         results = tensors_in(out)
         born = self._born(results)
         if born and self._values is None:
-            born[0].counted = counted_off(func, out, args, self._ends)
+            born[0].counted = counted_off(func, out, args, self._live)
         found = cost_of(func, out, args, kwargs)
         self.trace.calls.append(
             Call(
@@ -186,16 +181,11 @@ class Recorder(TorchDispatchMode):
         )
         return out
 
-    def _ends(self, tensor: Any) -> Ends | None:
-        """The smallest and largest number in a tensor that was counted off, where known."""
-        held = self._live.get(_key(tensor))
-        return held.counted.ends(tensor) if held and held.counted else None
-
     def _born(self, results: list[Any]) -> list[_Held]:
         """Storages that came to life with these results."""
         found: list[_Held] = []
         for tensor in results:
-            key = _key(tensor)
+            key = key_of(tensor)
             if key in self._live or key in self._foreign:
                 continue
             self._made += 1
@@ -237,71 +227,3 @@ def _place(frame: FrameType | None) -> str:
 
 def _spelled(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
-
-
-def _key(tensor: Any) -> int:
-    key: int = tensor.untyped_storage()._cdata
-    return key
-
-
-# -- what code takes from values ----------------------------------------------------------
-
-
-class Values:
-    """Follows which tensors are made of inputs and weights; others depend on sizes alone.
-
-    The truth value number ``flipped``, of all that the code takes, is turned round.
-    """
-
-    def __init__(self, flipped: int | None = None) -> None:
-        self._flipped = flipped
-        self._made_of_them: set[int] = set()
-
-    def given(self, tensors: Any) -> None:
-        """Inputs and weights."""
-        self._made_of_them |= {_key(tensor) for tensor in tensors_in(tensors)}
-
-    def after(
-        self,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        out: Any,
-        line: str,
-        decisions: list[Decision],
-    ) -> Any:
-        """The operation's result, turned round where that was asked; decisions are added."""
-        by_values = self._depends((args, kwargs))
-        tags = getattr(func, "tags", ())
-        asked = _masks(args) if func is _INDEX else (args, kwargs)
-        if asked and (_NUMBERS in tags or _SHAPES in tags):
-            truth = isinstance(out, bool)
-            depends = self._depends(asked)
-            decisions.append(Decision(name_of(func), line, depends, truth, _SHAPES in tags))
-            if truth and len(decisions) - 1 == self._flipped:
-                return not out
-        self._follow(func, by_values, out)
-        return out
-
-    def _depends(self, value: Any) -> bool:
-        return any(_key(tensor) in self._made_of_them for tensor in tensors_in(value))
-
-    def _follow(self, func: Any, by_values: bool, out: Any) -> None:
-        name = name_of(func).removeprefix("aten.")
-        blank = name.endswith("_like") or name.startswith("new_")  # of the shape alone
-        for tensor in tensors_in(out):
-            if by_values and not blank:
-                self._made_of_them.add(_key(tensor))
-            elif blank or not _may_alias(func):
-                self._made_of_them.discard(_key(tensor))
-
-
-def _masks(args: tuple[Any, ...]) -> list[Any]:
-    """The indices that pick by their values, not by their number."""
-    return [x for x in tensors_in(args[1]) if x.dtype in {torch.bool, torch.uint8}]
-
-
-def _may_alias(func: Any) -> bool:
-    """Whether a result may lie in the storage of an argument."""
-    schema = getattr(func, "_schema", None)
-    return schema is None or any(argument.alias_info for argument in schema.arguments)

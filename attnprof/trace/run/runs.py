@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_leaves
 from attnprof.trace.events import Trace
 from attnprof.trace.rules.in_place import adding_in_place
 from attnprof.trace.run.disguise import notes_of_compiling
-from attnprof.trace.run.recorder import Recorder, Values
+from attnprof.trace.run.recorder import Recorder
+from attnprof.trace.run.values import Values
 from attnprof.trace.run.worlds import fake_world, meta_world, real_world
 from attnprof.trace.sizes import numel, size_of
 from attnprof.user_code import contained

@@ -1,0 +1,166 @@
+"""What a run depends on beside sizes: indices that were counted off, and the values of tensors.
+
+``table[torch.arange(N)]`` runs as far as the table reaches, but tensors without numbers look
+nothing up. The smallest and the largest index are followed from where they were counted, so that
+a lookup outside of a table fails as it does on real tensors, and the length of the table is a
+condition of a symbolic run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from attnprof.trace.events import Decision
+from attnprof.trace.rules import name_of, tensors_in
+from attnprof.trace.rules.layouts import same
+from attnprof.trace.sizes import numel
+
+_NUMBERS, _SHAPES = torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
+#: Its result's size depends on values only where it takes masks.
+_INDEX = torch.ops.aten.index.Tensor
+
+Ends = tuple[Any, Any]  # the smallest and the largest of whole numbers
+Storages = Mapping[int, Any]  # what is held, by storage; what was counted off is ``counted`` there
+
+
+@dataclass(frozen=True)
+class CountedOff:
+    """Whole numbers in a storage of ``entries``: one more each from ``first``, or to ``last``."""
+
+    first: Any
+    last: Any = None
+    entries: Any = None
+
+    def ends(self, tensor: Any) -> Ends | None:
+        """Those of a tensor in this storage."""
+        if self.last is None:
+            first = self.first + tensor.storage_offset()
+            steps = zip(tensor.shape, tensor.stride(), strict=True)
+            return first, first + sum((n - 1) * step for n, step in steps)
+        return (self.first, self.last) if same(numel(tensor), self.entries) else None
+
+
+def counted_off(func: Any, out: Any, args: tuple[Any, ...], held: Storages) -> CountedOff | None:
+    """What an operation's result holds, if that was counted."""
+    name = name_of(func).removeprefix("aten.")
+    if name == "arange":
+        first, step = args[0] if len(args) > 1 else 0, args[2] if len(args) > 2 else 1
+        whole = _is_whole(first) and isinstance(step, int) and step == 1
+        return CountedOff(first) if whole else None
+    if name not in (*_KEEP, "add", "sub"):
+        return None
+    found = _ends(args[0], held)
+    other = (0, 0) if name in _KEEP else _ends_of_operand(args[1], held)
+    if found is None or other is None:
+        return None
+    low, high = other if name != "sub" else (-other[1], -other[0])
+    return CountedOff(found[0] + low, found[1] + high, numel(out))
+
+
+def refuse_outside(func: Any, args: tuple[Any, ...], held: Storages) -> None:
+    """Raises :class:`IndexError` where a lookup goes beyond the table; else that is a condition."""
+    name = name_of(func).removeprefix("aten.")
+    for table, dim, index in _lookups(name, args):
+        found, rows = _ends(index, held), table.shape[dim]
+        if found and (found[1] >= rows or found[0] < (-rows if name == "index" else 0)):
+            raise IndexError("index out of range in self")  # torch's words
+
+
+def _lookups(name: str, args: tuple[Any, ...]) -> list[tuple[Any, int, Any]]:
+    if name == "embedding":
+        return [(args[0], 0, args[1])]
+    if name in ("index_select", "gather"):
+        return [(args[0], args[1], args[2])]
+    if name == "index":
+        return [(args[0], dim, index) for dim, index in enumerate(args[1]) if index is not None]
+    return []
+
+
+def key_of(tensor: Any) -> int:
+    """A tensor's storage, for as long as that lives."""
+    key: int = tensor.untyped_storage()._cdata
+    return key
+
+
+def _ends(tensor: Any, held: Storages) -> Ends | None:
+    found = held.get(key_of(tensor))
+    return found.counted.ends(tensor) if found and found.counted else None
+
+
+def _ends_of_operand(value: Any, held: Storages) -> Ends | None:
+    if isinstance(value, torch.Tensor):
+        return _ends(value, held)
+    return (value, value) if _is_whole(value) else None
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int | torch.SymInt)
+
+
+#: What leaves the numbers what they are.
+_KEEP = ("clone", "_to_copy", "repeat", "flip", "roll")
+
+
+# -- what code takes from values in a run on real tensors ---------------------------------
+class Values:
+    """Follows which tensors are made of inputs and weights; others depend on sizes alone.
+
+    The truth value number ``flipped``, of all that the code takes, is turned round.
+    """
+
+    def __init__(self, flipped: int | None = None) -> None:
+        self._flipped = flipped
+        self._made_of_them: set[int] = set()
+
+    def given(self, tensors: Any) -> None:
+        """Inputs and weights."""
+        self._made_of_them |= {key_of(tensor) for tensor in tensors_in(tensors)}
+
+    def after(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        out: Any,
+        line: str,
+        decisions: list[Decision],
+    ) -> Any:
+        """The operation's result, turned round where that was asked; decisions are added."""
+        by_values = self._depends((args, kwargs))
+        tags = getattr(func, "tags", ())
+        asked = _masks(args) if func is _INDEX else (args, kwargs)
+        if asked and (_NUMBERS in tags or _SHAPES in tags):
+            truth = isinstance(out, bool)
+            depends = self._depends(asked)
+            decisions.append(Decision(name_of(func), line, depends, truth, _SHAPES in tags))
+            if truth and len(decisions) - 1 == self._flipped:
+                return not out
+        self._follow(func, by_values, out)
+        return out
+
+    def _depends(self, value: Any) -> bool:
+        return any(key_of(tensor) in self._made_of_them for tensor in tensors_in(value))
+
+    def _follow(self, func: Any, by_values: bool, out: Any) -> None:
+        name = name_of(func).removeprefix("aten.")
+        blank = name.endswith("_like") or name.startswith("new_")  # of the shape alone
+        for tensor in tensors_in(out):
+            if by_values and not blank:
+                self._made_of_them.add(key_of(tensor))
+            elif blank or not _may_alias(func):
+                self._made_of_them.discard(key_of(tensor))
+
+
+def _masks(args: tuple[Any, ...]) -> list[Any]:
+    """The indices that pick by their values, not by their number."""
+    return [x for x in tensors_in(args[1]) if x.dtype in {torch.bool, torch.uint8}]
+
+
+def _may_alias(func: Any) -> bool:
+    """Whether a result may lie in the storage of an argument."""
+    schema = getattr(func, "_schema", None)
+    return schema is None or any(argument.alias_info for argument in schema.arguments)
