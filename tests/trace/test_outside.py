@@ -89,3 +89,24 @@ def test_rows_are_looked_up_as_far_as_the_table_reaches(lookup):
                 found.at("flops", N=n)
         else:
             assert found.phases["forward"].holds({"N": n}), n
+
+
+@pytest.mark.parametrize("longest", [13, 40, 128, 600])
+def test_code_with_a_longest_sequence_is_derived_up_to_there(longest):
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mask", torch.ones(longest, longest).tril())
+
+        def forward(self, x):
+            n = x.shape[1]
+            return (x @ x.mT).masked_fill(self.mask[:n, :n] == 0, -1e9).softmax(-1) @ x
+
+    found = attnprof.derive(Masked, inputs={"x": "B, N, d"}, phases=["forward"])
+    inside = {"B": 2, "N": longest - 1, "d": 4}
+    pairs = 2 * (longest - 1) ** 2
+    assert found.phases["forward"].holds(inside)
+    assert found.at("matmul_flops", **inside) == 2 * 2 * 4 * pairs
+    assert not found.phases["forward"].holds({**inside, "N": longest + 1})
+    with pytest.raises(RequestError):
+        found.at("flops", **{**inside, "N": longest + 1})

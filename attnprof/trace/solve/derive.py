@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,7 @@ from typing import Any
 
 from attnprof.errors import CannotRunError, RequestError, closest
 from attnprof.trace.report.derivation import Derivation, PhaseForms
-from attnprof.trace.request.expressions import hints_for, sizes_text
+from attnprof.trace.request.expressions import SHORTER, hints_for, sizes_text
 from attnprof.trace.request.lookup import Texts, target_from, target_of
 from attnprof.trace.request.target import Target
 from attnprof.trace.run.runs import TooLongError, record
@@ -53,15 +54,30 @@ def derived(
             f"--at {unknown[0]}={asked[unknown[0]]}: {target.name} has no size {unknown[0]}; its "
             f"arguments and inputs use {', '.join(target.symbols) or 'none'}"
         )
-    target = tried(target, asked, training=trains(phases))
+    target, start = _started(target, asked, training=trains(phases))
     try:
-        forms = _forms(target, phases, asked)
+        forms = _forms(target, phases, start)
     except Exception as error:
         if not type(error).__module__.startswith("torch."):
             raise
         raise CannotRunError(f"{target.name} cannot be derived: {value_reason(error)}") from error
     inputs = tuple(target.spelled_inputs)
     return Derivation(target.name, target.symbols, forms, asked, inputs, target.notes, target.dtype)
+
+
+def _started(target: Target, asked: Sizes, *, training: bool) -> tuple[Target, Sizes]:
+    """The target and the sizes to begin with; a shorter length where it runs at no usual one.
+
+    Raises what :func:`attnprof.trace.solve.count.tried` does, of the usual lengths.
+    """
+    try:
+        return tried(target, asked, training=training), asked
+    except RequestError:
+        for length in SHORTER if "N" in set(target.symbols) - set(asked) else ():
+            short = {**asked, "N": length}
+            with contextlib.suppress(RequestError):
+                return tried(target, short, training=training), short
+        raise
 
 
 def _forms(target: Target, phases: Sequence[str], asked: Sizes) -> Forms:
