@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from attnprof.algebra.names import name_of
+from attnprof.algebra.parser import name_of
 from attnprof.errors import RequestError, closest
 
 #: The largest size of what is built and run, and of a size that is typed.

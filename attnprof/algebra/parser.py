@@ -7,19 +7,21 @@ bounded, so that reading takes milliseconds.
 
 from __future__ import annotations
 
+import keyword
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from attnprof.algebra.names import name_of
-
 #: Longer texts, deeper brackets and longer numbers are no formulas of a cost.
 LONGEST = 20_000
 DEEPEST = 64
 DIGITS = 300
+#: Longer names would fill every message they stand in.
+LONGEST_NAME = 100
 
 #: Functions by the name that trees have, with the numbers of arguments each takes.
 MANY = 1000
@@ -41,7 +43,10 @@ _TOKEN = re.compile(
     rf"|(?P<raised>[{_RAISED}]+)|(?P<name>[^\W\d{_RAISED}][^\W{_RAISED}]*)"
     r"|(?P<sign>\*\*|//|<=|>=|[-+*/%(),<>&|])"
 )
-_RELATIONS = ("<", "<=", ">", ">=")
+#: Operators from the loosest to the tightest; the first of a level joins any number of parts.
+_LEVELS = (("<", "<=", ">", ">="), ("|",), ("&",), ("+", "-"), ("*", "/", "//", "%"))
+_SUMS = 3
+_PAIRED = (*_LEVELS[0], "/", "//", "%")
 
 
 class FormulaError(ValueError):
@@ -88,6 +93,16 @@ def parse(text: str, *, longest: int = LONGEST, stored: bool = False) -> Tree:
     return _Parser(text, stored).whole()
 
 
+def name_of(text: str) -> str:
+    """The name in the form Python itself gives identifiers (``ℓ`` is ``l``), or "" for no name.
+
+    Words of Python, ``None`` and ``True`` among them, are no names of sizes.
+    """
+    name = unicodedata.normalize("NFKC", text.strip())
+    usable = name.isidentifier() and not keyword.iskeyword(name) and len(name) <= LONGEST_NAME
+    return name if usable else ""
+
+
 def names_in(tree: Tree) -> tuple[str, ...]:
     """The names it uses, each once, in the order of the text."""
     if isinstance(tree, Name):
@@ -132,7 +147,7 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
 
 
 class _Parser:
-    """Recursive descent, one method a level of binding, as Python binds."""
+    """Recursive descent, operators bind as in Python."""
 
     def __init__(self, text: str, stored: bool) -> None:
         self._tokens = [*_tokens(text), ("end", "")]
@@ -177,37 +192,21 @@ class _Parser:
 
     def _value(self) -> Tree:
         """A sum; in a stored formula a condition, too."""
-        if not self._stored:
-            return self._sum()
-        left = self._either()
-        sign = self._take(*_RELATIONS)
-        return _call(sign, (left, self._either())) if sign else left
+        return self._chain(0 if self._stored else _SUMS)
 
-    def _either(self) -> Tree:
-        return self._chain("|", lambda: self._chain("&", self._sum))
-
-    def _chain(self, sign: str, part: Callable[[], Tree]) -> Tree:
-        found = [part()]
-        while self._take(sign):
-            found.append(part())
-        return _joined(sign, found)
-
-    def _sum(self) -> Tree:
-        parts = [self._product()]
-        while sign := self._take("+", "-"):
-            part = self._product()
-            parts.append(_call("neg", (part,)) if sign == "-" else part)
-        return _joined("+", parts)
-
-    def _product(self) -> Tree:
-        factors = [self._signed()]
-        while sign := self._take("*", "/", "//", "%"):
-            factor = self._signed()
-            if sign == "*":
-                factors.append(factor)
+    def _chain(self, level: int) -> Tree:
+        """Operands of one level of binding and the operators between them."""
+        if level == len(_LEVELS):
+            return self._signed()
+        joins = _LEVELS[level][0]
+        parts = [self._chain(level + 1)]
+        while sign := self._take(*_LEVELS[level]):
+            part = self._chain(level + 1)
+            if sign in _PAIRED:
+                parts = [_call(sign, (_joined(joins, parts), part))]
             else:
-                factors = [_call(sign, (_joined("*", factors), factor))]
-        return _joined("*", factors)
+                parts.append(_call("neg", (part,)) if sign == "-" else part)
+        return _joined(joins, parts)
 
     def _signed(self) -> Tree:
         negative = False

@@ -1,4 +1,4 @@
-"""Positive real roots of integer polynomials, isolated exactly; floats only to show them."""
+"""Positive real roots of integer polynomials, isolated exactly, and their closed forms."""
 
 from __future__ import annotations
 
@@ -7,35 +7,58 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
+from itertools import pairwise
 
-#: Width of an isolating interval, so that its middle rounds to the nearest float.
-WIDTH = Fraction(1, 2**64)
-SCALE = 64
+from attnprof.algebra.polynomials import Polynomial
+from attnprof.algebra.univariate import (
+    Poly,
+    common,
+    content,
+    derivative,
+    divided,
+    exact,
+    joined,
+    plus,
+    square_split,
+    terms_text,
+    text,
+    times,
+    trimmed,
+)
+
+#: Bits after the point to which a root is known at least: its middle rounds to the nearest float.
+BITS = 64
 
 
 @dataclass(frozen=True, order=True)
 class Root:
     """A positive root: ``at`` is exact where rational, else the middle of a tiny interval.
 
-    ``floor`` and ``whole`` (the root is an integer) are exact; ``crosses`` tells whether the
-    sign changes there (an odd multiplicity).
+    No integer lies in that interval; ``crosses`` tells whether the sign changes at the root.
     """
 
     at: Fraction
-    floor: int
-    whole: bool
     crosses: bool = True
+
+    @property
+    def floor(self) -> int:
+        """The last integer at or below the root."""
+        return math.floor(self.at)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the root is an integer."""
+        return self.at.denominator == 1
 
     @property
     def ceiling(self) -> int:
         """The first integer at or above the root."""
-        return self.floor if self.whole else self.floor + 1
+        return math.ceil(self.at)
 
 
-def exactly(position: Fraction | int, *, crosses: bool = True) -> Root:
+def exactly(position: Fraction | int) -> Root:
     """A root at a rational position."""
-    at = Fraction(position)
-    return Root(at, at.numerator // at.denominator, at.denominator == 1, crosses)
+    return Root(Fraction(position))
 
 
 def value_at(coefficients: Sequence[int], x: int | Fraction) -> int | Fraction:
@@ -49,78 +72,147 @@ def value_at(coefficients: Sequence[int], x: int | Fraction) -> int | Fraction:
 @cache
 def positive_roots(coefficients: tuple[int, ...]) -> tuple[Root, ...]:
     """All real roots above 0, ascending; none for the zero polynomial."""
-    while coefficients and not coefficients[-1]:
-        coefficients = coefficients[:-1]
-    while coefficients and not coefficients[0]:
-        coefficients = coefficients[1:]
-    signs = [factor > 0 for factor in coefficients if factor]
-    if all(sign == signs[0] for sign in signs):  # Descartes: no sign variation, no root
+    whole = trimmed(list(coefficients))
+    while whole and not whole[0]:
+        whole = whole[1:]
+    signs = {factor > 0 for factor in whole if factor}
+    if len(signs) < 2:  # Descartes: no sign variation, no root
         return ()
-    if len(coefficients) == 2:
-        return (exactly(Fraction(-coefficients[0], coefficients[1])),)
-    if len(coefficients) == 3:
-        return _quadratic(*coefficients)
-    return tuple(sorted(_isolated(coefficients)))
-
-
-def _quadratic(c: int, b: int, a: int) -> tuple[Root, ...]:
-    """Roots of a quadratic: the square root of its discriminant between two integers."""
-    discriminant = b * b - 4 * a * c
-    if discriminant < 0:
+    places = _places(exact(whole, common(whole, derivative(whole))))
+    if not places:
         return ()
-    if discriminant == 0:
-        both = exactly(Fraction(-b, 2 * a), crosses=False)
-        return (both,) if both.at > 0 else ()
-    whole = math.isqrt(discriminant)
-    if whole * whole == discriminant:
-        exact = sorted(Fraction(sign * whole - b, 2 * a) for sign in (-1, 1))
-        return tuple(exactly(root) for root in exact if root > 0)
-    # A step of the scaled square root moves the root by less than WIDTH.
-    step = Fraction(1, 2**SCALE)
-    near = math.isqrt(discriminant << 2 * SCALE) * step
-    found = []
-    for low, high in ((near, near + step), (-near - step, -near)):
-        ends = sorted(((low - b) / (2 * a), (high - b) / (2 * a)))
-        if ends[1] > 0:
-            found.append(_root((c, b, a), max(ends[0], Fraction(0)), ends[1], 1))
-    return tuple(sorted(found))
+    between = [Fraction(0), *((a + b) / 2 for a, b in pairwise(places)), places[-1] + 1]
+    above = pairwise(value_at(whole, point) > 0 for point in between)
+    return tuple(Root(at, left != right) for at, (left, right) in zip(places, above, strict=True))
 
 
-def _isolated(coefficients: tuple[int, ...]) -> list[Root]:
-    from sympy import ZZ, Poly, Rational, Symbol
+def _places(f: Poly, bits: int = BITS) -> list[Fraction]:
+    """Where a polynomial without double roots vanishes: cells of 2**-bits, told by Sturm's chain.
 
-    polynomial = Poly(list(reversed(coefficients)), Symbol("x"), domain=ZZ)
-    found = polynomial.intervals(inf=0, eps=Rational(WIDTH.numerator, WIDTH.denominator))
-    return [
-        _root(coefficients, Fraction(int(a.p), int(a.q)), Fraction(int(b.p), int(b.q)), times)
-        for (a, b), times in found
-    ]
-
-
-def _root(coefficients: tuple[int, ...], low: Fraction, high: Fraction, times: int) -> Root:
-    """The root of an isolating interval, narrower than 1: at most one integer lies in it."""
-    crosses = bool(times % 2)
-    if low == high:
-        return exactly(low, crosses=crosses)
-    inside = high.numerator // high.denominator
-    if inside < low:
-        return Root((low + high) / 2, inside, whole=False, crosses=crosses)
-    if value_at(coefficients, inside) == 0:
-        return exactly(inside, crosses=crosses)
-    return _beside(coefficients, low, high, inside, crosses=crosses)
-
-
-def _beside(
-    coefficients: tuple[int, ...], low: Fraction, high: Fraction, integer: int, *, crosses: bool
-) -> Root:
-    """The interval cut at an integer that is not the root: which side holds it.
-
-    An even root shows no change of sign, but its derivative does.
+    The chain changes its signs once less after each root.
     """
-    side = coefficients
-    if not crosses:
-        side = tuple(i * factor for i, factor in enumerate(coefficients))[1:]
-    above = (value_at(side, integer) > 0) != (value_at(side, high) > 0)
-    low, high = (Fraction(integer), high) if above else (low, Fraction(integer))
-    floor = integer if above else integer - 1
-    return Root((low + high) / 2, floor, whole=False, crosses=crosses)
+    chain, lead = [f, derivative(f)], abs(f[-1])
+    while len(chain[-1]) > 1:
+        chain.append(times(divided(chain[-2], chain[-1])[1], (-1,)))
+    bits = max(bits, 2 * lead.bit_length() + 2)  # then the cell tells a rational root from others
+
+    @cache
+    def changes(cell: int) -> int:
+        signs = [value > 0 for part in chain if (value := _scaled(part, cell, bits))]
+        return sum(a != b for a, b in pairwise(signs))
+
+    found = []
+    stretches = [(0, (2 + max(map(abs, f)) // lead) << bits)]
+    while stretches:
+        low, high = stretches.pop()
+        roots, middle = changes(low) - changes(high), (low + high) // 2
+        if roots == 1:
+            found.append(_place(f, low, high, bits))
+        elif roots and low == middle:
+            return _places(f, 2 * bits)
+        elif roots:
+            stretches += [(middle, high), (low, middle)]
+    return found
+
+
+def _place(f: Poly, low: int, high: int, bits: int) -> Fraction:
+    """The only root from low (left out) to high; the middle of its cell where it is irrational."""
+    falls = (_scaled(f, low, bits) or _scaled(derivative(f), low, bits)) > 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        value = _scaled(f, middle, bits)
+        low, high = (middle, high) if value and (value > 0) == falls else (low, middle)
+    cell = Fraction(low + high, 2 << bits)
+    near = cell.limit_denominator(abs(f[-1]))  # which the denominator of a root divides
+    is_root = abs(near - cell) <= Fraction(1, 2 << bits) and not value_at(f, near)
+    return near if is_root else cell
+
+
+def _scaled(f: Poly, cell: int, bits: int) -> int:
+    """A positive multiple of the value at cell / 2**bits."""
+    value = 0
+    for below, factor in enumerate(reversed(f)):
+        value = value * cell + (factor << bits * below)
+    return value
+
+
+# -- in closed form --------------------------------------------------------------------
+def closed_form(terms: Polynomial, head_dim: int, root: Root) -> str | None:
+    """The root as sympy text in ``d``; None where the degree in the length is above 2.
+
+    ``terms`` is the difference in (seq_len, head_dim); ``root``, a root of it at one head width,
+    tells which of two is meant. None too where a leading coefficient vanishes at that width.
+    """
+    low = min((i for i, _ in terms), default=0)
+    degree = max((i for i, _ in terms), default=0) - low
+    if degree not in (1, 2):
+        return None
+    scale = math.lcm(*(Fraction(factor).denominator for factor in terms.values()))
+    c, b, a = (_in_width(terms, low + power, scale) for power in range(3))
+    if not value_at(a if degree == 2 else b, head_dim):
+        return None
+    if degree == 1:
+        return _shown(times(c, (-1,)), (), (), b)
+    return _quadratic(a, b, c, head_dim, root)
+
+
+def _in_width(terms: Polynomial, power: int, scale: int) -> Poly:
+    """The coefficient of one power of the length, a polynomial in d."""
+    found = {j: int(factor * scale) for (i, j), factor in terms.items() if i == power}
+    return tuple(found.get(j, 0) for j in range(1 + max(found, default=-1)))
+
+
+def _quadratic(a: Poly, b: Poly, c: Poly, head_dim: int, root: Root) -> str:
+    """(-b ± s·sqrt(r)) / 2a with s²·r = b² - 4ac."""
+    outside, inside = square_split(plus(times(b, b), times(times(a, c), (-4,))))
+    top, bottom = times(b, (-1,)), times(a, (2,))
+    below = value_at(bottom, head_dim)
+    # Which of the two: the root lies above or below the middle -b/2a at this width.
+    above = root.at * below > value_at(top, head_dim)
+    sign = 1 if above == (value_at(outside, head_dim) > 0) else -1
+    radical = times(outside, (sign,))
+    if inside == (1,):
+        return _shown(plus(top, radical), (), (), bottom)
+    return _shown(top, radical, inside, bottom)
+
+
+def _shown(plain: Poly, radical: Poly, inside: Poly, bottom: Poly) -> str:
+    """(plain + radical·sqrt(inside)) / bottom, reduced, as text."""
+    shared = bottom
+    for part in (plain, radical):
+        shared = common(shared, part) if part else shared
+    if len(shared) > 1:
+        plain, radical, bottom = (
+            exact(part, common(shared, ())) for part in (plain, radical, bottom)
+        )
+    number = math.gcd(*(content(part) for part in (plain, radical, bottom) if part))
+    number *= -1 if bottom[-1] < 0 else 1
+    plain, radical, bottom = (tuple(x // number for x in part) for part in (plain, radical, bottom))
+    if len(bottom) == 1:
+        return joined(_with_root(plain, radical, inside, bottom[0]))
+    top = _with_root(plain, radical, inside, 1)
+    return f"{_grouped(joined(top))}/({text(bottom)})"
+
+
+def _with_root(plain: Poly, radical: Poly, inside: Poly, denominator: int) -> list[str]:
+    """Terms of the sum, the root before the constant, as sympy orders them."""
+    terms = terms_text(plain, denominator)
+    if not radical:
+        return terms
+    constant = [terms.pop()] if plain and plain[0] else []
+    return [*terms, _root_term(radical, inside, denominator), *constant]
+
+
+def _root_term(radical: Poly, inside: Poly, denominator: int) -> str:
+    sign = "-" if radical[-1] < 0 else "+"
+    size = times(radical, (1 if sign == "+" else -1,))
+    if len(size) == 1:
+        value = Fraction(size[0], denominator)
+        factor, below = f"{value.numerator}*" if value.numerator != 1 else "", value.denominator
+    else:
+        factor, below = f"{_grouped(text(size))}*", denominator
+    return f"{sign}{factor}sqrt({text(inside)}){f'/{below}' if below > 1 else ''}"
+
+
+def _grouped(sum_: str) -> str:
+    return f"({sum_})" if " " in sum_ else sum_

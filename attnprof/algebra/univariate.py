@@ -71,7 +71,7 @@ def exact(a: Poly, b: Poly) -> Poly:
 def common(a: Poly, b: Poly) -> Poly:
     """The primitive greatest common divisor."""
     while b:
-        a, b = b, primitive(divided(a, b)[1]) if divided(a, b)[1] else ()
+        a, b = b, primitive(divided(a, b)[1])
     return primitive(a)
 
 
@@ -82,14 +82,12 @@ def derivative(a: Poly) -> Poly:
 
 def square_split(a: Poly) -> tuple[Poly, Poly]:
     """``(s, r)`` with a = s²·r, every repeated factor moved into s (Yun's algorithm)."""
-    number, rest = content(a), primitive(a)
-    outside, inside = _integer_split(number)
-    root: Poly = (outside,)
-    left: Poly = (inside,)
-    repeated = common(rest, derivative(rest)) if len(rest) > 1 else (1,)
+    outside, inside = _integer_split(content(a))
+    root, left, rest = (outside,), (inside,), primitive(a)
+    repeated = common(rest, derivative(rest))
     single, power = exact(rest, repeated), 1
     while len(single) > 1:
-        shared = common(single, repeated) if len(repeated) > 1 else (1,)
+        shared = common(single, repeated)
         factor = exact(single, shared)
         for _ in range(power // 2):
             root = times(root, factor)

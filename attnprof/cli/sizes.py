@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from attnprof.algebra.names import name_of
-from attnprof.algebra.parser import short
+from attnprof.algebra.parser import name_of, short
 from attnprof.arguments import LARGEST
 from attnprof.errors import RequestError
 

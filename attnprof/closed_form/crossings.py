@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from attnprof.algebra.pieces import Piece
 from attnprof.algebra.polynomials import NotPiecewisePolynomialError
@@ -66,68 +66,43 @@ def crossings_of(
     ``known`` are the integers that count. Raises :class:`NotPiecewisePolynomialError` where they
     do not confirm the last crossing.
     """
-    first = pieces[0].first
-    runs = merged([run for piece, start in _spans(pieces) for run in _runs(piece, start)])
+    first, runs = pieces[0].first, list[SignRun]()
+    start = exactly(first)
+    for piece in pieces:
+        if piece.end is None or piece.end.at - start.at > SAME:
+            runs += _runs(piece, start)
+        start = piece.end or start
+    runs = _joined(runs)
     if len(runs) > 1 and runs[0].sign == 0 and runs[1].start.ceiling <= first + 1:
-        runs = (replace(runs[1], start=exactly(first)), *runs[2:])  # a tie at one length alone
+        runs = [replace(runs[1], start=exactly(first)), *runs[2:]]  # a tie at one length alone
     runs = _reached(runs, known)
-    if len(runs) == 1:
-        return Crossings(runs, None, known.start)
-    return Crossings(runs, _confirmed(runs, difference, known), known.start)
-
-
-def _reached(runs: tuple[SignRun, ...], known: Lengths) -> tuple[SignRun, ...]:
-    """Runs that a known length lies in; every real length counts where all integers are known."""
-    firsts = [known.after(run.start.ceiling) for run in runs]
-    kept = [
-        run
-        for run, first, after in zip(runs, firsts, [*firsts[1:], None], strict=True)
-        if first is not None and (known.step == 1 or first != after)
-    ]
-    return tuple(run for i, run in enumerate(kept) if i == 0 or run.sign != kept[i - 1].sign)
-
-
-def _spans(pieces: Sequence[Piece]) -> list[tuple[Piece, Root]]:
-    """Each piece with its real start: the end of the one before it."""
-    starts = [exactly(pieces[0].first)]
-    for piece in pieces[:-1]:
-        starts.append(piece.end or starts[-1])
-    return list(zip(pieces, starts, strict=True))
+    confirmed = _confirmed(runs, difference, known) if len(runs) > 1 else None
+    return Crossings(tuple(runs), confirmed, known.start)
 
 
 def _runs(piece: Piece, start: Root) -> list[SignRun]:
-    """Signs within one piece, from the right: each root of odd multiplicity turns it."""
-    if not piece.coefficients:
-        return [SignRun(start, 0, piece), *_closing(piece)]
-    sign = 1 if piece.coefficients[-1] > 0 else -1
-    turns = [root for root in positive_roots(piece.coefficients) if root.crosses]
-    found = []
-    for root in reversed(turns):
-        found.append(SignRun(root, sign, piece))
-        sign = -sign
-    found.append(SignRun(exactly(0), sign, piece))
-    inside = [run for run in found if run.start.at > start.at + SAME]
-    before = found[len(inside)]
-    inside = [run for run in inside if not piece.end or run.start.at < piece.end.at - SAME]
-    near = before.start if abs(before.start.at - start.at) <= SAME else start
-    return [SignRun(near, before.sign, piece), *reversed(inside), *_closing(piece)]
+    """Signs within one piece: each root of odd multiplicity turns it."""
+    last = _sign(piece.coefficients[-1]) if piece.coefficients else 0
+    roots = positive_roots(piece.coefficients)
+    after = [root for root in roots if root.crosses and root.at > start.at + SAME]
+    inside = [root for root in after if not piece.end or root.at < piece.end.at - SAME]
+    starts = enumerate([start, *inside])
+    return [SignRun(at, last * (-1) ** (len(after) - turned), piece) for turned, at in starts]
 
 
-def _closing(piece: Piece) -> list[SignRun]:
-    """Marks the end of a piece, so that one of no length can be dropped."""
-    return [SignRun(piece.end, 0, None)] if piece.end else []
+def _joined(runs: Iterable[SignRun]) -> list[SignRun]:
+    """Neighbours of the same sign as one run."""
+    return [next(group) for _, group in groupby(runs, key=lambda run: run.sign)]
 
 
-def merged(runs: Sequence[SignRun]) -> tuple[SignRun, ...]:
-    """Runs of the same sign joined; those of no length dropped."""
-    found: list[SignRun] = []
-    for run, after in zip(runs, [*runs[1:], None], strict=True):
-        empty = after is not None and after.start.at - run.start.at <= SAME
-        if run.piece is None or empty:
-            continue
-        if not found or found[-1].sign != run.sign:
-            found.append(run)
-    return tuple(found)
+def _reached(runs: Sequence[SignRun], known: Lengths) -> list[SignRun]:
+    """Runs that a known length lies in; every real length counts where all integers are known."""
+    firsts = [known.after(run.start.ceiling) for run in runs]
+    return _joined(
+        run
+        for run, first, after in zip(runs, firsts, [*firsts[1:], None], strict=True)
+        if first is not None and (known.step == 1 or first != after)
+    )
 
 
 def _confirmed(runs: Sequence[SignRun], difference: Callable[[int], int], known: Lengths) -> int:
@@ -147,10 +122,8 @@ def _confirmed(runs: Sequence[SignRun], difference: Callable[[int], int], known:
 #: Lengths looked at one by one around each crossing: rounding makes costs cross more than once.
 AROUND = 32
 
-Integers = Callable[[int], int]
 
-
-def bisected(difference: Integers, known: Lengths = EVERY) -> Crossings:
+def bisected(difference: Callable[[int], int], known: Lengths = EVERY) -> Crossings:
     """Signs of an integer difference up to 2**40; a crossing is the first integer of the new sign.
 
     Only ``known`` lengths are looked at, and a pair of crossings between two neighbours of their
@@ -159,21 +132,27 @@ def bisected(difference: Integers, known: Lengths = EVERY) -> Crossings:
     """
     signs: dict[int, int] = {}
     refusals: list[RequestError] = []
-    for length in known.grid():
+
+    def look(length: int) -> int | None:
         try:
             signs[length] = _sign(difference(length))
         except RequestError as refusal:
             refusals.append(refusal)
+            return None
+        return signs[length]
+
+    for length in known.grid():
+        look(length)
     if not signs:
         raise refusals[0]
-    for start, stop in _changes(signs):
-        _narrow(difference, signs, known, start, stop)
+    for low, high in list(pairwise(sorted(signs))):
+        if signs[low] != signs[high]:
+            _narrow(look, known, low, high)
     lengths = sorted(signs)
-    runs = [SignRun(exactly(lengths[0]), signs[lengths[0]])]
-    for length in lengths[1:]:
-        if signs[length] != runs[-1].sign:
-            runs.append(SignRun(exactly(length), signs[length]))
-    runs = _without_ties(runs, lengths)
+    for before, length, after in zip([0, *lengths], lengths, lengths[1:], strict=False):
+        if signs.get(before, 1) and not signs[length]:
+            signs[length] = signs[after]  # a tie at one length: what follows is not dearer there
+    runs = _joined(SignRun(exactly(length), signs[length]) for length in lengths)
     first = runs[-1].start.floor if len(runs) > 1 else None
     return Crossings(tuple(runs), first, known.start)
 
@@ -182,49 +161,17 @@ def _sign(value: int) -> int:
     return (value > 0) - (value < 0)
 
 
-def _changes(signs: dict[int, int]) -> list[tuple[int, int]]:
-    lengths = sorted(signs)
-    return [(a, b) for a, b in pairwise(lengths) if signs[a] != signs[b]]
-
-
-def _narrow(
-    difference: Integers, signs: dict[int, int], known: Lengths, start: int, stop: int
-) -> None:
+def _narrow(look: Callable[[int], int | None], known: Lengths, low: int, high: int) -> None:
     """Halve until neighbours differ, then look around them one by one within the bracket."""
-    low, high = start, stop
+    below = look(low)
     while high - low > known.step:
         middle = known.after(low + max(known.step, (high - low) // 2))
         if middle is None or not low < middle < high:
             break
-        if _look(difference, signs, middle) == signs[low]:
-            low = middle
-        elif middle in signs:
-            high = middle
-        else:
+        sign = look(middle)
+        if sign is None:
             return
+        low, high = (middle, high) if sign == below else (low, middle)
     around = AROUND * known.step
     for length in known.within(low - around, high + around - 1):
-        _look(difference, signs, length)
-
-
-def _look(difference: Integers, signs: dict[int, int], length: int) -> int | None:
-    try:
-        signs[length] = _sign(difference(length))
-    except RequestError:
-        return None
-    return signs[length]
-
-
-def _without_ties(runs: list[SignRun], lengths: list[int]) -> list[SignRun]:
-    """A tie at a single length belongs to the run that follows: there it is not dearer."""
-    places = {length: i for i, length in enumerate(lengths)}
-    found: list[SignRun] = []
-    pending = None
-    for run, after in zip(runs, [*runs[1:], None], strict=True):
-        start = pending or run.start
-        pending = None
-        if run.sign == 0 and after and places[after.start.floor] - places[start.floor] == 1:
-            pending = start
-        elif not found or found[-1].sign != run.sign:
-            found.append(SignRun(start, run.sign))
-    return found
+        look(length)

@@ -9,8 +9,7 @@ from typing import Any
 
 from attnprof.algebra.pieces import Piece, pieces
 from attnprof.algebra.polynomials import NotPiecewisePolynomialError
-from attnprof.algebra.radicals import closed_form
-from attnprof.algebra.roots import Root, positive_roots
+from attnprof.algebra.roots import Root, closed_form, positive_roots
 from attnprof.closed_form.crossings import SAME, Crossings, bisected, crossings_of
 from attnprof.closed_form.lengths import EVERY, CostOf, KnownCost, Lengths
 from attnprof.closed_form.printed import Pair, comparable

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from attnprof.algebra.names import name_of
-from attnprof.algebra.parser import short
+from attnprof.algebra.parser import name_of, short
 from attnprof.closed_form.cost_records import CONVENTIONS
 from attnprof.errors import RequestError, closest
 from attnprof.record.files import read_table

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import Any
 
-from attnprof.algebra.names import name_of
+from attnprof.algebra.parser import name_of
 from attnprof.algebra.text import expression_text
 from attnprof.algebra.zero import constant_ratio
 from attnprof.arguments import LARGEST

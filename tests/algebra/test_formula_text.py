@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from attnprof.algebra.evaluation import EXACT, evaluate
 from attnprof.algebra.expressions import check_size, expression_of
-from attnprof.algebra.names import name_of
-from attnprof.algebra.parser import FormulaError, names_in, parse, parts_of
+from attnprof.algebra.parser import FormulaError, name_of, names_in, parse, parts_of
 from attnprof.algebra.zero import constant_ratio, is_zero
 
 SIZES = {"N": 6, "h": 2, "d": 4, "l": 3}

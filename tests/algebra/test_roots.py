@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from attnprof.algebra.pieces import pieces
 from attnprof.algebra.polynomials import Branches, NotPiecewisePolynomialError
-from attnprof.algebra.radicals import closed_form
-from attnprof.algebra.roots import exactly, positive_roots
+from attnprof.algebra.roots import closed_form, exactly, positive_roots
 from attnprof.algebra.univariate import square_split, text, times
 from attnprof.closed_form.crossings import crossings_of
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from attnprof.algebra.names import name_of
-from attnprof.algebra.parser import parts_of, short
+from attnprof.algebra.parser import name_of, parts_of, short
 from attnprof.errors import RequestError, closest
 from attnprof.trace.request.expressions import DEFAULT, Expression, parsed
 from attnprof.trace.request.target import Input, Sizes
