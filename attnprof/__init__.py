@@ -11,35 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+#: Where names are that are not in ``api``.
 _WHERE = {
-    "attend": "attnprof.api",
-    "build": "attnprof.api",
-    "cost": "attnprof.api",
-    "crossover": "attnprof.api",
-    "derive": "attnprof.api",
-    "profile": "attnprof.api",
-    "sweep": "attnprof.api",
-    "Workload": "attnprof.workload",
-    "Cost": "attnprof.costs",
-    "CostTable": "attnprof.costs",
-    "Stage": "attnprof.costs",
-    "Report": "attnprof.record",
-}
+    "Workload": "attnprof.workload", "Cost": "attnprof.costs", "CostTable": "attnprof.costs",
+    "Stage": "attnprof.costs", "Report": "attnprof.record",
+}  # fmt: skip
 __all__ = [
-    "Cost",
-    "CostTable",
-    "Report",
-    "Stage",
-    "Workload",
-    "__version__",
-    "attend",
-    "build",
-    "cost",
-    "crossover",
-    "derive",
-    "profile",
-    "sweep",
-]
+    "Cost", "CostTable", "Report", "Stage", "Workload", "__version__", "attend", "build", "cost",
+    "crossover", "derive", "profile", "sweep",
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from attnprof.api import attend, build, cost, crossover, derive, profile, sweep
@@ -49,6 +29,6 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    if name not in __all__:
         raise AttributeError(f"module 'attnprof' has no attribute '{name}'")
-    return getattr(import_module(_WHERE[name]), name)
+    return getattr(import_module(_WHERE.get(name, "attnprof.api")), name)

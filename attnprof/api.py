@@ -14,7 +14,6 @@ from attnprof.arguments import (
     flag,
     name_text,
     number,
-    phase_names,
     seed_of,
     several,
     shown,
@@ -154,7 +153,9 @@ def derive(
     return derive_anything(
         module_or_factory, None if workload is None else _workload(workload),
         args=texts("args", args), inputs=texts("inputs", inputs),
-        phases=None if phases is None else phase_names(phases), at=sizes_by_name(at),
+        phases=None if phases is None else [
+            text("a phase", name, "forward") for name in several("phases", phases)
+        ], at=sizes_by_name(at),
         dtype=choice("dtype", dtype, DTYPES),
         scope=None if scope is None else choice("scope", scope, SCOPES),
         causal=flag("causal", causal), params=params,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import Field
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
@@ -61,11 +63,14 @@ def at_least(name: str, value: Any, least: int, most: int | None = None) -> int:
     """A whole number of ``least`` or more (up to ``most``) as an int."""
     if not is_whole(value):
         raise RequestError(f"{name} must be a whole number, not {shown(value)}")
-    if value < least:
-        raise RequestError(f"{name} must be at least {least}, not {_digits(int(value))}")
-    if most is not None and value > most:
-        raise RequestError(f"{name} must be at most {most}, not {_digits(int(value))}")
-    return int(value)
+    whole = int(value)
+    if whole >= least and (most is None or whole <= most):
+        return whole
+    bound = f"at least {least}" if whole < least else f"at most {most}"
+    bits = whole.bit_length()  # nobody reads hundreds of digits
+    raise RequestError(
+        f"{name} must be {bound}, not {whole if bits < 200 else f'one of {bits} bits'}"
+    )
 
 
 def tensor_size(name: str, value: Any) -> int:
@@ -73,23 +78,12 @@ def tensor_size(name: str, value: Any) -> int:
     return at_least(name, value, 1, LARGEST)
 
 
-def _digits(value: int) -> str:
-    """A number, unless it has more digits than anybody reads."""
-    return str(value) if value.bit_length() < 200 else f"one of {value.bit_length()} bits"
-
-
 def number(name: str, value: Any) -> float:
     """A finite number; booleans are none."""
-    if not is_flag(value) and isinstance(value, Real) and _is_finite(value):
-        return int(value) if isinstance(value, Integral) else float(value)
+    with suppress(OverflowError):  # an int that no float reaches
+        if not is_flag(value) and isinstance(value, Real) and math.isfinite(value):
+            return int(value) if isinstance(value, Integral) else float(value)
     raise RequestError(f"{name} must be a number, not {shown(value)}")
-
-
-def _is_finite(value: Any) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
 
 
 def is_flag(value: Any) -> bool:
@@ -144,11 +138,6 @@ def name_text(value: Any) -> str:
     return text("a mechanism's name", value, "standard")
 
 
-def phase_names(value: Any) -> list[str]:
-    """One phase or several."""
-    return [text("a phase", name, "forward") for name in several("phases", value)]
-
-
 def seed_of(value: Any) -> int:
     """A seed of torch's generators."""
     return at_least("seed", value, 0, 2**63 - 1)
@@ -183,3 +172,61 @@ def sizes_by_name(value: Any) -> dict[str, int] | None:
         name_of(name) if isinstance(name, str) else shown(name): at_least(f"at {name}", item, 1)
         for name, item in value.items()
     }
+
+
+# -- parameters of mechanisms ----------------------------------------------------------
+def parameter_value(item: Field[Any], value: Any) -> Any:
+    """A parameter's value from text, or as Python passes it, by the type of its default.
+
+    Raises :class:`RequestError` for what the type is not.
+    """
+    kind = str(item.type)
+    if not isinstance(value, str):
+        return _passed(item.name, kind, value)
+    text = value.strip()
+    if text.lower() in ("none", "null") and "None" in kind:
+        return None
+    readers: dict[str, Callable[[str], Any]] = {"bool": _boolean, "int": _integer, "float": _real}
+    for name, reader in readers.items():
+        if name in kind:
+            try:
+                return reader(text)
+            except ValueError:
+                raise RequestError(
+                    f"{item.name}={value}: not usable; {item.name} takes {kind}, "
+                    f"for example {item.name}={item.default}"
+                ) from None
+    return text
+
+
+def _passed(name: str, kind: str, value: Any) -> Any:
+    """A parameter's value as Python passes it, of the type that its field has."""
+    if value is None and "None" in kind:
+        return None
+    if "bool" in kind:
+        return flag(name, value)
+    if "int" in kind and is_whole(value):
+        return int(value)
+    if "float" in kind:
+        return number(name, value)
+    if any(word in kind for word in ("bool", "int", "float", "str")):
+        raise RequestError(f"{name} must be {kind}, not {shown(value)}")
+    return value
+
+
+def _integer(text: str) -> int:
+    if abs(value := int(text)) <= LARGEST:
+        return value
+    raise ValueError(text)
+
+
+def _real(text: str) -> float:
+    if math.isfinite(value := float(text)):
+        return value
+    raise ValueError(text)
+
+
+def _boolean(text: str) -> bool:
+    if (word := text.lower()) in ("true", "yes", "on", "1", "false", "no", "off", "0"):
+        return word in ("true", "yes", "on", "1")
+    raise ValueError(text)

@@ -8,9 +8,10 @@ where the caller already brought a value of theirs.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import add, attrgetter
 from typing import Any
 
 Number = Any  # int | float | numpy.ndarray | sympy.Expr: one code for all of them
@@ -28,7 +29,7 @@ def _numpy(*values: Number) -> Any:
     return numpy if numpy and any(isinstance(value, numpy.ndarray) for value in values) else None
 
 
-def _sum(values: list[Number]) -> Number:
+def _sum(values: Sequence[Number]) -> Number:
     """The sum; of expressions in one go, where adding one by one would sort all terms each time."""
     sympy = _sympy(*values)
     return sympy.Add(*values) if sympy else sum(values)
@@ -134,20 +135,10 @@ class Cost:
     bytes_moved: Number = 0
 
     def __add__(self, more: Cost) -> Cost:
-        return Cost(
-            self.multiplications + more.multiplications,
-            self.additions + more.additions,
-            self.divisions + more.divisions,
-            self.exponentials + more.exponentials,
-            self.other + more.other,
-            self.matmul_flops + more.matmul_flops,
-            self.dot_outputs + more.dot_outputs,
-            self.reduction_outputs + more.reduction_outputs,
-            self.bytes_moved + more.bytes_moved,
-        )
+        return Cost(*map(add, _counts(self), _counts(more)))
 
     def __mul__(self, times: Number) -> Cost:
-        return Cost(*(getattr(self, name) * times for name in COST_FIELDS))
+        return Cost(*(count * times for count in _counts(self)))
 
     __rmul__ = __mul__
 
@@ -170,6 +161,7 @@ class Cost:
 
 
 COST_FIELDS = tuple(item.name for item in fields(Cost))
+_counts: Callable[[Cost], tuple[Number, ...]] = attrgetter(*COST_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +203,7 @@ class CostTable:
             replace(
                 stage,
                 shape=tuple(map(change, stage.shape)),
-                cost=Cost(*(change(getattr(stage.cost, name)) for name in COST_FIELDS)),
+                cost=Cost(*map(change, _counts(stage.cost))),
                 allocates=change(stage.allocates),
                 frees=change(stage.frees),
                 workspace=change(stage.workspace),
@@ -227,8 +219,7 @@ class CostTable:
     @property
     def total(self) -> Cost:
         """The sum of all stages."""
-        costs = [stage.cost for stage in self.stages]
-        return Cost(*(_sum([getattr(cost, name) for cost in costs]) for name in COST_FIELDS))
+        return Cost(*map(_sum, zip(*(_counts(stage.cost) for stage in self.stages), strict=True)))
 
     @property
     def flops(self) -> Number:
@@ -260,8 +251,4 @@ class CostTable:
             from attnprof.algebra.maxima import running_maximum
 
             return running_maximum(self.live_before, steps)
-        during = self.live() or [self.live_before]
-        peak = during[0]
-        for held in during[1:]:
-            peak = maximum(peak, held)
-        return peak
+        return reduce(maximum, self.live() or [self.live_before])

@@ -10,12 +10,12 @@ from dataclasses import dataclass, fields, replace
 from inspect import signature
 from typing import Any, ClassVar, Self
 
+from attnprof.arguments import parameter_value
 from attnprof.costs import CostTable, Number
 from attnprof.counting.definition import Definition
 from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError, closest
 from attnprof.ops.layer import LayerSizes, Weight, merge_heads
-from attnprof.parameters import parameter_value
 from attnprof.published import Published
 from attnprof.workload import SCOPES, Workload
 
@@ -125,12 +125,12 @@ class Mechanism:
         if self.is_text():
             from attnprof.ops.host import counted
 
-            state = self.state_entries(workload) if self.abilities.decode else 0
-            return replace(counted(self, workload, scope), state_entries=state)
-        tape = self._on_tape(workload, scope)
-        table = tape.table("backward" if workload.phase == "backward" else None)
-        if workload.phase == "decode":
-            table = replace(table, parameters=self.parameters(workload, scope))
+            table = counted(self, workload, scope)
+        else:
+            tape = self._on_tape(workload, scope)
+            table = tape.table("backward" if workload.phase == "backward" else None)
+            if workload.phase == "decode":
+                table = replace(table, parameters=self.parameters(workload, scope))
         state = self.state_entries(workload) if self.abilities.decode else 0
         return replace(table, state_entries=state)
 

@@ -44,26 +44,10 @@ def format_time(value: float) -> str:
     return f"{value * 1e9:.4g} ns"
 
 
-def format_rate(value: float) -> str:
-    """Operations a second in decimal units: ``12.5 GFLOP/s``."""
+def format_rate(value: float, unit: str = "FLOP/s") -> str:
+    """Operations or bytes a second in decimal units: ``12.5 GFLOP/s``."""
     head, _, prefix = _decimal(value).partition(" ")
-    return f"{head} {prefix}FLOP/s"
-
-
-def format_bandwidth(value: float) -> str:
-    """Bytes a second in decimal units: ``12.5 GB/s``."""
-    head, _, prefix = _decimal(value).partition(" ")
-    return f"{head} {prefix}B/s"
-
-
-def format_percent(value: float) -> str:
-    """A fraction as percent with two digits."""
-    return f"{100 * value:.2f} %"
-
-
-def format_ratio(value: float) -> str:
-    """A ratio with four digits."""
-    return f"{value:.4f}"
+    return f"{head} {prefix}{unit}"
 
 
 def format_number(value: float) -> str:
@@ -74,15 +58,11 @@ def format_number(value: float) -> str:
 
 
 _WRITERS: dict[str, Callable[[float], str]] = {
-    "count": format_count,
-    "bytes": format_bytes,
-    "time": format_time,
-    "flops_rate": format_rate,
-    "bytes_rate": format_bandwidth,
-    "percent": format_percent,
-    "ratio": format_ratio,
+    "count": format_count, "bytes": format_bytes, "time": format_time, "flops_rate": format_rate,
+    "bytes_rate": lambda value: format_rate(value, "B/s"),
+    "percent": lambda value: f"{100 * value:.2f} %", "ratio": lambda value: f"{value:.4f}",
     "number": format_number,
-}
+}  # fmt: skip
 
 
 def setting_text(value: Any) -> str:
@@ -94,14 +74,6 @@ def label(mechanism: str, params: dict[str, object]) -> str:
     """A mechanism and its parameters as one reads them: ``standard (bias=true)``."""
     settings = " ".join(f"{name}={setting_text(value)}" for name, value in params.items())
     return f"{mechanism} ({settings})" if settings else mechanism
-
-
-def integer(text: str) -> int:
-    """The integer a text says; ValueError beyond 2**40, the largest size taken, too."""
-    value = int(text)
-    if abs(value) > 2**40:
-        raise ValueError(text)
-    return value
 
 
 def is_numeric(fmt: str) -> bool:
@@ -121,10 +93,5 @@ def format_value(value: Any, fmt: str = "text", *, short: bool = False) -> str:
         return ", ".join(format_value(item) for item in value)
     if not isinstance(value, (int, float)):
         return str(value)
-    return _number_text(value, fmt, short)
-
-
-def _number_text(value: float, fmt: str, short: bool) -> str:
-    if fmt == "count":
-        return format_count(value, short=short)
-    return _WRITERS.get(fmt, format_number)(value)
+    write = _WRITERS.get(fmt, format_number)
+    return format_count(value, short=short) if write is format_count else write(value)

@@ -15,6 +15,10 @@ SCOPES = ("core", "layer")
 ENTRY = "entry"
 ITEM_SIZES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, ENTRY: 1}
 DTYPES = tuple(name for name in ITEM_SIZES if name != ENTRY)
+#: Sizes by the letters that formulas have for them.
+SYMBOLS = {"B": "batch_size", "N": "seq_len", "h": "num_heads", "d": "head_dim"}
+_OPTIONAL = ("num_kv_heads", "value_head_dim", "kv_seq_len")
+_SIZES = (*SYMBOLS.values(), *_OPTIONAL)
 
 
 @dataclass(frozen=True)
@@ -63,9 +67,7 @@ class Workload:
 
     def by_symbol(self) -> dict[str, Any]:
         """Batch, tokens, heads and head width by the letters that formulas have for them."""
-        return {
-            "B": self.batch_size, "N": self.seq_len, "h": self.num_heads, "d": self.head_dim,
-        }  # fmt: skip
+        return {letter: getattr(self, name) for letter, name in SYMBOLS.items()}
 
     @property
     def d_model(self) -> Number:
@@ -99,18 +101,6 @@ class Workload:
         except TypeError as error:
             names = ", ".join(item.name for item in fields(self))
             raise RequestError(f"a workload has {names}; not {', '.join(changes)}") from error
-
-
-_SIZES = (
-    "seq_len",
-    "num_heads",
-    "head_dim",
-    "batch_size",
-    "num_kv_heads",
-    "value_head_dim",
-    "kv_seq_len",
-)
-_OPTIONAL = ("num_kv_heads", "value_head_dim", "kv_seq_len")
 
 
 def pairs(workload: Workload) -> Number:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+import random
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from functools import reduce
+from functools import lru_cache, reduce
 from math import comb, prod
 from typing import Any
 
 from attnprof.algebra.evaluation import BITS, Rules, bits_of, check_power, evaluate
+from attnprof.algebra.maxima import maximum_of
 from attnprof.algebra.parser import DIGITS, FormulaError, FunctionCall, Tree
 
 #: Powers beyond these are in no cost, and expanding them would take for ever.
@@ -149,3 +151,123 @@ def _sides(tree: Tree) -> int:
         return 0
     own = len(tree.args) if tree.function in ("max", "min") else 0
     return own + sum(map(_sides, tree.args))
+
+
+# -- as text ---------------------------------------------------------------------------
+def expanded(expression: Any) -> Any:
+    """The expression as a sum of monomials, branch by branch where a mechanism switches.
+
+    The branches of a maximum stay as they are: expanding them makes sympy compare them
+    pairwise, which takes seconds.
+    """
+    import sympy
+
+    expression = sympy.sympify(expression)
+    switches = expression.atoms(sympy.Piecewise)
+    if len(switches) == 1:
+        switch = switches.pop()
+        forms = [_monomials(expression, switch, value) for value, _ in switch.args]
+        if len(set(forms)) == 1:
+            return forms[0]
+        where = [_condition(holds) for _, holds in switch.args]
+        return sympy.Piecewise(*zip(forms, where, strict=True), evaluate=False)
+    return expression if expression.has(sympy.Max) else sympy.expand(expression)
+
+
+def _monomials(expression: Any, switch: Any, value: Any) -> Any:
+    """The expression where the switch has this value."""
+    import sympy
+
+    if isinstance(expression, sympy.Max):
+        return maximum_of([branch.xreplace({switch: value}) for branch in expression.args])
+    return sympy.expand(expression.xreplace({switch: value}))
+
+
+def _condition(holds: Any) -> Any:
+    """A comparison with both sides expanded; ``True`` as it is."""
+    import sympy
+
+    if not isinstance(holds, sympy.LessThan):
+        return holds
+    return sympy.LessThan(sympy.expand(holds.lhs), sympy.expand(holds.rhs), evaluate=False)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def expression_text(expression: Any) -> str:
+    """``4*B*N**2*d*h + 2*B*N*d*h``: what ``sympy.sympify`` reads, given the symbols."""
+    return str(expanded(expression))
+
+
+def expression_latex(expression: Any) -> str:
+    """The same in LaTeX."""
+    import sympy
+
+    return str(sympy.latex(expanded(expression)))
+
+
+# -- whether it is 0 -------------------------------------------------------------------
+#: Shapes that are drawn, and operations beyond which algebra takes too long.
+_DRAWS = 3
+_LONG = 150
+_SURELY = 1e-9
+
+
+def is_zero(expression: Any) -> bool:
+    """Whether it is 0 wherever its symbols are positive.
+
+    A value that is not 0 decides; a quotient of polynomials that is 0 at sizes drawn at random is
+    0 everywhere. What else seems to be 0 is left to sympy.
+    """
+    import sympy
+
+    expression = sympy.sympify(expression)
+    if expression.is_Rational:
+        return bool(expression == 0)
+    values = list(_values(expression))
+    if any(value is not None and abs(value) > _SURELY for value in values):
+        return False
+    rational = expression.is_rational_function(*expression.free_symbols)
+    if rational and all(value is not None and value.is_Rational for value in values):
+        return not any(values)
+    if sympy.count_ops(expression) >= _LONG:
+        return bool(sympy.expand(expression) == 0)
+    return bool(sympy.simplify(expression) == 0)
+
+
+def constant_ratio(a: Any, b: Any) -> Any:
+    """The number that a is times b at all sizes, None where there is none."""
+    import sympy
+
+    if b == 0 or a.has(sympy.Max):
+        return None
+    ratio = a / b
+    if ratio.is_rational_function(*ratio.free_symbols):
+        found = set(_values(ratio))
+        value = found.pop()
+        return value if not found and value is not None and value.is_Rational else None
+    ratio = sympy.cancel(ratio) if sympy.count_ops(ratio) < _LONG else b
+    return ratio if ratio.is_number else None
+
+
+def _values(expression: Any) -> Iterator[Any]:
+    """Its values at a few shapes, the same for the same symbols; None where it has none."""
+    import sympy
+
+    chance = random.Random(0)  # noqa: S311 - no secret
+    for _ in range(_DRAWS):
+        sizes = {
+            symbol: _drawn(chance, small=symbol.is_Dummy)
+            for symbol in sorted(expression.free_symbols, key=str)
+        }
+        value = expression.xreplace(sizes)
+        value = value if value.is_Rational else sympy.N(value, maxn=60)
+        yield value if value.is_Number and value.is_finite else None
+
+
+def _drawn(chance: random.Random, *, small: bool) -> Any:
+    """A size; for what rounding leaves, a number below 1."""
+    import sympy
+
+    if small:
+        return sympy.Rational(chance.randrange(1, 997), 997)
+    return sympy.Integer(chance.randrange(2, 10**6))

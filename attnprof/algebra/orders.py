@@ -11,7 +11,7 @@ from itertools import pairwise, product
 from statistics import linear_regression
 from typing import Any
 
-from attnprof.algebra.zero import is_zero
+from attnprof.algebra.expressions import is_zero
 from attnprof.errors import RequestError
 
 #: By name of the size: its power and the power of its logarithm.

@@ -83,7 +83,9 @@ def derivative(a: Poly) -> Poly:
 def square_split(a: Poly) -> tuple[Poly, Poly]:
     """``(s, r)`` with a = s²·r, every repeated factor moved into s (Yun's algorithm)."""
     outside, inside = _integer_split(content(a))
-    root, left, rest = (outside,), (inside,), primitive(a)
+    root: Poly = (outside,)
+    left: Poly = (inside,)
+    rest = primitive(a)
     repeated = common(rest, derivative(rest))
     single, power = exact(rest, repeated), 1
     while len(single) > 1:

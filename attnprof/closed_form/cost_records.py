@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
-from attnprof.algebra.text import expression_latex, expression_text
+from attnprof.algebra.expressions import expression_latex, expression_text, symbol
 from attnprof.costs import Cost, CostTable, Number
 from attnprof.errors import AttnprofError
 from attnprof.mechanism import Mechanism
 from attnprof.published import Published
 from attnprof.record import CostRecord
-from attnprof.workload import Workload
+from attnprof.workload import SYMBOLS, Workload
 
 COUNTED = ("multiplications", "additions", "divisions", "exponentials", "other")
 EXECUTED = (*COUNTED, "flops", "matmul_flops", "bytes_moved")
@@ -80,6 +81,12 @@ def defined_rows(mechanism: Mechanism, workload: Workload, scope: str) -> list[R
     return [*rows, Row("", TOTAL, _operations(table.total))]
 
 
+def _defined_whole(mechanism: Mechanism, workload: Workload, scope: str) -> list[Row]:
+    """Its operations in all, beside what is executed."""
+    last = defined_rows(mechanism, workload, scope)[-1]
+    return [replace(last, values={"operations": last.values["operations"]})]
+
+
 def defined_total(mechanism: Mechanism, workload: Workload, scope: str) -> Number | None:
     """Operations of the definition; None where there is none (a backward pass)."""
     try:
@@ -115,19 +122,10 @@ def _unique(table: CostTable) -> list[tuple[str, str]]:
 # -- symbols ---------------------------------------------------------------------------
 def symbolic(workload: Workload) -> Workload:
     """The same request with its sizes as the positive symbols B N h d (and g, M)."""
-    import sympy
-
-    def symbol(name: str) -> Any:
-        return sympy.Symbol(name, positive=True)
-
-    return workload.with_(
-        batch_size=symbol("B"),
-        seq_len=symbol("N"),
-        num_heads=symbol("h"),
-        head_dim=symbol("d"),
-        num_kv_heads=None if workload.num_kv_heads is None else symbol("g"),
-        kv_seq_len=None if workload.kv_seq_len is None else symbol("M"),
-    )
+    optional = {"g": "num_kv_heads", "M": "kv_seq_len"}
+    given = {n: field for n, field in optional.items() if getattr(workload, field) is not None}
+    names = {**SYMBOLS, **given}
+    return workload.with_(**{field: symbol(name) for name, field in names.items()})
 
 
 Writer = Callable[[Mechanism, Workload, str], list[Row]]
@@ -141,11 +139,8 @@ def expressions(
     Symbols keep every branch of a mechanism that switches, so a stage may stand there twice:
     its counts add up (one of them is zero). What is held does not add and has no form then.
     """
-    try:
-        forms = write(mechanism, symbolic(workload), scope)
-    except (TypeError, ValueError, AttnprofError):
-        return {}
-    plain, general = _times(rows), _times(forms)
+    forms = _in_symbols(write, mechanism, symbolic(workload), scope)
+    plain, general = (Counter(map(_base, side)) for side in (rows, forms))
     found: dict[tuple[str, str, str], Any] = {}
     for row in forms:
         base = _base(row)
@@ -157,12 +152,17 @@ def expressions(
     return found
 
 
+@cache
+def _in_symbols(write: Writer, mechanism: Mechanism, sizes: Workload, scope: str) -> list[Row]:
+    """The rows of a symbolic workload: the same for every length that is asked for."""
+    try:
+        return write(mechanism, sizes, scope)
+    except (TypeError, ValueError, AttnprofError):
+        return []
+
+
 def _base(row: Row) -> tuple[str, str]:
     return row.part, row.stage.partition(" (")[0]
-
-
-def _times(rows: list[Row]) -> Counter[tuple[str, str]]:
-    return Counter(_base(row) for row in rows)
 
 
 # -- records ---------------------------------------------------------------------------
@@ -176,6 +176,18 @@ class Asked:
     closed_forms: bool = True
     latex: bool = False
 
+    @property
+    def in_symbols(self) -> bool:
+        """Whether closed forms are shown in any way."""
+        return self.closed_forms or self.latex
+
+    def texts(self, form: Any) -> dict[str, Any]:
+        """A closed form as a record shows it; nothing where there is none."""
+        if form is None:
+            return {}
+        latex = expression_latex(form) if self.latex else None
+        return {"expression": expression_text(form), "latex": latex}
+
 
 def cost_records(
     mechanism: Mechanism, workload: Workload, scope: str, asked: Asked
@@ -185,15 +197,17 @@ def cost_records(
     Raises :class:`attnprof.errors.RequestError` where the mechanism refuses the request.
     """
     mechanism.check(workload, scope)
-    make = _Maker(mechanism, workload, scope, asked)
     records: list[CostRecord] = []
     if "formula" in asked.kinds:
-        write = executed_rows if asked.convention == "flops" else defined_rows
-        records += make.formula(write)
-        if asked.convention == "flops" and "operations" in asked.quantities:
-            records += make.operations()
+        executed = asked.convention == "flops"
+        writers = [executed_rows if executed else defined_rows]
+        if executed and defined_total(mechanism, workload, scope) is not None:
+            writers.append(_defined_whole)
+        for write in writers:
+            records += _formula(write, mechanism, workload, scope, asked)
     if "published" in asked.kinds:
-        records += [make.published(form) for form in applicable(mechanism, workload, scope)]
+        forms = applicable(mechanism, workload, scope)
+        records += [_published(form, mechanism, workload, scope, asked) for form in forms]
     order = {name: place for place, name in enumerate(asked.quantities)}
     return [record for record in records if record.quantity in order]
 
@@ -211,69 +225,36 @@ def applicable(mechanism: Mechanism, workload: Workload, scope: str) -> list[Pub
     ]
 
 
-@dataclass(frozen=True)
-class _Maker:
-    """Makes the records of one mechanism and workload."""
-
-    mechanism: Mechanism
-    workload: Workload
-    scope: str
-    asked: Asked
-
-    def formula(self, write: Writer, only: str = "") -> list[CostRecord]:
-        rows = write(self.mechanism, self.workload, self.scope)
-        forms = {}
-        if self.asked.closed_forms or self.asked.latex:
-            forms = expressions(write, self.mechanism, self.workload, self.scope, rows)
-        convention = "flops" if write is executed_rows else "operations"
-        return [
-            self.record(row, name, value, convention, forms.get((*row.key, name)))
-            for row in rows
-            if not only or row.stage == only
-            for name, value in row.values.items()
-            if name in self.asked.quantities
-        ]
-
-    def operations(self) -> list[CostRecord]:
-        """The definition's total beside what is executed, where there is a definition."""
-        if defined_total(self.mechanism, self.workload, self.scope) is None:
-            return []
-        rows = self.formula(defined_rows, only=TOTAL)
-        return [record for record in rows if record.quantity == "operations"]
-
-    def published(self, form: Published) -> CostRecord:
-        expression = None
-        if self.asked.closed_forms or self.asked.latex:
-            sizes = symbolic(self.workload).with_(batch_size=1)
-            if form.heads == "one":
-                sizes = sizes.with_(num_heads=1)
-            expression = form.formula(sizes)
-        row = Row("", TOTAL, {})
-        value = _number(form.formula(self.workload))
-        return self.record(row, form.quantity, value, form.convention, expression, form.source)
-
-    def record(
-        self,
-        row: Row,
-        quantity: str,
-        value: Number,
-        convention: str,
-        expression: Any,
-        source: str | None = None,
-    ) -> CostRecord:
-        shown = expression is not None
-        return CostRecord(
-            **identity(self.mechanism, self.workload, self.scope),
-            part=row.part or None,
-            stage=row.stage,
-            quantity=quantity,
-            kind="published" if source else "formula",
-            convention=convention,
-            source=source,
-            expression=expression_text(expression) if shown else None,
-            latex=expression_latex(expression) if shown and self.asked.latex else None,
-            value=value,
+def _formula(
+    write: Writer, mechanism: Mechanism, workload: Workload, scope: str, asked: Asked
+) -> list[CostRecord]:
+    rows = write(mechanism, workload, scope)
+    forms = expressions(write, mechanism, workload, scope, rows) if asked.in_symbols else {}
+    who = identity(mechanism, workload, scope)
+    convention = "flops" if write is executed_rows else "operations"
+    return [
+        CostRecord(
+            **who, part=row.part or None, stage=row.stage, quantity=name, kind="formula",
+            convention=convention, value=value, **asked.texts(forms.get((*row.key, name))),
         )
+        for row in rows
+        for name, value in row.values.items()
+        if name in asked.quantities
+    ]  # fmt: skip
+
+
+def _published(
+    form: Published, mechanism: Mechanism, workload: Workload, scope: str, asked: Asked
+) -> CostRecord:
+    sizes, value = symbolic(workload).with_(batch_size=1), form.formula(workload)
+    if form.heads == "one":
+        sizes = sizes.with_(num_heads=1)
+    return CostRecord(
+        **identity(mechanism, workload, scope), stage=TOTAL, quantity=form.quantity,
+        kind="published", convention=form.convention, source=form.source,
+        value=int(value) if value == int(value) else float(value),
+        **asked.texts(form.formula(sizes) if asked.in_symbols else None),
+    )  # fmt: skip
 
 
 def identity(mechanism: Mechanism, workload: Workload, scope: str) -> dict[str, Any]:
@@ -292,8 +273,3 @@ def identity(mechanism: Mechanism, workload: Workload, scope: str) -> dict[str, 
         "head_dim": w.head_dim,
         "dtype": w.dtype,
     }
-
-
-def _number(value: Any) -> int | float:
-    """A printed formula's value: an integer where it is one."""
-    return int(value) if value == int(value) else float(value)

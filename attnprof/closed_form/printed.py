@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attnprof.algebra.text import expression_text
+from attnprof.algebra.expressions import expression_text
 from attnprof.closed_form.quantities import SAFE
 from attnprof.costs import Number
 from attnprof.errors import RequestError

@@ -15,14 +15,8 @@ from attnprof.workload import Workload
 
 #: What can be won: lowest is best.
 CONTESTED = (
-    "flops",
-    "matmul_flops",
-    "operations",
-    "bytes_moved",
-    "peak_bytes",
-    "parameters",
-    "state_bytes",
-)
+    "flops", "matmul_flops", "operations", "bytes_moved", "peak_bytes", "parameters", "state_bytes",
+)  # fmt: skip
 
 
 def compare_records(

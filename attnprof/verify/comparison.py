@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from math import isclose
 from typing import Any
 
+from attnprof.algebra.expressions import is_zero
 from attnprof.algebra.orders import Term, bounds, leading_terms, same_terms, total
-from attnprof.algebra.zero import is_zero
 from attnprof.verify.bounds import FEW, beside, reaches, same_limit, value
 
 EXACT, LEADING, ORDER = "exact", "leading", "order"

@@ -22,14 +22,13 @@ from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Mechanism
 from attnprof.trace.request.places import is_place
 from attnprof.verify.bounds import value
-from attnprof.workload import Workload
+from attnprof.workload import SYMBOLS, Workload
 
 DERIVED, FORMULA = "derived", "formula"
 KINDS = (DERIVED, FORMULA)
 #: Multiply-accumulates, as papers like to count: half of the products' operations.
 MACS = "macs"
 DEFINED = (*COUNTED[:4], "operations")
-FIELDS = {"B": "batch_size", "N": "seq_len", "h": "num_heads", "d": "head_dim"}
 #: Shapes at which a closed form is compared and shown.
 SHAPES = tuple(
     {"B": batch, "N": tokens, "h": heads, "d": width}
@@ -133,7 +132,7 @@ class Own:
 def symbols_of(source: Source) -> tuple[str, ...]:
     """The sizes our formula is over."""
     if source.way == FORMULA:
-        return tuple(FIELDS)
+        return tuple(SYMBOLS)
     return tuple(_target(source).symbols)
 
 
@@ -244,7 +243,7 @@ class ClosedForms(Mapping[str, Any]):
 
     def at(self, quantity: str, shape: Mapping[str, int]) -> Any:
         """A quantity's value at a shape."""
-        numbers = self.sizes.with_(**{FIELDS[name]: size for name, size in shape.items()})
+        numbers = self.sizes.with_(**{SYMBOLS[name]: size for name, size in shape.items()})
         return self.count(self.mechanism, numbers, self.scope, quantity)
 
 
@@ -253,14 +252,14 @@ def _closed_form(source: Source, phase: str) -> Own:
     asked = Workload(128, 8, 64, causal=source.causal, phase=phase, dtype=source.dtype)
     scope = source.layer or "layer"
     mechanism.check(asked, scope)
-    sizes = symbolic(asked).with_(**{FIELDS[name]: size for name, size in source.fixed})
+    sizes = symbolic(asked).with_(**{SYMBOLS[name]: size for name, size in source.fixed})
     if source.convention == "operations":
         forms = ClosedForms(mechanism, sizes, scope, (*DEFINED, "parameters"), _defined)
-        return Own(forms, tuple(FIELDS))
+        return Own(forms, tuple(SYMBOLS))
     state = ["state_entries"] if mechanism.abilities.decode else []
     defined = ["operations"] if defined_total(mechanism, asked, scope) is not None else []
     names = (*EXECUTED, *MEMORY, "parameters", *state, *defined, MACS)
-    return Own(ClosedForms(mechanism, sizes, scope, names, quantity_of), tuple(FIELDS))
+    return Own(ClosedForms(mechanism, sizes, scope, names, quantity_of), tuple(SYMBOLS))
 
 
 def _defined(mechanism: Mechanism, sizes: Workload, scope: str, quantity: str) -> Any:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import Any
 
+from attnprof.algebra.expressions import constant_ratio, expression_text
 from attnprof.algebra.parser import name_of
-from attnprof.algebra.text import expression_text
-from attnprof.algebra.zero import constant_ratio
 from attnprof.arguments import LARGEST
 from attnprof.errors import AttnprofError, RequestError
 from attnprof.record import VerificationRecord

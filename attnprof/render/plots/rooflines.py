@@ -11,7 +11,7 @@ from attnprof.record.escapes import figure_text
 from attnprof.render.plots.growth import draw_curve, legend
 from attnprof.render.plots.series import need, series_of, varying_params
 from attnprof.render.plots.style import GREY, SMALL, caption, colours, new_figure
-from attnprof.units import format_bandwidth, format_rate
+from attnprof.units import format_rate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,7 +84,7 @@ def _roof(axes: Axes, ceiling: Ceiling, formats: Sequence[str], low: float, high
         axes.annotate(said, (xs[2], rate), xytext=(0, 3), ha="right", textcoords="offset points",
                       fontsize=SMALL - 1, color=GREY)  # fmt: skip
     start = low * ceiling["bytes_per_s"]
-    axes.annotate(format_bandwidth(ceiling["bytes_per_s"]), (low, start), xytext=(0, 16),
+    axes.annotate(format_rate(ceiling["bytes_per_s"], "B/s"), (low, start), xytext=(0, 16),
                   textcoords="offset points", fontsize=SMALL - 1, color=GREY)  # fmt: skip
 
 

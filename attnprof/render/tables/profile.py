@@ -10,7 +10,7 @@ from rich.text import Text
 
 from attnprof.record import ProfileRecord, Report
 from attnprof.render.terminal import paragraphs, record_table
-from attnprof.units import format_bandwidth, format_rate
+from attnprof.units import format_rate
 
 COUNTS = (
     "mechanism", "seq_len", "flops_formula", "flops_derived", "matmul_flops_formula",
@@ -64,9 +64,8 @@ def _memory(done: list[ProfileRecord]) -> RenderableType:
 def _ceilings(known: Mapping[str, Any]) -> str:
     """What the shares are of, and who says so."""
     rates = ", ".join(f"{dtype} {format_rate(r)}" for dtype, r in known["flops_per_s"].items())
-    return (
-        f"{known['device']}: {rates}, {format_bandwidth(known['bytes_per_s'])} ({known['source']})"
-    )
+    moved = format_rate(known["bytes_per_s"], "B/s")
+    return f"{known['device']}: {rates}, {moved} ({known['source']})"
 
 
 def _headline(report: Report, first: ProfileRecord) -> str:
