@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from attnprof.papers.approximation import program
-from attnprof.papers.approximation.checks_orders import kept
+from attnprof.papers.approximation.checks_orders import claimed, kept, leading
 from attnprof.papers.approximation.checks_results import operations
-from attnprof.papers.approximation.growth import claimed, leading
 from attnprof.papers.approximation.program import error_power, listed
 from attnprof.papers.documents import claims, document
 

@@ -12,11 +12,11 @@ from attnprof.papers.documents import claims, document
 from attnprof.papers.extractors.counts import (
     COUNTS,
     SUBLAYERS,
+    SYMBOLS,
     critical_path,
     numbers,
     sequence,
     step,
-    symbols,
 )
 from attnprof.papers.regenerated import Cell
 
@@ -104,7 +104,7 @@ def looped(name, length, d, heads, *, first=1):
 
 
 def at(form, length, d, heads):
-    values = dict(zip(symbols(), (length, length, d, heads), strict=True))
+    values = dict(zip(SYMBOLS, (length, length, d, heads), strict=True))
     return int(sympy.sympify(form).subs(values))
 
 

@@ -1,29 +1,121 @@
-"""003: the orders of growth it claims, against its classes' counts as they run."""
+"""003: the orders of growth it claims, and growth of its mechanisms, counted and measured."""
 
 from __future__ import annotations
 
-from functools import cache, partial
+import re
+from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
+from typing import Any
 
-from attnprof.papers.approximation.growth import claimed, leading
-from attnprof.papers.approximation.program import CLASSES, derived, longformer
-from attnprof.papers.checks import READING, Check
+from attnprof import registry
+from attnprof.algebra import orders
+from attnprof.algebra.orders import fitted, leading_terms
+from attnprof.closed_form.growth import GrowthCase
+from attnprof.papers.approximation.program import CLASSES, DOCUMENT, derived, longformer
+from attnprof.papers.checks import READING, Check, Checks, formula
+from attnprof.papers.measured import measured
+from attnprof.workload import Workload
 
-TABLES = ("complexity_claims",)
+CLAIMS = "complexity_claims"
+TABLES = (CLAIMS,)
+#: The claimed orders in this project's spelling; other letters than N are constants.
+ORDERS = {"N*L": "N", "N*m": "N", "N*log(N)": "N log N", "N*sqrt(N)": "N^1.5"}
+#: Mechanisms by what the document's table calls them.
+IDS = {
+    "standard_self_attention": "standard",
+    "low_rank_factorization": "low-rank",
+    "kernelized_attention": "linear",
+    "sparse_transformer": "sparse",
+}
 DERIVED = "operations of its class, derived by running it on symbolic sizes; their power in N"
 
 
-def order(name: str, *more: str) -> dict[str, int]:
+def mechanism_id(row: dict[str, str]) -> str:
+    """This project's name for a row's mechanism."""
+    return IDS.get(row["mechanism"], row["mechanism"])
+
+
+def claimed_text(mechanism: str) -> str:
+    """What stands in the first O(…) that is claimed for a mechanism's time: ``N*L``."""
+    rows = {mechanism_id(row): row["time_claimed"] for row in DOCUMENT.rows(CLAIMS)}
+    found = re.match(r"O\((.*?)\)(?: |;|$)", rows[mechanism])
+    assert found, rows[mechanism]
+    return found[1]
+
+
+def claimed_order(mechanism: str) -> str:
+    """The same as an order in N."""
+    text = claimed_text(mechanism)
+    return ORDERS.get(text, text)
+
+
+def claimed(mechanism: str) -> dict[str, int]:
+    """The claimed powers, by size: O(N*L) is N 1, L 1."""
+    powers = {}
+    for factor in claimed_text(mechanism).split("*"):
+        name, _, power = factor.partition("^")
+        powers[name] = int(power or 1)
+    return powers
+
+
+def leading(expression: Any, sizes: Sequence[str] = ("N",)) -> dict[str, int]:
+    """Powers of the sizes in the term that leads as they grow.
+
+    Raises ValueError where several lead, or none can be told.
+    """
+    terms = leading_terms(formula(expression), sizes)
+    if terms is None or len(terms) != 1:
+        raise ValueError(f"no single term of {expression} leads in {', '.join(sizes)}")
+    (term,) = terms
+    return {size: int(term.growth.get(size, (0, 0))[0]) for size in sizes}
+
+
+def _order(claim: str, name: str, *more: str, how: str = DERIVED, **said: Any) -> Check:
     """Powers of N, and of more sizes, in a class's operations."""
-    return leading(derived(name), ("N", *more))
+    return Check(
+        claim,
+        claimed(name),
+        lambda: leading(derived(name), ("N", *more)),
+        how=how,
+        tables=TABLES,
+        **said,
+    )
 
 
-def whole_models() -> dict[str, dict[str, int]]:
-    """Powers of N in the attention of a whole model: own for itself, standard across."""
+CHECKS = Checks([
+    _order("003-STD", "standard", note="4 N^2 d + 6 N^2 a sequence"),
+    _order(
+        "003-LIN", "linformer", "L", how=f"{DERIVED} and L", note="8 N L d + 6 N L a sequence"
+    ),
+    _order(
+        "003-PERF-ORDER",
+        "performer",
+        note="8 N m d and less: linear in N, and in the number m of features, which it leaves out",
+    ),
+    _order(
+        "003-LONG-COST",
+        "longformer",
+        why="the class computes all N^2 scores (4 N^2 d, as the standard one) and masks them "
+        "afterwards, with an N x N mask beside; only a banded product would be O(N w), "
+        "4 N (2w + 1) d",
+    ),
+])  # fmt: skip
+
+
+@CHECKS.answers(
+    "003-CROSS",
+    {name: claimed(name)["N"] for name in CLASSES if name != "standard"},
+    how="read in the listing: the decoder layer makes its cross-attention of the standard "
+    "class, whatever class it is given; power in N of its own class twice and that one once",
+    basis=READING,
+    why="the decoder's cross-attention is the standard class in every model, so each of them "
+    "stays quadratic in N",
+)
+def _whole_models() -> dict[str, int]:
+    across = derived("standard")
     return {
-        name: leading(2 * derived(name) + derived("standard"))
-        for name in CLASSES
-        if name != "standard"
+        name: leading(2 * derived(name) + across)["N"] for name in CLASSES if name != "standard"
     }
 
 
@@ -37,9 +129,16 @@ def kept(tokens: int, window: int) -> int:
     return int((weights > 0).sum())
 
 
-def power_of_kept(window: int = 4) -> dict[str, int]:
-    """Power of N in the number of kept entries: how often their differences vary."""
-    counts = [kept(tokens, window) for tokens in range(16, 17 + 8 * 6, 8)]
+@CHECKS.answers(
+    "003-SPARSE-L",
+    {"N": 1},
+    how="entries that a window's mask keeps, counted for several N; the order of differences "
+    "at which they become constant",
+    note="N (2w + 1) - w (w + 1) entries; the time is linear only where nothing else is "
+    "computed, unlike in the listing. The text says the mask omits L entries: it keeps L",
+)
+def _power_of_kept() -> dict[str, int]:
+    counts = [kept(tokens, 4) for tokens in range(16, 17 + 8 * 6, 8)]
     power = 0
     while len(set(counts)) > 1:
         counts = [after - before for before, after in pairwise(counts)]
@@ -47,58 +146,55 @@ def power_of_kept(window: int = 4) -> dict[str, int]:
     return {"N": power}
 
 
-CHECKS = [
-    Check(
-        "003-STD",
-        claimed("standard"),
-        partial(order, "standard"),
-        how=DERIVED,
-        note="4 N^2 d + 6 N^2 a sequence",
-        tables=TABLES,
-    ),
-    Check(
-        "003-LIN",
-        claimed("linformer"),
-        partial(order, "linformer", "L"),
-        how=DERIVED + " and L",
-        note="8 N L d + 6 N L a sequence",
-        tables=TABLES,
-    ),
-    Check(
-        "003-PERF-ORDER",
-        claimed("performer"),
-        partial(order, "performer"),
-        how=DERIVED,
-        note="8 N m d and less: linear in N, and in the number m of features, which it leaves out",
-        tables=TABLES,
-    ),
-    Check(
-        "003-LONG-COST",
-        claimed("longformer"),
-        partial(order, "longformer"),
-        how=DERIVED,
-        why="the class computes all N^2 scores (4 N^2 d, as the standard one) and masks them "
-        "afterwards, with an N x N mask beside; only a banded product would be O(N w), "
-        "4 N (2w + 1) d",
-        tables=TABLES,
-    ),
-    Check(
-        "003-CROSS",
-        {name: claimed(name)["N"] for name in CLASSES if name != "standard"},
-        lambda: {name: powers["N"] for name, powers in whole_models().items()},
-        how="read in the listing: the decoder layer makes its cross-attention of the standard "
-        "class, whatever class it is given; power in N of its own class twice and that one once",
-        basis=READING,
-        why="the decoder's cross-attention is the standard class in every model, so each of them "
-        "stays quadratic in N",
-    ),
-    Check(
-        "003-SPARSE-L",
-        {"N": 1},
-        power_of_kept,
-        how="entries that a window's mask keeps, counted for several N; the order of differences "
-        "at which they become constant",
-        note="N (2w + 1) - w (w + 1) entries; the time is linear only where nothing else is "
-        "computed, unlike in the listing. The text says the mask omits L entries: it keeps L",
-    ),
-]
+HEAD_DIM = 64
+LENGTHS = tuple(2**power for power in range(9, 17))
+#: Lengths at which a clock and an allocator are asked, and torch's counter.
+SHORT = (512, 1024, 2048, 4096)
+#: The families of its figures; the listing's own Longformer is dense.
+DENSE = "longformer impl=dense-mask"
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "D": (),
+    "E": ("linformer", "nystromformer", "low-rank"),
+    "F": ("performer", "linear"),
+    "G": ("longformer", DENSE, "reformer", "sparse"),
+}
+
+
+def subject(label: str) -> GrowthCase:
+    """A mechanism as ``list`` writes it, one head, its core."""
+    name, *settings = label.split()
+    params = dict(setting.split("=") for setting in settings)
+    return GrowthCase(registry.get(name, **params), Workload(1, 1, HEAD_DIM), "core")
+
+
+def points(label: str) -> list[dict[str, Any]]:
+    """A row a length: closed forms everywhere, counted and measured at the short ones."""
+    its = subject(label)
+    clocked = {
+        point["seq_len"]: point
+        for point in measured("003", "growth")
+        if point["mechanism"] == label
+    }
+    rows = []
+    for n in LENGTHS:
+        table = its.table(n)
+        here = clocked.get(n, {})
+        rows.append({
+            "mechanism": label, "seq_len": n, "flops": int(table.flops),
+            "matmul_flops": int(table.matmul_flops),
+            "matmul_flops_counted": here.get("matmul_flops"),
+            "peak_bytes": int(table.peak()), "peak_bytes_measured": here.get("peak_bytes"),
+            **{name: here.get(name) for name in ("median_s", "ci_low_s", "ci_high_s")},
+        })  # fmt: skip
+    return rows
+
+
+def exponent(rows: Sequence[dict[str, Any]], quantity: str) -> float:
+    """The exponent of N in a count, over the longer half of the lengths."""
+    return fitted([row["seq_len"] for row in rows], [row[quantity] for row in rows])
+
+
+def clocked_exponent(rows: Sequence[dict[str, Any]]) -> float:
+    """The exponent of N in the processor times, over all lengths that have one."""
+    known = [row for row in rows if row["median_s"]]
+    return orders.exponent([row["seq_len"] for row in known], [row["median_s"] for row in known])

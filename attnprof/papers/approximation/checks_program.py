@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
 import torch
+from torch import Tensor
 
 from attnprof import registry
+from attnprof.blocks.assemble import attend_core
 from attnprof.papers.approximation.program import (
     CLASSES,
+    DOCUMENT,
     SETTINGS,
     TEST_TOKENS,
     TOKENS,
@@ -19,106 +19,18 @@ from attnprof.papers.approximation.program import (
     error_power,
     longformer,
 )
-from attnprof.papers.checks import READING, Check, within
-from attnprof.papers.documents import document
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from attnprof.papers.checks import READING, Check, Checks, within
 
 HEADS = int(SETTINGS["heads_in_figure_C"])
-
-
-def _normal(*shape: int, seed: int = 1) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def heads_and_parameters() -> dict[str, int]:
-    """The number of heads whose attention equals the standard class's, and its parameters."""
-    from attnprof.blocks.assemble import attend_core
-
-    tokens, width = 6, 16
-    q, k, v = (_normal(1, tokens, width, seed=seed) for seed in range(3))
-    single = CLASSES["standard"](q, k, v)
-
-    def split(x: Tensor, heads: int) -> Tensor:
-        return x.view(1, tokens, heads, -1).transpose(1, 2)
-
-    spec, module = registry.get("standard"), registry.module_of("standard")
-    equal: list[int] = []
-    for heads in (1, 2, 4, 8):
-        parts = (split(q, heads), split(k, heads), split(v, heads))
-        out = attend_core(spec, module, *parts, False, 0, None)
-        if torch.allclose(out.transpose(1, 2).reshape(single.shape), single, atol=1e-5):
-            equal.append(heads)
-    (heads,) = equal
-    return {"heads": heads, "parameters": int(derived("standard", "parameters"))}
-
-
-def lengths_it_runs_at() -> dict[str, bool]:
-    """Whether the products of the Linformer class, its matrix made for N tokens, can be taken."""
-    run = attention("linformer", TOKENS, 2)
-    return {f"{tokens} tokens": _runs(run, tokens) for tokens in (TOKENS, TEST_TOKENS)}
-
-
-def _runs(run: Callable[..., Tensor], tokens: int) -> bool:
-    x = _normal(1, tokens, 2)
-    try:
-        run(x, x, x)
-    except RuntimeError:  # torch's: the shapes of a product do not fit
-        return False
-    return True
-
-
-def has_global_tokens() -> bool:
-    """Whether some token of the Longformer class attends to all and is attended by all."""
-    tokens = 16
-    q, k = _normal(1, tokens, 4), _normal(1, tokens, 4, seed=2)
-    seen = longformer(q, k, torch.eye(tokens)[None], window=2)[0] > 0
-    return bool((seen.all(0) & seen.all(1)).any())
-
-
-def masked() -> dict[str, bool]:
-    """Whether a token's output is the same whatever comes after it."""
-    tokens, width = 6, 4
-    x = _normal(1, tokens, width)
-    other = x.clone()
-    other[:, -1] += 1
-    found = {}
-    for name in CLASSES:
-        run = attention(name, tokens, width, length=3, features=8)
-        found[name] = bool(torch.allclose(run(x, x, x)[:, 0], run(other, other, other)[:, 0]))
-    return found
-
-
-def unbound() -> list[str]:
-    """Names of the listing that running needs before, or without, anything binding them."""
-    found = []
-    for row in document("003").rows("listing_names"):
-        needed = [int(row[key] or 0) for key in ("needed_block", "needed_line")]
-        bound = [int(row[key] or 0) for key in ("bound_block", "bound_line")]
-        if not row["bound_line"] or bound > needed:
-            found.append(row["name"])
-    return found
-
-
-CHECKS = [
+CHECKS = Checks([
     Check(
-        "003-STD-MH",
-        {"heads": HEADS, "parameters": 4 * WIDTH**2},
-        heads_and_parameters,
-        how="its standard class run beside ours with 1, 2, 4 and 8 heads: which one it equals; "
-        "its parameters",
-        why="the class takes one softmax over the whole width: one head, and neither W_Q, W_K, "
-        "W_V nor W_O of the text (4 D^2 weights)",
-    ),
-    Check(
-        "003-LIN-GEN",
-        {f"{TOKENS} tokens": True, f"{TEST_TOKENS} tokens": False},
-        lengths_it_runs_at,
-        how="the class's products with a compressing matrix of 2048 rows, taken for 2048 and for "
-        "4096 tokens: 2048 columns do not fit 4096 rows",
-        note="the listing raises an error of its own before; a model made for 4096 tokens would "
-        "run",
+        "003-QKV",
+        True,
+        lambda: False,  # whether K and V enter the model
+        why="Q, K and V are drawn from a normal distribution; of the text only the number of "
+        "tokens enters. K and V are then unused: the encoder takes Q for all three",
+        how="read in the listing of Step 1 (extract_data) and Step 3 (the model's forward)",
+        basis=READING,
     ),
     Check(
         "003-PERF-FAVOR",
@@ -131,45 +43,110 @@ CHECKS = [
         "with more features. With Omega divided by sqrt m, each feature tends to 1 and attention "
         "to a plain mean. FAVOR+ takes exp(x Omega - |x|^2 / 2)",
     ),
-    Check(
-        "003-LONG-GLOBAL",
-        True,
-        has_global_tokens,
-        how="read in the listing: the class's only mask is |i - j| <= w; its weights computed: is "
-        "there a token that sees all and is seen by all",
-        basis=READING,
-        why="the class has the window alone; its text's global tokens are missing",
-    ),
-    Check(
-        "003-MASK",
-        dict.fromkeys(CLASSES, True),
-        masked,
-        how="read in the listing: the decoder layer calls its attention with queries, keys and "
-        "values and nothing else, and no class masks by order; each class then run twice with "
-        "another last token: does the first row of the output stay",
-        basis=READING,
-        why="no class takes a causal mask and the decoder layer gives none: each token sees the "
-        "ones it is to predict",
-    ),
-    Check(
-        "003-RUN",
-        [],
-        unbound,
-        part="their order",
-        how="read in the listing: the blocks and lines at which its own names are needed and bound "
-        "(listing_names.csv); which are needed before anything binds them",
-        basis=READING,
-        why="a NameError each: N and a placeholder for the path in the first block, models that "
-        "inherit from Seq2SeqTransformer although the class is TransformerSeq2Seq, an EarlyStopper "
-        "that is never defined",
-    ),
-    Check(
-        "003-QKV",
-        True,
-        lambda: False,  # whether K and V enter the model
-        why="Q, K and V are drawn from a normal distribution; of the text only the number of "
-        "tokens enters. K and V are then unused: the encoder takes Q for all three",
-        how="read in the listing of Step 1 (extract_data) and Step 3 (the model's forward)",
-        basis=READING,
-    ),
-]
+])  # fmt: skip
+
+
+def _normal(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@CHECKS.answers(
+    "003-STD-MH",
+    {"heads": HEADS, "parameters": 4 * WIDTH**2},
+    how="its standard class run beside ours with 1, 2, 4 and 8 heads: which one it equals; "
+    "its parameters",
+    why="the class takes one softmax over the whole width: one head, and neither W_Q, W_K, "
+    "W_V nor W_O of the text (4 D^2 weights)",
+)
+def _heads_and_parameters() -> dict[str, int]:
+    tokens, width = 6, 16
+    inputs = [_normal(1, tokens, width, seed=seed) for seed in range(3)]
+    single = CLASSES["standard"](*inputs)
+    spec, module = registry.get("standard"), registry.module_of("standard")
+    equal: list[int] = []
+    for heads in (1, 2, 4, 8):
+        q, k, v = (x.view(1, tokens, heads, -1).transpose(1, 2) for x in inputs)
+        out = attend_core(spec, module, q, k, v, False, 0, None)
+        if torch.allclose(out.transpose(1, 2).reshape(single.shape), single, atol=1e-5):
+            equal.append(heads)
+    (heads,) = equal
+    return {"heads": heads, "parameters": int(derived("standard", "parameters"))}
+
+
+@CHECKS.answers(
+    "003-LIN-GEN",
+    {f"{TOKENS} tokens": True, f"{TEST_TOKENS} tokens": False},
+    how="the class's products with a compressing matrix of 2048 rows, taken for 2048 and for "
+    "4096 tokens: 2048 columns do not fit 4096 rows",
+    note="the listing raises an error of its own before; a model made for 4096 tokens would run",
+)
+def lengths_it_runs_at() -> dict[str, bool]:
+    """Whether the products of the Linformer class, its matrix made for N tokens, can be taken."""
+    return {f"{tokens} tokens": _runs(tokens) for tokens in (TOKENS, TEST_TOKENS)}
+
+
+def _runs(tokens: int) -> bool:
+    x = _normal(1, tokens, 2)
+    try:
+        attention("linformer", TOKENS, 2)(x, x, x)
+    except RuntimeError:  # torch's: the shapes of a product do not fit
+        return False
+    return True
+
+
+@CHECKS.answers(
+    "003-LONG-GLOBAL",
+    True,
+    how="read in the listing: the class's only mask is |i - j| <= w; its weights computed: is "
+    "there a token that sees all and is seen by all",
+    basis=READING,
+    why="the class has the window alone; its text's global tokens are missing",
+)
+def _has_global_tokens() -> bool:
+    tokens = 16
+    q, k = _normal(1, tokens, 4), _normal(1, tokens, 4, seed=2)
+    seen = longformer(q, k, torch.eye(tokens)[None], window=2)[0] > 0
+    return bool((seen.all(0) & seen.all(1)).any())
+
+
+@CHECKS.answers(
+    "003-MASK",
+    dict.fromkeys(CLASSES, True),
+    how="read in the listing: the decoder layer calls its attention with queries, keys and "
+    "values and nothing else, and no class masks by order; each class then run twice with "
+    "another last token: does the first row of the output stay",
+    basis=READING,
+    why="no class takes a causal mask and the decoder layer gives none: each token sees the "
+    "ones it is to predict",
+)
+def _masked() -> dict[str, bool]:
+    tokens, width = 6, 4
+    x = _normal(1, tokens, width)
+    other = x.clone()
+    other[:, -1] += 1
+    runs = {name: attention(name, tokens, width, length=3, features=8) for name in CLASSES}
+    return {
+        name: bool(torch.allclose(run(x, x, x)[:, 0], run(other, other, other)[:, 0]))
+        for name, run in runs.items()
+    }
+
+
+@CHECKS.answers(
+    "003-RUN",
+    [],
+    part="their order",
+    how="read in the listing: the blocks and lines at which its own names are needed and bound "
+    "(listing_names.csv); which are needed before anything binds them",
+    basis=READING,
+    why="a NameError each: N and a placeholder for the path in the first block, models that "
+    "inherit from Seq2SeqTransformer although the class is TransformerSeq2Seq, an EarlyStopper "
+    "that is never defined",
+)
+def _unbound() -> list[str]:
+    found = []
+    for row in DOCUMENT.rows("listing_names"):
+        needed = [int(row[key] or 0) for key in ("needed_block", "needed_line")]
+        bound = [int(row[key] or 0) for key in ("bound_block", "bound_line")]
+        if not row["bound_line"] or bound > needed:
+            found.append(row["name"])
+    return found

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import math
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 from attnprof import registry
 from attnprof.algebra.orders import fitted, order_value
+from attnprof.papers.approximation.checks_orders import (
+    DENSE,
+    FAMILIES,
+    HEAD_DIM,
+    LENGTHS,
+    SHORT,
+    claimed_order,
+    clocked_exponent,
+    exponent,
+    points,
+)
+from attnprof.papers.approximation.checks_program import HEADS
 from attnprof.papers.approximation.checks_results import (
     FAILED,
     VOCABULARY,
@@ -16,32 +28,16 @@ from attnprof.papers.approximation.checks_results import (
     quoted,
     worst_ratio,
 )
-from attnprof.papers.approximation.growth import (
-    DENSE,
-    FAMILIES,
-    HEAD_DIM,
-    LENGTHS,
-    SHORT,
-    claimed_text,
-    clocked_exponent,
-    exponent,
-    mechanism_id,
-    points,
-)
-from attnprof.papers.approximation.program import SETTINGS, TOKENS, WIDTH
-from attnprof.papers.approximation.tables import ORDERS, no_faster
-from attnprof.papers.documents import document
+from attnprof.papers.approximation.program import TOKENS, WIDTH
+from attnprof.papers.approximation.tables import no_faster
 from attnprof.papers.measured import measured
 from attnprof.papers.regenerated import Described, Figure, FigureData
 from attnprof.workload import Workload
 
-HEADS = int(SETTINGS["heads_in_figure_C"])
-
 
 def _layer(tokens: int, heads: int) -> dict[str, int]:
     """FLOPs of a layer of standard attention by part, and its peak in bytes."""
-    workload = Workload(tokens, heads, WIDTH // heads)
-    table = registry.get("standard", bias=False).cost(workload)
+    table = registry.get("standard", bias=False).cost(Workload(tokens, heads, WIDTH // heads))
     parts = {stage.name: int(stage.cost.flops) for stage in table}
     return {**parts, "peak_bytes": int(table.peak())}
 
@@ -96,13 +92,6 @@ def heads() -> FigureData:
     return FigureData(rows, described, {"seq_len": TOKENS, "d_model": WIDTH, "printed": HEADS})
 
 
-@cache
-def _claims() -> dict[str, str]:
-    """The claimed order of each mechanism, in this project's spelling."""
-    names = [mechanism_id(row) for row in document("003").rows("complexity_claims")]
-    return {name: ORDERS.get(text, text) for name in names for text in [claimed_text(name)]}
-
-
 def family(key: str) -> FigureData:
     """D to G: growth of a family beside standard attention."""
     rows: list[dict[str, Any]] = []
@@ -122,8 +111,7 @@ def family(key: str) -> FigureData:
 
 def _described(label: str, found: dict[str, float]) -> Described:
     """The claimed order and ours; the clock's is told and not judged."""
-    name, _, _ = label.partition(" ")
-    order = _claims()[name]
+    order = claimed_order(label.partition(" ")[0])
     claim = fitted(LENGTHS[4:], [order_value(order, n) for n in LENGTHS[4:]])
     what = "the listing's way" if label == DENSE else "time"
     return Described(
@@ -151,25 +139,30 @@ def results() -> FigureData:
             "relative_printed": told and told / printed["performer"],
             "relative": here / seconds["performer"], "attention_flops": counts[name],
         })  # fmt: skip
-    slowest = max(seconds, key=lambda name: seconds[name])
-    fastest = min(seconds, key=lambda name: seconds[name])
-    described = (
-        Described("slowest model", "longformer", slowest, slowest == "longformer"),
-        Described("fastest model on average", "linformer", fastest, fastest == "linformer"),
-        Described("fastest approximation", "performer", cheapest_approximation(),
-                  cheapest_approximation() == "performer"),
-        Described("worst generalization ratio", "longformer, 0.68", worst_ratio(),
-                  worst_ratio() == "longformer"),
-    )  # fmt: skip
+    by_time = sorted(seconds, key=lambda name: seconds[name])
+    said = (
+        ("slowest model", "longformer", by_time[-1]),
+        ("fastest model on average", "linformer", by_time[0]),
+        ("fastest approximation", "performer", cheapest_approximation()),
+        ("worst generalization ratio", "longformer, 0.68", worst_ratio()),
+    )
+    described = [
+        Described(what, printed, ours, printed.split(",")[0] == ours)
+        for what, printed, ours in said
+    ]
     return FigureData(rows, described, {"uniform_guess": math.log(VOCABULARY)})
 
 
+FAMILY = {
+    "D": "standard attention", "E": "low-rank approximation", "F": "kernel approximation",
+    "G": "sparse attention",
+}  # fmt: skip
 FIGURES: dict[str, Figure] = {
     "B": Figure("Products that make Q, K and V", projections),
     "C": Figure("Multi-head attention by number of heads", heads),
-    "D": Figure("Growth of standard attention", partial(family, "D"), measured=True),
-    "E": Figure("Growth of low-rank approximation", partial(family, "E"), measured=True),
-    "F": Figure("Growth of kernel approximation", partial(family, "F"), measured=True),
-    "G": Figure("Growth of sparse attention", partial(family, "G"), measured=True),
+    **{
+        key: Figure(f"Growth of {name}", partial(family, key), measured=True)
+        for key, name in FAMILY.items()
+    },
     "Z": Figure("Quoted results beside ours", results, measured=True),
 }

@@ -12,9 +12,11 @@ from statistics import median
 from typing import Any
 
 import torch
+from torch import nn
 
+from attnprof.measure.clocks import threads
+from attnprof.papers.approximation.checks_orders import FAMILIES, HEAD_DIM, SHORT, subject
 from attnprof.papers.approximation.checks_results import VOCABULARY
-from attnprof.papers.approximation.growth import FAMILIES, HEAD_DIM, SHORT, subject
 from attnprof.papers.approximation.program import CLASSES, TOKENS, WIDTH, attention
 from attnprof.record import ProfileRecord
 
@@ -38,24 +40,13 @@ def model_times() -> dict[str, Any]:
     Made of its parts: the class twice and the standard class across, two feed-forward networks,
     and the logits.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.no_grad():
-            return _times()
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _times() -> dict[str, Any]:
-    from torch import nn
-
     x = torch.randn(1, TOKENS, WIDTH, generator=torch.Generator().manual_seed(0))
     network = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.ReLU(), nn.Linear(4 * WIDTH, WIDTH))
     logits = nn.Linear(WIDTH, VOCABULARY)
-    shared = 2 * _median(partial(network, x)) + _median(partial(logits, x))
     runs = {name: attention(name, TOKENS, WIDTH) for name in CLASSES}
-    alone = {name: _median(partial(run, x, x, x)) for name, run in runs.items()}
+    with threads(1), torch.no_grad():
+        shared = 2 * _median(partial(network, x)) + _median(partial(logits, x))
+        alone = {name: _median(partial(run, x, x, x)) for name, run in runs.items()}
     whole = {name: 2 * own + alone["standard"] + shared for name, own in alone.items()}
     return {"seconds": whole, "attention": alone}
 

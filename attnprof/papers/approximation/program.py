@@ -11,22 +11,23 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
+from torch.nn.functional import elu
 
 from attnprof.algebra.orders import fitted
 from attnprof.papers.documents import document
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from attnprof.trace.report.derivation import Derivation
 
+DOCUMENT = document("003")
 #: Size symbols beside batch B, tokens N and width d.
 _INPUTS: Mapping[str, Mapping[str, str]] = {
     "linformer": {"compress": "N, L"},
     "performer": {"directions": "d, m"},
 }
 #: What the document calls the number of tokens, the widths and its constants.
-SETTINGS = {row["key"]: row["value"] for row in document("003").rows("settings")}
+SETTINGS = {row["key"]: row["value"] for row in DOCUMENT.rows("settings")}
 TOKENS, TEST_TOKENS, WIDTH = (int(SETTINGS[key]) for key in ("N", "N_TEST", "D_MODEL"))
 LENGTH, FEATURES = int(SETTINGS["L_LINFORMER"]), int(SETTINGS["m_PERFORMER"])
 WINDOW = int(SETTINGS["w_LONGFORMER"])
@@ -47,8 +48,6 @@ def linformer(compress: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def features(directions: Tensor, x: Tensor) -> Tensor:
     """elu(x Omega) + 1."""
-    from torch.nn.functional import elu
-
     return elu(x @ directions) + 1
 
 
@@ -105,7 +104,7 @@ CLASSES: dict[str, Callable[..., Tensor]] = {
     "longformer": longformer,
 }
 
-Features = Callable[["Tensor", "Tensor"], "Tensor"]
+Features = Callable[[Tensor, Tensor], Tensor]
 SAMPLE_TOKENS, SAMPLE_WIDTH, DRAWS = 16, 4, 64
 COUNTS = tuple(16 * 4**power for power in range(5))
 SPREAD = 0.3

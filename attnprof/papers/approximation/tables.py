@@ -6,19 +6,20 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from attnprof import registry
-from attnprof.closed_form.growth import TOLERANCE, GrowthCase, closed_form_growth
+from attnprof.algebra.orders import fitted, order_value
+from attnprof.closed_form.growth import LENGTHS, TOLERANCE, closed_form_growth
+from attnprof.papers.approximation.checks_orders import (
+    CLAIMS,
+    claimed_order,
+    leading,
+    mechanism_id,
+    subject,
+)
 from attnprof.papers.approximation.checks_program import lengths_it_runs_at
 from attnprof.papers.approximation.checks_results import FAILED, FIGURE_Z, seconds
-from attnprof.papers.approximation.growth import CLAIMS, claimed_text, leading, mechanism_id
-from attnprof.papers.approximation.program import CLASSES, TEST_TOKENS, derived
-from attnprof.papers.documents import document
+from attnprof.papers.approximation.program import CLASSES, DOCUMENT, TEST_TOKENS, derived
 from attnprof.papers.regenerated import Cell, Table
-from attnprof.workload import Workload
 
-HEAD_DIM = 64
-#: The claimed orders in this project's spelling; other letters than N are constants.
-ORDERS = {"N*L": "N", "N*m": "N", "N*log(N)": "N log N", "N*sqrt(N)": "N^1.5"}
 TIME, MEMORY = "time: exponent of N", "memory: exponent of N"
 OWN = "its class in the listing"
 HERE = "on our machine (s)"
@@ -27,13 +28,8 @@ HERE = "on our machine (s)"
 @cache
 def exponents(mechanism: str) -> tuple[float, float, float]:
     """Exponents of N: claimed for the time, found in FLOPs and in peak memory."""
-    from attnprof.algebra.orders import fitted, order_value
-    from attnprof.closed_form.growth import LENGTHS
-
-    subject = GrowthCase(registry.get(mechanism), Workload(1, 1, HEAD_DIM), "core")
-    flops, peak = closed_form_growth(subject)
-    text = claimed_text(mechanism)
-    order = ORDERS.get(text, text)
+    flops, peak = closed_form_growth(subject(mechanism))
+    order = claimed_order(mechanism)
     claim = fitted(LENGTHS, [order_value(order, n) for n in LENGTHS])
     assert flops.found_exponent is not None
     assert peak.found_exponent is not None
@@ -47,7 +43,7 @@ def no_faster(claim: Any, found: Any) -> bool:
 
 def complexities() -> Table:
     """The orders claimed in the text."""
-    rows = [_complexity(row) for row in document("003").rows(CLAIMS)]
+    rows = [_complexity(row) for row in DOCUMENT.rows(CLAIMS)]
     notes = (
         (
             "ours: exponents of the closed forms of this project's mechanisms, fitted over 8,192 "
@@ -76,7 +72,7 @@ def quoted_numbers() -> Table:
     rows = [
         {"model": row["model"], "quantity": row["quantity"], "value": _value(row),
          HERE: _seconds(row), "unit": row["unit"], "where": row["where"]}
-        for row in document("003").rows(FIGURE_Z)
+        for row in DOCUMENT.rows(FIGURE_Z)
     ]  # fmt: skip
     notes = (
         f"{HERE}: measured, one sequence; the document's device is not named",

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import sympy
 
-from attnprof.papers.checks import Check, formula, rounded, same_formula
-from attnprof.papers.documents import document
+from attnprof.papers.checks import Check, Checks, formula, rounded, same_formula
 from attnprof.papers.extractors.counts import (
     COUNTS,
+    DOCUMENT,
     SUBLAYERS,
+    SYMBOLS,
     numbers,
     sequence,
     step,
     summed,
-    symbols,
 )
 
-DOCUMENT = document("002")
-TRAINING = {"3": "table03_training_part1", "4": "table04_training_part2"}
-INFERENCE = {"5": "table05_inference_part1", "6": "table06_inference_part2"}
 SIZE, HEADS = 128, 32
 #: Table 7's columns: sublayer and heads (of which the Extractors have none).
 COLUMNS = {
@@ -41,6 +38,21 @@ def in_training(row: Row) -> str:
 def in_inference(row: Row) -> str:
     """Our closed form of a row of Tables 5 and 6."""
     return str(step(row["sublayer"])[row["quantity"]])
+
+
+#: Tables of closed forms: title, file, and ours.
+TRAINING = {
+    "3": ("Counts of a training sequence of length l, part I", "table03_training_part1"),
+    "4": ("Counts of a training sequence of length l, part II", "table04_training_part2"),
+}
+INFERENCE = {
+    "5": ("Counts of one more token at length t, part I", "table05_inference_part1"),
+    "6": ("Counts of one more token at length t, part II", "table06_inference_part2"),
+}
+FORMS = {
+    **{number: (*its, in_training) for number, its in TRAINING.items()},
+    **{number: (*its, in_inference) for number, its in INFERENCE.items()},
+}
 
 
 def terms_of(row: Row) -> str:
@@ -69,21 +81,62 @@ def _misprint(row: Row, printed: Any, ours: Any) -> str:
     return text
 
 
-def from_steps() -> dict[str, dict[str, str]]:
-    """The closed forms that Tables 5 and 6 print, added up over t."""
-    found: dict[str, dict[str, str]] = {name: {} for name in SUBLAYERS}
-    for row in (row for table in INFERENCE.values() for row in DOCUMENT.rows(table)):
-        found[row["sublayer"]][row["quantity"]] = str(summed(formula(row["closed_form_printed"])))
+def _how(number: str, row: Row) -> str:
+    if number in INFERENCE:
+        return "one token's count by the definition; keys, values, HE's mapped rows are cached"
+    if row["quantity"] == "params":
+        return "entries of the weights"
+    return "one token's count by the definition, added up over t = 1 to l"
+
+
+def _table7(name: str) -> dict[str, int]:
+    rows = DOCUMENT.rows("table07_counts_d128_l128")
+    return {row["quantity"]: int(row[name]) for row in rows}
+
+
+CHECKS = Checks([
+    *(
+        Check(
+            f"002-{'TR' if number in TRAINING else 'INF'}-{row['sublayer']}-{row['quantity']}",
+            row["closed_form_printed"],
+            partial(ours, row),
+            how=_how(number, row),
+            why=partial(_misprint, row),
+            tables=(number,),
+        )
+        for number, (_, table, ours) in FORMS.items()
+        for row in DOCUMENT.rows(table)
+    ),
+    *(
+        Check(
+            f"002-T7-{name}",
+            _table7(name),
+            partial(column, name),
+            how="128 steps of the definition counted in whole numbers, d = l = 128",
+            why="the counts of the definition are other numbers",
+            tables=("7",),
+        )
+        for name in COLUMNS
+    ),
+])  # fmt: skip
+
+
+Forms = dict[str, dict[str, str]]
+
+
+def _printed(tables: Mapping[str, tuple[str, str]], put: Callable[[Any], Any]) -> Forms:
+    """The closed forms that tables print, by sublayer and quantity, put another way."""
+    found: Forms = {name: {} for name in SUBLAYERS}
+    for row in (row for _, table in tables.values() for row in DOCUMENT.rows(table)):
+        if row["quantity"] in COUNTS:
+            form = formula(row["closed_form_printed"])
+            found[row["sublayer"]][row["quantity"]] = str(put(form))
     return found
-
-
-def _multiplied_out(row: Row) -> str:
-    return str(sympy.expand(formula(row["closed_form_printed"])))
 
 
 def _steps_told(published: Any, ours: Any) -> str:
     """Which sums are not the training's, in numbers of 128 tokens and width, 32 heads."""
-    at = dict(zip(symbols(), (SIZE, SIZE, SIZE, HEADS), strict=True))
+    at = dict(zip(SYMBOLS, (SIZE, SIZE, SIZE, HEADS), strict=True))
     told = []
     for name, quantity in ((n, q) for n in ours for q in ours[n]):
         said, found = (formula(forms[name][quantity]) for forms in (published, ours))
@@ -99,88 +152,40 @@ def _steps_told(published: Any, ours: Any) -> str:
     )
 
 
-def _printed_training() -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {name: {} for name in SUBLAYERS}
-    for row in (row for table in TRAINING.values() for row in DOCUMENT.rows(table)):
-        if row["quantity"] in COUNTS:
-            found[row["sublayer"]][row["quantity"]] = _multiplied_out(row)
-    return found
-
-
-def _table7(name: str) -> dict[str, int]:
-    rows = DOCUMENT.rows("table07_counts_d128_l128")
-    return {row["quantity"]: int(row[name]) for row in rows}
+@CHECKS.answers(
+    "002-TELESCOPE",
+    _printed(TRAINING, sympy.expand),
+    how="the closed forms printed in Tables 5 and 6 added up over t = 1 to l, against those of "
+    "Tables 3 and 4",
+    why=_steps_told,
+    tables=("3", "4", "5", "6"),
+)
+def _from_steps() -> Forms:
+    return _printed(INFERENCE, summed)
 
 
 def _share(quantity: str) -> float:
     return column("me")[quantity] / column("self_attention_1_head")[quantity]
 
 
-CHECKS = [
-    *(
-        Check(
-            f"002-TR-{row['sublayer']}-{row['quantity']}",
-            row["closed_form_printed"],
-            partial(in_training, row),
-            how="entries of the weights"
-            if row["quantity"] == "params"
-            else "one token's count by the definition, added up over t = 1 to l",
-            agree=same_formula,
-            why=partial(_misprint, row),
-            tables=(number,),
-        )
-        for number, table in TRAINING.items()
-        for row in DOCUMENT.rows(table)
-    ),
-    *(
-        Check(
-            f"002-INF-{row['sublayer']}-{row['quantity']}",
-            row["closed_form_printed"],
-            partial(in_inference, row),
-            how="one token's count by the definition; keys, values, HE's mapped rows are cached",
-            agree=same_formula,
-            why=partial(_misprint, row),
-            tables=(number,),
-        )
-        for number, table in INFERENCE.items()
-        for row in DOCUMENT.rows(table)
-    ),
-    Check(
-        "002-TELESCOPE",
-        _printed_training(),
-        from_steps,
-        how="the closed forms printed in Tables 5 and 6 added up over t = 1 to l, against those of "
-        "Tables 3 and 4",
-        agree=same_formula,
-        why=_steps_told,
-        tables=("3", "4", "5", "6"),
-    ),
-    *(
-        Check(
-            f"002-T7-{name}",
-            _table7(name),
-            partial(column, name),
-            how="128 steps of the definition counted in whole numbers, d = l = 128",
-            why="the counts of the definition are other numbers",
-            tables=("7",),
-        )
-        for name in COLUMNS
-    ),
-    Check(
-        "002-T7-tenth",
-        0.1,
-        partial(_share, "total_ops"),
-        how="ME's operations over those of 1-head self-attention, d = l = 128",
-        agree=rounded(2),
-        why=lambda _, ours: f"the ratio is {ours:.4f}",
-        tables=("7",),
-    ),
-    Check(
-        "002-T7-512",
-        512,
-        lambda: round(1 / _share("params"), 6),
-        how="parameters of 1-head self-attention over ME's, d = l = 128",
-        why=lambda _, ours: f"the ratio is 1/{ours:g}",
-        tables=("7",),
-    ),
-]
+@CHECKS.answers(
+    "002-T7-tenth",
+    0.1,
+    how="ME's operations over those of 1-head self-attention, d = l = 128",
+    agree=rounded(2),
+    why=lambda _, ours: f"the ratio is {ours:.4f}",
+    tables=("7",),
+)
+def _tenth() -> float:
+    return _share("total_ops")
+
+
+@CHECKS.answers(
+    "002-T7-512",
+    512,
+    how="parameters of 1-head self-attention over ME's, d = l = 128",
+    why=lambda _, ours: f"the ratio is 1/{ours:g}",
+    tables=("7",),
+)
+def _parameters_over() -> float:
+    return round(1 / _share("params"), 6)

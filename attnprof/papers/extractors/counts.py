@@ -9,9 +9,11 @@ from typing import Any
 import sympy
 
 from attnprof import registry
-from attnprof.papers.checks import formula
+from attnprof.algebra.expressions import symbol
+from attnprof.papers.documents import document
 from attnprof.workload import Workload
 
+DOCUMENT = document("002")
 COUNTS = ("mult", "add", "div", "exp")
 #: The document's names of sublayers by the mechanism that defines them.
 MECHANISMS = {"self_attention": "standard", "she": "she", "he": "he", "we": "we", "me": "me"}
@@ -19,10 +21,8 @@ SUBLAYERS = tuple(MECHANISMS)
 Form = Any
 
 
-@cache
-def symbols() -> tuple[Any, Any, Any, Any]:
-    """The document's l, t, d, n: context window, current length, width, heads."""
-    return formula("l"), formula("t"), formula("d"), formula("n")
+#: The document's l, t, d, n: context window, current length, width, heads.
+SYMBOLS = L, T, D, N = tuple(symbol(name) for name in "ltdn")
 
 
 def definition(sublayer: str, workload: Workload) -> Any:
@@ -34,48 +34,40 @@ def definition(sublayer: str, workload: Workload) -> Any:
 def counts(cost: Any) -> dict[str, Any]:
     """A dot product of k terms has k-1 additions, a sum of k values too."""
     additions = cost.additions - cost.dot_outputs - cost.reduction_outputs
-    return dict(
-        zip(COUNTS, (cost.multiplications, additions, cost.divisions, cost.exponentials),
-            strict=True)
-    )  # fmt: skip
+    found = (cost.multiplications, additions, cost.divisions, cost.exponentials)
+    return dict(zip(COUNTS, found, strict=True))
 
 
 @cache
 def step(sublayer: str) -> dict[str, Form]:
     """What one more token at length t takes."""
-    _, t, d, n = symbols()
-    asked = Workload(seq_len=t, num_heads=n, head_dim=d / n, phase="decode")
+    asked = Workload(T, N, D / N, phase="decode")
     counted = counts(definition(sublayer, asked).total)
-    return {name: sympy.expand(counted[name]) for name in COUNTS}
+    return {name: sympy.expand(count) for name, count in counted.items()}
 
 
 @cache
 def sequence(sublayer: str) -> dict[str, Form]:
     """What a training sequence of length l takes: its l steps; and the parameters."""
-    l, _, d, n = symbols()  # noqa: E741 - the document's letter
-    asked = Workload(seq_len=l, num_heads=n, head_dim=d / n, causal=True)
+    asked = Workload(L, N, D / N, causal=True)
     sums = {name: summed(form) for name, form in step(sublayer).items()}
     return {**sums, "params": definition(sublayer, asked).parameters}
 
 
 def summed(form: Form) -> Form:
     """A polynomial in t, added up over t = 1 to l."""
-    l, t, _, _ = symbols()  # noqa: E741 - the document's letter
-    return sympy.expand(sympy.summation(sympy.expand(form), (t, 1, l)))
+    return sympy.expand(sympy.summation(sympy.expand(form), (T, 1, L)))
 
 
 @cache
 def numbers(sublayer: str, window: int, width: int, heads: int) -> dict[str, int]:
     """A sequence's counts, their total and the parameters, step by step in whole numbers."""
-    head_dim = width // heads
-    found = dict.fromkeys(COUNTS, 0)
-    for t in range(1, window + 1):
-        asked = Workload(seq_len=t, num_heads=heads, head_dim=head_dim, phase="decode")
-        for name, count in counts(definition(sublayer, asked).total).items():
-            found[name] += int(count)
-    whole = Workload(seq_len=window, num_heads=heads, head_dim=head_dim)
-    found["params"] = int(definition(sublayer, whole).parameters)
-    return {**found, "total_ops": sum(found[name] for name in COUNTS)}
+    whole = Workload(window, heads, width // heads)
+    steps = [whole.with_(seq_len=t, phase="decode") for t in range(1, window + 1)]
+    counted = [counts(definition(sublayer, step).total) for step in steps]
+    found = {name: sum(int(count[name]) for count in counted) for name in COUNTS}
+    parameters = int(definition(sublayer, whole).parameters)
+    return {**found, "params": parameters, "total_ops": sum(found.values())}
 
 
 #: What each stage of a definition waits for, where the sublayer has it.

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from attnprof.papers.checks import formula, same_formula
-from attnprof.papers.documents import document
 from attnprof.papers.extractors.counts import (
+    DOCUMENT,
     WAITS_FOR,
     counts,
     critical_path,
@@ -48,7 +48,7 @@ def sublayer(name: str) -> FigureData:
 
 
 def _rows(name: str) -> list[dict[str, Any]]:
-    sizes = Workload(seq_len=WINDOW, num_heads=HEADS, head_dim=WIDTH // HEADS, phase="decode")
+    sizes = Workload(WINDOW, HEADS, WIDTH // HEADS, phase="decode")
     stages = {stage.name: stage for stage in definition(name, sizes)}
     rows: list[dict[str, Any]] = []
     ends: dict[str, int] = {}
@@ -87,10 +87,9 @@ def _mark(rows: list[dict[str, Any]], ends: dict[str, int]) -> None:
 
 def _printed(name: str) -> str | None:
     """The critical path that Section 7 gives; it gives none for HE and WE."""
-    for row in document("002").rows("critical_paths"):
-        if row["sublayer"] == name and row["printed"] == "yes":
-            return row["steps_in_order"]
-    return None
+    rows = DOCUMENT.rows("critical_paths")
+    told = {row["sublayer"]: row["steps_in_order"] for row in rows if row["printed"] == "yes"}
+    return told.get(name)
 
 
 def _told(path: str) -> str:

@@ -7,21 +7,10 @@ from functools import partial
 from typing import Any
 
 from attnprof.papers.checks import rounded, same_formula
-from attnprof.papers.documents import document
-from attnprof.papers.extractors.checks_counts import (
-    COLUMNS,
-    INFERENCE,
-    TRAINING,
-    Row,
-    column,
-    in_inference,
-    in_training,
-    terms_of,
-)
+from attnprof.papers.extractors.checks_counts import COLUMNS, FORMS, Row, column, terms_of
 from attnprof.papers.extractors.checks_statements import epochs
+from attnprof.papers.extractors.counts import DOCUMENT
 from attnprof.papers.regenerated import Cell, Table
-
-DOCUMENT = document("002")
 
 
 def settings() -> Table:
@@ -69,18 +58,9 @@ def numbers() -> Table:
     return Table("Numbers of operations and parameters, d = l = 128", rows)
 
 
-def _forms(number: str) -> Callable[[], Table]:
-    part = "part I" if number in ("3", "5") else "part II"
-    if number in TRAINING:
-        title = f"Counts of a training sequence of length l, {part}"
-        return partial(closed_forms, title, TRAINING[number], in_training)
-    title = f"Counts of one more token at length t, {part}"
-    return partial(closed_forms, title, INFERENCE[number], in_inference)
-
-
 TABLES: dict[str, Callable[[], Table]] = {
     "1": settings,
     "2": texts,
-    **{number: _forms(number) for number in (*TRAINING, *INFERENCE)},
+    **{number: partial(closed_forms, *its) for number, its in FORMS.items()},
     "7": numbers,
 }

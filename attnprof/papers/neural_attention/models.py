@@ -15,6 +15,7 @@ from attnprof.mechanism import Mechanism
 from attnprof.papers.documents import document
 from attnprof.workload import Workload
 
+DOCUMENT = document("001")
 #: Tokens of the vocabulary (bert-base-cased) and the feed-forward layer's width.
 VOCABULARY, FEED_FORWARD = 28_996, 1024
 CHANNELS = 3
@@ -24,13 +25,13 @@ MILLION = 1e6
 
 def settings(task: str) -> dict[str, str]:
     """A task's settings as the document gives them."""
-    rows = document("001").rows("settings")
+    rows = DOCUMENT.rows("settings")
     return {row["key"]: row["value"] for row in rows if row["task"] == task}
 
 
 def rows_by_projection(table: str, column: str) -> dict[str, float]:
     """A column of a table, by :func:`name_of`."""
-    return {name_of(row): float(row[column]) for row in document("001").rows(table)}
+    return {name_of(row): float(row[column]) for row in DOCUMENT.rows(table)}
 
 
 def name_of(row: Mapping[str, str]) -> str:

@@ -7,11 +7,14 @@ from functools import partial
 from typing import Any
 
 from attnprof.papers.checks import rounded, within
-from attnprof.papers.documents import document
-from attnprof.papers.neural_attention.checks_costs import least_memory, least_times
-from attnprof.papers.neural_attention.checks_gains import gain, reduction
+from attnprof.papers.neural_attention.checks_costs import (
+    gain,
+    least_memory,
+    least_times,
+    reduction,
+)
 from attnprof.papers.neural_attention.checks_sizes import millions
-from attnprof.papers.neural_attention.models import MILLION, name_of, vision_model
+from attnprof.papers.neural_attention.models import DOCUMENT, MILLION, name_of, vision_model
 from attnprof.papers.regenerated import Cell, Table
 
 METHODS = {"dot_product": "Dot-Product Attention", "neural": "Neural Attention"}
@@ -38,7 +41,7 @@ def perplexities() -> Table:
     rows = [
         {**_row(row), SIZE: Cell(float(row["params_M"]), millions(name_of(row)), rounded(3)),
          BEST: float(row["lowest_perplexity"])}
-        for row in document("001").rows("table01_wikitext103_perplexity")
+        for row in DOCUMENT.rows("table01_wikitext103_perplexity")
     ]  # fmt: skip
     return Table("Perplexity after a million iterations", rows, (SIZES, f"{BEST}: {TRAINED}"))
 
@@ -48,7 +51,7 @@ def improvements() -> Table:
     rows = [
         {PROJECTION: row["d_prime_printed"],
          IMPROVED: Cell(float(row["improvement_pct"]), reduction(name_of(row)), rounded(2))}
-        for row in document("001").rows("table02_perplexity_gain")
+        for row in DOCUMENT.rows("table02_perplexity_gain")
     ]  # fmt: skip
     return Table("Perplexity against the dot product", rows)
 
@@ -57,7 +60,7 @@ def accuracies(table: str, dataset: str) -> Table:
     """Tables 3 and 4."""
     rows = [
         {**_row(row), SIZE: _size(row, dataset), ACCURACY: float(row["val_acc_pct"])}
-        for row in document("001").rows(table)
+        for row in DOCUMENT.rows(table)
     ]
     return Table(f"Accuracy after 350 epochs, {dataset}", rows, (SIZES, f"{ACCURACY}: {TRAINED}"))
 
@@ -67,14 +70,14 @@ def points() -> Table:
     rows = [
         {"dataset": row["dataset"],
          POINTS: Cell(float(row["gain_points"]), gain(row["dataset"]), rounded(2))}
-        for row in document("001").rows("table05_accuracy_gain")
+        for row in DOCUMENT.rows("table05_accuracy_gain")
     ]  # fmt: skip
     return Table("Accuracy against the dot product", rows)
 
 
 def costs(table: str, title: str, task: str) -> Table:
     """Tables 6 to 8."""
-    printed = document("001").rows(table)
+    printed = DOCUMENT.rows(table)
     names = tuple(name_of(row) for row in printed)
     least = least_memory(task, names)
     times = least_times(task, names)
