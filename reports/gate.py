@@ -56,7 +56,7 @@ SLOWER = {"base": 0.0, "same": 0.0, "5 %": 0.05, "10 %": 0.10, "20 %": 0.20}
 def requests(kind: str) -> list[PointRequest]:
     """What is raced."""
     if kind == "modules":
-        return [item.request for item in REHEARSED]
+        return list(REHEARSED)
     return [
         PointRequest(name, seq_len, 8, 64, phase=phase, threads=1)
         for name, seq_len, phase in MECHANISMS

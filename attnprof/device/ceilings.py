@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +48,9 @@ def _gpu(
     tf32: float | None = None, double: float | None = None, *, bfloat16: bool = True,
 ) -> Ceilings:  # fmt: skip
     """A GPU from figures in TFLOP/s and GB/s."""
-    rates = {"float16": half, "float32": single}
-    if bfloat16:
-        rates["bfloat16"] = half
-    if tf32 is not None:
-        rates["tf32"] = tf32
-    if double is not None:
-        rates["float64"] = double
-    scaled = {dtype: rate * TERA for dtype, rate in rates.items()}
+    rates = {"float16": half, "float32": single, "bfloat16": half if bfloat16 else None,
+             "tf32": tf32, "float64": double}  # fmt: skip
+    scaled = {dtype: rate * TERA for dtype, rate in rates.items() if rate is not None}
     return Ceilings(name, scaled, bandwidth_gb * GIGA, source)
 
 
@@ -86,13 +82,8 @@ GPUS: tuple[Ceilings, ...] = (
 
 def stated(device_name: str) -> Ceilings | None:
     """The maker's figures for a device by its driver's name for it; None where there are none."""
-    told = device_name.upper().replace("_", " ")
-    words = told.replace("-", " ").split()
-    for gpu in GPUS:
-        wanted = gpu.name.upper().replace("-", " ").split()
-        if all(word in words for word in wanted):
-            return gpu
-    return None
+    words = re.split(r"[-_ ]", device_name.upper())
+    return next((gpu for gpu in GPUS if set(re.split("[- ]", gpu.name.upper())) <= {*words}), None)
 
 
 #: Square products tried, and the bytes of a copy: far beyond every cache.
@@ -118,15 +109,14 @@ def calibrate(device: str, dtypes: Sequence[str], seconds: float = 0.5) -> Ceili
 
     clock = CudaClock(torch.cuda) if device.startswith("cuda") else Clock()
     budget = Budget(samples=5, min_time_s=seconds / 2, max_time_s=seconds, warmup_s=seconds / 4)
-    rates = {}
-    for dtype in dtypes:
-        rate = _product_rate(torch, device, dtype, clock, budget)
-        if rate:
-            rates[dtype] = rate
+    rates = {dtype: _product_rate(torch, device, dtype, clock, budget) for dtype in dtypes}
+    source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    copies = sample(clock, _nothing, lambda: target.copy_(source), budget)
     return Ceilings(
         name=device_name(device),
-        flops_per_s=rates,
-        bytes_per_s=_copy_rate(torch, device, clock, budget),
+        flops_per_s={dtype: rate for dtype, rate in rates.items() if rate},
+        bytes_per_s=2 * COPY_BYTES / min(copies.wall_s),
         source=f"attnprof calibrate: best square product and copy, {torch.get_num_threads()} "
         f"threads, torch {torch.__version__}",
         measured=True,
@@ -143,13 +133,6 @@ def _product_rate(torch: Any, device: str, dtype: str, clock: Clock, budget: Bud
             return 0.0
         best = max(best, 2 * size**3 / min(times.wall_s))
     return best
-
-
-def _copy_rate(torch: Any, device: str, clock: Clock, budget: Budget) -> float:
-    source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    times = sample(clock, _nothing, lambda: target.copy_(source), budget)
-    return 2 * COPY_BYTES / min(times.wall_s)
 
 
 def _nothing() -> None:
@@ -169,11 +152,8 @@ def save(ceilings: Ceilings, path: Path, *, device: str, threads: int, force: bo
             raise
         there = []
     kept = [entry for entry in there if _key(entry) != (ceilings.name, threads)]
-    entry = {
-        "name": ceilings.name, "device": device, "threads": threads,
-        "flops_per_s": dict(ceilings.flops_per_s), "bytes_per_s": ceilings.bytes_per_s,
-        "source": ceilings.source,
-    }  # fmt: skip
+    entry = {**asdict(ceilings), "device": device, "threads": threads}
+    del entry["measured"]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps({"schema": SCHEMA, "ceilings": [*kept, entry]}, indent=1) + "\n")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +47,8 @@ def with_roofline(report: Report, path: Path | None = None) -> Report:
         _placed(record, ceilings, tf32=tf32) if isinstance(record, ProfileRecord) else record
         for record in report.records
     ]
-    told = {
-        "device": ceilings.name, "bytes_per_s": ceilings.bytes_per_s,
-        "flops_per_s": dict(ceilings.flops_per_s), "source": ceilings.source,
-        "measured": ceilings.measured,
-    }  # fmt: skip
+    told = asdict(ceilings)
+    told = {"device": told.pop("name"), **told}
     return replace(report, records=records, summary={**report.summary, "roofline": told})
 
 

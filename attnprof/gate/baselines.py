@@ -40,17 +40,15 @@ def baseline_record(
     case: Case, counted: Counted, times_s: Sequence[Sequence[float]] = ()
 ) -> BaselineRecord:
     """A case as it is written down."""
+    found = asdict(replace(counted, operations=without_views(counted.operations)))
     return BaselineRecord(
-        case=case.name,
-        request=case.request.to_dict(),
-        rule=case.rule,
-        metrics=dict(counted.metrics),
-        formulas=dict(counted.formulas),
-        no_formula=counted.no_formula,
-        operations=[asdict(row) for row in without_views(counted.operations)],
-        times_s=[list(process) for process in times_s],
-        error=counted.error,
-    )
+        case=case.name, request=case.request.to_dict(), rule=case.rule,
+        times_s=[list(process) for process in times_s], **{name: found[name] for name in _COUNTED},
+    )  # fmt: skip
+
+
+#: Fields that a record has from what was counted.
+_COUNTED = ("metrics", "formulas", "no_formula", "operations", "error")
 
 
 def baseline_report(
@@ -102,36 +100,16 @@ def load_baseline(path: str | Path) -> Baseline:
         records = _checked_records(data.get("records"))
     except RequestError as error:
         raise RequestError(f"{path} is no baseline that can be used: {error}; {hint}") from error
-    cases = [_case_of(record) for record in records.values()]
-    counted = map(_counted_of, records.values(), cases)
-    return Baseline(
-        cases,
-        dict(zip(records, counted, strict=True)),
-        {name: record.times_s for name, record in records.items()},
-        data["summary"]["fingerprint"],
-        data["summary"],
-    )
-
-
-def _case_of(record: BaselineRecord) -> Case:
-    """The case again: timed where it has times, with formulas where it has them."""
-    return Case(
-        PointRequest.from_dict(record.request),
-        rule=record.rule,
-        timed=bool(record.times_s),
-        formulas=bool(record.formulas or record.no_formula),
-    )
-
-
-def _counted_of(record: BaselineRecord, case: Case) -> Counted:
-    return Counted(
-        metrics=record.metrics,
-        operations=[Operation(**row) for row in record.operations],
-        formulas=record.formulas,
-        no_formula=record.no_formula,
-        sizes=case.request.workload.by_symbol(),
-        error=record.error,
-    )
+    cases, counted = [], {}
+    for name, record in records.items():
+        request = PointRequest.from_dict(record.request)
+        # timed where it has times, with formulas where it has them
+        formulas = bool(record.formulas or record.no_formula)
+        cases.append(Case(request, record.rule, bool(record.times_s), formulas))
+        found = {item: getattr(record, item) for item in _COUNTED}
+        counted[name] = Counted.from_dict({**found, "sizes": request.workload.by_symbol()})
+    times = {name: record.times_s for name, record in records.items()}
+    return Baseline(cases, counted, times, data["summary"]["fingerprint"], data["summary"])
 
 
 def _check_summary(data: Mapping[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -118,7 +118,7 @@ def _count(
     found = {}
     for case in cases:
         tell(f"counting {case.name}")
-        asked = []
+        asked: list[Callable[[], Counted]] = []
         for side in sides:
             try:
                 side.ask_count(case.request, formulas=case.formulas and options.formulas)

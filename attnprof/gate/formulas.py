@@ -115,11 +115,9 @@ class FormulaChange:
     @property
     def verdict(self) -> str:
         """Worse where it is more here or will be for longer sequences."""
-        if 1 in (self.here, self.long):
-            return REGRESSED
-        if -1 in (self.here, self.long):
-            return IMPROVED
-        return {1: REGRESSED, -1: IMPROVED}.get(self.large, OK)
+        signs = {self.here, self.long}
+        sign = 1 if 1 in signs else -1 if -1 in signs else self.large
+        return {1: REGRESSED, -1: IMPROVED, 0: OK}[sign]
 
     def explanation(self, unit: str) -> str:
         """``+ 2·B·N²·h additions``, and where signs differ, that they do."""
@@ -149,8 +147,7 @@ def _record(case: str, name: str, baseline: Counted, current: Counted) -> CheckR
     before, now = baseline.formulas.get(name), current.formulas.get(name)
     verdict, why = OK, ""
     if now is None:
-        verdict = NOT_COMPARABLE
-        why = f"no closed form any more: {current.no_formula}"
+        verdict, why = NOT_COMPARABLE, f"no closed form any more: {current.no_formula}"
     elif before is None:
         verdict, why = NEW, "the baseline has no closed form of it"
     elif before != now:
@@ -189,13 +186,12 @@ def difference(
     )
     if old == new or (apart == 0 and not branch):
         return None
+    large = {n: size if symbol(n) in ones else size * _LONG for n, size in at.items()}
     return FormulaChange(
         spelled(apart) if apart != 0 else "",
         _signed(old, new, at) if here is None else here,
         _signed(old, new, {**at, "N": at.get("N", 1) * _LONG}),
-        _signed(
-            old, new, {**at, **{n: size * _LONG for n, size in at.items() if symbol(n) not in ones}}
-        ),
+        _signed(old, new, large),
         branch,
     )
 

@@ -66,12 +66,12 @@ class TestGate:
         self._open.close()
 
     @cached_property
-    def baseline(self) -> Baseline | None:
-        """What the file has; None where there is no file.
+    def baseline(self) -> Baseline:
+        """What the file has; no cases where there is no file.
 
         Raises :class:`RequestError` for a file that is no baseline.
         """
-        return load_baseline(self.file) if self.file.exists() else None
+        return load_baseline(self.file) if self.file.exists() else Baseline([], {}, {}, {})
 
     def check(self, attention: Any, *, formulas: bool = True, **sizes: Any) -> list[CheckRecord]:
         """Count a case (see :func:`request_for`) and compare it with the file.
@@ -87,7 +87,7 @@ class TestGate:
                 terms, tell = CheckOptions(budget_s=LIMIT_S), lambda _: None
                 report = check_against([case], self._base, current_tree(self.root), terms, tell)
                 return self._judged(case, self._base.label, report.of(CheckRecord))
-            before = self.baseline.counted.get(case.name) if self.baseline else None
+            before = self.baseline.counted.get(case.name)
             if self.update:
                 return self._record(case, before)
             if before is None:
@@ -121,7 +121,7 @@ class TestGate:
 
     def _elsewhere(self) -> list[str]:
         """A library's other version may count other operations."""
-        here, there = fingerprint("cpu"), self.baseline.fingerprint if self.baseline else {}
+        here, there = fingerprint("cpu"), self.baseline.fingerprint
         return [
             f"  the file was recorded with {name} {there.get(name)}, here is {here[name]}"
             for name in ("torch", "attnprof")
@@ -138,7 +138,7 @@ class TestGate:
         found = count_apart(case.request, formulas=case.formulas)
         if found.error is not None:
             raise CannotRunError(f"{case.name} cannot be recorded: {found.error}")
-        times = self.baseline.times_s.get(case.name, []) if self.baseline else []
+        times = self.baseline.times_s.get(case.name, [])
         self.updated[case.name] = baseline_record(case, found, times)
         return compare(case.name, before or found, found)
 
@@ -146,7 +146,7 @@ class TestGate:
         """Write the file anew where there is something new; cases that were not run stay."""
         if not self.updated:
             return
-        old, new = self.baseline or Baseline([], {}, {}, {}), dict(self.updated)
+        old, new = self.baseline, dict(self.updated)
         records = []
         for case in old.cases:
             kept = baseline_record(case, old.counted[case.name], old.times_s[case.name])

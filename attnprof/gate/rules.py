@@ -95,7 +95,6 @@ class CheckOptions:
     timed: bool = True
     formulas: bool = True
     stored_times: str = ADVISE
-    seed: int = 0
     limit_s: float | None = None
 
     def __post_init__(self) -> None:

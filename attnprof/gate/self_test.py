@@ -7,9 +7,8 @@ a slower revision does it some times more.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -66,33 +65,20 @@ class Projected(nn.Module):
 '''
 
 
-@dataclass(frozen=True)
-class Rehearsed:
-    """One module of the file at one shape: a call of about six milliseconds."""
-
-    module: str
-    seq_len: int
-    num_heads: int
-    head_dim: int
-    phase: str = "forward"
-
-    @property
-    def request(self) -> PointRequest:
-        """As a point; relative to the revision's folder."""
-        args = ["head_dim=d"] if self.module == "Projected" else []
-        params = {"args": args, "inputs": [f"{name}: B, h, N, d" for name in "qkv"]}
-        return PointRequest(
-            f"{FILE}:{self.module}", self.seq_len, self.num_heads, self.head_dim,
-            phase=self.phase, params=params, threads=1,
-        )  # fmt: skip
+def _rehearsed(module: str, n: int, h: int, d: int, phase: str = "forward") -> PointRequest:
+    """One module of the file at a shape, relative to the revision's folder."""
+    args = ["head_dim=d"] if module == "Projected" else []
+    params = {"args": args, "inputs": [f"{name}: B, h, N, d" for name in "qkv"]}
+    return PointRequest(f"{FILE}:{module}", n, h, d, phase=phase, params=params, threads=1)
 
 
+#: Calls of about six milliseconds.
 REHEARSED = (
-    Rehearsed("Softmax", 64, 4, 64),
-    Rehearsed("Softmax", 128, 1, 64),
-    Rehearsed("Softmax", 48, 2, 32, "train"),
-    Rehearsed("Features", 64, 4, 64),
-    Rehearsed("Projected", 64, 4, 64),
+    _rehearsed("Softmax", 64, 4, 64),
+    _rehearsed("Softmax", 128, 1, 64),
+    _rehearsed("Softmax", 48, 2, 32, "train"),
+    _rehearsed("Features", 64, 4, 64),
+    _rehearsed("Projected", 64, 4, 64),
 )
 
 
@@ -102,26 +88,25 @@ def write_revision(folder: Path, slowdown: float) -> None:
     (folder / FILE).write_text(text, encoding="utf-8")
 
 
-def rehearse(
-    rule: Rule,
-    budget_s: float,
-    slowdowns: Sequence[float] = (0.0, 0.05, 0.10, 0.20),
-    tell: Callable[[str], None] = lambda _text: None,
-) -> dict[float, list[Race]]:
+#: What is told of: slower by these shares.
+SLOWDOWNS = (0.0, 0.05, 0.10, 0.20)
+
+
+def rehearse(rule: Rule, budget_s: float, tell: Tell) -> dict[float, list[Race]]:
     """Races by slowdown, in turn over the modules, until the budget is spent; once at least.
 
     Each round has processes of its own.
     """
-    found: dict[float, list[Race]] = {slowdown: [] for slowdown in slowdowns}
+    found: dict[float, list[Race]] = {slowdown: [] for slowdown in SLOWDOWNS}
     end, seed = time.monotonic() + budget_s, 0
     while True:
         with ExitStack() as stack:
-            base, *heads = (_revision(stack, slowdown) for slowdown in (0.0, *slowdowns))
-            for item in REHEARSED:
+            base, *heads = (_revision(stack, slowdown) for slowdown in (0.0, *SLOWDOWNS))
+            for request in REHEARSED:
                 for races, head in zip(found.values(), heads, strict=True):
-                    races.append(race(base, head, item.request, rule, seed=seed))
+                    races.append(race(base, head, request, rule, seed=seed))
                     seed += 1
-                tell(f"{len(found[slowdowns[0]])} rounds")
+                tell(f"{len(found[SLOWDOWNS[0]])} rounds")
                 if time.monotonic() > end:
                     return found
 
@@ -135,7 +120,7 @@ def _revision(stack: ExitStack, slowdown: float) -> RunningTree:
 
 def self_test_report(rule: Rule, budget_s: float, tell: Tell) -> Report:
     """Races of unchanged and of slowed code until the budget is spent; a record a slowdown."""
-    found = rehearse(rule, budget_s, tell=tell)
+    found = rehearse(rule, budget_s, tell)
     return Report(
         "check --self-test", [_record(rule, slowdown, races) for slowdown, races in found.items()],
         {"rule": rule.name, "budget_s": budget_s, "fingerprint": fingerprint("cpu")},

@@ -50,7 +50,7 @@ def race_cases(
         try:
             raced = paired.race(
                 baseline, current, case.request, rule_of(case, options),
-                limit_s=limit, more=options.inconclusive != rules.PASS, seed=options.seed,
+                limit_s=limit, more=options.inconclusive != rules.PASS,
             )  # fmt: skip
         except TreeError as error:
             new = error.missing and error.side is baseline

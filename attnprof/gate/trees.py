@@ -14,11 +14,10 @@ from typing import Any, Self
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.gate import worker
 from attnprof.gate.cases import Counted
-from attnprof.measure.environment import git_state
+from attnprof.measure.environment import git, git_state
 from attnprof.measure.request import PointRequest
 from attnprof.processes.folders import temporary_folder
 from attnprof.processes.forks import Ended
-from attnprof.processes.git import git
 from attnprof.processes.pool import Pool, PoolError
 
 
@@ -103,6 +102,8 @@ _STEADY = {
     "MALLOC_TOP_PAD_": str(64 << 20),
     "PYTHONHASHSEED": "0",
     "PYTHONDONTWRITEBYTECODE": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
 }
 
 
@@ -113,8 +114,7 @@ class TreeError(Exception):
         self, message: str, *, missing: bool = False, side: RunningTree | None = None
     ) -> None:
         super().__init__(message)
-        self.missing = missing
-        self.side = side
+        self.missing, self.side = missing, side
 
 
 class RunningTree:
@@ -124,9 +124,7 @@ class RunningTree:
     same time. What fails is a :class:`TreeError`; the pool survives it.
     """
 
-    def __init__(
-        self, tree: Path, label: str, threads: int = 1, limit_s: float | None = None
-    ) -> None:
+    def __init__(self, tree: Path, label: str, limit_s: float | None = None) -> None:
         self.label = label
         self._limit_s = limit_s
         self._open = False
@@ -135,9 +133,8 @@ class RunningTree:
         place = self._alias.enter_context(temporary_folder()) / "tree"
         place.symlink_to(tree.resolve(), target_is_directory=True)
         first = [str(part) for part in (place, place / "src") if part.is_dir()]
-        env = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
         waiting = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
-        self._pool = Pool(str(_WORKER), place, first, {**waiting, **_STEADY, **env})
+        self._pool = Pool(str(_WORKER), place, first, {**waiting, **_STEADY})
 
     def __enter__(self) -> Self:
         self._pool.start()
@@ -154,11 +151,11 @@ class RunningTree:
     def counted(self) -> Counted:
         """The answer to :meth:`ask_count`: what has no noise; an error is part of it."""
         try:
-            found = Counted.from_dict(self._answer()["counted"])
+            found = self._answer()["counted"]
             self._ended()
         except TreeError as error:
             return Counted(error=str(error), missing=error.missing)
-        return found
+        return Counted.from_dict(found)
 
     def ask_open(self, request: PointRequest) -> None:
         """Ask for a module, built and warm; :meth:`close` ends it, answered or not."""

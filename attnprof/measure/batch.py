@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,20 +25,19 @@ def resolve_device(asked: str) -> str:
     """
     import torch
 
-    kind, _, index = asked.partition(":")
-    if kind not in ("auto", "cpu", "cuda") or (index and (kind != "cuda" or not index.isdigit())):
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", asked):
         raise RequestError(f"unknown device '{asked}': possible are auto, cpu, cuda and cuda:1")
-    if kind == "auto":
+    if asked == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if kind == "cpu":
-        return "cpu"
+    if asked == "cpu":
+        return asked
     if not torch.cuda.is_available():
         raise CannotRunError(
             f"--device {asked}: no CUDA device here (torch {torch.__version__}); possible: "
             "--device cpu, or auto"
         )
     count = torch.cuda.device_count()
-    if index and int(index) >= count:
+    if int(asked.partition(":")[2] or 0) >= count:
         last = f"cuda:{count - 1}"
         raise CannotRunError(f"--device {asked}: there are {count} CUDA devices; last is {last}")
     return asked

@@ -5,11 +5,8 @@ torch counts on fake tensors, fvcore traces on meta tensors: the N×N scores nev
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -123,9 +120,8 @@ def _fvcore(request: PointRequest) -> FvcoreCount:
             analysis.set_op_handle(f"aten::{name}", _tally(f"aten::{name}", real))
         batched: Counter[str] = Counter()
         analysis.set_op_handle("aten::bmm", _tally("bmm", batched, bmm_flop_jit))
-        with _quiet_logger():
-            macs = analysis.by_operator()
-            uncounted = Counter(analysis.unsupported_ops()) + real
+        macs = analysis.by_operator()
+        uncounted = Counter(analysis.unsupported_ops()) + real
     found = Counter({name: int(count) for name, count in macs.items() if count})
     return FvcoreCount(found, uncounted, batched.total())
 
@@ -157,18 +153,6 @@ def _traceable(request: PointRequest, subject: Any) -> Any:
             return self.inner(*inputs, causal=request.causal)
 
     return Call()
-
-
-@contextmanager
-def _quiet_logger() -> Iterator[None]:
-    """No lines of fvcore, which logs every operation it skips: the report names them instead."""
-    logger = logging.getLogger("fvcore.nn.jit_analysis")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def watch_products() -> tuple[Any, Products, Counter[str]]:

@@ -149,24 +149,24 @@ def peak_differences(
     gap = peak.bytes - predicted
     if compiled:
         row = (
-            f"{mechanism}: {gap:+,} bytes between compiled code's peak and the closed form, which "
-            "is that of the code as written"
+            f"{gap:+,} bytes between compiled code's peak and the closed form, which is that of "
+            "the code as written"
         )
-        return [row]
-    if peak.kernel and 0 < gap <= peak.workspace:
+    elif peak.kernel and 0 < gap <= peak.workspace:
         exact = _same(predicted, peak.without_workspace)
         rest = "" if exact else f"; {format_bytes(peak.without_workspace)} without it"
         row = (
-            f"{mechanism}: kernel workspace: {gap:+,} bytes, inside the kernel "
-            f"{peak.kernel} (it holds {peak.workspace:,} of its own at the peak{rest})"
+            f"kernel workspace: {gap:+,} bytes, inside the kernel {peak.kernel} (it holds "
+            f"{peak.workspace:,} of its own at the peak{rest})"
         )
-        return [row]
-    known = ""
-    if peak.source.startswith("CUDA"):
-        known = (
-            f" ({_KNOWN_CAUSES} on CUDA: cuBLAS workspace, blocks rounded up, kernels' own memory)"
-        )
-    return [f"{mechanism}: unexplained difference of {gap:+,} bytes in peak memory{known}"]
+    else:
+        row = f"{_UNEXPLAINED} of {gap:+,} bytes {_PEAK}"
+        if peak.source.startswith("CUDA"):
+            row += (
+                f" ({_KNOWN_CAUSES} on CUDA: cuBLAS workspace, blocks rounded up, kernels' own "
+                "memory)"
+            )
+    return [f"{mechanism}: {row}"]
 
 
 def _same(predicted: int, measured: int) -> bool:

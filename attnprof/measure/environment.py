@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import attnprof
-from attnprof.processes.git import git
 
 #: What decides how fast the same code runs, as one reads it.
 TITLES = {
@@ -29,6 +28,16 @@ TITLES = {
     "bfloat16_reduced_sums": "reduced bfloat16 sums",
     "float16_reduced_sums": "reduced float16 sums", "deterministic": "deterministic algorithms",
 }  # fmt: skip
+#: Settings of a repository or a user that run programs, or leave files beside what is asked for.
+_PLAIN = {
+    "core.hooksPath": os.devnull, "core.attributesFile": os.devnull,
+    **dict.fromkeys(
+        ("core.fsmonitor", "core.splitIndex", "core.sparseCheckout", "core.untrackedCache",
+         "submodule.recurse"), "false",
+    ),
+}  # fmt: skip
+#: What git sets for its hooks: of another index or folder than the one that is asked about.
+_ELSEWHERE = ("GIT_INDEX_FILE", "GIT_WORK_TREE", "GIT_PREFIX")
 
 
 def describe_environment(device: str, seed: int = 0) -> dict[str, Any]:
@@ -150,3 +159,22 @@ def git_state(here: Path | None = None) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return f"{commit}+changes" if changes else commit
+
+
+def git(
+    here: Path, *arguments: str, limit_s: float = 300.0, settings: Mapping[str, str] | None = None
+) -> str:
+    """What a git command says, run in a folder without hooks or file-system monitors.
+
+    ``settings`` are of the environment. Raises OSError where there is no git,
+    :class:`subprocess.SubprocessError` where it fails.
+    """
+    plain = [word for name, value in _PLAIN.items() for word in ("-c", f"{name}={value}")]
+    kept = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE}
+    done = subprocess.run(  # noqa: S603 - git is found the way the user's shell finds it
+        ["git", *plain, *arguments],  # noqa: S607 - see above
+        cwd=here, capture_output=True, text=True, check=True, timeout=limit_s,
+        stdin=subprocess.DEVNULL,
+        env={**kept, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", **(settings or {})},
+    )  # fmt: skip
+    return done.stdout.strip()

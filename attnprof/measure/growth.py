@@ -22,10 +22,10 @@ COUNTER = "FlopCounterMode, meta tensors"
 Progress = Callable[[int, str], object]
 
 
-def subjects(names: Sequence[str], causal: bool = False) -> list[GrowthCase]:
+def subjects(names: Sequence[str]) -> list[GrowthCase]:
     """Every mechanism with its defaults and its variants: one head, the core where it has one."""
     found = []
-    workload = Workload(1, 1, HEAD_DIM, causal=causal)
+    workload = Workload(1, 1, HEAD_DIM)
     for name in names:
         default = registry.get(name)
         settings = [{}, *(v.params for v in default.variants if v.params)]
@@ -37,7 +37,6 @@ def subjects(names: Sequence[str], causal: bool = False) -> list[GrowthCase]:
 def verify(
     asked: Sequence[GrowthCase],
     *,
-    lengths: Sequence[int] = LENGTHS,
     environment: dict[str, Any] | None = None,
     on_progress: Progress | None = None,
 ) -> Report:
@@ -51,9 +50,9 @@ def verify(
     for done, subject in enumerate(asked):
         if on_progress is not None:
             on_progress(done, subject.label)
-        records += [counted_growth(subject, lengths), *closed_form_growth(subject, lengths)]
+        records += [counted_growth(subject), *closed_form_growth(subject)]
     summary = {
-        "seq_lens": list(lengths),
+        "seq_lens": list(LENGTHS),
         "faster": _labels(r for r in records if r.verdict == FASTER),
         "unexpected": _labels(r for r in records if r.expected is False),
         "miscounted": _labels(r for r in records if r.equals_formula is False),

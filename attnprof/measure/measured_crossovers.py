@@ -138,33 +138,31 @@ class _Measured:
             raise CannotRunError("no crossover to look for: the closed forms do not cross")
         first, second = self._sides(head_dim)
         found = first_crossing(lambda n: first(n) - second(n), guess.first)
-        below = found.sign_below
+        fields = self._crossed([found.first], found.sign_below, -found.sign_below)
+        return {"verdict": "crosses", "first_seq_len": found.first, **fields}
+
+    def _crossed(self, crossings: Sequence[int], below: int, above: int) -> dict[str, Any]:
+        """Fields of a record, from signs of A - B below and above all crossings."""
+        names = {1: self.b.name, -1: self.a.name, 0: None}
         return {
-            "verdict": "crosses",
-            "crossover_seq_len": float(found.first),
-            "first_seq_len": found.first,
-            "all_crossings": [float(found.first)],
-            "cheaper_below": (self.b if below > 0 else self.a).name,
-            "cheaper_above": (self.b if below < 0 else self.a).name if below else None,
+            "crossover_seq_len": float(crossings[-1]) if crossings else None,
+            "all_crossings": [float(n) for n in crossings],
+            "cheaper_below": names[below],
+            "cheaper_above": names[above],
         }
 
     def _anywhere(self, head_dim: int) -> dict[str, Any]:
         """At lengths that both run at, as far as memory and patience go."""
         found = peak_crossings(*self._sides(head_dim))
         crossings, (low, high) = found.crossings, found.ends
-        above = {n: found.signs[n] for n in (low, high)}
-        names = {1: self.b.name, -1: self.a.name, 0: None}
-        verdict = {0: "always" if above[low] > 0 else "never", 1: "crosses"}
-        last = crossings[-1] if crossings else None
+        below, above = found.signs[low], found.signs[high]
+        verdict = {0: "always" if below > 0 else "never", 1: "crosses"}
         return {
             "verdict": verdict.get(len(crossings), "several"),
-            "crossover_seq_len": None if last is None else float(last),
-            "first_seq_len": low if last is None and above[low] > 0 else last,
-            "all_crossings": [float(n) for n in crossings],
-            "cheaper_below": names[above[low]],
-            "cheaper_above": names[above[high]],
+            "first_seq_len": crossings[-1] if crossings else low if below > 0 else None,
             "searched": [[low, high]],
             "searched_step": found.step,
+            **self._crossed(crossings, below, above),
         }
 
     def _sides(self, head_dim: int) -> list[Callable[[int], int]]:

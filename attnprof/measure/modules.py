@@ -72,7 +72,7 @@ class UserModule:
         """Counts, bytes and peak at a shape. A module is a layer whatever ``scope`` says."""
         if workload.phase == "decode":
             raise RequestError(f"{self.name} {NO_STEP}")
-        return _counted(self.name, repr(self.params), self, workload)
+        return _counted(self, workload)
 
     def own_sizes(self, workload: Workload) -> dict[str, int | None]:
         """Width and heads of a module whose sizes are its own; empty where they are those asked."""
@@ -98,7 +98,7 @@ class UserModule:
 
 
 @cache
-def _counted(_name: str, _params: str, module: UserModule, workload: Workload) -> CountedTable:
+def _counted(module: UserModule, workload: Workload) -> CountedTable:
     """What one run shows; what it raises is refused as ``derive`` refuses it."""
     return summed(recorded(module.target(workload), workload), workload.phase)
 
@@ -146,9 +146,10 @@ def built(module: UserModule, workload: Workload) -> Any:
     target = module.target(workload)
     inner = target.make(workload.by_symbol())
     positional, named = target.call_inputs(workload.by_symbol(), "meta")
-    literals = {item.name for item in target.inputs if item.literal}
     order = [item.name for item in target.inputs if item.name not in target.keywords]
     plain = {**dict(zip(order, positional, strict=True)), **named}
+
+    names = [item.name for item in target.inputs if not item.literal]
 
     class Called(nn.Module):
         """The module between plain tensors."""
@@ -158,7 +159,6 @@ def built(module: UserModule, workload: Workload) -> Any:
             self.inner = inner
 
         def forward(self, *tensors: Any, causal: bool = False) -> Any:
-            names = [item.name for item in target.inputs if item.name not in literals]
             values = {**plain, **dict(zip(names, tensors, strict=True))}
             given = [values[name] for name in order]
             return first_tensor(self.inner(*given, **{k: values[k] for k in target.keywords}))

@@ -49,17 +49,17 @@ class MedianEstimate:
         )
 
 
-def estimate_median(times_s: Sequence[float], confidence: float = CONFIDENCE) -> MedianEstimate:
+def estimate_median(times_s: Sequence[float]) -> MedianEstimate:
     """Median with the interval between two order statistics.
 
     The i-th smallest and i-th largest of n values hold the true median with probability
     1 - 2·P(Binomial(n, 1/2) < i), whatever the distribution (sign test); i is the largest that
-    keeps ``confidence``, or 1 where even the extremes do not. Raises ValueError for no times.
+    keeps ``CONFIDENCE``, or 1 where even the extremes do not. Raises ValueError for no times.
     """
     ordered, n = sorted(times_s), len(times_s)
     if n == 0:
         raise ValueError("no times to estimate a median from")
-    rank, tail = order_rank(n, (1 - confidence) / 2)
+    rank, tail = order_rank(n, (1 - CONFIDENCE) / 2)
     if rank == 0:
         rank, tail = 1, 1 / 2**n
     coverage = max(0.0, 1 - 2 * tail)

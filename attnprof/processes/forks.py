@@ -256,12 +256,11 @@ def _waited(child: int, stderr: int, limit_s: float | None) -> Ended:
 @contextlib.contextmanager
 def _death_of(child: int) -> Iterator[list[int]]:
     """A file that can be read when the child is dead; none where a system has no such thing."""
+    handles = []
+    with contextlib.suppress(AttributeError, OSError):
+        handles.append(os.pidfd_open(child))
     try:
-        handle = os.pidfd_open(child)
-    except (AttributeError, OSError):
-        yield []
-        return
-    try:
-        yield [handle]
+        yield handles
     finally:
-        os.close(handle)
+        for handle in handles:
+            os.close(handle)

@@ -54,9 +54,9 @@ def run_apart(work: Callable[[], Any], limit_s: float | None = None) -> Outcome:
         if not end.exists():
             return Outcome(Ended(-signal.SIGKILL, "the process that kept it was killed, too"))
         ended = Ended(**json.loads(end.read_text(encoding="utf-8")))
-        if ended.code == 0 and value.exists():
-            return Outcome(ended, json.loads(value.read_text(encoding="utf-8")), given=True)
-        return Outcome(ended)
+        given = ended.code == 0 and value.exists()
+        found = json.loads(value.read_text(encoding="utf-8")) if given else None
+        return Outcome(ended, found, given)
 
 
 def _keep(work: Callable[[], int], end: Path, limit_s: float | None) -> None:
@@ -112,12 +112,9 @@ class Pool:
     """
 
     def __init__(
-        self,
-        worker: str,
-        folder: Path | None = None,
-        first: Sequence[str] | None = None,
+        self, worker: str, folder: Path | None = None, first: Sequence[str] | None = None,
         env: Mapping[str, str] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._worker, self._folder, self._first, self._env = worker, folder, first, env or {}
         self._process: subprocess.Popen[bytes] | None = None
         self._rest, self._ready = b"", False
@@ -196,9 +193,8 @@ class Pool:
             return
         self.stop()
         here = Path(__file__).resolve().parent
-        first = (
-            [str(Path.cwd()), str(here.parents[1])] if self._first is None else list(self._first)
-        )
+        usual = [str(Path.cwd()), str(here.parents[1])]
+        first = usual if self._first is None else [*self._first]
         setup = {"parent": os.getpid(), "worker": self._worker, "first": first}
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and script

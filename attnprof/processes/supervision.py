@@ -99,11 +99,17 @@ def _watch(keeper: int, asking: int, events: int, received: list[int]) -> int:
                 received.append(number)
                 with contextlib.suppress(OSError):
                     os.write(asking, bytes([number]))
-        done, status = os.waitpid(keeper, os.WNOHANG | os.WUNTRACED)
-        if done and not os.WIFSTOPPED(status):
+        if (status := _status(keeper)) is not None:
             return status
-        if done:  # somebody's code stopped it
-            os.kill(keeper, signal.SIGCONT)
+
+
+def _status(child: int) -> int | None:
+    """How a child ended; None where it lives. What somebody's code has stopped goes on."""
+    done, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)
+    if done and os.WIFSTOPPED(status):
+        os.kill(child, signal.SIGCONT)
+        return None
+    return status if done else None
 
 
 def _outcome(status: int, received: list[int], subject: str) -> int:
@@ -181,11 +187,8 @@ def _attend(
             with contextlib.suppress(OSError):  # the command need not be asked twice
                 os.kill(child, signal.SIGKILL if requests else number or signal.SIGTERM)
             requests.append(number or signal.SIGTERM)
-        done, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)
-        if done and not os.WIFSTOPPED(status):
+        if (status := _status(child)) is not None:
             return status
-        if done:
-            os.kill(child, signal.SIGCONT)
         forks.end_descendants(keep=(child,))  # what has lost its parent: nobody waits for it
         if end is None and (requests or ending[:8] != bytes(8)):
             end = time.monotonic() + GRACE_S

@@ -1,12 +1,13 @@
 """baseline and check from the command line: a regression shows alike everywhere, and only then."""
 
+import contextlib
 import json
 import os
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
 
 import pytest
+
+from attnprof.cli.app import main
 
 MODULE = """
 import torch
@@ -23,6 +24,8 @@ class Fragile(nn.Module):
     def forward(self, q, k, v):
         return q + k
 """
+#: A line with a needless copy.
+SLOWER = ("scores.softmax(-1) @ v", "scores.softmax(-1) @ (v * 1.0)")
 SUITE = """
 [[case]]
 attention = "own.py:Scores"
@@ -56,23 +59,23 @@ def project(tmp_path_factory):
     folder = tmp_path_factory.mktemp("project")
     (folder / "own.py").write_text(MODULE)
     (folder / "bench.toml").write_text(SUITE)
-    words = ["baseline", "--suite", "bench.toml", "-o", "baseline.json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "attnprof", *words],
-        cwd=folder, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    with contextlib.chdir(folder), pytest.raises(SystemExit) as ended:
+        main(["baseline", "--suite", "bench.toml", "-o", "baseline.json"])
+    assert ended.value.code == 0
     return folder
 
 
 @pytest.fixture
 def changed(project, tmp_path, monkeypatch):
-    """A copy of the project with a line of its module replaced, and where we are."""
+    """A copy of the project with lines of its module replaced, and where we are."""
     monkeypatch.chdir(tmp_path)
 
-    def change(old, new):
-        assert old in MODULE
-        (tmp_path / "own.py").write_text(MODULE.replace(old, new))
+    def change(*lines):
+        text = MODULE
+        for old, new in lines:
+            assert old in text
+            text = text.replace(old, new)
+        (tmp_path / "own.py").write_text(text)
         for name in ("bench.toml", "baseline.json"):
             (tmp_path / name).write_text((project / name).read_text())
         return tmp_path
@@ -94,7 +97,7 @@ def test_unchanged_code_is_fine_in_both_ways(attnprof, project, monkeypatch):
 
 
 def test_a_regression_shows_alike_everywhere(attnprof, changed, tmp_path, monkeypatch):
-    folder = changed("scores.softmax(-1) @ v", "scores.softmax(-1) @ (v * 1.0)")
+    folder = changed(SLOWER)
     step = tmp_path / "step.md"
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(step))
@@ -117,24 +120,24 @@ def test_a_regression_shows_alike_everywhere(attnprof, changed, tmp_path, monkey
     assert done.err.count("::error ") == 2
 
 
-@pytest.mark.parametrize(("old", "new", "verdict", "said"), [
-    ("return q + k", "raise ValueError('broken today')", "error", "broken today"),
-    ("class Fragile", "class Renamed", "missing", "Fragile"),
-])  # fmt: skip
-def test_what_cannot_be_measured_is_never_a_regression(attnprof, changed, old, new, verdict, said):
-    folder = changed(old, new)
+def test_what_cannot_be_measured_is_never_a_regression(attnprof, changed):
+    folder = changed(
+        ("return q + k", "raise ValueError('broken today')"), ("class Scores", "class Renamed")
+    )
     done = attnprof("check --baseline baseline.json --no-time --format json --junit junit.xml")
     assert done.code == 3, done.out
-    found = [r for r in done.json["records"] if r["verdict"] != "ok"]
-    assert {r["verdict"] for r in found} == {verdict}
-    assert said in found[0]["why"]
+    found = {r["case"].partition("[")[0]: r for r in done.json["records"] if r["verdict"] != "ok"}
+    broken, gone = found["own.py:Fragile"], found["own.py:Scores"]
+    assert (broken["verdict"], gone["verdict"]) == ("error", "missing")
+    assert "broken today" in broken["why"]
+    assert "Scores" in gone["why"]
     junit = ET.parse(folder / "junit.xml").getroot()
-    assert list(junit.iter("error"))
+    assert len(list(junit.iter("error"))) == len(done.json["records"]) == 3
     assert not list(junit.iter("failure"))
 
 
 def test_times_of_another_machine_never_fail(attnprof, project, changed):
-    folder = changed("scores", "scores")
+    folder = changed()
     data = json.loads((project / "baseline.json").read_text())
     data["summary"]["fingerprint"]["instructions"] = "another"
     for record in data["records"]:
@@ -167,7 +170,7 @@ def test_a_doctored_baseline_is_refused_with_a_message(
 
 
 def test_a_change_can_be_accepted(attnprof, changed):
-    changed("scores.softmax(-1) @ v", "scores.softmax(-1) @ (v * 1.0)")
+    changed(SLOWER)
     accept = attnprof("check --baseline baseline.json --no-time --update")
     assert accept.code == 0, accept.err
     again = attnprof("check --baseline baseline.json --no-time")

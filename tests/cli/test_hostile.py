@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from attnprof.measure.sweep.journal import read
+from tests.cli.forked import Forking
 from tests.hostile import copied, marked
 
 ROOT = Path(__file__).parents[2]
@@ -24,20 +25,38 @@ formula = false
 """
 
 
+@pytest.fixture(scope="module")
+def forking(tmp_path_factory):
+    """A process that forks for each command; it is marked, and so is what it forks."""
+    mark = str(tmp_path_factory.mktemp("mark"))
+    process = Forking(PYTHONPATH=str(ROOT), ATTNPROF_MARK=mark)
+    yield process, f"ATTNPROF_MARK={mark}"
+    process.stop()
+
+
 @pytest.fixture
-def attnprof(tmp_path):
-    """A function that runs a command; afterwards no process, file or folder of it is left."""
+def attnprof(tmp_path, tmp_path_factory, request):
+    """A function that runs a command; afterwards no process, file or folder of it is left.
+
+    With ``fresh`` it is run as users do, else as a fork of a process that has imported torch.
+    """
     mark, temporary = f"ATTNPROF_MARK={tmp_path}", tmp_path / "temporary"
     temporary.mkdir()
 
-    def run(*arguments):
-        done = subprocess.run(
-            [sys.executable, "-m", "attnprof", *arguments],
-            cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary),
-                 "ATTNPROF_MARK": str(tmp_path)},
-        )  # fmt: skip
-        assert marked(mark) == []
+    def run(*arguments, fresh=False):
+        if fresh:
+            done = subprocess.run(
+                [sys.executable, "-m", "attnprof", *arguments],
+                cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary),
+                     "ATTNPROF_MARK": str(tmp_path)},
+            )  # fmt: skip
+            assert marked(mark) == []
+        else:
+            process, own = request.getfixturevalue("forking")
+            outputs = tmp_path_factory.mktemp("outputs")
+            done = process.run(arguments, tmp_path, outputs, TMPDIR=str(temporary))
+            assert marked(own) == [process.pid]
         left = {path.name for path in temporary.iterdir()}
         assert not {name for name in left if not name.startswith("torchinductor")}  # torch's own
         assert "Traceback" not in done.stderr
@@ -56,7 +75,7 @@ def attnprof(tmp_path):
 ])  # fmt: skip
 def test_a_command_whose_code_ends_it_could_not_run_and_says_so(attnprof, tmp_path, line, said):
     (tmp_path / "mine.py").write_text(f"{line}\n")
-    done = attnprof("cost", "--attention", "mine.py:Mine", "--seq", "64")
+    done = attnprof("cost", "--attention", "mine.py:Mine", "--seq", "64", fresh=True)
     assert (done.returncode, done.stdout) == (3, "")
     assert said in done.stderr
     assert "mine.py:Mine" in done.stderr or "mine.py:1" in done.stderr

@@ -61,8 +61,10 @@ def test_what_is_timed_is_the_compiled_code(monkeypatch):
 
 
 def test_more_shapes_than_the_compiler_keeps_are_all_compiled():
-    for length in range(8, 20):
-        assert point.measure_point(request(seq_len=length)).compile_s
+    with torch._dynamo.config.patch(recompile_limit=2):
+        for length in range(8, 12):
+            row = point.measure_point(request(seq_len=length))
+            assert (row.compile_s > 0, row.skipped) == (True, None)
 
 
 def test_a_compiler_that_is_not_there_is_a_row_with_its_reason(monkeypatch):
