@@ -6,18 +6,16 @@ import contextlib
 import errno
 import re
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from importlib import import_module
-from importlib.util import find_spec
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import attnprof
-from attnprof.cli.foreign import foreign_code
 from attnprof.cli.options import in_groups
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.record.destinations import one_command
@@ -52,6 +50,10 @@ NEEDED = (
     "torch", "sympy", "numpy", "matplotlib", "pandas", "fvcore", "psutil", "jinja2", "junitparser",
     "ruptures",
 )  # fmt: skip
+#: Commands that measure in processes of their own, and leave nothing behind however they end.
+ALWAYS_FOREIGN = ("sweep", "baseline", "check")
+#: Parameters that name what is run.
+TARGETS = ("attention", "target", "mechanism_a", "mechanism_b", "mechanisms", "pair", "table")
 BUG = 70
 INTERRUPTED = 130
 
@@ -68,72 +70,63 @@ def main(args: list[str] | None = None) -> None:
         if isinstance(stream, TextIOWrapper):  # an ASCII terminal shows ? for what it lacks
             stream.reconfigure(errors="replace")
     arguments = [argument for argument in arguments if argument != "--debug"]
-    asked = next((argument for argument in arguments if not argument.startswith("-")), None)
-    program = _Program(asked, debug, is_main=args is None)
-    raise SystemExit(_guarded(lambda: program.run(arguments), debug))  # sys.exit may be replaced
+    code = _guarded(lambda: _run(arguments, debug=debug, is_main=args is None), debug)
+    raise SystemExit(code)  # sys.exit may be replaced
 
 
-@dataclass(frozen=True)
-class _Program:
+def _run(arguments: list[str], *, debug: bool, is_main: bool) -> Any:
+    """Parse and run; what the parser refuses is one line like every other message."""
+    for argument in arguments:
+        if re.search("[\0\ud800-\udc7f\udd00-\udfff]", argument):
+            raise RequestError(f"{argument}: an argument cannot hold NUL or half a character")
+    asked = next((argument for argument in arguments if not argument.startswith("-")), "")
+    program = _program(asked, debug=debug, is_main=is_main)
+    try:
+        return program(arguments, prog_name="attnprof", standalone_mode=False)
+    except Exception as error:
+        message_of = getattr(error, "format_message", None)  # the parser's errors have it
+        message = " ".join(message_of().split()) if message_of else ""
+        if message_of and not message:  # no arguments: help was shown
+            return RequestError.exit_code
+        if not message:
+            raise
+        command = f"attnprof {asked}" if asked in COMMANDS else "attnprof"
+        raise RequestError(f"{message} (see: {command} --help)") from error
+
+
+def _program(asked: str, *, debug: bool, is_main: bool) -> typer.Typer:
     """The command line: the asked command for real, the others by name and summary only."""
+    app = typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(help=HELP)(_globals)
+    for name, summary in COMMANDS.items():
+        if name == asked:
+            app.command(name)(_ending(name, debug=debug, is_main=is_main))
+        else:
+            app.command(name, help=summary)(_named_only)
+    return app
 
-    asked: str | None
-    debug: bool
-    is_main: bool
 
-    def run(self, arguments: list[str]) -> Any:
-        """Parse and run; what the parser refuses is one line like every other message."""
-        for argument in arguments:
-            if re.search("[\0\ud800-\udc7f\udd00-\udfff]", argument):
-                raise RequestError(f"{argument}: an argument cannot hold NUL or half a character")
-        try:
-            return self._typer()(arguments, prog_name="attnprof", standalone_mode=False)
-        except Exception as error:
-            message_of = getattr(error, "format_message", None)  # the parser's errors have it
-            message = " ".join(message_of().split()) if message_of else ""
-            if message_of and not message:  # no arguments: help was shown
-                return RequestError.exit_code
-            if not message:
-                raise
-            command = f"attnprof {self.asked}" if self.asked in COMMANDS else "attnprof"
-            raise RequestError(f"{message} (see: {command} --help)") from error
+def _ending(name: str, *, debug: bool, is_main: bool) -> Callable[..., None]:
+    """The command's function, ending with an exit code: before Typer sees its exceptions."""
+    function = in_groups(command_function(name))
 
-    def _typer(self) -> typer.Typer:
-        app = typer.Typer(
-            no_args_is_help=True,
-            add_completion=False,
-            pretty_exceptions_enable=False,
-            context_settings={"help_option_names": ["-h", "--help"]},
-        )
-        app.callback(help=HELP)(_globals)
-        for name, summary in COMMANDS.items():
-            if find_spec(f"attnprof.cli.{_file(name)}") is None:
-                continue
-            if name == self.asked:
-                app.command(name)(self._ending(name))
-            else:
-                app.command(name, help=summary)(_named_only)
-        return app
+    @wraps(function)
+    def run(**given: Any) -> None:
+        with one_command(_names_in(given.values())):
+            subject = foreign_code(name, given) if is_main else None
+            if subject is None:
+                raise typer.Exit(_guarded(lambda: function(**given), debug))
+            from attnprof.processes.supervision import supervised
 
-    def _ending(self, name: str) -> Callable[..., None]:
-        """The command's function, ending with an exit code: before Typer sees its exceptions."""
-        function = in_groups(_function(name))
-
-        @wraps(function)
-        def run(**given: Any) -> None:
-            with one_command(_texts(given)):
-                subject = foreign_code(name, given) if self.is_main else None
-                code = self._supervised(lambda: function(**given), subject)
+            code = supervised(lambda: _guarded(lambda: function(**given), debug), subject)
             raise typer.Exit(code)
 
-        return run
-
-    def _supervised(self, work: Callable[[], Any], subject: str | None) -> int:
-        if subject is None:
-            return _guarded(work, self.debug)
-        from attnprof.processes.supervision import supervised
-
-        return supervised(lambda: _guarded(work, self.debug), subject)
+    return run
 
 
 def _show_version(asked: bool) -> None:
@@ -158,21 +151,37 @@ def _named_only() -> None:
     """Stands for a command that was not asked for."""
 
 
-def _function(name: str) -> Callable[..., Any]:
+def command_function(name: str) -> Callable[..., Any]:
     """A command's function: the one named like its file, ``list_`` for ``list``."""
-    module, own = import_module(f"attnprof.cli.{_file(name)}"), _file(name)
+    own = name.replace("-", "_")
+    module = import_module(f"attnprof.cli.{own}")
     function: Callable[..., Any] = getattr(module, f"{own}_", None) or getattr(module, own)
     return function
 
 
-def _file(name: str) -> str:
-    """A command's file: ``verify_formula`` for ``verify-formula``."""
-    return name.replace("-", "_")
+def foreign_code(command: str, given: Mapping[str, Any]) -> str | None:
+    """What to call the code that is run, by its name if it has one; None where it is all ours.
+
+    ``given`` are the command's parameters: only mechanisms and targets can be somebody's code.
+    """
+    names: list[str] = []
+    if command != "reproduce":
+        values = (given.get(parameter) for parameter in TARGETS)
+        names = _names_in(str(value) if isinstance(value, Path) else value for value in values)
+    if command == "verify-formula" and given.get("table"):
+        names += _names_in([given["formula"]])  # the target, where a table has the formulas
+    if places := [name for name in names if ":" in name]:
+        return ", ".join(dict.fromkeys(places))
+    if command in ALWAYS_FOREIGN:
+        return f"attnprof {command}"
+    from attnprof import registry
+
+    return f"attnprof {command}" if set(names) - {"", *registry.names()} else None
 
 
-def _texts(arguments: Mapping[str, Any]) -> list[str]:
+def _names_in(values: Iterable[Any]) -> list[str]:
     """What was typed, each name of a list by itself: it may be a file of code."""
-    listed = [v if isinstance(v, list) else [v] for v in arguments.values()]
+    listed = [value if isinstance(value, list) else [value] for value in values]
     texts = [text for found in listed for text in found if isinstance(text, str)]
     return [name.strip() for text in texts for name in text.split(",")]
 
@@ -202,29 +211,19 @@ def _interrupted(error: BaseException) -> int:
     """Ctrl-C, or another signal that asks for an end; somebody's code may raise the same."""
     cause = error.__cause__ if isinstance(error, typer.Abort) else error
     code = getattr(cause, "exit_code", None)
-    if code is None and cause is not None and _is_supervised():
+    supervision = sys.modules.get("attnprof.processes.supervision")
+    if code is None and cause is not None and supervision and supervision.is_supervised():
         return _ended_by(cause)
     said = "interrupted" if code in (None, INTERRUPTED) else f"ended by {cause}"
     return _failed(f"attnprof: {said}", code or INTERRUPTED)
-
-
-def _is_supervised() -> bool:
-    if "attnprof.processes.supervision" not in sys.modules:
-        return False
-    from attnprof.processes.supervision import is_supervised
-
-    return is_supervised()
 
 
 def _ended_by(error: BaseException) -> int:
     """Somebody's code wanted to end the program; its code is not ours."""
     from attnprof.user_code import error_text
 
-    return _failed(
-        f"attnprof: the code it ran raised {error_text(error)}, which ends a program: there is no "
-        "result",
-        CannotRunError.exit_code,
-    )
+    told = f"the code it ran raised {error_text(error)}, which ends a program: there is no result"
+    return _failed(f"attnprof: {told}", CannotRunError.exit_code)
 
 
 def _unforeseen(error: Exception, debug: bool) -> int:
@@ -241,15 +240,9 @@ def _unforeseen(error: Exception, debug: bool) -> int:
         import traceback
 
         sys.stderr.write(visible(traceback.format_exc(), lines=True))
-    return _failed(
-        f"attnprof: {type(error).__name__}: {_first_line(error)} (this is a bug in attnprof; "
-        "run with --debug for the traceback)",
-        BUG,
-    )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).split("\n", 1)[0] or "no message"
+    first_line = str(error).split("\n", 1)[0] or "no message"
+    hint = "this is a bug in attnprof; run with --debug for the traceback"
+    return _failed(f"attnprof: {type(error).__name__}: {first_line} ({hint})", BUG)
 
 
 def _failed(message: str, code: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
 
 from typer import Option
 
@@ -15,15 +14,13 @@ from attnprof.errors import CannotRunError
 from attnprof.record import BaselineRecord
 from attnprof.render.progress import working
 
-BaselineOutput = Annotated[
-    Path, Option("-o", "--output", metavar="FILE", help="The baseline, as JSON.")
-]
-
 
 def baseline(
     *,
     suite: Suite,
-    output: BaselineOutput = Path("baseline.json"),
+    output: Path = Option(
+        Path("baseline.json"), "-o", "--output", metavar="FILE", help="The baseline, as JSON."
+    ),
     fmt: opt.FormatOption = opt.Format.TABLE,
     force: opt.ForceOption = False,
 ) -> int:

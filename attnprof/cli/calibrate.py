@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
 
 from typer import Option
 
@@ -23,15 +22,14 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 def calibrate(
     *,
     device: DeviceOption = "auto",
-    dtype: Annotated[
-        str, Option("--dtype", metavar="NAMES", help="Number formats of the products.")
-    ] = "float32,bfloat16",
-    seconds: Annotated[float, Option("--seconds", help="For each product size.")] = 0.5,
+    dtype: str = Option(
+        "float32,bfloat16", metavar="NAMES", help="Number formats of the products."
+    ),
+    seconds: float = Option(0.5, help="For each product size."),
     threads: ThreadsOption = None,
-    file: Annotated[
-        Path | None,
-        Option("--file", metavar="FILE", help="Keep the ceilings here, not in the cache folder."),
-    ] = None,
+    file: Path | None = Option(
+        None, metavar="FILE", help="Keep the ceilings here, not in the cache folder."
+    ),
     to: Output,
 ) -> None:
     """Measure what this device can do at most: FLOP/s of products, bytes/s of a copy.

@@ -5,8 +5,13 @@ from __future__ import annotations
 from attnprof import registry
 from attnprof.cli import options as opt
 from attnprof.cli.output import Output, environment
-from attnprof.cli.request import Conditions, Shape, closed_form_request, one_of, some_of
-from attnprof.cli.sizes import parse_names
+from attnprof.cli.request import (
+    Conditions,
+    Shape,
+    closed_form_request,
+    parse_names,
+    some_of,
+)
 from attnprof.closed_form.totals import CONTESTED, compare_records
 from attnprof.record import CompareRecord, Report
 
@@ -18,7 +23,7 @@ def compare(
     scope: opt.ScopeOption = "layer",
     kind: opt.KindOption = None,
     quantity: opt.QuantityOption = None,
-    convention: opt.ConventionOption = "flops",
+    convention: opt.ConventionOption = "flops",  # noqa: ARG001 - both are columns
     to: Output,
 ) -> None:
     """Mechanisms side by side for the same workload; the lowest of each column is marked.
@@ -29,10 +34,9 @@ def compare(
     Example: attnprof compare --attention standard,efficient,sdpa --seq 1024,4096 --causal
     """
     some_of(kind, ("formula",), "--kind")
-    one_of(convention, ("flops", "operations"), "--convention")
     shown = some_of(quantity, CONTESTED, "--quantity")
     names = registry.names() if shape.attention is None else parse_names(shape.attention)
-    records = compare_records(*closed_form_request(shape, conditions, scope, names), scope)
+    records = compare_records(*closed_form_request(shape, conditions, names), scope)
     report = Report("compare", records, {"winners": _winners(records)}, environment())
     to.deliver(report, quantities=shown)
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 from typer import Option
 
 from attnprof.cli import options as opt
 from attnprof.cli.output import Output, environment
-from attnprof.cli.request import Conditions, Shape, closed_form_request, one_of, some_of
-from attnprof.cli.sizes import parse_names, parse_size
+from attnprof.cli.request import (
+    Conditions,
+    Shape,
+    closed_form_request,
+    parse_names,
+    parse_size,
+    some_of,
+)
 from attnprof.closed_form.cost_records import (
-    CONVENTIONS,
     KINDS,
     QUANTITIES,
     Asked,
@@ -24,11 +28,6 @@ from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.record import CostRecord, Report
 from attnprof.workload import Workload
-
-KvHeadsOption = Annotated[str | None, Option(metavar="SIZE", help="Grouped key and value heads.")]
-KvSeqOption = Annotated[str | None, Option(metavar="SIZE", help="Key length, for cross-attention.")]
-SymbolicOption = Annotated[bool, Option("--symbolic", help="Show the closed forms in B N h d.")]
-LatexOption = Annotated[bool, Option("--latex", help="Show the closed forms in LaTeX.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +45,10 @@ def cost(
     kind: opt.KindOption = None,
     quantity: opt.QuantityOption = None,
     convention: opt.ConventionOption = "flops",
-    kv_heads: KvHeadsOption = None,
-    kv_seq: KvSeqOption = None,
-    symbolic: SymbolicOption = False,
-    latex: LatexOption = False,
+    kv_heads: str | None = Option(None, metavar="SIZE", help="Grouped key and value heads."),
+    kv_seq: str | None = Option(None, metavar="SIZE", help="Key length, for cross-attention."),
+    symbolic: bool = Option(False, "--symbolic", help="Show the closed forms in B N h d."),
+    latex: bool = Option(False, "--latex", help="Show the closed forms in LaTeX."),
     to: Output,
 ) -> None:
     """Closed forms and numbers by stage: operations, bytes moved, peak memory, parameters.
@@ -59,12 +58,11 @@ def cost(
 
     Example: attnprof cost --attention efficient --seq 4096 --symbolic
     """
-    one_of(convention, CONVENTIONS, "--convention")
     quantities, kinds = some_of(quantity, QUANTITIES, "--quantity"), some_of(kind, KINDS, "--kind")
     in_full = symbolic or to.fmt != opt.Format.TABLE
     asked = Asked(quantities, kinds, convention, closed_forms=in_full, latex=latex)
     mechanisms, workloads = closed_form_request(
-        shape, conditions, scope, parse_names(shape.attention or ""),
+        shape, conditions, parse_names(shape.attention or ""),
         num_kv_heads=None if kv_heads is None else parse_size(kv_heads, "--kv-heads"),
         kv_seq_len=None if kv_seq is None else parse_size(kv_seq, "--kv-seq"),
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 from typer import Argument, Option
 
@@ -12,45 +12,38 @@ from attnprof.cli.output import DrawnOutput, environment
 from attnprof.cli.request import (
     TAYLORSHIFT,
     Conditions,
+    check_points,
     names_of,
-    one_of,
+    parse_size,
+    parse_sizes,
     some_of,
     targets_of,
 )
-from attnprof.cli.sizes import check_points, parse_size, parse_sizes
 from attnprof.closed_form.crossover import ALL_KINDS, DERIVED, KINDS, METRICS, Meeting, report
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord, Report
-from attnprof.workload import DTYPES, SCOPES, Workload
+from attnprof.workload import Workload
 
 #: Quantities by the metric they are.
 METRIC_OF = {"flops": "flops", "memory": "memory", "peak_bytes": "memory", "peak_entries": "memory"}
 
-FirstArgument = Annotated[
-    str | None, Argument(metavar="A", help="Mechanism (default taylor-direct).")
-]
-SecondArgument = Annotated[
-    str | None, Argument(metavar="B", help="Mechanism (default taylor-efficient).")
-]
-WidthsOption = Annotated[
-    str, Option(metavar="SIZES", help="Head widths: a list 8,16 or a range 8:128:x2.")
-]
-HeadsOption = Annotated[str, Option(metavar="SIZE", help="Number of heads.")]
-MetricOption = Annotated[str | None, Option(metavar="NAMES", help="flops, memory or both.")]
-
 
 def crossover(
-    mechanism_a: FirstArgument = None,
-    mechanism_b: SecondArgument = None,
+    mechanism_a: str | None = Argument(
+        None, metavar="A", help="Mechanism (default taylor-direct)."
+    ),
+    mechanism_b: str | None = Argument(
+        None, metavar="B", help="Mechanism (default taylor-efficient)."
+    ),
     *,
     attention: opt.AttentionOption = None,
-    d: WidthsOption = "64",
-    heads: HeadsOption = "1",
+    d: str = Option("64", metavar="SIZES", help="Head widths: a list 8,16 or a range 8:128:x2."),
+    heads: str = Option("1", metavar="SIZE", help="Number of heads."),
     conditions: Conditions,
     scope: opt.OwnScopeOption = None,
     kind: opt.KindOption = None,
-    metric: MetricOption = None,
+    metric: str | None = Option(None, metavar="NAMES", help="flops, memory or both."),
     quantity: opt.QuantityOption = None,
     modules: opt.Modules,
     to: DrawnOutput,
@@ -62,9 +55,6 @@ def crossover(
 
     Example: attnprof crossover --d 8,16,32,64,128
     """
-    if scope is not None:
-        one_of(scope, SCOPES, "--scope")
-    one_of(conditions.dtype, DTYPES, "--dtype")
     metrics, head_dims = _metrics(metric, quantity), parse_sizes(d, "--d")
     check_points(len(head_dims), f"--d {short(d)}")
     workload = conditions.workload(1, parse_size(heads, "--heads"), head_dims[0])

@@ -4,61 +4,48 @@ from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
-from typing import Annotated, Any
+from typing import Any
 
 from typer import Argument, Option
 
 from attnprof.cli import options as opt
 from attnprof.cli.output import Output, environment, note
-from attnprof.cli.request import one_of, parse_set, some_of
-from attnprof.cli.sizes import parse_named_sizes
+from attnprof.cli.request import parse_named_sizes, parse_set, some_of
 from attnprof.errors import RequestError
 from attnprof.record import Report
 from attnprof.render.progress import working
-from attnprof.workload import DTYPES, SCOPES
 
 PHASES = ("forward", "backward", "train", "decode")
 EXAMPLE = (
     'attnprof derive my.py:MyAttention --arg d_model=h*d --arg num_heads=h --input "x: B, N, h*d"'
 )
 
-TargetArgument = Annotated[
-    str | None,
-    Argument(
-        metavar="TARGET",
-        help="path.py:Name, package.module:Name (a module class, a module, a function), "
-        "or a mechanism of attnprof list.",
-        show_default=False,
-    ),
-]
-PhasesOption = Annotated[
-    str, Option("--phase", metavar="PHASES", help="Of forward, backward, train (both), decode.")
-]
-AtOption = Annotated[
-    str | None,
-    Option("--at", metavar="SIZES", help="Numbers, too, at a shape: B=1,N=4096,h=8,d=64."),
-]
-DeriveScopeOption = Annotated[
-    str | None,
-    Option("--scope", metavar="SCOPE", help="Of a mechanism: core, or layer (the default)."),
-]
-LatexOption = Annotated[bool, Option("--latex", help="Show the formulas in LaTeX.")]
-
 
 def derive(
     *,
-    target: TargetArgument = None,
+    target: str | None = Argument(
+        None, metavar="TARGET", show_default=False,
+        help="path.py:Name, package.module:Name (a module class, a module, a function), "
+        "or a mechanism of attnprof list.",
+    ),
     modules: opt.Modules,
-    phase: PhasesOption = "forward,backward",
-    at: AtOption = None,
+    phase: str = Option(
+        "forward,backward", metavar="PHASES", help="Of forward, backward, train (both), decode."
+    ),
+    at: str | None = Option(
+        None, metavar="SIZES", help="Numbers, too, at a shape: B=1,N=4096,h=8,d=64."
+    ),
     quantity: opt.QuantityOption = None,
-    scope: DeriveScopeOption = None,
+    scope: str | None = Option(
+        None, metavar="SCOPE", callback=opt.known_scope,
+        help="Of a mechanism: core, or layer (the default).",
+    ),
     causal: opt.CausalOption = False,
     dtype: opt.DtypeOption = "float32",
     settings: opt.SetOption = None,
-    latex: LatexOption = False,
+    latex: bool = Option(False, "--latex", help="Show the formulas in LaTeX."),
     to: Output,
-) -> None:
+) -> None:  # fmt: skip
     """Closed forms from anybody's torch code: FLOPs by kind, bytes, parameters, peak memory.
 
     It runs on fake tensors of symbolic sizes; runs at other shapes check every formula.
@@ -71,9 +58,6 @@ def derive(
         raise RequestError(f"derive needs what to derive: type {EXAMPLE}")
     phases = some_of(phase, PHASES, "--phase")
     asked = parse_named_sizes(at, "--at")
-    one_of(dtype, DTYPES, "--dtype")
-    if scope is not None:
-        one_of(scope, SCOPES, "--scope")
     how = {"params": parse_set(settings), "scope": scope, "causal": causal, "dtype": dtype}
     with redirect_stdout(sys.stderr):  # what somebody's module prints is no data
         report = _report(target, modules, phases, asked, quantity, to.fmt, how)
@@ -81,14 +65,9 @@ def derive(
 
 
 def _report(
-    text: str,
-    modules: opt.Modules,
-    phases: list[str],
-    asked: dict[str, int],
-    quantity: str | None,
-    fmt: str,
-    how: dict[str, Any],
-) -> Report:
+    text: str, modules: opt.Modules, phases: list[str], asked: dict[str, int],
+    quantity: str | None, fmt: str, how: dict[str, Any],
+) -> Report:  # fmt: skip
     from attnprof.trace.events import QUANTITIES
     from attnprof.trace.report.records import report_of
     from attnprof.trace.request.lookup import target_from

@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from typer import Argument, Option
 
 from attnprof.cli import options as opt
 from attnprof.cli.output import DrawnOutput, environment
-from attnprof.cli.request import TAYLORSHIFT, Conditions, names_of, one_of, some_of
-from attnprof.cli.sizes import parse_size, parse_sizes
+from attnprof.cli.request import (
+    TAYLORSHIFT,
+    Conditions,
+    names_of,
+    parse_size,
+    parse_sizes,
+    some_of,
+)
 from attnprof.closed_form.heads import KINDS, QUANTITIES, curves_of, divisors, heads_report
 from attnprof.errors import RequestError
-from attnprof.workload import DTYPES, SCOPES
-
-MechanismsArgument = Annotated[
-    list[str] | None,
-    Argument(metavar="A B", help="Mechanisms (default taylor-direct taylor-efficient)."),
-]
-WidthOption = Annotated[str, Option(metavar="SIZE", help="Model width.")]
-LengthOption = Annotated[str, Option(metavar="SIZE", help="Sequence length.")]
-HeadsOption = Annotated[
-    str | None, Option(metavar="SIZES", help="Only these; all divisors otherwise.")
-]
 
 
 def heads_(
-    mechanisms: MechanismsArgument = None,
+    mechanisms: list[str] | None = Argument(
+        None, metavar="A B", help="Mechanisms (default taylor-direct taylor-efficient)."
+    ),
     *,
     attention: opt.AttentionOption = None,
-    d_model: WidthOption = "512",
-    seq: LengthOption = "1024",
-    heads: HeadsOption = None,
+    d_model: str = Option("512", metavar="SIZE", help="Model width."),
+    seq: str = Option("1024", metavar="SIZE", help="Sequence length."),
+    heads: str | None = Option(None, metavar="SIZES", help="Only these; all divisors otherwise."),
     conditions: Conditions,
     scope: opt.ScopeOption = "core",
     kind: opt.KindOption = None,
@@ -46,16 +41,12 @@ def heads_(
     Example: attnprof heads --d-model 256 --seq 1025
     """
     width, length = parse_size(d_model, "--d-model"), parse_size(seq, "--seq")
-    one_of(conditions.dtype, DTYPES, "--dtype")
     counts, workload = _head_counts(heads, width), conditions.workload(length, 1, width)
     names = list(dict.fromkeys(names_of(mechanisms or (), attention) or TAYLORSHIFT))
     curves = curves_of(
-        conditions.configured(names),
-        workload,
-        one_of(scope, SCOPES, "--scope"),
-        some_of(kind, KINDS, "--kind"),
-        some_of(quantity, QUANTITIES, "--quantity"),
-    )
+        conditions.configured(names), workload, scope,
+        some_of(kind, KINDS, "--kind"), some_of(quantity, QUANTITIES, "--quantity"),
+    )  # fmt: skip
     found = heads_report(curves, width, length, counts, environment())
     to.draw(found)
     to.deliver(found)

@@ -4,48 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 from typer import Argument, Option
 
 from attnprof.cli import options as opt
 from attnprof.cli.options import Format
 from attnprof.cli.output import deliver, ensure_writable, environment, note
-from attnprof.cli.request import Conditions, one_of
-from attnprof.cli.sizes import parse_names, parse_size, parse_sizes
+from attnprof.cli.request import Conditions, parse_names, parse_size, parse_sizes
 from attnprof.closed_form.heatmap import Heatmap, heatmap_report
 from attnprof.errors import RequestError
 from attnprof.record import Report, write_whole
 from attnprof.render.plots.style import check_figure_path, is_figure_path
-from attnprof.workload import DTYPES, SCOPES
 
 POWERS = "1:1024:x2"
 #: What a file's suffix says of its format, where --format does not.
 FORMATS = {".json": Format.JSON, ".csv": Format.CSV, ".md": Format.MARKDOWN}
-
-PairArgument = Annotated[
-    list[str] | None, Argument(metavar="[A B]", help="Two mechanisms: cost of A over B.")
-]
-WidthsOption = Annotated[str, Option(metavar="SIZES", help="Model widths: a list or a range.")]
-HeadsOption = Annotated[str, Option(metavar="SIZES", help="Head counts, a panel each.")]
-NoWidthOption = Annotated[str | None, Option("--d", hidden=True)]
-WhichScopeOption = Annotated[
-    str | None, Option(metavar="SCOPE", help="core or layer; formula default: layer.")
-]
-WhichKindOption = Annotated[str, Option(help="published or formula.")]
-OneQuantityOption = Annotated[
-    str | None, Option(help="flops, matmul_flops, peak_bytes, … (default flops).")
-]
-FigureOption = Annotated[
-    Path | None, Option(metavar="FILE", help="Figure (.png, .svg, .pdf), its CSV beside it.")
-]
-DataFormatOption = Annotated[
-    Format | None, Option("--format", "-f", help="How to write the result (default table).")
-]
-DataOption = Annotated[
-    Path | None,
-    Option("--output", "-o", metavar="FILE", help="Write data, or a figure, to a file."),
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,20 +30,33 @@ class TrainingConditions(Conditions):
 
 def heatmap(
     *,
-    pair: PairArgument = None,
+    pair: list[str] | None = Argument(
+        None, metavar="[A B]", help="Two mechanisms: cost of A over B."
+    ),
     attention: opt.AttentionOption = None,
     seq: opt.SeqOption = POWERS,
-    d_model: WidthsOption = POWERS,
-    heads: HeadsOption = "1,2,4,8",
-    d: NoWidthOption = None,
+    d_model: str = Option(POWERS, metavar="SIZES", help="Model widths: a list or a range."),
+    heads: str = Option("1,2,4,8", metavar="SIZES", help="Head counts, a panel each."),
+    d: str | None = Option(None, hidden=True),
     conditions: TrainingConditions,
-    scope: WhichScopeOption = None,
-    kind: WhichKindOption = "published",
-    quantity: OneQuantityOption = None,
+    scope: str | None = Option(
+        None,
+        metavar="SCOPE",
+        callback=opt.known_scope,
+        help="core or layer; formula default: layer.",
+    ),
+    kind: str = Option("published", help="published or formula."),
+    quantity: str | None = Option(None, help="flops, matmul_flops, peak_bytes, … (default flops)."),
     convention: opt.ConventionOption = "flops",
-    plot: FigureOption = None,
-    fmt: DataFormatOption = None,
-    output: DataOption = None,
+    plot: Path | None = Option(
+        None, metavar="FILE", help="Figure (.png, .svg, .pdf), its CSV beside it."
+    ),
+    fmt: Format | None = Option(
+        None, "--format", "-f", help="How to write the result (default table)."
+    ),
+    output: Path | None = Option(
+        None, "--output", "-o", metavar="FILE", help="Write data, or a figure, to a file."
+    ),
     force: opt.ForceOption = False,
 ) -> None:
     """Ratio of two costs over sequence length and model width, for several head counts.
@@ -85,19 +71,12 @@ def heatmap(
     figures, data = _targets(plot, output, fmt, force=force)
     a, b = (conditions.configured(_pair(pair, attention)) * 2)[:2]
     asked = Heatmap(
-        a=a,
-        b=b,
-        seq_lens=parse_sizes(seq or POWERS, "--seq"),
-        d_models=parse_sizes(d_model, "--d-model"),
-        num_heads=parse_sizes(heads, "--heads"),
-        kind=kind,
-        quantity=_quantity(quantity, convention, kind),
-        phase=conditions.phase,
-        scope=None if scope is None else one_of(scope, SCOPES, "--scope"),
-        causal=conditions.causal,
-        batch_size=parse_size(conditions.batch, "--batch"),
-        dtype=one_of(conditions.dtype, DTYPES, "--dtype"),
-    )
+        a=a, b=b, seq_lens=parse_sizes(seq or POWERS, "--seq"), scope=scope, kind=kind,
+        d_models=parse_sizes(d_model, "--d-model"), num_heads=parse_sizes(heads, "--heads"),
+        quantity=_quantity(quantity, convention, kind), phase=conditions.phase,
+        causal=conditions.causal, batch_size=parse_size(conditions.batch, "--batch"),
+        dtype=conditions.dtype,
+    )  # fmt: skip
     report = heatmap_report(asked, environment())
     _note_missing(report)
     _draw(report, figures)
@@ -140,7 +119,6 @@ def _pair(pair: list[str] | None, attention: str | None) -> list[str]:
 
 
 def _quantity(quantity: str | None, convention: str, kind: str) -> str:
-    one_of(convention, ("flops", "operations"), "--convention")
     if convention == "flops":
         return quantity or "flops"
     if kind == "published":
@@ -156,30 +134,25 @@ def _quantity(quantity: str | None, convention: str, kind: str) -> str:
 
 
 def _note_missing(report: Report) -> None:
-    missing = report.summary["not_divisible_d_model"]
-    if not missing:
-        return
     named = []
-    for heads, widths in missing.items():
+    for heads, widths in report.summary["not_divisible_d_model"].items():
         shown = ", ".join(str(width) for width in widths[:6])
         more = f" and {len(widths) - 6} more" if len(widths) > 6 else ""
         named.append(f"{heads} heads: d_model {shown}{more}")
-    note(
-        f"{report.summary['null_cells']} of {report.summary['cells']} cells are empty and left out "
-        f"of the mean, heads do not divide the width ({'; '.join(named)}); "
-        "means of different head counts are over different cells"
-    )
+    if named:
+        note(
+            f"{report.summary['null_cells']} of {report.summary['cells']} cells are empty and left "
+            f"out of the mean, heads do not divide the width ({'; '.join(named)}); "
+            "means of different head counts are over different cells"
+        )
 
 
 def _draw(report: Report, figures: list[Path]) -> None:
-    if not figures:
-        return
     from attnprof.render.formats import render_csv
     from attnprof.render.plots import plot_report
 
-    cells = render_csv(report)
     for path in figures:
         plot_report(report, path)
         beside = path.with_suffix(".csv")
-        write_whole(beside, cells)
+        write_whole(beside, render_csv(report))
         note(f"wrote {path} and {beside}")

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
 from typer import Argument, Option
 
 from attnprof.cli.output import DrawnOutput, environment, note
-from attnprof.cli.sizes import parse_names
+from attnprof.cli.request import parse_names
 from attnprof.errors import RequestError, closest
 from attnprof.record import HistoryRecord, Report
 
 
 def history(
-    folder: Annotated[
-        Path, Argument(metavar="DIR", help="A folder of results of check or baseline (.json).")
-    ],
+    folder: Path = Argument(
+        metavar="DIR", help="A folder of results of check or baseline (.json)."
+    ),
     *,
-    case: Annotated[
-        str | None, Option("--case", metavar="TEXT", help="Only cases with this in their name.")
-    ] = None,
-    metric: Annotated[
-        str | None, Option("--metric", metavar="NAMES", help="Only these, like time,flops.")
-    ] = None,
+    case: str | None = Option(None, metavar="TEXT", help="Only cases with this in their name."),
+    metric: str | None = Option(None, metavar="NAMES", help="Only these, like time,flops."),
     to: DrawnOutput,
 ) -> None:
     """Find the runs at which a case's counts or times reached another level.

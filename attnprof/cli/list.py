@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from typer import Option
 
 from attnprof import registry
@@ -11,13 +9,14 @@ from attnprof.cli.output import Output, environment
 from attnprof.record import MechanismRecord, Report
 from attnprof.render.progress import progress_bar
 
-VerifyOption = Annotated[
-    bool,
-    Option("--verify", help="Count and fit the orders of growth; exit 1 if one is exceeded."),
-]
 
-
-def list_(verify: VerifyOption = False, *, to: Output) -> int:
+def list_(
+    verify: bool = Option(
+        False, "--verify", help="Count and fit the orders of growth; exit 1 if one is exceeded."
+    ),
+    *,
+    to: Output,
+) -> int:
     """Mechanisms: orders of growth in the length N, parameters with defaults, and their paper.
 
     Example: attnprof list --format json

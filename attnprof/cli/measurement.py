@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -12,8 +12,7 @@ from typer import Option
 
 from attnprof.arguments import MOST_THREADS
 from attnprof.cli import options as opt
-from attnprof.cli.request import parse_set
-from attnprof.cli.sizes import MOST, parse_names, parse_sizes
+from attnprof.cli.request import MOST, parse_names, parse_set, parse_sizes
 from attnprof.errors import RequestError, closest
 from attnprof.record.destinations import take_modules
 from attnprof.record.files import read_toml
@@ -33,24 +32,19 @@ ThreadsOption = Annotated[
 class Measurement:
     """How a point is measured."""
 
-    samples: Annotated[int, Option(help="Times to take, if the time allows.")] = 20
-    min_time: Annotated[float, Option(help="Seconds a point is timed for at least.")] = 0.5
-    max_time: Annotated[float, Option(help="Seconds after which a point ends.")] = 5.0
-    spread: Annotated[float, Option(help="Stop when the median is known to this share of it.")] = (
-        0.05
-    )
-    seed: Annotated[int, Option(help="Seed of weights and inputs.", min=0, max=2**63 - 1)] = 0
+    samples: int = Option(20, help="Times to take, if the time allows.")
+    min_time: float = Option(0.5, help="Seconds a point is timed for at least.")
+    max_time: float = Option(5.0, help="Seconds after which a point ends.")
+    spread: float = Option(0.05, help="Stop when the median is known to this share of it.")
+    seed: int = Option(0, help="Seed of weights and inputs.", min=0, max=2**63 - 1)
     threads: ThreadsOption = None
-    check: Annotated[
-        bool,
-        Option(
-            "--check/--no-check",
-            help="First see, at a small shape, whether a mechanism computes what it claims.",
-        ),
-    ] = True
-    compiled: Annotated[
-        bool, Option("--compile", help="Compile the module first (torch.compile, inductor).")
-    ] = False
+    check: bool = Option(
+        True, "--check/--no-check",
+        help="First see, at a small shape, whether a mechanism computes what it claims.",
+    )  # fmt: skip
+    compiled: bool = Option(
+        False, "--compile", help="Compile the module first (torch.compile, inductor)."
+    )
 
     def budget(self) -> Budget:
         """How long a point may take."""
@@ -60,8 +54,7 @@ class Measurement:
 
     def terms(self) -> dict[str, Any]:
         """What else is asked of every point."""
-        return {"seed": self.seed, "threads": self.threads, "check": self.check,
-                "compiled": self.compiled}  # fmt: skip
+        return {name: getattr(self, name) for name in ("seed", "threads", "check", "compiled")}
 
 
 #: Keys of a grid, as flags and in a file: sizes, and names.
@@ -77,16 +70,12 @@ class Points(opt.Modules):
 
     attention: opt.AttentionOption = None
     seq: opt.SeqOption = None
-    d_model: Annotated[str | None, Option(metavar="SIZES", help="Widths (default 512).")] = None
-    heads: Annotated[str | None, Option(metavar="SIZES", help="Head counts (default 8).")] = None
-    batch: Annotated[str | None, Option(metavar="SIZES", help="Batch sizes (default 1).")] = None
-    phase: Annotated[str | None, Option(metavar="NAMES", help="Phases (default forward).")] = None
-    dtype: Annotated[
-        str | None, Option(metavar="NAMES", help="Number formats (default float32).")
-    ] = None
-    device: Annotated[str | None, Option(metavar="NAMES", help="Devices: cpu,cuda:0,cuda:1.")] = (
-        None
-    )
+    d_model: str | None = Option(None, metavar="SIZES", help="Widths (default 512).")
+    heads: str | None = Option(None, metavar="SIZES", help="Head counts (default 8).")
+    batch: str | None = Option(None, metavar="SIZES", help="Batch sizes (default 1).")
+    phase: str | None = Option(None, metavar="NAMES", help="Phases (default forward).")
+    dtype: str | None = Option(None, metavar="NAMES", help="Number formats (default float32).")
+    device: str | None = Option(None, metavar="NAMES", help="Devices: cpu,cuda:0,cuda:1.")
     settings: opt.SetOption = None
 
     def texts(self) -> dict[str, str]:
@@ -96,8 +85,8 @@ class Points(opt.Modules):
 
     def flags(self) -> list[str]:
         """The flags that were typed."""
-        texts = [f"--{key.replace('_', '-')}" for key in self.texts()]
-        return texts + [f"--{flag}" for name, flag in LISTS.items() if getattr(self, name)]
+        lists = [f"--{flag}" for name, flag in LISTS.items() if getattr(self, name)]
+        return [*map(_flag, self.texts()), *lists]
 
     def need(self, command: str, instead: str) -> None:
         """:class:`RequestError` where a grid is not said whole; ``instead`` is what to type."""
@@ -107,28 +96,37 @@ class Points(opt.Modules):
 
     def grid(self, causal: str = "no") -> Grid:
         """The grid; a ``--set`` value may be a list: ``window=64,128``."""
-        from attnprof.measure.sweep.plan import Grid
-
-        values = _axes(self.texts(), "--")
-        params = {name: value.split(",") for name, value in parse_set(self.settings).items()}
         known = {"no": [False], "yes": [True], "both": [False, True]}
+        axes = _axes(self.texts(), _flag)
+        params = {name: value.split(",") for name, value in parse_set(self.settings).items()}
         if causal not in known:
             raise RequestError(f"--causal {causal}: possible are no, yes and both")
-        grid = Grid(**values, causal=known[causal], params=params, args=self.args or (),
-                    inputs=self.inputs or ())  # fmt: skip
-        return _bounded(grid, "the grid")
+        return _grid("the grid", axes, causal=known[causal], params=params, args=self.args or (),
+                     inputs=self.inputs or ())  # fmt: skip
 
 
-def _axes(texts: Mapping[str, str], before: str) -> dict[str, Any]:
-    """Sizes and names by the grid's own fields; ``before`` a key is what a message calls it."""
-    found: dict[str, Any] = {}
-    for key, text in texts.items():
-        flag = f"{before}{key.replace('_', '-') if before == '--' else key}"
-        if key in SIZES:
-            found[SIZES[key]] = parse_sizes(text, flag)
-        else:
-            found[key] = parse_names(text, flag)
-    return found
+def _flag(key: str) -> str:
+    return f"--{key.replace('_', '-')}"
+
+
+def _axes(texts: Mapping[str, str], flag: Callable[[str], str]) -> dict[str, Any]:
+    """Sizes and names by the grid's own fields; ``flag`` is what a message calls a key."""
+    sizes = {key: parse_sizes(text, flag(key)) for key, text in texts.items() if key in SIZES}
+    names = {key: parse_names(text, flag(key)) for key, text in texts.items() if key in NAMES}
+    return {**{SIZES[key]: found for key, found in sizes.items()}, **names}
+
+
+def _grid(where: str, axes: Mapping[str, Any], **more: Any) -> Grid:
+    """The grid; :class:`RequestError` for more points than anybody measures."""
+    from attnprof.measure.sweep.plan import Grid
+
+    grid = Grid(**axes, **more)
+    axes_of = (grid.attention, grid.seq_len, grid.d_model, grid.num_heads, grid.batch_size,
+               grid.dtype, grid.phase, grid.device, grid.causal, grid.scope)  # fmt: skip
+    count = prod(len(axis) for axis in (*axes_of, *grid.params.values()))
+    if count > MOST:
+        raise RequestError(f"{where}: {count:,} points, {MOST:,} are taken at most")
+    return grid
 
 
 def grids_from_file(path: Path) -> list[Grid]:
@@ -157,8 +155,6 @@ def grid_of(table: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> G
 
     Raises :class:`RequestError` for an unknown or a missing key.
     """
-    from attnprof.measure.sweep.plan import Grid
-
     known = [*SIZES, *NAMES, "causal", *LISTS.values(), *more]
     for key in table:
         if key not in known:
@@ -167,48 +163,31 @@ def grid_of(table: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> G
         if key not in table:
             raise RequestError(f"{where} needs {key}; write a grid like {_EXAMPLE}")
     texts = {
-        key: _joined(table[key], f"{where}: {key}") for key in (*SIZES, *NAMES) if key in table
-    }
-    values = _axes(texts, f"{where}: ")
+        key: ",".join(map(str, _listed(table[key], f"{where}: {key}")))
+        for key in (*SIZES, *NAMES) if key in table
+    }  # fmt: skip
+    axes = _axes(texts, lambda key: f"{where}: {key}")
     causal = _listed(table.get("causal", False), f"{where}: causal", (bool,), "true or false")
+    settings = table.get("set", {})
+    if not isinstance(settings, dict):
+        told = f"{where}: set = {shown(settings)}"
+        raise RequestError(f"{told}: write names and values, like {{window=64}}")
     params = {
-        name: [str(v) for v in _listed(value, f"{where}: set {name}")]
-        for name, value in _object(table.get("set", {}), f"{where}: set").items()
+        name: list(map(str, _listed(value, f"{where}: set {name}")))
+        for name, value in settings.items()
     }
     args, inputs = (
         _listed(table.get(key, []), f"{where}: {key}", (str,), "texts") for key in ("arg", "input")
     )
-    take_modules(values["attention"])
-    return _bounded(Grid(**values, causal=causal, params=params, args=args, inputs=inputs), where)
-
-
-def _object(value: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise RequestError(f"{where} = {shown(value)}: write names and values, like {{window=64}}")
-    return value
-
-
-_SCALARS = (str, int, float, bool)
+    take_modules(axes["attention"])
+    return _grid(where, axes, causal=causal, params=params, args=args, inputs=inputs)
 
 
 def _listed(
-    value: Any, where: str, kinds: tuple[type, ...] = _SCALARS, what: str = "texts or numbers"
-) -> list[Any]:
+    value: Any, where: str, kinds: tuple[type, ...] = (str, int, float, bool),
+    what: str = "texts or numbers",
+) -> list[Any]:  # fmt: skip
     found = list(value) if isinstance(value, list) else [value]
     if not all(isinstance(item, kinds) for item in found):
         raise RequestError(f"{where} = {shown(value)}: write {what}, one or a list of them")
     return found
-
-
-def _joined(value: Any, where: str) -> str:
-    return ",".join(str(item) for item in _listed(value, where))
-
-
-def _bounded(grid: Grid, where: str) -> Grid:
-    """The grid; :class:`RequestError` for more points than anybody measures."""
-    axes = (grid.attention, grid.seq_len, grid.d_model, grid.num_heads, grid.batch_size,
-            grid.dtype, grid.phase, grid.device, grid.causal, grid.scope)  # fmt: skip
-    count = prod(len(axis) for axis in (*axes, *grid.params.values()))
-    if count > MOST:
-        raise RequestError(f"{where}: {count:,} points, {MOST:,} are taken at most")
-    return grid

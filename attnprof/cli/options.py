@@ -2,14 +2,14 @@
 
 A group is a dataclass whose fields are flags. A command takes it as one parameter, and
 :func:`in_groups` shows Typer the fields. List-valued flags arrive as text and are read by
-:mod:`attnprof.cli.sizes`.
+:mod:`attnprof.cli.request`.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import wraps
@@ -18,7 +18,8 @@ from typing import Annotated, Any, get_type_hints
 
 from typer import Option
 
-from attnprof.errors import RequestError
+from attnprof.errors import RequestError, closest
+from attnprof.workload import DTYPES, SCOPES
 
 
 class Format(StrEnum):
@@ -59,6 +60,21 @@ def in_groups(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def one_of(value: str, possible: Sequence[str], flag: str) -> str:
+    """The value, or :class:`RequestError` with what is possible."""
+    if value not in possible:
+        raise RequestError(f"{flag} {value}: {closest(value, list(possible))}")
+    return value
+
+
+def _among(flag: str, possible: Sequence[str]) -> Callable[[str | None], str | None]:
+    """A flag's callback: its value is one of these, where it has one."""
+    return lambda value: value if value is None else one_of(value, possible, flag)
+
+
+known_scope = _among("--scope", SCOPES)
+
+
 def _device(text: str) -> str:
     """A device's name as it is; whether it is there shows when it is used."""
     if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", text):
@@ -75,11 +91,19 @@ AttentionOption = Annotated[
 SeqOption = Annotated[str | None, Option(metavar="SIZES", help=f"Sequence length: {_SIZES}.")]
 BatchOption = Annotated[str, Option(metavar="SIZE", help="Batch size.")]
 ScopeOption = Annotated[
-    str, Option(metavar="SCOPE", help="core (after q, k, v exist) or layer (with projections).")
-]
+    str,
+    Option(
+        metavar="SCOPE", callback=known_scope,
+        help="core (after q, k, v exist) or layer (with projections).",
+    ),
+]  # fmt: skip
 OwnScopeOption = Annotated[
-    str | None, Option(metavar="SCOPE", help="core (default; layer beside a module) or layer.")
-]
+    str | None,
+    Option(
+        metavar="SCOPE", callback=known_scope,
+        help="core (default; layer beside a module) or layer.",
+    ),
+]  # fmt: skip
 PhaseOption = Annotated[
     str,
     Option(metavar="PHASE", help="forward, prefill (causal forward), backward, train or decode."),
@@ -93,17 +117,20 @@ QuantityOption = Annotated[
 ConventionOption = Annotated[
     str,
     Option(
-        metavar="NAME",
+        metavar="NAME", callback=_among("--convention", ("flops", "operations")),
         help="flops (what the code executes) or operations (the definition, k-1 additions a dot).",
     ),
-]
+]  # fmt: skip
 CausalOption = Annotated[
     bool, Option("--causal/--no-causal", help="Token t attends to tokens 1 to t.")
 ]
 DtypeOption = Annotated[
     str,
-    Option(metavar="DTYPE", help="float64, float32, bfloat16 or float16; sets bytes per element."),
-]
+    Option(
+        metavar="DTYPE", callback=_among("--dtype", DTYPES),
+        help="float64, float32, bfloat16 or float16; sets bytes per element.",
+    ),
+]  # fmt: skip
 DeviceOption = Annotated[
     str,
     Option(
@@ -130,11 +157,9 @@ PlotOption = Annotated[Path | None, Option(metavar="FILE", help="Draw it, too: P
 class Modules:
     """How modules of somebody's own are made and called."""
 
-    args: Annotated[
-        list[str] | None,
-        Option("--arg", metavar="NAME=EXPR", help="A module's argument, like d_model=h*d."),
-    ] = None
-    inputs: Annotated[
-        list[str] | None,
-        Option("--input", metavar="'NAME: DIMS'", help="A module's input, like 'x: B, N, h*d'."),
-    ] = None
+    args: list[str] | None = Option(
+        None, "--arg", metavar="NAME=EXPR", help="A module's argument, like d_model=h*d."
+    )
+    inputs: list[str] | None = Option(
+        None, "--input", metavar="'NAME: DIMS'", help="A module's input, like 'x: B, N, h*d'."
+    )

@@ -27,12 +27,12 @@ def note(text: str) -> None:
 
 def environment(**more: Any) -> dict[str, Any]:
     """What every report says of where it was made; callers add what they loaded."""
-    base = {
+    return {
         "attnprof": attnprof.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
+        **more,
     }
-    return {**base, **more}
 
 
 def ensure_writable(
@@ -122,11 +122,8 @@ class DrawnOutput(Output):
 
 def answering() -> contextlib.AbstractContextManager[None]:
     """Inside, what is printed is the answer; elsewhere somebody's code may print, to stderr."""
-    if "attnprof.processes.supervision" not in sys.modules:
-        return contextlib.nullcontext()
-    from attnprof.processes import supervision
-
-    return supervision.answering()
+    supervision = sys.modules.get("attnprof.processes.supervision")
+    return supervision.answering() if supervision else contextlib.nullcontext()
 
 
 def deliver(report: Report, fmt: str, output: Path | None, **how: Any) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from typer import Argument, Option
 
-from attnprof.cli.options import ForceOption
+from attnprof.cli.options import ForceOption, one_of
 from attnprof.cli.output import ensure_writable, note
-from attnprof.cli.request import one_of
 from attnprof.errors import RequestError
 from attnprof.record import ProfileRecord, Report
 from attnprof.record.files import REPORT_LIMIT
@@ -19,29 +18,23 @@ from attnprof.render.plots.style import check_figure_path
 
 
 def plot(
-    results: Annotated[
-        list[Path],
-        Argument(metavar="RESULTS...", help="Files of sweep (.jsonl) or profile (.json)."),
-    ],
+    results: list[Path] = Argument(
+        metavar="RESULTS...", help="Files of sweep (.jsonl) or profile (.json)."
+    ),
     *,
-    output: Annotated[
-        Path, Option("--output", "-o", metavar="FIGURE", help="PNG, SVG or PDF.")
-    ] = Path("results.png"),
-    kind: Annotated[
-        str,
-        Option(
-            "--kind",
-            metavar="KIND",
-            help="growth (time and memory over length), surface or width or heads (FLOPs over "
-            "them), roofline, pareto (error over time).",
-        ),
-    ] = "growth",
-    ceilings: Annotated[
-        Path | None,
-        Option("--ceilings", metavar="FILE", help="For roofline: what calibrate --file wrote."),
-    ] = None,
+    output: Path = Option(
+        Path("results.png"), "--output", "-o", metavar="FIGURE", help="PNG, SVG or PDF."
+    ),
+    kind: str = Option(
+        "growth", metavar="KIND",
+        help="growth (time and memory over length), surface or width or heads (FLOPs over "
+        "them), roofline, pareto (error over time).",
+    ),
+    ceilings: Path | None = Option(
+        None, metavar="FILE", help="For roofline: what calibrate --file wrote."
+    ),
     force: ForceOption = False,
-) -> None:
+) -> None:  # fmt: skip
     """Draw a results file, or several (other devices) in one figure.
 
     Example: attnprof plot sweep.jsonl --kind growth -o growth.png
@@ -59,9 +52,9 @@ def plot(
     if kind == "growth":
         from attnprof.measure.sweep.results import curve_crossings
 
-        known["crossings"] = curve_crossings(reports)
-    if kind == "roofline":
-        known["ceilings"] = _ceilings(reports, ceilings)
+        known = {"crossings": curve_crossings(reports)}
+    elif kind == "roofline":
+        known = {"ceilings": _ceilings(reports, ceilings)}
     plot_results(reports, output, kind, **known)
     note(f"wrote {output}")
 

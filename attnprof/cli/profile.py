@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Annotated
 
 from typer import Option
 
 from attnprof.cli import options as opt
 from attnprof.cli.measurement import Measurement
 from attnprof.cli.output import Output
-from attnprof.cli.request import Conditions, Shape, parse_set
-from attnprof.cli.sizes import parse_names
+from attnprof.cli.request import Conditions, Shape, parse_names, parse_set
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.modules import configured
 from attnprof.render.progress import progress_bar
 
 EXAMPLE = "attnprof profile --attention efficient --seq 4096"
-
-IsolateOption = Annotated[
-    bool | None,
-    Option(
-        "--isolate/--in-process",
-        help="Each point in a process of its own; by default those that may run out of memory.",
-    ),
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +32,12 @@ def profile(
     scope: opt.ScopeOption = "layer",
     modules: opt.Modules,
     measurement: Measurement,
-    isolate: IsolateOption = None,
+    isolate: bool | None = Option(
+        None, "--isolate/--in-process",
+        help="Each point in a process of its own; by default those that may run out of memory.",
+    ),
     to: Output,
-) -> int:
+) -> int:  # fmt: skip
     """Build the real module and measure it beside the closed form.
 
     Example: attnprof profile --attention efficient --seq 4096
@@ -54,8 +47,7 @@ def profile(
         raise RequestError(f"profile needs {missing}: type {EXAMPLE}")
     names = parse_names(shape.attention)
     chosen = configured(names, parse_set(conditions.settings), modules.args, modules.inputs)
-    heads = shape.heads_and_width()
-    workloads = [conditions.workload(n, *heads) for n in shape.lengths()]
+    workloads = shape.workloads(conditions)
     # threads that spin while they wait double the times of a busy machine; read at torch's import
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from attnprof.device.roofline import with_roofline

@@ -7,14 +7,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from typer import Argument, Option
 
 from attnprof.cli.options import ForceOption, OutputOption
 from attnprof.cli.output import deliver, ensure_figure, ensure_writable, environment, note, write
-from attnprof.cli.request import some_of
-from attnprof.cli.sizes import parse_names
+from attnprof.cli.request import parse_names, some_of
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError
 from attnprof.papers import documents as known
 from attnprof.papers.checks import VERDICTS
@@ -40,52 +39,32 @@ class PageFormat(StrEnum):
     HTML = "html"
 
 
-DocumentsArgument = Annotated[
-    list[str] | None,
-    Argument(metavar="[DOCUMENT ...]", help="000 to 004 or a name, like taylorshift.",
-             show_default=False),
-]  # fmt: skip
-ClaimOption = Annotated[
-    str | None, Option("--claim", metavar="IDS", help="Claims in full, like 004-EQ6.")
-]
-TableOption = Annotated[
-    str | None, Option("--table", metavar="N", help="One table of one document, made again.")
-]
-FigureOption = Annotated[
-    str | None, Option("--figure", metavar="N", help="One figure of one document, made again.")
-]
-DrawOption = Annotated[
-    Path | None, Option("--plot", metavar="FILE", help="Draw --figure: PNG, SVG or PDF.")
-]
-AllOption = Annotated[bool, Option("--all", help="Every claim, matches too.")]
-MeasureOption = Annotated[
-    bool, Option("--measure", help="Measure here again what was measured; takes minutes.")
-]
-VerdictOption = Annotated[
-    str | None, Option("--verdict", metavar="NAMES", help="Only match, erratum, not-reproducible.")
-]
-ReportsOption = Annotated[
-    Path | None, Option("--reports", metavar="DIR", help="Write pages, tables and figures there.")
-]
-AcceptOption = Annotated[
-    bool, Option("--accept", help="Take these verdicts (and measurements) as the committed ones.")
-]
-FormatOption = Annotated[PageFormat, Option("--format", "-f", help="How to write the result.")]
-
-
 def reproduce(
-    documents: DocumentsArgument = None,
+    documents: list[str] | None = Argument(
+        None,
+        metavar="[DOCUMENT ...]",
+        help="000 to 004 or a name, like taylorshift.",
+        show_default=False,
+    ),
     *,
-    claim: ClaimOption = None,
-    table: TableOption = None,
-    figure: FigureOption = None,
-    plot: DrawOption = None,
-    everything: AllOption = False,
-    measure: MeasureOption = False,
-    verdict: VerdictOption = None,
-    reports: ReportsOption = None,
-    accept: AcceptOption = False,
-    fmt: FormatOption = PageFormat.TABLE,
+    claim: str | None = Option(None, metavar="IDS", help="Claims in full, like 004-EQ6."),
+    table: str | None = Option(None, metavar="N", help="One table of one document, made again."),
+    figure: str | None = Option(None, metavar="N", help="One figure of one document, made again."),
+    plot: Path | None = Option(None, metavar="FILE", help="Draw --figure: PNG, SVG or PDF."),
+    everything: bool = Option(False, "--all", help="Every claim, matches too."),
+    measure: bool = Option(
+        False, "--measure", help="Measure here again what was measured; takes minutes."
+    ),
+    verdict: str | None = Option(
+        None, metavar="NAMES", help="Only match, erratum, not-reproducible."
+    ),
+    reports: Path | None = Option(
+        None, metavar="DIR", help="Write pages, tables and figures there."
+    ),
+    accept: bool = Option(
+        False, "--accept", help="Take these verdicts (and measurements) as the committed ones."
+    ),
+    fmt: PageFormat = Option(PageFormat.TABLE, "--format", "-f", help="How to write the result."),
     output: OutputOption = None,
     force: ForceOption = False,
 ) -> int:
@@ -102,7 +81,7 @@ def reproduce(
     _refuse_contradictions(asked, plot, reports)
     shown = some_of(verdict, VERDICTS, "--verdict") if verdict else None
     if reports is not None:
-        from attnprof.render.reproduction_folder import files_there, make_folder
+        from attnprof.render.reproduction import files_there, make_folder
 
         make_folder(reports)
         for path in files_there(reports, asked.documents):
@@ -213,7 +192,7 @@ def _replayed(asked: ReplayRequest, plot: Path | None) -> Report:
 
 def _written(found: Report, numbers: list[str], folder: Path) -> dict[str, str]:
     """The reports on disk; gives what could not be made."""
-    from attnprof.render.reproduction_folder import write_document, write_page
+    from attnprof.render.reproduction import write_document, write_page
 
     failed: dict[str, str] = {}
     for number in numbers:
@@ -227,7 +206,7 @@ def _written(found: Report, numbers: list[str], folder: Path) -> dict[str, str]:
 
 def _html(report: Report, numbers: Sequence[str]) -> str:
     """The page; of these documents with all tables and figures."""
-    from attnprof.render.reproduction_page import pictured, reproduction_html
+    from attnprof.render.reproduction import pictured, reproduction_html
 
     made = {number: regenerate(number) for number in numbers}
     return reproduction_html(report, *pictured(report, made))

@@ -1,23 +1,143 @@
-"""What a command is asked, from the text of its flags."""
+"""What a command is asked, from the text of its flags: sizes, names, mechanisms, conditions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Any
 
 from typer import Option
 
 from attnprof import registry
-from attnprof.algebra.parser import short
+from attnprof.algebra.parser import name_of, short
+from attnprof.arguments import LARGEST
 from attnprof.cli import options as opt
+from attnprof.cli.options import one_of
 from attnprof.cli.output import note
-from attnprof.cli.sizes import check_points, head_shape, parse_names, parse_size, parse_sizes
-from attnprof.errors import RequestError, closest
+from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
-from attnprof.workload import DTYPES, SCOPES, Workload
+from attnprof.workload import Workload
 
 TAYLORSHIFT = ("taylor-direct", "taylor-efficient")
+MOST = 100_000
+#: Points of a request that each have a closed form of their own: more take minutes.
+MOST_POINTS = 2000
+HOW = "type a size like 128, a list like 128,256,512, or a range like 128:16384:x2 or 100:1000:+100"
+
+
+def parse_sizes(text: str, flag: str) -> list[int]:
+    """Sizes from a list of numbers and ranges (both ends included), in the order typed.
+
+    ``flag`` is what the message names. Raises :class:`RequestError` for anything that is not a
+    whole number from 1 to 2**40, for ranges that go nowhere, and for more than 100000 values.
+    """
+    found: dict[int, None] = {}
+    for part in text.split(","):
+        for value in _part(part.strip(), flag):
+            found[value] = None
+            if len(found) > MOST:
+                raise RequestError(f"{flag} {text}: more than {MOST} values; take a larger step")
+    return list(found)
+
+
+def check_points(count: int, flag: str) -> None:
+    """Refuse more points than a command answers in a minute or two."""
+    if count > MOST_POINTS:
+        raise RequestError(
+            f"{flag}: {count} points are more than the {MOST_POINTS} that one command computes; "
+            "take a larger step, or fewer mechanisms"
+        )
+
+
+def parse_size(text: str, flag: str) -> int:
+    """One size; :class:`RequestError` where several are given or it is unusable."""
+    sizes = parse_sizes(text, flag)
+    if len(sizes) != 1:
+        raise RequestError(f"{flag} {text}: this command takes one value here, not {len(sizes)}")
+    return sizes[0]
+
+
+def parse_named_sizes(text: str | None, flag: str) -> dict[str, int]:
+    """``B=1,N=4096`` as a mapping; none where nothing is asked."""
+    found: dict[str, int] = {}
+    for part in (text or "").split(",") if text else ():
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not name_of(name):
+            raise RequestError(
+                f"{flag} {short(str(text))}: type names and sizes, like B=1,N=4096,h=8,d=64"
+            )
+        found[name_of(name)] = parse_size(value, f"{flag} {name} =")
+    return found
+
+
+def parse_names(text: str, flag: str = "--attention") -> list[str]:
+    """Names from a comma-separated list, each once, in the order typed."""
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise RequestError(f"{flag} '{text}': an empty name; type names like standard,efficient")
+    return list(dict.fromkeys(names))
+
+
+def head_shape(d_model: str | None, heads: str | None, d: str | None) -> tuple[int, int]:
+    """Number of heads and head width from ``--d-model``, ``--heads`` and ``--d``.
+
+    Any two give the third; the defaults are d_model 512 and 8 heads. Raises
+    :class:`RequestError` where heads do not divide the width or the three disagree.
+    """
+    count = None if heads is None else parse_size(heads, "--heads")
+    width = None if d_model is None else parse_size(d_model, "--d-model")
+    if d is None:
+        return _divided(width or 512, count or 8)
+    head_dim = parse_size(d, "--d")
+    if width is None:
+        return count or 8, head_dim
+    if width % head_dim or (count is not None and count * head_dim != width):
+        asked = f"--d-model {width} --d {head_dim}" + (f" --heads {count}" if count else "")
+        raise RequestError(f"{asked}: d_model must be heads times d; leave one of them out")
+    return width // head_dim, head_dim
+
+
+def _divided(width: int, count: int) -> tuple[int, int]:
+    if width % count:
+        near = [h for h in range(1, min(width, 4096) + 1) if width % h == 0]
+        below, above = [h for h in near if h < count], [h for h in near if h > count]
+        options = " or ".join(str(h) for h in below[-1:] + above[:1])
+        raise RequestError(
+            f"{count} heads do not divide d_model {width}: try --heads {options or 1}"
+        )
+    return count, width // count
+
+
+def _part(part: str, flag: str) -> Iterator[int]:
+    if ":" not in part:
+        yield _number(part, flag, part)
+        return
+    pieces = part.split(":")
+    if len(pieces) != 3 or pieces[2][:1] not in ("x", "*", "+"):
+        raise RequestError(f"{flag} {part}: not a range; {HOW}")
+    first, last = _number(pieces[0], flag, part), _number(pieces[1], flag, part)
+    step, multiplies = _number(pieces[2][1:], flag, part), pieces[2][0] != "+"
+    if last < first:
+        raise RequestError(f"{flag} {part}: the range ends before it starts; {HOW}")
+    if multiplies and step < 2:
+        raise RequestError(f"{flag} {part}: a factor of {step} never reaches {last}; take x2")
+    value = first
+    while value <= last:
+        yield value
+        value = value * step if multiplies else value + step
+
+
+def _number(text: str, flag: str, part: str) -> int:
+    shown = f"{flag} {part}" if text == part else f"{flag} {part}: '{text}'"
+    if not re.fullmatch(r"[+-]?[0-9][0-9_]{0,4000}", text.strip()):
+        raise RequestError(f"{shown}: not a whole number; {HOW}")
+    value = int(text.strip().replace("_", ""))
+    if value < 1:
+        raise RequestError(f"{shown}: must be at least 1; {HOW}")
+    if value > LARGEST:
+        raise RequestError(f"{shown}: larger than 2**40 = {LARGEST}, the largest size taken")
+    return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,19 +146,15 @@ class Shape:
 
     attention: opt.AttentionOption = None
     seq: opt.SeqOption = "1024"
-    d_model: Annotated[str | None, Option(metavar="SIZE", help="Model width (default 512).")] = None
-    heads: Annotated[str | None, Option(metavar="SIZE", help="Number of heads (default 8).")] = None
-    d: Annotated[
-        str | None, Option(metavar="SIZE", help="Head width; otherwise d_model / heads.")
-    ] = None
+    d_model: str | None = Option(None, metavar="SIZE", help="Model width (default 512).")
+    heads: str | None = Option(None, metavar="SIZE", help="Number of heads (default 8).")
+    d: str | None = Option(None, metavar="SIZE", help="Head width; otherwise d_model / heads.")
 
-    def lengths(self) -> list[int]:
-        """The sequence lengths."""
-        return parse_sizes(self.seq or "", "--seq")
-
-    def heads_and_width(self) -> tuple[int, int]:
-        """Number of heads and head width."""
-        return head_shape(self.d_model, self.heads, self.d)
+    def workloads(self, conditions: Conditions, **more: Any) -> list[Workload]:
+        """One a length; ``more`` are further sizes."""
+        heads_and_width = head_shape(self.d_model, self.heads, self.d)
+        lengths = parse_sizes(self.seq or "", "--seq")
+        return [conditions.workload(n, *heads_and_width, **more) for n in lengths]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,19 +184,15 @@ class Conditions:
 
 
 def closed_form_request(
-    shape: Shape, conditions: Conditions, scope: str, names: Sequence[str], **more: int | None
+    shape: Shape, conditions: Conditions, names: Sequence[str], **more: int | None
 ) -> tuple[list[Mechanism], list[Workload]]:
     """Mechanisms and workloads of a closed-form command, each mechanism at each length.
 
     ``more`` are further sizes of a workload. Raises :class:`RequestError` saying which flag is
     wrong.
     """
-    num_heads, head_dim = shape.heads_and_width()
-    one_of(scope, SCOPES, "--scope")
-    one_of(conditions.dtype, DTYPES, "--dtype")
-    lengths = shape.lengths()
-    check_points(len(names) * len(lengths), f"--seq {short(str(shape.seq))}")
-    workloads = [conditions.workload(n, num_heads, head_dim, **more) for n in lengths]
+    workloads = shape.workloads(conditions, **more)
+    check_points(len(names) * len(workloads), f"--seq {short(str(shape.seq))}")
     return conditions.configured(names), workloads
 
 
@@ -93,13 +205,6 @@ def parse_set(settings: Sequence[str] | None) -> dict[str, str]:
             raise RequestError(f"--set {text}: type a name, '=' and a value, like window=256")
         found[name.strip()] = value.strip()
     return found
-
-
-def one_of(value: str, possible: Sequence[str], flag: str) -> str:
-    """The value, or :class:`RequestError` with what is possible."""
-    if value not in possible:
-        raise RequestError(f"{flag} {value}: {closest(value, list(possible))}")
-    return value
 
 
 def some_of(text: str | None, possible: Sequence[str], flag: str) -> list[str]:
@@ -124,16 +229,16 @@ def targets_of(
     names: list[str], settings: list[str] | None, modules: opt.Modules, *, causal: bool, dtype: str
 ) -> list[Any]:
     """Registered mechanisms with their settings; modules like ``my.py:A`` as targets to derive."""
-    own = {name for name in names if ":" in name and not _is_mechanism(name)}
+    own = [name for name in names if ":" in name and not _is_mechanism(name)]
     registered = [name for name in names if name not in own]
     if (modules.args or modules.inputs) and not own:
         raise RequestError("--arg and --input are for modules like my.py:MyAttention")
     found: dict[str, Any] = dict(
         zip(registered, registry.configured(registered, parse_set(settings)), strict=True)
     )
-    if own:
-        from attnprof.trace.request.lookup import target_from
     for name in own:
+        from attnprof.trace.request.lookup import target_from
+
         args, inputs = modules.args, modules.inputs
         target = target_from(name, args, inputs, None, None, causal, dtype)
         asked = {"args": list(args or ()), "inputs": list(inputs or ())}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from typer import Option
 
@@ -24,27 +24,20 @@ OPTIONS = ("rule", "time", "formula", "compile")
 class Suite(Points):
     """Which cases, and what is asked of each."""
 
-    suite: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE", show_default=False,
-            help=r"TOML with \[\[case]] tables; without it the built-in suite.",
-        ),
-    ] = None  # fmt: skip
-    time: Annotated[
-        bool, Option("--time/--no-time", help="Measure times, too, or count only what is exact.")
-    ] = True
-    formula: Annotated[
-        bool,
-        Option("--formula/--no-formula", help="Derive closed forms, too, where a case wants it."),
-    ] = True
-    limit: Annotated[
-        float | None,
-        Option(
-            metavar="SECONDS", show_default=False,
-            help="After these a process that counts or times one case is ended (default 300).",
-        ),
-    ] = None  # fmt: skip
+    suite: Path | None = Option(
+        None, metavar="FILE", show_default=False,
+        help=r"TOML with \[\[case]] tables; without it the built-in suite.",
+    )  # fmt: skip
+    time: bool = Option(
+        True, "--time/--no-time", help="Measure times, too, or count only what is exact."
+    )
+    formula: bool = Option(
+        True, "--formula/--no-formula", help="Derive closed forms, too, where a case wants it."
+    )
+    limit: float | None = Option(
+        None, metavar="SECONDS", show_default=False,
+        help="After these a process that counts or times one case is ended (default 300).",
+    )  # fmt: skip
 
     def is_asked(self) -> bool:
         """Whether cases are named at all."""
@@ -64,7 +57,7 @@ class Suite(Points):
 
             return suite_from_file(Path(attnprof.gate.__file__).with_name("suite.toml"))
         self.need("without --suite, this command", "too")
-        return _cases([self.grid()], {}, self.limit)
+        return _cases(self.grid(), self.limit)
 
 
 def suite_from_file(path: Path, limit_s: float | None = None) -> list[Case]:
@@ -73,9 +66,9 @@ def suite_from_file(path: Path, limit_s: float | None = None) -> list[Case]:
     ``rule``, ``time``, ``formula`` and ``compile`` belong to all cases of a table. Raises
     :class:`RequestError`, naming the place.
     """
-    found = []
+    found: list[Case] = []
     for table, where in tables_of(path, "case", EXAMPLE):
-        found += _cases([grid_of(table, where, OPTIONS)], _options(table, where), limit_s)
+        found += _cases(grid_of(table, where, OPTIONS), limit_s, **_options(table, where))
     return found
 
 
@@ -85,24 +78,24 @@ def _options(table: Mapping[str, Any], where: str) -> dict[str, Any]:
     for key in ("time", "formula", "compile"):
         if not isinstance(table.get(key, True), bool):
             raise RequestError(f"{where}: {key} = {table[key]!r}: write true or false")
-    rule = table.get("rule", "default")
+    rule = str(table.get("rule", "default"))
     try:
-        rule_named(str(rule))
+        rule_named(rule)
     except RequestError as error:
         raise RequestError(f"{where}: {error}") from error
     return {
-        "rule": str(rule), "timed": table.get("time", True),
-        "formulas": table.get("formula", True), "compiled": table.get("compile", False),
+        "rule": rule, "timed": table.get("time", True), "formulas": table.get("formula", True),
+        "compiled": table.get("compile", False),
     }  # fmt: skip
 
 
-def _cases(grids: Sequence[Any], options: Mapping[str, Any], limit_s: float | None) -> list[Case]:
+def _cases(
+    grid: Any, limit_s: float | None, *, compiled: bool = False, **options: Any
+) -> list[Case]:
     from attnprof.gate.cases import Case
     from attnprof.measure.request import Budget
     from attnprof.measure.sweep.plan import points_of
 
-    rest = dict(options)
-    compiled = rest.pop("compiled", False)
-    points = points_of(grids, Budget(), threads=1, check=False, compiled=compiled,
+    points = points_of([grid], Budget(), threads=1, check=False, compiled=compiled,
                        limit_s=limit_s)  # fmt: skip
-    return [Case(point, **rest) for point in points]
+    return [Case(point, **options) for point in points]

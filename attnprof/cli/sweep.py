@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from typer import Option
 
@@ -27,71 +27,51 @@ if TYPE_CHECKING:
 
 EXAMPLE = "attnprof sweep --attention standard,linear --seq 128:4096:x2 -o sweep.jsonl"
 
-GridOption = Annotated[Path | None, Option("--grid", metavar="FILE", help="A TOML file of grids.")]
-ResultsOption = Annotated[
-    Path,
-    Option(
-        "--output", "-o", metavar="FILE",
-        help="Results, a line each (.jsonl); FILE.csv: a table, too.",
-    ),
-]  # fmt: skip
-LimitOption = Annotated[
-    float | None, Option(metavar="SECONDS", help="After these a process is stopped.")
-]
-MemoryLimitOption = Annotated[
-    str | None, Option(metavar="SIZE", help="What a point may map: 2GiB.")
-]
-TryAllOption = Annotated[
-    bool, Option("--try-all", help="Also start points that do not fit by the closed form.")
-]
-ProcessesOption = Annotated[
-    int, Option(min=1, help="Processes a point is measured in, taking turns.")
-]
-InProcessOption = Annotated[
-    bool, Option("--in-process", help="No process of its own for each point: faster.")
-]
-CountsOption = Annotated[
-    bool, Option("--counts", help="Ask torch's counter and fvcore at every point, too.")
-]
-ErrorOption = Annotated[
-    bool, Option("--error", help="How far the output is from softmax attention's, too.")
-]
-WorkersOption = Annotated[
-    int, Option(min=0, help="Local workers of a Dask cluster (extra: cluster).")
-]
-SchedulerOption = Annotated[str | None, Option(metavar="ADDRESS", help="A running Dask scheduler.")]
-
 
 @dataclass(frozen=True, kw_only=True)
 class SweptPoints(Points):
     """A grid of which the scope and the mask are axes, too."""
 
-    scope: Annotated[str | None, Option(metavar="NAMES", help="core, layer (default) or both.")] = (
-        None
+    scope: str | None = Option(None, metavar="NAMES", help="core, layer (default) or both.")
+    causal: str = Option("no", metavar="no|yes|both", help="Whether token t sees tokens 1 to t.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """How long, where and with what else points are measured."""
+
+    limit: float | None = Option(None, metavar="SECONDS", help="After these a process is stopped.")
+    memory_limit: str | None = Option(None, metavar="SIZE", help="What a point may map: 2GiB.")
+    try_all: bool = Option(
+        False, "--try-all", help="Also start points that do not fit by the closed form."
     )
-    causal: Annotated[
-        str, Option(metavar="no|yes|both", help="Whether token t sees tokens 1 to t.")
-    ] = "no"
+    processes: int = Option(1, min=1, help="Processes a point is measured in, taking turns.")
+    in_process: bool = Option(
+        False, "--in-process", help="No process of its own for each point: faster."
+    )
+    counts: bool = Option(
+        False, "--counts", help="Ask torch's counter and fvcore at every point, too."
+    )
+    error: bool = Option(
+        False, "--error", help="How far the output is from softmax attention's, too."
+    )
+    workers: int = Option(0, min=0, help="Local workers of a Dask cluster (extra: cluster).")
+    scheduler: str | None = Option(None, metavar="ADDRESS", help="A running Dask scheduler.")
 
 
 def sweep(
-    grid: GridOption = None,
+    grid: Path | None = Option(None, metavar="FILE", help="A TOML file of grids."),
     *,
     points: SweptPoints,
     measurement: Measurement,
-    output: ResultsOption = Path("sweep.jsonl"),
-    limit: LimitOption = None,
-    memory_limit: MemoryLimitOption = None,
-    try_all: TryAllOption = False,
-    processes: ProcessesOption = 1,
-    in_process: InProcessOption = False,
-    counts: CountsOption = False,
-    error: ErrorOption = False,
-    workers: WorkersOption = 0,
-    scheduler: SchedulerOption = None,
+    output: Path = Option(
+        Path("sweep.jsonl"), "--output", "-o", metavar="FILE",
+        help="Results, a line each (.jsonl); FILE.csv: a table, too.",
+    ),
+    running: Running,
     fmt: opt.FormatOption = opt.Format.TABLE,
     force: opt.ForceOption = False,
-) -> int:
+) -> int:  # fmt: skip
     """Measure every combination of mechanisms and sizes into a file; run again to resume.
 
     Example: attnprof sweep --attention standard,linear --seq 128:4096:x2 -o sweep.jsonl
@@ -100,14 +80,18 @@ def sweep(
     files = _Files(output, force=force)
     from attnprof.device.roofline import with_roofline
     from attnprof.measure.sweep.plan import points_of
-    from attnprof.measure.sweep.runner import SweepOptions, tasks_of
+    from attnprof.measure.sweep.runner import SweepOptions, here, on_workers, tasks_of
 
     planned = points_of(
-        _grids(grid, points), measurement.budget(), counts=counts, error=error, limit_s=limit,
-        **measurement.terms(),
+        _grids(grid, points), measurement.budget(), counts=running.counts, error=running.error,
+        limit_s=running.limit, **measurement.terms(),
     )  # fmt: skip
-    options = SweepOptions(not in_process, limit, parse_bytes(memory_limit), try_all)
-    found = _run(tasks_of(planned, processes), files, options, _executor(workers, scheduler))
+    options = SweepOptions(
+        not running.in_process, running.limit, parse_bytes(running.memory_limit), running.try_all
+    )
+    workers, scheduler = running.workers, running.scheduler
+    executor = on_workers(workers, scheduler) if workers or scheduler else here
+    found = _run(tasks_of(planned, running.processes), files, options, executor)
     deliver(with_roofline(found), fmt, None)
     return 0 if found.summary["measured"] else CannotRunError.exit_code
 
@@ -119,12 +103,6 @@ def _grids(path: Path | None, points: SweptPoints) -> list[Any]:
     if flags := points.flags():
         raise RequestError(f"--grid {path} says which points; leave out {', '.join(flags)}")
     return grids_from_file(path)
-
-
-def _executor(workers: int, scheduler: str | None) -> Executor:
-    from attnprof.measure.sweep.runner import here, on_workers
-
-    return on_workers(workers, scheduler) if workers or scheduler else here
 
 
 def _run(tasks: list[Task], files: _Files, options: SweepOptions, executor: Executor) -> Report:
@@ -206,19 +184,14 @@ class _Files:
 
 def _time_line(spent: Mapping[str, float | None]) -> str:
     """Where the time went, of all points in the file."""
-    measured, overhead, share, compiling, starts = (
-        spent[name] or 0.0
-        for name in ("measured_s", "overhead_s", "overhead_share", "compile_s", "start_s")
-    )
+    measured, overhead = (format_time(spent[name] or 0.0) for name in ("measured_s", "overhead_s"))
     rest = "".join(
-        f", {name} {format_time(seconds)}"
-        for name, seconds in (("compiling", compiling), ("process starts", starts))
-        if seconds
+        f", {words} {format_time(seconds)}"
+        for words, name in (("compiling", "compile_s"), ("process starts", "start_s"))
+        if (seconds := spent[name])
     )
-    return (
-        f"measuring {format_time(measured)}, overhead {format_time(overhead)} "
-        f"({share:.1%} of both){rest}"
-    )
+    share = spent["overhead_share"] or 0.0
+    return f"measuring {measured}, overhead {overhead} ({share:.1%} of both){rest}"
 
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}

@@ -5,86 +5,66 @@ from __future__ import annotations
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from typer import Argument, Option
 
 from attnprof.cli import options as opt
+from attnprof.cli.options import one_of
 from attnprof.cli.output import Output, environment, note
-from attnprof.cli.request import one_of, parse_set
-from attnprof.cli.sizes import parse_named_sizes, parse_names
+from attnprof.cli.request import parse_named_sizes, parse_names, parse_set
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError
 from attnprof.record import Report
 from attnprof.render.progress import working
-from attnprof.workload import DTYPES, SCOPES
 
 if TYPE_CHECKING:
     from attnprof.verify.verification import Printed
 
 EXAMPLE = 'attnprof verify-formula "4*N**2*d + 6*N**2" taylor-direct --scope core --where h=1'
 
-FormulaArgument = Annotated[
-    str | None,
-    Argument(metavar="FORMULA", help="As printed: '4*N**2*d', 'O(N^2)'.", show_default=False),
-]
-TargetArgument = Annotated[
-    str | None,
-    Argument(
-        metavar="TARGET",
-        help="path.py:Name, package.module:Name, or a mechanism of attnprof list.",
-        show_default=False,
-    ),
-]
-TableOption = Annotated[
-    Path | None,
-    Option("--table", metavar="FILE", help="CSV with a formula a row instead of FORMULA."),
-]
-OneAttentionOption = Annotated[
-    str | None, Option("--attention", "-a", metavar="NAME", help="TARGET as a mechanism's name.")
-]
-OneQuantityOption = Annotated[
-    str, Option("--quantity", metavar="NAME", help="What it counts: flops, macs, parameters, …")
-]
-WhereOption = Annotated[
-    list[str] | None,
-    Option("--where", metavar="NAME=SIZES", help="What a name stands for: D=h*d, h=1; repeatable."),
-]
-UpToOption = Annotated[
-    str, Option("--up-to", metavar="LEVEL", help="exact, leading (terms) or order (of growth).")
-]
-GrowingOption = Annotated[
-    str | None, Option("--in", metavar="NAMES", help="Sizes that grow; the others stay fixed.")
-]
-OwnKindOption = Annotated[
-    str | None,
-    Option("--kind", metavar="KIND", help="formula (of a mechanism) or derived (from code)."),
-]
-AtOption = Annotated[
-    str | None, Option("--at", metavar="SIZES", help="Numbers at a shape: N=4096,h=8,d=64.")
-]
-
 
 def verify_formula(
     *,
-    formula: FormulaArgument = None,
-    target: TargetArgument = None,
-    table: TableOption = None,
-    attention: OneAttentionOption = None,
+    formula: str | None = Argument(
+        None, metavar="FORMULA", help="As printed: '4*N**2*d', 'O(N^2)'.", show_default=False
+    ),
+    target: str | None = Argument(
+        None, metavar="TARGET", show_default=False,
+        help="path.py:Name, package.module:Name, or a mechanism of attnprof list.",
+    ),
+    table: Path | None = Option(
+        None, metavar="FILE", help="CSV with a formula a row instead of FORMULA."
+    ),
+    attention: str | None = Option(
+        None, "--attention", "-a", metavar="NAME", help="TARGET as a mechanism's name."
+    ),
     modules: opt.Modules,
     settings: opt.SetOption = None,
     scope: opt.OwnScopeOption = None,
     phase: opt.PhaseOption = "forward",
-    quantity: OneQuantityOption = "flops",
-    kind: OwnKindOption = None,
+    quantity: str = Option(
+        "flops", metavar="NAME", help="What it counts: flops, macs, parameters, …"
+    ),
+    kind: str | None = Option(
+        None, metavar="KIND", help="formula (of a mechanism) or derived (from code)."
+    ),
     convention: opt.ConventionOption = "flops",
     causal: opt.CausalOption = False,
-    where: WhereOption = None,
-    up_to: UpToOption = "exact",
-    growing: GrowingOption = None,
-    at: AtOption = None,
+    where: list[str] | None = Option(
+        None, metavar="NAME=SIZES", help="What a name stands for: D=h*d, h=1; repeatable."
+    ),
+    up_to: str = Option(
+        "exact", metavar="LEVEL", help="exact, leading (terms) or order (of growth)."
+    ),
+    growing: str | None = Option(
+        None, "--in", metavar="NAMES", help="Sizes that grow; the others stay fixed."
+    ),
+    at: str | None = Option(
+        None, metavar="SIZES", help="Numbers at a shape: N=4096,h=8,d=64."
+    ),
     dtype: opt.DtypeOption = "float32",
     to: Output,
-) -> None:
+) -> None:  # fmt: skip
     """Check a published formula, or a table of them, against code: match or erratum.
 
     Code is derived, a mechanism of attnprof list has its closed form; ends with 1 where a formula
@@ -96,7 +76,7 @@ def verify_formula(
         formula, target = None, formula
     if target is not None and attention is not None:
         raise RequestError(f"two targets: {target} and --attention {attention}; give one")
-    _possible(phase, up_to, kind, convention, dtype, scope)
+    _possible(phase, up_to, kind)
     from attnprof.verify.own_formulas import Source
     from attnprof.verify.printed_tables import meanings, with_phase
     from attnprof.verify.verification import Printed
@@ -113,21 +93,15 @@ def verify_formula(
     _answer(_rows(with_phase(row, phase), table), to)
 
 
-def _possible(
-    phase: str, up_to: str, kind: str | None, convention: str, dtype: str, scope: str | None
-) -> None:
-    from attnprof.closed_form.cost_records import CONVENTIONS
+def _possible(phase: str, up_to: str, kind: str | None) -> None:
     from attnprof.verify.comparison import UP_TO
     from attnprof.verify.own_formulas import KINDS
     from attnprof.verify.printed_tables import PHASES
 
-    for value, possible, flag in (
-        (phase, PHASES, "--phase"), (up_to, UP_TO, "--up-to"), (kind, KINDS, "--kind"),
-        (convention, CONVENTIONS, "--convention"), (dtype, DTYPES, "--dtype"),
-        (scope, SCOPES, "--scope"),
-    ):  # fmt: skip
-        if value is not None:
-            one_of(value, possible, flag)
+    one_of(phase, PHASES, "--phase")
+    one_of(up_to, UP_TO, "--up-to")
+    if kind is not None:
+        one_of(kind, KINDS, "--kind")
 
 
 def _rows(row: Printed, table: Path | None) -> list[Printed]:

@@ -1,9 +1,8 @@
 """What comes out: records by kind, and the report that carries them."""
 
-from attnprof.record.base import FORMATS, ColumnarRecords, Record, column
+from attnprof.record.base import FORMATS, KINDS, ColumnarRecords, Record, column
 from attnprof.record.files import write_whole
 from attnprof.record.kinds import (
-    KINDS,
     CompareRecord,
     CostRecord,
     CrossoverRecord,

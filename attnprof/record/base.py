@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, overload
+from typing import Any
 
 #: How a column is written.
 FORMATS = (
@@ -22,9 +22,17 @@ def column(title: str, unit: str = "", fmt: str = "text", default: Any = None) -
     return field(default=default, metadata=metadata)
 
 
+#: The kind of record each command makes.
+KINDS: dict[str, type[Record]] = {}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """Base of every record. ``skipped`` says why a point has no numbers."""
+
+    def __init_subclass__(cls, commands: Sequence[str] = ()) -> None:
+        """``commands`` make records of this kind."""
+        KINDS.update(dict.fromkeys(commands, cls))
 
     @classmethod
     def columns(cls) -> list[tuple[str, Mapping[str, Any]]]:
@@ -48,22 +56,14 @@ class ColumnarRecords(Sequence[Record]):
     def __init__(
         self, kind: type[Record], columns: Mapping[str, list[Any]], constants: Mapping[str, Any]
     ) -> None:
-        self.kind = kind
-        self.names = [name for name, _ in kind.columns()]
+        self.kind, self.names = kind, [name for name, _ in kind.columns()]
         self._columns = columns
         self._constants = constants
 
     def __len__(self) -> int:
         return len(next(iter(self._columns.values())))
 
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-    @overload
-    def __getitem__(self, index: slice) -> ColumnarRecords: ...
-    def __getitem__(self, index: int | slice) -> Record | ColumnarRecords:
-        if isinstance(index, slice):
-            part = {name: column[index] for name, column in self._columns.items()}
-            return ColumnarRecords(self.kind, part, self._constants)
+    def __getitem__(self, index: Any) -> Any:
         row = {name: column[index] for name, column in self._columns.items()}
         return self.kind(**self._constants, **row)
 

@@ -6,20 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnprof.record.base import Record, column
-from attnprof.record.measured import (
-    BaselineRecord,
-    CalibrationRecord,
-    CheckRecord,
-    DoctorRecord,
-    HistoryRecord,
-    ProfileRecord,
-    ReproduceRecord,
-    SelfTestRecord,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MechanismRecord(Record):
+class MechanismRecord(Record, commands=("list",)):
     """``list``: a mechanism, what it costs in order, its parameters, where it comes from."""
 
     mechanism: str = column("mechanism")
@@ -35,7 +25,7 @@ class MechanismRecord(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GrowthRecord(Record):
+class GrowthRecord(Record, commands=("list --verify",)):
     """``list --verify``: how one quantity grows with the length, claimed against found.
 
     Exponents are fitted over the longer half of ``seq_lens``; ``claimed_exponent`` is the
@@ -87,7 +77,7 @@ class AtWorkload(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CostRecord(AtWorkload):
+class CostRecord(AtWorkload, commands=("cost",)):
     """``cost``: one quantity of one stage, as expression and value."""
 
     part: str | None = column("part")
@@ -103,7 +93,7 @@ class CostRecord(AtWorkload):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareRecord(AtWorkload):
+class CompareRecord(AtWorkload, commands=("compare",)):
     """``compare``: the totals of one mechanism for one workload."""
 
     flops: int | None = column("FLOPs", fmt="count")
@@ -119,7 +109,7 @@ class CompareRecord(AtWorkload):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrossoverRecord(Record):
+class CrossoverRecord(Record, commands=("crossover",)):
     """``crossover``: where two mechanisms cost the same, for one metric and kind.
 
     ``method``: ``solved`` as polynomials, for every length; ``searched`` by integers, on a grid up
@@ -161,7 +151,7 @@ class CrossoverRecord(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeadsRecord(Record):
+class HeadsRecord(Record, commands=("heads",)):
     """``heads``: one quantity at one head count, at fixed model width."""
 
     mechanism: str = column("mechanism")
@@ -174,7 +164,7 @@ class HeadsRecord(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeatmapRecord(Record):
+class HeatmapRecord(Record, commands=("heatmap",)):
     """``heatmap``: one cell of the ratio of two costs."""
 
     seq_len: int = column("seq", fmt="count")
@@ -189,7 +179,7 @@ class HeatmapRecord(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeriveRecord(Record):
+class DeriveRecord(Record, commands=("derive",)):
     """``derive``: one quantity of one phase as an expression in the request's symbols.
 
     ``expression`` is null where only the number at the asked shape could be counted (``method``
@@ -212,7 +202,7 @@ class DeriveRecord(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerificationRecord(Record):
+class VerificationRecord(Record, commands=("verify-formula",)):
     """``verify-formula``: a formula somebody printed beside the one of this project.
 
     ``place`` is where it is printed. ``where`` says what its names stand for; ``up_to`` how far
@@ -246,25 +236,3 @@ class VerificationRecord(Record):
     verified_at: list[dict[str, int]] = column("verified at", default=list)
     notes: list[str] = column("notes", default=list)
     skipped: str | None = column("skipped")
-
-
-KINDS: dict[str, type[Record]] = {
-    "list": MechanismRecord,
-    "list --verify": GrowthRecord,
-    "cost": CostRecord,
-    "compare": CompareRecord,
-    "crossover": CrossoverRecord,
-    "heads": HeadsRecord,
-    "heatmap": HeatmapRecord,
-    "profile": ProfileRecord,
-    "sweep": ProfileRecord,
-    "derive": DeriveRecord,
-    "calibrate": CalibrationRecord,
-    "reproduce": ReproduceRecord,
-    "doctor": DoctorRecord,
-    "baseline": BaselineRecord,
-    "check": CheckRecord,
-    "check --self-test": SelfTestRecord,
-    "history": HistoryRecord,
-    "verify-formula": VerificationRecord,
-}

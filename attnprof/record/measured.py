@@ -9,7 +9,7 @@ from attnprof.record.base import Record, column
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProfileRecord(Record):
+class ProfileRecord(Record, commands=("profile", "sweep")):
     """``profile`` and ``sweep``: one point, closed form beside what was measured.
 
     ``d_model``, ``num_heads`` and ``head_dim`` are those of the module, null where it keeps its own
@@ -84,7 +84,7 @@ class ProfileRecord(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CalibrationRecord(Record):
+class CalibrationRecord(Record, commands=("calibrate",)):
     """``calibrate``: the ceilings of a device for one number format."""
 
     device: str = column("device")
@@ -97,7 +97,7 @@ class CalibrationRecord(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DoctorRecord(Record):
+class DoctorRecord(Record, commands=("doctor",)):
     """``doctor``: one thing looked at, what was found, what to do."""
 
     check: str = column("check")
@@ -107,7 +107,7 @@ class DoctorRecord(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckRecord(Record):
+class CheckRecord(Record, commands=("check",)):
     """``check``: one metric of one case, before and now.
 
     ``baseline`` and ``current`` are exact integers, seconds (metric ``time``) or a formula's text
@@ -135,7 +135,7 @@ class CheckRecord(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BaselineRecord(Record):
+class BaselineRecord(Record, commands=("baseline",)):
     """``baseline``: what one case counted and how long it took.
 
     ``request`` is the case as asked, ``rule`` what its times are judged by, ``metrics`` exact
@@ -156,7 +156,7 @@ class BaselineRecord(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelfTestRecord(Record):
+class SelfTestRecord(Record, commands=("check --self-test",)):
     """``check --self-test``: how often code slower by ``slowdown`` was called so on this machine.
 
     ``regressed`` of ``trials`` are false alarms where ``slowdown`` is 0. ``ratio``, ``noise`` and
@@ -174,7 +174,7 @@ class SelfTestRecord(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistoryRecord(Record):
+class HistoryRecord(Record, commands=("history",)):
     """``history``: one metric of one case in one run.
 
     ``machine`` tells times of different machines apart and is empty for counts. ``level`` is the
@@ -197,7 +197,7 @@ class HistoryRecord(Record):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReproduceRecord(Record):
+class ReproduceRecord(Record, commands=("reproduce",)):
     """``reproduce``: one claim of a document, what is printed, what comes out here.
 
     ``published`` and ``ours`` are numbers, formulas as text, a bool for a statement, or lists and

@@ -8,8 +8,7 @@ import re
 import stat
 from pathlib import Path
 
-from attnprof.record.base import heading
-from attnprof.record.kinds import KINDS
+from attnprof.record.base import KINDS, heading
 
 SCHEMA = "attnprof/1"
 #: What a figure says of the program that made it.
@@ -87,15 +86,17 @@ def _has_columns(line: str) -> bool:
     """Whether a line is the header of a CSV or a Markdown table of records of ours."""
     if line.startswith("| "):
         cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
-        return any(_ordered(cells, heads) for heads in _HEADINGS)
+        kinds = (kind.columns() for kind in KINDS.values())
+        return any(_ordered(cells, [heading(*column) for column in columns]) for columns in kinds)
     try:
         cells = next(csv.reader([line]), [])
     except csv.Error:
         return False
     # columns that a later version added are missing in an older file
+    known = ([name for name, _ in kind.columns()] for kind in KINDS.values())
     return any(
         cells[:1] == names[:1] and set(cells) <= set(names) and 2 * len(cells) >= len(names)
-        for names in _NAMES
+        for names in known
     )
 
 
@@ -103,12 +104,6 @@ def _ordered(cells: list[str], heads: list[str]) -> bool:
     """Whether at least three cells are headings of one kind, in its order."""
     rest = iter(heads)
     return len(cells) >= 3 and all(cell in rest for cell in cells)
-
-
-_NAMES = [[name for name, _ in kind.columns()] for kind in KINDS.values()]
-
-
-_HEADINGS = [[heading(name, meta) for name, meta in kind.columns()] for kind in KINDS.values()]
 
 
 def _in_folder_of_ours(path: Path) -> bool:

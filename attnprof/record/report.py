@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from attnprof.arguments import file_path
 from attnprof.errors import RequestError
-from attnprof.record.base import ColumnarRecords, Record
+from attnprof.record.base import KINDS, ColumnarRecords, Record
 from attnprof.record.files import JOURNAL_LIMIT, read_json, write_whole
-from attnprof.record.kinds import KINDS
 from attnprof.record.recognition import SCHEMA
 from attnprof.record.schema import object_in, restored, shown
 
@@ -48,7 +47,8 @@ class Report:
         """The JSON text, with a newline at its end."""
         if isinstance(self.records, ColumnarRecords):
             shell = replace(self, records=()).to_json()
-            return shell.removesuffix("[]\n}\n") + _joined(self.records.json_lines())
+            lines = ",\n  ".join(self.records.json_lines())
+            return shell.removesuffix("[]\n}\n") + "[\n  " + lines + "\n ]\n}\n"
         return json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n"
 
     def save(self, path: str | Path) -> None:
@@ -90,11 +90,6 @@ class Report:
         if isinstance(self.records, ColumnarRecords):
             return pd.DataFrame({name: self.records.column(name) for name in self.records.names})
         return pd.DataFrame([asdict(record) for record in self.records])
-
-
-def _joined(lines: Iterator[str]) -> str:
-    """One record a line, and the end of the report around them."""
-    return "[\n  " + ",\n  ".join(lines) + "\n ]\n}\n"
 
 
 def _plain(value: Any) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import Field, fields
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -29,9 +30,9 @@ def restored(kind: type[Kind], row: Any, where: str) -> Kind:
     if not isinstance(row, dict):
         raise RequestError(f"{where} is {shown(row)}, not an object")
     found = {}
-    for item, hint in _fields(kind):
+    for item, hint, default in _fields(kind):  # type: ignore[arg-type] # classes are hashable
         if item.name not in row:
-            if not fits(_default(item), hint):
+            if not fits(default, hint):
                 raise RequestError(f"{where}: {item.name} is missing, {told(hint)}")
             continue
         value = row[item.name]
@@ -42,20 +43,11 @@ def restored(kind: type[Kind], row: Any, where: str) -> Kind:
     return kind(**found)
 
 
-_KNOWN: dict[type[Record], list[tuple[Field[Any], Any]]] = {}
-
-
-def _fields(kind: type[Record]) -> list[tuple[Field[Any], Any]]:
-    if kind not in _KNOWN:
-        hints = get_type_hints(kind)
-        _KNOWN[kind] = [(item, hints[item.name]) for item in fields(kind)]
-    return _KNOWN[kind]
-
-
-def _default(item: Field[Any]) -> Any:
-    if item.default_factory is not MISSING:
-        return item.default_factory()
-    return item.default
+@cache
+def _fields(kind: type[Record]) -> list[tuple[Field[Any], Any, Any]]:
+    """The fields with their types and defaults."""
+    hints, plain = get_type_hints(kind), kind()
+    return [(item, hints[item.name], getattr(plain, item.name)) for item in fields(kind)]
 
 
 def fits(value: Any, hint: Any) -> bool:

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -66,13 +66,17 @@ def render_csv(report: Report) -> str:
     A text that spreadsheets would take for a formula begins with an apostrophe.
     """
     names = [name for name, _ in _columns(report)]
+    if isinstance(report.records, ColumnarRecords):
+        return csv_text(names, report.records.rows())  # None is written as nothing
+    return csv_text(names, ([_csv(getattr(r, name)) for name in names] for r in report.records))
+
+
+def csv_text(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as RFC 4180 text under these names."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(names)
-    if isinstance(report.records, ColumnarRecords):
-        writer.writerows(report.records.rows())  # None is written as nothing
-    else:
-        writer.writerows([_csv(getattr(r, name)) for name in names] for r in report.records)
+    writer.writerows(rows)
     return stream.getvalue()
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from attnprof.cli.sizes import head_shape, parse_names, parse_size, parse_sizes
+from attnprof.cli.request import head_shape, parse_names, parse_size, parse_sizes
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError
 
 

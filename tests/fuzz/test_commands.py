@@ -59,8 +59,8 @@ SKIPPED = {
 @cache
 def flags_of(command: str) -> list[tuple[str, bool]]:
     """A command's flags, and whether each takes a value."""
-    program = app._Program(command, debug=False, is_main=False)
-    found = get_command(program._typer()).commands[command].params
+    program = app._program(command, debug=False, is_main=False)
+    found = get_command(program).commands[command].params
     return [
         (name, not option.is_flag)
         for option in found

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from attnprof.record import ColumnarRecords, Report
-from attnprof.render.plots.ratios import Scale
-from attnprof.render.plots.style import (
-    NORMAL,
-    PAGE_WIDTH,
-    caption,
-    new_figure,
-    power_ticks,
-)
+from attnprof.record import Report
+from attnprof.render.plots import style
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,10 +26,97 @@ QUANTITIES = {
     "flops": "FLOPs",
     "matmul_flops": "matrix-product FLOPs",
     "macs": "multiply-accumulates",
-    "bytes_moved": "bytes moved",
-    "peak_bytes": "peak bytes",
-    "peak_entries": "peak entries",
 }
+#: Ratios that differ by more than this are drawn on a logarithmic colour scale.
+WIDE = 8.0
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How a ratio becomes a colour: light is dear for A; two-sided where each wins somewhere."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, ratios: np.ndarray) -> Scale:
+        """From the smallest to the largest ratio; a little room where all are the same."""
+        import numpy as np
+
+        known = ratios[np.isfinite(ratios) & (ratios > 0)]
+        low, high = (float(known.min()), float(known.max())) if known.size else (1.0, 1.0)
+        if high <= low * (1 + 1e-9):
+            return cls(low / 1.05, high * 1.05)
+        return cls(low, high)
+
+    @property
+    def two_sided(self) -> bool:
+        """Whether each of the two is cheaper somewhere, by more than a hair."""
+        return self.low < 0.98 and self.high > 1.02
+
+    @property
+    def wide(self) -> bool:
+        """Whether the scale is logarithmic."""
+        return self.high / self.low > WIDE
+
+    @property
+    def colours(self) -> str:
+        """A colour map that colour-blind readers can use."""
+        return "PuOr" if self.two_sided else "viridis"
+
+    def norm(self) -> Any:
+        """Matplotlib's norm; around 1 the two sides are given the same depth."""
+        from matplotlib.colors import LogNorm, Normalize
+
+        if self.two_sided:
+            far = max(self.high, 1 / self.low)
+            return LogNorm(1 / far, far)
+        return (LogNorm if self.wide else Normalize)(self.low, self.high)
+
+    def levels(self) -> list[float]:
+        """Round ratios inside the scale; 1 among them where the two sides meet."""
+        from matplotlib.ticker import MaxNLocator
+
+        if self.wide:
+            first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+            step = max(1, (last - first) // 5)
+            found = [10.0**e for e in range(first, last + 1) if e % step == 0]
+            if last - first <= 2:
+                found = [m * 10.0**e for e in range(first, last + 1) for m in (1, 2, 5)]
+        else:
+            ticks = MaxNLocator(8, steps=[1, 2, 5, 10]).tick_values(self.low, self.high)
+            found = list(map(float, ticks))
+        if self.two_sided and not any(abs(v - 1) < 1e-9 for v in found):
+            found.append(1.0)
+        return [v for v in sorted(found) if self.low < v < self.high]
+
+    def tick(self, bar: Any) -> None:
+        """Round ratios on the colour bar, written out."""
+        levels = self.levels()
+        bar.ax.minorticks_off()
+        bar.set_ticks(levels, labels=[f"{level:.4g}" for level in levels])
+        bar.ax.set_ylim(self.low, self.high)
+        bar.ax.tick_params(length=2)
+
+    def contours(self, axes: Axes, x: np.ndarray, y: np.ndarray, table: np.ndarray) -> None:
+        """Lines of equal ratio with their value; the line of equal cost is the heavy one."""
+        import numpy as np
+
+        known = table[np.isfinite(table)]
+        levels = [v for v in self.levels() if known.size and known.min() < v < known.max()]
+        if min(table.shape) < 3 or not levels:
+            return
+        norm = self.norm()
+        dark = [self.two_sided or float(norm(level)) > 0.55 for level in levels]
+        # on a logarithmic scale, lines between cells are interpolated by the logarithm too
+        forth, back = (np.log, np.exp) if self.wide else (np.asarray, float)
+        drawn = axes.contour(
+            x, y, np.ma.masked_invalid(forth(table)), forth(levels),
+            colors=["black" if on_light else "white" for on_light in dark],
+            linewidths=[1.3 if abs(v - 1) < 1e-9 else 0.6 for v in levels],
+        )  # fmt: skip
+        size = style.SMALL - 1
+        axes.clabel(drawn, fontsize=size, fmt=lambda v: f"{back(v):.4g}", inline_spacing=2)
 
 
 @dataclass(frozen=True)
@@ -52,29 +133,26 @@ class Axis:
         steps = {b - a for a, b in pairwise(ordered)}
         return cls(ordered, len(ordered) > 2 and len(steps) == 1)
 
-    def places(self, sizes: Sequence[int]) -> np.ndarray:
-        """Coordinates of some sizes."""
+    def places(self) -> np.ndarray:
+        """Coordinates of the sizes."""
         import numpy as np
 
-        values = np.asarray(sizes, dtype=float)
+        values = np.asarray(self.sizes, dtype=float)
         return values if self.even else np.log2(values)
 
     def ticks(self) -> tuple[list[float], list[str]]:
         """Coordinates and labels of a few round sizes."""
-        import math
+        from matplotlib.ticker import MaxNLocator
 
+        low, high = self.sizes[0], self.sizes[-1]
         if self.even:
-            from matplotlib.ticker import MaxNLocator
-
-            low, high = self.sizes[0], self.sizes[-1]
             found = MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]).tick_values(low, high)
             inside = [float(tick) for tick in found if low <= tick <= high]
             return inside, [f"{tick:.0f}" for tick in inside]
-        low = math.ceil(math.log2(self.sizes[0]))
-        high = math.floor(math.log2(self.sizes[-1]))
-        if high < low:  # no power of two lies between
-            return list(self.places(self.sizes)), [str(size) for size in self.sizes]
-        exponents, labels = power_ticks(low, high)
+        first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
+        if last < first:  # no power of two lies between
+            return list(self.places()), [str(size) for size in self.sizes]
+        exponents, labels = style.power_ticks(first, last)
         return [float(exponent) for exponent in exponents], labels
 
 
@@ -91,58 +169,44 @@ def edges(centres: np.ndarray) -> np.ndarray:
 
 def draw_heatmap(report: Report) -> Figure:
     """The figure: one panel a head count, one colour scale for all."""
-    import numpy as np
-
-    fields = {name: _values(report, name) for name in ("seq_len", "d_model", "num_heads", "ratio")}
-    heads = list(dict.fromkeys(fields["num_heads"]))
-    rows, columns = Axis.of(fields["seq_len"]), Axis.of(fields["d_model"])
-    ratios = np.array(fields["ratio"], dtype=float)
-    scale = Scale.of(ratios)
+    cells = report.to_frame()
+    heads = list(dict.fromkeys(cells["num_heads"]))
+    rows, columns = Axis.of(cells["seq_len"]), Axis.of(cells["d_model"])
+    scale = Scale.of(cells["ratio"].to_numpy(dtype=float))
     width, height, shape = _layout(len(heads))
-    figure = new_figure(width, height)
+    figure = style.new_figure(width, height)
     grid = figure.subplots(*shape, squeeze=False, sharex=True, sharey=True)
     flat = list(grid.ravel())
-    own = np.array(fields["num_heads"])
-    where = (
-        np.searchsorted(rows.sizes, fields["seq_len"]),
-        np.searchsorted(columns.sizes, fields["d_model"]),
-    )
-    mesh: Any = None
     for axes, count in zip(flat, heads, strict=False):
-        table = np.full((len(rows.sizes), len(columns.sizes)), np.nan)
-        here = own == count
-        table[where[0][here], where[1][here]] = ratios[here]
-        mesh = _panel(axes, table, rows, columns, scale)
-        axes.set_title(_title(report, count, "\n" if shape[1] > 2 else " · "), fontsize=NORMAL)
+        own = cells[cells["num_heads"] == count]
+        table = own.pivot(index="seq_len", columns="d_model", values="ratio")
+        table = table.reindex(index=rows.sizes, columns=columns.sizes)
+        mesh = _panel(axes, table.to_numpy(dtype=float), rows, columns, scale)
+        title = _title(report, count, "\n" if shape[1] > 2 else " · ")
+        axes.set_title(title, fontsize=style.NORMAL)
     for axes in flat[len(heads) :]:
         axes.set_visible(False)
-    _label(grid)
+    for axes in grid[-1]:
+        axes.set_xlabel("model width d_model")
+    for axes in grid[:, 0]:
+        axes.set_ylabel("sequence length")
     bar = figure.colorbar(mesh, ax=flat[: len(heads)], aspect=32, pad=0.015)
-    bar.set_label(_unit(report, ",\n" if height < 3.6 else ", "), fontsize=NORMAL)
+    bar.set_label(_unit(report, ",\n" if height < 3.6 else ", "), fontsize=style.NORMAL)
     bar.outline.set_linewidth(0.6)
     scale.tick(bar)
-    caption(figure, _caption(report))
+    style.caption(figure, *_told(report))
     return figure
-
-
-def _values(report: Report, name: str) -> list[Any]:
-    if isinstance(report.records, ColumnarRecords):
-        return report.records.column(name)
-    return [getattr(record, name) for record in report.records]
 
 
 def _layout(panels: int) -> tuple[float, float, tuple[int, int]]:
     """Inches and rows × columns for a number of panels."""
-    columns = {1: 1, 2: 2, 3: 3, 4: 2}.get(panels, 3 if panels <= 9 else 4)
-    rows = -(-panels // columns)
     if panels == 1:
         return 4.2, 3.5, (1, 1)
-    side = (PAGE_WIDTH - 1.1) / columns
-    return (
-        PAGE_WIDTH,
-        rows * (side * 0.86 + (0.37 if columns > 2 else 0.25)) + 0.55,
-        (rows, columns),
-    )
+    columns = {2: 2, 3: 3, 4: 2}.get(panels, 3 if panels <= 9 else 4)
+    rows = -(-panels // columns)
+    side = (style.PAGE_WIDTH - 1.1) / columns
+    title = 0.37 if columns > 2 else 0.25
+    return style.PAGE_WIDTH, rows * (side * 0.86 + title) + 0.55, (rows, columns)
 
 
 def _panel(axes: Axes, table: np.ndarray, rows: Axis, columns: Axis, scale: Scale) -> Any:
@@ -150,11 +214,9 @@ def _panel(axes: Axes, table: np.ndarray, rows: Axis, columns: Axis, scale: Scal
     import numpy as np
 
     known = np.isfinite(table).any(axis=0)
-    y = rows.places(rows.sizes)
-    x_all = columns.places(columns.sizes)
+    x_all, y = columns.places(), rows.places()
     axes.set_facecolor("0.88")
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    axes.spines[:].set_visible(False)
     x, shown = (x_all[known], table[:, known]) if known.any() else (x_all, table)
     mesh = axes.pcolormesh(
         edges(x), edges(y), np.ma.masked_invalid(shown), cmap=scale.colours, norm=scale.norm(),
@@ -162,9 +224,8 @@ def _panel(axes: Axes, table: np.ndarray, rows: Axis, columns: Axis, scale: Scal
         rasterized=shown.size > 4096,
     )  # fmt: skip
     scale.contours(axes, x, y, shown)
-    for axis, size in ((axes.xaxis, columns), (axes.yaxis, rows)):
-        places, labels = size.ticks()
-        axis.set_ticks(places, labels)
+    axes.xaxis.set_ticks(*columns.ticks())
+    axes.yaxis.set_ticks(*rows.ticks())
     axes.set_xlim(*edges(x_all)[[0, -1]].tolist())
     axes.set_ylim(*edges(y)[[0, -1]].tolist())
     axes.tick_params(length=2)
@@ -174,21 +235,14 @@ def _panel(axes: Axes, table: np.ndarray, rows: Axis, columns: Axis, scale: Scal
 def _title(report: Report, heads: int, between: str) -> str:
     name = "1 head" if heads == 1 else f"{heads} heads"
     mean = report.summary["mean_excess_percent"][str(heads)]
-    largest = report.summary["max_excess_percent"][str(heads)]
     if mean is None:
         return f"{name} · no values"
+    largest = report.summary["max_excess_percent"][str(heads)]
     return f"{name}{between}mean {_percent(mean)}, max {_percent(largest)}"
 
 
 def _percent(value: float) -> str:
     return f"{value:+,.2f} %" if abs(value) < 1000 else f"{value:+,.0f} %"
-
-
-def _label(grid: Any) -> None:
-    for axes in grid[-1]:
-        axes.set_xlabel("model width d_model")
-    for axes in grid[:, 0]:
-        axes.set_ylabel("sequence length")
 
 
 def _unit(report: Report, between: str) -> str:
@@ -198,16 +252,13 @@ def _unit(report: Report, between: str) -> str:
     return f"{summary['mechanism_a']} / {summary['mechanism_b']}{between}{quantity} of {phase}"
 
 
-def _caption(report: Report) -> str:
+def _told(report: Report) -> tuple[str, ...]:
     summary = report.summary
     sources = dict.fromkeys(s for s in (summary["source_a"], summary["source_b"]) if s)
-    origin = f" ({' and '.join(sources)})" if sources else ""
-    parts = [
-        f"{summary['kind']}{origin}",
+    return (
+        f"{summary['kind']} ({' and '.join(sources)})" if sources else summary["kind"],
         f"scope {summary['scope']}",
-        *(["causal"] if summary["causal"] else []),
+        "causal" * summary["causal"],
         f"excess = 100·({summary['mechanism_a']} / {summary['mechanism_b']} − 1)",
-    ]
-    if summary["not_divisible_d_model"]:
-        parts.append("grey: heads do not divide d_model")
-    return " · ".join(parts)
+        "grey: heads do not divide d_model" * bool(summary["not_divisible_d_model"]),
+    )

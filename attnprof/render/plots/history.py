@@ -8,18 +8,8 @@ from typing import TYPE_CHECKING
 
 from attnprof.record import HistoryRecord, Report
 from attnprof.record.escapes import figure_text
+from attnprof.render.plots import style
 from attnprof.render.plots.series import need
-from attnprof.render.plots.style import (
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    PAGE_WIDTH,
-    SMALL,
-    VERMILION,
-    caption,
-    new_figure,
-)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,21 +29,27 @@ UNITS: dict[str, tuple[tuple[float, str], ...]] = {
 
 def draw_history(report: Report) -> Figure:
     """A panel a case and metric (and machine, for times), over the runs in their order."""
-    records = [record for record in report.records if isinstance(record, HistoryRecord)]
+    records = report.of(HistoryRecord)
     need(records, "the history has no values")
     groups: dict[tuple[str, str, str], list[HistoryRecord]] = {}
     for record in records:
         groups.setdefault((record.case, record.metric, record.machine), []).append(record)
     series = _drawn(list(groups.values()))
     rows = -(-len(series) // COLUMNS)
-    figure = new_figure(PAGE_WIDTH, 0.5 + 1.55 * rows)
+    figure = style.new_figure(style.PAGE_WIDTH, 0.5 + 1.55 * rows)
     panels = list(figure.subplots(rows, COLUMNS, squeeze=False).flat)
     several = len({r.machine for r in records if r.machine}) > 1
     for axes, members in zip(panels, series, strict=False):
         _draw(axes, members, max(r.run for r in records), several)
     for axes in panels[len(series) :]:
         axes.set_axis_off()
-    caption(figure, _said(len(series), len(groups)))
+    left, of = len(groups) - len(series), len(groups)
+    more = f"{left} of {of} series are not drawn; those that changed come first." if left else ""
+    style.caption(
+        figure,
+        "Dots: runs in their order; lines: medians between change points; dashed: where a level "
+        f"begins, with its ratio to the one before and its commit. {more}",
+    )
     return figure
 
 
@@ -65,25 +61,13 @@ def _drawn(groups: Sequence[list[HistoryRecord]]) -> list[list[HistoryRecord]]:
     return ([*changed, *times] or flat)[:MOST]
 
 
-def _said(shown: int, of: int) -> str:
-    left = (
-        f"{of - shown} of {of} series are not drawn; those that changed come first."
-        if shown < of
-        else ""
-    )
-    return (
-        "Dots: runs in their order; lines: medians between change points; dashed: where a level "
-        f"begins, with its ratio to the one before and its commit. {left}"
-    )
-
-
 def _draw(axes: Axes, members: Sequence[HistoryRecord], runs: int, several: bool) -> None:
     numbers = [r.run for r in members]
     unit, title = _unit(members)
-    axes.plot(numbers, [r.value / unit for r in members], ".", color=GREY, markersize=3.5)
+    axes.plot(numbers, [r.value / unit for r in members], ".", color=style.GREY, markersize=3.5)
     for level in _levels(members):
         ends = [level[0].run - 0.4, level[-1].run + 0.4]
-        axes.plot(ends, [level[0].level / unit] * 2, color=BLUE, linewidth=1.5)
+        axes.plot(ends, [level[0].level / unit] * 2, color=style.BLUE, linewidth=1.5)
     _frame(axes, [r.value / unit for r in members], runs)
     for record in members:
         if record.change_point:
@@ -92,7 +76,7 @@ def _draw(axes: Axes, members: Sequence[HistoryRecord], runs: int, several: bool
     where = f", {members[0].machine}" if several and members[0].machine else ""
     lines = [figure_text(line) for line in case.split("\n")]
     lines.append(figure_text(f"{members[0].metric} {title}{where}"))
-    axes.set_title("\n".join(lines), fontsize=SMALL - 1, loc="left")
+    axes.set_title("\n".join(lines), fontsize=style.SMALL - 1, loc="left")
 
 
 def _unit(members: Sequence[HistoryRecord]) -> tuple[float, str]:
@@ -123,18 +107,17 @@ def _frame(axes: Axes, values: Sequence[float], runs: int) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(3))
     axes.ticklabel_format(axis="y", useOffset=False, style="plain")
-    axes.tick_params(labelsize=SMALL - 1)
+    axes.tick_params(labelsize=style.SMALL - 1)
 
 
 def _mark(axes: Axes, record: HistoryRecord, runs: int) -> None:
     ratio = record.ratio
-    shade = GREEN if ratio is not None and ratio < 1 else VERMILION
+    shade = style.GREEN if ratio is not None and ratio < 1 else style.VERMILION
     axes.axvline(record.run - 0.5, color=shade, linestyle=(0, (3, 2)), linewidth=0.9)
     late = record.run > runs / 2
     said = " ".join(part for part in (f"{ratio:.3g}×" if ratio else "", record.commit[:7]) if part)
     axes.annotate(
         figure_text(said), (record.run - 0.5, 1.0), xycoords=("data", "axes fraction"),
-        fontsize=SMALL - 1,
-        xytext=(-2 if late else 2, -1), textcoords="offset points", color=BLACK, va="top",
-        ha="right" if late else "left",
+        fontsize=style.SMALL - 1, color=style.BLACK, va="top", ha="right" if late else "left",
+        xytext=(-2 if late else 2, -1), textcoords="offset points",
     )  # fmt: skip

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnprof.errors import RequestError
 from attnprof.record.escapes import figure_text
+from attnprof.render.plots import style
 
-#: What may tell curves apart beside the mechanism, in the order a label names it.
-_FIELDS = (
-    "params", "phase", "causal", "dtype", "batch_size", "d_model", "num_heads", "scope", "device",
-)  # fmt: skip
-_WORDS = {"batch_size": "batch", "d_model": "d_model", "num_heads": "heads"}
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Records = Sequence[Any]
+#: What may tell curves apart beside the mechanism, in the order a label names it, and its words.
+_FIELDS = {
+    "params": "", "phase": "{}", "causal": "", "dtype": "{}", "batch_size": "batch {}",
+    "d_model": "d_model {}", "num_heads": "heads {}", "scope": "{}", "device": "{}",
+    "seq_len": "{} tokens",
+}  # fmt: skip
 #: Line styles of the curves of one mechanism, in order; markers with them.
 STYLES: tuple[tuple[Any, str], ...] = (
     ("-", "o"), ((0, (4, 1.5)), "s"), ((0, (1, 1)), "^"), ((0, (4, 1, 1, 1)), "D"), ("-", "v"),
@@ -23,58 +31,44 @@ STYLES: tuple[tuple[Any, str], ...] = (
 
 @dataclass(frozen=True)
 class Series:
-    """One curve: its records by the axis' value, its mechanism, label, and place in its family."""
+    """One curve: its mechanism, label and look, and its records by the axis' value."""
 
     mechanism: str
     label: str
-    place: int
+    look: Mapping[str, Any]
     records: tuple[Any, ...]
 
-    @property
-    def style(self) -> tuple[Any, str]:
-        """Line style and marker."""
-        return STYLES[self.place % len(STYLES)]
-
-    def points(self, axis: str, field: str) -> tuple[list[float], list[float]]:
-        """Where the field has a value."""
+    def points(self, axis: str, field: str, unit: float = 1) -> tuple[list[float], list[float]]:
+        """Where the field has a value, in this unit."""
         known = [r for r in self.records if getattr(r, field) is not None]
-        return [getattr(r, axis) for r in known], [getattr(r, field) for r in known]
+        return [getattr(r, axis) for r in known], [getattr(r, field) / unit for r in known]
 
 
-def series_of(
-    records: Sequence[Any],
-    axis: str,
-    devices: Mapping[int, str] | None = None,
-    without: Sequence[str] = (),
-) -> list[Series]:
+def series_of(records: Records, axis: str, without: Sequence[str] = ()) -> list[Series]:
     """Curves over ``axis`` (``seq_len``, ``d_model``, ``num_heads``); labels say what differs.
 
-    ``devices`` names the device of a record by its ``id`` where several files are drawn. Records
-    that differ only in fields ``without`` are points of one curve.
+    Records that differ only in fields ``without`` are points of one curve.
     """
     fields = [name for name in _FIELDS if name != axis and name not in without]
-    if axis == "num_heads":
-        fields = [*fields, "seq_len"]
-    if axis == "d_model":
-        fields = [*fields, "seq_len"]
     groups: dict[tuple[Any, ...], list[Any]] = {}
     for record in records:
-        where = (devices or {}).get(id(record), record.device)
-        key = (record.mechanism, *(_value(record, name, where) for name in fields))
+        key = (record.mechanism, *(_value(record, name) for name in fields))
         groups.setdefault(key, []).append(record)
-    varying = _varying(list(groups), fields)
-    settings = varying_params(records)
+    varying, settings = _varying(list(groups), fields), varying_params(records)
+    colour = style.colours([key[0] for key in groups])
     found: list[Series] = []
-    for key, members in groups.items():
-        text = figure_text(_label(key, fields, varying, settings[key[0]]))
-        place = sum(series.mechanism == key[0] for series in found)
+    for (name, *values), members in groups.items():
+        told = {field: v for field, v in zip(fields, values, strict=True) if field in varying}
+        place = sum(series.mechanism == name for series in found)
+        line, marker = STYLES[place % len(STYLES)]
+        look = {"color": colour[name], "linestyle": line, "marker": marker}
         ordered = tuple(sorted(members, key=lambda r: getattr(r, axis)))
-        found.append(Series(key[0], text, place, ordered))
+        found.append(Series(name, _label(name, told, settings[name]), look, ordered))
     return found
 
 
-def _value(record: Any, name: str, where: str) -> Any:
-    value = where if name == "device" else getattr(record, name)
+def _value(record: Any, name: str) -> Any:
+    value = getattr(record, name)
     if isinstance(value, dict):  # a module's own arguments are lists
         return tuple(sorted((key, str(item)) for key, item in value.items()))
     return value
@@ -92,7 +86,7 @@ def _varying(keys: Sequence[tuple[Any, ...]], fields: Sequence[str]) -> set[str]
     return found
 
 
-def varying_params(records: Sequence[Any]) -> dict[str, list[str]]:
+def varying_params(records: Records) -> dict[str, list[str]]:
     """By mechanism, the parameters in which its records differ."""
     values: dict[str, dict[str, set[str]]] = {}
     for record in records:
@@ -105,30 +99,46 @@ def varying_params(records: Sequence[Any]) -> dict[str, list[str]]:
     }
 
 
-def _label(
-    key: tuple[Any, ...], fields: Sequence[str], varying: set[str], settings: Sequence[str]
-) -> str:
-    words = [key[0]]
-    for place, name in enumerate(fields, 1):
-        if name not in varying:
-            continue
-        value = key[place]
+def _label(mechanism: str, told: Mapping[str, Any], settings: Sequence[str]) -> str:
+    words = [mechanism]
+    for name, value in told.items():
         if name == "params":
             words += [f"{k}={v}" for k, v in value if k in settings]
         elif name == "causal":
             words += ["causal"] if value else []
         else:
-            words.append(_said(name, value))
-    return ", ".join(words)
-
-
-def _said(name: str, value: Any) -> str:
-    if name == "seq_len":
-        return f"{value} tokens"
-    return f"{_WORDS[name]} {value}" if name in _WORDS else str(value)
+            words.append(_FIELDS[name].format(value))
+    return figure_text(", ".join(words))
 
 
 def need(records: Sequence[Any], why: str) -> None:
     """RequestError where there is nothing to draw."""
     if not records:
         raise RequestError(f"nothing to draw: {why}")
+
+
+def draw_curve(axes: Axes, series: Series, points: Sequence[Any], **look: Any) -> None:
+    """One curve in its own style, with its marker at every point."""
+    axes.plot(*points, **{"markersize": 3, **series.look, **look})
+
+
+def length_axis(axes: Axes, lengths: Sequence[int], label: str = "sequence length") -> None:
+    """Both axes logarithmic; a few powers of two below."""
+    axes.set_xscale("log", base=2)
+    if axes.dataLim.y1 > 0:
+        axes.set_yscale("log")  # else there is nothing that could be drawn so
+    axes.grid(visible=True)
+    axes.minorticks_off()
+    low, high = math.floor(math.log2(min(lengths))), math.ceil(math.log2(max(lengths)))
+    exponents, labels = style.power_ticks(low, max(high, low + 1))
+    axes.set_xticks([2.0**e for e in exponents], labels)
+    axes.set_xlim(min(lengths) / 1.25, max(lengths) * 1.6)
+    axes.set_xlabel(label)
+
+
+def series_legend(figure: Figure, found: Sequence[Series]) -> None:
+    """One entry a curve, above the panels."""
+    letters = max(len(s.label) for s in found) + 9  # the line and the gap between columns
+    columns = max(1, min(4, int(figure.get_figwidth() * 15 / letters)))
+    looks = [{**s.look, "markersize": 3, "label": s.label} for s in found]
+    style.legend(figure, looks, columns, handlelength=3)

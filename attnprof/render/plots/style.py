@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -106,6 +106,21 @@ def colours(names: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def log_axes(axes: Axes, base: int = 2) -> None:
+    """Both axes logarithmic, over a grid, without ticks between the powers."""
+    axes.set_xscale("log", base=base)
+    axes.set_yscale("log")
+    axes.grid(visible=True)
+    axes.tick_params(length=2)
+    axes.minorticks_off()
+
+
+def headroom(axes: Axes, share: float = 0.28) -> None:
+    """Space above the curves of a logarithmic axis, for what is written there."""
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high * (high / low) ** share)
+
+
 def label_panels(axes: Sequence[Axes]) -> None:
     """(a), (b), … left above each panel, as texts refer to them."""
     for place, panel in enumerate(axes):
@@ -125,38 +140,47 @@ def short_count(value: float) -> str:
     return f"{value:,.0f}" if value >= 100_000 else f"{value:.1f}".removesuffix(".0")
 
 
-def caption(figure: Figure, text: str) -> None:
-    """What the figure shows and where its numbers come from, under it."""
+def sources_of(records: Sequence[Any]) -> str:
+    """Where the printed formulas of records are printed; empty for none."""
+    sources = dict.fromkeys(record.source for record in records if record.source)
+    return f"published: {', '.join(sources)}" if sources else ""
+
+
+def caption(figure: Figure, *parts: str) -> None:
+    """What the figure shows and where its numbers come from, under it; empty parts are left out."""
     from textwrap import fill
 
+    text = " · ".join(filter(None, parts))
     width = int(figure.get_figwidth() * 17)  # letters of the small size in an inch
     figure.supxlabel(fill(figure_text(text), width), fontsize=SMALL, color=GREY, x=0.01, ha="left")
 
 
-def draw_legend(
-    figure: Figure, colour: dict[str, str], kinds: Sequence[str], *, marked: bool = False
+def legend(
+    figure: Figure, looks: Sequence[Mapping[str, Any]], columns: int = 4, **how: Any
 ) -> None:
-    """One legend above all panels: mechanisms by colour, kinds by line where they differ."""
+    """One legend above all panels, an entry a line's look."""
     from matplotlib.lines import Line2D
 
-    marks = [Line2D([], [], color=shade, label=figure_text(name)) for name, shade in colour.items()]
-    different = list(dict.fromkeys(kinds))
-    if len(different) > 1:
-        marks += [
-            Line2D(
-                [],
-                [],
-                color=GREY,
-                linestyle=LINES.get(kind, "-"),
-                label=kind,
-                markeredgecolor="black",
-                **(MARKS.get(kind, {}) if marked else {}),
-            )
-            for kind in different
+    marks = [Line2D([], [], **look) for look in looks]
+    columns = min(len(marks), columns)
+    figure.legend(handles=marks, loc="outside upper center", ncols=columns, **how)
+
+
+def draw_legend(
+    figure: Figure, colour: Mapping[str, str], kinds: Sequence[str], *, marked: bool = False
+) -> None:
+    """The legend of mechanisms by colour, and of kinds by line where they differ."""
+    looks: list[dict[str, Any]] = [
+        {"color": shade, "label": figure_text(name)} for name, shade in colour.items()
+    ]
+    plain = {"color": GREY, "markeredgecolor": "black"}
+    if len(set(kinds)) > 1:
+        looks += [
+            {**plain, "linestyle": LINES.get(kind, "-"), "label": kind}
+            | (MARKS.get(kind, {}) if marked else {})
+            for kind in dict.fromkeys(kinds)
         ]
-    figure.legend(
-        handles=marks, loc="outside upper center", ncols=min(len(marks), 4), handlelength=3
-    )
+    legend(figure, looks, handlelength=3)
 
 
 #: What each format says of its making: by whom, so that it is known again; no more, so that the

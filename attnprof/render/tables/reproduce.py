@@ -22,7 +22,7 @@ from attnprof.render.claims import (
     shortened,
     title_of,
 )
-from attnprof.render.reproduction_page import page
+from attnprof.render.reproduction import page
 from attnprof.render.terminal import console_width, is_narrow, new_table, paragraphs
 
 __all__ = ["page", "tables"]

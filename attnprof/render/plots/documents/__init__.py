@@ -6,28 +6,29 @@ a drawing is called in the house style and gives a matplotlib figure.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnprof.errors import CannotRunError
 from attnprof.papers.documents import document
 from attnprof.papers.regenerated import FigureData
-from attnprof.render.plots.style import figure_bytes, plot, styled
+from attnprof.render.plots.style import BLACK, figure_bytes, plot, styled
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+Rows = Sequence[Mapping[str, Any]]
+Place = tuple[float, float]
 
 
 def drawings(number: str) -> dict[str, Callable[[FigureData], Figure]]:
     """How a document's figures are drawn, by figure; empty where nobody wrote that."""
-    place = f"attnprof.render.plots.documents.{document(number).folder}"
-    found: dict[str, Callable[[FigureData], Figure]] = {}
-    if find_spec(place):
-        found.update(import_module(place).DRAWINGS)
-    return found
+    place = f"{__name__}.{document(number).folder}"
+    return dict(import_module(place).DRAWINGS) if find_spec(place) else {}
 
 
 def plot_figure(number: str, name: str, data: FigureData, path: str | Path) -> None:
@@ -49,3 +50,37 @@ def picture(number: str, name: str, data: FigureData) -> bytes | None:
         return None
     with styled():
         return figure_bytes(draw(data))
+
+
+def curve(
+    rows: Rows, field: str, unit: float = 1, axis: str = "seq_len"
+) -> tuple[list[Any], list[float]]:
+    """Where a field is known: the axis' values, and the field's in this unit."""
+    known = [row for row in rows if row[field] is not None]
+    return [row[axis] for row in known], [row[field] / unit for row in known]
+
+
+def of(rows: Rows, **values: Any) -> Rows:
+    """The rows that have these values."""
+    return [row for row in rows if all(row[name] == value for name, value in values.items())]
+
+
+def draw_box(axes: Axes, place: Place, half: Place, rounding: float, **look: Any) -> None:
+    """A box around a place, of this half width and height."""
+    from matplotlib.patches import FancyBboxPatch
+
+    (x, y), (width, height) = place, half
+    box = FancyBboxPatch(
+        (x - width, y - height), 2 * width, 2 * height, zorder=2, linewidth=0.6, edgecolor=BLACK,
+        boxstyle=f"round,pad=0,rounding_size={rounding}", **look,
+    )  # fmt: skip
+    axes.add_patch(box)
+
+
+def draw_arrow(axes: Axes, start: Place, end: Place, style: str) -> None:
+    """An arrow whose line takes matplotlib's connection style."""
+    look = {
+        "arrowstyle": "-|>", "linewidth": 0.7, "color": BLACK, "shrinkA": 0, "shrinkB": 0,
+        "mutation_scale": 6, "connectionstyle": style,
+    }  # fmt: skip
+    axes.annotate("", end, start, arrowprops=look)

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from attnprof.papers.regenerated import FigureData
-from attnprof.render.plots.growth import MIB, length_axis
-from attnprof.render.plots.style import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PAGE_WIDTH,
-    SKY,
-    SMALL,
-    VERMILION,
-    caption,
-    colours,
-    label_panels,
-    new_figure,
-)
+from attnprof.render.plots import style
+from attnprof.render.plots.documents import Rows, curve, of
+from attnprof.render.plots.growth import MIB
+from attnprof.render.plots.series import length_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Rows = Sequence[Mapping[str, Any]]
 GIGA = 1e9
 MARKERS = "os^Dv"
 #: A variant often lies on another curve: that shows between the dashes.
@@ -41,28 +29,29 @@ PANELS = (
 
 def draw_family(data: FigureData) -> Figure:
     """Operations, memory and time by length, standard attention in black."""
-    from matplotlib.lines import Line2D
-
-    figure = new_figure(PAGE_WIDTH, 3.2)
+    figure = style.new_figure(style.PAGE_WIDTH, 3.2)
     panels = figure.subplots(1, 3)
-    shades = colours([str(row["mechanism"]) for row in data.rows])
-    styles = dict(zip(shades, MARKERS, strict=False))
+    shades = style.colours([str(row["mechanism"]) for row in data.rows])
+    looks: dict[str, dict[str, Any]] = {
+        name: {"color": shade, "marker": marker, "markersize": 3}
+        for (name, shade), marker in zip(shades.items(), MARKERS, strict=False)
+    }
     for axes, (line, dots, unit, label, title) in zip(panels, PANELS, strict=True):
-        for name, shade in shades.items():
-            rows = [row for row in data.rows if row["mechanism"] == name]
-            _line(axes, rows, line, unit, shade)
-            _dots(axes, rows, dots, unit, shade, styles[name])
-        length_axis(axes, _lengths(data.rows, line or dots), "sequence length N")
-        axes.set_ylabel(label)
-        axes.set_title(title)
-    label_panels(panels)
-    handles = [
-        Line2D([], [], color=shade, marker=styles[name], markersize=3,
-               label=f"{name}: $N^{{{data.facts['exponents'][name]['flops']:.2f}}}$")
-        for name, shade in shades.items()
-    ]  # fmt: skip
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(len(handles), 3))
-    caption(
+        for name, look in looks.items():
+            rows = of(data.rows, mechanism=name)
+            if line:
+                axes.plot(*curve(rows, line, unit), color=look["color"], linewidth=1.1,
+                          linestyle=_DASHES[" " in name])  # fmt: skip
+            _dots(axes, [row for row in rows if row[dots]], dots, unit, look)
+        known = [row["seq_len"] for row in data.rows if row[line or dots]]
+        length_axis(axes, known, "sequence length N")
+        axes.set(ylabel=label, title=title)
+    style.label_panels(panels)
+    exponents = data.facts["exponents"]
+    for name, look in looks.items():
+        look["label"] = f"{name}: $N^{{{exponents[name]['flops']:.2f}}}$"
+    style.legend(figure, list(looks.values()), 3)
+    style.caption(
         figure,
         f"One head of width {data.facts['head_dim']}, no projections. Lines: closed forms "
         "(exponent: of the operations). Points: products counted by torch, the allocator's peak, "
@@ -71,53 +60,33 @@ def draw_family(data: FigureData) -> Figure:
     return figure
 
 
-def _lengths(rows: Rows, quantity: str | None) -> list[int]:
-    return [row["seq_len"] for row in rows if quantity is None or row[quantity]]
-
-
-def _line(axes: Axes, rows: Rows, quantity: str | None, unit: float, shade: str) -> None:
-    if quantity:
-        lengths = [row["seq_len"] for row in rows]
-        values = [row[quantity] / unit for row in rows]
-        variant = " " in str(rows[0]["mechanism"])
-        axes.plot(lengths, values, color=shade, linewidth=1.1, linestyle=_DASHES[variant])
-
-
-def _dots(
-    axes: Axes, rows: Rows, quantity: str | None, unit: float, shade: str, marker: str
-) -> None:
-    known = [row for row in rows if quantity and row[quantity]]
-    if not known or quantity is None:
-        return
-    values = [row[quantity] / unit for row in known]
-    lengths = [row["seq_len"] for row in known]
+def _dots(axes: Axes, rows: Rows, quantity: str, unit: float, look: Mapping[str, Any]) -> None:
+    """Points; of times a line with their intervals."""
+    lengths, values = curve(rows, quantity, unit)
     if quantity != "median_s":
-        axes.plot(lengths, values, color=shade, marker=marker, markersize=3, linestyle="none")
-        return
-    below = [value - row["ci_low_s"] / unit for value, row in zip(values, known, strict=True)]
-    above = [row["ci_high_s"] / unit - value for value, row in zip(values, known, strict=True)]
-    axes.errorbar(
-        lengths, values, [below, above], color=shade, marker=marker, markersize=3, capsize=2,
-        elinewidth=0.8, linewidth=0.8,
-    )  # fmt: skip
+        axes.plot(lengths, values, linestyle="none", **look)
+    elif rows:
+        bars = [(row["median_s"] - row["ci_low_s"], row["ci_high_s"] - row["median_s"])
+                for row in rows]  # fmt: skip
+        ends = [[end / unit for end in side] for side in zip(*bars, strict=True)]
+        axes.errorbar(lengths, values, ends, capsize=2, elinewidth=0.8, linewidth=0.8, **look)
 
 
 def draw_projections(data: FigureData) -> Figure:
     """FLOPs of the three products, and of the attention that follows."""
-    figure = new_figure(PAGE_WIDTH * 0.55, 2.9)
+    figure = style.new_figure(style.PAGE_WIDTH * 0.55, 2.9)
     axes = figure.subplots()
-    lengths = [row["seq_len"] for row in data.rows]
-    single = [row["queries"] for row in data.rows]
-    three = [sum(row[name] for name in ("queries", "keys", "values")) for row in data.rows]
-    attention = [row["attention"] for row in data.rows]
-    axes.plot(lengths, single, color=SKY, marker="s", markersize=3, label="one of Q, K, V: $N$")
-    axes.plot(lengths, three, color=BLUE, marker="o", markersize=3, label="Q, K and V: $N$")
-    axes.plot(lengths, attention, color="black", marker="^", markersize=3,
-              label="their attention: $N^2$")  # fmt: skip
-    length_axis(axes, lengths, "sequence length N")
+    three = [{**row, "all": row["queries"] + row["keys"] + row["values"]} for row in data.rows]
+    for field, shade, marker, label in (
+        ("queries", style.SKY, "s", "one of Q, K, V: $N$"),
+        ("all", style.BLUE, "o", "Q, K and V: $N$"),
+        ("attention", "black", "^", "their attention: $N^2$"),
+    ):
+        axes.plot(*curve(three, field), color=shade, marker=marker, markersize=3, label=label)
+    length_axis(axes, [row["seq_len"] for row in data.rows], "sequence length N")
     axes.set_ylabel("FLOPs")
     axes.legend(loc="upper left")
-    caption(
+    style.caption(
         figure,
         f"Closed forms, width {data.facts['d_model']}, one head. From "
         f"{data.facts['attention_above_from']:,} tokens on, of those drawn, the attention costs "
@@ -128,27 +97,24 @@ def draw_projections(data: FigureData) -> Figure:
 
 def draw_heads(data: FigureData) -> Figure:
     """FLOPs of a layer by part, and its peak memory, by number of heads."""
-    figure = new_figure(PAGE_WIDTH, 2.9)
+    figure = style.new_figure(style.PAGE_WIDTH, 2.9)
     work, memory = figure.subplots(1, 2)
     names = [str(row["num_heads"]) for row in data.rows]
     below = [0.0] * len(names)
-    parts = (("projections", SKY), ("scores and values", BLUE), ("softmax", VERMILION))
-    for part, shade in parts:
+    parts = {"projections": style.SKY, "scores and values": style.BLUE, "softmax": style.VERMILION}
+    for part, shade in parts.items():
         heights = [row[part] / GIGA for row in data.rows]
         work.bar(names, heights, 0.6, below, color=shade, label=part)
         below = [a + b for a, b in zip(below, heights, strict=True)]
-    work.set_ylabel("GFLOPs of a layer")
     figure.legend(loc="outside upper center", ncols=3)
-    peaks = [row["peak_bytes"] / MIB for row in data.rows]
     chosen = str(data.facts["printed"])
-    shades = [GREEN if name == chosen else GREY for name in names]
-    memory.bar(names, peaks, 0.6, color=shades)
-    memory.set_ylabel("peak memory [MiB]")
-    for axes in (work, memory):
-        axes.set_xlabel("number of heads H")
+    shades = [style.GREEN if name == chosen else style.GREY for name in names]
+    memory.bar(names, [row["peak_bytes"] / MIB for row in data.rows], 0.6, color=shades)
+    for axes, label in ((work, "GFLOPs of a layer"), (memory, "peak memory [MiB]")):
+        axes.set(xlabel="number of heads H", ylabel=label)
         axes.grid(visible=True, axis="y")
-    label_panels([work, memory])
-    caption(
+    style.label_panels([work, memory])
+    style.caption(
         figure,
         f"Closed forms, {data.facts['seq_len']:,} tokens, width {data.facts['d_model']}. Green: "
         f"the H = {chosen} that is drawn in the document.",
@@ -158,26 +124,27 @@ def draw_heads(data: FigureData) -> Figure:
 
 def draw_results(data: FigureData) -> Figure:
     """Losses, ratios and seconds: printed ones hatched, ours plain."""
-    figure = new_figure(PAGE_WIDTH, 2.9)
+    figure = style.new_figure(style.PAGE_WIDTH, 2.9)
     losses, ratios, times = figure.subplots(1, 3)
-    _bars(losses, data.rows, "final_true_ce", ORANGE, hatch="//")
-    losses.axhline(data.facts["uniform_guess"], color="black", linestyle=":", linewidth=0.9)
-    losses.text(0.98, data.facts["uniform_guess"], "all tokens alike ", va="bottom", ha="right",
-                transform=losses.get_yaxis_transform(), fontsize=SMALL)  # fmt: skip
+    printed: dict[str, Any] = {"color": style.ORANGE, "hatch": "//"}
+    _bars(losses, data.rows, "final_true_ce", **printed)
+    guess = data.facts["uniform_guess"]
+    losses.axhline(guess, color="black", linestyle=":", linewidth=0.9)
+    losses.text(0.98, guess, "all tokens alike ", va="bottom", ha="right", fontsize=style.SMALL,
+                transform=losses.get_yaxis_transform())  # fmt: skip
     losses.set_ylabel("final cross-entropy [nats]")
-    _bars(ratios, data.rows, "generalization_ratio", ORANGE, hatch="//")
+    _bars(ratios, data.rows, "generalization_ratio", **printed)
     for place, row in enumerate(data.rows):
         if row["failed"]:
-            ratios.text(
-                place, 0.02, "failed", rotation=90, va="bottom", ha="center", fontsize=SMALL
-            )
+            ratios.text(place, 0.02, "failed", rotation=90, va="bottom", ha="center",
+                        fontsize=style.SMALL)  # fmt: skip
     ratios.set_ylabel("test error / training error")
-    _bars(times, data.rows, "relative_printed", ORANGE, hatch="//", shift=-0.2, label="printed")
-    _bars(times, data.rows, "relative", BLUE, shift=0.2, label="measured here")
+    _bars(times, data.rows, "relative_printed", shift=-0.2, label="printed", **printed)
+    _bars(times, data.rows, "relative", shift=0.2, label="measured here", color=style.BLUE)
     times.set_ylabel("forward pass, Performer = 1")
-    label_panels([losses, ratios, times])
+    style.label_panels([losses, ratios, times])
     figure.legend(*times.get_legend_handles_labels(), loc="outside upper center", ncols=2)
-    caption(
+    style.caption(
         figure,
         "Printed values as far as the text quotes them (its device is not named); a missing bar "
         "was not quoted. (b): smaller is better. (c) measured: processor time of one sequence on "
@@ -186,15 +153,10 @@ def draw_results(data: FigureData) -> Figure:
     return figure
 
 
-def _bars(
-    axes: Axes, rows: Rows, quantity: str, shade: str, *, hatch: str = "", shift: float = 0.0,
-    label: str | None = None,
-) -> None:  # fmt: skip
+def _bars(axes: Axes, rows: Rows, quantity: str, *, shift: float = 0.0, **look: Any) -> None:
     known = [(place, row[quantity]) for place, row in enumerate(rows) if row[quantity] is not None]
-    axes.bar(
-        [place + shift for place, _ in known], [value for _, value in known],
-        0.4 if shift else 0.6, color=shade, hatch=hatch, edgecolor="white", label=label,
-    )  # fmt: skip
+    places, heights = [place + shift for place, _ in known], [value for _, value in known]
+    axes.bar(places, heights, 0.4 if shift else 0.6, edgecolor="white", **look)
     axes.set_xticks(range(len(rows)), [str(row["model"]) for row in rows], rotation=30, ha="right")
     axes.set_xlim(-0.6, len(rows) - 0.4)
 
@@ -202,9 +164,6 @@ def _bars(
 DRAWINGS: dict[str, Callable[[FigureData], Figure]] = {
     "B": draw_projections,
     "C": draw_heads,
-    "D": draw_family,
-    "E": draw_family,
-    "F": draw_family,
-    "G": draw_family,
+    **dict.fromkeys("DEFG", draw_family),
     "Z": draw_results,
 }

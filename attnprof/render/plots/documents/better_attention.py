@@ -1,60 +1,109 @@
-"""000's figures, drawn: lines by width, ratio heatmaps, surfaces over length and width."""
+"""000's figures, drawn: blocks, lines by width, ratio heatmaps, surfaces over length and width."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnprof.papers.regenerated import FigureData
 from attnprof.record import HeatmapRecord, Report
-from attnprof.render.plots.documents.diagram import draw_diagram
+from attnprof.render.plots import style
+from attnprof.render.plots.documents import Place, Rows, curve, draw_arrow, draw_box, of
 from attnprof.render.plots.heatmap import draw_heatmap
-from attnprof.render.plots.style import (
-    NORMAL,
-    PAGE_WIDTH,
-    SMALL,
-    caption,
-    colours,
-    label_panels,
-    new_figure,
-)
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 #: In the order in which they are drawn: a line that coincides with one before lies on it, dashed.
 MECHANISMS = ("standard", "super", "optimised", "efficient")
 DASHED = "optimised"
+#: Where inputs stand in a diagram, and what comes out where two branches meet.
+INPUTS = {"Q": 0.0, "K": 1.0, "V": 2.0}
+JOINED = {"Q K": "scores", "scores V": "heads"}
+#: Blocks with weights are filled; all others are outlined.
+FILLS = {"Linear": style.SKY, "Linear*": style.ORANGE, "Slice": "white", "MatMul": style.GREEN}
+#: Half a block, where a column is one wide and a level one high.
+HALF = HALF_WIDTH, HALF_HEIGHT = 0.42, 0.3
+#: How far beside a block another may stand and still be joined by a straight arrow, halved.
+ASIDE = 0.3
+
+
+def draw_diagram(data: FigureData) -> Figure:
+    """Figure 1: a panel a mechanism, from rows of ``block``, what it works ``on``, its ``map``."""
+    names = list(dict.fromkeys(row["mechanism"] for row in data.rows))
+    figure = style.new_figure(style.PAGE_WIDTH, 3.6)
+    panels = list(figure.subplots(1, len(names), sharey=True))
+    style.label_panels(panels)
+    for axes, name in zip(panels, names, strict=True):
+        top = _diagram(axes, of(data.rows, mechanism=name))
+        axes.set_title(name, fontsize=style.NORMAL)
+        axes.set(xlim=(-0.55, 2.55), ylim=(-0.5, max(axes.get_ylim()[1], top + 0.5)))
+        axes.axis("off")
+    style.caption(
+        figure,
+        "Linear: a map applied from the right, to a token's features. Linear*: a map applied from "
+        "the left, over tokens.",
+    )
+    return figure
+
+
+def _diagram(axes: Axes, rows: Rows) -> float:
+    """Draw one mechanism, inputs below; gives the height of its output."""
+    ends: dict[str, Place] = {name: (x, 0.0) for name, x in INPUTS.items()}
+    centred: dict[str, Any] = {"ha": "center", "va": "center"}
+    for name, place in ends.items():
+        axes.text(*place, f"${name}$", fontsize=style.NORMAL, **centred)
+    for row in rows:
+        on: str = row["on"]
+        below = [ends[name] for name in on.split()]
+        place = sum(x for x, _ in below) / len(below), max(y for _, y in below) + 1
+        for start in below:
+            _arrow(axes, start, place)
+        look = {"facecolor": FILLS.get(row["block"], "0.93"), "alpha": 0.85}
+        draw_box(axes, place, HALF, 0.08, **look)
+        axes.text(*place, row["block"], fontsize=style.SMALL - 0.5, zorder=3, **centred)
+        ends[JOINED.get(on, on)] = place
+    output = (place[0], place[1] + 1)
+    _arrow(axes, place, output)
+    axes.text(*output, "$O$", fontsize=style.NORMAL, **centred)
+    return output[1]
+
+
+def _arrow(axes: Axes, start: Place, end: Place) -> None:
+    """From the top of one block to the other's bottom; from far away up first, then to its side."""
+    (x0, y0), (x1, y1) = (start[0], start[1] + HALF_HEIGHT), end
+    if abs(x0 - x1) > 2 * ASIDE:
+        side = (x1 + (HALF_WIDTH if x0 > x1 else -HALF_WIDTH), y1)
+        draw_arrow(axes, (x0, y0), side, "angle,angleA=90,angleB=0")
+    else:
+        bottom = (x1 + (ASIDE * (x0 - x1) / HALF_WIDTH / 2), y1 - HALF_HEIGHT)
+        draw_arrow(axes, (x0, y0), bottom, "arc3")
 
 
 def draw_by_width(data: FigureData) -> Figure:
     """Figure 2: a panel a way of counting and a length, curves by mechanism."""
     panels = data.facts["panels"]
-    figure = new_figure(PAGE_WIDTH, 2.9)
+    figure = style.new_figure(style.PAGE_WIDTH, 2.9)
     grid = list(figure.subplots(1, len(panels)))
-    shades = colours(MECHANISMS)
-    label_panels(grid)
+    shades = style.colours(MECHANISMS)
+    style.label_panels(grid)
     for axes, panel in zip(grid, panels, strict=True):
-        rows = [row for row in data.rows if all(row[key] == panel[key] for key in panel)]
-        unit, prefix = _unit([row["standard"] for row in rows])
+        rows = of(data.rows, **panel)
+        unit, prefix = _unit(rows)
         for name in MECHANISMS:
-            axes.plot(
-                [row["d_m"] for row in rows],
-                [row[name] / unit for row in rows],
-                color=shades[name],
-                linestyle=(0, (4, 3)) if name == DASHED else "-",
-                label=name,
-            )
-        axes.set_title(f"{_counted(panel['counted'])}, $l$ = {panel['l']}", fontsize=NORMAL)
-        axes.set_xlabel("model width $d_m$")
-        axes.set_ylabel(f"{prefix}FLOPs")
+            line = (0, (4, 3)) if name == DASHED else "-"
+            axes.plot(*curve(rows, name, unit, "d_m"), color=shades[name], linestyle=line,
+                      label=name)  # fmt: skip
+        counted = panel["counted"] if panel["counted"].startswith("Eq") else "counted exactly"
+        axes.set_title(f"{counted}, $l$ = {panel['l']}", fontsize=style.NORMAL)
+        axes.set(xlabel="model width $d_m$", ylabel=f"{prefix}FLOPs")
         axes.set_xlim(0)
         axes.set_ylim(0)
         axes.grid(visible=True)
-    figure.legend(
-        handles=grid[0].get_lines(), loc="outside upper center", ncols=4, handlelength=3.2
-    )
-    caption(
+    lines = grid[0].get_lines()
+    figure.legend(handles=lines, loc="outside upper center", ncols=4, handlelength=3.2)
+    style.caption(
         figure,
         f"One forward and backward pass, h = {data.facts['h']}. (a) as printed, (b) the same "
         "equation for a longer context: Optimised and Super coincide; (c) multiplications and "
@@ -63,16 +112,10 @@ def draw_by_width(data: FigureData) -> Figure:
     return figure
 
 
-def _counted(name: str) -> str:
-    return name if name.startswith("Eq") else "counted exactly"
-
-
-def _unit(values: Sequence[float]) -> tuple[float, str]:
-    """What axes are divided by, so that their numbers stay short."""
-    for unit, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if max(values) >= unit:
-            return unit, prefix
-    return 1.0, ""
+def _unit(rows: Rows) -> tuple[float, str]:
+    """What axes are divided by, so that the largest numbers stay short."""
+    most = max(row["standard"] for row in rows)
+    return next((pair for pair in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if most >= pair[0]), (1, ""))
 
 
 def draw_heatmaps(data: FigureData) -> Figure:
@@ -94,10 +137,10 @@ def draw_surfaces(data: FigureData) -> Figure:
     import numpy as np
     from matplotlib.ticker import MultipleLocator
 
-    rows = [row for row in data.rows if row["counted"] == data.facts["drawn"]]
+    rows = of(data.rows, counted=data.facts["drawn"])
     lengths, widths = (sorted({row[key] for row in rows}) for key in ("l", "d_m"))
-    unit, prefix = _unit([row["standard"] for row in rows])
-    figure = new_figure(PAGE_WIDTH, 5.0)
+    unit, prefix = _unit(rows)
+    figure = style.new_figure(style.PAGE_WIDTH, 5.0)
     x, y = np.meshgrid(widths, lengths)
     top = max(row["standard"] for row in rows) / unit
     for place, name in enumerate(("standard", "optimised", "efficient", "super"), 1):
@@ -109,15 +152,16 @@ def draw_surfaces(data: FigureData) -> Figure:
         )  # fmt: skip
         axes.set_zlim(0, top)
         axes.view_init(elev=22, azim=-125)
-        axes.set_title(f"{name}: at most {height.max():.1f} {prefix}FLOPs", fontsize=NORMAL)
+        title = f"{name}: at most {height.max():.1f} {prefix}FLOPs"
+        axes.set_title(title, fontsize=style.NORMAL)
         axes.set_box_aspect((1, 1, 0.75), zoom=1.12)
-        axes.set_xlabel("$d_m$", fontsize=SMALL, labelpad=-2)
-        axes.set_ylabel("$l$", fontsize=SMALL, labelpad=-2)
-        axes.set_zlabel(f"{prefix}FLOPs", fontsize=SMALL, labelpad=-4)
-        axes.tick_params(labelsize=SMALL, pad=-1)
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(MultipleLocator(256))
-    caption(
+        axes.set_xlabel("$d_m$", fontsize=style.SMALL, labelpad=-2)
+        axes.set_ylabel("$l$", fontsize=style.SMALL, labelpad=-2)
+        axes.set_zlabel(f"{prefix}FLOPs", fontsize=style.SMALL, labelpad=-4)
+        axes.tick_params(labelsize=style.SMALL, pad=-1)
+        axes.xaxis.set_major_locator(MultipleLocator(256))
+        axes.yaxis.set_major_locator(MultipleLocator(256))
+    style.caption(
         figure,
         f"Eq 24, one forward and backward pass, h = {data.facts['h']}; one scale for all panels. "
         "Optimised and Super coincide.",
@@ -125,9 +169,7 @@ def draw_surfaces(data: FigureData) -> Figure:
     return figure
 
 
-def _table(
-    rows: Sequence[Mapping[str, Any]], name: str, lengths: Sequence[int], widths: Sequence[int]
-) -> Any:
+def _table(rows: Rows, name: str, lengths: Sequence[int], widths: Sequence[int]) -> Any:
     import numpy as np
 
     found = {(row["l"], row["d_m"]): row[name] for row in rows}

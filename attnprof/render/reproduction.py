@@ -1,20 +1,27 @@
-"""A replay as a page: Markdown, or one self-contained HTML file."""
+"""A replay as a Markdown page, as one self-contained HTML file, and as a folder of reports."""
 
 from __future__ import annotations
 
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from attnprof.errors import AttnprofError, RequestError
 from attnprof.papers.documents import not_made
-from attnprof.papers.regenerated import Regenerated, figure_values, table_values
-from attnprof.record import Report, ReproduceRecord
+from attnprof.papers.regenerated import Regenerated, figure_values, table_rows, table_values
+from attnprof.record import Report, ReproduceRecord, write_whole
+from attnprof.record.escapes import csv_cell
+from attnprof.record.files import why_of
 from attnprof.record.recognition import mark
 from attnprof.render.claims import (
     WORDS,
     answer_lines,
     cell_text,
+    count_bounds,
+    count_cells,
     notes,
     place_text,
     printed_and_ours,
@@ -22,8 +29,8 @@ from attnprof.render.claims import (
     title_of,
     value_text,
 )
-from attnprof.render.formats import filled
-from attnprof.render.plots.documents import picture
+from attnprof.render.formats import csv_text, filled, render_csv
+from attnprof.render.plots.documents import picture, plot_figure
 
 COUNTED = ("match", "erratum", "not-reproducible", "error", "readings")
 HEADS = ("match", "erratum", "not reproducible", "error", "by reading")
@@ -148,22 +155,89 @@ def pictured(
     report: Report, made: Mapping[str, Regenerated]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Tables and figures for the page: those asked for, and those of whole documents."""
-    tables, figures = [], []
     number = next(iter(report.summary["documents"]), "")
-    if "table" in report.summary:
-        tables.append({**report.summary["table"], "document": number})
-    if "figure" in report.summary:
-        figures.append({**report.summary["figure"], "document": number, "image": None})
+    tables, figures = (
+        [{**report.summary[name], "document": number, "image": None}]
+        if name in report.summary else []
+        for name in ("table", "figure")
+    )  # fmt: skip
     for its, found in made.items():
         tables += [
             {**table_values(name, table), "document": its} for name, table in found.tables.items()
         ]
-        for name, (figure, data) in found.figures.items():
-            values = figure_values(name, figure, data)
-            image = picture(its, name, data)
-            figures.append({**values, "document": its, "image": image})
+        figures += [
+            {**figure_values(name, *of), "document": its, "image": picture(its, name, of[1])}
+            for name, of in found.figures.items()
+        ]
     return tables, figures
 
 
 def _picture(image: bytes) -> str:
     return f"data:image/png;base64,{b64encode(image).decode()}"
+
+
+def make_folder(folder: Path) -> None:
+    """A folder to write in; :class:`RequestError` where it cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise RequestError(
+            f"cannot write --reports {folder}: {why_of(error)}; give a folder that can be made"
+        ) from error
+
+
+def files_there(folder: Path, numbers: Sequence[str]) -> list[Path]:
+    """What is in a folder of reports under names that a replay writes."""
+    names = ("README.md", "claims.csv", "table*.csv", "figure*.csv", "figure*.png")
+    own = [path for number in numbers for name in names
+           for path in sorted((folder / number).glob(name))]  # fmt: skip
+    return [*sorted(folder.glob("reproduction.md")), *own]
+
+
+def write_page(report: Report, folder: Path) -> None:
+    """``reproduction.md``: the one page about all documents replayed."""
+    write_whole(folder / "reproduction.md", page(report, linked=True))
+
+
+def write_document(number: str, report: Report, made: Regenerated, folder: Path) -> dict[str, str]:
+    """One document's folder; gives what could not be made or drawn, with the reason."""
+    make_folder(folder)
+    failed, tables, figures = dict(made.failed), {}, {}
+    for name, table in made.tables.items():
+        values, data = table_values(name, table), f"table{_padded(name)}.csv"
+        write_whole(folder / data, _rows_as_csv(table_rows(values)))
+        tables[name] = SimpleNamespace(data=data, values=values)
+    for name, (figure, found) in made.figures.items():
+        values, stem = figure_values(name, figure, found), f"figure{_padded(name)}"
+        write_whole(folder / f"{stem}.csv", _rows_as_csv(values["rows"]))
+        image: str | None = f"{stem}.png"
+        try:
+            plot_figure(number, name, found, folder / f"{stem}.png")
+        except AttnprofError as error:
+            image, failed[f"figure {name}, drawn"] = None, str(error)
+        figures[name] = SimpleNamespace(data=f"{stem}.csv", values=values, image=image)
+    own = [record for record in records_of(report) if record.document == number]
+    write_whole(folder / "claims.csv", render_csv(Report(report.command, own)))
+    left_out = {f"figure {name}": why for name, why in made.not_made.items()} | failed
+    filters = {**FILTERS, "cells": count_cells, "bounds": count_bounds}
+    readme = filled(
+        "folder.md", filters, number=number, title=report.summary["documents"][number]["title"],
+        tables=tables, figures=figures, left_out=left_out, mark=mark("reproduce"),
+    )  # fmt: skip
+    write_whole(folder / "README.md", readme)
+    return failed
+
+
+def _padded(name: str) -> str:
+    """Numbers sort as files: ``2`` is ``02``."""
+    return f"{int(name):02d}" if name.isdigit() else f"_{name}"
+
+
+def _rows_as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows under the names of all of them, in order of appearance."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    texts = (
+        [csv_cell(cell) if isinstance(cell, str) else cell for cell in map(row.get, names)]
+        for row in rows
+    )
+    return csv_text(names, texts)
