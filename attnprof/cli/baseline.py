@@ -8,8 +8,8 @@ from pathlib import Path
 from typer import Option
 
 from attnprof.cli import options as opt
+from attnprof.cli.measurement import Suite
 from attnprof.cli.output import deliver, ensure_writable, note
-from attnprof.cli.suites import Suite
 from attnprof.errors import CannotRunError
 from attnprof.record import BaselineRecord
 from attnprof.render.progress import working

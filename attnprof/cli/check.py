@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from typer import Option
 
+from attnprof.cli.measurement import Suite
 from attnprof.cli.output import Output, append, ensure_writable, note
-from attnprof.cli.suites import Suite
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.record import Report, write_whole
 from attnprof.record.destinations import reading_back, take_modules
@@ -26,7 +26,7 @@ EXAMPLE = "attnprof check --against origin/main --suite bench.toml"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judgement:
+class CheckFlags:
     """How differences are judged, and what is written beside the result."""
 
     rule: str | None = Option(
@@ -64,7 +64,7 @@ def check(
         help="Other code, run in turns with this one: a git revision or a folder.",
     ),
     suite: Suite,
-    asked: Judgement,
+    asked: CheckFlags,
     to: Output,
 ) -> int:  # fmt: skip
     """Compare with a revision or a baseline: counts exactly, times in interleaved pairs.
@@ -120,7 +120,7 @@ def _checked(
             return cases, check_against(cases, base, current_tree(), terms, tell, stored)
 
 
-def _outputs(report: Report, asked: Judgement) -> None:
+def _outputs(report: Report, asked: CheckFlags) -> None:
     """Files beside the result, and what GitHub reads; all before the exit code is told."""
     from attnprof.render.gate import render_annotations, render_junit
     from attnprof.render.tables.check import page

@@ -1,4 +1,4 @@
-"""How points are measured, and which of a grid: the flags of what runs code."""
+"""How points are measured, and which: of a grid, or of a suite of cases."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from attnprof.cli.request import MOST, parse_names, parse_set, parse_sizes
 from attnprof.errors import RequestError, closest
 from attnprof.record.destinations import take_modules
 from attnprof.record.files import read_toml
-from attnprof.record.schema import shown
+from attnprof.record.report import shown
 
 if TYPE_CHECKING:
+    from attnprof.gate.cases import Case
     from attnprof.measure.request import Budget
     from attnprof.measure.sweep.plan import Grid
 
@@ -61,7 +62,12 @@ class Measurement:
 SIZES = {"seq": "seq_len", "d_model": "d_model", "heads": "num_heads", "batch": "batch_size"}
 NAMES = ("attention", "scope", "dtype", "phase", "device")
 LISTS = {"settings": "set", "args": "arg", "inputs": "input"}
-_EXAMPLE = 'grid = [{attention = ["standard", "linear"], seq = "128:4096:x2"}]'
+#: Keys of a case besides those of a grid.
+CASE_KEYS = ("rule", "time", "formula", "compile")
+_EXAMPLES = {
+    "grid": 'grid = [{attention = ["standard", "linear"], seq = "128:4096:x2"}]',
+    "case": 'case = [{attention = "my.py:MyAttention", seq = 512, phase = ["forward", "train"]}]',
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,10 +140,10 @@ def grids_from_file(path: Path) -> list[Grid]:
 
     Raises :class:`RequestError` for a missing file, wrong TOML, or an unknown key.
     """
-    return [grid_of(table, where) for table, where in tables_of(path, "grid", _EXAMPLE)]
+    return [grid_of(table, where) for table, where in tables_of(path, "grid")]
 
 
-def tables_of(path: Path, name: str, example: str) -> list[tuple[Mapping[str, Any], str]]:
+def tables_of(path: Path, name: str) -> list[tuple[Mapping[str, Any], str]]:
     """The ``[[name]]`` tables of a TOML file, each with the place to tell in a message.
 
     Raises :class:`RequestError` for a missing file, wrong TOML, or none of them.
@@ -146,7 +152,7 @@ def tables_of(path: Path, name: str, example: str) -> list[tuple[Mapping[str, An
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         tables = []
     if not tables:
-        raise RequestError(f"{path} has no {name}; write one like {example}")
+        raise RequestError(f"{path} has no {name}; write one like {_EXAMPLES[name]}")
     return [(table, f"{path}, {name} {number}") for number, table in enumerate(tables, 1)]
 
 
@@ -161,7 +167,7 @@ def grid_of(table: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> G
             raise RequestError(f"{where}: unknown key '{key}': {closest(key, known)}")
     for key in ("attention", "seq"):
         if key not in table:
-            raise RequestError(f"{where} needs {key}; write a grid like {_EXAMPLE}")
+            raise RequestError(f"{where} needs {key}; write a grid like {_EXAMPLES['grid']}")
     texts = {
         key: ",".join(map(str, _listed(table[key], f"{where}: {key}")))
         for key in (*SIZES, *NAMES) if key in table
@@ -191,3 +197,84 @@ def _listed(
     if not all(isinstance(item, kinds) for item in found):
         raise RequestError(f"{where} = {shown(value)}: write {what}, one or a list of them")
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite(Points):
+    """Which cases, and what is asked of each."""
+
+    suite: Path | None = Option(
+        None, metavar="FILE", show_default=False,
+        help=r"TOML with \[\[case]] tables; without it the built-in suite.",
+    )  # fmt: skip
+    time: bool = Option(
+        True, "--time/--no-time", help="Measure times, too, or count only what is exact."
+    )
+    formula: bool = Option(
+        True, "--formula/--no-formula", help="Derive closed forms, too, where a case wants it."
+    )
+    limit: float | None = Option(
+        None, metavar="SECONDS", show_default=False,
+        help="After these a process that counts or times one case is ended (default 300).",
+    )  # fmt: skip
+
+    def is_asked(self) -> bool:
+        """Whether cases are named at all."""
+        return self.suite is not None or bool(self.flags())
+
+    def cases(self) -> list[Case]:
+        """The cases of the file, of the flags, or of the built-in suite."""
+        flags = self.flags()
+        if self.suite is not None:
+            if flags:
+                raise RequestError(
+                    f"--suite {self.suite} says which cases; leave out {', '.join(flags)}"
+                )
+            return suite_from_file(self.suite, self.limit)
+        if not flags:
+            import attnprof.gate
+
+            return suite_from_file(Path(attnprof.gate.__file__).with_name("suite.toml"))
+        self.need("without --suite, this command", "too")
+        return _cases(self.grid(), self.limit)
+
+
+def suite_from_file(path: Path, limit_s: float | None = None) -> list[Case]:
+    """The cases of the ``[[case]]`` tables: every combination of a table's lists.
+
+    ``rule``, ``time``, ``formula`` and ``compile`` belong to all cases of a table. Raises
+    :class:`RequestError`, naming the place.
+    """
+    found: list[Case] = []
+    for table, where in tables_of(path, "case"):
+        found += _cases(grid_of(table, where, CASE_KEYS), limit_s, **_options(table, where))
+    return found
+
+
+def _options(table: Mapping[str, Any], where: str) -> dict[str, Any]:
+    from attnprof.gate.rules import rule_named
+
+    for key in ("time", "formula", "compile"):
+        if not isinstance(table.get(key, True), bool):
+            raise RequestError(f"{where}: {key} = {table[key]!r}: write true or false")
+    rule = str(table.get("rule", "default"))
+    try:
+        rule_named(rule)
+    except RequestError as error:
+        raise RequestError(f"{where}: {error}") from error
+    return {
+        "rule": rule, "timed": table.get("time", True), "formulas": table.get("formula", True),
+        "compiled": table.get("compile", False),
+    }  # fmt: skip
+
+
+def _cases(
+    grid: Any, limit_s: float | None, *, compiled: bool = False, **options: Any
+) -> list[Case]:
+    from attnprof.gate.cases import Case
+    from attnprof.measure.request import Budget
+    from attnprof.measure.sweep.plan import points_of
+
+    points = points_of([grid], Budget(), threads=1, check=False, compiled=compiled,
+                       limit_s=limit_s)  # fmt: skip
+    return [Case(point, **options) for point in points]

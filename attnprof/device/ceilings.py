@@ -17,7 +17,7 @@ from attnprof.measure.request import Budget
 from attnprof.record.destinations import reading_back
 from attnprof.record.files import TEXT_LIMIT, read_json, write_whole
 from attnprof.record.recognition import SCHEMA
-from attnprof.record.schema import fits
+from attnprof.record.report import fits
 
 TERA, GIGA = 10**12, 10**9
 

@@ -18,7 +18,7 @@ from attnprof.measure.request import PointRequest
 from attnprof.record import BaselineRecord, Report
 from attnprof.record.files import read_json
 from attnprof.record.recognition import SCHEMA
-from attnprof.record.schema import fits, shown, told
+from attnprof.record.report import fits, shown, told
 
 #: The layout that is written. Older ones are read as they are: layout 1 did not say of operations
 #: what their results are, layout 2 had a row for every view, too.

@@ -24,7 +24,7 @@ from typing import Any
 from attnprof.errors import RequestError
 from attnprof.record import BaselineRecord, CheckRecord, HistoryRecord, Report
 from attnprof.record.files import REPORT_LIMIT
-from attnprof.record.schema import object_in, shown
+from attnprof.record.report import object_in, shown
 
 PENALTY = 2.5
 #: Runs a level of times has at least; one alone may be chance.

@@ -101,7 +101,7 @@ def take_modules(texts: Iterable[str]) -> None:
         place = text if text.endswith(".py") else text.rpartition(":")[0]
         inside = place.replace(".", "/")
         for name in (place, f"{inside}.py", f"{inside}/__init__.py"):
-            if name.endswith(".py") and is_plain(Path(name)):
+            if name.endswith(".py") and stat.S_ISREG(_mode(Path(name))):
                 taken_as_input(name)
 
 
@@ -128,18 +128,15 @@ def identities(path: str | Path) -> set[Identity]:
     return {os.path.realpath(path), (found.st_dev, found.st_ino)}
 
 
-def is_plain(path: Path) -> bool:
-    """Whether a plain file is there; False for a name that cannot be one."""
-    try:
-        return stat.S_ISREG(path.stat().st_mode)
-    except (OSError, ValueError):
-        return False
-
-
 def is_stream(path: Path) -> bool:
     """Whether a pipe, a terminal or another device is there, which is written to as it is."""
-    try:
-        mode = path.stat().st_mode
-    except (OSError, ValueError):
-        return False
+    mode = _mode(path)
     return stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
+
+
+def _mode(path: Path) -> int:
+    """What is there, as ``stat`` has it; 0 for nothing, and for a name that no file can have."""
+    try:
+        return path.stat().st_mode
+    except (OSError, ValueError):
+        return 0

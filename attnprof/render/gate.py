@@ -7,17 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnprof.gate.rules import (
-    ERROR,
-    INCONCLUSIVE,
-    MISSING,
-    NOT_COMPARABLE,
-    OK,
-    REGRESSED,
-    VERDICTS,
-    WORST_FIRST,
-    worst,
-)
+from attnprof.gate import rules
 from attnprof.gate.sentences import TIME, sentence
 from attnprof.record import CheckRecord, Report
 from attnprof.record.escapes import visible
@@ -27,7 +17,10 @@ from attnprof.units import format_value
 MOST = 6
 #: GitHub shows ten annotations of a level in a step; more are lost.
 MOST_ANNOTATIONS = 10
-LEVELS = {REGRESSED: "error", ERROR: "error", MISSING: "error", INCONCLUSIVE: "warning"}
+LEVELS = {
+    **dict.fromkeys((rules.REGRESSED, rules.ERROR, rules.MISSING), "error"),
+    rules.INCONCLUSIVE: "warning",
+}
 #: What XML 1.0 cannot hold, not even escaped.
 _UNWRITABLE = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 PROPERTIES = ("mode", "base", "head", "rule", "verdict", "exit_code", "not_comparable")
@@ -43,7 +36,7 @@ class CaseRows:
     @property
     def verdict(self) -> str:
         """The worst of its records'."""
-        return worst(record.verdict for record in self.records)
+        return rules.worst(record.verdict for record in self.records)
 
     @property
     def time(self) -> CheckRecord | None:
@@ -66,8 +59,8 @@ def by_case(report: Report) -> list[CaseRows]:
 
 
 def _badness(record: CheckRecord) -> tuple[int, float]:
-    ratio = record.ratio if record.verdict == REGRESSED else None
-    return WORST_FIRST.index(record.verdict), -(ratio or 0.0)
+    ratio = record.ratio if record.verdict == rules.REGRESSED else None
+    return rules.WORST_FIRST.index(record.verdict), -(ratio or 0.0)
 
 
 def named(case: CaseRows, report: Report) -> list[CheckRecord]:
@@ -79,15 +72,15 @@ def named(case: CaseRows, report: Report) -> list[CheckRecord]:
     return [
         record
         for record in case.records
-        if (record.verdict != OK or (record.why and record.metric != TIME))
-        and not (record.verdict == NOT_COMPARABLE and common and record.why in ("", common))
+        if (record.verdict != rules.OK or (record.why and record.metric != TIME))
+        and not (record.verdict == rules.NOT_COMPARABLE and common and record.why in ("", common))
     ]
 
 
 def counts_text(report: Report) -> str:
     """``metrics of 3 cases: 2 regressed, 1 inconclusive, 30 ok``, the report's own numbers."""
     counts: Mapping[str, int] = report.summary.get("counts") or {}
-    found = [f"{counts[verdict]} {verdict}" for verdict in WORST_FIRST if counts.get(verdict)]
+    found = [f"{counts[verdict]} {verdict}" for verdict in rules.WORST_FIRST if counts.get(verdict)]
     cases = len({getattr(record, "case", None) for record in report.records})
     said = f"metrics of {cases} case{'s' if cases != 1 else ''}"
     return f"{said}: {', '.join(found)}" if found else "nothing was checked"
@@ -95,8 +88,8 @@ def counts_text(report: Report) -> str:
 
 def verdict_of(report: Report) -> str:
     """The report's verdict, as its summary says it."""
-    told = str(report.summary.get("verdict") or "")
-    return told if told in VERDICTS else worst(case.verdict for case in by_case(report))
+    told = str(report.summary.get("verdict"))
+    return told if told in rules.VERDICTS else rules.worst(case.verdict for case in by_case(report))
 
 
 def sides_text(report: Report) -> str:
@@ -119,18 +112,18 @@ def notes_of(report: Report) -> list[str]:
 
 
 def _judged(summary: Mapping[str, Any]) -> str:
-    parts = [f"rule {summary['rule']}"] if summary.get("rule") else []
-    if summary.get("inconclusive"):
-        parts.append(f"inconclusive: {summary['inconclusive']}")
-    if summary.get("noise") is not None:
-        parts.append(f"noise {format_value(summary['noise'], 'percent')}")
-    if summary.get("spent_s") is not None:
-        budget = summary.get("budget_s")
-        of = f" of {budget:.0f} s" if budget is not None else ""
-        parts.append(f"{summary['spent_s']:.0f} s{of} spent")
-    if summary.get("exit_code") is not None:
-        parts.append(f"exit code {summary['exit_code']}")
-    return ", ".join(parts)
+    rule, policy, noise, spent, budget, code = map(
+        summary.get, ("rule", "inconclusive", "noise", "spent_s", "budget_s", "exit_code")
+    )
+    of = "" if budget is None else f" of {budget:.0f} s"
+    parts = (
+        f"rule {rule}" if rule else "",
+        f"inconclusive: {policy}" if policy else "",
+        "" if noise is None else f"noise {format_value(noise, 'percent')}",
+        "" if spent is None else f"{spent:.0f} s{of} spent",
+        "" if code is None else f"exit code {code}",
+    )
+    return ", ".join(filter(None, parts))
 
 
 def render_junit(report: Report) -> str:
@@ -165,12 +158,9 @@ def _ending(record: CheckRecord, *, strict: bool) -> Any:
     from junitparser import Error, Failure, Skipped
 
     kinds: Mapping[str, Any] = {
-        REGRESSED: Failure,
-        ERROR: Error,
-        MISSING: Error,
-        INCONCLUSIVE: Error if strict else Skipped,
-        NOT_COMPARABLE: Skipped,
-    }
+        rules.REGRESSED: Failure, rules.ERROR: Error, rules.MISSING: Error,
+        rules.INCONCLUSIVE: Error if strict else Skipped, rules.NOT_COMPARABLE: Skipped,
+    }  # fmt: skip
     kind = kinds.get(record.verdict)
     if kind is None:
         return None
@@ -186,24 +176,21 @@ def _clean(text: str) -> str:
 def render_annotations(report: Report) -> str:
     """A command a line, one a case, worst first, ten at most; empty where nothing is amiss."""
     cases = [case for case in by_case(report) if case.verdict in LEVELS]
-    lines = [_annotation(case, report) for case in cases]
-    if len(lines) > MOST_ANNOTATIONS:
-        rest = f"{len(lines) - MOST_ANNOTATIONS + 1} more cases are in the summary and in the JSON"
-        lines = [
-            *lines[: MOST_ANNOTATIONS - 1],
-            f"::{LEVELS[cases[MOST_ANNOTATIONS - 1].verdict]}::{_escaped(rest)}",
-        ]
+    shown = cases if len(cases) <= MOST_ANNOTATIONS else cases[: MOST_ANNOTATIONS - 1]
+    lines = [_annotation(case, report) for case in shown]
+    if left := cases[len(shown) :]:
+        rest = f"{len(left)} more cases are in the summary and in the JSON"
+        lines.append(f"::{LEVELS[left[0].verdict]}::{rest}")
     return "".join(line + "\n" for line in lines)
 
 
 def _annotation(case: CaseRows, report: Report) -> str:
     file, _, line = case.place.rpartition(":")
     where = {"file": _path(case, file), "line": line} if file and line.isdigit() else {}
-    title = f"attnprof {case.verdict}: {case.name}"
+    named_by = {**where, "title": f"attnprof {case.verdict}: {case.name}"}
     properties = ",".join(
-        f"{name}={_escaped_property(value)}"
-        for name, value in {**where, "title": title}.items()
-        if value
+        f"{name}={_escaped(value).replace(':', '%3A').replace(',', '%2C')}"
+        for name, value in named_by.items()
     )
     told = "\n".join(sentence(r) for r in named(case, report) if r.verdict in LEVELS)
     return f"::{LEVELS[case.verdict]} {properties}::{_escaped(told)}"
@@ -220,7 +207,3 @@ def _escaped(text: str) -> str:
     for sign, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A")):
         text = text.replace(sign, code)
     return visible(text)
-
-
-def _escaped_property(text: str) -> str:
-    return _escaped(text).replace(":", "%3A").replace(",", "%2C")

@@ -91,6 +91,30 @@ def record_table(
     return table
 
 
+#: Quantities whose names are not read as they are written.
+_QUANTITIES = {"flops": "FLOPs", "matmul_flops": "matmul FLOPs", "peak_bytes": "peak memory"}
+
+
+def quantity_text(name: str) -> str:
+    """A quantity as one reads it."""
+    return _QUANTITIES.get(name, name.replace("_", " "))
+
+
+def quantity_value(value: Any, name: str, *, short: bool = False) -> str:
+    """A quantity's value, with its unit where it is bytes."""
+    return format_value(value, "bytes" if "bytes" in name else "count", short=short)
+
+
+def workload_text(row: Any) -> str:
+    """What a record's costs are for: scope, phase, sizes and number format."""
+    mask = ", causal" if row.causal else ""
+    heads = f"{row.num_heads} head{'s' if row.num_heads > 1 else ''}"
+    return (
+        f"{row.scope}, {row.phase}{mask}, batch {row.batch_size}, seq {row.seq_len:,}, "
+        f"d_model {row.d_model:,}, {heads} of {row.head_dim}, {row.dtype}"
+    )
+
+
 def paragraphs(*lines: str, style: str = "") -> list[RenderableType]:
     """Lines that are wrapped, where a plain string is not."""
     return [Text(line, style) for line in lines]

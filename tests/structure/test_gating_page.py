@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from attnprof.cli.suites import suite_from_file
+from attnprof.cli.measurement import suite_from_file
 from attnprof.gate.counts import count
 from attnprof.gate.in_tests import TestGate, request_for
 from attnprof.gate.plugin import DEFAULT

@@ -15,7 +15,7 @@ from attnprof.measure.point import with_times
 from attnprof.measure.statistics import estimate_over_processes
 from attnprof.measure.sweep.journal import read
 from attnprof.record import ProfileRecord, Report
-from attnprof.record.schema import object_in, restored
+from attnprof.record.report import object_in, restored
 
 
 def load_results(path: Path) -> Report:

@@ -9,18 +9,15 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.record import CompareRecord, Report
-from attnprof.render.terminal import is_narrow, new_table, paragraphs
-from attnprof.units import format_value
+from attnprof.render.terminal import (
+    is_narrow,
+    new_table,
+    paragraphs,
+    quantity_text,
+    quantity_value,
+    workload_text,
+)
 
-TITLES = {
-    "flops": "FLOPs",
-    "matmul_flops": "matmul FLOPs",
-    "operations": "operations",
-    "bytes_moved": "bytes moved",
-    "peak_bytes": "peak memory",
-    "parameters": "parameters",
-    "state_bytes": "state",
-}
 WON = "*"
 CAPTION = (
     f"{WON} lowest of its column. FLOPs as executed, masked entries included; operations as "
@@ -42,10 +39,10 @@ def tables(report: Report, quantities: Sequence[str]) -> list[RenderableType]:
 def _block(rows: list[CompareRecord], quantities: Sequence[str]) -> list[RenderableType]:
     names = [name for name in quantities if any(getattr(row, name) is not None for row in rows)]
     at_once = NARROW_COLUMNS if is_narrow() else max(1, len(names))
-    blocks: list[RenderableType] = [Text(_title(rows[0]), style="bold")]
+    blocks: list[RenderableType] = [Text(workload_text(rows[0]), style="bold")]
     for first in range(0, len(names), at_once):
         some = names[first : first + at_once]
-        headings = [TITLES[name] for name in some]
+        headings = ["state" if name == "state_bytes" else quantity_text(name) for name in some]
         table = new_table("mechanism", *headings, right=headings, fold=["mechanism"])
         for row in rows:
             if not row.skipped:
@@ -56,16 +53,6 @@ def _block(rows: list[CompareRecord], quantities: Sequence[str]) -> list[Rendera
 
 
 def _cell(row: CompareRecord, name: str) -> RenderableType:
-    fmt = "bytes" if name in ("peak_bytes", "bytes_moved", "state_bytes") else "count"
-    text = format_value(getattr(row, name), fmt, short=is_narrow())
+    text = quantity_value(getattr(row, name), name, short=is_narrow())
     won = name in row.wins.split(",")
     return Text(f"{text} {WON if won else ' '}", style="bold green" if won else "")
-
-
-def _title(row: CompareRecord) -> str:
-    mask = ", causal" if row.causal else ""
-    return (
-        f"{row.scope}, {row.phase}{mask}, batch {row.batch_size}, seq {row.seq_len:,}, "
-        f"d_model {row.d_model:,}, {row.num_heads} heads of {row.head_dim}, "
-        f"{row.dtype}"
-    )

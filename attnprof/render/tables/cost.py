@@ -11,8 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from attnprof.record import CostRecord, Report
-from attnprof.render.terminal import is_narrow, new_table
-from attnprof.units import format_bytes, format_value, label
+from attnprof.render.terminal import (
+    is_narrow,
+    new_table,
+    quantity_text,
+    quantity_value,
+    workload_text,
+)
+from attnprof.units import format_value, label
 
 TOTAL = "total"
 #: Columns of the stage table where no quantity was asked for, by convention.
@@ -21,9 +27,6 @@ USUAL = {
     "operations": ("multiplications", "additions", "divisions", "exponentials", "operations"),
 }
 TITLES = {
-    "flops": "FLOPs",
-    "matmul_flops": "matmul FLOPs",
-    "bytes_moved": "bytes moved",
     "peak_bytes": "held",
     "peak_entries": "held (entries)",
     "state_entries": "decoding state (entries)",
@@ -44,26 +47,18 @@ def tables(
     records = report.of(CostRecord)
     for _, group in groupby(records, key=lambda r: (r.mechanism, str(r.params), r.seq_len)):
         rows = list(group)
-        title = Text(_title(rows[0]), style="bold")
+        told = f"{label(rows[0].mechanism, rows[0].params)}: {workload_text(rows[0])}"
+        title = Text(told, style="bold")
         if rows[0].skipped:
             blocks += [title, Padding(Text(f"skipped: {rows[0].skipped}"), (0, 0, 1, 1))]
         elif latex:
-            blocks += [f"% {_title(rows[0])}", *_latex(rows)]
+            blocks += [f"% {told}", *_latex(rows)]
         elif symbolic:
             blocks += [title, _closed_forms(rows)]
         else:
             blocks += [title, *_numbers(rows, quantities, report.summary["convention"])]
     rule = RULES[report.summary["convention"]]
     return [*blocks, f"% {rule}" if latex else Text(rule, style="dim")]
-
-
-def _title(row: CostRecord) -> str:
-    mask = ", causal" if row.causal else ""
-    return (
-        f"{label(row.mechanism, row.params)}: {row.scope}, {row.phase}{mask}, "
-        f"batch {row.batch_size}, seq {row.seq_len:,}, d_model {row.d_model:,}, "
-        f"{row.num_heads} head{'s' if row.num_heads > 1 else ''} of {row.head_dim}, {row.dtype}"
-    )
 
 
 def _numbers(
@@ -103,20 +98,19 @@ def _stages(rows: list[CostRecord], names: Sequence[str]) -> Table:
 
 
 def _heading(name: str) -> str:
-    return TITLES.get(name, name.replace("_", " "))
+    return TITLES.get(name) or quantity_text(name)
 
 
 def _cell(value: float | None, name: str) -> str:
-    fmt = "bytes" if name in ("peak_bytes", "bytes_moved") else "count"
-    return format_value(value, fmt, short=is_narrow())
+    return quantity_value(value, name, short=is_narrow())
 
 
 def _totals(rows: list[CostRecord]) -> Table:
     table = new_table("total", "value", "", right=("value", ""))
     for row in rows:
-        name = {"peak_bytes": "peak memory", "peak_entries": "peak entries"}.get(row.quantity)
-        exact = format_value(row.value, "count")
-        table.add_row(name or _heading(row.quantity), exact, _scaled(row))
+        peak = row.quantity in ("peak_bytes", "peak_entries")
+        name = quantity_text(row.quantity) if peak else _heading(row.quantity)
+        table.add_row(name, format_value(row.value, "count"), _scaled(row))
     return table
 
 
@@ -124,9 +118,9 @@ def _scaled(row: CostRecord) -> str:
     """The value in the unit one thinks in, where it is large."""
     if row.value is None or row.value < 1024:
         return ""
-    if row.quantity in ("peak_bytes", "bytes_moved"):
-        return format_bytes(row.value)
-    return format_value(row.value, "count", short=True) if row.value >= 10**6 else ""
+    if row.value < 10**6 and "bytes" not in row.quantity:
+        return ""
+    return quantity_value(row.value, row.quantity, short=True)
 
 
 def _closed_forms(rows: list[CostRecord]) -> Table:

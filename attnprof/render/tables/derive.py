@@ -14,16 +14,9 @@ from attnprof.record import DeriveRecord, Report
 from attnprof.record.escapes import markdown_code
 from attnprof.record.recognition import mark
 from attnprof.render.formats import filled
-from attnprof.render.terminal import is_narrow, new_table
-from attnprof.units import format_bytes, format_value
+from attnprof.render.terminal import is_narrow, new_table, quantity_text, quantity_value
+from attnprof.units import format_bytes
 
-TITLES = {
-    "flops": "FLOPs",
-    "matmul_flops": "matmul FLOPs",
-    "bytes_moved": "bytes moved",
-    "peak_bytes": "peak memory",
-}
-_BYTES = ("bytes_moved", "peak_bytes")
 #: Operations shown by name; the rest is in JSON and on the Markdown page.
 _MOST = 12
 
@@ -47,24 +40,14 @@ def tables(report: Report, *, latex: bool = False) -> list[RenderableType]:
     return blocks
 
 
-def name_of(quantity: str) -> str:
-    """A quantity as one reads it."""
-    return TITLES.get(quantity, quantity)
-
-
-def value_text(value: Any, quantity: str, *, short: bool = False) -> str:
-    """A value with its unit where it is bytes."""
-    return format_value(value, "bytes" if quantity in _BYTES else "count", short=short)
-
-
 def _formulas(rows: Sequence[DeriveRecord]) -> Table:
     values = ["value"] * any(row.value is not None for row in rows)
     table = new_table("quantity", "formula", *values, right=values, fold=["formula"])
     # without what is 0, unless that is all there is
     for row in [row for row in rows if row.expression != "0"] or rows:
         bound = "at least " if row.bound != "exact" else ""
-        value = value_text(row.value, row.quantity, short=is_narrow())
-        cells = [name_of(row.quantity), bound + _spread(row.expression), value]
+        value = quantity_value(row.value, row.quantity, short=is_narrow())
+        cells = [quantity_text(row.quantity), bound + _spread(row.expression), value]
         table.add_row(*cells[: 2 + len(values)])
     return table
 
@@ -180,7 +163,7 @@ def _operations(found: Sequence[Mapping[str, Any]]) -> Table:
     )  # fmt: skip
     counted = [row for row in found if row["flops"] != "0"]
     for row in counted[:_MOST]:
-        value = value_text(row["flops_value"], "flops", short=is_narrow())
+        value = quantity_value(row["flops_value"], "flops", short=is_narrow())
         cells = [row["operation"], calls_text([row]), row["flops"], value]
         table.add_row(*cells[: 3 + len(values)])
     rest = [row for row in found if row not in counted[:_MOST]]
@@ -210,13 +193,13 @@ def _latex(rows: Sequence[DeriveRecord]) -> list[RenderableType]:
 def page(report: Report, **_how: object) -> str:
     """The same as Markdown, with every condition, operation by operation."""
     filters = {
-        "name": name_of, "how": how_found, "shape": shape_text, "shapes": shapes_text,
+        "name": quantity_text, "how": how_found, "shape": shape_text, "shapes": shapes_text,
         "calls": calls_text, "peak_lines": peak_lines, "bytes": format_bytes,
         "codes": lambda texts: ", ".join(map(markdown_code, texts)),
         "capital": lambda line: f"{line[:1].upper()}{line[1:]}",
         "size": lambda size: "" if size == "0" else markdown_code(size),
         "formula": lambda form: "no formula" if form is None else markdown_code(form),
-        "value": lambda row: "" if row.value is None else value_text(row.value, row.quantity),
+        "value": lambda row: "" if row.value is None else quantity_value(row.value, row.quantity),
         "costly": lambda rows: [row for row in rows if any(row[n] != "0" for n in _COSTS)],
         "varying": lambda rows: {
             name: heading for name, heading in _COSTS.items()

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from attnprof.record import Report, VerificationRecord
 from attnprof.render.formats import render_markdown
-from attnprof.render.tables.derive import name_of, shape_text, value_text, verified_text
-from attnprof.render.terminal import is_narrow, new_table
+from attnprof.render.tables.derive import shape_text, verified_text
+from attnprof.render.terminal import is_narrow, new_table, quantity_text, quantity_value
 
 #: Columns of the Markdown table.
 PAGE = (
@@ -65,7 +65,7 @@ def _title(record: VerificationRecord) -> str:
     causal = "causal " if record.causal else ""
     scope = f" {record.scope}" if record.scope else ""
     place = f"{record.place}: " if record.place else ""
-    return f"{place}{record.of}{scope}, {name_of(record.quantity)}, {causal}{record.phase}"
+    return f"{place}{record.of}{scope}, {quantity_text(record.quantity)}, {causal}{record.phase}"
 
 
 def _overview(records: Sequence[VerificationRecord]) -> Table:
@@ -91,7 +91,9 @@ def _formulas(record: VerificationRecord) -> Table:
     table = new_table("", "formula", *shapes, right=shapes, fold=["formula", *shapes])
     short = is_narrow()
     for title, name in (("printed", "printed"), (record.kind, "ours")):
-        numbers = [value_text(shape[name], record.quantity, short=short) for shape in record.values]
+        numbers = [
+            quantity_value(shape[name], record.quantity, short=short) for shape in record.values
+        ]
         table.add_row(title, _shown(getattr(record, name)), *numbers)
     return table
 
