@@ -41,9 +41,7 @@ class PageFormat(StrEnum):
 
 def reproduce(
     documents: list[str] | None = Argument(
-        None,
-        metavar="[DOCUMENT ...]",
-        help="000 to 004 or a name, like taylorshift.",
+        None, metavar="[DOCUMENT ...]", help="000 to 004 or a name, like taylorshift.",
         show_default=False,
     ),
     *,
@@ -67,7 +65,7 @@ def reproduce(
     fmt: PageFormat = Option(PageFormat.TABLE, "--format", "-f", help="How to write the result."),
     output: OutputOption = None,
     force: ForceOption = False,
-) -> int:
+) -> int:  # fmt: skip
     """Recompute every claim, table and figure of the documents: does it hold, or what is right?
 
     Without --measure, what only a clock or an allocator can say is taken from measurements that

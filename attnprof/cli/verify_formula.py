@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,22 @@ if TYPE_CHECKING:
     from attnprof.verify.verification import Printed
 
 EXAMPLE = 'attnprof verify-formula "4*N**2*d + 6*N**2" taylor-direct --scope core --where h=1'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How a printed formula is read, and how far it is compared."""
+
+    where: list[str] | None = Option(
+        None, metavar="NAME=SIZES", help="What a name stands for: D=h*d, h=1; repeatable."
+    )
+    up_to: str = Option(
+        "exact", metavar="LEVEL", help="exact, leading (terms) or order (of growth)."
+    )
+    growing: str | None = Option(
+        None, "--in", metavar="NAMES", help="Sizes that grow; the others stay fixed."
+    )
+    at: str | None = Option(None, metavar="SIZES", help="Numbers at a shape: N=4096,h=8,d=64.")
 
 
 def verify_formula(
@@ -50,18 +67,7 @@ def verify_formula(
     ),
     convention: opt.ConventionOption = "flops",
     causal: opt.CausalOption = False,
-    where: list[str] | None = Option(
-        None, metavar="NAME=SIZES", help="What a name stands for: D=h*d, h=1; repeatable."
-    ),
-    up_to: str = Option(
-        "exact", metavar="LEVEL", help="exact, leading (terms) or order (of growth)."
-    ),
-    growing: str | None = Option(
-        None, "--in", metavar="NAMES", help="Sizes that grow; the others stay fixed."
-    ),
-    at: str | None = Option(
-        None, metavar="SIZES", help="Numbers at a shape: N=4096,h=8,d=64."
-    ),
+    reading: Reading,
     dtype: opt.DtypeOption = "float32",
     to: Output,
 ) -> None:  # fmt: skip
@@ -76,7 +82,7 @@ def verify_formula(
         formula, target = None, formula
     if target is not None and attention is not None:
         raise RequestError(f"two targets: {target} and --attention {attention}; give one")
-    _possible(phase, up_to, kind)
+    _possible(phase, reading.up_to, kind)
     from attnprof.verify.own_formulas import Source
     from attnprof.verify.printed_tables import meanings, with_phase
     from attnprof.verify.verification import Printed
@@ -86,9 +92,9 @@ def verify_formula(
         tuple(modules.args or ()), tuple(modules.inputs or ()), tuple(parse_set(settings).items()),
     )  # fmt: skip
     row = Printed(
-        formula or "", source, quantity=quantity, where=meanings(where or ()), up_to=up_to,
-        growing=tuple(parse_names(growing, "--in")) if growing else (),
-        at=parse_named_sizes(at, "--at"),
+        formula or "", source, quantity=quantity, where=meanings(reading.where or ()),
+        growing=tuple(parse_names(reading.growing, "--in")) if reading.growing else (),
+        at=parse_named_sizes(reading.at, "--at"), up_to=reading.up_to,
     )  # fmt: skip
     _answer(_rows(with_phase(row, phase), table), to)
 

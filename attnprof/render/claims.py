@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from attnprof.record import Report, ReproduceRecord
@@ -16,6 +16,18 @@ WORDS = {
     "not-reproducible": "not reproducible",
     "error": "error",
 }
+
+#: Columns of the counts of a replay: the summary's keys, and how they are called.
+COUNTED = {"claims": "claims", **WORDS, "readings": "by reading"}
+
+
+def count_rows(documents: Mapping[str, Any], keys: Collection[str]) -> list[list[str]]:
+    """How many claims of each document came out how; of several, the sums in the last row."""
+    rows = [[f"{n} {its['title']}", *(str(its[key]) for key in keys)]
+            for n, its in documents.items()]  # fmt: skip
+    if len(rows) > 1:
+        rows.append(["all", *(str(sum(its[key] for its in documents.values())) for key in keys)])
+    return rows
 
 
 def value_text(value: Any) -> str:
@@ -64,10 +76,9 @@ def different(a: Any, b: Any) -> tuple[Any, Any]:
     if isinstance(a, Mapping) and isinstance(b, Mapping) and set(a) == set(b):
         names = [name for name in a if a[name] != b[name]]
         if names:
-            pairs = {name: different(a[name], b[name]) for name in names}
-            return {n: pair[0] for n, pair in pairs.items()}, {
-                n: pair[1] for n, pair in pairs.items()
-            }
+            pairs = [different(a[name], b[name]) for name in names]
+            theirs, ours = zip(*pairs, strict=True)
+            return dict(zip(names, theirs, strict=True)), dict(zip(names, ours, strict=True))
     return a, b
 
 
@@ -103,8 +114,8 @@ def answer_lines(record: ReproduceRecord) -> Iterator[tuple[str, str]]:
 
 def title_of(values: Mapping[str, Any]) -> str:
     """What a table is called: by its number where the document numbers it."""
-    return f"Table {values['name']}: {values['title']}" if values["name"].isdigit() else str(
-        values["title"])  # fmt: skip
+    title = str(values["title"])
+    return f"Table {values['name']}: {title}" if values["name"].isdigit() else title
 
 
 def cell_text(cell: Any) -> str:
@@ -117,21 +128,16 @@ def cell_text(cell: Any) -> str:
     return f"{printed} [ours {ours}]" if cell["differs"] else printed
 
 
-def count_cells(values: Mapping[str, Any]) -> tuple[int, int]:
-    """How many cells were recomputed, and how many of them differ; bounds are not among them."""
-    cells = [cell for cell in _recomputed(values) if "bound" not in cell]
+def count_cells(values: Mapping[str, Any], *, bounds: bool = False) -> tuple[int, int]:
+    """How many cells were recomputed, and how many of them differ.
+
+    Cells beside a bound are counted apart (``bounds``): those that differ are beyond it.
+    """
+    cells = [
+        cell for row in values["rows"] for cell in row.values()
+        if isinstance(cell, Mapping) and ("bound" in cell) == bounds
+    ]  # fmt: skip
     return len(cells), sum(cell["differs"] for cell in cells)
-
-
-def count_bounds(values: Mapping[str, Any]) -> tuple[int, int]:
-    """How many cells stand beside a bound, and how many of them are beyond it."""
-    cells = [cell for cell in _recomputed(values) if "bound" in cell]
-    return len(cells), sum(cell["differs"] for cell in cells)
-
-
-def _recomputed(values: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for row in values["rows"]:
-        yield from (cell for cell in row.values() if isinstance(cell, Mapping))
 
 
 def notes(values: Mapping[str, Any]) -> Iterator[str]:
@@ -139,7 +145,7 @@ def notes(values: Mapping[str, Any]) -> Iterator[str]:
     made, differing = count_cells(values)
     if made:
         yield f"{made} values made again, {differing or 'none'} of them different from the printed."
-    bounded, beyond = count_bounds(values)
+    bounded, beyond = count_cells(values, bounds=True)
     if bounded:
         yield f"{bounded} values beside a bound, not made again, {beyond or 'none'} beyond it."
     yield from values["notes"]

@@ -17,11 +17,12 @@ from attnprof.record.escapes import csv_cell
 from attnprof.record.files import why_of
 from attnprof.record.recognition import mark
 from attnprof.render.claims import (
+    COUNTED,
     WORDS,
     answer_lines,
     cell_text,
-    count_bounds,
     count_cells,
+    count_rows,
     notes,
     place_text,
     printed_and_ours,
@@ -32,8 +33,6 @@ from attnprof.render.claims import (
 from attnprof.render.formats import csv_text, filled, render_csv
 from attnprof.render.plots.documents import picture, plot_figure
 
-COUNTED = ("match", "erratum", "not-reproducible", "error", "readings")
-HEADS = ("match", "erratum", "not reproducible", "error", "by reading")
 #: Sections of a document's claims: title, verdict, and the heading of what comes out here.
 SECTIONS = (
     ("Errata", "erratum", "right"),
@@ -48,7 +47,8 @@ def page(report: Report, *, by_name: bool = False, linked: bool = False, **_how:
     ``linked``: the documents' folders are beside the page.
     """
     filters = {
-        "table": lambda rows, *heads: _table(heads, rows), "counts": _counts, "row": _row,
+        "table": lambda rows, *heads: _table(heads, rows), "row": _row,
+        "counts": lambda its: _table(["document", *COUNTED.values()], count_rows(its, COUNTED)),
         "read": _read, "answer": answer_lines, "place": place_text, "regenerated": _regenerated,
         "verdict": lambda record: WORDS[record.verdict], **FILTERS,
         "left_out": lambda number: {f"figure {n}": why for n, why in not_made(number).items()},
@@ -57,16 +57,6 @@ def page(report: Report, *, by_name: bool = False, linked: bool = False, **_how:
         "reproduce.md", filters, by_name=by_name, linked=linked, summary=report.summary,
         records=records_of(report), sections=SECTIONS, mark=mark("reproduce"),
     )  # fmt: skip
-
-
-def _counts(documents: Mapping[str, Any]) -> str:
-    keys = ("claims", *COUNTED)
-    rows = [
-        [f"{n} {its['title']}", *(str(its[key]) for key in keys)] for n, its in documents.items()
-    ]
-    if len(rows) > 1:
-        rows.append(["all", *(str(sum(its[key] for its in documents.values())) for key in keys)])
-    return _table(("document", "claims", *HEADS), rows)
 
 
 def _row(record: ReproduceRecord) -> list[str]:
@@ -147,7 +137,7 @@ def reproduction_html(
                "picture": _picture}  # fmt: skip
     return filled(
         "reproduction.html", filters, report=report, rows=rows, words=WORDS, tables=tables,
-        figures=figures, counted=list(zip(COUNTED, HEADS, strict=True)), notes=notes,
+        figures=figures, counted=list(COUNTED.items())[1:], notes=notes,
     )  # fmt: skip
 
 
@@ -219,7 +209,7 @@ def write_document(number: str, report: Report, made: Regenerated, folder: Path)
     own = [record for record in records_of(report) if record.document == number]
     write_whole(folder / "claims.csv", render_csv(Report(report.command, own)))
     left_out = {f"figure {name}": why for name, why in made.not_made.items()} | failed
-    filters = {**FILTERS, "cells": count_cells, "bounds": count_bounds}
+    filters = {**FILTERS, "cells": count_cells}
     readme = filled(
         "folder.md", filters, number=number, title=report.summary["documents"][number]["title"],
         tables=tables, figures=figures, left_out=left_out, mark=mark("reproduce"),

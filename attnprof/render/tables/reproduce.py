@@ -12,9 +12,11 @@ from rich.text import Text
 
 from attnprof.record import Report, ReproduceRecord
 from attnprof.render.claims import (
+    COUNTED,
     WORDS,
     answer_lines,
     cell_text,
+    count_rows,
     notes,
     place_text,
     printed_and_ours,
@@ -68,19 +70,13 @@ def _errata(report: Report) -> Iterator[RenderableType]:
 def _counts(report: Report) -> Table:
     """How many claims of each document came out how."""
     table = new_table("document", title="Claims replayed", fold=["document"])
-    heads = ("claims", "match", "erratum", "not reproducible", "error", "by reading")
-    keys = ("claims", "match", "erratum", "not-reproducible", "error", "readings")
-    counts = report.summary["documents"]
-    kept = [n for n, key in enumerate(keys) if key != "error" or report.summary["errors"]]
-    for n in kept:
-        longest_word = max(map(len, heads[n].split()))
-        table.add_column(heads[n], justify="right", min_width=longest_word)
-    for number, count in counts.items():
-        table.add_row(f"{number} {count['title']}", *(str(count[keys[n]]) for n in kept))
-    if len(counts) > 1:
-        table.add_section()
-        total = (str(sum(count[keys[n]] for count in counts.values())) for n in kept)
-        table.add_row("all", *total)
+    kept = [key for key in COUNTED if key != "error" or report.summary["errors"]]
+    for key in kept:
+        longest_word = max(map(len, COUNTED[key].split()))
+        table.add_column(COUNTED[key], justify="right", min_width=longest_word)
+    documents = report.summary["documents"]
+    for place, row in enumerate(count_rows(documents, kept), 1):
+        table.add_row(*row, end_section=place == len(documents) > 1)
     return table
 
 
@@ -119,8 +115,8 @@ def _beside(records: Sequence[ReproduceRecord]) -> list[RenderableType]:
 
 
 def _answer(record: ReproduceRecord) -> Iterator[RenderableType]:
-    head = Text.assemble((record.claim, "bold"), f"  {place_text(record.place)}  ")
-    yield head.append(WORDS[record.verdict], style=COLOURS[record.verdict])
+    place = f"  {place_text(record.place)}  "
+    yield Text.assemble((record.claim, "bold"), place, _verdict(record))
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True, style="dim")
     grid.add_column(overflow="fold")
