@@ -1,7 +1,7 @@
 """The contract a mechanism fulfils, without torch.
 
-A mechanism is a frozen dataclass of its parameters. It writes the operations of its forward
-pass on a tape (:mod:`attnprof.counting`); costs of every phase and the peak of memory follow.
+A mechanism is a frozen dataclass of its parameters. Its core, or its layer, is a text in tensor
+methods (:mod:`attnprof.ops`); costs of every phase and the peak of memory follow from it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from typing import Any, ClassVar, Self
 
 from attnprof.arguments import parameter_value
 from attnprof.costs import CostTable, Number
-from attnprof.counting.definition import Definition
-from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError, closest
+from attnprof.ops.definition import Definition
 from attnprof.ops.layer import LayerSizes, Weight, merge_heads
 from attnprof.published import Published
 from attnprof.workload import SCOPES, Workload
+
+#: What a core may take besides queries, keys and values.
+_BY_NAME = ("self", "causal", "weights")
 
 
 @dataclass(frozen=True)
@@ -121,30 +123,13 @@ class Mechanism:
         Raises :class:`RequestError` where the mechanism cannot do what is asked.
         """
         self.check(workload, scope)
+        if not self.is_text():
+            raise RequestError(f"{self.name} has no core(q, k, v) in tensor methods to be counted")
         workload = self._fitted(workload)
-        if self.is_text():
-            from attnprof.ops.host import counted
+        from attnprof.ops.host import counted
 
-            table = counted(self, workload, scope)
-        else:
-            tape = self._on_tape(workload, scope)
-            table = tape.table("backward" if workload.phase == "backward" else None)
-            if workload.phase == "decode":
-                table = replace(table, parameters=self.parameters(workload, scope))
         state = self.state_entries(workload) if self.abilities.decode else 0
-        return replace(table, state_entries=state)
-
-    def _on_tape(self, workload: Workload, scope: str) -> Tape:
-        from attnprof.counting.layer import write_layer, write_step
-
-        records = workload.phase in ("train", "backward")
-        tape = Tape(workload.item_size, grad=records)
-        out = (write_step if workload.phase == "decode" else write_layer)(
-            self, tape, workload, scope
-        )
-        if records:
-            tape.backward(out)
-        return tape
+        return replace(counted(self, workload, scope), state_entries=state)
 
     def definition(self, workload: Workload, scope: str = "layer") -> CostTable:
         """What the definition asks for, whatever implements it: the ``operations`` convention.
@@ -164,11 +149,9 @@ class Mechanism:
 
     def parameters(self, workload: Workload, scope: str = "layer") -> Number:
         """Number of trainable parameters."""
-        if self.is_text():
-            from attnprof.ops.host import parameter_count
+        from attnprof.ops.host import parameter_count
 
-            return parameter_count(self, self._fitted(workload), scope)
-        return self._on_tape(workload.with_(phase="forward"), scope).parameter_count
+        return parameter_count(self, self._fitted(workload), scope)
 
     def _fitted(self, workload: Workload) -> Workload:
         """With as many key and value heads as the mechanism fixes."""
@@ -197,7 +180,7 @@ class Mechanism:
 
         ``core(q, k, v, causal, weights)`` in tensor methods, which torch runs and the counter
         counts; ``causal`` and ``weights`` (the parameters of :meth:`core_weights`, by name) only
-        where it takes them. A ``core(tape, workload, q, k, v)`` writes stages instead.
+        where it takes them.
         """
         raise RequestError(f"{self.name} has no core between queries, keys and values")
 
@@ -237,8 +220,9 @@ class Mechanism:
 
     @classmethod
     def is_text(cls) -> bool:
-        """Whether its core, or its layer, is written in tensor methods."""
-        return cls.has_own_layer() or (cls.core is not Mechanism.core and "tape" not in cls._takes)
+        """Whether its core of three tensors, or its layer, is written."""
+        asked = (p for p in signature(cls.core).parameters.values() if p.default is p.empty)
+        return cls.has_own_layer() or sum(p.name not in _BY_NAME for p in asked) == 3
 
     def run(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
         """The core, given what it takes; refuses a mask that it does not have."""

@@ -83,9 +83,7 @@ def module_of(name: str) -> Any:
     Raises :class:`RequestError` where it holds neither ``CORES`` nor ``LAYERS``.
     """
     mechanism, where = _class_of(name)
-    module = where if isinstance(where, ModuleType) else None
-    if module is None and not mechanism.is_text():
-        module = import_module(f"{where}.module")
+    module = where if isinstance(where, ModuleType) else _beside(where)
     if mechanism.name in {**getattr(module, "CORES", {}), **getattr(module, "LAYERS", {})}:
         return module
     if mechanism.is_text():
@@ -99,6 +97,12 @@ def module_of(name: str) -> Any:
         f"{name} has costs but no torch module: {getattr(module, '__name__', where)} needs "
         f"CORES = {{'{mechanism.name}': TheCore}} (or LAYERS for a whole layer)"
     )
+
+
+def _beside(package: str) -> ModuleType | None:
+    """The ``module`` of a package that has one."""
+    folder = hasattr(import_module(package), "__path__")
+    return import_module(f"{package}.module") if folder and find_spec(f"{package}.module") else None
 
 
 def _class_of(name: str) -> tuple[type[Mechanism], str | ModuleType]:

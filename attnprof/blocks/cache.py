@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from attnprof.ops.creation import wide_zeros
@@ -95,6 +96,10 @@ class Caches:
     def lowest(self, heads: int, *shape: int) -> Tensor:
         """Minus infinity, in the same shape."""
         return self.like.new_full((self.batch_size * heads, *shape), -math.inf)
+
+    def counts(self, heads: int) -> Tensor:
+        """Whole zeros (batch·heads)."""
+        return self.like.new_zeros(self.batch_size * heads, dtype=torch.int64)
 
 
 class NewestFirst:

@@ -47,10 +47,14 @@ class TextCore(AttentionCore):
         super().__init__(spec, sizes)
         self.flat = spec.flat
         for name, weight in spec.core_weights(sizes).items():
-            if weight and weight.drawn:
-                self.register_buffer(name, drawn(weight))
-            else:
-                self.register_parameter(name, weight and started(weight))
+            self.add(name, weight)
+
+    def add(self, name: str, weight: Weight | None) -> None:
+        """Register a parameter, or a buffer that is drawn."""
+        if weight and weight.drawn:
+            self.register_buffer(name, drawn(weight))
+        else:
+            self.register_parameter(name, started(weight) if weight else None)
 
     def redraw(self, seed: int | None = None) -> None:
         """Draw the buffers that are drawn again: with a seed, or from torch's generator."""

@@ -6,124 +6,38 @@ rows of a small table of zeros and minus infinities, which the scores are added 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-import torch
-from torch import Tensor
-
-from attnprof.blocks.hashing import Indexes, hashed, indexes, places_of
-from attnprof.counting.hashed import GROUP, HASHED, ROWS, Plan
+from attnprof.blocks.hashing import (
+    GROUP,
+    ROWS,
+    Indexes,
+    Plan,
+    hashed,
+    indexes,
+    mask_table,
+    places_of,
+)
+from attnprof.costs import Number
+from attnprof.ops.creation import empty_int32
+from attnprof.ops.functional import (
+    add_product,
+    put_along,
+    put_entries,
+    put_product,
+    softmax_,
+    square_root,
+)
+from attnprof.ops.loops import each, in_blocks
 
 #: Score of a row with itself: it weighs nothing unless no other token is in sight.
 ALONE = -5e4
 #: Floor of the norms keys are divided by.
 FLOOR = 1e-12
-
-
-@dataclass(frozen=True)
-class Pass:
-    """A few rounds of one sequence: rows and windows by block, and what masks them."""
-
-    plan: Plan
-    sees_itself: bool
-    table: Tensor
-    lower: Tensor
-    upper: Tensor
-    rows: Tensor
-    windows: Tensor
-
-    def scores(self, start: int) -> Tensor:
-        """Masked scores of the group of blocks from ``start`` on, (g, ROWS, window)."""
-        end = min(start + GROUP, len(self.rows))
-        flat = slice(start * ROWS, end * ROWS)
-        scores = self.table.index_select(0, self.lower[flat])
-        scores.add_(self.table.index_select(0, self.upper[flat]))
-        d = self.rows.shape[-1]
-        scores = scores.view(end - start, ROWS, -1)
-        keys = self.windows[start:end, d : 2 * d]
-        torch.baddbmm(scores, self.rows[start:end], keys, out=scores)
-        if not self.sees_itself:
-            self.itself(scores).fill_(ALONE)
-        return scores
-
-    def itself(self, scores: Tensor) -> Tensor:
-        """The score of each row with itself."""
-        return scores.diagonal(self.plan.back, 1, 2)
-
-
-def pass_of(
-    plan: Plan, sees_itself: bool, table: Tensor, gathered: Tensor, at: Indexes, first: int, d: int
-) -> Pass:
-    """Rounds from ``first`` on, whose columns are ``gathered`` (places, …) in sorted order."""
-    rows = gathered[plan.back : len(gathered) - plan.ahead, :d].view(-1, ROWS, d)
-    windows = gathered.unfold(0, plan.window, ROWS)
-    own = slice(first * plan.rows, first * plan.rows + len(rows) * ROWS)
-    return Pass(plan, sees_itself, table, at.lower[own], at.upper[own], rows, windows)
-
-
-def spans(plan: Plan, rounds: int) -> Iterator[tuple[range, slice]]:
-    """The rounds of each pass, and the places its windows read."""
-    for first in range(0, rounds, plan.together):
-        these = range(first, min(first + plan.together, rounds))
-        start = first * plan.rows
-        yield these, slice(start, start + plan.places(len(these)))
-
-
-def joined_columns(q: Tensor, v: Tensor, *more: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries, keys / sqrt d, values (and more) side by side, and what keys were divided by."""
-    n, d = q.shape
-    norms = torch.linalg.vector_norm(q, dim=-1, keepdim=True).clamp_min_(FLOOR).mul_(math.sqrt(d))
-    joined = q.new_empty(n, (3 + len(more)) * d)
-    joined[:, :d] = q
-    torch.div(q, norms, out=joined[:, d : 2 * d])
-    for place, part in enumerate((v, *more), 2):
-        joined[:, place * d : (place + 1) * d] = part
-    return joined, norms
-
-
-def _attend(one: Pass, start: int, mixed: Tensor, logs: Tensor) -> None:
-    """Blocks from ``start`` on: rows' softmax over their window, and its log-sum-exp.
-
-    The largest weight is 1 / the sum of exp(score - largest score).
-    """
-    scores = one.scores(start)
-    blocks = slice(start, start + len(scores))
-    d = mixed.shape[-1]
-    lse = torch.amax(scores, -1, keepdim=True, out=logs[blocks])
-    torch.softmax(scores, -1, out=scores)
-    lse.sub_(scores.amax(-1, keepdim=True).log_())
-    values = one.windows[blocks, 2 * d : 3 * d].transpose(1, 2)
-    torch.bmm(scores, values, out=mixed[blocks])
-
-
-def _attend_rounds(one: Pass, order: Tensor, parts: Tensor, sums: Tensor) -> None:
-    """Outputs (r, n, d) and log-sum-exps (r, n, 1) of r rounds, back in the order of tokens."""
-    rounds, n, d = parts.shape
-    mixed = parts.new_empty(rounds * one.plan.blocks, ROWS, d)
-    logs = parts.new_empty(rounds * one.plan.blocks, ROWS, 1)
-    for start in range(0, len(mixed), GROUP):
-        _attend(one, start, mixed, logs)
-    places = places_of(one.plan, order, rounds)
-    for r in range(rounds):
-        parts[r].index_copy_(0, places[r], mixed.view(rounds, -1, d)[r, :n])
-        sums[r].index_copy_(0, places[r], logs.view(rounds, -1, 1)[r, :n])
-
-
-def _join_rounds(parts: Tensor, sums: Tensor, out: Tensor, norms: tuple[Tensor, Tensor]) -> None:
-    """Rounds (rounds, n, d) weighted by their log-sum-exp, as one softmax over all of them.
-
-    ``norms`` (n, 1) become the largest log-sum-exp H and the sum T of exp(log-sum-exp - H).
-    Backward needs both: H + log T of a token that sees itself alone would be ``ALONE`` + log T,
-    where float32 has two digits left for T.
-    """
-    highest = torch.amax(sums, 0, out=norms[0])
-    sums.sub_(highest).exp_()
-    torch.sum(sums, 0, out=norms[1])
-    parts.mul_(sums)
-    torch.sum(parts, 0, out=out)
-    out.div_(norms[1])
+#: Tokens hashed at a time.
+HASHED = 512
 
 
 @dataclass(frozen=True)
@@ -132,31 +46,151 @@ class Attention:
 
     plan: Plan
     sees_itself: bool
-    rotations: Tensor | None
     rounds: int
 
-    def hash_into(self, buckets: Tensor, x: Tensor) -> None:
-        """Buckets (rounds, n) of x (n, d); one bucket needs no hash."""
-        if self.rotations is None:
-            buckets.zero_()
-            return
-        for start in range(0, x.shape[0], HASHED):
-            part = slice(start, start + HASHED)
-            buckets[:, part].copy_(hashed(x[part], self.rotations).t())
 
-    def forward(
-        self, q: Tensor, v: Tensor, buckets: Tensor, out: Tensor, norms: tuple[Tensor, Tensor],
-        table: Tensor,
-    ) -> None:  # fmt: skip
-        """One sequence: q, v (n, d) → out (n, d) and the two norms (n, 1) of its softmax."""
-        n, d = q.shape
-        at = indexes(self.plan, buckets)
-        joined = joined_columns(q, v)[0]
-        parts, sums = q.new_empty(self.rounds, n, d), q.new_empty(self.rounds, n, 1)
-        for these, places in spans(self.plan, self.rounds):
-            gathered = joined.index_select(0, at.order[places])
-            one = pass_of(self.plan, self.sees_itself, table, gathered, at, these.start, d)
-            rounds = slice(these.start, these.stop)
-            _attend_rounds(one, at.order[places], parts[rounds], sums[rounds])
-            del one, gathered
-        _join_rounds(parts, sums, out, norms)
+@dataclass(frozen=True)
+class Pass:
+    """A few rounds of one sequence: rows and windows by block, and what masks them."""
+
+    plan: Plan
+    sees_itself: bool
+    table: Any
+    lower: Any
+    upper: Any
+    rows: Any
+    windows: Any
+
+    def groups(self) -> Iterator[slice]:
+        """Its blocks, as many at a time as fit the cache."""
+        return in_blocks(self.rows, self.rows.shape[0], GROUP)
+
+    def scores(self, blocks: slice) -> Any:
+        """Masked scores of a group of blocks, (g, ROWS, window)."""
+        d, own = self.rows.shape[-1], slice(blocks.start * ROWS, blocks.stop * ROWS)
+        scores = self.table.index_select(0, self.lower[own])
+        scores.add_(self.table.index_select(0, self.upper[own]))
+        scores = scores.view(blocks.stop - blocks.start, ROWS, self.plan.window)
+        add_product(scores, self.rows[blocks], self.windows[blocks, d : 2 * d])
+        if not self.sees_itself:
+            self.itself(scores).fill_(ALONE)
+        return scores
+
+    def itself(self, scores: Any) -> Any:
+        """The score of each row with itself."""
+        return scores.diagonal(self.plan.back, 1, 2)
+
+
+def pass_of(
+    attention: Attention, table: Any, gathered: Any, at: Indexes, rounds: slice, d: Number
+) -> Pass:
+    """A pass over rounds whose columns are ``gathered`` (places, …) in sorted order."""
+    plan = attention.plan
+    own = slice(rounds.start * plan.rows, rounds.stop * plan.rows)
+    inner = gathered[plan.back : gathered.shape[0] - plan.ahead, :d]
+    rows = inner.view((rounds.stop - rounds.start) * plan.blocks, ROWS, d)
+    windows = gathered.unfold(0, plan.window, ROWS)
+    masks = table, at.lower[own], at.upper[own]
+    return Pass(plan, attention.sees_itself, *masks, rows, windows)
+
+
+def passes(like: Any, attention: Attention) -> Iterator[tuple[slice, slice]]:
+    """The rounds of each pass, and the places its windows read."""
+    plan = attention.plan
+    for rounds in in_blocks(like, attention.rounds, plan.together):
+        start = rounds.start * plan.rows
+        yield rounds, slice(start, start + plan.places(rounds.stop - rounds.start))
+
+
+def joined_columns(q: Any, v: Any, *more: Any) -> tuple[Any, Any]:
+    """Queries, keys / sqrt d, values (and more) side by side, and what keys were divided by."""
+    n, d = q.shape
+    norms = q.norm(dim=-1, keepdim=True).clamp_(min=FLOOR).mul_(square_root(d))
+    joined = q.new_empty(n, (3 + len(more)) * d)
+    joined[:, :d] = q
+    put_entries(joined[:, d : 2 * d], "div", q, norms)
+    for place, part in enumerate((v, *more), 2):
+        joined[:, place * d : (place + 1) * d] = part
+    return joined, norms
+
+
+def _attend(one: Pass, blocks: slice, mixed: Any, logs: Any) -> None:
+    """Rows' softmax over their window, and its log-sum-exp.
+
+    The largest weight is 1 / the sum of exp(score - largest score).
+    """
+    scores, d = one.scores(blocks), mixed.shape[-1]
+    log_sum_exp = logs[blocks]
+    put_along(log_sum_exp, "amax", scores, -1)
+    softmax_(scores)
+    log_sum_exp.sub_(scores.amax(-1, keepdim=True).log_())
+    values = one.windows[blocks, 2 * d : 3 * d].transpose(1, 2)
+    put_product(mixed[blocks], scores, values)
+
+
+def _attend_rounds(one: Pass, order: Any, parts: Any, sums: Any) -> None:
+    """Outputs (r, n, d) and log-sum-exps (r, n, 1) of r rounds, back in the order of tokens."""
+    rounds, n, d = parts.shape
+    mixed = parts.new_empty(rounds * one.plan.blocks, ROWS, d)
+    logs = parts.new_empty(rounds * one.plan.blocks, ROWS, 1)
+    for blocks in one.groups():
+        _attend(one, blocks, mixed, logs)
+    places = places_of(one.plan, order, rounds)
+    for r in each(parts, 0, rounds):
+        parts[r].index_copy_(0, places[r], mixed.view(rounds, one.plan.rows, d)[r, :n])
+        sums[r].index_copy_(0, places[r], logs.view(rounds, one.plan.rows, 1)[r, :n])
+
+
+def _join_rounds(parts: Any, sums: Any, out: Any, highest: Any, total: Any) -> None:
+    """Rounds (rounds, n, d) weighted by their log-sum-exp, as one softmax over all of them.
+
+    ``highest`` and ``total`` (n, 1) become the largest log-sum-exp H and the sum T of
+    exp(log-sum-exp - H). Backward needs both: H + log T of a token that sees itself alone would be
+    ``ALONE`` + log T, where float32 has two digits left for T.
+    """
+    put_along(highest, "amax", sums, 0)
+    sums.sub_(highest).exp_()
+    put_along(total, "sum", sums, 0)
+    parts.mul_(sums)
+    put_along(out, "sum", parts, 0)
+    out.div_(total)
+
+
+def _hash_into(buckets: Any, x: Any, rotations: Any) -> None:
+    """Buckets (rounds, n) of x (n, d); one bucket needs no hash."""
+    if rotations is None:
+        buckets.zero_()
+        return
+    for part in in_blocks(x, x.shape[0], HASHED):
+        buckets[:, part].copy_(hashed(x[part], rotations).t())
+
+
+def _attend_sequence(
+    q: Any, v: Any, buckets: Any, into: tuple[Any, Any, Any], table: Any, attention: Attention
+) -> None:
+    """One sequence: q, v (n, d) → the output (n, d) and the two norms (n, 1) of its softmax."""
+    (n, d), rounds = q.shape, attention.rounds
+    at = indexes(attention.plan, buckets)
+    joined = joined_columns(q, v)[0]
+    parts, sums = q.new_empty(rounds, n, d), q.new_empty(rounds, n, 1)
+    for these, places in passes(q, attention):
+        gathered = joined.index_select(0, at.order[places])
+        one = pass_of(attention, table, gathered, at, these, d)
+        _attend_rounds(one, at.order[places], parts[these], sums[these])
+        del one, gathered
+    _join_rounds(parts, sums, *into)
+
+
+def attended(
+    q: Any, v: Any, rotations: Any, *, attention: Attention
+) -> tuple[Any, tuple[Any, ...]]:
+    """Sequence by sequence: q, v (b, n, d), rotations (rounds, half, d) or None → (b, n, d)."""
+    b, n, _ = q.shape
+    out, highest, total = v.new_empty(v.shape), q.new_empty(b, n, 1), q.new_empty(b, n, 1)
+    buckets = empty_int32(q, b, attention.rounds, n)
+    table = mask_table(attention.plan, q)
+    for i in each(q, 0, b):
+        _hash_into(buckets[i], q[i], rotations)
+        into = out[i], highest[i], total[i]
+        _attend_sequence(q[i], v[i], buckets[i], into, table, attention)
+    return out, (q, v, buckets, out, highest, total)

@@ -8,9 +8,10 @@ need no sum over shifted windows.
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import Any
 
-from attnprof.counting.hashed import ROWS
+from attnprof.blocks.hashing import ROWS
+from attnprof.costs import exact_div
 
 
 class Band:
@@ -20,9 +21,9 @@ class Band:
     blocks of places, of which there are ``more`` = w / ROWS - 1 in addition.
     """
 
-    def __init__(self, like: Tensor) -> None:
+    def __init__(self, like: Any) -> None:
         self.count, _, window = like.shape
-        self.more = window // ROWS - 1
+        self.more = exact_div(window, ROWS) - 1
         self.padded = self.count + 2 * self.more
         step = ROWS * (window + 1)
         memory = like.new_zeros(self.padded * step)
@@ -30,16 +31,16 @@ class Band:
         shape = (self.count + self.more, window, ROWS)
         self.places = memory.as_strided(shape, (step, window, 1), self.more * ROWS)
 
-    def rows(self, width: int) -> Tensor:
+    def rows(self, width: Any) -> Any:
         """Zeros for rows (…, width) of all blocks, with as many around as windows reach."""
         return self.blocks.new_zeros(self.padded * ROWS, width)
 
-    def inside(self, rows: Tensor) -> Tensor:
+    def inside(self, rows: Any) -> Any:
         """(g, ROWS, width): where the blocks' own rows stand among such zeros."""
         start = self.more * ROWS
         return rows[start : start + self.count * ROWS].view(self.count, ROWS, -1)
 
-    def transposed(self, rows: Tensor) -> Tensor:
+    def transposed(self, rows: Any) -> Any:
         """(g + more, ROWS, width): weightsᵀ rows, by blocks of places."""
         width = rows.shape[-1]
         shape = (*self.places.shape[:2], width)

@@ -3,11 +3,66 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-import torch
-from torch import Tensor
+from attnprof.costs import Number, ceil_div, floor_div, maximum, minimum
+from attnprof.ops.creation import arange
+from attnprof.ops.functional import copy_in_rows, searchsorted
 
-from attnprof.counting.hashed import ROWS, Plan
+#: Sorted rows of a block: few enough that a window is hardly longer than what rows may see.
+ROWS = 32
+#: Blocks of a group: its scores stay in the processor's cache.
+GROUP = 64
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Tokens sorted by bucket stand in ``blocks`` blocks of ``ROWS``.
+
+    What a row may see lies at most ``back`` places before its block and ``ahead`` after it,
+    whatever the buckets are, so every block reads one window of fixed length.
+    """
+
+    seq_len: Number
+    num_buckets: Number
+    bucket_size: int
+    causal: bool
+
+    @property
+    def blocks(self) -> Number:
+        """Blocks of rows; the last one is filled up."""
+        return ceil_div(self.seq_len, ROWS)
+
+    @property
+    def back(self) -> Number:
+        """Places before a block: own and previous chunk, 2·bucket_size - 1 in whole blocks."""
+        return ROWS * minimum(-(-(2 * self.bucket_size - 1) // ROWS), self.blocks - 1)
+
+    @property
+    def ahead(self) -> Number:
+        """Places after a block: the rest of the chunk, none if causal."""
+        if self.causal:
+            return 0
+        return ROWS * minimum(-(-(self.bucket_size - 1) // ROWS), self.blocks - 1)
+
+    @property
+    def window(self) -> Number:
+        """Keys a block reads."""
+        return self.back + ROWS + self.ahead
+
+    @property
+    def rows(self) -> Number:
+        """Sorted rows, filled up to whole blocks."""
+        return self.blocks * ROWS
+
+    def places(self, rounds: Number) -> Number:
+        """Sorted rows of so many rounds, and what windows read beyond both ends."""
+        return self.back + rounds * self.rows + self.ahead
+
+    @property
+    def together(self) -> Number:
+        """Rounds of a pass: as many as make one group, and at least one."""
+        return maximum(1, floor_div(GROUP, self.blocks))
 
 
 @dataclass(frozen=True)
@@ -17,62 +72,61 @@ class Indexes:
     A round takes ``plan.rows`` places; windows of the first and the last reach beyond them.
     """
 
-    order: Tensor
-    lower: Tensor
-    upper: Tensor
+    order: Any
+    lower: Any
+    upper: Any
 
 
-def hashed(x: Tensor, rotations: Tensor) -> Tensor:
+def hashed(x: Any, rotations: Any) -> Any:
     """Buckets (n, rounds) of x (n, d): the largest of [xR; -xR] for R (rounds, half, d)."""
     rounds, half, d = rotations.shape
-    turned = torch.mm(x, rotations.view(-1, d).t()).view(-1, rounds, half)
-    index = turned.abs().max(-1, keepdim=True)[1]
-    negative = turned.gather(-1, index) < 0
-    del turned
+    rotated = x.mm(rotations.view(-1, d).t())
+    rotated = rotated.view(-1, rounds, half)
+    index = rotated.abs().max(-1, keepdim=True)[1]
+    negative = rotated.gather(-1, index) < 0
+    del rotated
     return index.add_(negative * half).squeeze(-1)
 
 
-def indexes(plan: Plan, buckets: Tensor) -> Indexes:
+def indexes(plan: Plan, buckets: Any) -> Indexes:
     """Sort buckets (rounds, n); a token's rank in its bucket says what it may see."""
     rounds, n = buckets.shape
-    device = buckets.device
-    values, order = torch.sort(buckets, dim=-1, stable=True)
-    places = plan.back + rounds * plan.rows + plan.ahead  # in full: Dynamo inlines no method here
-    padded = order.new_zeros(places)
+    values, order = buckets.sort(dim=-1, stable=True)
+    padded = order.new_zeros(plan.places(rounds))
     places_of(plan, padded, rounds).copy_(order)
     del order
-    edges = torch.arange(plan.num_buckets + 1, dtype=buckets.dtype, device=device)
-    bounds = torch.searchsorted(values, edges.repeat(rounds, 1))
+    edges = arange(buckets, plan.num_buckets + 1)
+    bounds = searchsorted(values, edges.repeat(rounds, 1))
     bucket = values.long()
     del values, edges
-    rank = torch.arange(n, device=device) - bounds.gather(1, bucket)
+    rank = arange(padded, n) - bounds.gather(1, bucket)
     inside = rank.remainder(plan.bucket_size)
-    base = torch.arange(plan.rows, device=device).remainder_(ROWS).neg_()
+    base = arange(padded, plan.rows).remainder_(ROWS).neg_()
     base.add_(plan.ahead + ROWS)
     upper = (base + (plan.window - 1)).expand(rounds, -1)
     if not plan.causal:
-        later = bounds.gather(1, bucket.add_(1)).sub_(torch.arange(n, device=device))
-        rest = torch.minimum(later, plan.bucket_size - inside)
+        later = bounds.gather(1, bucket.add_(1)).sub_(arange(padded, n))
+        rest = later.minimum(plan.bucket_size - inside)
         del later
-    upper = upper.clone(memory_format=torch.contiguous_format)
+    upper = copy_in_rows(upper)
     if not plan.causal:
         upper[:, :n].sub_(rest).add_(1)
         del rest
     del bucket, bounds
-    rank = torch.minimum(rank, inside.add_(plan.bucket_size))
+    rank = rank.minimum(inside.add_(plan.bucket_size))
     del inside
     lower = base.repeat(rounds, 1)
     lower[:, :n].add_(rank)
     return Indexes(padded, lower.view(-1), upper.view(-1))
 
 
-def places_of(plan: Plan, order: Tensor, rounds: int) -> Tensor:
+def places_of(plan: Plan, order: Any, rounds: Any) -> Any:
     """(rounds, n): the part of an order that holds tokens."""
     inner = order[plan.back : plan.back + rounds * plan.rows]
     return inner.view(rounds, plan.rows)[:, : plan.seq_len]
 
 
-def mask_table(plan: Plan, like: Tensor) -> Tensor:
+def mask_table(plan: Plan, like: Any) -> Any:
     """(2 w + 1, w): row w - l hides the first l of w keys, row 2 w - h all from h on."""
     window = plan.window
     line = like.new_full((3 * window,), float("-inf"))

@@ -19,7 +19,7 @@ def _rows(x: Any, *, length: Any) -> tuple[Any, tuple[Any, ...]]:
     factor = norm.reciprocal_().mul_(length)
     # heads of one sequence are strided; one after the other, nothing later copies them
     out = x.new_empty(x.shape)
-    put_entries(out, x, factor)
+    put_entries(out, "mul", x, factor)
     return out, (out, factor)
 
 

@@ -109,18 +109,18 @@ class Symmetric(RowFeatures):
         features = x.new_empty(b, self.width(d), c)
         base = features[:, :d]
         if doubled:
-            put_entries(base, x[:, :d], 2)
+            put_entries(base, "mul", x[:, :d], 2)
         else:
             base.copy_(x[:, :d])
         features[:, d].fill_(2 if doubled else 1)
         pairs = features[:, d + 1 :]
-        put_entries(pairs[:, :d], x[:, :d], x[:, :d])
+        put_entries(pairs[:, :d], "mul", x[:, :d], x[:, :d])
         for _ in each(x, 0, at_least_one(shifts)):
             others = x[:, 1:].unfold(1, d, 1).transpose(2, 3)
             blocks = pairs[:, d : d + shifts * d].view(b, shifts, d, c)
-            put_entries(blocks, base.unsqueeze(1), others)
+            put_entries(blocks, "mul", base.unsqueeze(1), others)
         if not is_literally(half, 0):
-            put_entries(pairs[:, d + shifts * d :], base[:, :half], x[:, half : 2 * half])
+            put_entries(pairs[:, d + shifts * d :], "mul", base[:, :half], x[:, half : 2 * half])
         return features
 
 

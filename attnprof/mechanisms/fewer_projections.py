@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 from attnprof.blocks.softmax import KeyValueState, causal_mask, weighted_values
 from attnprof.costs import Number, exact_div, is_plain
-from attnprof.counting.definition import Definition
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities
 from attnprof.mechanisms.standard import SoftmaxAttention, eq24
+from attnprof.ops.definition import Definition
 from attnprof.ops.functional import copy_in_rows, linear
 from attnprof.ops.layer import LayerSizes, Weight, flat
 from attnprof.published import Published

@@ -11,9 +11,9 @@ from attnprof.blocks.features import FeatureMap
 from attnprof.blocks.kernel_attention import kernel_attention
 from attnprof.blocks.scan import State, absorb, numerators, read
 from attnprof.costs import Cost, Number, is_plain, more_than_one
-from attnprof.counting.definition import Definition
 from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Abilities, Mechanism
+from attnprof.ops.definition import Definition
 from attnprof.ops.layer import LayerSizes, Weight, flat
 from attnprof.workload import Workload, rows
 

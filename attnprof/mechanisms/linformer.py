@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from attnprof.blocks.row_attention import row_attention
 from attnprof.costs import is_plain
-from attnprof.counting.definition import Definition
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
+from attnprof.ops.definition import Definition
 from attnprof.ops.function import Function
 from attnprof.ops.functional import add_matrix_product, add_product, square_root
 from attnprof.ops.layer import LayerSizes, Weight, flat, merge_heads, split_heads

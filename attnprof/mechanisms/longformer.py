@@ -11,9 +11,9 @@ from attnprof.blocks.band import band_mask, in_band
 from attnprof.blocks.gathered import Block, gathered_attention, hidden
 from attnprof.blocks.softmax import KeyValueState, causal_mask, row_products, weighted_values
 from attnprof.costs import Number, exact_div, maximum, minimum
-from attnprof.counting.definition import Definition
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism, Variant
+from attnprof.ops.definition import Definition
 from attnprof.ops.layer import LayerSizes, flat
 from attnprof.workload import Workload
 

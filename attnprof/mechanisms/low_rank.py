@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from attnprof.costs import Cost
-from attnprof.counting.definition import Definition
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
+from attnprof.ops.definition import Definition
 from attnprof.ops.functional import square_root
 from attnprof.ops.layer import LayerSizes, Weight, flat
 from attnprof.workload import Workload

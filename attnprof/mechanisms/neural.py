@@ -19,9 +19,9 @@ from attnprof.costs import (
     minimum,
     more_than_one,
 )
-from attnprof.counting.definition import Definition
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism, Variant
+from attnprof.ops.definition import Definition
 from attnprof.ops.function import Function
 from attnprof.ops.functional import copy_in_rows, join, linear, square_root
 from attnprof.ops.layer import LayerSizes, Weight, flat

@@ -10,9 +10,9 @@ from attnprof.blocks.band_convolution import band_convolution
 from attnprof.blocks.inverse_product import inverse_product
 from attnprof.blocks.row_attention import row_attention
 from attnprof.costs import Cost, Number, floor_div, minimum
-from attnprof.counting.definition import Definition
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
+from attnprof.ops.definition import Definition
 from attnprof.ops.function import Function
 from attnprof.ops.functional import join, square_root
 from attnprof.ops.layer import LayerSizes, Weight, flat

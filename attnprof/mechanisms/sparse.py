@@ -22,9 +22,9 @@ from attnprof.costs import (
     minimum,
     same_size,
 )
-from attnprof.counting.definition import Definition
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
+from attnprof.ops.definition import Definition
 from attnprof.ops.functional import join
 from attnprof.ops.layer import LayerSizes, flat
 from attnprof.ops.loops import turns

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from attnprof.blocks import softmax
 from attnprof.blocks.softmax import KeyValueState, weighted_values
 from attnprof.costs import CostTable, Number, exact_div
-from attnprof.counting.definition import Definition
 from attnprof.mechanism import Abilities, Mechanism
+from attnprof.ops.definition import Definition
 from attnprof.ops.functional import repeat_rows, scaled_dot_product_attention
 from attnprof.ops.layer import LayerSizes, flat
 from attnprof.published import Published

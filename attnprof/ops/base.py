@@ -17,7 +17,7 @@ class Base:
     """A shape laid out over memory, which dies when Python drops the last tensor that holds it.
 
     ``held`` are the storages it lies in, each with a weight: 1, or the condition under which it
-    lies there.
+    lies there. ``whole``: entries are whole numbers or a mask, work on which costs bytes alone.
     """
 
     __slots__ = (
@@ -31,6 +31,7 @@ class Base:
         "node",
         "place",
         "shape",
+        "whole",
     )
 
     def __init__(
@@ -50,6 +51,7 @@ class Base:
         self.place = 0  # which of its node's results it is
         self.borrows = False  # whether it looks at memory that another tensor was made with
         self.label = ""  # the stage that made its entries
+        self.whole = False
         for storage, weight in self.held:
             storage.holders.append(weight)
 
@@ -119,12 +121,14 @@ class Base:
         layout: Layout | None = None,
         into: Self | None = None,
         item_size: int = 0,
+        whole: bool | None = None,
         keeps: Number = 0,
         workspace: Number = 0,
     ) -> Self:
         """One operation over ``reads``: bytes are counted, memory is taken, a node is recorded.
 
-        ``into`` is overwritten and returned. ``backward`` gives a gradient for each of ``reads``,
+        ``into`` is overwritten and returned; what is new has as whole numbers as its own tensor,
+        unless ``whole`` tells. ``backward`` gives a gradient for each of ``reads``,
         None where there is none; ``keeps`` are bytes of its own that autograd holds with it,
         ``workspace`` those that live while it runs.
         Raises :class:`RequestError` where autograd would go through it and it has no ``backward``.
@@ -133,6 +137,10 @@ class Base:
         counter.operations += 1
         out = into or self.made(counter, shape, layout, item_size or self.item_size)
         out.label = name
+        if into is None:
+            out.whole = self.whole if whole is None else whole
+        if self.whole:
+            cost = Cost(bytes_moved=cost.bytes_moved)
         moved = sum((tensor.size_bytes for tensor in reads), out.size_bytes)
         records = counter.grad and any(tensor.requires_grad for tensor in reads)
         if records and backward is None:
@@ -168,7 +176,7 @@ class Base:
     def alias(self, shape: Shape, layout: Layout, backward: Backward | None = None) -> Self:
         """Another tensor on the same memory."""
         out = type(self)(self.counter, shape, layout, self.held, self.item_size)
-        out.label, out.borrows = self.label, True
+        out.label, out.borrows, out.whole = self.label, True, self.whole
         if self.counter.grad and backward and self.requires_grad:
             out.attach([self], backward)
         return out
@@ -195,7 +203,7 @@ class Base:
                 *([] if is_literally(flag, 1) else shared),
             )
         out = type(self)(self.counter, shape, layout, held, self.item_size)
-        out.label, out.borrows = self.label, True
+        out.label, out.borrows, out.whole = self.label, True, self.whole
         return out
 
     def backward(self) -> None:

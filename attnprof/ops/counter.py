@@ -89,6 +89,10 @@ class Counter:
             here = here * turn.present
         return here
 
+    def bytes_of(self, size: int) -> int:
+        """What a number of so many bytes counts: one, where elements are counted."""
+        return size if self.item_size > 1 else 1
+
     def release(self, storage: Storage, weight: Number) -> None:
         """One holder fewer; memory that nothing holds any more is free after the last stage."""
         counts = self.stages and not storage.external

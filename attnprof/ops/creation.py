@@ -34,6 +34,27 @@ def wide_positions(like: Any, count: Any) -> Any:
     return torch.arange(1, count + 1, device=like.device, dtype=dtype)
 
 
+def empty_int32(like: Any, *shape: Any) -> Any:
+    """Memory for whole numbers of 4 bytes each."""
+    if isinstance(like, Tensor):
+        size = like.counter.bytes_of(4)
+        return shapes.empty(variable("empty"), like, shape, item_size=size, whole=True)
+    import torch
+
+    return like.new_empty(shape, dtype=torch.int32)
+
+
+def arange(like: Any, count: Any, step: Any = 1) -> Any:
+    """``count`` numbers from 0 on: in the format of whole numbers, or else in 8 bytes each."""
+    if isinstance(like, Tensor):
+        size = like.item_size if like.whole else like.counter.bytes_of(8)
+        return like.result(variable("range"), (count,), Cost(), [], item_size=size, whole=True)
+    import torch
+
+    dtype = torch.int64 if like.is_floating_point() else like.dtype
+    return torch.arange(0, count * step, step, dtype=dtype, device=like.device)
+
+
 def padded(x: Any, *, before: int = 0, after: int = 0, value: float = 0.0) -> Any:
     """With so many columns of one number in front and at the end."""
     if isinstance(x, Tensor):

@@ -98,9 +98,9 @@ def put_product(to: Any, a: Any, b: Any) -> None:
     if isinstance(to, Tensor):
         products.into(variable("product"), to, a, b)
         return
-    from attnprof.ops.on_torch import put_product as of_torch
+    from attnprof.ops.on_torch import put
 
-    of_torch(to, a, b)
+    put(to, "bmm", a, b)
 
 
 def add_product(to: Any, a: Any, b: Any) -> None:
@@ -108,9 +108,9 @@ def add_product(to: Any, a: Any, b: Any) -> None:
     if isinstance(to, Tensor):
         products.into(variable("product"), to, a, b, add=True)
         return
-    from attnprof.ops.on_torch import add_product as of_torch
+    from attnprof.ops.on_torch import put
 
-    of_torch(to, a, b)
+    put(to, "baddbmm", to, a, b)
 
 
 def add_scaled_product(to: Any, a: Any, b: Any, *, beta: float, alpha: float) -> None:
@@ -118,9 +118,9 @@ def add_scaled_product(to: Any, a: Any, b: Any, *, beta: float, alpha: float) ->
     if isinstance(to, Tensor):
         products.into(variable("product"), to, a, b, add=True, factors=(beta != 1) + (alpha != 1))
         return
-    from attnprof.ops.on_torch import add_scaled_product as of_torch
+    from attnprof.ops.on_torch import put
 
-    of_torch(to, a, b, beta, alpha)
+    put(to, "baddbmm", to, a, b, beta=beta, alpha=alpha)
 
 
 def add_matrix_product(to: Any, a: Any, b: Any) -> None:
@@ -142,15 +142,42 @@ def add_row_(x: Any, row: Any) -> Any:
     )
 
 
-def put_entries(to: Any, a: Any, b: Any) -> None:
-    """A times b, a tensor that broadcasts or a number, where ``to`` lies."""
+_PER_ENTRY = {"mul": pointwise.TIMES, "div": pointwise.OVER, "add": pointwise.ADD}
+
+
+def put_entries(to: Any, operation: str, a: Any, b: Any) -> None:
+    """``mul``, ``div`` or ``add`` of a and b, which may be a number, where ``to`` lies."""
     if isinstance(to, Tensor):
         operands = (a, b) if isinstance(b, Tensor) else (a,)
-        pointwise.entrywise(variable("product"), pointwise.TIMES, *operands, into=to)
+        pointwise.entrywise(variable(operation), _PER_ENTRY[operation], *operands, into=to)
         return
-    from attnprof.ops.on_torch import put_entries as of_torch
+    from attnprof.ops.on_torch import put
 
-    of_torch(to, a, b)
+    put(to, operation, a, b)
+
+
+def put_along(to: Any, operation: str, x: Any, dim: int) -> None:
+    """The ``sum`` or the largest entry, ``amax``, along an axis of x, where ``to`` lies."""
+    if isinstance(to, Tensor):
+        added = Cost(additions=x.count, reduction_outputs=to.count)
+        cost = added if operation == "sum" else Cost(other=x.count)
+        to.result(variable(operation), to.shape, cost, [x], into=to)
+        return
+    from attnprof.ops.on_torch import put
+
+    put(to, operation, x, dim=dim, keepdim=to.dim() == x.dim())
+
+
+def searchsorted(rows: Any, numbers: Any) -> Any:
+    """The place of each number in its ascending row: of the first entry that is not smaller."""
+    if isinstance(rows, Tensor):
+        size = rows.counter.bytes_of(8)
+        return rows.result(
+            variable("place"), numbers.shape, Cost(), [rows, numbers], item_size=size, whole=True
+        )
+    import torch
+
+    return torch.searchsorted(rows, numbers)
 
 
 def records(like: Any) -> bool:

@@ -84,6 +84,12 @@ class CountedCaches:
 
     lowest = zeros
 
+    def counts(self, heads: Number) -> Tensor:
+        """A whole number each."""
+        held = self.zeros(heads)
+        held.item_size, held.whole = self.counter.bytes_of(8), True
+        return held
+
 
 class CountedCore:
     """The text between queries, keys, values and the heads' outputs."""

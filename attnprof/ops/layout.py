@@ -233,7 +233,7 @@ def _differ(a: Number, b: Number, ask: Ask) -> Number:
     if is_plain(a, b) or is_literally(a, 0) or is_literally(b, 0):
         return 1
     if not is_symbolic(a, b):
-        return (a != b).astype("int64")
+        return 1 - (a == b)
     above, below = (a / b).as_numer_denom()
     return min(1, ask(above) + ask(below))
 

@@ -19,36 +19,13 @@ if TYPE_CHECKING:
     from attnprof.ops.function import Function
 
 
-def put_product(to: Tensor, a: Tensor, b: Tensor) -> None:
-    """The products of (batch, m, k) and (batch, k, n)."""
+def put(to: Tensor, operation: str, *operands: Tensor | float, **options: Any) -> None:
+    """The result of torch's function of that name."""
+    run = getattr(torch, operation)
     if torch.compiler.is_compiling():
-        to.copy_(torch.bmm(a, b))
+        to.copy_(run(*operands, **options))
     else:
-        torch.bmm(a, b, out=to)
-
-
-def add_product(to: Tensor, a: Tensor, b: Tensor) -> None:
-    """The same, added to what is there."""
-    if torch.compiler.is_compiling():
-        to.copy_(torch.baddbmm(to, a, b))
-    else:
-        torch.baddbmm(to, a, b, out=to)
-
-
-def add_scaled_product(to: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> None:
-    """``beta`` times what is there, plus ``alpha`` times the products."""
-    if torch.compiler.is_compiling():
-        to.copy_(torch.baddbmm(to, a, b, beta=beta, alpha=alpha))
-    else:
-        torch.baddbmm(to, a, b, beta=beta, alpha=alpha, out=to)
-
-
-def put_entries(to: Tensor, a: Tensor, b: Tensor | float) -> None:
-    """A times b, entry by entry."""
-    if torch.compiler.is_compiling():
-        to.copy_(a * b)
-    else:
-        torch.mul(a, b, out=to)
+        run(*operands, **options, out=to)
 
 
 def softmax_(scores: Tensor) -> None:

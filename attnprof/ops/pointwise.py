@@ -37,33 +37,38 @@ def entrywise(
     *operands: T,
     into: T | None = None,
     item_size: int = 0,
+    whole: bool | None = None,
     backward: Callable[[Any], Sequence[Base | None]] | None = None,
     keeps: Number = 0,
 ) -> T:
     """One operation an entry of operands that broadcast; laid out as the first of full shape.
 
     In place, operands of fewer digits are copied to the format of ``into`` inside the kernel.
+    Whole numbers with others give others.
     """
+    lead = next((x for x in operands if not x.whole), operands[0])
     shape = stretched(*(x.shape for x in operands))
     layout = next((x.layout.dense(shape) for x in operands if _same(x.shape, shape)), None)
-    to = into or operands[0]
+    to = into or lead
     copies = sum(
         x.count * to.item_size for x in operands if into and 1 < x.item_size < to.item_size
     )
-    return operands[0].result(
+    return lead.result(
         name, shape, per_entry * product(shape), operands, backward=backward, layout=layout,
-        into=into, item_size=item_size, keeps=keeps, workspace=copies,
+        into=into, item_size=item_size, whole=whole, keeps=keeps, workspace=copies,
     )  # fmt: skip
 
 
 def scaled(name: str, x: T, per_entry: Cost, into: T | None = None) -> T:
-    """Times or divided by a number; so is the gradient."""
+    """Times or divided by a number; so is the gradient. A mask becomes whole numbers."""
 
     def backward(grad: T) -> list[T]:
         return [entrywise(f"{name}: grad", per_entry, grad)]
 
+    number = x.counter.bytes_of(NUMBER)
+    size = number if x.whole and x.item_size == 1 else 0
     keeps: Number = NUMBER if x.item_size > 1 else 1
-    return entrywise(name, per_entry, x, backward=backward, into=into, keeps=keeps)
+    return entrywise(name, per_entry, x, backward=backward, into=into, item_size=size, keeps=keeps)
 
 
 def shifted(name: str, x: T, into: T | None = None) -> T:
@@ -245,8 +250,9 @@ def _without(shape: Shape, dims: Sequence[int], keepdim: bool) -> Shape:
 
 def ones_counted(name: str, x: T, dims: Sequence[int], keepdim: bool) -> T:
     """How many entries of a mask are set along some axes, in integers: no FLOPs."""
-    size = 8 if x.counter.item_size > 1 else 1
-    return x.result(name, _without(x.shape, dims, keepdim), Cost(), [x], item_size=size)
+    size = x.counter.bytes_of(NUMBER)
+    shape = _without(x.shape, dims, keepdim)
+    return x.result(name, shape, Cost(), [x], item_size=size, whole=True)
 
 
 def summed(name: str, x: T, dims: Sequence[int], keepdim: bool, *, mean: bool = False) -> T:

@@ -71,8 +71,11 @@ class Shaped(Base):
         """One entry of a dimension, which is gone then."""
         return shapes.selected(self, dim)
 
-    def diagonal(self, *, dim1: int, dim2: int) -> Self:
-        """The entries at equal places of two dimensions, as the last one; no gradient."""
+    def diagonal(self, _offset: Any = 0, dim1: int = 0, dim2: int = 1) -> Self:
+        """The entries at equal places of two dimensions, as the last one; no gradient.
+
+        Or ``offset`` further in the second one, which reaches as far.
+        """
         return shapes.diagonal(self, dim1, dim2)
 
     def unfold(self, dim: int, size: Any, step: Any) -> Self:
@@ -124,6 +127,12 @@ class Shaped(Base):
         """A copy with the places of a dimension turned around; no gradient."""
         return self.result(variable("flipped"), self.shape, Cost(), [self], layout=self.layout)
 
+    def repeat(self, *times: Any) -> Self:
+        """A copy so many times over in each dimension, new ones in front; no gradient."""
+        own = (1,) * (len(times) - self.dim()) + self.shape
+        shape = tuple(many * size for many, size in zip(times, own, strict=True))
+        return self.result(variable("repeated"), shape, Cost(), [self])
+
     def new_empty(self, *shape: Any) -> Self:
         """Memory of this shape, written by nobody yet."""
         return shapes.empty(variable("empty"), self, shapes.sizes(shape))
@@ -138,5 +147,8 @@ class Shaped(Base):
 
     def new_ones(self, *shape: Any, dtype: type | None = None) -> Self:
         """A tensor filled with ones; ``dtype=bool`` for a mask of a byte an entry."""
-        size = 1 if dtype is bool else self.item_size
-        return self.result(variable("ones"), shapes.sizes(shape), Cost(), [], item_size=size)
+        mask = dtype is bool
+        return self.result(
+            variable("ones"), shapes.sizes(shape), Cost(), [],
+            item_size=1 if mask else self.item_size, whole=mask or self.whole,
+        )  # fmt: skip

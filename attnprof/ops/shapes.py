@@ -50,10 +50,12 @@ def full_shape(shape: Sequence[Number], count: Number) -> Shape:
 
 
 def empty(
-    name: str, like: T, shape: Shape, layout: Layout | None = None, cost: Cost | None = None
-) -> T:
+    name: str, like: T, shape: Shape, layout: Layout | None = None, cost: Cost | None = None,
+    *, item_size: int = 0, whole: bool | None = None,
+) -> T:  # fmt: skip
     """Memory that nothing is written to yet, or at the cost of what is."""
-    out = like.made(like.counter, shape, layout, like.item_size)
+    out = like.made(like.counter, shape, layout, item_size or like.item_size)
+    out.whole = like.whole if whole is None else whole
     like.counter.operations += 1
     like.counter.record(name, shape, cost or Cost(), out.size_bytes)
     out.label = name
@@ -233,7 +235,10 @@ def split(x: T, lengths: Sequence[Number], dim: int) -> tuple[T, ...]:
 
 
 def diagonal(x: T, first: int, second: int) -> T:
-    """The entries at equal places of two dimensions, as the last one; no gradient."""
+    """The entries at equal places of two dimensions, as the last one; no gradient.
+
+    It is as long as the first of them.
+    """
     gone = first % x.dim(), second % x.dim()
     kept = [place for place in range(x.dim()) if place not in gone]
 

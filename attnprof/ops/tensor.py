@@ -9,11 +9,11 @@ from attnprof.costs import Cost, Number
 from attnprof.errors import RequestError
 from attnprof.ops import pointwise, products
 from attnprof.ops.counter import variable
+from attnprof.ops.indexed import Indexed
 from attnprof.ops.pointwise import ADD, EXP, OTHER, OVER, SIGMOID, SILU_BACKWARD, SQUASHED, TIMES
-from attnprof.ops.shaped import Shaped
 
 
-class Tensor(Shaped):
+class Tensor(Indexed):
     """What a mechanism's text is run with to be counted; methods do what torch's of the name do.
 
     A stage is called as the variable that its result is stored in, else as the operation. A
@@ -81,6 +81,10 @@ class Tensor(Shaped):
     def __sub__(self, other: Any) -> Tensor:
         """The difference."""
         return _plus(variable("subtract"), self, other, minus=True)
+
+    def __rsub__(self, other: float) -> Tensor:
+        """A number less every entry; no gradient."""
+        return pointwise.entrywise(variable("subtract"), ADD, self)
 
     def sub(self, other: Any, *, alpha: float = 1) -> Tensor:
         """Less ``alpha`` times a tensor."""
@@ -173,8 +177,8 @@ class Tensor(Shaped):
         """The square root, in place."""
         return pointwise.mapped(variable("root"), self, OTHER, into=self)
 
-    def addcmul_(self, a: Tensor, b: Tensor) -> Tensor:
-        """Plus a product, in place."""
+    def addcmul_(self, a: Tensor, b: Tensor, *, value: float = 1) -> Tensor:
+        """Plus a product, or with ``value=-1`` minus one, in place."""
         return pointwise.entrywise(variable("add product"), ADD + TIMES, self, a, b, into=self)
 
     def norm(self, *, dim: int, keepdim: bool = False) -> Tensor:
@@ -185,19 +189,17 @@ class Tensor(Shaped):
         """One over every entry."""
         return pointwise.mapped(variable("reciprocal"), self, OVER)
 
+    def abs(self) -> Tensor:
+        """The absolute value."""
+        return pointwise.mapped(variable("absolute"), self, OTHER)
+
+    def minimum(self, other: Tensor) -> Tensor:
+        """The smaller of two entries."""
+        return pointwise.entrywise(variable("minimum"), OTHER, self, other)
+
     def maximum(self, other: Tensor) -> Tensor:
         """The larger of two entries."""
         return pointwise.entrywise(variable("maximum"), OTHER, self, other)
-
-    def eq(self, other: Any) -> Tensor:
-        """Which entries equal those of a tensor, or a number: a byte each."""
-        operands = [self, other] if isinstance(other, Tensor) else [self]
-        out: Tensor = pointwise.entrywise(variable("equal"), OTHER, *operands, item_size=1)
-        return out
-
-    def logical_or_(self, other: Tensor) -> Tensor:
-        """A mask of where it or another is set, in place."""
-        return pointwise.entrywise(variable("either"), Cost(), self, other, into=self)
 
     def softmax(self, dim: int) -> Tensor:
         """Softmax along an axis."""
@@ -240,7 +242,7 @@ class Tensor(Shaped):
 
     def cummax(self, dim: int) -> _Cumulative:
         """Running maximum; the positions that torch gives with it live while it runs."""
-        positions = self.count * (8 if self.item_size > 1 else 1)
+        positions = self.count * self.counter.bytes_of(8)
         cost = Cost(other=self.count, bytes_moved=positions)
         name = variable("running maximum")
         return _Cumulative(self.result(name, self.shape, cost, [self], workspace=positions))

@@ -24,8 +24,6 @@ PARAMS = {
 }
 #: the peak on the CPU leaves something out, and says so in the cost table's notes
 WORKSPACE = ("sdpa",)
-#: no single graph, and why
-GRAPH_BREAKS = {"reformer": "its plan of chunks is remembered behind a lock"}
 #: another number format is another result, and why
 HASHES = {"reformer": "rounding moves tokens to other buckets"}
 

@@ -18,10 +18,10 @@ from attnprof.costs import (
     minimum,
     not_dearer,
 )
-from attnprof.counting.definition import Definition
 from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Abilities, Mechanism, Variant
 from attnprof.mechanisms.extractors.published import published_counts
+from attnprof.ops.definition import Definition
 from attnprof.ops.fourier import padded_length
 from attnprof.ops.functional import square_root
 from attnprof.ops.layer import LayerSizes, Weight

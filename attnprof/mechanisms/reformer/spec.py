@@ -3,37 +3,46 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from attnprof.blocks.hashed_attention import ALONE, FLOOR, Attention
+from attnprof.blocks.hashed_backward import hashed_attention
+from attnprof.blocks.hashing import Plan, hashed
 from attnprof.costs import (
     Cost,
     CostTable,
     Number,
+    at_least_one,
     ceil_div,
     exact_div,
     floor_div,
+    maximum,
     minimum,
     more_than_one,
 )
-from attnprof.counting.definition import Definition
-from attnprof.counting.engine import Backward, Gradients, Tensor
-from attnprof.counting.hashed import Plan
-from attnprof.counting.tape import Tape
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism, Variant
-from attnprof.mechanisms.reformer.definition import (
-    only_one,
-    seen_before,
-    seen_in_bucket,
-    seen_until,
-)
-from attnprof.mechanisms.reformer.stages import (
-    write_sequence,
-    write_sequence_backward,
-    write_step,
-)
-from attnprof.mechanisms.reformer.writer import Writer
+from attnprof.ops.creation import arange
+from attnprof.ops.definition import Definition
+from attnprof.ops.functional import join, square_root
+from attnprof.ops.layer import LayerSizes, Weight, flat
 from attnprof.workload import Workload, rows
+
+
+@dataclass
+class BucketState:
+    """The last two chunks' worth of keys and values of every bucket, and how many it has seen.
+
+    ``rows`` (b·rounds·buckets, 2·bucket_size, 2d): the token of rank p stands at p modulo that.
+    """
+
+    rows: Any
+    counts: Any
+
+    def advance(self, tokens: int) -> None:
+        """As after so many tokens with random rows, spread evenly, from a fresh state."""
+        self.rows.normal_()
+        self.counts.fill_(tokens // max(1, self.counts.shape[0]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +60,7 @@ class Reformer(Mechanism):
 
     The document claims N log N. Attention here is linear in N, sorting N log N comparisons of
     integers (no FLOPs, its bytes are counted), but hashing to N/bucket_size buckets is
-    num_hashes·N²·d/bucket_size FLOPs: the stage ``rotated`` makes it quadratic in the end. A fixed
+    num_hashes·N²·d/bucket_size FLOPs: the stages ``rotated`` make it quadratic in the end. A fixed
     ``num_buckets`` makes hashing linear (and buckets longer; decoding needs it).
     """
 
@@ -92,9 +101,9 @@ class Reformer(Mechanism):
         """Buckets of a round at a length."""
         return self.num_buckets or 2 * ceil_div(n, 2 * self.bucket_size)
 
-    def plan(self, n: Number, causal: bool) -> Plan:
-        """The layout at a length."""
-        return Plan(n, self.buckets_for(n), self.bucket_size, causal)
+    def half_buckets(self, n: Number) -> Number:
+        """Directions of a round's hash, each with its opposite; none for one bucket."""
+        return 0 if self.num_buckets == 1 else exact_div(self.buckets_for(n), 2)
 
     def check(self, workload: Workload, scope: str) -> None:
         """Decoding needs a number of buckets of its own."""
@@ -109,62 +118,72 @@ class Reformer(Mechanism):
         if workload.phase == "decode":
             return table
         note = (
-            "sort: N log2 N comparisons of integers a head and round are 0 FLOPs; the stage "
-            "'rotated' (hashing) grows with N^2 unless num_buckets is set"
+            "sort: N log2 N comparisons of integers a head and round are 0 FLOPs; the stages "
+            "'rotated' (hashing) grow with N^2 unless num_buckets is set"
         )
         return replace(table, notes=(*table.notes, note))
 
-    def writer(self, tape: Tape, n: Number, head_dim: Number, *, causal: bool) -> Writer:
-        """A writer of this layout."""
-        plan = self.plan(n, causal)
-        half = 0 if self.num_buckets == 1 else exact_div(plan.num_buckets, 2)
-        return Writer(tape, plan, self.num_hashes, half, head_dim, self.self_attention)
+    def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
+        """The rotations (num_hashes, half the buckets, head_dim), drawn and not learned."""
+        n = 1 if sizes.seq_len is None else sizes.seq_len
+        shape = (self.num_hashes, self.half_buckets(n), sizes.head_dim)
+        return {"rotations": Weight(shape, drawn=True)}
 
-    def core(self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """One function with its own backward, sequence by sequence."""
-        w = workload
-        writer = self.writer(tape, w.seq_len, w.head_dim, causal=w.causal)
-        batch, n = w.batch_size * w.num_heads, w.seq_len
-        out = writer.empty("output", batch, n, w.head_dim)
-        norms = [writer.empty(f"{name} of rows", batch, n, 1) for name in ("largest", "sums")]
-        buckets = writer.empty("buckets", batch, self.num_hashes, n, size=4)
-        table = writer.table()
-        with tape.repeat(batch):
-            write_sequence(writer)
-        tape.free(table)
-        if tape.grad:
-            backward = self._backward(writer, q, v, out)
-            tape.attach(out, self.name, backward, (q, v, buckets, out, *norms))
-        tape.free(*norms, buckets)
-        return out
+    def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
+        """One function with its own backward, sequence by sequence; ``k`` is not read."""
+        n = q.shape[2]
+        plan = Plan(n, self.buckets_for(n), self.bucket_size, causal)
+        attention = Attention(plan, self.self_attention, self.num_hashes)
+        rotations = self._rotations(weights)
+        return hashed_attention(flat(q), flat(v), rotations, attention=attention).view(q.shape)
 
-    @staticmethod
-    def _backward(writer: Writer, q: Tensor, v: Tensor, out: Tensor) -> Backward:
-        tape = writer.tape
+    def _rotations(self, weights: Any) -> Any:
+        return None if self.num_buckets == 1 else weights.rotations
 
-        def backward(grad: Tensor) -> Gradients:
-            product = Cost(multiplications=out.count)
-            weighted = writer.new("grad times output", out.shape, grad, out, cost=product)
-            column = (*out.shape[:2], 1)
-            added = Cost(additions=out.count, reduction_outputs=out.shape[0] * out.shape[1])
-            delta = writer.new("row sums", column, weighted, cost=added)
-            tape.free(weighted)
-            dq, dv = (writer.empty(f"grad {name}", *out.shape) for name in "qv")
-            table = writer.table()
-            with tape.repeat(out.shape[0]):
-                write_sequence_backward(writer)
-            tape.free(delta, table)
-            return [(q, dq), (v, dv)]
+    # -- decoding ------------------------------------------------------------------------
+    def init_state(self, sizes: LayerSizes, cache: Any) -> BucketState:
+        """Empty buckets; their number must not move with the length."""
+        if self.num_buckets is None:
+            raise RequestError(f"reformer {self.refusal('decode')}")
+        buckets = sizes.num_heads * self.num_hashes * self.num_buckets
+        rows = cache.zeros(buckets, 2 * self.bucket_size, 2 * sizes.head_dim)
+        return BucketState(rows, cache.counts(buckets))
 
-        return backward
+    def step(
+        self, q: Any, k: Any, v: Any, state: BucketState, weights: Any
+    ) -> tuple[Any, BucketState]:
+        """The new token enters its bucket of every round and reads what stands there."""
+        query, d = flat(q), q.shape[-1]
+        bucket = self._bucket(query, self._rotations(weights))
+        rank = state.counts.index_select(0, bucket)
+        state.counts.index_copy_(0, bucket, rank + 1)
+        self._write(state, query, flat(v), bucket, rank)
+        seen = state.rows.index_select(0, bucket).view(query.shape[0], -1, 2 * d)
+        scores = query.bmm(seen[..., :d].transpose(1, 2))
+        self._hide(scores.view(rank.shape[0], -1), rank.unsqueeze(1))
+        return scores.softmax(-1).bmm(seen[..., d:]).view(q.shape), state
 
-    def decode_core(
-        self, tape: Tape, workload: Workload, q: Tensor, k: Tensor, v: Tensor
-    ) -> Tensor:
-        """Hash, store in the bucket of every round, softmax over their last two chunks."""
-        w = workload
-        writer = self.writer(tape, 1, w.head_dim, causal=True)
-        return write_step(writer, w.batch_size * w.num_heads, self.bucket_size, q)
+    def _bucket(self, query: Any, rotations: Any) -> Any:
+        """Place of the token's bucket in the state, (b·rounds)."""
+        buckets = self.buckets_for(1)
+        first = arange(query, query.shape[0] * self.num_hashes, buckets)
+        return first if rotations is None else first.add_(hashed(query[:, 0], rotations).view(-1))
+
+    def _write(self, state: BucketState, query: Any, v: Any, bucket: Any, rank: Any) -> None:
+        length, d = state.rows.shape[1], v.shape[-1]
+        norm = query.norm(dim=-1, keepdim=True).clamp_(min=FLOOR)
+        row = join([query / norm.mul_(square_root(d)), v], -1)
+        rows = row.repeat(1, self.num_hashes, 1).view(-1, 2 * d)
+        state.rows.view(-1, 2 * d).index_copy_(0, bucket * length + rank % length, rows)
+
+    def _hide(self, scores: Any, rank: Any) -> None:
+        """Hide what stands before the chunk before the token's own; itself unless alone."""
+        size = self.bucket_size
+        age = (rank - arange(rank, 2 * size)).remainder_(2 * size)
+        reach = rank.minimum(rank % size + size)
+        scores.masked_fill_(age > reach, float("-inf"))
+        if not self.self_attention:
+            scores.masked_fill_(age.eq(0), ALONE)
 
     def state_entries(self, workload: Workload) -> Number:
         """Two chunks of keys and values a bucket and round, and a count, whatever the length."""
@@ -208,6 +227,35 @@ class Reformer(Mechanism):
             writer.dots("rotated", directions, directions * d)
             writer.stage("buckets", Cost(other=2 * directions), heads, self.num_hashes)
         writer.softmax_attention(w, self.num_hashes * self.pairs(w), count)
+
+
+# -- pairs of buckets that are filled evenly ---------------------------------------------------
+def seen_before(rank: Number, size: int) -> Number:
+    """Earlier tokens that a token of this rank in its bucket sees: own chunk and the one before."""
+    return minimum(rank, size + rank - size * floor_div(rank, size))
+
+
+def seen_until(ranks: Number, size: int) -> Number:
+    """The same, summed over the first so many ranks."""
+    first = minimum(ranks, size)
+    rest = ranks - first
+    whole = floor_div(rest, size)
+    last = rest - whole * size
+    inside = whole * exact_div(size * (size - 1), 2) + exact_div(last * (last - 1), 2)
+    return exact_div(first * (first - 1), 2) + rest * size + inside
+
+
+def seen_in_bucket(tokens: Number, size: int) -> Number:
+    """Pairs of a bucket of so many tokens, each with itself included, nothing hidden in time."""
+    whole = floor_div(tokens, size)
+    last = tokens - whole * size
+    before = maximum(0, whole - 1) * size * size + at_least_one(whole) * last * size
+    return whole * size * size + last * last + before
+
+
+def only_one(tokens: Number) -> Number:
+    """1 for a bucket of one token, 0 for any other."""
+    return at_least_one(tokens) - at_least_one(maximum(0, tokens - 1))
 
 
 MECHANISMS = (Reformer,)

@@ -18,11 +18,11 @@ from attnprof.blocks.taylor import (
 from attnprof.blocks.taylor_features import BOXED, SYMMETRIC, RowFeatures
 from attnprof.blocks.taylor_scan import scan, sums
 from attnprof.costs import Cost, Number
-from attnprof.counting.definition import Definition
 from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Abilities, Mechanism
 from attnprof.mechanisms.taylorshift import published
 from attnprof.mechanisms.taylorshift.state import TaylorState
+from attnprof.ops.definition import Definition
 from attnprof.ops.functional import square_root
 from attnprof.ops.layer import LayerSizes, Weight, flat
 from attnprof.published import Published

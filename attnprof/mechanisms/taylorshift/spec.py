@@ -16,13 +16,13 @@ from attnprof.costs import (
     more_than_one,
     not_dearer,
 )
-from attnprof.counting.definition import Definition
 from attnprof.errors import RequestError, closest
 from attnprof.mechanisms.taylorshift import published
 from attnprof.mechanisms.taylorshift.forms import Taylor, TaylorDirect, TaylorEfficient
 from attnprof.mechanisms.taylorshift.state import TaylorState
 from attnprof.mechanisms.taylorshift.switched import switched, times
 from attnprof.ops.counter import Counter
+from attnprof.ops.definition import Definition
 from attnprof.ops.functional import plain_size, records
 from attnprof.ops.layer import LayerSizes
 from attnprof.ops.tensor import Tensor

@@ -1,4 +1,4 @@
-"""The tape: stages, lifetimes, repetition, and the order of the backward pass."""
+"""What counting tensors count: operations, lifetimes, repetition, the backward pass in order."""
 
 import numpy as np
 import pytest
@@ -15,17 +15,16 @@ from attnprof.costs import (
     more_than_one,
     not_dearer,
 )
-from attnprof.counting.tape import Tape
-
-
-def peak_of(tape):
-    return tape.table().peak()
+from attnprof.ops.counter import Counter
+from attnprof.ops.creation import arange
+from attnprof.ops.loops import in_blocks
+from attnprof.ops.tensor import Tensor
 
 
 def test_a_product_counts_multiplications_and_additions():
-    tape = Tape(4)
-    tape.bmm("p", tape.input(2, 3, 5), tape.input(2, 5, 7))
-    total = tape.table().total
+    counter = Counter(4)
+    Tensor.leaf(counter, 2, 3, 5).bmm(Tensor.leaf(counter, 2, 5, 7))
+    total = counter.table(0).total
     assert (total.multiplications, total.additions) == (210, 210)
     assert (total.matmul_flops, total.macs, total.dot_outputs) == (420, 210, 42)
     assert total.bytes_moved == 4 * (30 + 70 + 42)
@@ -33,57 +32,57 @@ def test_a_product_counts_multiplications_and_additions():
 
 
 def test_memory_dies_with_its_last_holder():
-    tape = Tape(1)
-    x = tape.input(10)
-    a = tape.move("a", x)
-    b = tape.view(a, 5, 2)
-    tape.free(a)
-    tape.move("beside", x)
-    assert peak_of(tape) == 20
-    tape.free(b)
-    tape.move("after", x)
-    assert peak_of(tape) == 20
+    counter = Counter(1)
+    x = Tensor.leaf(counter, 10)
+    a = x.clone()
+    b = a.view(5, 2)
+    del a
+    x.clone()
+    assert counter.table(0).peak() == 20
+    del b
+    x.clone()
+    assert counter.table(0).peak() == 20
 
 
 def test_what_autograd_saves_stays_until_its_backward_ran():
-    tape = Tape(1, grad=True)
-    x = tape.input(8)
-    y = tape.square("square", x)
-    z = tape.square("again", y)
-    tape.free(y)
-    tape.backward(z)
-    names = [stage.name for stage in tape.stages]
-    assert names == ["square", "again", "again: 2a", "again: grad", "square: 2a", "square: grad"]
-    # y, z, 2y and the gradient of y
-    assert peak_of(tape) == 4 * 8
+    counter = Counter(1, grad=True)
+    x = Tensor.leaf(counter, 8)
+    first = x.exp()
+    second = first.exp()
+    del first
+    second.backward()
+    names = [stage.name for stage in counter.stages]
+    assert names == ["first", "second", "second: grad", "first: grad"]
+    # first and second, the gradient of first and that of x
+    assert counter.table(0).peak() == 4 * 8
 
 
 def test_a_tensor_used_twice_gets_its_gradients_added():
-    tape = Tape(1, grad=True)
-    x = tape.input(6)
-    out = tape.mul("x times x", x, x)
-    tape.backward(out)
-    added = [stage for stage in tape.stages if stage.name == "add gradients"]
+    counter = Counter(1, grad=True)
+    x = Tensor.leaf(counter, 6)
+    out = x * x
+    out.backward()
+    added = [stage for stage in counter.stages if stage.name == "add gradients"]
     assert [stage.cost.additions for stage in added] == [6]
 
 
 def test_no_gradient_is_computed_for_what_needs_none():
-    tape = Tape(1, grad=True)
-    a, b = tape.input(1, 2, 3), tape.input(1, 3, 4, requires_grad=False)
-    tape.backward(tape.bmm("p", a, b))
-    assert [stage.name for stage in tape.stages] == ["p", "p: grad a"]
+    counter = Counter(1, grad=True)
+    a, b = Tensor.leaf(counter, 1, 2, 3), Tensor.given(counter, (1, 3, 4))
+    product = a.bmm(b)
+    product.backward()
+    assert [stage.name for stage in counter.stages] == ["product", "product: grad of the first"]
 
 
 @pytest.mark.parametrize(("n", "chunk"), [(1, 4), (4, 4), (9, 4), (12, 4), (3, 8)])
 def test_a_repeated_part_counts_its_times_and_peaks_once(n, chunk):
     def scan(n):
-        tape = Tape(1)
-        x = tape.input(chunk)
-        for times, size in ((floor_div(n, chunk), chunk), (minimum(1, n % chunk), n % chunk)):
-            with tape.repeat(times):
-                tape.free(tape.scale("scale", tape.constant(size), divide=True))
-        tape.move("end", x)
-        return tape.table()
+        counter = Counter(1)
+        x = Tensor.leaf(counter, n)
+        for rows in in_blocks(x, n, chunk):
+            x[rows] / 2
+        Tensor.leaf(counter, chunk).clone()
+        return counter.table(0)
 
     symbol = sympy.Symbol("n", positive=True)
     whole, symbolic = scan(n), scan(symbol)
@@ -91,6 +90,25 @@ def test_a_repeated_part_counts_its_times_and_peaks_once(n, chunk):
     assert whole.peak() == chunk
     assert sympy.sympify(symbolic.total.divisions).subs(symbol, n) == n
     assert symbolic.peak().subs(symbol, n) == chunk
+
+
+@pytest.mark.parametrize("item_size", [1, 4])
+def test_whole_numbers_and_masks_cost_bytes_and_no_flops(item_size):
+    counter = Counter(item_size)
+    x = Tensor.leaf(counter, 6, 4)
+    place = x.max(-1, keepdim=True)[1]
+    counter.stages.clear()
+    numbers = (place - arange(place, 3)).remainder_(2).minimum(place * 2)
+    mask = numbers > 1
+    picked = x.index_select(0, (mask * 5).sort(dim=1)[1].view(-1))
+    total = counter.table(0).total
+    assert total.flops == 0
+    sizes = place.item_size, numbers.item_size, mask.item_size, picked.item_size
+    assert sizes == ((8, 8, 1, 4) if item_size == 4 else (1, 1, 1, 1))
+    assert picked.shape == (18, 4)
+    below = x < 0
+    assert counter.stages[-1].cost.other == x.count
+    assert below.whole
 
 
 @pytest.mark.parametrize("values", [(7, 2), (8, 4), (1, 3)])
