@@ -36,8 +36,8 @@ def baseline(
 
     terms = CheckOptions(timed=suite.time, formulas=suite.formula, limit_s=suite.limit)
     cases = suite.cases()
-    with working("recording") as tell:
-        report = record_baseline(cases, current_tree(), terms, tell)
+    with current_tree().running(terms.limit_s) as head, working("recording") as tell:
+        report = record_baseline(cases, head, terms, tell)
     report.save(output)
     deliver(report, fmt, None)
     note(f"wrote {output}; compare with it: attnprof check --baseline {output}")

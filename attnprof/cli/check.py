@@ -19,8 +19,11 @@ from attnprof.record.destinations import reading_back, take_modules
 from attnprof.render.progress import working
 
 if TYPE_CHECKING:
+    from attnprof.gate.baselines import Baseline
     from attnprof.gate.cases import Case
     from attnprof.gate.rules import CheckOptions
+    from attnprof.gate.times import Tell
+    from attnprof.gate.trees import RunningTree
 
 EXAMPLE = "attnprof check --against origin/main --suite bench.toml"
 
@@ -88,36 +91,35 @@ def check(
         raise RequestError(f"check needs --against or --baseline: type {EXAMPLE}")
     if asked.update and baseline is None:
         raise RequestError("--update writes a baseline: say which with --baseline FILE")
-    cases, report = _checked(suite, baseline, against, terms, update=asked.update)
-    _outputs(report, asked)
-    to.deliver(report, verbose=asked.verbose)
-    if asked.update and baseline is not None:
-        return _accept(cases, baseline, terms)
+    from attnprof.gate.baselines import load_baseline
+    from attnprof.gate.trees import current_tree
+
+    with reading_back() if asked.update else nullcontext():
+        stored = load_baseline(baseline) if baseline else None
+    cases = suite.cases() if suite.is_asked() or stored is None else list(stored.cases)
+    take_modules(case.request.mechanism for case in cases)
+    with current_tree().running(terms.limit_s) as head:
+        with working("checking") as tell:
+            report = _checked(cases, stored, str(baseline), against, head, terms, tell)
+        _outputs(report, asked)
+        to.deliver(report, verbose=asked.verbose)
+        if asked.update and baseline is not None:
+            return _accept(cases, baseline, head, terms)
     return int(report.summary["exit_code"])
 
 
 def _checked(
-    suite: Suite, baseline: Path | None, against: str | None, terms: CheckOptions, *, update: bool
-) -> tuple[list[Case], Report]:
-    """The cases, of the baseline where none are asked for, and what became of them."""
-    from attnprof.gate.baselines import load_baseline
+    cases: list[Case], stored: Baseline | None, name: str, against: str | None, head: RunningTree,
+    terms: CheckOptions, tell: Tell,
+) -> Report:  # fmt: skip
     from attnprof.gate.check import check_against, check_baseline
-    from attnprof.gate.trees import current_tree, tree_of
+    from attnprof.gate.trees import tree_of
 
-    cases = suite.cases() if suite.is_asked() or baseline is None else None
-    with working("checking") as tell:
-        with reading_back() if update else nullcontext():
-            stored = load_baseline(baseline) if baseline else None
-        if cases is None:
-            assert stored is not None
-            cases = list(stored.cases)
-        take_modules(case.request.mechanism for case in cases)
-        if against is None:
-            assert stored is not None
-            tree, name = current_tree(), str(baseline)
-            return cases, check_baseline(cases, stored, tree, terms, tell, name=name)
-        with tree_of(against) as base:
-            return cases, check_against(cases, base, current_tree(), terms, tell, stored)
+    if against is None:
+        assert stored is not None
+        return check_baseline(cases, stored, head, terms, tell, name)
+    with tree_of(against) as base, base.running(terms.limit_s) as other:
+        return check_against(cases, other, head, terms, tell, stored)
 
 
 def _outputs(report: Report, asked: CheckFlags) -> None:
@@ -135,13 +137,12 @@ def _outputs(report: Report, asked: CheckFlags) -> None:
         append(Path(step), page(report))
 
 
-def _accept(cases: list[Case], path: Path, terms: CheckOptions) -> int:
+def _accept(cases: list[Case], path: Path, head: RunningTree, terms: CheckOptions) -> int:
     """Record anew; the result of the check was shown, and is accepted."""
     from attnprof.gate.check import record_baseline
-    from attnprof.gate.trees import current_tree
 
     with working("recording") as tell:
-        report = record_baseline(cases, current_tree(), terms, tell)
+        report = record_baseline(cases, head, terms, tell)
     report.save(path)
     note(f"accepted: wrote {path}")
     return CannotRunError.exit_code if report.summary["failed"] else 0

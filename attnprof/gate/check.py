@@ -15,13 +15,13 @@ from attnprof.gate.cases import Case, Counted
 from attnprof.gate.exact import compare
 from attnprof.gate.rules import FAIL, VERDICTS, CheckOptions, exit_code, worst
 from attnprof.gate.times import Tell, race_cases, stored_record, time_alone, usual_noise
-from attnprof.gate.trees import RunningTree, Tree, TreeError
+from attnprof.gate.trees import RunningTree, TreeError
 from attnprof.measure.environment import dated_environment, differs, fingerprint, noted
 from attnprof.record import CheckRecord, Report
 
 
 def check_against(
-    cases: Sequence[Case], base: Tree, head: Tree, options: CheckOptions, tell: Tell,
+    cases: Sequence[Case], base: RunningTree, head: RunningTree, options: CheckOptions, tell: Tell,
     stored: Baseline | None = None,
 ) -> Report:  # fmt: skip
     """Old and new code in one job: counted side by side, then raced.
@@ -29,24 +29,22 @@ def check_against(
     With a ``stored`` baseline, what is exact is compared with that, and only times with ``base``.
     """
     _distinct(cases)
-    with _side(base, options) as old, _side(head, options) as new:
-        sides = [new] if stored else [old, new]
-        counted = _count(cases, sides, options, tell)
-        before = stored.counted if stored else {name: pair[0] for name, pair in counted.items()}
-        records = _exact(cases, before, {name: pair[-1] for name, pair in counted.items()})
-        racing = [
-            case for case in cases
-            if case.timed and options.timed and all(pair.runs for pair in counted[case.name])
-        ]  # fmt: skip
-        start = time.monotonic()  # the budget is for times
-        times, powers = race_cases(old, new, racing, options, tell)
+    counted = _count(cases, [head] if stored else [base, head], options, tell)
+    before = stored.counted if stored else {name: pair[0] for name, pair in counted.items()}
+    records = _exact(cases, before, {name: pair[-1] for name, pair in counted.items()})
+    racing = [
+        case for case in cases
+        if case.timed and options.timed and all(pair.runs for pair in counted[case.name])
+    ]  # fmt: skip
+    start = time.monotonic()  # the budget is for times
+    times, powers = race_cases(base, head, racing, options, tell)
     summary = {"mode": "against", "base": base.label, "head": head.label, "power": powers,
                "notes": [], "spent_s": time.monotonic() - start}  # fmt: skip
     return _report(cases, records, times, options, summary)
 
 
 def check_baseline(
-    cases: Sequence[Case], stored: Baseline, head: Tree, options: CheckOptions, tell: Tell,
+    cases: Sequence[Case], stored: Baseline, head: RunningTree, options: CheckOptions, tell: Tell,
     name: str = "baseline",
 ) -> Report:  # fmt: skip
     """The code as it is beside a baseline: exact metrics gate; times advise, unless asked.
@@ -57,17 +55,16 @@ def check_baseline(
     here = fingerprint(cases[0].request.device)
     foreign = differs(here, stored.fingerprint)
     times: dict[str, CheckRecord] = {}
-    with _side(head, options) as side:
-        counted = {name: found[0] for name, found in _count(cases, [side], options, tell).items()}
-        records = _exact(cases, stored.counted, counted)
-        start = time.monotonic()
-        for case in cases:
-            before = stored.times_s.get(case.name)
-            if not (before and options.timed and case.timed and counted[case.name].runs):
-                continue
-            if not foreign:
-                tell(f"timing {case.name}")
-            times[case.name] = stored_record(case, before, side, options, foreign)
+    counted = {name: found[0] for name, found in _count(cases, [head], options, tell).items()}
+    records = _exact(cases, stored.counted, counted)
+    start = time.monotonic()
+    for case in cases:
+        before = stored.times_s.get(case.name)
+        if not (before and options.timed and case.timed and counted[case.name].runs):
+            continue
+        if not foreign:
+            tell(f"timing {case.name}")
+        times[case.name] = stored_record(case, before, head, options, foreign)
     note = noted(here, stored.fingerprint)
     summary = {
         "mode": "baseline", "base": name, "head": head.label,
@@ -77,30 +74,27 @@ def check_baseline(
     return _report(cases, records, times, options, summary)
 
 
-def record_baseline(cases: Sequence[Case], head: Tree, options: CheckOptions, tell: Tell) -> Report:
+def record_baseline(
+    cases: Sequence[Case], head: RunningTree, options: CheckOptions, tell: Tell
+) -> Report:
     """What the code as it is counts and takes, to be compared with later."""
     _distinct(cases)
     device = cases[0].request.device
     records = []
-    with _side(head, options) as side:
-        counted = _count(cases, [side], options, tell)
-        for case in cases:
-            found, times = counted[case.name][0], []
-            if case.timed and options.timed and found.runs:
-                tell(f"timing {case.name}")
-                try:
-                    times = time_alone(side, case)
-                except TreeError as error:
-                    found = replace(found, error=str(error))
-            records.append(baseline_record(case, found, times))
+    counted = _count(cases, [head], options, tell)
+    for case in cases:
+        found, times = counted[case.name][0], []
+        if case.timed and options.timed and found.runs:
+            tell(f"timing {case.name}")
+            try:
+                times = time_alone(head, case)
+            except TreeError as error:
+                found = replace(found, error=str(error))
+        records.append(baseline_record(case, found, times))
     failed = [record.case for record in records if record.error]
     return baseline_report(
         records, fingerprint(device), dated_environment(device), head=head.label, failed=failed
     )
-
-
-def _side(tree: Tree, options: CheckOptions) -> RunningTree:
-    return RunningTree(tree.path, tree.label, limit_s=options.limit_s)
 
 
 def _distinct(cases: Sequence[Case]) -> None:

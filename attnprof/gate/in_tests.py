@@ -84,8 +84,9 @@ class TestGate:
         with contextlib.chdir(self.root):
             case = Case(request_for(attention, **sizes), formulas=formulas)
             if self.against:
-                terms, tell = CheckOptions(budget_s=LIMIT_S), lambda _: None
-                report = check_against([case], self._base, current_tree(self.root), terms, tell)
+                terms, here = CheckOptions(budget_s=LIMIT_S), current_tree(self.root)
+                with self._base.running() as base, here.running() as head:
+                    report = check_against([case], base, head, terms, lambda _: None)
                 return self._judged(case, self._base.label, report.of(CheckRecord))
             before = self.baseline.counted.get(case.name)
             if self.update:

@@ -28,6 +28,10 @@ class Tree:
     path: Path
     label: str
 
+    def running(self, limit_s: float | None = None) -> RunningTree:
+        """Processes that run it, each order for so many seconds at most."""
+        return RunningTree(self.path, self.label, limit_s)
+
 
 @contextmanager
 def tree_of(text: str, here: Path | None = None) -> Iterator[Tree]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -181,20 +182,17 @@ def _with_scratch(events: Sequence[Event]) -> Iterator[tuple[Event, bool, str]]:
 
 
 def _kernels_of(memory: list[Event], operations: list[Event]) -> dict[int, Event]:
-    """The kernel that each memory event, by its index, happened in, where it is one of ours."""
-    waiting = sorted(operations, key=lambda e: (-e.start, e.end))  # the next one is the last
-    running: list[Event] = []
-    found = {}
-    for index, event in sorted(enumerate(memory), key=lambda pair: pair[1].start):
-        while waiting and waiting[-1].start <= event.start:
-            running.append(waiting.pop())
-        running = [e for e in running if e.end >= event.start]
-        kernel = next(
-            (e for e in running if e.name in PRODUCTS or any(mark in e.name for mark in KERNELS)),
-            None,
-        )
-        if kernel is not None:
-            found[index] = kernel
+    """The outermost kernel of ours that each memory event, by its index, happened in, if any."""
+    outer: list[Event] = []
+    for event in sorted(operations, key=lambda e: (e.start, -e.end)):
+        ours = event.name in PRODUCTS or any(mark in event.name for mark in KERNELS)
+        if ours and (not outer or event.end > outer[-1].end):
+            outer.append(event)
+    starts, found = [event.start for event in outer], {}
+    for index, event in enumerate(memory):
+        before = bisect_right(starts, event.start)
+        if before and outer[before - 1].end >= event.start:
+            found[index] = outer[before - 1]
     return found
 
 
