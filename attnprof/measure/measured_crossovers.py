@@ -92,21 +92,19 @@ def _derived(
     pair: tuple[Mechanism | Target, Mechanism | Target], workload: Workload, scope: str
 ) -> Callable[[str, int], tuple[KnownCost, KnownCost]]:
     """Costs derived from both sides' code, by metric and head width."""
-    sides = [
-        DerivedSide(
-            side if isinstance(side, Target)
-            else mechanism_target(side, scope, causal=workload.causal, dtype=workload.dtype),
-            workload,
-        )
-        for side in pair
-    ]  # fmt: skip
 
-    @cache
-    def known(metric: str, head_dim: int) -> tuple[KnownCost, KnownCost]:
-        a, b = (side.at_width(metric, head_dim) for side in sides)
-        return tuple(KnownCost(x, x.holds, x.general, x.said, x.doubt) for x in (a, b))  # type: ignore[return-value] # of two
+    def derived(side: Mechanism | Target) -> DerivedSide:
+        if isinstance(side, Mechanism):
+            side = mechanism_target(side, scope, causal=workload.causal, dtype=workload.dtype)
+        return DerivedSide(side, workload)
 
-    return known
+    first, second = map(derived, pair)
+
+    def known(side: DerivedSide, metric: str, head_dim: int) -> KnownCost:
+        cost = side.at_width(metric, head_dim)
+        return KnownCost(cost, cost.holds, cost.general, cost.said, cost.doubt)
+
+    return cache(lambda metric, width: (known(first, metric, width), known(second, metric, width)))
 
 
 @dataclass
