@@ -161,7 +161,8 @@ class Check:
             ``how`` says so.
         basis: ``computed``; ``measured`` where ``ours`` reads a measurement; ``reading`` where it
             rests on facts that were read in the document.
-        tables: Numbers of the document's tables it belongs to, as ``--table`` takes them.
+        tables: The document's tables it belongs to, as ``--table`` takes them, beside those that
+            the claim's place names.
     """
 
     claim: str

@@ -112,6 +112,11 @@ class Claim:
     place: str
     says: str
 
+    @property
+    def tables(self) -> list[str]:
+        """Numbers of the tables that its place names: 6 in ``T6 vs Eq 7``."""
+        return re.findall(r"(?:\bT|[Tt]able ?)0?(\d+)", self.place)
+
 
 @cache
 def claims() -> dict[str, Claim]:
@@ -188,9 +193,13 @@ def _part(its: Document, kind: str, name: str) -> tuple[str, Any]:
 
 
 def claims_of_table(number: str, name: str) -> list[str]:
-    """The claims that are about a table, as their checks say."""
+    """The claims that are about a table, as their place or their check says."""
     checks = document(number).checks()
-    return [claim for claim in claims() if claim in checks and name in checks[claim].tables]
+    return [
+        claim
+        for claim, its in claims().items()
+        if claim in checks and name in (*its.tables, *checks[claim].tables)
+    ]
 
 
 def claims_of_figure(number: str, name: str) -> list[str]:

@@ -169,7 +169,6 @@ def _share_why(_: Any, ours: Any) -> str:
     "1/4",
     how="Table 6: one less Super's parameters over those of standard attention",
     why=_share_why,
-    tables=("6",),
 )
 def _share_saved() -> str:
     full, own = _table_6()

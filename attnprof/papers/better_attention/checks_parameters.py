@@ -65,7 +65,6 @@ CHECKS = Checks(
         partial(_counted, table, mechanism),
         how="every map of the definition with its bias, at each printed number of heads",
         why=partial(_why, table, mechanism),
-        tables=(table,),
     )
     for table, place in PLACES.items()
     for mechanism in MECHANISMS
@@ -92,7 +91,6 @@ def _table_1(count: Callable[[dict[str, str]], int]) -> dict[str, dict[str, int]
     how="layer counts cut off after thousands, from a million on after hundredths of a million",
     note="Table 1 cuts off (49,536 is 49K) where Table 3 rounds; ImageNet's 1.22M needs the "
     "class token beside the 196 patches",
-    tables=("1",),
 )
 def _cut_off() -> dict[str, dict[str, int]]:
     return _table_1(lambda row: abbreviated(expected(row)))
@@ -102,7 +100,6 @@ def _cut_off() -> dict[str, dict[str, int]]:
     "000-PAR-T3-abbrev",
     {row["attention"]: number(row["params"]) for row in rows("3")},
     how="layer counts rounded to tenths of a million",
-    tables=("3",),
 )
 def _rounded() -> dict[str, int]:
     return {row["attention"]: round(expected(row), -5) for row in rows("3")}
@@ -133,7 +130,6 @@ CHECKS.answers(
     {"optimised": "1/2", "efficient": "3/4"},
     how="parameters of a layer over those of standard attention, width 1024",
     why="the captions name the two in the other order: Optimised keeps 3/4, Efficient 1/2",
-    tables=("3", "10"),
 )
 def _shares() -> dict[str, str]:
     counts = {name: parameters(name, EXPERIMENTS["NMT"].d_model) for name in MECHANISMS[:3]}
@@ -199,7 +195,6 @@ def _totals_why(_: Any, ours: dict[str, float]) -> str:
     agree=rounded(2),
     why=_totals_why,
     otherwise=NOT_REPRODUCIBLE,
-    tables=("7",),
 )
 def totals() -> dict[str, float]:
     """Millions of parameters of ViT-B/16 with the changes that App B.3 and Table 7 name."""
@@ -215,7 +210,6 @@ def totals() -> dict[str, float]:
     how="nine maps over 197 tokens with their biases, in millions",
     agree=rounded(2),
     note="a context of 256, as Sec 4.1 has it, would add 0.59 M",
-    tables=("7",),
 )
 def _mixing() -> float:
     layers = int(value("7", "att_layers", "super"))

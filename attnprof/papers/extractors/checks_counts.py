@@ -102,7 +102,6 @@ CHECKS = Checks([
             partial(ours, row),
             how=_how(number, row),
             why=partial(_misprint, row),
-            tables=(number,),
         )
         for number, (_, table, ours) in FORMS.items()
         for row in DOCUMENT.rows(table)
@@ -114,7 +113,6 @@ CHECKS = Checks([
             partial(column, name),
             how="128 steps of the definition counted in whole numbers, d = l = 128",
             why="the counts of the definition are other numbers",
-            tables=("7",),
         )
         for name in COLUMNS
     ),
@@ -158,7 +156,6 @@ def _steps_told(published: Any, ours: Any) -> str:
     how="the closed forms printed in Tables 5 and 6 added up over t = 1 to l, against those of "
     "Tables 3 and 4",
     why=_steps_told,
-    tables=("3", "4", "5", "6"),
 )
 def _from_steps() -> Forms:
     return _printed(INFERENCE, summed)

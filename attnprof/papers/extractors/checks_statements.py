@@ -44,7 +44,6 @@ CHECKS = Checks()
     why=lambda _, ours: f"it is {ours:.4f}",
     note="an epoch is one sequence starting at each token; each token is seen in up to 128 of "
     "them, so 58.5 times as many tokens were read as the corpus has",
-    tables=("1",),
 )
 def epochs() -> float:
     """Training sequences over tokens: an epoch starts one sequence at every token."""

@@ -28,8 +28,8 @@ GPU = Ceilings(
     "RTX 4090", {"float32": 82.6 * TERA}, 1008 * GIGA,
     "NVIDIA Ada GPU architecture whitepaper, GeForce RTX 4090",
 )  # fmt: skip
-#: Tables of accuracies: file and number.
-ACCURACIES = {"cifar10": ("table03_cifar10", "3"), "cifar100": ("table04_cifar100", "4")}
+#: Tables of accuracies.
+ACCURACIES = {"cifar10": "table03_cifar10", "cifar100": "table04_cifar100"}
 
 
 def perplexities() -> dict[str, float]:
@@ -45,7 +45,7 @@ def reduction(name: str) -> float:
 
 def accuracies(dataset: str) -> dict[str, float]:
     """Those of Table 3 or 4."""
-    return rows_by_projection(ACCURACIES[dataset][0], "val_acc_pct")
+    return rows_by_projection(ACCURACIES[dataset], "val_acc_pct")
 
 
 def gain(dataset: str) -> float:
@@ -63,7 +63,6 @@ CHECKS = Checks([
             how="100 (dot product - neural) / dot product, of Table 1's perplexities",
             agree=rounded(2),
             why="Table 1 gives {1:.4f} %, which is {1:.2f} %: digits were cut off".format,
-            tables=("1", "2"),
         )
         for row in DOCUMENT.rows("table02_perplexity_gain")
     ),
@@ -74,7 +73,6 @@ CHECKS = Checks([
             partial(gain, row["dataset"]),
             how="difference of the table's two accuracies",
             agree=rounded(2),
-            tables=(ACCURACIES[row["dataset"]][1], "5"),
         )
         for row in DOCUMENT.rows("table05_accuracy_gain")
     ),
@@ -159,10 +157,7 @@ def _per_sample(_published: Mapping[str, float], ours: Mapping[str, Any]) -> str
     )
 
 
-_about_costs = partial(CHECKS.answers, tables=("6",))
-
-
-@_about_costs(
+@CHECKS.answers(
     "001-MEM",
     MEMORY,
     how="no less than C (Eq 7) of all heads of a batch of 16 in 16 bits, for the dot product "
@@ -193,13 +188,14 @@ def falls_sharply(sizes: Mapping[str, float]) -> bool:
     return all(sizes[after] <= 0.75 * sizes[before] for before, after in pairwise(steps))
 
 
-@_about_costs(
+@CHECKS.answers(
     "001-MEM-mono",
     {"by falling memory": by_memory(MEMORY), "a quarter less at each step": True},
     part="their order",
     how="all rows of Table 6 by falling memory, against the peaks of our closed form for a "
     "training step of one layer; sharply: each step of d' saves a quarter or more in both",
     note="our peaks fall by 4.0 from no projection to d' = 16 and by 7.8 from there to d' = 2",
+    tables=("6",),
 )
 def _sharply() -> dict[str, Any]:
     return {
@@ -225,7 +221,7 @@ def _least_time(task: str, name: str) -> float:
     )
 
 
-@_about_costs(
+@CHECKS.answers(
     "001-SPEED",
     SPEED,
     how="roofline time on an RTX 4090 (82.6 TFLOP/s, 1008 GB/s) of the eight attention layers' "

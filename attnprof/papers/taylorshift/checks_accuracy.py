@@ -62,10 +62,12 @@ CHECKS = Checks(
         how=f"mean of the {FROM_TABLE} that the model has",
         agree=rounded(1),
         note="Over four datasets: ListOps has no result." if row["listops"] == "" else "",
-        tables=("3",),
     )
     for model, row in ROWS.items()
 )
+
+
+_about_accuracy = partial(CHECKS.answers, tables=("3",))
 
 
 def _wins_told(said: Any, found: Any) -> str:
@@ -80,42 +82,39 @@ def _wins_told(said: Any, found: Any) -> str:
     )
 
 
-@CHECKS.answers(
+@_about_accuracy(
     "004-T3-four",
     {"datasets": 4},
     part="their order",
     how=f"{FROM_TABLE}: wins against each linear model, the fewest of them",
     why=_wins_told,
-    tables=("3",),
 )
 def _fewest_wins() -> dict[str, int]:
     return {"datasets": min(len(ahead_of(model)) for model in LINEAR_MODELS)}
 
 
-@CHECKS.answers(
+@_about_accuracy(
     "004-T3-three",
     {"datasets": 3},
     part="their order",
     how=f"{FROM_TABLE}: datasets with a higher value than the Transformer's",
-    tables=("3",),
 )
 def _ahead_of_the_transformer() -> dict[str, int]:
     return {"datasets": len(ahead_of(BASELINE))}
 
 
-@CHECKS.answers(
+@_about_accuracy(
     "004-T3-05",
     float(quoted("avg_gain_over_transformer_pct")),
     how=f"difference of the mean {FROM_TABLE}",
     agree=rounded(1),
     note="Percentage points.",
-    tables=("3",),
 )
 def _gain_over_the_transformer() -> float:
     return round(average(OURS) - average(BASELINE), 6)
 
 
-@CHECKS.answers(
+@_about_accuracy(
     "004-T3-gain",
     {
         OURS: float(quoted("ti_to_s_gain_ours_pct")),
@@ -124,7 +123,6 @@ def _gain_over_the_transformer() -> float:
     how=f"{FROM_TABLE}: ImageNet S less ImageNet Ti",
     agree=rounded(1),
     note="Percentage points.",
-    tables=("3",),
 )
 def _gains() -> dict[str, float]:
     found = {model: accuracies()[model] for model in (OURS, BASELINE)}
@@ -137,7 +135,7 @@ def losses() -> dict[str, float]:
     return {name: round(other[name] - own[name], 1) for name in other if own[name] < other[name]}
 
 
-@CHECKS.answers(
+@_about_accuracy(
     "004-ABS-nodeg",
     True,
     part="their order",
@@ -147,7 +145,6 @@ def losses() -> dict[str, float]:
         + " and ".join(f"{points} points on {name}" for name, points in losses().items())
         + "; the average alone is not lower. Sec 5.3 itself counts three of five as ahead."
     ),
-    tables=("3",),
 )
 def _no_losses() -> bool:
     return not losses()
@@ -158,7 +155,6 @@ def _no_losses() -> bool:
     True,
     how="Table 4: last line of both forms against the plain direct form",
     note="The direct form reaches 47.1 exactly, the efficient one is 0.5 points above.",
-    tables=("4",),
 )
 def _normalised_reaches_plain() -> bool:
     rows = {row["variant"]: row for row in DOCUMENT.rows("table04_normalization_ablation")}
@@ -172,7 +168,6 @@ def _normalised_reaches_plain() -> bool:
     {row["dataset"]: float(row["delta"]) for row in EMBEDDINGS},
     how="Table 5: convolutional less linear embedding",
     agree=rounded(1),
-    tables=("5",),
 )
 def deltas() -> dict[str, float]:
     """Convolutional less linear embedding by dataset."""
@@ -192,7 +187,6 @@ def deltas() -> dict[str, float]:
         "other four agree. By Tables 4 and 6 that is the direct form's accuracy, Table 3 has "
         "the efficient form's."
     ),
-    tables=("5", "3"),
 )
 def _linear_embeddings() -> dict[str, float]:
     return accuracies()[OURS]
@@ -204,7 +198,6 @@ def _linear_embeddings() -> dict[str, float]:
     how="Table 7: 6 heads times the head width 64 that all its other models have",
     why="Every other model of Table 7 has heads of width 64, which is what ImageNet S has "
     "with 384 = 6·64, the usual width of this size; 348 swaps two digits.",
-    tables=("7",),
 )
 def _width_of_six_heads() -> int:
     return common_head_width() * int(setting("heads")["imagenet_s"])

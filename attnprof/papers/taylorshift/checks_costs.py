@@ -65,7 +65,6 @@ CHECKS = Checks([
             {"N0": int(row["N0"]), "N1": int(row["N1"])},
             partial(first_lengths, int(row["d"])),
             how="attnprof crossover on the printed counts: the root in N, rounded up",
-            tables=("2",),
         )
         for row in ROWS
     ),

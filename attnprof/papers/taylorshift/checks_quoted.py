@@ -118,7 +118,6 @@ def efficient_memory(heads: int) -> float:
         f"for {mebibytes('direct', 1, SINGLE):.0f} MiB, where {DIRECT[1]} are printed"
     ),
     unchecked={"1": "at one head another moment of the network decides, which is not given"},
-    tables=("6",),
 )
 def _direct_by_entries() -> dict[str, float]:
     return {str(h): direct_memory(h) for h in DIRECT}
@@ -145,7 +144,6 @@ def _memory_told(said: Any, found: Any) -> str:
     agree=CLOSE,
     why=_memory_told,
     otherwise=NOT_REPRODUCIBLE,
-    tables=("6",),
 )
 def _efficient_by_entries() -> dict[str, float]:
     return {str(h): efficient_memory(h) for h in EFFICIENT}

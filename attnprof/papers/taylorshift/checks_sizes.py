@@ -131,7 +131,6 @@ def _law(claim: str, expression: str, error: float, **more: Any) -> Check:
         partial(sizes, expression, SPHERE),
         how=HOW,
         agree=within(relative=error),
-        tables=("1",),
         **more,
     )
 
@@ -159,7 +158,6 @@ CHECKS = Checks([
     how="N times the mean of 1 + x + x²/2 for x = q·k of unit vectors: E x = 0, E x² = 1/d",
     why="1 + 1/(2d) is (2d+1)/(2d), not (d+2)/(2d): the 2 stands at the wrong place. At large "
     "d the printed law is half of the right one.",
-    tables=("1",),
 )
 def _denominator() -> str:
     return str(denominator())
