@@ -7,7 +7,7 @@ import torch
 
 from attnprof.papers.approximation import program
 from attnprof.papers.approximation.checks_orders import claimed, kept, leading
-from attnprof.papers.approximation.checks_results import operations
+from attnprof.papers.approximation.checks_program import operations
 from attnprof.papers.approximation.program import error_power, listed
 from attnprof.papers.documents import claims, document
 

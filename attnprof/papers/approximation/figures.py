@@ -19,9 +19,9 @@ from attnprof.papers.approximation.checks_orders import (
     exponent,
     points,
 )
-from attnprof.papers.approximation.checks_program import HEADS
-from attnprof.papers.approximation.checks_results import (
+from attnprof.papers.approximation.checks_program import (
     FAILED,
+    HEADS,
     VOCABULARY,
     cheapest_approximation,
     operations,

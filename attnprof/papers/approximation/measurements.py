@@ -16,7 +16,7 @@ from torch import nn
 
 from attnprof.measure.clocks import threads
 from attnprof.papers.approximation.checks_orders import FAMILIES, HEAD_DIM, SHORT, subject
-from attnprof.papers.approximation.checks_results import VOCABULARY
+from attnprof.papers.approximation.checks_program import VOCABULARY
 from attnprof.papers.approximation.program import CLASSES, TOKENS, WIDTH, attention
 from attnprof.record import ProfileRecord
 

@@ -15,8 +15,12 @@ from attnprof.papers.approximation.checks_orders import (
     mechanism_id,
     subject,
 )
-from attnprof.papers.approximation.checks_program import lengths_it_runs_at
-from attnprof.papers.approximation.checks_results import FAILED, FIGURE_Z, seconds
+from attnprof.papers.approximation.checks_program import (
+    FAILED,
+    FIGURE_Z,
+    lengths_it_runs_at,
+    seconds,
+)
 from attnprof.papers.approximation.program import CLASSES, DOCUMENT, TEST_TOKENS, derived
 from attnprof.papers.regenerated import Cell, Table
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
@@ -141,46 +141,51 @@ def by_width() -> FigureData:
         (count, n): _rows(count, [n], SIZES)
         for count, n in ((EQ24, STATED), (EQ24, OTHER), (EXACT, STATED))
     }
-    printed, other, exact = panels.values()
-    slopes = _slopes(printed)
-    linear = [
-        all(_is_linear(rows, name) for name in MECHANISMS) for rows in (printed, exact)
-    ]  # of Eq 24, of the definitions
-    same = [all(row["super"] == row["optimised"] for row in rows) for rows in (printed, exact)]
-    saved = [_less(rows, "efficient") for rows in (printed, other)]
-    described = (
-        Described(
-            "growth with d_m", "linear for all mechanisms",
-            f"Eq 24: {'linear' if linear[0] else 'not linear'}; the definitions' products: "
-            f"{'linear' if linear[1] else 'quadratic'}",
-            linear[0],
-        ),
-        Described(
-            "slopes, standard, Super and Efficient", "15 l, 12 l, 9 l",
-            ", ".join(f"{slopes[name]} l" for name in ("standard", "super", "efficient")),
-            [slopes[name] for name in ("standard", "super", "efficient")] == [15, 12, 9],
-        ),
-        Described(
-            "saved against standard attention", "significantly fewer FLOPs",
-            f"at d_m = {LARGEST}: Efficient {saved[0]:.1f} %, "
-            f"Super {_less(printed, 'super'):.1f} %",
-            saved[0] > 0 and _less(printed, "super") > 0,
-        ),
-        Described(
-            "Optimised, not drawn", "exactly as Super",
-            f"Eq 24: {'the same' if same[0] else 'not the same'}; the definitions' products: "
-            f"{'the same' if same[1] else 'the same for l = d_m alone'}",
-            same[0],
-        ),
-        Described(
-            "other lengths", "only the scale of the y-axis changes",
-            f"Efficient saves {saved[0]:.1f} % at d_m = {LARGEST} for l = {STATED}, "
-            f"{saved[1]:.1f} % for l = {OTHER}",
-            shape_is_free_of_length(),
-        ),
-    )  # fmt: skip
     facts = {"panels": [{"counted": count, "l": n} for count, n in panels], "h": ONE_HEAD}
-    return FigureData([row for rows in panels.values() for row in rows], described, facts)
+    rows = [row for rows in panels.values() for row in rows]
+    return FigureData(rows, tuple(_said_of_widths(*panels.values())), facts)
+
+
+def _said_of_widths(
+    printed: Sequence[Row], other: Sequence[Row], exact: Sequence[Row]
+) -> Iterator[Described]:
+    """Of Eq 24 at two lengths, and of the definitions' products."""
+    eq24_is, products_are = (
+        all(_is_linear(rows, name) for name in MECHANISMS) for rows in (printed, exact)
+    )
+    yield Described(
+        "growth with d_m", "linear for all mechanisms",
+        f"Eq 24: {'linear' if eq24_is else 'not linear'}; the definitions' products: "
+        f"{'linear' if products_are else 'quadratic'}",
+        eq24_is,
+    )  # fmt: skip
+    slopes = [_slopes(printed)[name] for name in ("standard", "super", "efficient")]
+    yield Described(
+        "slopes, standard, Super and Efficient", "15 l, 12 l, 9 l",
+        ", ".join(f"{slope} l" for slope in slopes), slopes == [15, 12, 9],
+    )  # fmt: skip
+    saved, elsewhere = (_less(rows, "efficient") for rows in (printed, other))
+    by_super = _less(printed, "super")
+    yield Described(
+        "saved against standard attention", "significantly fewer FLOPs",
+        f"at d_m = {LARGEST}: Efficient {saved:.1f} %, Super {by_super:.1f} %",
+        saved > 0 and by_super > 0,
+    )  # fmt: skip
+    same, exactly = (
+        all(row["super"] == row["optimised"] for row in rows) for rows in (printed, exact)
+    )
+    yield Described(
+        "Optimised, not drawn", "exactly as Super",
+        f"Eq 24: {'the same' if same else 'not the same'}; the definitions' products: "
+        f"{'the same' if exactly else 'the same for l = d_m alone'}",
+        same,
+    )  # fmt: skip
+    yield Described(
+        "other lengths", "only the scale of the y-axis changes",
+        f"Efficient saves {saved:.1f} % at d_m = {LARGEST} for l = {STATED}, "
+        f"{elsewhere:.1f} % for l = {OTHER}",
+        shape_is_free_of_length(),
+    )  # fmt: skip
 
 
 def heatmap() -> FigureData:
@@ -190,7 +195,10 @@ def heatmap() -> FigureData:
         {
             "l": cell["seq_len"], "d_m": cell["d_model"], "h": cell["num_heads"],
             "standard": cell["value_a"], "efficient": cell["value_b"], "ratio": cell["ratio"],
-            "ratio_of_multiply_adds": _exact_ratio(cell["seq_len"], cell["d_model"]),
+            "ratio_of_multiply_adds": (
+                value_at(multiply_adds, "standard", cell["seq_len"], cell["d_model"], ONE_HEAD)
+                / value_at(multiply_adds, "efficient", cell["seq_len"], cell["d_model"], ONE_HEAD)
+            ),
         }
         for cell in map(asdict, report.records)
     ]  # fmt: skip
@@ -208,14 +216,6 @@ def heatmap() -> FigureData:
         ),
     )  # fmt: skip
     return FigureData(rows, described, {"summary": report.summary, "grid": GRID})
-
-
-def _exact_ratio(seq_len: int, width: int) -> float:
-    over, under = (
-        value_at(multiply_adds, name, seq_len, width, ONE_HEAD)
-        for name in ("standard", "efficient")
-    )
-    return over / under
 
 
 def _means(source: str, what: str) -> Described:
@@ -242,6 +242,7 @@ def surfaces() -> FigureData:
     dearer = [row for row in exact if row["super"] > row["standard"]]
     ends = [row for row in printed if row["d_m"] == LARGEST]
     first, last = ends[0], ends[-1]
+    more = sympy.factor(multiply_adds("super") - multiply_adds("standard"))
     fewer = [row["standard"] - row["efficient"] for row in (first, last)]
     described = (
         Described(
@@ -259,16 +260,12 @@ def surfaces() -> FigureData:
         ),
         Described(
             "the order, counted from the definitions", "Super below standard",
-            f"Super takes {_super_less_standard()} more: above standard in {len(dearer)} of "
+            f"Super takes {more} more: above standard in {len(dearer)} of "
             f"{len(exact)} points",
             not dearer,
         ),
     )  # fmt: skip
     return FigureData([*printed, *exact], described, {"drawn": EQ24, "h": ONE_HEAD})
-
-
-def _super_less_standard() -> str:
-    return str(sympy.factor(multiply_adds("super") - multiply_adds("standard")))
 
 
 FIGURES = {

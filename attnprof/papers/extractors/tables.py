@@ -26,17 +26,6 @@ def settings() -> Table:
     return Table("Hyperparameters and settings", rows, (note,))
 
 
-def texts() -> Table:
-    """Table 2: samples of trained models, which cannot be drawn again."""
-    rows = [
-        {**{name: row[name] for name in ("model", "prompt", "top_p")},
-         **{name: Cell(row[name], None) for name in ("first_words", "last_words")}}
-        for row in DOCUMENT.rows("table02_generated_texts")
-    ]  # fmt: skip
-    note = "not computed: neither the trained weights nor the seed are given"
-    return Table("Generated texts", rows, (note,))
-
-
 def closed_forms(title: str, name: str, ours: Callable[[Row], str]) -> Table:
     """A table of closed forms; the printed terms added up stand beside them."""
     rows = [
@@ -48,19 +37,16 @@ def closed_forms(title: str, name: str, ours: Callable[[Row], str]) -> Table:
     return Table(title, rows, ("terms: what is printed above the closed form, added up",))
 
 
-def numbers() -> Table:
-    """Table 7."""
-    rows = [
+TABLES: dict[str, Callable[[], Table]] = {
+    "1": settings,
+    "2": lambda: Table("Generated texts", [
+        {name: row[name] for name in ("model", "prompt", "top_p", "first_words", "last_words")}
+        for row in DOCUMENT.rows("table02_generated_texts")
+    ], ("not computed: neither the trained weights nor the seed are given",)),
+    **{number: partial(closed_forms, *its) for number, its in FORMS.items()},
+    "7": lambda: Table("Numbers of operations and parameters, d = l = 128", [
         {"quantity": row["quantity"],
          **{name: Cell(int(row[name]), column(name)[row["quantity"]]) for name in COLUMNS}}
         for row in DOCUMENT.rows("table07_counts_d128_l128")
-    ]  # fmt: skip
-    return Table("Numbers of operations and parameters, d = l = 128", rows)
-
-
-TABLES: dict[str, Callable[[], Table]] = {
-    "1": settings,
-    "2": texts,
-    **{number: partial(closed_forms, *its) for number, its in FORMS.items()},
-    "7": numbers,
-}
+    ]),
+}  # fmt: skip

@@ -19,6 +19,8 @@ from attnprof.papers.taylorshift.checks_accuracy import (
 )
 from attnprof.papers.taylorshift.checks_quoted import (
     CLOSE,
+    DIRECT,
+    EFFICIENT,
     beside_entries,
     direct_memory,
     efficient_memory,
@@ -58,27 +60,6 @@ def intermediate_sizes() -> Table:
     return Table("Mean size of intermediate expressions in efficient TaylorShift", rows, notes)
 
 
-def transition_points() -> Table:
-    """Table 2, by ``attnprof crossover`` on the printed counts."""
-    rows = [
-        {"d": row["d"],
-         **{name: Cell(int(row[name]), n) for name, n in first_lengths(int(row["d"])).items()}}
-        for row in DOCUMENT.rows("table02_transition_points")
-    ]  # fmt: skip
-    return Table("Lengths from which the efficient form is cheaper", rows)
-
-
-def accuracy() -> Table:
-    """Table 3; the averages are made again."""
-    rows = [
-        {"model": row["model"], **{name: Cell(row[name], None) for name in DATASETS},
-         "average": Cell(float(row["average"]), average(row["model"]), rounded(1))}
-        for row in DOCUMENT.rows("table03_accuracy")
-    ]  # fmt: skip
-    note = "accuracies are trainings, shown as printed; Linformer's average is over four"
-    return Table("Accuracy in percent", rows, (note,))
-
-
 def normalisation() -> Table:
     """Table 4; its last line stands in Tables 6 (direct, four heads) and 3 (efficient) too."""
     elsewhere = {
@@ -97,41 +78,6 @@ def normalisation() -> Table:
     return Table("Accuracy on CIFAR Pixel with and without normalisation", rows, (note,))
 
 
-def token_embedding() -> Table:
-    """Table 5; the linear embeddings are Table 3's models, the differences are made again."""
-    rows = [
-        {"dataset": row["dataset"],
-         "linear": Cell(float(row["linear_acc_pct"]), accuracies()[OURS][row["dataset"]]),
-         "convolutional": Cell(float(row["conv_acc_pct"]), None),
-         "delta": Cell(float(row["delta"]), deltas()[row["dataset"]], rounded(1))}
-        for row in DOCUMENT.rows("table05_token_embedding")
-    ]  # fmt: skip
-    return Table(
-        "Accuracy with linear and convolutional token embedding", rows, ("linear: beside Table 3",)
-    )
-
-
-def heads() -> Table:
-    """Table 6; memory by the printed entries."""
-    direct, efficient = (column(f"{form}_mem_mib_at16") for form in ("direct", "efficient"))
-    rows = [
-        {"h": (h := int(row["h"])),
-         "accuracy": Cell(row["acc_pct"], None),
-         "direct ims/s": Cell(row["direct_tp_ims_s"], None),
-         "direct MiB": Cell(direct[h], round(direct_memory(h), 1), CLOSE),
-         "efficient ims/s": Cell(row["efficient_tp_ims_s"], None),
-         "efficient MiB": Cell(efficient[h], round(efficient_memory(h), 1), CLOSE)}
-        for row in DOCUMENT.rows("table06_heads")
-    ]  # fmt: skip
-    notes = (
-        f"direct MiB: entries at N = 1025, batch 16, 4 bytes; {beside_entries():.0f} MiB more",
-        "at one head another moment of the network needs more than these",
-        "efficient MiB: the same with 2 bytes; see claim 004-T6-effmem",
-        "accuracy and throughput are trainings and clocks of another machine",
-    )
-    return Table("Accuracy, throughput and memory by head count, CIFAR Pixel", rows, notes)
-
-
 def hyperparameters() -> Table:
     """Table 7; the width is heads times 64."""
     rows: list[dict[str, Any]] = []
@@ -147,10 +93,37 @@ def hyperparameters() -> Table:
 
 TABLES: dict[str, Callable[[], Table]] = {
     "1": intermediate_sizes,
-    "2": transition_points,
-    "3": accuracy,
+    "2": lambda: Table("Lengths from which the efficient form is cheaper", [
+        {"d": row["d"],
+         **{name: Cell(int(row[name]), n) for name, n in first_lengths(int(row["d"])).items()}}
+        for row in DOCUMENT.rows("table02_transition_points")
+    ]),
+    "3": lambda: Table("Accuracy in percent", [
+        {"model": row["model"], **{name: row[name] for name in DATASETS},
+         "average": Cell(float(row["average"]), average(row["model"]), rounded(1))}
+        for row in DOCUMENT.rows("table03_accuracy")
+    ], ("accuracies are trainings, shown as printed; Linformer's average is over four",)),
     "4": normalisation,
-    "5": token_embedding,
-    "6": heads,
+    "5": lambda: Table("Accuracy with linear and convolutional token embedding", [
+        {"dataset": row["dataset"],
+         "linear": Cell(float(row["linear_acc_pct"]), accuracies()[OURS][row["dataset"]]),
+         "convolutional": float(row["conv_acc_pct"]),
+         "delta": Cell(float(row["delta"]), deltas()[row["dataset"]], rounded(1))}
+        for row in DOCUMENT.rows("table05_token_embedding")
+    ], ("linear: beside Table 3",)),
+    "6": lambda: Table("Accuracy, throughput and memory by head count, CIFAR Pixel", [
+        {"h": (h := int(row["h"])),
+         "accuracy": row["acc_pct"],
+         "direct ims/s": row["direct_tp_ims_s"],
+         "direct MiB": Cell(DIRECT[h], round(direct_memory(h), 1), CLOSE),
+         "efficient ims/s": row["efficient_tp_ims_s"],
+         "efficient MiB": Cell(EFFICIENT[h], round(efficient_memory(h), 1), CLOSE)}
+        for row in DOCUMENT.rows("table06_heads")
+    ], (
+        f"direct MiB: entries at N = 1025, batch 16, 4 bytes; {beside_entries():.0f} MiB more",
+        "at one head another moment of the network needs more than these",
+        "efficient MiB: the same with 2 bytes; see claim 004-T6-effmem",
+        "accuracy and throughput are trainings and clocks of another machine",
+    )),
     "7": hyperparameters,
-}
+}  # fmt: skip
