@@ -105,8 +105,6 @@ def _metrics(metric: str | None, quantity: str | None) -> list[str]:
     """Metrics asked for, by ``--metric`` or as quantities; both where nothing is asked."""
     if metric is not None and quantity is not None:
         raise RequestError("--metric and --quantity say the same thing; leave one of them out")
-    if metric is None and quantity is None:
-        return list(METRICS)
     if quantity is None:
         return some_of(metric, METRICS, "--metric")
     asked = some_of(quantity, tuple(METRIC_OF), "--quantity")

@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -31,18 +32,18 @@ def doctor(*, to: Output) -> int:
     Example: attnprof doctor --format json
     """
     records = list(probes())
-    bad = [record.check for record in records if record.status in ("missing", "broken")]
+    bad = [record.check for record in records if record.status in (MISSING, "broken")]
     to.deliver(Report("doctor", records, {"problems": bad}, environment()))
     return CannotRunError.exit_code if "torch" in bad else 0
 
 
 def probes() -> Iterator[DoctorRecord]:
     """Every check in order; none of them raises."""
-    yield _ok("python", f"{platform.python_version()} ({sys.executable})")
-    yield _ok("platform", platform.platform())
-    yield _ok("attnprof", attnprof.__version__)
+    yield _tried("python", lambda: (f"{platform.python_version()} ({sys.executable})", "ok"))
+    yield _tried("platform", lambda: (platform.platform(), "ok"))
+    yield _tried("attnprof", lambda: (attnprof.__version__, "ok"))
     for name in LIBRARIES:
-        yield _library(name)
+        yield _tried(name, partial(_library, name), f"pip install {name}")
     torch_record = _tried("torch", _torch, "pip install torch")
     yield torch_record
     yield _tried("processor", _processor)
@@ -55,30 +56,22 @@ def probes() -> Iterator[DoctorRecord]:
     yield _tried("figures", _figures, "pip install matplotlib; --plot and heatmap need it")
 
 
-def _ok(check: str, found: str) -> DoctorRecord:
-    return DoctorRecord(check=check, found=found, status="ok")
-
-
-def _library(name: str) -> DoctorRecord:
-    try:
-        return _ok(name, version(name))
-    except PackageNotFoundError:
-        return DoctorRecord(
-            check=name, found="not installed", status=MISSING, advice=f"pip install {name}"
-        )
+def _library(name: str) -> tuple[str, str]:
+    return version(name), "ok"
 
 
 def _tried(check: str, probe: Probe, advice: str = "") -> DoctorRecord:
     """The probe's row; whatever it raises is what was found."""
     try:
         found, status = probe()
+    except PackageNotFoundError:
+        found, status = "not installed", MISSING
     except ImportError as error:
-        return DoctorRecord(check=check, found=str(error), status=MISSING, advice=advice)
+        found, status = str(error), MISSING
     except Exception as error:  # noqa: BLE001 - a broken installation may raise anything
         found, status = f"{type(error).__name__}: {error}".split("\n", 1)[0], "broken"
-    return DoctorRecord(
-        check=check, found=found, status=status, advice="" if status == "ok" else advice
-    )
+    advice = "" if status == "ok" else advice
+    return DoctorRecord(check=check, found=found, status=status, advice=advice)
 
 
 def _torch() -> tuple[str, str]:

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from attnprof.arguments import MOST_THREADS
+from attnprof.arguments import MOST_THREADS, shown
 from attnprof.cli import options as opt
 from attnprof.cli.request import MOST, parse_names, parse_set, parse_sizes
 from attnprof.errors import RequestError, closest
 from attnprof.record.destinations import take_modules
 from attnprof.record.files import read_toml
-from attnprof.record.report import shown
 
 if TYPE_CHECKING:
     from attnprof.gate.cases import Case

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
+from attnprof.arguments import shown
 from attnprof.errors import AttnprofError, RequestError
 from attnprof.gate.cases import Case, Counted, Operation, name_of
 from attnprof.gate.changes import without_views
@@ -18,7 +19,7 @@ from attnprof.measure.request import PointRequest
 from attnprof.record import BaselineRecord, Report
 from attnprof.record.files import read_json
 from attnprof.record.recognition import SCHEMA
-from attnprof.record.report import fits, shown, told
+from attnprof.record.report import fits, told
 
 #: The layout that is written. Older ones are read as they are: layout 1 did not say of operations
 #: what their results are, layout 2 had a row for every view, too.

@@ -21,10 +21,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from attnprof.arguments import shown
 from attnprof.errors import RequestError
 from attnprof.record import BaselineRecord, CheckRecord, HistoryRecord, Report
 from attnprof.record.files import REPORT_LIMIT
-from attnprof.record.report import object_in, shown
+from attnprof.record.report import object_in
 
 PENALTY = 2.5
 #: Runs a level of times has at least; one alone may be chance.

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from attnprof.arguments import file_path
+from attnprof.arguments import file_path, shown
 from attnprof.errors import RequestError
 from attnprof.record.base import KINDS, ColumnarRecords, Record
 from attnprof.record.files import JOURNAL_LIMIT, read_json, write_whole
@@ -169,12 +169,6 @@ def told(hint: Any) -> str:
     words = _WORDS.get(kind, "a value")
     of = inner[-1] if kind in (list, dict) else Any
     return words if of is Any else f"{words} of which each is {told(of)}"
-
-
-def shown(value: Any) -> str:
-    """A value as a message has it: at most forty letters."""
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _check_size(value: Any, item: Field[Any], where: str) -> None:

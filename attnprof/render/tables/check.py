@@ -14,29 +14,17 @@ from attnprof.gate import rules
 from attnprof.gate.sentences import WHOLE, sentence, time_text, told_once, values_text
 from attnprof.record import CheckRecord, Report, SelfTestRecord
 from attnprof.record.escapes import markdown_code, markdown_text
+from attnprof.render import gate
 from attnprof.render.formats import render_markdown
-from attnprof.render.gate import (
-    CaseRows,
-    by_case,
-    counts_text,
-    named,
-    notes_of,
-    sides_text,
-    verdict_of,
-)
+from attnprof.render.gate import CaseRows, by_case, named, verdict_of
 from attnprof.render.terminal import new_table, record_table
 from attnprof.units import MISSING
 
 STYLES = {
-    rules.REGRESSED: "bold red",
-    rules.ERROR: "bold magenta",
-    rules.MISSING: "bold magenta",
-    rules.INCONCLUSIVE: "yellow",
-    rules.NOT_COMPARABLE: "dim",
-    rules.NEW: "cyan",
-    rules.IMPROVED: "green",
-    rules.OK: "green",
-}
+    rules.REGRESSED: "bold red", rules.ERROR: "bold magenta", rules.MISSING: "bold magenta",
+    rules.INCONCLUSIVE: "yellow", rules.NOT_COMPARABLE: "dim", rules.NEW: "cyan",
+    rules.IMPROVED: "green", rules.OK: "green",
+}  # fmt: skip
 #: All that a record says, for who wants every number.
 FULL = (
     "case", "metric", "baseline", "current", "ratio", "ci_low", "ci_high", "verdict", "pairs",
@@ -67,9 +55,8 @@ def tables(report: Report, *, verbose: bool = False) -> list[RenderableType]:
 def _overview(cases: list[CaseRows], report: Report) -> RenderableType:
     timed = any(case.time for case in cases)
     times = ["time, current / baseline"] * timed
-    table = new_table(
-        "verdict", "case", *times, title=f"check: {sides_text(report)}", right=times, fold=["case"]
-    )
+    title = f"check: {gate.sides_text(report)}"
+    table = new_table("verdict", "case", *times, title=title, right=times, fold=["case"])
     for case in cases:
         time = [time_text(case.time) or MISSING] if timed else []
         table.add_row(Text(case.verdict, STYLES[case.verdict]), case.name, *time)
@@ -91,8 +78,8 @@ def _told(case: CaseRows, report: Report) -> RenderableType:
 def _ending(report: Report) -> RenderableType:
     verdict = verdict_of(report)
     lines = Text(verdict, STYLES[verdict])
-    lines.append(f"; {counts_text(report)}", "not bold default")
-    for note in notes_of(report):
+    lines.append(f"; {gate.counts_text(report)}", "not bold default")
+    for note in gate.notes_of(report):
         lines.append(f"\n{note}", "dim not bold")
     return lines
 
@@ -103,17 +90,13 @@ def _self_test(report: Report) -> list[RenderableType]:
     rows = report.of(SelfTestRecord)
     alarms = sum(row.regressed for row in rows if not row.slowdown)
     trials = sum(row.trials for row in rows if not row.slowdown)
+    # the rule of three, one event more for each seen
+    likely = min(1.0, (3 + 1.5 * alarms) / trials) if trials else 1.0
     said = (
         f"False alarms: {alarms} of {trials}. Few trials say little: up to "
-        f"{_upper(alarms, trials):.1%} are still likely; give more --budget."
+        f"{likely:.1%} are still likely; give more --budget."
     )
-    title = f"self-test of rule {rule} on this machine"
-    return [record_table(rows, SELF_TEST, title=title), said]
-
-
-def _upper(seen: int, trials: int) -> float:
-    """The rule of three, one event more for each seen."""
-    return min(1.0, (3 + 1.5 * seen) / trials) if trials else 1.0
+    return [record_table(rows, SELF_TEST, title=f"self-test of rule {rule} on this machine"), said]
 
 
 def page(report: Report, **_how: object) -> str:
@@ -128,11 +111,11 @@ def page(report: Report, **_how: object) -> str:
     parts = [
         MARKER,
         f"### attnprof check: {verdict_of(report)}",
-        f"{markdown_text(sides_text(report))}; {counts_text(report)}.",
+        f"{markdown_text(gate.sides_text(report))}; {gate.counts_text(report)}.",
         _changes(amiss),
         _changes(other),
         _folded(quiet),
-        "\n".join(f"- {markdown_text(note)}" for note in notes_of(report)),
+        "\n".join(f"- {markdown_text(note)}" for note in gate.notes_of(report)),
     ]
     return _fitting("\n\n".join(part for part in parts if part) + "\n")
 
@@ -143,14 +126,12 @@ def _changes(rows: list[tuple[CaseRows, CheckRecord]]) -> str:
     lines = ["| verdict | case | metric | baseline → current | why |", "|---|---|---|---|---|"]
     for case, record in rows[:MOST_ROWS]:
         metric = "" if record.metric == WHOLE else markdown_code(record.metric)
-        why = markdown_text(record.why[:MOST_LETTERS]) + (
-            "…" if len(record.why) > MOST_LETTERS else ""
-        )
-        if record.place:
-            why = f"{why} ({markdown_code(record.place)})"
+        cut = "…" if len(record.why) > MOST_LETTERS else ""
+        place = f" ({markdown_code(record.place)})" if record.place else ""
         cells = (
             f"**{record.verdict}**", markdown_code(case.name), metric,
-            markdown_text(values_text(record)), why,
+            markdown_text(values_text(record)),
+            f"{markdown_text(record.why[:MOST_LETTERS])}{cut}{place}",
         )  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return _ended(lines, len(rows))

@@ -56,19 +56,13 @@ def _cells(row: CrossoverRecord) -> list[str]:
         return [str(row.head_dim), unit, row.kind, "skipped", *[MISSING] * 3]
     digits = 0 if row.method == "searched" else 2  # a search knows whole lengths
     at = row.verdict if row.crossover_seq_len is None else f"{row.crossover_seq_len:,.{digits}f}"
-    return [
-        str(row.head_dim),
-        unit,
-        row.kind,
-        at,
-        MISSING if row.first_seq_len is None else format_count(row.first_seq_len),
-        row.cheaper_below or "equal",
-        row.cheaper_above or "equal",
-    ]
+    first = MISSING if row.first_seq_len is None else format_count(row.first_seq_len)
+    sides = row.cheaper_below or "equal", row.cheaper_above or "equal"
+    return [str(row.head_dim), unit, row.kind, at, first, *sides]
 
 
-def _named(metric: str) -> str:
-    return "FLOPs" if metric == "flops" else metric
+def _named(metric: str, kind: str) -> str:
+    return f"{'FLOPs' if metric == 'flops' else metric} ({kind})"
 
 
 def _forms(rows: list[CrossoverRecord]) -> list[str]:
@@ -80,7 +74,7 @@ def _forms(rows: list[CrossoverRecord]) -> list[str]:
             widths.setdefault(what, []).append(str(row.head_dim))
     asked = len({row.head_dim for row in rows})
     return [
-        f"{_named(metric)} ({kind}): crossover = {form}"
+        f"{_named(metric, kind)}: crossover = {form}"
         + (f", d = {', '.join(found)}" if len(found) < asked else "")
         for (metric, kind, form), found in widths.items()
     ]
@@ -104,7 +98,7 @@ def _remarks(rows: list[CrossoverRecord]) -> list[str]:
     """What a row cannot say: several crossings, refusals, the formulas' sources."""
     found, ranges = [], dict[str, list[str]]()
     for row in rows:
-        what = f"d={row.head_dim} {_named(row.metric)} ({row.kind})"
+        what = f"d={row.head_dim} {_named(row.metric, row.kind)}"
         if row.verdict == "several":
             shown = ", ".join(f"{x:,.2f}" for x in row.all_crossings[:8])
             more = ", …" if len(row.all_crossings) > 8 else ""
@@ -116,13 +110,12 @@ def _remarks(rows: list[CrossoverRecord]) -> list[str]:
         if row.bound:
             found.append(f"{what}: {row.bound}")
     found += [f"{', '.join(what)}: {said}" for said, what in ranges.items()]
-    searched = dict.fromkeys(
-        f"{_named(row.metric)} ({row.kind})" for row in rows if row.method == "searched"
-    )
+    searched = [_named(row.metric, row.kind) for row in rows if row.method == "searched"]
     if searched:
+        names = ", ".join(dict.fromkeys(searched))
         found.append(
-            f"{', '.join(searched)}: sizes are rounded up or down, so there is no closed form; "
+            f"{names}: sizes are rounded up or down, so there is no closed form; "
             f"searched by integers, to 2**{LARGEST.bit_length() - 1} tokens at most"
         )
-    found += [f"{_named(row.metric)} (published) from {row.source}" for row in rows if row.source]
+    found += [f"{_named(row.metric, 'published')} from {row.source}" for row in rows if row.source]
     return list(dict.fromkeys(found))

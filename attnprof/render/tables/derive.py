@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -56,11 +57,9 @@ def _spread(expression: str | None) -> str:
     """A formula; a maximum with one candidate a line."""
     if expression is None:
         return "no formula"
-    if not expression.startswith("Max(") or not expression.endswith(")"):
-        return expression
-    parts = _arguments(expression[4:-1])
-    together = ",\n    ".join(parts)
-    return f"Max({together})" if parts else expression
+    found = re.fullmatch(r"Max\((.*)\)", expression)
+    together = ",\n    ".join(_arguments(found[1]) if found else ())
+    return f"Max({together})" if together else expression
 
 
 def _arguments(text: str) -> list[str]:
@@ -91,19 +90,12 @@ def shapes_text(shapes: Sequence[Mapping[str, Any]]) -> str:
 
 
 def verified_text(shapes: Sequence[Mapping[str, Any]]) -> str:
-    """The shapes of a few runs; of more, how many and from where to where."""
-    if len(shapes) <= _SHOWN:
+    """The shapes of a few runs; of more than three, how many and from where to where."""
+    if len(shapes) <= 3:
         return shapes_text(shapes)
-    ends = (
-        f"{name} from {min(sizes)} to {max(sizes)}"
-        for name in shapes[0]
-        for sizes in [[shape[name] for shape in shapes]]
-    )
+    sizes = {name: [shape[name] for shape in shapes] for name in shapes[0]}
+    ends = (f"{name} from {min(own)} to {max(own)}" for name, own in sizes.items())
     return f"{len(shapes)} shapes, {', '.join(ends)}"
-
-
-#: Shapes that are shown one by one.
-_SHOWN = 3
 
 
 def domain_text(found: Mapping[str, Any]) -> str:

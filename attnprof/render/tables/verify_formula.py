@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -54,13 +53,6 @@ def _shown(formula: str | None, most: int = READABLE) -> str:
     return formula if len(formula) <= most else f"{formula[:most]} …"
 
 
-def _briefly(record: VerificationRecord) -> str:
-    """Ours; of what was compared by its order of growth, that."""
-    if record.up_to == "order" and record.leading_ours:
-        return record.leading_ours
-    return _shown(record.ours, BRIEF)
-
-
 def _title(record: VerificationRecord) -> str:
     causal = "causal " if record.causal else ""
     scope = f" {record.scope}" if record.scope else ""
@@ -74,9 +66,11 @@ def _overview(records: Sequence[VerificationRecord]) -> Table:
     table = new_table(*names, right=["row"], fold=names)
     for row, record in enumerate(records, start=1):
         where = record.place if placed else f"{record.of}, {record.phase}"
-        ours, verdict = _briefly(record), _verdict(record)
-        cells = (str(row), where, record.quantity, record.printed, ours, verdict)
-        table.add_row(*cells)
+        ours = _shown(record.ours, BRIEF)
+        if record.up_to == "order" and record.leading_ours:
+            ours = record.leading_ours
+        cells = (where, record.quantity, record.printed, ours, _verdict(record))
+        table.add_row(str(row), *cells)
     return table
 
 
@@ -108,14 +102,8 @@ def _lines(record: VerificationRecord) -> Iterator[str]:
         yield f"leading terms: {same}{'' if record.leading_agrees else record.leading_printed}"
     if record.where:
         yield f"where {', '.join(f'{name} = {meaning}' for name, meaning in record.where.items())}"
-    yield from _found(record.domain, record.verified_at, record.method)
+    if record.domain:
+        yield f"ours holds for: {'; '.join(record.domain)}"
+    if record.verified_at:
+        yield f"ours is {record.method}; runs agree at {verified_text(record.verified_at)}"
     yield from (f"note: {line}" for line in record.notes)
-
-
-def _found(
-    domain: Sequence[str], verified_at: Sequence[Mapping[str, Any]], method: str | None
-) -> Iterator[str]:
-    if domain:
-        yield f"ours holds for: {'; '.join(domain)}"
-    if verified_at:
-        yield f"ours is {method}; runs agree at {verified_text(verified_at)}"
