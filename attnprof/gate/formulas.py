@@ -13,6 +13,7 @@ from attnprof.algebra.parser import FormulaError, parse
 from attnprof.gate.cases import Counted
 from attnprof.gate.rules import IMPROVED, NEW, NOT_COMPARABLE, OK, REGRESSED
 from attnprof.record import CheckRecord
+from attnprof.trace.evaluation import evaluate
 from attnprof.trace.request.expressions import hints_for
 
 #: Powers that closed forms go up to.
@@ -170,8 +171,6 @@ def difference(
     """
     import sympy
 
-    from attnprof.trace.report.differences import chosen
-
     old, new = formula(before), formula(now)
     at = hints_for(_names(old) | _names(new), sizes)
     branch = any(side.has(sympy.Max, sympy.Min, sympy.Piecewise) for side in (old, new))
@@ -196,12 +195,24 @@ def difference(
     )
 
 
+def chosen(expression: Any, at: Mapping[str, int], *kinds: Any) -> Any:
+    """An expression with the branch that is taken at these sizes, of all kinds of branches."""
+    import sympy
+
+    def branch(node: Any) -> Any:
+        if isinstance(node, sympy.Piecewise):
+            return next(value for value, condition in node.args if evaluate(condition, at))
+        value = evaluate(node, at)
+        return next(arg for arg in node.args if evaluate(arg, at) == value)
+
+    kinds = kinds or (sympy.Min, sympy.Max, sympy.Piecewise)
+    return expression.replace(lambda node: isinstance(node, kinds), branch)
+
+
 def _names(expression: Any) -> set[str]:
     return {size.name for size in expression.free_symbols}
 
 
 def _signed(old: Any, new: Any, sizes: Mapping[str, int]) -> int:
-    from attnprof.trace.evaluation import evaluate
-
     value = evaluate(new, sizes) - evaluate(old, sizes)
     return int(value > 0) - int(value < 0)

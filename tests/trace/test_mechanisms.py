@@ -7,13 +7,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from attnprof import Workload, registry
 from attnprof.algebra.expressions import symbol
 from attnprof.errors import RequestError
-from attnprof.trace.report.differences import (
-    NUMBER,
-    closed_form,
-    differences_to_form,
-    differences_to_torch,
-    held_by_tensors,
-)
 from attnprof.trace.request.expressions import DEFAULT, hints_for
 from attnprof.trace.request.mechanisms import mechanism_target
 from attnprof.trace.run.runs import first_tensor, record
@@ -21,6 +14,13 @@ from attnprof.trace.run.worlds import fake_world
 from attnprof.trace.solve.symbolic import NotSymbolicError, run_symbolically
 from attnprof.trace.totals import totals, uncounted
 from tests.mechanisms.cases import PARAMS, SHAPES, names, params
+from tests.trace.differences import (
+    NUMBER,
+    closed_form,
+    differences_to_form,
+    differences_to_torch,
+    held_by_tensors,
+)
 
 #: (causal, decode, phases) of the runs; one run shows a backward pass and a training step
 RUNS = (

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from attnprof.trace.evaluation import evaluate
 from attnprof.trace.events import KINDS, Call, Size, Trace
 from attnprof.trace.request.expressions import LARGE
-from attnprof.trace.totals import added, by_line
+from attnprof.trace.totals import added
 
 Sizes = Mapping[str, int]
+_FLOPS = frozenset(KINDS) - {"matmul_flops"}
 
 
 def operations(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
-    """Totals by ATen operation, most FLOPs first; those without cost last."""
-    groups: dict[str, list[Call]] = {}
-    for call in trace.part(phase):
-        groups.setdefault(call.op, []).append(call)
-    found = [
-        {"operation": name, "calls": times_of(calls, at), **_costs(calls, at)}
-        for name, calls in groups.items()
-    ]
-    return sorted(found, key=_weight(groups), reverse=True)
+    """Totals by ATen operation, most FLOPs first (then bytes), at a long sequence."""
+    groups = _grouped(trace, phase, lambda call: call.op)
+    order = sorted(groups, key=lambda op: [*map(_long, _costs(groups[op]))], reverse=True)
+    return [{"operation": op, **_row(groups[op], at)} for op in order]
 
 
 def subtotals(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
     """Totals by line of the user's code, in the order it ran."""
-    return [
-        {"line": line, "calls": times_of(calls, at), **_costs(calls, at)}
-        for line, calls in by_line(trace, phase).items()
-    ]
+    groups = _grouped(trace, phase, lambda call: call.line)
+    return [{"line": line, **_row(calls, at)} for line, calls in groups.items()]
 
 
 def steps(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
@@ -38,14 +32,13 @@ def steps(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
     return [
         {
             "operation": call.op,
-            "calls": times_of([call], at),
             "part": call.part,
             "line": call.line,
             **{kind: str(call.counts.get(kind, 0)) for kind in KINDS},
             "allocates": str(added([call.takes])),
             "frees_before": str(added([call.gives])),
             "uncounted": call.uncounted,
-            **_costs([call], at),
+            **_row([call], at),
         }
         for call in trace.part(phase)
     ]
@@ -56,7 +49,15 @@ def flops_of(calls: Iterable[Call]) -> Size:
     return added([count for call in calls for kind, count in call.counts.items() if kind in _FLOPS])
 
 
-def times_of(calls: Iterable[Call], at: Sizes) -> int | str | None:
+def _grouped(trace: Trace, phase: str, key: Callable[[Call], str]) -> dict[str, list[Call]]:
+    """The calls of a phase by what they have in common, in order."""
+    groups: dict[str, list[Call]] = {}
+    for call in trace.part(phase):
+        groups.setdefault(key(call), []).append(call)
+    return groups
+
+
+def _times(calls: list[Call], at: Sizes) -> int | str | None:
     """How many operations calls stand for: a number, at no shape maybe an expression's text."""
     times = [call.times for call in calls]
     if None in times:
@@ -67,27 +68,19 @@ def times_of(calls: Iterable[Call], at: Sizes) -> int | str | None:
     return int(total)
 
 
-_FLOPS = frozenset(KINDS) - {"matmul_flops"}
+def _costs(calls: list[Call]) -> tuple[Size, Size]:
+    return flops_of(calls), added([call.bytes_moved for call in calls])
 
 
-def _costs(calls: list[Call], at: Sizes) -> dict[str, Any]:
-    flops, moved = flops_of(calls), added([call.bytes_moved for call in calls])
+def _row(calls: list[Call], at: Sizes) -> dict[str, Any]:
+    flops, moved = _costs(calls)
     return {
+        "calls": _times(calls, at),
         "flops": str(flops),
         "bytes_moved": str(moved),
         "flops_value": evaluate(flops, at) if at else None,
         "bytes_value": evaluate(moved, at) if at else None,
     }
-
-
-def _weight(groups: Mapping[str, list[Call]]) -> Any:
-    """A sort key: FLOPs, then bytes, at a long sequence."""
-
-    def key(row: Mapping[str, Any]) -> tuple[Any, Any]:
-        calls = groups[row["operation"]]
-        return _long(flops_of(calls)), _long(added([call.bytes_moved for call in calls]))
-
-    return key
 
 
 def _long(expression: Size) -> Any:
@@ -100,9 +93,8 @@ def peak_moment(trace: Trace, phase: str, at: Sizes) -> dict[str, Any]:
     held, most, during = 0, -1, None
     for call in trace.calls:
         held += evaluate(call.takes, at) - evaluate(call.gives, at)
-        counted = phase != "backward" or call.part == "backward"
         now = held + evaluate(call.workspace, at)
-        if counted and now > most:
+        if now > most and (phase != "backward" or call.part == "backward"):
             most, during = now, call
     if during is None:
         return {}

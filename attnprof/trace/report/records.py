@@ -7,7 +7,8 @@ from typing import Any
 
 from attnprof.record import DeriveRecord, Report
 from attnprof.trace.evaluation import evaluate
-from attnprof.trace.events import QUANTITIES
+from attnprof.trace.events import QUANTITIES, Trace
+from attnprof.trace.report.cuda_allocator import cublas_workspace, predict_cuda
 from attnprof.trace.report.derivation import Derivation, Formula, PhaseForms
 from attnprof.trace.report.origins import operations, peak_moment, steps, subtotals
 
@@ -38,7 +39,11 @@ def report_of(
         **asked,
         "notes": list(derivation.notes),
         "phases": {
-            phase: _phase(derivation, forms, in_steps=in_steps)
+            phase: {
+                **_found(derivation, forms),
+                "notes": list(forms.notes),
+                **_origins(derivation, forms, in_steps=in_steps),
+            }
             for phase, forms in derivation.phases.items()
         },
     }
@@ -46,40 +51,37 @@ def report_of(
 
 
 def _record(derivation: Derivation, forms: PhaseForms, formula: Formula) -> DeriveRecord:
+    import sympy
+
+    expression = formula.expression
     return DeriveRecord(
         name=derivation.name,
         phase=forms.phase,
         quantity=formula.quantity,
-        expression=text(formula.expression),
-        latex=_latex(formula.expression),
+        expression=text(expression),
+        latex=None if expression is None else str(sympy.latex(expression)),
         bound=forms.bound(formula.quantity),
-        domain=list(forms.domain),
-        method=forms.method,
-        verified_at=_shapes(derivation, forms),
-        uncounted=list(forms.uncounted),
         value=_value(formula, derivation.asked),
+        **_found(derivation, forms),
     )
 
 
-def _shapes(derivation: Derivation, forms: PhaseForms) -> list[dict[str, int]]:
-    """The shapes of the runs, sizes in the order of the symbols."""
-    return [
-        {name: shape[name] for name in derivation.symbols if name in shape}
-        for shape in forms.verified_at
-    ]
+def _found(derivation: Derivation, forms: PhaseForms) -> dict[str, Any]:
+    """How a phase was found: shapes of the runs have their sizes in the order of the symbols."""
+    return {
+        "method": forms.method,
+        "domain": list(forms.domain),
+        "verified_at": [
+            {name: shape[name] for name in derivation.symbols if name in shape}
+            for shape in forms.verified_at
+        ],
+        "uncounted": list(forms.uncounted),
+    }
 
 
 def text(expression: Any) -> str | None:
     """What ``sympy.sympify`` reads, given the symbols."""
     return None if expression is None else str(expression)
-
-
-def _latex(expression: Any) -> str | None:
-    if expression is None:
-        return None
-    import sympy
-
-    return str(sympy.latex(expression))
 
 
 def _value(formula: Formula, asked: Mapping[str, int]) -> Any:
@@ -96,32 +98,23 @@ def value_at(expression: Any, sizes: Mapping[str, int]) -> Any:
     return evaluate(expression, sizes) if names <= set(sizes) and sizes else None
 
 
-def _phase(derivation: Derivation, forms: PhaseForms, *, in_steps: bool) -> dict[str, Any]:
-    """How a phase was found, and where its costs arise."""
-    found: dict[str, Any] = {
-        "method": forms.method,
-        "domain": list(forms.domain),
-        "verified_at": _shapes(derivation, forms),
-        "uncounted": list(forms.uncounted),
-        "notes": list(forms.notes),
-    }
+def _origins(derivation: Derivation, forms: PhaseForms, *, in_steps: bool) -> dict[str, Any]:
+    """Where a phase's costs arise."""
     if forms.trace is None:
-        return found
+        return {}
     at = derivation.asked if set(derivation.asked) == set(derivation.symbols) else {}
-    found["peak"] = _peak(forms, at)
-    found["operations"] = operations(forms.trace, forms.phase, at)
-    found["lines"] = subtotals(forms.trace, forms.phase, at)
-    if in_steps:
-        found["steps"] = steps(forms.trace, forms.phase, at)
-    return found
+    how = (forms.trace, forms.phase, at)
+    found = {
+        "peak": _peak(forms.formulas["peak_bytes"], *how),
+        "operations": operations(*how),
+        "lines": subtotals(*how),
+    }
+    return {**found, "steps": steps(*how)} if in_steps else found
 
 
-def _cuda(forms: PhaseForms, at: Mapping[str, int]) -> dict[str, int]:
+def _cuda(trace: Trace, phase: str, at: Mapping[str, int]) -> dict[str, int]:
     """What the same tensors would take on a CUDA device, cuBLAS's own memory apart."""
-    from attnprof.trace.report.cuda_allocator import cublas_workspace, predict_cuda
-
-    assert forms.trace is not None
-    peaks = predict_cuda(forms.trace, forms.phase, at)
+    peaks = predict_cuda(trace, phase, at)
     return {
         "requested_bytes": peaks.requested,
         "allocated_bytes": peaks.allocated,
@@ -131,21 +124,19 @@ def _cuda(forms: PhaseForms, at: Mapping[str, int]) -> dict[str, int]:
     }
 
 
-def _peak(forms: PhaseForms, at: Mapping[str, int]) -> dict[str, Any]:
+def _peak(formula: Formula, trace: Trace, phase: str, at: Mapping[str, int]) -> dict[str, Any]:
     """The polynomials of the peak; where a shape is asked, their values and the moment."""
-    expression = forms.formulas["peak_bytes"].expression
+    expression = formula.expression
     is_max = type(expression).__name__ == "Max"
-    regimes = list(expression.args) if is_max else [expression]
     found: dict[str, Any] = {
         "regimes": [
-            {"expression": text(regime), "value": value_at(regime, at) if at else None}
-            for regime in regimes
+            {"expression": text(regime), "value": value_at(regime, at)}
+            for regime in (expression.args if is_max else [expression])
         ]
     }
-    if forms.trace is not None and at:
-        moment = peak_moment(forms.trace, forms.phase, at)
+    if at:
+        moment = peak_moment(trace, phase, at)
         # a trace of interpolated counts may not say what each operation holds
-        if moment.get("bytes") == _value(forms.formulas["peak_bytes"], at):
-            found.update(moment)
-            found["cuda"] = _cuda(forms, at)
+        if moment.get("bytes") == _value(formula, at):
+            found |= {**moment, "cuda": _cuda(trace, phase, at)}
     return found

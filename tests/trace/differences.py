@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attnprof.costs import CostTable
+from attnprof.gate.formulas import chosen
 from attnprof.trace.events import KINDS, Size, Trace
 from attnprof.trace.totals import added, peak
 
@@ -92,22 +93,6 @@ def _below_another(held: Any, found: Mapping[Any, int]) -> bool:
         other != held and all(c >= 0 for c in (other - held).as_coefficients_dict().values())
         for other in found
     )
-
-
-def chosen(expression: Any, at: Mapping[str, int], *kinds: Any) -> Any:
-    """An expression with the branch that is taken at these sizes, of all kinds of branches."""
-    import sympy
-
-    from attnprof.trace.evaluation import evaluate
-
-    def branch(node: Any) -> Any:
-        if isinstance(node, sympy.Piecewise):
-            return next(value for value, condition in node.args if evaluate(condition, at))
-        value = evaluate(node, at)
-        return next(arg for arg in node.args if evaluate(arg, at) == value)
-
-    kinds = kinds or (sympy.Min, sympy.Max, sympy.Piecewise)
-    return expression.replace(lambda node: isinstance(node, kinds), branch)
 
 
 def held_by_tensors(trace: Trace, phase: str) -> Size:
