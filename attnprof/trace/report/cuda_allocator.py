@@ -138,15 +138,13 @@ class CachingAllocator:
 
     def _merge(self, block: _Block, other: _Block) -> None:
         self._free[other.small].remove(other)
-        block.size += other.size
-        if other is block.before:
-            block.address, block.before = other.address, other.before
-            if block.before is not None:
-                block.before.after = block
-        else:
-            block.after = other.after
-            if block.after is not None:
-                block.after.before = block
+        first, last = sorted((block, other), key=lambda b: b.address)
+        block.address, block.size = first.address, first.size + last.size
+        block.before, block.after = first.before, last.after
+        if block.before is not None:
+            block.before.after = block
+        if block.after is not None:
+            block.after.before = block
 
 
 def predict_cuda(
