@@ -158,3 +158,55 @@ def _advice(error: BaseException) -> str:
     if isinstance(error, ImportError) and "relative import" in str(error):
         return "; the file is part of a package: type package.module:Name"
     return ""
+
+
+def is_place(text: str) -> bool:
+    """Whether a text names a place in code, not a registered mechanism."""
+    return ":" in text or text.endswith(".py")
+
+
+def loaded(text: str) -> Any:
+    """The class, function or module that ``path.py:Name`` or ``package.module:Name`` names.
+
+    Raises :class:`RequestError` where nothing is found, with the names that exist, and where
+    importing fails, with the exception and its line.
+    """
+    path, _, name = (text, "", "") if text.endswith(".py") else text.rpartition(":")
+    module = module_in(path, text) if path.endswith(".py") else module_named(path, text)
+    if not name:
+        names = [f"{path}:{own}" for own in _derivable(module)[:_SHOWN]]
+        hint = f"type {' or '.join(names)}" if names else f"{path} {_NOTHING}"
+        raise RequestError(f"{text}: say what to derive of it; {hint}")
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise NotFoundError(f"{text}: {path} has no '{name}': {_near(path, name, module)}")
+        found = getattr(found, part)
+    return found
+
+
+_SHOWN = 12
+_NOTHING = "defines no module and no function"
+
+
+def _derivable(module: ModuleType) -> list[str]:
+    """What a module itself defines that can be derived: modules, then functions."""
+    from torch import nn
+
+    values = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    own = {n: v for n, v in values.items() if getattr(v, "__module__", None) == module.__name__}
+    layers = [n for n, v in own.items() if isinstance(v, type) and issubclass(v, nn.Module)]
+    instances = [n for n, v in values.items() if isinstance(v, nn.Module)]
+    functions = [n for n, v in own.items() if callable(v) and not isinstance(v, type)]
+    return list(dict.fromkeys([*layers, *instances, *functions]))
+
+
+def _near(path: str, name: str, module: ModuleType) -> str:
+    defined = _derivable(module)
+    public = [n for n, v in vars(module).items() if not n.startswith("_") and callable(v)]
+    hint = closest(name, sorted({*defined, *public}))
+    names = defined or public
+    if hint.startswith("did you mean"):
+        return hint
+    more = ", …" if len(names) > _SHOWN else ""
+    return f"it defines {', '.join(names[:_SHOWN])}{more}" if names else f"{path} {_NOTHING}"

@@ -252,7 +252,7 @@ def targets_of(
 
 def _is_mechanism(name: str) -> bool:
     """Whether ``path.py:Name`` is a specification of a mechanism and no torch module."""
-    from attnprof.trace.request.places import loaded
+    from attnprof.user_code import loaded
 
     found = loaded(name)
     return isinstance(found, type) and issubclass(found, Mechanism)

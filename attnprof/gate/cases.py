@@ -12,8 +12,8 @@ from typing import Any
 from attnprof import registry
 from attnprof.errors import RequestError
 from attnprof.measure.request import PointRequest
-from attnprof.trace.request.places import is_place
 from attnprof.units import setting_text
+from attnprof.user_code import is_place
 
 
 @dataclass(frozen=True)

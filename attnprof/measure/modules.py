@@ -131,7 +131,7 @@ def is_module(name: str) -> bool:
     """Whether a name is a place in code that holds no mechanism of attnprof's contract."""
     if ":" not in name:
         return False
-    from attnprof.trace.request.places import loaded
+    from attnprof.user_code import loaded
 
     found = loaded(name)
     return not (isinstance(found, type) and issubclass(found, Mechanism))

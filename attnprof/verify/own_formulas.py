@@ -20,7 +20,7 @@ from attnprof.closed_form.cost_records import (
 from attnprof.closed_form.quantities import quantity_of
 from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Mechanism
-from attnprof.trace.request.places import is_place
+from attnprof.user_code import is_place
 from attnprof.verify.bounds import value
 from attnprof.workload import SYMBOLS, Workload
 

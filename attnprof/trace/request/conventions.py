@@ -53,14 +53,12 @@ class Guesses:
     def notes(self) -> tuple[str, ...]:
         """One line for all of them, and what else was decided."""
         found = [f"{name}={text}" for name, text in self.arguments.items()]
-        found += [f'"{name}: {text}"' for name, text in self.inputs.items()]
-        if not found:
-            return tuple(self.others)
-        ways = [
-            flag for flag, any_ in (("--arg", self.arguments), ("--input", self.inputs)) if any_
-        ]
+        ways = ["--arg"] if found else []
+        if self.inputs:
+            found += [f'"{name}: {text}"' for name, text in self.inputs.items()]
+            ways.append("--input")
         said = f"guessed: {', '.join(found)}; give {' and '.join(ways)} to say otherwise"
-        return (said, *self.others)
+        return (said, *self.others) if found else tuple(self.others)
 
 
 def parameters_of(function: Any, what: str) -> dict[str, Parameter]:

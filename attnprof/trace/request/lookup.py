@@ -11,9 +11,9 @@ from attnprof.mechanism import Mechanism
 from attnprof.trace.request.expressions import DEFAULT
 from attnprof.trace.request.mechanisms import mechanism_target
 from attnprof.trace.request.modules import Request, of_class, of_factory, of_function, of_instance
-from attnprof.trace.request.places import is_place, loaded
 from attnprof.trace.request.target import Target
 from attnprof.trace.request.texts import parse_arguments, parse_inputs, symbols_in
+from attnprof.user_code import is_place, loaded
 
 Texts = Sequence[str] | Mapping[str, Any] | None
 
@@ -33,11 +33,8 @@ def target_from(
     call (``name: dims``); what is left out is guessed and told in the target's ``notes``.
     ``params`` and ``scope`` belong to registered mechanisms. Raises :class:`RequestError`.
     """
-    if not is_place(text):
-        _refuse_unless_none(text, args, inputs)
-        spec = registry.configured([_known(text)], params or {})[0]
-        return mechanism_target(spec, scope or "layer", causal=causal, dtype=dtype)
-    return target_of(loaded(text), text, args, inputs, params, scope, causal, dtype)
+    thing = loaded(text) if is_place(text) else _registered(text)
+    return target_of(thing, text, args, inputs, params, scope, causal, dtype)
 
 
 def target_of(
@@ -57,39 +54,36 @@ def target_of(
     """
     from torch import nn
 
-    if isinstance(thing, type) and issubclass(thing, Mechanism):
-        _refuse_unless_none(name, args, inputs)
+    is_class = isinstance(thing, type)
+    if is_class and issubclass(thing, Mechanism):
+        _refuse(f"is for your own modules; {name} takes --set name=value", arg=args, input=inputs)
         spec = registry.configured([name], params or {})[0]
         return mechanism_target(spec, scope or "layer", causal=causal, dtype=dtype)
-    for flag, value in (("--set", params), ("--scope", scope)):
-        if value:
-            raise RequestError(
-                f"{flag} is for registered mechanisms; {name} takes --arg and --input"
-            )
-    asked_inputs = parse_inputs(inputs)
-    known = {*DEFAULT, *symbols_in(asked_inputs.values())}
-    given = dict(parse_arguments(args, known))
-    request = Request(name, given, asked_inputs, causal, dtype)
+    told = f"is for registered mechanisms; {name} takes --arg and --input"
+    _refuse(told, set=params, scope=scope)
+    asked = parse_inputs(inputs)
+    given = dict(parse_arguments(args, {*DEFAULT, *symbols_in(asked.values())}))
+    request = Request(name, given, asked, causal, dtype)
     if isinstance(thing, nn.Module):
         return of_instance(thing, request, width)
-    if isinstance(thing, type) and issubclass(thing, nn.Module):
+    if is_class and issubclass(thing, nn.Module):
         return of_class(thing, request)
-    if not callable(thing) or isinstance(thing, type):
-        is_a = "a class, but no nn.Module" if isinstance(thing, type) else repr(thing)[:60]
+    if is_class or not callable(thing):
+        is_a = "a class, but no nn.Module" if is_class else repr(thing)[:60]
         raise RequestError(f"{name} is {is_a}: point at a module class, a module or a function")
     return of_factory(thing, request) if request.is_factory(thing) else of_function(thing, request)
 
 
-def _refuse_unless_none(name: str, args: Texts, inputs: Texts) -> None:
-    for flag, value in (("--arg", args), ("--input", inputs)):
+def _refuse(why: str, **flags: Any) -> None:
+    for flag, value in flags.items():
         if value:
-            raise RequestError(f"{flag} is for your own modules; {name} takes --set name=value")
+            raise RequestError(f"--{flag} {why}")
 
 
-def _known(text: str) -> str:
-    """A registered name; RequestError says what else could be typed."""
+def _registered(text: str) -> type[Mechanism]:
+    """A mechanism's class; RequestError says what else could be typed."""
     try:
-        registry.get(text)
+        return type(registry.get(text))
     except RequestError as error:
         if str(error).startswith("unknown mechanism"):
             hint = registry.HINTS.get(text.lower()) or closest(text, registry.names())
@@ -98,4 +92,3 @@ def _known(text: str) -> str:
                 "or package.module:Class"
             ) from error
         raise
-    return text

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from attnprof.trace.request.expressions import Expression
+from attnprof.trace.request.expressions import Expression, at
 
 Sizes = Mapping[str, Any]
 
@@ -34,12 +34,17 @@ class Input:
         body = f"{dims}," if len(self.dims) == 1 else dims or "()"
         return f"{self.name}: {body} {self.dtype}".rstrip()
 
+    def fixed(self, sizes: Mapping[str, int]) -> Input:
+        """The same with some sizes given."""
+        dims = (replace(dim, given={**dim.given, **sizes}) for dim in self.dims)
+        return replace(self, dims=tuple(dims))
+
     def made(self, sizes: Sizes, default_dtype: str, device: str) -> Any:
         """The tensor (zeros: values do not matter) or the value."""
         import torch
 
         if self.literal:
-            return self.value.at(sizes) if isinstance(self.value, Expression) else self.value
+            return at(self.value, sizes)
         shape = [dim.whole_at(sizes, f'--input "{self.spelled}"') for dim in self.dims]
         return torch.zeros(shape, dtype=getattr(torch, self.dtype or default_dtype), device=device)
 
@@ -81,15 +86,10 @@ class Target:
     def fixed(self, **sizes: int) -> Target:
         """The same with some sizes given: what remains are symbols."""
         free = tuple(name for name in self.symbols if name not in sizes)
-        given = tuple(replace(item, dims=_given(item.dims, sizes)) for item in self.inputs)
         return replace(
             self,
             make=lambda rest: self.make({**sizes, **rest}),
-            inputs=given,
+            inputs=tuple(item.fixed(sizes) for item in self.inputs),
             symbols=free,
             step=self.step and self.step.fixed(**sizes),
         )
-
-
-def _given(dims: tuple[Expression, ...], sizes: Mapping[str, int]) -> tuple[Expression, ...]:
-    return tuple(replace(dim, given={**dim.given, **sizes}) for dim in dims)

@@ -10,7 +10,7 @@ from typing import Any
 from attnprof.algebra.parser import name_of, parts_of, short
 from attnprof.errors import RequestError, closest
 from attnprof.trace.request.expressions import DEFAULT, Expression, parsed
-from attnprof.trace.request.target import Input, Sizes
+from attnprof.trace.request.target import Input
 
 #: A tensor's element type as an input's last word, with torch's own shorter names.
 DTYPES = {
@@ -29,11 +29,6 @@ MOST_SIZES = 64
 #: Longer values are no arguments that anybody types.
 LONGEST_VALUE = 4000
 Given = Mapping[str, Any]  # name → Expression, or a plain value
-
-
-def at(value: Any, sizes: Sizes) -> Any:
-    """A given value at sizes: an expression's number, anything else as it is."""
-    return value.at(sizes) if isinstance(value, Expression) else value
 
 
 def parse_arguments(texts: Iterable[str] | Mapping[str, Any] | None, known: set[str]) -> Given:
