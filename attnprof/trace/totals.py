@@ -83,11 +83,3 @@ def at_least(trace: Trace, phase: str) -> tuple[str, ...]:
     if not names:
         return ()
     return (f"peak_bytes is at least: what {', '.join(names)} takes inside itself is not known",)
-
-
-def by_line(trace: Trace, phase: str) -> dict[str, list[Call]]:
-    """Calls of a phase by the line of the user's code they belong to, in order."""
-    found: dict[str, list[Call]] = {}
-    for call in trace.part(phase):
-        found.setdefault(call.line, []).append(call)
-    return found

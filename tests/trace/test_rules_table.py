@@ -4,13 +4,12 @@ import pytest
 import torch
 
 from attnprof.trace.rules.expansions import EXPANSIONS, STAND_INS
-from attnprof.trace.rules.moves import MOVES, OVERWRITES, UNCOUNTED, VIEWS
+from attnprof.trace.rules.moves import MOVES, OVERWRITES, VIEWS
 from attnprof.trace.rules.table import RULES
 
 PLACES = {
     "views": VIEWS,
     "moves": MOVES,
-    "uncounted": UNCOUNTED,
     "rules": set(RULES),
     "expansions": set(EXPANSIONS),
 }

@@ -33,10 +33,6 @@ class Formula:
     value: Value | None = None
 
 
-def _everywhere(_sizes: Mapping[str, int]) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class PhaseForms:
     """A phase: its formulas, the way they were found, and the conditions under which they hold.
@@ -57,7 +53,7 @@ class PhaseForms:
     notes: tuple[str, ...] = ()
     trace: Trace | None = field(default=None, compare=False, repr=False)
     holds: Callable[[Mapping[str, int]], bool] = field(
-        default=_everywhere, compare=False, repr=False
+        default=lambda _: True, compare=False, repr=False
     )
     counted: Callable[[Mapping[str, int]], Mapping[str, Value]] | None = field(
         default=None, compare=False, repr=False

@@ -9,7 +9,6 @@ gradient among threads, where there are few channels, is its own choice and is n
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,17 +24,15 @@ from attnprof.trace.sizes import nbytes, product, size_of
 _ALIGNED = 128
 
 
-@dataclass(frozen=True)
 class _Convolution:
     """One convolution's tensors (input, kernel, result) and settings."""
 
-    a: Any
-    weight: Any
-    result: Any
-    stride: Any
-    padding: Any
-    dilation: Any
-    groups: Size
+    def __init__(self, call: Any, result: Any) -> None:
+        if call.transposed:
+            raise UnknownWorkspaceError
+        self.a, self.weight, self.result = call.input, call.weight, result
+        self.stride, self.padding, self.dilation = call.stride, call.padding, call.dilation
+        self.groups = size_of(call.groups)
 
     @property
     def by_channel(self) -> bool:
@@ -116,7 +113,7 @@ def _at_least(value: Size, limit: int) -> bool:
 
 
 def _forward(out: Any, call: Any) -> Size:
-    asked = _asked(call, out)
+    asked = _Convolution(call, out)
     if not asked.in_onednn:
         held = _one_group(asked, _columns(asked), call.input)
         return copied(call.input) + maximum(held, nbytes(out) if asked.split else 0)
@@ -127,13 +124,6 @@ def _forward(out: Any, call: Any) -> Size:
         padded = 4 * _rounded(channels) + _ALIGNED
     inside = source + kernel + result + padded
     return copied(call.input) + maximum(inside, nbytes(out) + result) - nbytes(out)
-
-
-def _asked(call: Any, result: Any) -> _Convolution:
-    if call.transposed:
-        raise UnknownWorkspaceError
-    how = (call.stride, call.padding, call.dilation, size_of(call.groups))
-    return _Convolution(call.input, call.weight, result, *how)
 
 
 def _one_group(asked: _Convolution, columns: Size, *read: Any) -> Size:
@@ -159,7 +149,7 @@ def _columns(asked: _Convolution) -> Size:
 def _backward(out: Any, call: Any) -> Size:
     """First the input's gradient, then the kernel's; each lays everything out anew."""
     a, weight, asked = call.input, call.weight, call.output_mask
-    shape = _asked(call, call.grad_output)
+    shape = _Convolution(call, call.grad_output)
     gradients = sum((nbytes(x) for x in out if x is not None), start=0)
     if not shape.in_onednn:
         own = _one_group(shape, _columns(shape) if asked[1] else 0, a, call.grad_output)

@@ -1,4 +1,4 @@
-"""Operations without FLOPs: views move nothing, moves cost their bytes, some stay uncounted."""
+"""Operations without FLOPs: views move nothing, moves cost their bytes."""
 
 from __future__ import annotations
 
@@ -54,25 +54,6 @@ MOVES = words(
     isnan isinf isfinite isposinf isneginf isreal signbit gcd lcm _int_mm bincount
     rand randn randint randperm rand_like randn_like randint_like bernoulli normal uniform random
     exponential geometric cauchy log_normal normal_functional
-    """
-)
-
-#: Work that no rule puts in numbers; like every operation without a rule it is named where it
-#: runs. A list to read, not to look up: what is neither here nor in a rule is named too.
-UNCOUNTED = words(
-    """
-    kthvalue median nanmedian mode quantile nanquantile
-    histc histogram multinomial poisson binomial
-    _linalg_svd _linalg_eigh linalg_eig _linalg_eigvals linalg_qr geqrf linalg_cholesky_ex
-    linalg_inv_ex _linalg_solve_ex linalg_lu linalg_lu_factor_ex linalg_lu_solve
-    linalg_solve_triangular triangular_solve _linalg_det _linalg_slogdet linalg_lstsq linalg_pinv
-    linalg_matrix_exp linalg_householder_product ormqr cholesky_solve cholesky_inverse
-    lgamma digamma polygamma igamma igammac i0 special_i0e special_i1 special_i1e erfinv
-    special_erfcx special_ndtri special_log_ndtr special_zeta
-    grid_sampler_2d grid_sampler_3d upsample_linear1d upsample_bilinear2d upsample_bicubic2d
-    _embedding_bag embedding_renorm renorm _ctc_loss smooth_l1_loss huber_loss
-    _scaled_mm _grouped_mm _sparse_addmm _cudnn_rnn mkldnn_rnn_layer _pdist_forward
-    cummaxmin_backward _thnn_fused_lstm_cell _thnn_fused_gru_cell
     """
 )
 
