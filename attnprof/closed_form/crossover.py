@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
-from attnprof.algebra.pieces import Piece, pieces
+from attnprof.algebra.pieces import pieces
 from attnprof.algebra.polynomials import NotPiecewisePolynomialError
-from attnprof.algebra.roots import Root, closed_form, positive_roots
+from attnprof.algebra.roots import closed_form, positive_roots
 from attnprof.closed_form.crossings import SAME, Crossings, bisected, crossings_of
 from attnprof.closed_form.lengths import EVERY, CostOf, KnownCost, Lengths
-from attnprof.closed_form.printed import Pair, comparable
+from attnprof.closed_form.printed import Pair, comparable, speaking
 from attnprof.closed_form.quantities import quantity_of
 from attnprof.costs import Number
 from attnprof.errors import AttnprofError, CannotRunError, RequestError, closest
@@ -25,16 +25,6 @@ KINDS = ("published", "formula")
 DERIVED, MEASURED = "derived", "measured"
 ALL_KINDS = (*KINDS, DERIVED, MEASURED)
 METRICS = ("flops", "memory")
-#: What a metric is called as a quantity of each kind, and its unit.
-QUANTITIES = {
-    ("flops", "published"): ("flops", "flops"),
-    ("flops", "formula"): ("flops", "flops"),
-    ("memory", "published"): ("peak_entries", "entries"),
-    ("memory", "formula"): ("peak_bytes", "bytes"),
-    ("flops", DERIVED): ("flops", "flops"),
-    ("memory", DERIVED): ("peak_bytes", "bytes"),
-    ("memory", MEASURED): ("peak_bytes", "bytes"),
-}
 
 
 @dataclass(frozen=True)
@@ -65,6 +55,13 @@ class Meeting:
                 side.check(self.workload, self.scope)
 
 
+def quantity_in(metric: str, kind: str) -> tuple[str, str]:
+    """What a metric is called as a quantity of a kind, and its unit."""
+    if metric == "flops":
+        return "flops", "flops"
+    return ("peak_entries", "entries") if kind == "published" else ("peak_bytes", "bytes")
+
+
 @dataclass(frozen=True)
 class Contest:
     """One metric of one kind: the two costs that meet, and where they are printed.
@@ -81,7 +78,7 @@ class Contest:
     @property
     def unit(self) -> str:
         """Unit of the metric in this kind."""
-        return QUANTITIES[self.metric, self.kind][1]
+        return quantity_in(self.metric, self.kind)[1]
 
     def at(self, head_dim: int) -> Sequence[KnownCost]:
         """Both costs at a head width."""
@@ -127,35 +124,29 @@ def contests(
                 found.append(Contest(metric, "formula", costs))
         if DERIVED in kinds and meeting.derived is not None:
             found.append(Contest(metric, DERIVED, known=partial(meeting.derived, metric)))
-    if not found and (isinstance(a, OwnModule) or isinstance(b, OwnModule)):
+    if found:
+        return found
+    if isinstance(a, OwnModule) or isinstance(b, OwnModule):
         raise RequestError(
             f"{a.name} and {b.name} can be compared by what they execute only: use --kind derived"
         )
-    if not found:
-        w = meeting.workload
-        raise RequestError(
-            f"no document prints {' or '.join(metrics)} of both {meeting.a.name} and "
-            f"{meeting.b.name} on the same terms for scope {meeting.scope}, phase {w.phase}"
-            f"{', causal' if w.causal else ''}, {w.num_heads} head(s); use --kind formula"
-        )
-    return found
+    w = meeting.workload
+    raise RequestError(
+        f"no document prints {' or '.join(metrics)} of both {a.name} and {b.name} on the same "
+        f"terms for scope {meeting.scope}, phase {w.phase}{', causal' if w.causal else ''}, "
+        f"{w.num_heads} head(s); use --kind formula"
+    )
 
 
 def _cost(mechanism: Mechanism, scope: str, metric: str) -> CostOf:
-    quantity = QUANTITIES[metric, "formula"][0]
+    quantity = quantity_in(metric, "formula")[0]
     return lambda workload: quantity_of(mechanism, workload, scope, quantity)
 
 
 def _printed(a: Mechanism, b: Mechanism, meeting: Meeting, metric: str) -> Pair | None:
     """The two printed forms for what is asked; for one head, the one-head form comes first."""
-    w, quantity = meeting.workload, QUANTITIES[metric, "published"][0]
-    asked = (meeting.scope, w.phase, w.causal, quantity)
-    found = [
-        pair
-        for pair in comparable(a, b)
-        if (pair[0].scope, pair[0].phase, pair[0].causal, pair[0].quantity) == asked
-        and (pair[0].heads != "one" or w.num_heads == 1)
-    ]
+    w, quantity = meeting.workload, quantity_in(metric, "published")[0]
+    found = speaking(comparable(a, b), quantity, w.phase, w.causal, meeting.scope, (w.num_heads,))
     return min(found, key=lambda pair: pair[0].heads != "one", default=None)
 
 
@@ -165,24 +156,12 @@ def blank(
     """A row that says what was asked and, maybe, why there is no answer."""
     w = meeting.workload
     return CrossoverRecord(
-        metric=contest.metric,
-        unit=contest.unit,
-        kind=contest.kind,
-        source=contest.source,
-        mechanism_a=meeting.a.name,
-        mechanism_b=meeting.b.name,
-        params_a=dict(meeting.a.params),
-        params_b=dict(meeting.b.params),
-        head_dim=head_dim,
-        num_heads=w.num_heads,
-        batch_size=w.batch_size,
-        dtype=None if contest.kind == "published" else w.dtype,
-        scope=meeting.scope,
-        phase=w.phase,
-        causal=w.causal,
-        verdict="",
-        skipped=skipped,
-    )
+        metric=contest.metric, unit=contest.unit, kind=contest.kind, source=contest.source,
+        mechanism_a=meeting.a.name, mechanism_b=meeting.b.name, params_a=dict(meeting.a.params),
+        params_b=dict(meeting.b.params), head_dim=head_dim, num_heads=w.num_heads,
+        batch_size=w.batch_size, dtype=None if contest.kind == "published" else w.dtype,
+        scope=meeting.scope, phase=w.phase, causal=w.causal, verdict="", skipped=skipped,
+    )  # fmt: skip
 
 
 def _record(
@@ -247,19 +226,18 @@ def solved(meeting: Meeting, contest: Contest, head_dim: int) -> tuple[Crossings
 
 
 def _closed(found: Crossings, head_dim: int) -> str | None:
-    """The closed form from whichever side of the last crossing has its polynomial vanish there."""
+    """The closed form from whichever side of the last crossing has its polynomial vanish there.
+
+    A jump beside it is none of its roots.
+    """
     root = found.roots[-1]
     for run in reversed(found.runs[-2:]):
-        if run.piece and run.piece.general and _vanishes(run.piece, root):
-            form = closed_form(run.piece.terms, head_dim, root)
-            if form:
+        if run.piece and run.piece.general:
+            roots = positive_roots(run.piece.coefficients)
+            vanishes = any(abs(own.at - root.at) <= SAME for own in roots)
+            if vanishes and (form := closed_form(run.piece.terms, head_dim, root)):
                 return form
     return None
-
-
-def _vanishes(piece: Piece, root: Root) -> bool:
-    """Whether a crossing is a root of the piece's own polynomial, and no jump beside it."""
-    return any(abs(own.at - root.at) <= SAME for own in positive_roots(piece.coefficients))
 
 
 def report(

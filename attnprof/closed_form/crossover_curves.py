@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any
 
 from attnprof.closed_form.crossover import Contest, Meeting
@@ -21,32 +22,23 @@ def curves(
 ) -> list[dict[str, Any]]:
     """Both costs of each contest at each head width, at lengths where both are known."""
     found: list[dict[str, Any]] = []
-    for contest in matches:
-        for head_dim in dict.fromkeys(record.head_dim for record in records):
-            if head_dim is None:
-                continue
-            marks = [
-                x for r in records if r.head_dim == head_dim for x in r.all_crossings if x >= 1
-            ]
-            try:
-                costs, known = contest.at(head_dim), contest.lengths(head_dim)
-            except (RequestError, CannotRunError):
-                continue  # a row says why
-            lengths = _lengths(marks, known)
-            for mechanism, cost in zip((meeting.a, meeting.b), costs, strict=True):
-                points = dict(_points(meeting, cost, head_dim, lengths))
-                found.append(
-                    {
-                        "metric": contest.metric,
-                        "unit": contest.unit,
-                        "kind": contest.kind,
-                        "mechanism": mechanism.name,
-                        "head_dim": head_dim,
-                        "seq_len": list(points),
-                        "value": list(points.values()),
-                    }
-                )
-    return [curve for curve in found if curve["seq_len"]]
+    widths = dict.fromkeys(r.head_dim for r in records if r.head_dim is not None)
+    for contest, head_dim in product(matches, widths):
+        marks = [x for r in records if r.head_dim == head_dim for x in r.all_crossings if x >= 1]
+        try:
+            costs, known = contest.at(head_dim), contest.lengths(head_dim)
+        except (RequestError, CannotRunError):
+            continue  # a row says why
+        lengths = _lengths(marks, known)
+        for mechanism, cost in zip((meeting.a, meeting.b), costs, strict=True):
+            points = dict(_points(meeting, cost, head_dim, lengths))
+            curve = {
+                "metric": contest.metric, "unit": contest.unit, "kind": contest.kind,
+                "mechanism": mechanism.name, "head_dim": head_dim, "seq_len": list(points),
+                "value": list(points.values()),
+            }  # fmt: skip
+            found += [curve] if points else []
+    return found
 
 
 def _points(

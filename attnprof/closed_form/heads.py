@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -119,25 +120,14 @@ def optimum(curve: Curve, d_model: int, num_heads: int) -> Optimum | None:
         terms = terms_of(lambda: curve.cost(branches.size(0), branches.size(1)))
     except NotPiecewisePolynomialError:
         return None
-    slopes: dict[int, Fraction] = {}
+    slopes: defaultdict[int, Fraction] = defaultdict(Fraction)
     for (i, j), factor in terms.items():
-        power = j - i
-        slopes[power - 1] = (
-            slopes.get(power - 1, Fraction(0)) + Fraction(factor) * power * d_model**i
-        )
-    equation = _primitive({power: slope for power, slope in slopes.items() if slope})
+        slopes[j - i - 1] += Fraction(factor) * (j - i) * d_model**i
+    powers = [power for power, slope in slopes.items() if slope]
+    span = range(min(powers), max(powers) + 1) if powers else ()
+    whole = in_integers([slopes[power] for power in span])
+    equation = tuple(value // math.gcd(*whole) for value in whole)
     return Optimum(equation, _minimum(equation), not branches.decided)
-
-
-def _primitive(slopes: Mapping[int, Fraction]) -> tuple[int, ...]:
-    """Coefficients from the lowest power on, without common factors."""
-    if not slopes:
-        return ()
-    low, high = min(slopes), max(slopes)
-    values = [slopes.get(power, Fraction(0)) for power in range(low, high + 1)]
-    whole = in_integers(values)
-    common = math.gcd(*whole)
-    return tuple(value // common for value in whole)
 
 
 def _minimum(equation: tuple[int, ...]) -> Root | None:
@@ -163,11 +153,6 @@ def trend(found: Optimum | None, d_model: int, values: Sequence[int]) -> str:
     if len(steps) != 1:
         return "neither falls nor rises throughout"
     return f"{words[steps.pop()]} over all divisors"
-
-
-def equation_text(equation: Sequence[int]) -> str:
-    """``8*d**3 + 10*d**2 - 3 = 0``."""
-    return f"{text(tuple(equation))} = 0"
 
 
 def root_text(found: Optimum) -> str | None:
@@ -199,16 +184,11 @@ def heads_report(
         values = {h: int(curve.cost(h, d_model // h)) for h in head_counts}
         records += [
             HeadsRecord(
-                mechanism=curve.mechanism,
-                num_heads=h,
-                head_dim=d_model // h,
-                quantity=curve.quantity,
-                kind=curve.kind,
-                source=curve.source,
-                value=value,
+                mechanism=curve.mechanism, num_heads=h, head_dim=d_model // h,
+                quantity=curve.quantity, kind=curve.kind, source=curve.source, value=value,
             )
             for h, value in values.items()
-        ]
+        ]  # fmt: skip
         optima.append(_described(curve, d_model, values))
     last = [o for o in optima if o["mechanism"] == curves[-1].mechanism]
     main = min(last, key=lambda o: (o["quantity"] != "flops", o["kind"] != "published"))
@@ -222,14 +202,12 @@ def _described(curve: Curve, d_model: int, values: Mapping[int, int]) -> dict[st
     found = optimum(curve, d_model, best)
     root = found.root if found else None
     return {
-        "mechanism": curve.mechanism,
-        "kind": curve.kind,
-        "quantity": curve.quantity,
+        "mechanism": curve.mechanism, "kind": curve.kind, "quantity": curve.quantity,
         "source": curve.source,
         "optimum_head_dim": float(root.at) if root else None,
         "optimum_num_heads": float(d_model / root.at) if root else None,
         "best_divisor": best,
         "closed_form": root_text(found) if found else None,
-        "equation": equation_text(found.equation) if found and found.equation else None,
+        "equation": f"{text(found.equation)} = 0" if found and found.equation else None,
         "trend": trend(found, d_model, list(values.values())),
-    }
+    }  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from attnprof.closed_form.printed import published_pair, published_values
@@ -66,17 +67,11 @@ def heatmap_report(asked: Heatmap, environment: dict[str, Any] | None = None) ->
     _check(asked)
     panels, terms = (_published if asked.kind == "published" else _formula)(asked)
     summary = {
-        "mechanism_a": asked.a.name,
-        "mechanism_b": asked.b.name,
-        "params_a": asked.a.params,
-        "params_b": asked.b.params,
-        "kind": asked.kind,
-        "quantity": asked.quantity,
-        "phase": asked.phase,
-        "causal": asked.causal,
-        **terms,
-        **_excess(asked, panels),
-    }
+        "mechanism_a": asked.a.name, "mechanism_b": asked.b.name,
+        "params_a": asked.a.params, "params_b": asked.b.params,
+        "kind": asked.kind, "quantity": asked.quantity, "phase": asked.phase,
+        "causal": asked.causal, **terms, **_excess(asked, panels),
+    }  # fmt: skip
     return Report("heatmap", _records(asked, panels), summary, environment or {})
 
 
@@ -100,27 +95,21 @@ def _published(asked: Heatmap) -> tuple[list[Panel], dict[str, Any]]:
     # the same names for phases as everywhere: prefill is a causal forward
     named = Workload(1, 1, 1, phase=asked.phase, causal=asked.causal)
     first, second = published_pair(
-        asked.a,
-        asked.b,
-        quantity=asked.quantity,
-        phase=named.phase,
-        causal=named.causal,
-        scope=asked.scope,
-        heads=asked.num_heads,
-    )
+        asked.a, asked.b, quantity=asked.quantity, phase=named.phase, causal=named.causal,
+        scope=asked.scope, heads=asked.num_heads,
+    )  # fmt: skip
+    columns = range(len(asked.d_models))
     panels = []
     for heads in asked.num_heads:
-        value_a, value_b = (
-            published_values(p, heads, asked.seq_lens, asked.d_models) for p in (first, second)
-        )
-        width = len(asked.d_models)
-        panels.append(_panel(heads, value_a, value_b, range(width), width))
+        values = [
+            published_values(form, heads, asked.seq_lens, asked.d_models)
+            for form in (first, second)
+        ]
+        panels.append(_panel(heads, values, columns, len(columns)))
     return panels, {
-        "scope": first.scope,
-        "convention": first.convention,
-        "source_a": first.source,
-        "source_b": second.source,
-    }
+        "scope": first.scope, "convention": first.convention,
+        "source_a": first.source, "source_b": second.source,
+    }  # fmt: skip
 
 
 def _formula(asked: Heatmap) -> tuple[list[Panel], dict[str, Any]]:
@@ -136,15 +125,14 @@ def _formula(asked: Heatmap) -> tuple[list[Panel], dict[str, Any]]:
         columns = [i for i, width in enumerate(asked.d_models) if width % heads == 0]
         dims = [asked.d_models[i] // heads for i in columns]
         workload = Workload(
-            1, heads, 1, asked.batch_size, None, None, None, asked.causal, asked.phase, asked.dtype
-        )
-        value_a, value_b = (
-            formula_values(m, workload, scope, asked.quantity, asked.seq_lens, dims)
-            if dims
-            else _nothing(len(asked.seq_lens))
-            for m in (asked.a, asked.b)
-        )
-        panels.append(_panel(heads, value_a, value_b, columns, len(asked.d_models)))
+            1, heads, 1, asked.batch_size,
+            causal=asked.causal, phase=asked.phase, dtype=asked.dtype,
+        )  # fmt: skip
+        values = [
+            formula_values(mechanism, workload, scope, asked.quantity, asked.seq_lens, dims)
+            for mechanism in (asked.a, asked.b)
+        ]
+        panels.append(_panel(heads, values, columns, len(asked.d_models)))
     convention = "operations" if asked.quantity == "operations" else "flops"
     return panels, {"scope": scope, "convention": convention, "source_a": None, "source_b": None}
 
@@ -153,16 +141,11 @@ def _shown(sizes: Sequence[int]) -> str:
     return ", ".join(map(str, sizes[:6])) + (", …" if len(sizes) > 6 else "")
 
 
-def _nothing(rows: int) -> np.ndarray:
+def _panel(heads: int, values: Sequence[np.ndarray], columns: Sequence[int], width: int) -> Panel:
+    """A panel from both costs over the columns that have values."""
     import numpy as np
 
-    return np.empty((rows, 0), dtype=np.int64)
-
-
-def _panel(heads: int, a: np.ndarray, b: np.ndarray, columns: Sequence[int], width: int) -> Panel:
-    """A panel from the columns that have values."""
-    import numpy as np
-
+    a, b = values
     present = np.zeros(width, dtype=bool)
     present[list(columns)] = True
     ratio = np.full((len(a), width), np.nan)
@@ -213,7 +196,9 @@ def _records(asked: Heatmap, panels: Sequence[Panel]) -> ColumnarRecords:
         "num_heads": list(chain.from_iterable([p.num_heads] * len(seq) for p in panels)),
         "value_a": list(chain.from_iterable(_listed(p.value_a, p.present) for p in panels)),
         "value_b": list(chain.from_iterable(_listed(p.value_b, p.present) for p in panels)),
-        "ratio": list(chain.from_iterable(_without_nan(p.ratio) for p in panels)),
+        "ratio": [
+            None if isnan(ratio) else ratio for p in panels for ratio in p.ratio.ravel().tolist()
+        ],
     }
     constants = {"kind": asked.kind, "quantity": asked.quantity, "phase": asked.phase}
     return ColumnarRecords(HeatmapRecord, columns, constants)
@@ -228,11 +213,3 @@ def _listed(values: np.ndarray, present: np.ndarray) -> list[Any]:
     full = np.full((len(values), len(present)), None, dtype=object)
     full[:, present] = values
     return list(full.ravel().tolist())
-
-
-def _without_nan(ratio: np.ndarray) -> list[float | None]:
-    import numpy as np
-
-    if np.isfinite(ratio).all():
-        return list(ratio.ravel().tolist())
-    return [value if value == value else None for value in ratio.ravel().tolist()]  # noqa: PLR0124 - NaN

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attnprof.algebra.expressions import expression_text
+from attnprof.algebra.expressions import expression_text, symbol
 from attnprof.closed_form.quantities import SAFE
 from attnprof.costs import Number
 from attnprof.errors import RequestError
@@ -38,6 +38,24 @@ def comparable(a: Mechanism, b: Mechanism) -> list[Pair]:
     return [(x, y) for x in a.published() for y in b.published() if x.terms == y.terms]
 
 
+def speaking(
+    pairs: Sequence[Pair],
+    quantity: str,
+    phase: str,
+    causal: bool,
+    scope: str | None,
+    heads: Sequence[int],
+) -> list[Pair]:
+    """The pairs that speak of what is asked, in any scope where none is."""
+    return [
+        (form, other)
+        for form, other in pairs
+        if (form.quantity, form.phase, form.causal) == (quantity, phase, causal)
+        and scope in (None, form.scope)
+        and (form.heads != "one" or set(heads) == {1})
+    ]
+
+
 def published_pair(
     a: Mechanism,
     b: Mechanism,
@@ -53,11 +71,8 @@ def published_pair(
     Raises :class:`RequestError` telling what is printed where nothing matches.
     """
     pairs = comparable(a, b)
-    for first, second in pairs:
-        asked = (first.quantity, first.phase, first.causal) == (quantity, phase, causal)
-        one_head = first.heads != "one" or set(heads) == {1}
-        if asked and one_head and scope in (None, first.scope):
-            return first, second
+    if found := speaking(pairs, quantity, phase, causal, scope, heads):
+        return found[0]
     what = f"{'causal ' if causal else ''}{quantity} of phase {phase}"
     raise RequestError(
         f"no document prints {what} for both {a.name} and {b.name}"
@@ -121,7 +136,7 @@ def why_memory_differs(a: Mechanism, b: Mechanism, workload: Workload, scope: st
     printed = next((pair for pair in comparable(a, b) if pair[0].quantity == "peak_entries"), None)
     if printed is None:
         return None
-    sizes = symbols(workload)
+    sizes = workload.with_(seq_len=symbol("N"), head_dim=symbol("d"))
     said = [
         f"{side.name} {expression_text(form.formula(sizes))}"
         for side, form in zip((a, b), printed, strict=True)
@@ -133,11 +148,3 @@ def why_memory_differs(a: Mechanism, b: Mechanism, workload: Workload, scope: st
         f"({'; '.join(said)}), while running code holds, at its worst moment, what autograd and "
         f"evaluation order leave alive together ({'; '.join(held)} entries)"
     )
-
-
-def symbols(workload: Workload) -> Workload:
-    """The workload with length and head width as symbols; batch and heads stay numbers."""
-    import sympy
-
-    n, d = (sympy.Symbol(name, positive=True) for name in ("N", "d"))
-    return workload.with_(seq_len=n, head_dim=d)

@@ -61,6 +61,8 @@ def formula_values(
     """
     import numpy as np
 
+    if not head_dims:
+        return np.empty((len(seq_lens), 0), dtype=np.int64)
     largest = workload.with_(seq_len=max(seq_lens), head_dim=max(head_dims))
     corner = quantity_of(mechanism, largest, scope, quantity)
     small = corner < SAFE and _bound(largest) < SAFE
