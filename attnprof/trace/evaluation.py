@@ -31,7 +31,7 @@ def _value(node: Any, sizes: Mapping[str, Any]) -> Value:
         return int(node)
     if node.is_Rational or node.is_Float:
         return Fraction(int(node.p), int(node.q)) if node.is_Rational else float(node)
-    rule = _RULES.get(type(node).__name__)
+    rule = RULES.get(type(node).__name__)
     if rule is None:
         return node.subs(sizes)
     return rule(*[_value(arg, sizes) for arg in node.args])
@@ -63,7 +63,7 @@ def _whole(rounded: Callable[[Any], int]) -> Callable[[Value], Value]:
 
 
 #: By the name of the expression's class: sympy's, and those of :mod:`attnprof.trace.doubles`.
-_RULES: dict[str, Callable[..., Value]] = {
+RULES: dict[str, Callable[..., Value]] = {
     "Add": lambda *args: sum(args), "Mul": lambda *args: math.prod(args), "Pow": _power,
     "Max": max, "Min": min, "Abs": abs, "Mod": operator.mod, "log": _log, "exp": math.exp,
     "floor": _whole(math.floor), "ceiling": _whole(math.ceil),

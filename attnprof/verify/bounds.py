@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import nan
 from typing import Any
 
 from attnprof.algebra.orders import NOISE, settles
-from attnprof.trace.evaluation import evaluate
+from attnprof.trace.evaluation import RULES, evaluate
 
 Sizes = Mapping[str, int]
 #: Powers of two whose lengths a ratio is looked at: a logarithm is four times as long each time,
@@ -107,9 +106,14 @@ def _evaluator(expression: Any, names: Sequence[str]) -> Callable[..., Any]:
 
     Compiling it takes sympy seconds. Raises ValueError for a function that has no rule.
     """
+    import mpmath
     import sympy
 
-    rules = _rules()
+    rules = {
+        **RULES, "Add": lambda *parts: mpmath.fsum(parts), "Pow": mpmath.power,
+        "Mul": lambda *parts: mpmath.fprod(parts), "log": mpmath.log, "exp": mpmath.exp,
+        "floor": partial(_rounded, mpmath.floor), "ceiling": partial(_rounded, mpmath.ceil),
+    }  # fmt: skip
     nodes = list(dict.fromkeys(sympy.postorder_traversal(sympy.sympify(expression))))
 
     def evaluated(*sizes: Any) -> Any:
@@ -128,23 +132,6 @@ def _evaluator(expression: Any, names: Sequence[str]) -> Callable[..., Any]:
         return known[nodes[-1]]
 
     return evaluated
-
-
-def _rules() -> dict[str, Callable[..., Any]]:
-    """What mpmath does for sympy's functions, by their names."""
-    import mpmath
-
-    return {
-        "Add": lambda *parts: mpmath.fsum(parts), "Mul": lambda *parts: mpmath.fprod(parts),
-        "Pow": mpmath.power, "Max": max, "Min": min, "floor": partial(_rounded, mpmath.floor),
-        "ceiling": partial(_rounded, mpmath.ceil), "log": mpmath.log, "exp": mpmath.exp, "Abs": abs,
-        "Mod": operator.mod, "ExprCondPair": lambda *pair: pair,
-        "Piecewise": lambda *pairs: next(value for value, holds in pairs if holds),
-        "LessThan": operator.le, "StrictLessThan": operator.lt, "GreaterThan": operator.ge,
-        "StrictGreaterThan": operator.gt, "Equality": operator.eq, "Unequality": operator.ne,
-        "And": lambda *all_of: all(all_of), "Or": lambda *any_of: any(any_of),
-        "Not": operator.not_, "BooleanTrue": lambda: True, "BooleanFalse": lambda: False,
-    }  # fmt: skip
 
 
 def _rounded(to: Callable[[Any], Any], x: Any) -> Any:

@@ -37,8 +37,10 @@ def read_formula(text: str, meanings: Mapping[str, Any] | None = None) -> Any:
         found = expression_of(tree, meanings=meanings)
         check_size(found)
     except FormulaError as error:
+        beside = re.search(r"(\d)\s*([A-Za-z_(])", text)
+        hint = f" (between {beside[1]} and {beside[2]} a * may be missing)" if beside else ""
         raise RequestError(
-            f"formula '{short(text)}' cannot be read: {error}{_hint(text)}; {_HOW}"
+            f"formula '{short(text)}' cannot be read: {error}{hint}; {_HOW}"
         ) from error
     return found
 
@@ -56,9 +58,3 @@ def check_names(expression: Any, known: Sequence[str], text: str) -> None:
             f"formula '{short(text)}': nothing here is called {name}: {near}; say what it stands "
             f"for with --where {name}=…, in {', '.join(known) or 'numbers'}"
         )
-
-
-def _hint(text: str) -> str:
-    if found := re.search(r"(\d)\s*([A-Za-z_(])", text):
-        return f" (between {found[1]} and {found[2]} a * may be missing)"
-    return ""

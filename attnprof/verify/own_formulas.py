@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -19,7 +20,6 @@ from attnprof.closed_form.cost_records import (
 )
 from attnprof.closed_form.quantities import quantity_of
 from attnprof.errors import RequestError, closest
-from attnprof.mechanism import Mechanism
 from attnprof.user_code import is_place
 from attnprof.verify.bounds import value
 from attnprof.workload import SYMBOLS, Workload
@@ -100,7 +100,8 @@ class Own:
 
     def shapes(self, fixed: Mapping[str, int]) -> list[dict[str, int]]:
         """Sizes to compare at: those of the runs, usual ones, and every mix of small and large."""
-        corners = ({**dict(zip(self.symbols, mix, strict=True))} for mix in self._mixes())
+        mixes = product((2, 8192), repeat=len(self.symbols))
+        corners = (dict(zip(self.symbols, mix, strict=True)) for mix in mixes)
         usual = ({name: shape.get(name, 64) for name in self.symbols} for shape in SHAPES)
         found: list[dict[str, int]] = []
         for shape in (*self.verified_at, *usual, *corners):
@@ -108,9 +109,6 @@ class Own:
             if sizes not in found and (shape in self.verified_at or self.fits(sizes)):
                 found.append(sizes)
         return found
-
-    def _mixes(self) -> Iterable[tuple[int, ...]]:
-        return product(*([(2, 8192)] * len(self.symbols)))
 
     def gives(self, quantity: str, shape: Mapping[str, int], printed: Any) -> bool:
         """Whether a quantity has the value that another formula has at a shape."""
@@ -214,26 +212,21 @@ class ClosedForms(Mapping[str, Any]):
     ``at`` has the same in whole numbers, without any algebra.
     """
 
-    mechanism: Mechanism
+    name: str
     sizes: Workload
-    scope: str
     names: tuple[str, ...]
-    count: Callable[[Mechanism, Workload, str, str], Any]
-    _made: dict[str, Any] = field(default_factory=dict)
+    count: Callable[[Workload, str], Any]
 
     def __getitem__(self, quantity: str) -> Any:
         if quantity not in self.names:
             raise KeyError(quantity)
-        if quantity not in self._made:
-            try:
-                form = self.count(self.mechanism, self.sizes, self.scope, quantity)
-            except TypeError as error:
-                raise RequestError(
-                    f"{self.mechanism.name} has no closed form in symbols with these parameters: "
-                    "type --kind derived"
-                ) from error
-            self._made[quantity] = form
-        return self._made[quantity]
+        try:
+            return self.count(self.sizes, quantity)
+        except TypeError as error:
+            raise RequestError(
+                f"{self.name} has no closed form in symbols with these parameters: "
+                "type --kind derived"
+            ) from error
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
@@ -243,8 +236,7 @@ class ClosedForms(Mapping[str, Any]):
 
     def at(self, quantity: str, shape: Mapping[str, int]) -> Any:
         """A quantity's value at a shape."""
-        numbers = self.sizes.with_(**{SYMBOLS[name]: size for name, size in shape.items()})
-        return self.count(self.mechanism, numbers, self.scope, quantity)
+        return self.count(_sized(self.sizes, shape.items()), quantity)
 
 
 def _closed_form(source: Source, phase: str) -> Own:
@@ -252,21 +244,24 @@ def _closed_form(source: Source, phase: str) -> Own:
     asked = Workload(128, 8, 64, causal=source.causal, phase=phase, dtype=source.dtype)
     scope = source.layer or "layer"
     mechanism.check(asked, scope)
-    sizes = symbolic(asked).with_(**{SYMBOLS[name]: size for name, size in source.fixed})
-    if source.convention == "operations":
-        forms = ClosedForms(mechanism, sizes, scope, (*DEFINED, "parameters"), _defined)
-        return Own(forms, tuple(SYMBOLS))
-    state = ["state_entries"] if mechanism.abilities.decode else []
-    defined = ["operations"] if defined_total(mechanism, asked, scope) is not None else []
-    names = (*EXECUTED, *MEMORY, "parameters", *state, *defined, MACS)
-    return Own(ClosedForms(mechanism, sizes, scope, names, quantity_of), tuple(SYMBOLS))
+    sizes = _sized(symbolic(asked), source.fixed)
+
+    @cache
+    def counted(sizes: Workload, quantity: str) -> Any:
+        if source.convention == "flops" or quantity == "parameters":
+            return quantity_of(mechanism, sizes, scope, quantity)
+        return defined_rows(mechanism, sizes, scope)[-1].values[quantity]
+
+    names: tuple[str, ...] = (*DEFINED, "parameters")
+    if source.convention == "flops":
+        state = ["state_entries"] if mechanism.abilities.decode else []
+        defined = ["operations"] if defined_total(mechanism, asked, scope) is not None else []
+        names = (*EXECUTED, *MEMORY, "parameters", *state, *defined, MACS)
+    return Own(ClosedForms(mechanism.name, sizes, names, counted), tuple(SYMBOLS))
 
 
-def _defined(mechanism: Mechanism, sizes: Workload, scope: str, quantity: str) -> Any:
-    """A quantity of the definition's operations."""
-    if quantity == "parameters":
-        return mechanism.parameters(sizes, scope)
-    return defined_rows(mechanism, sizes, scope)[-1].values[quantity]
+def _sized(sizes: Workload, shape: Iterable[tuple[str, int]]) -> Workload:
+    return sizes.with_(**{SYMBOLS[name]: size for name, size in shape})
 
 
 def form_of(own: Own, quantity: str, where: str) -> Any:

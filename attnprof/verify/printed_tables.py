@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from attnprof.algebra.parser import name_of, short
 from attnprof.closed_form.cost_records import CONVENTIONS
@@ -13,7 +14,7 @@ from attnprof.errors import RequestError, closest
 from attnprof.record.files import read_table
 from attnprof.verify.comparison import UP_TO
 from attnprof.verify.own_formulas import KINDS, Source
-from attnprof.verify.verification import Printed
+from attnprof.verify.verification import Printed, in_row
 from attnprof.workload import SCOPES
 
 #: What a row may say; what it leaves out is said by the flags. Those that make a target (--arg,
@@ -77,7 +78,7 @@ def _row(cells: Mapping[str, str], line: str, defaults: Printed) -> Printed:
         defaults,
         formula=said["formula"],
         source=_source(said, defaults.source, line),
-        where={**defaults.where, **_where(said, line)},
+        where={**defaults.where, **in_row(line, lambda: meanings([said.get("where", "")]))},
         place=said.get("place", ""),
         line=line,
         quantity=said.get("quantity", defaults.quantity),
@@ -97,30 +98,20 @@ def with_phase(row: Printed, phase: str) -> Printed:
     return replace(row, phase="forward", source=replace(row.source, causal=True))
 
 
-def _where(said: Mapping[str, str], line: str) -> dict[str, str]:
-    try:
-        return meanings([said.get("where", "")])
-    except RequestError as error:
-        raise RequestError(f"{line}{error}") from error
-
-
 def _source(said: Mapping[str, str], source: Source, line: str) -> Source:
     if said.get("target", source.target) != source.target:
         source = replace(source, args=(), inputs=(), params=())
-    source = replace(
-        source,
-        target=said.get("target", source.target),
-        kind=said.get("kind", source.kind),
-        convention=said.get("convention", source.convention),
-        scope=said.get("scope", source.scope),
-    )
+    given: dict[str, Any] = {
+        name: said[name] for name in ("target", "kind", "convention", "scope") if name in said
+    }
     if "causal" in said:
-        source = replace(source, causal=said["causal"] == "yes")
-    if "arg" in said:
-        source = replace(source, args=_parts(said["arg"]))
+        given["causal"] = said["causal"] == "yes"
     if "set" in said:
-        source = replace(source, params=_settings(said["set"], line))
-    return replace(source, inputs=_parts(said["input"])) if "input" in said else source
+        given["params"] = _settings(said["set"], line)
+    for column, name in (("arg", "args"), ("input", "inputs")):
+        if column in said:
+            given[name] = _parts(said[column])
+    return replace(source, **given)
 
 
 def _settings(text: str, line: str) -> tuple[tuple[str, str], ...]:

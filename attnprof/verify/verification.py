@@ -14,7 +14,7 @@ from attnprof.errors import AttnprofError, RequestError
 from attnprof.record import VerificationRecord
 from attnprof.trace.request.expressions import sizes_text
 from attnprof.verify.bounds import value
-from attnprof.verify.comparison import EXACT, ORDER, Comparison, alike, compared, ordered
+from attnprof.verify.comparison import EXACT, ORDER, alike, compared, ordered
 from attnprof.verify.formula_text import check_names, names_in, read_formula, without_bound
 from attnprof.verify.own_formulas import DERIVED, Own, Source, form_of, own_formulas, symbols_of
 
@@ -53,10 +53,6 @@ class _Ready:
     bound: str
     notes: tuple[str, ...]
 
-    @property
-    def source(self) -> Source:
-        return self.printed.source
-
 
 def verified(rows: Sequence[Printed]) -> list[VerificationRecord]:
     """An answer for every row; what is asked of one target is derived once.
@@ -64,16 +60,16 @@ def verified(rows: Sequence[Printed]) -> list[VerificationRecord]:
     Raises :class:`RequestError` for a formula that cannot be read, a name that stands for
     nothing, a quantity that is not counted.
     """
-    ready = [_told(row.line, lambda row=row: _ready(row)) for row in rows]
+    ready = [in_row(row.line, lambda row=row: _ready(row)) for row in rows]
     found: dict[Source, dict[str, Own]] = {}
-    for source in dict.fromkeys(row.source for row in ready):
-        asked = [row.printed for row in ready if row.source == source]
+    for source in dict.fromkeys(row.printed.source for row in ready):
+        asked = [row.printed for row in ready if row.printed.source == source]
         phases = list(dict.fromkeys(row.phase for row in asked))
-        found[source] = _told(asked[0].line, lambda s=source, p=phases: own_formulas(s, p))
-    return [_record(row, found[row.source][row.printed.phase]) for row in ready]
+        found[source] = in_row(asked[0].line, lambda s=source, p=phases: own_formulas(s, p))
+    return [_record(row, found[row.printed.source][row.printed.phase]) for row in ready]
 
 
-def _told(line: str, work: Any) -> Any:
+def in_row(line: str, work: Any) -> Any:
     """Run; an error begins with the row it is about."""
     try:
         return work()
@@ -136,7 +132,7 @@ def _growing(
 
 
 def _record(row: _Ready, own: Own) -> VerificationRecord:
-    asked, source = row.printed, row.source
+    asked, source = row.printed, row.printed.source
     form = form_of(own, asked.quantity, asked.line)
     about = VerificationRecord(
         place=asked.place, of=source.target, scope=source.layer, phase=asked.phase,
@@ -161,7 +157,10 @@ def _compared(
     printed, form = _fixed(row.expression, fixed), _fixed(form, fixed)
     shapes = _shapes(own, row.printed, fixed)
     growing = row.printed.growing or tuple(name for name in own.symbols if name not in fixed)
-    answer = _answer(row, printed, form, growing, shapes, own)
+    if row.up_to == ORDER:
+        answer = ordered(printed, form, row.bound, growing, shapes, own.fits)
+    else:
+        answer = compared(printed, form, row.up_to, growing, shapes, own.fits)
     if answer.agrees is None:
         return replace(about, ours=expression_text(form), skipped=answer.why)
     hint = ""
@@ -181,22 +180,9 @@ def _compared(
     )
 
 
-def _answer(
-    row: _Ready,
-    printed: Any,
-    form: Any,
-    growing: Sequence[str],
-    shapes: Sequence[dict[str, int]],
-    own: Own,
-) -> Comparison:
-    if row.up_to == ORDER:
-        return ordered(printed, form, row.bound, growing, shapes, own.fits)
-    return compared(printed, form, row.up_to, growing, shapes, own.fits)
-
-
 def _counted(about: VerificationRecord, row: _Ready, ours: Any) -> VerificationRecord:
     """Where there is no formula: the two numbers at the shape asked for."""
-    shape = {**row.printed.at, **dict(row.source.fixed)}
+    shape = {**row.printed.at, **dict(row.printed.source.fixed)}
     what = f"no formula of {about.quantity} was found"
     if ours is None or row.up_to != EXACT or names_in(row.expression) - set(shape):
         return replace(about, skipped=f"{what} to compare with; give all sizes with --at")
@@ -235,12 +221,11 @@ def _shown(row: _Ready, shapes: Sequence[dict[str, int]]) -> Sequence[dict[str, 
 
 def _values(printed: Any, ours: Any, shape: Mapping[str, int]) -> dict[str, Any]:
     numbers = {"printed": value(printed, shape), "ours": value(ours, shape)}
-    known = {name: None if _is_nan(number) else number for name, number in numbers.items()}
+    known = {
+        name: None if isinstance(number, float) and isnan(number) else number
+        for name, number in numbers.items()
+    }
     return {"sizes": dict(shape), **known}
-
-
-def _is_nan(number: float) -> bool:
-    return isinstance(number, float) and isnan(number)
 
 
 def _hint(
