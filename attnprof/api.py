@@ -25,7 +25,6 @@ from attnprof.arguments import (
 )
 from attnprof.costs import CostTable
 from attnprof.errors import RequestError
-from attnprof.mechanism import Mechanism
 from attnprof.record import Report
 from attnprof.workload import DTYPES, SCOPES, Workload
 
@@ -52,7 +51,7 @@ def build(
     """
     from attnprof.blocks.assemble import build_layer, checked_sizes
 
-    spec = _mechanism(name, params)
+    spec = registry.get(name_text(name), **params)
     sizes = checked_sizes(spec, d_model, num_heads, seq_len, num_kv_heads, value_head_dim)
     return build_layer(spec, registry.module_of(name), sizes)
 
@@ -73,14 +72,14 @@ def attend(
     """
     from attnprof.blocks.assemble import attend_core
 
-    spec = _mechanism(name, params)
+    spec = registry.get(name_text(name), **params)
     seed, causal = seed_of(seed), flag("causal", causal)
     return attend_core(spec, registry.module_of(name), q, k, v, causal, seed, weights)
 
 
 def cost(name: str, workload: Workload, scope: str = "layer", **params: Any) -> CostTable:
     """The closed form of a mechanism for a workload, by stage: numbers, or sympy expressions."""
-    spec = _mechanism(name, params)
+    spec = registry.get(name_text(name), **params)
     return spec.cost(_workload(workload), choice("scope", scope, SCOPES))
 
 
@@ -280,10 +279,6 @@ def sweep(
     times = at_least("processes", processes, 1, 10_000)
     runner.sweep(runner.tasks_of(points, times), path, terms)
     return with_roofline(results.load_results(path))
-
-
-def _mechanism(name: Any, params: Mapping[str, Any]) -> Mechanism:
-    return registry.get(name_text(name), **params)
 
 
 def _workload(value: Any) -> Workload:

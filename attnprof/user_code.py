@@ -148,16 +148,11 @@ def _imported(asked: str, place: str, work: Callable[[], Any]) -> Any:
                 f"{asked}: there is no module '{missing}' here; type path/to/file.py:Name for a "
                 "file, or install its package"
             ) from error
-        advice = _advice(error)
+        relative = isinstance(error, ImportError) and "relative import" in str(error)
+        advice = "; the file is part of a package: type package.module:Name" if relative else ""
         raise RequestError(
             f"{asked}: {place} does not import: {error_text(error)}{advice}"
         ) from error
-
-
-def _advice(error: BaseException) -> str:
-    if isinstance(error, ImportError) and "relative import" in str(error):
-        return "; the file is part of a package: type package.module:Name"
-    return ""
 
 
 def is_place(text: str) -> bool:

@@ -8,7 +8,7 @@ minima and switches into pieces, and it needs no symbolic algebra.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from itertools import product
 from typing import Any
@@ -54,14 +54,7 @@ class Size:
         self.branches = branches
 
     def __add__(self, other: Any) -> Size:
-        terms = dict(self.terms)
-        for exponents, factor in _terms(other).items():
-            total = terms.get(exponents, 0) + factor
-            if total:
-                terms[exponents] = total
-            else:
-                del terms[exponents]
-        return Size(terms, self.branches)
+        return Size(_collected((*self.terms.items(), *_terms(other).items())), self.branches)
 
     __radd__ = __add__
 
@@ -69,24 +62,15 @@ class Size:
         return Size({e: -c for e, c in self.terms.items()}, self.branches)
 
     def __sub__(self, other: Any) -> Size:
-        negative: Size | int = -other
-        return self + negative
+        return self.__add__(-other)
 
     def __rsub__(self, other: Any) -> Size:
-        difference: Size = -self + other
-        return difference
+        return (-self).__add__(other)
 
     def __mul__(self, other: Any) -> Size:
-        terms: Polynomial = {}
-        for (i, j), a in self.terms.items():
-            for (k, m), b in _terms(other).items():
-                exponents = (i + k, j + m)
-                total = terms.get(exponents, 0) + a * b
-                if total:
-                    terms[exponents] = total
-                else:
-                    del terms[exponents]
-        return Size(terms, self.branches)
+        pairs = product(self.terms.items(), _terms(other).items())
+        products = (((i + k, j + m), a * b) for ((i, j), a), ((k, m), b) in pairs)
+        return Size(_collected(products), self.branches)
 
     __rmul__ = __mul__
 
@@ -99,48 +83,38 @@ class Size:
         return result
 
     def __truediv__(self, other: Any) -> Size:
-        if isinstance(other, Size) and set(other.terms) != {(0, 0)}:
-            return self._by_monomial(other)
-        divisor = _constant(other)
-        return Size({e: Fraction(c) / divisor for e, c in self.terms.items()}, self.branches)
-
-    def _by_monomial(self, other: Size) -> Size:
-        """The quotient by a size like h or 2·h·d, where it is exact; sizes are never zero."""
-        if len(other.terms) != 1:
+        """By a number, or by a size like h or 2·h·d where that is exact; sizes are never zero."""
+        divisor = _terms(other)
+        if len(divisor) != 1:
             raise NotPiecewisePolynomialError("a quotient by a sum of sizes")
-        ((k, m), divisor) = next(iter(other.terms.items()))
+        ((k, m), factor) = next(iter(divisor.items()))
         if any(i < k or j < m for i, j in self.terms):
             raise NotPiecewisePolynomialError("a quotient that is no polynomial")
-        terms = {(i - k, j - m): Fraction(c) / divisor for (i, j), c in self.terms.items()}
+        terms = {(i - k, j - m): Fraction(c) / factor for (i, j), c in self.terms.items()}
         return Size(terms, self.branches)
 
     def __floordiv__(self, other: Any) -> Size:
-        if isinstance(other, Size) and set(other.terms) != {(0, 0)}:
-            return self._by_monomial(other) // 1
-        divisor = _constant(other)
-        if self._remainders(divisor) != {0}:
-            raise NotPiecewisePolynomialError(f"a floor of a quotient by {divisor}")
-        return self / divisor
+        quotient = self.__truediv__(other)
+        if quotient._fractions() != {0}:
+            raise NotPiecewisePolynomialError(f"a floor of a quotient by {other}")
+        return quotient
 
     def __mod__(self, other: Any) -> int:
-        if isinstance(other, Size) and set(other.terms) != {(0, 0)}:
-            if self._by_monomial(other)._remainders(Fraction(1)) != {0}:
-                raise NotPiecewisePolynomialError("a remainder by a size")
+        left, divisor = (self / other)._fractions(), _terms(other)
+        if left == {0}:
             return 0
-        remainders = self._remainders(_constant(other))
-        if len(remainders) != 1 or any(value != int(value) for value in remainders):
-            raise NotPiecewisePolynomialError(f"a remainder that depends on the size, by {other}")
-        return int(remainders.pop())
+        if len(left) != 1 or set(divisor) != {(0, 0)}:
+            raise NotPiecewisePolynomialError("a remainder that depends on the size")
+        return int(left.pop() * divisor[0, 0])
 
-    def _remainders(self, divisor: Any) -> set[Any]:
-        """What is left by ``divisor`` for all integer sizes: values repeat with its multiples."""
-        scale = math.lcm(*(Fraction(c).denominator for c in self.terms.values()), 1)
-        period = int(divisor) * scale
+    def _fractions(self) -> set[Any]:
+        """Values modulo 1 at all integer sizes: they repeat with the denominators' multiples."""
+        period = math.lcm(*(Fraction(c).denominator for c in self.terms.values()))
         used = [max((e[axis] for e in self.terms), default=0) > 0 for axis in (0, 1)]
-        if divisor != int(divisor) or divisor < 1 or period ** sum(used) > MOST_RESIDUES:
-            raise NotPiecewisePolynomialError(f"a quotient by {divisor}")
+        if period ** sum(used) > MOST_RESIDUES:
+            raise NotPiecewisePolynomialError(f"a quotient by {period}")
         axes = [range(period) if on else range(1) for on in used]
-        return {value_of(self.terms, n, d) % divisor for n, d in product(*axes)}
+        return {value_of(self.terms, n, d) % 1 for n, d in product(*axes)}
 
     def _sign(self, other: Any) -> int:
         return self.branches.sign((self - other).terms)
@@ -172,11 +146,12 @@ def _terms(value: Any) -> Polynomial:
     raise NotPiecewisePolynomialError(f"{type(value).__name__} in a size")
 
 
-def _constant(value: Any) -> Fraction:
-    terms = _terms(value)
-    if set(terms) != {(0, 0)}:
-        raise NotPiecewisePolynomialError("a quotient by a size")
-    return Fraction(terms[0, 0])
+def _collected(terms: Iterable[tuple[tuple[int, int], Any]]) -> Polynomial:
+    """Factors of the same powers added, those that vanish left out."""
+    found: Polynomial = {}
+    for exponents, factor in terms:
+        found[exponents] = found.get(exponents, 0) + factor
+    return {exponents: factor for exponents, factor in found.items() if factor}
 
 
 def terms_of(run: Callable[[], Any]) -> Polynomial:

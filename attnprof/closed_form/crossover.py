@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
-from attnprof.algebra.pieces import pieces
 from attnprof.algebra.polynomials import NotPiecewisePolynomialError
 from attnprof.algebra.roots import closed_form, positive_roots
-from attnprof.closed_form.crossings import SAME, Crossings, bisected, crossings_of
+from attnprof.closed_form.crossings import SAME, Crossings, bisected, crossings_of, pieces
 from attnprof.closed_form.lengths import EVERY, CostOf, KnownCost, Lengths
 from attnprof.closed_form.printed import Pair, comparable, speaking
 from attnprof.closed_form.quantities import quantity_of

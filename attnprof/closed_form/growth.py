@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from attnprof.algebra.orders import fitted, keeps, order_value
-from attnprof.costs import CostTable
+from attnprof.costs import CostTable, Number
 from attnprof.mechanism import Mechanism
 from attnprof.record import GrowthRecord
 from attnprof.units import setting_text
@@ -113,22 +113,20 @@ def closed_form_growth(
 ) -> tuple[GrowthRecord, GrowthRecord]:
     """FLOPs and peak memory of the closed form over the lengths."""
     tables = [subject.table(n) for n in lengths]
-    flops = [int(table.flops) for table in tables]
-    peaks = [int(table.peak()) for table in tables]
 
-    def steepest() -> str:
-        return _steepest_stage(lengths, tables)
+    def record(
+        quantity: str, count: Callable[[CostTable], Number], because: Callable[[], str]
+    ) -> GrowthRecord:
+        counts = [int(count(table)) for table in tables]
+        return subject.record(
+            quantity, "formula", "closed form", lengths, counts, because=because,
+            far=lambda n: int(count(subject.table(n))),
+        )  # fmt: skip
 
-    def largest() -> str:
-        return _stage_of_peak(tables[-1])
-
-    source = "closed form"
     return (
-        subject.record("flops", "formula", source, lengths, flops, because=steepest,
-                       far=lambda n: int(subject.table(n).flops)),
-        subject.record("peak_bytes", "formula", source, lengths, peaks, because=largest,
-                       far=lambda n: int(subject.table(n).peak())),
-    )  # fmt: skip
+        record("flops", lambda table: table.flops, lambda: _steepest_stage(lengths, tables)),
+        record("peak_bytes", CostTable.peak, lambda: _stage_of_peak(tables[-1])),
+    )
 
 
 def _steepest_stage(lengths: Sequence[int], tables: Sequence[CostTable]) -> str:
