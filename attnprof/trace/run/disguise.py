@@ -84,18 +84,18 @@ def copied_in_place() -> Iterator[None]:
         held[id(tensor)] = tensor
         return _unpickled, (id(tensor),)
 
+    mode = {"__deepcopy__": lambda mode, *_: mode, "__copy__": lambda mode: mode}
+    tensor = {
+        "__copy__": lambda tensor: _like(tensor, tensor.detach()),
+        "__deepcopy__": _copied,
+        "__reduce_ex__": reduced,
+    }
     token = _PICKLED.set(held)
     try:
-        with ExitStack() as stack:
-            change = {
-                (FakeTensorMode, "__deepcopy__"): lambda mode, *_: mode,
-                (FakeTensorMode, "__copy__"): lambda mode: mode,
-                (FakeTensor, "__copy__"): lambda tensor: _like(tensor, tensor.detach()),
-                (FakeTensor, "__deepcopy__"): _copied,
-                (FakeTensor, "__reduce_ex__"): reduced,
-            }
-            for (kind, name), method in change.items():
-                stack.enter_context(patch.object(kind, name, method, create=True))
+        with (
+            patch.multiple(FakeTensorMode, create=True, **mode),
+            patch.multiple(FakeTensor, create=True, **tensor),
+        ):
             yield
     finally:
         _PICKLED.reset(token)

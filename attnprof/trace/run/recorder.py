@@ -40,7 +40,7 @@ _CONSTANT = torch.ops.aten.lift_fresh.default
 
 
 class _Held:
-    """A storage followed without keeping it alive, and its bytes."""
+    """A storage followed without keeping it alive; of the run's own, its number and bytes."""
 
     def __init__(self, tensor: Any, number: int = 0, held: Size = 0) -> None:
         self._storage: Any = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
@@ -72,8 +72,7 @@ class Recorder(TorchDispatchMode):
         self.before_each = before_each
         self.part = "forward"
         self._paused = False
-        self._live: dict[int, _Held] = {}
-        self._foreign: dict[int, _Held] = {}
+        self._known: dict[int, _Held] = {}
         self._lines: dict[int, str] = {}
         self._made = 0
         self._watch = Watch()
@@ -96,7 +95,7 @@ class Recorder(TorchDispatchMode):
     def given(self, tensors: Any) -> None:
         """Tensors that were there before: parameters, inputs, output gradients."""
         for tensor in tensors_in(tensors):
-            self._foreign[key_of(tensor)] = _Held(tensor)
+            self._known[key_of(tensor)] = _Held(tensor)
 
     @contextmanager
     def put_back(self, output: Any) -> Iterator[None]:
@@ -146,19 +145,18 @@ class Recorder(TorchDispatchMode):
         line = self._line()
         func, args = self._watch.unwatched(func, args, sys._getframe(1))
         if self._values is None:
-            refuse_outside(func, args, self._live)
+            refuse_outside(func, args, self._known)
         out = result_of(func, args, kwargs)
         self._watch.ran(func, out)
         if self._values is not None:
             out = self._values.after(func, args, kwargs, out, line, self.trace.decisions)
         for tensor in () if func is _CONSTANT else tensors_in((args, kwargs)):
-            key = key_of(tensor)
-            if key not in self._live and key not in self._foreign:
-                self._foreign[key] = _Held(tensor)
+            if key_of(tensor) not in self._known:
+                self._known[key_of(tensor)] = _Held(tensor)
         results = tensors_in(out)
         born = self._born(results)
         if born and self._values is None:
-            born[0].counted = counted_off(func, out, args, self._live)
+            born[0].counted = counted_off(func, out, args, self._known)
         found = cost_of(func, out, args, kwargs)
         self.trace.calls.append(
             Call(
@@ -185,20 +183,16 @@ class Recorder(TorchDispatchMode):
         """Storages that came to life with these results."""
         found: list[_Held] = []
         for tensor in results:
-            key = key_of(tensor)
-            if key in self._live or key in self._foreign:
-                continue
-            self._made += 1
-            self._live[key] = _Held(tensor, self._made, storage_bytes(tensor))
-            found.append(self._live[key])
+            if key_of(tensor) not in self._known:
+                self._made += 1
+                found.append(_Held(tensor, self._made, storage_bytes(tensor)))
+                self._known[key_of(tensor)] = found[-1]
         return found
 
     def _buried(self) -> list[_Held]:
         """Storages that died since the operation before."""
-        found = [self._live.pop(key) for key in [k for k, held in self._live.items() if held.dead]]
-        for key in [key for key, held in self._foreign.items() if held.dead]:
-            del self._foreign[key]
-        return found
+        dead = [key for key, held in self._known.items() if held.dead]
+        return [held for held in map(self._known.pop, dead) if held.number]
 
     def _line(self) -> str:
         """The user's line; a backward operation has that of the operation it differentiates."""

@@ -155,11 +155,9 @@ def _as_without_symbols() -> Iterator[None]:
     whole = SimpleNamespace(Integral=(numbers.Integral, torch.SymInt))
     dropout.py_kernels.clear()
     dropout._dispatch_cache.clear()
+    numbered = patch.object(torch.nn.modules.normalization, "numbers", whole)
     try:
-        with ExitStack() as stack:
-            stack.enter_context(patch.object(torch.nn.modules.normalization, "numbers", whole))
-            for name, function in FAST_PATHS.items():
-                stack.enter_context(patch.object(torch, name, function))
+        with numbered, patch.multiple(torch, **FAST_PATHS):
             yield
     finally:
         dropout.py_kernels.update(kernels)

@@ -160,7 +160,7 @@ class _Search:
                     raise known
                 return strategy(attempt)
             except NotRunningError as error:
-                self._refuse(error.cause, attempt)
+                _refuse(error.cause, attempt)
                 reasons.append(str(error))
             except (NoFormulaError, TooLongError) as error:
                 name = getattr(error, "name", "")
@@ -186,12 +186,12 @@ class _Search:
         asked = {name: size for name, size in self.asked.items() if name not in fixed}
         return Attempt(target, phases, asked, fixed, reasons, self.lines)
 
-    def _refuse(self, error: Exception, attempt: Attempt) -> None:
-        """Runs that fail everywhere will not give numbers either, if not at the asked shape."""
-        if type(error).__module__.startswith("torch.") or not attempt.complete:
-            raise CannotRunError(
-                f"{self.target.name} cannot be derived: {value_reason(error)}"
-            ) from error
+
+def _refuse(error: Exception, attempt: Attempt) -> None:
+    """Runs that fail everywhere will not give numbers either, if not at the asked shape."""
+    if type(error).__module__.startswith("torch.") or not attempt.complete:
+        name = attempt.target.name
+        raise CannotRunError(f"{name} cannot be derived: {value_reason(error)}") from error
 
 
 def _given(fixed: Sizes) -> str:
@@ -224,7 +224,8 @@ def derive_anything(
     else:
         width = None if workload is None else workload.d_model
         target = target_of(thing, _name(thing), *how, width)
-    asked = {} if workload is None else _shape(workload, target)
+    sizes = {} if workload is None else workload.by_symbol()
+    asked = {name: size for name, size in sizes.items() if name in target.symbols}
     if phases is None:
         phases = ("forward", "backward")
         if workload is not None and workload.phase != "forward":
@@ -238,9 +239,3 @@ def _name(thing: Any) -> str:
         name = str(thing.__name__)
         return "module" if name == "<lambda>" else name
     return type(thing).__name__
-
-
-def _shape(workload: Workload, target: Target) -> dict[str, int]:
-    """The workload's sizes by the target's symbols."""
-    sizes = workload.by_symbol()
-    return {name: size for name, size in sizes.items() if name in target.symbols}

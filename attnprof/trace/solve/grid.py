@@ -96,12 +96,8 @@ class ShapeGrid:
         """The degree of a column in each size, by its values along the lines."""
         box = []
         for axis, xs in enumerate(self._nodes):
-            on = [
-                value
-                for point, value in zip(points, column, strict=True)
-                if all(place == 0 for other, place in enumerate(point) if other != axis)
-            ]
-            found = degree(xs, on)
+            pairs = zip(points, column, strict=True)
+            found = degree(xs, [value for point, value in pairs if sum(point) == point[axis]])
             box.append(len(xs) - 1 if found is None else found)
         return tuple(box)
 
