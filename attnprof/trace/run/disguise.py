@@ -84,8 +84,8 @@ def copied_in_place() -> Iterator[None]:
         held[id(tensor)] = tensor
         return _unpickled, (id(tensor),)
 
-    mode = {"__deepcopy__": lambda mode, *_: mode, "__copy__": lambda mode: mode}
-    tensor = {
+    mode: dict[str, Any] = {"__deepcopy__": lambda mode, *_: mode, "__copy__": lambda mode: mode}
+    tensor: dict[str, Any] = {
         "__copy__": lambda tensor: _like(tensor, tensor.detach()),
         "__deepcopy__": _copied,
         "__reduce_ex__": reduced,

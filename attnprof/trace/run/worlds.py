@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -155,9 +156,10 @@ def _as_without_symbols() -> Iterator[None]:
     whole = SimpleNamespace(Integral=(numbers.Integral, torch.SymInt))
     dropout.py_kernels.clear()
     dropout._dispatch_cache.clear()
+    fast: dict[str, Any] = dict(FAST_PATHS)
     numbered = patch.object(torch.nn.modules.normalization, "numbers", whole)
     try:
-        with numbered, patch.multiple(torch, **FAST_PATHS):
+        with numbered, patch.multiple(torch, **fast):
             yield
     finally:
         dropout.py_kernels.update(kernels)
@@ -173,19 +175,27 @@ def _quiet() -> Iterator[Any]:
         yield patch.object(logging.getLogger(place), "disabled", new=True)
     for place, name in _initialisers():
         yield patch.object(place, name, lambda tensor, *_, **__: tensor)
-    for layer in vars(torch.nn).values():
-        if isinstance(layer, type) and "reset_parameters" in vars(layer):
-            yield patch.object(layer, "reset_parameters", lambda _: None)
     flexible = sys.modules.get("torch.nn.attention.flex_attention")
     if flexible is not None:  # it would compile, which torch refuses under a dispatch mode
         yield patch.object(flexible, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", new=True)
 
 
-def _initialisers() -> Iterator[tuple[Any, str]]:
-    """``torch.nn.init``'s functions, there and where torch's layers imported them from it."""
+@cache
+def _initialisers() -> list[tuple[Any, str]]:
+    """Functions that draw weights, there and where torch's layers imported or call them."""
     layers = [m for name, m in sys.modules.items() if name.startswith("torch.nn.modules.")]
-    for place in (torch.nn.init, *layers):
-        for name, value in vars(place).items():
-            known = getattr(value, "__module__", "") == "torch.nn.init"
-            if known and name.endswith("_") and not name.startswith("_"):
-                yield place, name
+    return [
+        *(
+            (place, name)
+            for place in (torch.nn.init, *layers)
+            for name, value in vars(place).items()
+            if getattr(value, "__module__", "") == "torch.nn.init"
+            and name.endswith("_")
+            and not name.startswith("_")
+        ),
+        *(
+            (layer, "reset_parameters")
+            for layer in vars(torch.nn).values()
+            if isinstance(layer, type) and "reset_parameters" in vars(layer)
+        ),
+    ]
