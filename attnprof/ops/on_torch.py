@@ -43,22 +43,19 @@ class OwnBackward(torch.autograd.Function):
     """A function as torch's autograd runs it."""
 
     @staticmethod
-    def forward(
-        ctx: Any, function: Function, settings: dict[str, Any], keep: bool, *operands: Any
-    ) -> Any:
-        """Its results; what it saves if anyone needs that."""
-        results, saved = function.run(*operands, keep=keep, **settings)
-        if keep:
-            ctx.function, ctx.settings = function, settings
-            ctx.save_for_backward(*saved)
+    def forward(ctx: Any, function: Function, settings: dict[str, Any], *operands: Any) -> Any:
+        """Its results."""
+        results, saved = function.run(*operands, keep=True, **settings)
+        ctx.function, ctx.settings = function, settings
+        ctx.save_for_backward(*saved)
         return results
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """A gradient for each operand."""
-        run, needs = ctx.function.run_back, ctx.needs_input_grad[3:]
-        return None, None, None, *run(ctx.saved_tensors, *grads, needs=needs, **ctx.settings)
+        run, needs = ctx.function.run_back, ctx.needs_input_grad[2:]
+        return None, None, *run(ctx.saved_tensors, *grads, needs=needs, **ctx.settings)
 
 
 def apply(function: Function, operands: tuple[Any, ...], settings: dict[str, Any]) -> Any:
@@ -68,14 +65,22 @@ def apply(function: Function, operands: tuple[Any, ...], settings: dict[str, Any
     places they are written to, so it is off there.
     """
     tensors = [x for x in operands if isinstance(x, Tensor)]
+    wanted = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]  # torch's own
-        with torch.no_grad():  # a tracer sees operations, whoever wants gradients
-            return function.run(*operands, keep=False, **settings)[0]
-    keep = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+        wanted = False  # a tracer sees operations, whoever wants gradients
     device = tensors[0].device.type
     if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
-        return OwnBackward.apply(function, settings, keep, *operands)  # type: ignore[no-untyped-call]  # torch
+        return _run(function, operands, settings, wanted)
     chosen = torch.get_autocast_dtype(device)
-    cast = [x.to(chosen) if isinstance(x, Tensor) else x for x in operands]
+    cast = tuple(x.to(chosen) if isinstance(x, Tensor) else x for x in operands)
     with torch.autocast(device, enabled=False):
-        return OwnBackward.apply(function, settings, keep, *cast)  # type: ignore[no-untyped-call]  # torch
+        return _run(function, cast, settings, wanted)
+
+
+def _run(
+    function: Function, operands: tuple[Any, ...], settings: dict[str, Any], wanted: bool
+) -> Any:
+    if wanted:
+        return OwnBackward.apply(function, settings, *operands)  # type: ignore[no-untyped-call]  # torch
+    with torch.no_grad():
+        return function.run(*operands, keep=False, **settings)[0]

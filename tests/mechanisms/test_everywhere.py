@@ -45,6 +45,16 @@ def test_a_compiled_layer_is_the_layer(name):
     torch.testing.assert_close(ran(compiled, x, causal), ran(layer, x, causal))
 
 
+@pytest.mark.parametrize("name", registry.names())
+def test_a_layer_that_nobody_differentiates_compiles_whole_too(name):
+    layer, x = built(name, SHAPE), inputs(SHAPE)
+    for causal in causals(name):
+        torch.compiler.reset()
+        compiled = torch.compile(layer, backend="eager", fullgraph=True)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x, causal=causal), layer(x, causal=causal))
+
+
 #: relative to the largest value: bfloat16 keeps 8 bits, and sums of them
 CLOSE = {torch.bfloat16: 0.1, torch.float64: 1e-4}
 
