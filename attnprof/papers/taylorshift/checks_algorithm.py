@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import factorial
 from typing import Any
 
-import numpy as np
 import sympy
 
 from attnprof import registry
@@ -39,6 +38,8 @@ def _parts_without_scores() -> list[list[int]]:
 
 def algorithm1(q: Any, k: Any, v: Any, temperature: float) -> Any:
     """Algorithm 1 line by line: arrays (N, d) in, (N, d) out."""
+    import numpy as np
+
     n, d = q.shape
     alpha = d**0.25
     v = np.hstack([np.full((n, 1), (d / n) ** 0.5), v]) / n
@@ -56,6 +57,8 @@ def _boxed(rows: Any) -> Any:
 
 def normalised_direct(q: Any, k: Any, v: Any, temperature: float) -> Any:
     """Eq 1 on the scores τ·cos(q, k), times √(N/d)."""
+    import numpy as np
+
     n, d = q.shape
     lengths = np.outer(np.linalg.norm(q, axis=-1), np.linalg.norm(k, axis=-1))
     weights = taylor_map(temperature * q @ k.T / lengths)
@@ -69,6 +72,8 @@ def normalised_direct(q: Any, k: Any, v: Any, temperature: float) -> Any:
     "project's modules of both forms, float64, random values at four sizes",
 )
 def _forms_agree() -> bool:
+    import numpy as np
+
     draw = np.random.default_rng(4)
     for n, d, temperature in SIZES:
         q, k, v = draw.normal(size=(3, n, d))

@@ -10,7 +10,6 @@ from __future__ import annotations
 from functools import cache, partial
 from typing import Any
 
-import numpy as np
 import sympy
 
 from attnprof.algebra.expressions import symbol
@@ -104,6 +103,8 @@ def mean_to_root_mean_square(parts: tuple[tuple[float, int], ...]) -> float:
     From E√S = ∫ (1 - E e^(-tS)) t^(-3/2) dt / (2√π), with E e^(-tS) = Π (1 + 2at)^(-m/2);
     with t = e^u the integrand falls off like e^(-|u|/2), and equal steps converge fast.
     """
+    import numpy as np
+
     step = 0.05
     u = np.arange(-70, 70, step)
     logarithm = sum(-m / 2 * np.log1p(2 * a * np.exp(u)) for a, m in parts)
@@ -175,5 +176,7 @@ def dimension_of_sphere() -> str:
 
     |x|² = 1 binds a step by its gradient 2x; the rank of that row counts.
     """
+    import numpy as np
+
     row = np.random.default_rng(0).normal(size=(1, 8))
     return f"d - {int(np.linalg.matrix_rank(2 * row))}"

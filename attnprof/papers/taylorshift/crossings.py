@@ -7,8 +7,6 @@ from itertools import pairwise
 from math import log
 from typing import Any
 
-import numpy as np
-
 from attnprof.errors import CannotRunError
 from attnprof.measure.clocks import time_in_turns
 from attnprof.measure.measured_crossovers import first_crossing, peaks_of
@@ -115,12 +113,16 @@ def _ratio(direct: Sequence[float], efficient: Sequence[float]) -> tuple[float, 
 
 def root(ratios: Mapping[int, float]) -> float:
     """The length at which a straight line through (log length, log ratio) is 0."""
+    import numpy as np
+
     slope, height = np.polyfit([log(n) for n in ratios], [log(r) for r in ratios.values()], 1)
     return float(np.exp(-height / slope))
 
 
 def _fit(curves: Sequence[Mapping[str, Any]], form: str) -> Any:
     """A parabola through the direct form's times, a line through the efficient one's."""
+    import numpy as np
+
     rows = [row for row in curves if row["form"] == form]
     sizes, times = ([row[name] for row in rows] for name in ("seq_len", "time_s"))
     degree = 2 if form == DIRECT else 1

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from math import sqrt
 from typing import Any
 
-import numpy as np
-
 from attnprof.measure.clocks import threads
 from attnprof.papers.measured import measured
 from attnprof.papers.taylorshift.checks_sizes import LENGTH, NORMAL, SPHERE
@@ -136,6 +134,8 @@ def fit_norms() -> list[dict[str, Any]]:
     The p are Table 1's. A sum of N terms has squares c²·N^2p·(1 + b/N): a straight line over 1/N
     from ``LONG`` on, whose value at 0 is c².
     """
+    import numpy as np
+
     groups: dict[tuple[str, int, str], tuple[list[float], list[float]]] = {}
     for row in measured("004", "norms"):
         if row["seq_len"] >= LONG:
