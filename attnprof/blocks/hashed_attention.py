@@ -27,6 +27,7 @@ from attnprof.ops.functional import (
     put_along,
     put_entries,
     put_product,
+    row_norms,
     softmax_,
     square_root,
 )
@@ -105,7 +106,7 @@ def passes(like: Any, attention: Attention) -> Iterator[tuple[slice, slice]]:
 def joined_columns(q: Any, v: Any, *more: Any) -> tuple[Any, Any]:
     """Queries, keys / sqrt d, values (and more) side by side, and what keys were divided by."""
     n, d = q.shape
-    norms = q.norm(dim=-1, keepdim=True).clamp_(min=FLOOR).mul_(square_root(d))
+    norms = row_norms(q).clamp_(min=FLOOR).mul_(square_root(d))
     joined = q.new_empty(n, (3 + len(more)) * d)
     joined[:, :d] = q
     put_entries(joined[:, d : 2 * d], "div", q, norms)

@@ -17,33 +17,22 @@ GROUP = 64
 
 @dataclass(frozen=True)
 class Plan:
-    """Tokens sorted by bucket stand in ``blocks`` blocks of ``ROWS``.
+    """Tokens sorted by bucket stand in ``blocks`` blocks of ``ROWS``, the last one filled up.
 
-    What a row may see lies at most ``back`` places before its block and ``ahead`` after it,
-    whatever the buckets are, so every block reads one window of fixed length.
+    What a row may see lies at most ``back`` places before its block (own and previous chunk) and
+    ``ahead`` after it (the rest of the chunk, none if causal), whatever the buckets are, so every
+    block reads one window of fixed length. A pass takes rounds ``together``: as many as make one
+    group, and at least one.
     """
 
     seq_len: Number
     num_buckets: Number
     bucket_size: int
     causal: bool
-
-    @property
-    def blocks(self) -> Number:
-        """Blocks of rows; the last one is filled up."""
-        return ceil_div(self.seq_len, ROWS)
-
-    @property
-    def back(self) -> Number:
-        """Places before a block: own and previous chunk, 2·bucket_size - 1 in whole blocks."""
-        return ROWS * minimum(-(-(2 * self.bucket_size - 1) // ROWS), self.blocks - 1)
-
-    @property
-    def ahead(self) -> Number:
-        """Places after a block: the rest of the chunk, none if causal."""
-        if self.causal:
-            return 0
-        return ROWS * minimum(-(-(self.bucket_size - 1) // ROWS), self.blocks - 1)
+    blocks: Number
+    back: Number
+    ahead: Number
+    together: Number
 
     @property
     def window(self) -> Number:
@@ -59,10 +48,14 @@ class Plan:
         """Sorted rows of so many rounds, and what windows read beyond both ends."""
         return self.back + rounds * self.rows + self.ahead
 
-    @property
-    def together(self) -> Number:
-        """Rounds of a pass: as many as make one group, and at least one."""
-        return maximum(1, floor_div(GROUP, self.blocks))
+
+def plan_of(n: Number, num_buckets: Number, bucket_size: int, causal: bool) -> Plan:
+    """The layout of n tokens."""
+    blocks = ceil_div(n, ROWS)
+    back = ROWS * minimum(ceil_div(2 * bucket_size - 1, ROWS), blocks - 1)
+    ahead = 0 if causal else ROWS * minimum(ceil_div(bucket_size - 1, ROWS), blocks - 1)
+    together = maximum(1, floor_div(GROUP, blocks))
+    return Plan(n, num_buckets, bucket_size, causal, blocks, back, ahead, together)
 
 
 @dataclass(frozen=True)

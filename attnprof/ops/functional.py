@@ -71,6 +71,15 @@ def scaled_dot_product_attention(
     return of_torch(q, k, v, is_causal=causal, enable_gqa=group != 1)
 
 
+def row_norms(x: Any) -> Any:
+    """The root of the sum of squares of each row of (…, d), as (…, 1); no gradient."""
+    if isinstance(x, Tensor):
+        return x.norm(dim=-1, keepdim=True)
+    from torch.linalg import vector_norm
+
+    return vector_norm(x, dim=-1, keepdim=True)
+
+
 # -- memory of one's own, and what is written there ------------------------------------------
 def empty_like(x: Any, *, in_rows: bool = False) -> Any:
     """Memory for as many entries, laid out as they are or row by row."""

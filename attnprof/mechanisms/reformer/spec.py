@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from attnprof.blocks.hashed_attention import ALONE, FLOOR, Attention
 from attnprof.blocks.hashed_backward import hashed_attention
-from attnprof.blocks.hashing import Plan, hashed
+from attnprof.blocks.hashing import hashed, plan_of
 from attnprof.costs import (
     Cost,
     CostTable,
@@ -24,7 +24,7 @@ from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism, Variant
 from attnprof.ops.creation import arange
 from attnprof.ops.definition import Definition
-from attnprof.ops.functional import join, square_root
+from attnprof.ops.functional import join, row_norms, square_root
 from attnprof.ops.layer import LayerSizes, Weight, flat
 from attnprof.workload import Workload, rows
 
@@ -132,7 +132,7 @@ class Reformer(Mechanism):
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
         """One function with its own backward, sequence by sequence; ``k`` is not read."""
         n = q.shape[2]
-        plan = Plan(n, self.buckets_for(n), self.bucket_size, causal)
+        plan = plan_of(n, self.buckets_for(n), self.bucket_size, causal)
         attention = Attention(plan, self.self_attention, self.num_hashes)
         rotations = self._rotations(weights)
         return hashed_attention(flat(q), flat(v), rotations, attention=attention).view(q.shape)
@@ -171,7 +171,7 @@ class Reformer(Mechanism):
 
     def _write(self, state: BucketState, query: Any, v: Any, bucket: Any, rank: Any) -> None:
         length, d = state.rows.shape[1], v.shape[-1]
-        norm = query.norm(dim=-1, keepdim=True).clamp_(min=FLOOR)
+        norm = row_norms(query).clamp_(min=FLOOR)
         row = join([query / norm.mul_(square_root(d)), v], -1)
         rows = row.repeat(1, self.num_hashes, 1).view(-1, 2 * d)
         state.rows.view(-1, 2 * d).index_copy_(0, bucket * length + rank % length, rows)
