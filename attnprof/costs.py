@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache, reduce
+from math import isqrt
 from operator import add, attrgetter
 from typing import Any
 
@@ -52,6 +53,15 @@ def floor_div(a: Number, b: Number) -> Number:
         return a
     sympy = _sympy(a, b)
     return sympy.floor(a / b) if sympy else a // b
+
+
+def ceil_sqrt(n: Number) -> Number:
+    """⌈sqrt n⌉, exactly."""
+    if is_plain(n):
+        return isqrt(n - 1) + 1
+    if sympy := _sympy(n):
+        return sympy.ceiling(sympy.sqrt(n))
+    return _numpy(n).vectorize(ceil_sqrt, otypes=["int64"])(n)
 
 
 def ceil_div(a: Number, b: Number) -> Number:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attnprof.arguments import shown, tensor_size
-from attnprof.blocks.core import AttentionCore
+from attnprof.blocks.core import TextCore
 from attnprof.blocks.layer import AttentionLayer
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.mechanism import Mechanism
@@ -104,7 +104,7 @@ def attend_core(
         raise RequestError(f"{spec.name}: {reason}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        core: AttentionCore = module.CORES[spec.name](spec, sizes).to(q.device, q.dtype)
+        core: TextCore = module.CORES[spec.name](spec, sizes).to(q.device, q.dtype)
     if weights:
         _load(core, weights)
     out: Tensor = core(q, k, v, causal)
@@ -118,7 +118,7 @@ def _check_tensors(values: Mapping[str, Any]) -> None:
             raise RequestError(f"{name} must be a tensor of floats, not {shown(value)}")
 
 
-def _load(core: AttentionCore, weights: dict[str, Tensor]) -> None:
+def _load(core: TextCore, weights: dict[str, Tensor]) -> None:
     known = {**dict(core.named_parameters()), **dict(core.named_buffers())}
     for name, value in weights.items():
         if name not in known:

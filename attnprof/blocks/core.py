@@ -13,38 +13,13 @@ from attnprof.blocks.cache import Caches
 from attnprof.ops.layer import LayerSizes, Weight
 
 
-class AttentionCore(nn.Module):
-    """Base of every core; parameters of the mechanism live here.
-
-    ``forward`` takes q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv) and returns
-    (b, h, n, dv). Cores that decode write ``init_state`` and ``step``.
-    """
-
-    #: Whether heads must be laid out one after the other, so that (b·h, n, d) is a view.
-    flat: bool = True
+class TextCore(nn.Module):
+    """A mechanism's own text on torch tensors, with the parameters that it declares."""
 
     def __init__(self, spec: Any, sizes: LayerSizes) -> None:
         super().__init__()
         self.spec = spec
         self.sizes = sizes
-
-    def init_state(self, batch_size: int, like: Tensor) -> Any:
-        """A fresh decoding state; ``like`` tells number format and device."""
-        raise TypeError(f"{self.spec.name} {self.spec.refusal('decode')}")
-
-    def step(self, q: Tensor, k: Tensor, v: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One token: q (b, h, 1, d), k (b, g, 1, d), v (b, g, 1, dv) → (b, h, 1, dv), state."""
-        raise TypeError(f"{self.spec.name} {self.spec.refusal('decode')}")
-
-
-CoreFactory = Callable[[Any, LayerSizes], AttentionCore]
-
-
-class TextCore(AttentionCore):
-    """A mechanism's own text on torch tensors, with the parameters that it declares."""
-
-    def __init__(self, spec: Any, sizes: LayerSizes) -> None:
-        super().__init__(spec, sizes)
         self.flat = spec.flat
         for name, weight in spec.core_weights(sizes).items():
             self.add(name, weight)
@@ -69,7 +44,7 @@ class TextCore(AttentionCore):
         return out
 
     def init_state(self, batch_size: int, like: Tensor) -> Any:
-        """Empty caches."""
+        """A fresh decoding state; ``like`` tells number format and device."""
         return self.spec.init_state(self.sizes, Caches(batch_size, like, self.sizes.seq_len))
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -122,8 +97,3 @@ _DRAWN: dict[str, Callable[..., Tensor]] = {
     "orthogonal_features": orthogonal_features,
     "gaussian_features": gaussian_features,
 }
-
-
-def causal_mask(n: int, device: torch.device) -> Tensor:
-    """(n, n) booleans, True above the diagonal: what a row must not see."""
-    return torch.ones(n, n, dtype=torch.bool, device=device).triu_(1)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnprof.ops.function import Function
-from attnprof.ops.functional import add_product, add_scaled_product, as_format_of, wide
+from attnprof.ops.functional import add_product, as_format_of, wide
 
 
 @dataclass
@@ -40,7 +40,7 @@ def _next(x: Any, yx: Any, square: Any) -> tuple[Any, Any]:
     """(13 x - 15 yx - Y² (yx - 7 x)) / 4, and yx - 7 x; x thin or Y itself."""
     inner = yx.sub(x, alpha=7.0)
     out = x.lerp(yx, 7.5)  # (15 yx - 13 x) / 2
-    add_scaled_product(out, square, inner, beta=-0.5, alpha=-0.25)
+    add_product(out, square, inner, beta=-0.5, alpha=-0.25)
     return out, inner
 
 
@@ -60,7 +60,7 @@ def _run(a: Any, x: Any, scale: Any, iterations: int, kept: _Kept | None) -> Any
     inner = yx.sub(x, alpha=7.0)
     outer = y.bmm(inner)
     out = x.lerp(yx, 7.5)
-    add_scaled_product(out, y, outer, beta=-0.5, alpha=-0.25)
+    add_product(out, y, outer, beta=-0.5, alpha=-0.25)
     if kept is not None:
         kept.keep(y, None, x, inner, outer)
     return out
@@ -133,12 +133,12 @@ def _step(kept: _Kept, step: int, to_next: Any, grad: Any) -> tuple[Any, Any]:
     to_square = quarter.bmm(inner.transpose(1, 2))
     mixed = square.sub(y, alpha=3.5)
     mixed.diagonal(dim1=1, dim2=2).add_(7.5)
-    add_scaled_product(to_square, to_next, mixed, beta=1.0, alpha=-0.25)
+    add_product(to_square, to_next, mixed, beta=1.0, alpha=-0.25)
     del mixed
     to_square = to_square + to_square.transpose(1, 2)
     to_y = to_square.bmm(y)
     del to_square
-    add_scaled_product(to_y, to_next, square, beta=1.0, alpha=0.875)
+    add_product(to_y, to_next, square, beta=1.0, alpha=0.875)
     to_y.add_(to_next, alpha=1.625)
     return _through(y, x, (quarter, square.bmm(quarter)), to_y)
 

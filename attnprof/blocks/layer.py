@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from attnprof.blocks.cache import NewestFirst
-from attnprof.blocks.core import AttentionCore, started
+from attnprof.blocks.core import TextCore, started
 from attnprof.ops.layer import LayerSizes, LayerText
 
 
@@ -25,7 +25,7 @@ class AttentionLayer(LayerText, nn.Module):
     v_proj: nn.Linear
     o_proj: nn.Linear
 
-    def __init__(self, spec: Any, core: AttentionCore, sizes: LayerSizes) -> None:
+    def __init__(self, spec: Any, core: TextCore, sizes: LayerSizes) -> None:
         super().__init__()
         self.spec = spec
         self.sizes = sizes

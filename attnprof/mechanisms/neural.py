@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,9 +11,8 @@ from attnprof.costs import (
     Cost,
     Number,
     ceil_div,
+    ceil_sqrt,
     floor_div,
-    is_plain,
-    is_symbolic,
     maximum,
     minimum,
     more_than_one,
@@ -89,7 +87,7 @@ class Neural(Mechanism):
         steps.
         """
         entries = n * n * self.widths(head_dim)[1]
-        parts = minimum(ceil_div(entries, CHUNK_ENTRIES), 4 * _root(n))
+        parts = minimum(ceil_div(entries, CHUNK_ENTRIES), 4 * ceil_sqrt(n))
         heads_each = ceil_div(heads, ceil_div(heads * entries, CHUNK_ENTRIES))
         return heads_each, ceil_div(n, parts)
 
@@ -234,19 +232,6 @@ def _stretch_grads(_saved: tuple[Any, ...], grad: Any, *, dim: int, times: Numbe
 
 #: X (b·h, n, d) seen so many times over along a new dimension, without memory.
 _stretched = Function(_stretch, _stretch_grads)
-
-
-def _root(n: Number) -> Number:
-    """⌈sqrt n⌉, exactly."""
-    if is_plain(n):
-        return math.isqrt(n - 1) + 1
-    if is_symbolic(n):
-        import sympy
-
-        return sympy.ceiling(sympy.sqrt(n))
-    import numpy as np
-
-    return np.vectorize(_root, otypes=["int64"])(n)
 
 
 MECHANISMS = (Neural,)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -14,9 +13,9 @@ from attnprof.blocks.softmax import KeyValueState, causal_mask, weighted_values
 from attnprof.costs import (
     Number,
     ceil_div,
+    ceil_sqrt,
     exact_div,
     floor_div,
-    is_plain,
     is_symbolic,
     maximum,
     minimum,
@@ -29,19 +28,6 @@ from attnprof.ops.functional import join
 from attnprof.ops.layer import LayerSizes, flat
 from attnprof.ops.loops import turns
 from attnprof.workload import Workload
-
-
-def root(n: Number) -> Number:
-    """⌈sqrt n⌉, exactly."""
-    if is_plain(n):
-        return math.isqrt(n - 1) + 1
-    if is_symbolic(n):
-        import sympy
-
-        return sympy.ceiling(sympy.sqrt(n))
-    import numpy as np
-
-    return np.vectorize(root, otypes=["int64"])(n)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +62,7 @@ class Sparse(Mechanism):
 
     def stride_for(self, n: Number) -> Number:
         """The stride at a length."""
-        return root(n) if self.stride is None else self.stride
+        return ceil_sqrt(n) if self.stride is None else self.stride
 
     # -- what runs -----------------------------------------------------------------------
     def core(self, q: Any, k: Any, v: Any, causal: bool) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attnprof.costs import Cost, Number
+from attnprof.costs import Cost, Number, exact_div
 from attnprof.ops.counter import variable
 from attnprof.ops.groups import Shape
 from attnprof.ops.layout import Layout
@@ -25,7 +25,7 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     b, h, n, d = q.shape
     dv = v.shape[3]
     rows = b * h
-    scores = rows * (_half(n * (n + 1)) if causal else n * k.shape[2])
+    scores = rows * (exact_div(n * (n + 1), 2) if causal else n * k.shape[2])
     needs = any(tensor.requires_grad for tensor in (q, k, v))
     saved = [tensor.detach() for tensor in (q, k, v)] if needs and q.counter.grad else []
 
@@ -56,10 +56,6 @@ def _by_token(shape: Shape) -> Layout:
     """The layout of (b, h, n, d) where a token's heads lie side by side."""
     b, h, n, d = shape
     return Layout.rows((b, n, h, d)).permuted((0, 2, 1, 3))
-
-
-def _half(value: Number) -> Number:
-    return value / 2 if hasattr(value, "free_symbols") else value // 2
 
 
 def _products(macs: Number, outputs: Number) -> Cost:

@@ -13,9 +13,7 @@ from attnprof.ops.tensor import Tensor
 def wide_zeros(like: Any, *shape: Any) -> Any:
     """Zeros in a tensor's number format, or in float32 where that has fewer digits."""
     if isinstance(like, Tensor):
-        size = like.item_size
-        size = 4 if size == 2 else size
-        return like.result(variable("zeros"), shape, Cost(), [], item_size=size)
+        return _wide(variable("zeros"), like, shape)
     import torch
 
     return like.new_zeros(shape, dtype=torch.float32 if like.dtype.itemsize < 4 else like.dtype)
@@ -24,14 +22,16 @@ def wide_zeros(like: Any, *shape: Any) -> Any:
 def wide_positions(like: Any, count: Any) -> Any:
     """The numbers 1 to ``count``, in float32 where a tensor's format has fewer digits."""
     if isinstance(like, Tensor):
-        size = like.item_size
-        return like.result(
-            variable("positions"), (count,), Cost(), [], item_size=4 if size == 2 else size
-        )
+        return _wide(variable("positions"), like, (count,))
     import torch
 
     dtype = torch.float32 if like.dtype.itemsize < 4 else like.dtype
     return torch.arange(1, count + 1, device=like.device, dtype=dtype)
+
+
+def _wide(name: str, like: Tensor, shape: tuple[Any, ...]) -> Tensor:
+    size = 4 if like.item_size == 2 else like.item_size
+    return like.result(name, shape, Cost(), [], item_size=size)
 
 
 def empty_int32(like: Any, *shape: Any) -> Any:

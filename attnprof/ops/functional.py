@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from attnprof.costs import (
-    Cost,
-    more_than_one,
-)
+from attnprof.costs import Cost, more_than_one
 from attnprof.ops import pointwise, products, shapes
 from attnprof.ops.attention import fused_attention
 from attnprof.ops.counter import variable
@@ -112,18 +109,8 @@ def put_product(to: Any, a: Any, b: Any) -> None:
     put(to, "bmm", a, b)
 
 
-def add_product(to: Any, a: Any, b: Any) -> None:
-    """The same, added to what is there."""
-    if isinstance(to, Tensor):
-        products.into(variable("product"), to, a, b, add=True)
-        return
-    from attnprof.ops.on_torch import put
-
-    put(to, "baddbmm", to, a, b)
-
-
-def add_scaled_product(to: Any, a: Any, b: Any, *, beta: float, alpha: float) -> None:
-    """``beta`` times what is there, plus ``alpha`` times the products."""
+def add_product(to: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> None:
+    """``alpha`` times the same, added to ``beta`` times what is there."""
     if isinstance(to, Tensor):
         products.into(variable("product"), to, a, b, add=True, factors=(beta != 1) + (alpha != 1))
         return

@@ -65,15 +65,14 @@ class CountedCaches:
     counter: Counter
     workload: Workload
 
-    def __call__(self, heads: Number, width: Number) -> Cache:
-        """Rows of these tokens."""
-        w = self.workload
-        return Cache(self.counter, w.batch_size * heads, width, w.seq_len - 1)
-
-    def window(self, heads: Number, width: Number, first: Number, latest: Number) -> Cache:
-        """Rows of the first of these tokens, and the latest of the others."""
+    def __call__(
+        self, heads: Number, width: Number, first: Number = 0, latest: Number | None = None
+    ) -> Cache:
+        """Rows of these tokens; or of the first of them, and the latest of the others."""
         w = self.workload
         return Cache(self.counter, w.batch_size * heads, width, w.seq_len - 1, first, latest)
+
+    window = __call__
 
     def zeros(self, heads: Number, *shape: Number, wide: bool = False) -> Tensor:
         """Sums of these tokens, in float32 at least if ``wide``."""

@@ -164,11 +164,6 @@ def mapped(
     return out
 
 
-def negated(name: str, x: T, into: T | None = None) -> T:
-    """Minus every entry."""
-    return mapped(name, x, OTHER, OTHER, into, saves="")
-
-
 def masked(name: str, x: T, mask: T, into: T | None = None) -> T:
     """Overwritten where a mask is set: no FLOPs; the gradient is masked into a new tensor."""
 
@@ -198,11 +193,6 @@ def softmax_grad(name: str, grad: T, weights: T) -> T:
     return grad.result(name, grad.shape, cost, [grad, weights], into=grad)
 
 
-def copied(name: str, x: T) -> T:
-    """A copy laid out row by row; the gradient passes as it is."""
-    return x.result(name, x.shape, Cost(), [x], backward=lambda grad: [grad])
-
-
 def cast(name: str, x: T, item_size: int) -> T:
     """In a format of so many bytes a number: a copy where that is another one; else itself."""
     if x.item_size == item_size:
@@ -223,42 +213,18 @@ def triangle(name: str, x: T, into: T | None = None) -> T:
     return x.result(name, x.shape, Cost(), [x], backward=backward, into=into)
 
 
-def norms(name: str, x: T, dim: int, keepdim: bool) -> T:
-    """The root of the sum of squares along an axis; no gradient."""
-    shape = _without(x.shape, [dim], keepdim)
-    rows = product(shape)
-    cost = Cost(multiplications=x.count, additions=x.count, other=rows, reduction_outputs=rows)
-    return x.result(name, shape, cost, [x])
-
-
-def put(name: str, to: T, x: T) -> T:
-    """The entries of x where ``to`` lies; no gradient."""
-    return to.result(name, to.shape, Cost(), [x], into=to)
-
-
-def filled(name: str, to: T) -> T:
-    """One number, a tensor of one entry to torch, in every place; no gradient."""
-    return to.result(name, to.shape, Cost(bytes_moved=to.item_size), [], into=to)
-
-
 # -- along axes ------------------------------------------------------------------------------
-def _without(shape: Shape, dims: Sequence[int], keepdim: bool) -> Shape:
+def without(shape: Shape, dims: Sequence[int], keepdim: bool) -> Shape:
+    """The shape without some dimensions, or with one entry there."""
     gone = {dim % len(shape) for dim in dims}
     kept = (1 if place in gone else size for place, size in enumerate(shape))
     return tuple(s for place, s in enumerate(kept) if keepdim or place not in gone)
 
 
-def ones_counted(name: str, x: T, dims: Sequence[int], keepdim: bool) -> T:
-    """How many entries of a mask are set along some axes, in integers: no FLOPs."""
-    size = x.counter.bytes_of(NUMBER)
-    shape = _without(x.shape, dims, keepdim)
-    return x.result(name, shape, Cost(), [x], item_size=size, whole=True)
-
-
 def summed(name: str, x: T, dims: Sequence[int], keepdim: bool, *, mean: bool = False) -> T:
     """The sum, or the mean, over some axes; its gradient is stretched, and divided for a mean."""
-    old, kept = x.shape, _without(x.shape, dims, keepdim=True)
-    shape = _without(old, dims, keepdim)
+    old, kept = x.shape, without(x.shape, dims, keepdim=True)
+    shape = without(old, dims, keepdim)
     outputs = product(shape)
     cost = Cost(additions=x.count, reduction_outputs=outputs)
 
@@ -268,23 +234,3 @@ def summed(name: str, x: T, dims: Sequence[int], keepdim: bool, *, mean: bool = 
 
     cost = cost + Cost(divisions=outputs if mean else 0)
     return x.result(name, shape, cost, [x], backward=backward)
-
-
-def largest(name: str, x: T, dims: Sequence[int], keepdim: bool) -> T:
-    """The largest entry along some axes: a comparison an entry; no gradient."""
-    return x.result(name, _without(x.shape, dims, keepdim), Cost(other=x.count), [x])
-
-
-def joined(name: str, parts: Sequence[T], dim: int) -> T:
-    """Tensors one after the other along an axis; gradients are slices."""
-    first = parts[0]
-    dim = dim % first.dim()
-    lengths = [x.shape[dim] for x in parts]
-    shape = (*first.shape[:dim], sum(lengths), *first.shape[dim + 1 :])
-
-    def backward(grad: T) -> list[T]:
-        return [
-            grad.alias((*shape[:dim], length, *shape[dim + 1 :]), grad.layout) for length in lengths
-        ]
-
-    return first.result(name, shape, Cost(), parts, backward=backward)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Self
 
-from attnprof.costs import Cost, exact_div
-from attnprof.ops import pointwise, shapes
+from attnprof.costs import Cost, exact_div, floor_div
+from attnprof.ops import shapes
 from attnprof.ops.base import Base
 from attnprof.ops.counter import variable
+from attnprof.ops.groups import Shape
+from attnprof.ops.layout import Layout
 
 
 class Shaped(Base):
@@ -37,12 +40,22 @@ class Shaped(Base):
         return shapes.in_rows(variable("contiguous"), self, 2)
 
     def unsqueeze(self, dim: int) -> Self:
-        """One more dimension, of one entry."""
-        return shapes.unsqueeze(self, dim)
+        """One more dimension, of one entry; its gradient has one fewer."""
+        dim = dim % (self.dim() + 1)
+        shape = (*self.shape[:dim], 1, *self.shape[dim:])
+
+        def strides(own: Shape) -> Shape:
+            return (*own[:dim], shape[dim + 1] * own[dim] if dim < len(own) else 1, *own[dim:])
+
+        layout = self.layout.with_strides(strides)
+        return self.alias(shape, layout, lambda grad: [grad.squeeze(dim)])
 
     def squeeze(self, dim: int) -> Self:
         """Without a dimension of one entry."""
-        return shapes.squeeze(self, dim)
+        dim = dim % self.dim()
+        kept = [place for place in range(self.dim()) if place != dim]
+        shape = tuple(self.shape[place] for place in kept)
+        return self.alias(shape, self.layout.permuted(kept), lambda grad: [grad.unsqueeze(dim)])
 
     def permute(self, *dims: Any) -> Self:
         """The dimensions in another order."""
@@ -69,30 +82,52 @@ class Shaped(Base):
 
     def select(self, dim: int, _index: Any) -> Self:
         """One entry of a dimension, which is gone then."""
-        return shapes.selected(self, dim)
+        return self[(slice(None),) * (dim % self.dim()) + (0, ...)]
 
     def diagonal(self, _offset: Any = 0, dim1: int = 0, dim2: int = 1) -> Self:
         """The entries at equal places of two dimensions, as the last one; no gradient.
 
-        Or ``offset`` further in the second one, which reaches as far.
+        Or ``offset`` further in the second one, which reaches as far: it is as long as the first.
         """
-        return shapes.diagonal(self, dim1, dim2)
+        gone = dim1 % self.dim(), dim2 % self.dim()
+        kept = [place for place in range(self.dim()) if place not in gone]
+
+        def lines(own: Shape) -> Shape:
+            return (*(own[place] for place in kept), sum(own[place] for place in gone))
+
+        shape = (*(self.shape[place] for place in kept), self.shape[gone[0]])
+        return self.alias(shape, self.layout.with_strides(lines))
 
     def unfold(self, dim: int, size: Any, step: Any) -> Self:
-        """Windows of a dimension, each as a last dimension."""
-        return shapes.unfold(self, dim, size, step)
+        """Windows of a dimension, each as a last dimension; no gradient."""
+        dim = dim % self.dim()
+        before, after = self.shape[:dim], self.shape[dim + 1 :]
+        shape = (*before, floor_div(self.shape[dim] - size, step) + 1, *after, size)
+        layout = self.layout.with_strides(
+            lambda own: (*own[:dim], own[dim] * step, *own[dim + 1 :], own[dim])
+        )
+        return self.alias(shape, layout)
 
     def as_strided(self, shape: Any, strides: Any, _offset: Any = 0) -> Self:
-        """The same memory under other strides."""
-        return shapes.as_strided(self, shape, strides)
+        """The same memory under other strides; no gradient."""
+        return self.alias(tuple(shape), Layout((((), tuple(strides)),)))
 
     def split(self, lengths: Any, dim: int = 0) -> tuple[Self, ...]:
-        """Parts of a dimension of these lengths."""
-        return shapes.split(self, lengths, dim)
+        """Parts of a dimension of these lengths; their gradients are joined."""
+        dim, whole = dim % self.dim(), self.shape
+        layout = replace(self.layout, cut=1)
+        parts = [self.alias((*whole[:dim], n, *whole[dim + 1 :]), layout) for n in lengths]
+        if self.counter.grad and self.requires_grad:
+            parts[0].attach(
+                [self],
+                lambda *grads: [grads[0].result("split: grad", whole, Cost(), grads)],
+                *parts[1:],
+            )
+        return tuple(parts)
 
     def chunk(self, parts: int, dim: int = 0) -> tuple[Self, ...]:
         """So many equal parts of a dimension."""
-        return shapes.split(self, [exact_div(self.shape[dim], parts)] * parts, dim)
+        return self.split([exact_div(self.shape[dim], parts)] * parts, dim)
 
     def __getitem__(self, places: Any) -> Self:
         """Part of some dimensions, ``x[..., a:b]``, or one entry of them, ``x[0]``."""
@@ -100,16 +135,17 @@ class Shaped(Base):
 
     def __setitem__(self, places: Any, value: Any) -> None:
         """Entries, or one number, put into a part."""
-        part = shapes.sliced(self, places)
+        part = self[places]
         if isinstance(value, Base):
-            pointwise.put(variable("put"), part, value)
-        else:
-            pointwise.filled(variable("fill"), part)
+            part.result(variable("put"), part.shape, Cost(), [value], into=part)
+        else:  # a tensor of one entry to torch
+            one = Cost(bytes_moved=part.item_size)
+            part.result(variable("fill"), part.shape, one, [], into=part)
 
     # -- new tensors -----------------------------------------------------------------------
     def copy_(self, other: Self) -> Self:
         """Another tensor's entries, in place."""
-        return pointwise.put(variable("copy"), self, other)
+        return self.result(variable("copy"), self.shape, Cost(), [other], into=self)
 
     def fill_(self, value: float) -> Self:
         """One number everywhere, in place."""
@@ -120,8 +156,9 @@ class Shaped(Base):
         return self.result(variable("zero"), self.shape, Cost(), [], into=self)
 
     def clone(self) -> Self:
-        """A copy laid out row by row."""
-        return pointwise.copied(variable("clone"), self)
+        """A copy laid out row by row; the gradient passes as it is."""
+        name = variable("clone")
+        return self.result(name, self.shape, Cost(), [self], backward=lambda grad: [grad])
 
     def flip(self, _dim: int) -> Self:
         """A copy with the places of a dimension turned around; no gradient."""

@@ -12,7 +12,6 @@ from attnprof.costs import (
     at_least_one,
     ceil_div,
     exact_div,
-    floor_div,
     is_plain,
     is_symbolic,
     more_than_one,
@@ -75,26 +74,6 @@ def reshape(name: str, x: T, shape: Shape) -> T:
     if x.counter.grad and x.requires_grad:
         out.attach([x], lambda grad: [reshape(f"{name}: grad", grad, old)])
     return out
-
-
-def unsqueeze(x: T, dim: int) -> T:
-    """One more dimension, of one entry; its gradient has one fewer."""
-    dim = dim % (x.dim() + 1)
-    shape = (*x.shape[:dim], 1, *x.shape[dim:])
-
-    def strides(s: Shape) -> Shape:
-        return (*s[:dim], x.shape[dim] * s[dim] if dim < len(s) else 1, *s[dim:])
-
-    layout = x.layout.with_strides(strides)
-    return x.alias(shape, layout, lambda grad: [squeeze(grad, dim)])
-
-
-def squeeze(x: T, dim: int) -> T:
-    """Without a dimension of one entry."""
-    dim = dim % x.dim()
-    kept = [place for place in range(x.dim()) if place != dim]
-    shape = tuple(x.shape[place] for place in kept)
-    return x.alias(shape, x.layout.permuted(kept), lambda grad: [unsqueeze(grad, dim)])
 
 
 def in_rows(name: str, x: T, group: Number) -> T:
@@ -203,53 +182,3 @@ def padded(name: str, x: T, columns: int) -> T:
 
     x_shape = x.shape
     return x.result(name, shape, Cost(), [x], backward=backward)
-
-
-def unfold(x: T, dim: int, size: Number, step: Number) -> T:
-    """Windows of a dimension, each as a last dimension; no gradient."""
-    dim = dim % x.dim()
-    count = floor_div(x.shape[dim] - size, step) + 1
-    shape = (*x.shape[:dim], count, *x.shape[dim + 1 :], size)
-    layout = x.layout.with_strides(lambda s: (*s[:dim], s[dim] * step, *s[dim + 1 :], s[dim]))
-    return x.alias(shape, layout)
-
-
-def as_strided(x: T, shape: Shape, strides: Shape) -> T:
-    """The same memory under other strides; no gradient."""
-    return x.alias(tuple(shape), Layout((((), tuple(strides)),)))
-
-
-def split(x: T, lengths: Sequence[Number], dim: int) -> tuple[T, ...]:
-    """Parts of a dimension, one after the other; their gradients are joined."""
-    dim = dim % x.dim()
-    shapes = [(*x.shape[:dim], length, *x.shape[dim + 1 :]) for length in lengths]
-    parts = [x.alias(shape, replace(x.layout, cut=1)) for shape in shapes]
-    whole = x.shape
-
-    def backward(*grads: T) -> list[T]:
-        return [grads[0].result("split: grad", whole, Cost(), grads)]
-
-    if x.counter.grad and x.requires_grad:
-        parts[0].attach([x], backward, *parts[1:])
-    return tuple(parts)
-
-
-def diagonal(x: T, first: int, second: int) -> T:
-    """The entries at equal places of two dimensions, as the last one; no gradient.
-
-    It is as long as the first of them.
-    """
-    gone = first % x.dim(), second % x.dim()
-    kept = [place for place in range(x.dim()) if place not in gone]
-
-    def lines(own: Shape) -> Shape:
-        return (*(own[place] for place in kept), sum(own[place] for place in gone))
-
-    shape = (*(x.shape[place] for place in kept), x.shape[gone[0]])
-    return x.alias(shape, x.layout.with_strides(lines))
-
-
-def selected(x: T, dim: int) -> T:
-    """One entry of a dimension, which is gone then."""
-    places = [slice(None)] * x.dim()
-    return sliced(x, (*places[: dim % x.dim()], 0, *places[dim % x.dim() + 1 :]))

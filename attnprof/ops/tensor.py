@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from attnprof.costs import Cost, Number
 from attnprof.errors import RequestError
 from attnprof.ops import pointwise, products
 from attnprof.ops.counter import variable
+from attnprof.ops.groups import product
 from attnprof.ops.indexed import Indexed
-from attnprof.ops.pointwise import ADD, EXP, OTHER, OVER, SIGMOID, SILU_BACKWARD, SQUASHED, TIMES
+from attnprof.ops.pointwise import (
+    ADD,
+    EXP,
+    NUMBER,
+    OTHER,
+    OVER,
+    SIGMOID,
+    SILU_BACKWARD,
+    SQUASHED,
+    TIMES,
+    without,
+)
+
+
+def _function(
+    name: str, cost: Cost, grad_cost: Cost | None = None, *, in_place: bool = False,
+    saves: str = "result",
+) -> Callable[..., Any]:  # fmt: skip
+    """A method: a function of each entry, the stage of that name; numbers change no count.
+
+    The gradient costs ``grad_cost`` an entry of x (or the result) that it is made from; without
+    one there is none.
+    """
+
+    def method(self: Tensor, *_numbers: float, **_bounds: float | None) -> Tensor:
+        into = self if in_place else None
+        return pointwise.mapped(variable(name), self, cost, grad_cost, into, saves=saves)
+
+    method.__doc__ = f"The {name} of every entry{', in place' if in_place else ''}."
+    return method
 
 
 class Tensor(Indexed):
@@ -37,8 +67,17 @@ class Tensor(Indexed):
 
     @staticmethod
     def join(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
-        """Tensors one after the other along an axis (torch.cat)."""
-        return pointwise.joined(variable("join"), parts, dim)
+        """Tensors one after the other along an axis (torch.cat); gradients are slices."""
+        first = parts[0]
+        dim = dim % first.dim()
+        before, after = first.shape[:dim], first.shape[dim + 1 :]
+        lengths = [x.shape[dim] for x in parts]
+        return first.result(
+            variable("join"), (*before, sum(lengths), *after), Cost(), parts,
+            backward=lambda grad: [
+                grad.alias((*before, length, *after), grad.layout) for length in lengths
+            ],
+        )  # fmt: skip
 
     # -- products --------------------------------------------------------------------------
     def bmm(self, other: Tensor) -> Tensor:
@@ -116,82 +155,35 @@ class Tensor(Indexed):
         """The same in place."""
         return _over(variable("divide"), self, other, into=self)
 
-    def __neg__(self) -> Tensor:
-        """Minus every entry."""
-        return pointwise.negated(variable("negative"), self)
-
-    def neg_(self) -> Tensor:
-        """The same in place."""
-        return pointwise.negated(variable("negative"), self, self)
-
     # -- functions of an entry ---------------------------------------------------------------
-    def exp(self) -> Tensor:
-        """The exponential."""
-        return pointwise.mapped(variable("exponential"), self, EXP, TIMES)
-
-    def exp_(self) -> Tensor:
-        """The same in place."""
-        return pointwise.mapped(variable("exponential"), self, EXP, TIMES, self)
-
-    def log_(self) -> Tensor:
-        """The logarithm, in place."""
-        return pointwise.mapped(variable("logarithm"), self, OTHER, into=self)
-
-    def gt_(self, number: float) -> Tensor:
-        """1 where larger than a number, else 0, in place."""
-        return pointwise.mapped(variable("is larger"), self, OTHER, into=self)
-
-    def sigmoid(self) -> Tensor:
-        """1 / (1 + exp(-x))."""
-        return pointwise.mapped(variable("sigmoid"), self, SIGMOID, SQUASHED)
-
-    def tanh(self) -> Tensor:
-        """The hyperbolic tangent."""
-        return pointwise.mapped(variable("tanh"), self, OTHER, SQUASHED)
-
-    def relu(self) -> Tensor:
-        """The larger of x and 0."""
-        return pointwise.mapped(variable("relu"), self, OTHER, OTHER)
-
-    def relu_(self) -> Tensor:
-        """The same in place."""
-        return pointwise.mapped(variable("relu"), self, OTHER, OTHER, self)
-
-    def silu(self) -> Tensor:
-        """X times its sigmoid."""
-        return pointwise.mapped(variable("silu"), self, SIGMOID, SILU_BACKWARD, saves="operand")
-
-    def clamp(self, *, min: float | None = None, max: float | None = None) -> Tensor:  # noqa: A002 - torch's names
-        """Bounded on one side."""
-        return pointwise.mapped(variable("clamp"), self, OTHER)
-
-    def clamp_(self, *, min: float | None = None, max: float | None = None) -> Tensor:  # noqa: A002 - torch's names
-        """The same in place."""
-        return pointwise.mapped(variable("clamp"), self, OTHER, into=self)
-
-    def reciprocal_(self) -> Tensor:
-        """One over every entry, in place."""
-        return pointwise.mapped(variable("reciprocal"), self, OVER, into=self)
-
-    def sqrt_(self) -> Tensor:
-        """The square root, in place."""
-        return pointwise.mapped(variable("root"), self, OTHER, into=self)
+    __neg__ = _function("negative", OTHER, OTHER, saves="")
+    neg_ = _function("negative", OTHER, OTHER, saves="", in_place=True)
+    exp = _function("exponential", EXP, TIMES)
+    exp_ = _function("exponential", EXP, TIMES, in_place=True)
+    sigmoid = _function("sigmoid", SIGMOID, SQUASHED)
+    tanh = _function("tanh", OTHER, SQUASHED)
+    relu = _function("relu", OTHER, OTHER)
+    relu_ = _function("relu", OTHER, OTHER, in_place=True)
+    silu = _function("silu", SIGMOID, SILU_BACKWARD, saves="operand")
+    reciprocal = _function("reciprocal", OVER)
+    reciprocal_ = _function("reciprocal", OVER, in_place=True)
+    abs = _function("absolute", OTHER)
+    log_ = _function("logarithm", OTHER, in_place=True)
+    sqrt_ = _function("root", OTHER, in_place=True)
+    clamp = _function("clamp", OTHER)  # min= or max=, a number
+    clamp_ = _function("clamp", OTHER, in_place=True)
+    gt_ = _function("is larger", OTHER, in_place=True)  # than a number: 1, else 0
 
     def addcmul_(self, a: Tensor, b: Tensor, *, value: float = 1) -> Tensor:
         """Plus a product, or with ``value=-1`` minus one, in place."""
         return pointwise.entrywise(variable("add product"), ADD + TIMES, self, a, b, into=self)
 
     def norm(self, *, dim: int, keepdim: bool = False) -> Tensor:
-        """The root of the sum of squares along an axis."""
-        return pointwise.norms(variable("norm"), self, dim, keepdim)
-
-    def reciprocal(self) -> Tensor:
-        """One over every entry."""
-        return pointwise.mapped(variable("reciprocal"), self, OVER)
-
-    def abs(self) -> Tensor:
-        """The absolute value."""
-        return pointwise.mapped(variable("absolute"), self, OTHER)
+        """The root of the sum of squares along an axis; no gradient."""
+        shape, count = without(self.shape, [dim], keepdim), self.count
+        rows = product(shape)
+        cost = Cost(multiplications=count, additions=count, other=rows, reduction_outputs=rows)
+        return self.result(variable("norm"), shape, cost, [self])
 
     def minimum(self, other: Tensor) -> Tensor:
         """The smaller of two entries."""
@@ -229,7 +221,9 @@ class Tensor(Indexed):
     def sum(self, dim: Any, keepdim: bool = False, dtype: type | None = None) -> Tensor:
         """The sum over an axis, or over several; ``dtype=int`` counts what is set in a mask."""
         if dtype is int:
-            return pointwise.ones_counted(variable("count"), self, _dims(dim), keepdim)
+            shape, size = without(self.shape, _dims(dim), keepdim), self.counter.bytes_of(NUMBER)
+            name = variable("count")
+            return self.result(name, shape, Cost(), [self], item_size=size, whole=True)
         return pointwise.summed(variable("sum"), self, _dims(dim), keepdim)
 
     def mean(self, dim: Any, keepdim: bool = False) -> Tensor:
@@ -237,8 +231,9 @@ class Tensor(Indexed):
         return pointwise.summed(variable("mean"), self, _dims(dim), keepdim, mean=True)
 
     def amax(self, dim: Any, keepdim: bool = False) -> Tensor:
-        """The largest entry along an axis."""
-        return pointwise.largest(variable("largest"), self, _dims(dim), keepdim)
+        """The largest entry along an axis: a comparison an entry; no gradient."""
+        shape = without(self.shape, _dims(dim), keepdim)
+        return self.result(variable("largest"), shape, Cost(other=self.count), [self])
 
     def cummax(self, dim: int) -> _Cumulative:
         """Running maximum; the positions that torch gives with it live while it runs."""
