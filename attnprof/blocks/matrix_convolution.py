@@ -7,7 +7,7 @@ from typing import Any
 
 from attnprof.costs import Number
 from attnprof.ops.function import Function
-from attnprof.ops.functional import add_matrix_product, copy_in_rows, empty_like
+from attnprof.ops.functional import add_product, copy_in_rows, empty_like
 from attnprof.ops.loops import in_shrinking_blocks
 
 
@@ -22,7 +22,7 @@ def _convolved(x: Any, w: Any, *, chunk: Number) -> tuple[Any, tuple[Any, ...]]:
     for block, left in in_shrinking_blocks(x, n, chunk):
         maps = w[block].flip(0)
         seen = past[: left * b, chunk - maps.shape[0] :].flatten(1, 2)
-        add_matrix_product(out[(n - left) * b :], seen, maps.view(-1, d))
+        add_product(out[(n - left) * b :], seen, maps.view(-1, d))
         del maps, seen
     del past
     return _by_token(out, x), (x, w)
@@ -47,7 +47,7 @@ def _convolved_grads(
             del both
         if x_grad is not None:
             maps = copy_in_rows(w[block].transpose(1, 2))
-            add_matrix_product(x_grad[: left * b], later, maps.view(-1, d))
+            add_product(x_grad[: left * b], later, maps.view(-1, d))
             del maps
         del later
     del coming, rows

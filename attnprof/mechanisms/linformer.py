@@ -12,7 +12,7 @@ from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
 from attnprof.ops.definition import Definition
 from attnprof.ops.function import Function
-from attnprof.ops.functional import add_matrix_product, add_product, square_root
+from attnprof.ops.functional import add_product, square_root
 from attnprof.ops.layer import LayerSizes, Weight, flat, merge_heads, split_heads
 from attnprof.ops.loops import each
 from attnprof.workload import Workload, rows
@@ -119,7 +119,7 @@ def _compressed_grads(saved: tuple[Any, ...], *grads: Any) -> tuple[Any, ...]:
             add_product(x_grad, back, grad)
         map_grad = grad[0].mm(x[0].t())
         for sample in each(x, 1, x.shape[0]):
-            add_matrix_product(map_grad, grad[sample], x[sample].t())
+            add_product(map_grad, grad[sample], x[sample].t())
         map_grads.append(map_grad)
         del map_grad
     return x_grad, *map_grads

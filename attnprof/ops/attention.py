@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from attnprof.costs import Cost, Number, exact_div
+from attnprof.costs import Cost, exact_div
 from attnprof.ops.counter import variable
 from attnprof.ops.groups import Shape
 from attnprof.ops.layout import Layout
 from attnprof.ops.pointwise import SOFTMAX
+from attnprof.ops.products import dots
 from attnprof.ops.tensor import Tensor
 
 #: Backward, a score: scale, shift by the logsumexp and exp make the weight again; then
@@ -31,7 +32,7 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
 
     def backward(grad: Tensor) -> list[Tensor | None]:
         out = saved[3]
-        cost = RECOMPUTED * scores + _products(scores * (3 * d + 2 * dv), 0)
+        cost = RECOMPUTED * scores + dots(0, scores * (3 * d + 2 * dv))
         cost = cost + Cost(multiplications=out.count, additions=out.count)
         reads = [[grad, *saved], [], []]
         costs = [cost, Cost(), Cost()]
@@ -42,7 +43,7 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
         ]
 
     cost = (SOFTMAX + Cost(multiplications=1)) * scores
-    cost = cost + _products(scores * (d + dv), scores + rows * n * dv)
+    cost = cost + dots(scores + rows * n * dv, scores * (d + dv))
     shape = (b, h, n, dv)
     out = q.result(name, shape, cost, [q, k, v], backward=backward, layout=_by_token(shape))
     size = q.item_size if q.item_size in (1, 8) else 4
@@ -56,7 +57,3 @@ def _by_token(shape: Shape) -> Layout:
     """The layout of (b, h, n, d) where a token's heads lie side by side."""
     b, h, n, d = shape
     return Layout.rows((b, n, h, d)).permuted((0, 2, 1, 3))
-
-
-def _products(macs: Number, outputs: Number) -> Cost:
-    return Cost(multiplications=macs, additions=macs, matmul_flops=2 * macs, dot_outputs=outputs)

@@ -125,26 +125,17 @@ class Counter:
         self.stages[-1] = replace(last, cost=last.cost + cost)
 
     @contextmanager
-    def repeat(self, times: Number, name: str = "", *, instead: bool = False) -> Iterator[None]:
+    def repeat(
+        self, times: Number, name: str = "", *, present: Number = None, instead: bool = False
+    ) -> Iterator[None]:
         """What runs inside is counted so many times over; it leaves nothing of its own alive.
 
-        ``instead`` of as many times as what surrounds it. Its stages are called after the name,
-        and their places count from here.
+        It is held where it runs at least once, or where ``present`` is 1. ``instead`` of as many
+        times as what surrounds it. Its stages are called after the name, and their places count
+        from here.
         """
-        with self._counted(times, at_least_one(times), name, instead=instead):
-            yield
-
-    @contextmanager
-    def when(self, flag: Number, name: str) -> Iterator[None]:
-        """What runs inside is counted where the flag is 1, and not where it is 0."""
-        with self._counted(flag, flag, name):
-            yield
-
-    @contextmanager
-    def _counted(
-        self, times: Number, present: Number, name: str, *, instead: bool = False
-    ) -> Iterator[None]:
         before, outer = self.operations, self._turns
+        present = at_least_one(times) if present is None else present
         turn = _Turn(times, present, name, (before, name))
         self._turns = [*(outer[:-1] if instead else outer), turn]
         self.operations = 0

@@ -110,25 +110,13 @@ def put_product(to: Any, a: Any, b: Any) -> None:
 
 
 def add_product(to: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> None:
-    """``alpha`` times the same, added to ``beta`` times what is there."""
+    """``alpha`` times the same, or the product of two matrices, plus ``beta`` times ``to``."""
     if isinstance(to, Tensor):
         products.into(variable("product"), to, a, b, add=True, factors=(beta != 1) + (alpha != 1))
         return
     from attnprof.ops.on_torch import put
 
-    put(to, "baddbmm", to, a, b, beta=beta, alpha=alpha)
-
-
-def add_matrix_product(to: Any, a: Any, b: Any) -> None:
-    """The product of (m, k) and (k, n) added to what is there."""
-    if isinstance(to, Tensor):
-        (m, k), n = a.shape, b.shape[1]
-        cost = products.product_cost(m, k, n) + Cost(additions=to.count)
-        to.result(variable("product"), to.shape, cost, [to, a, b], into=to)
-        return
-    import torch
-
-    torch.addmm(to, a, b, out=to)
+    put(to, "baddbmm" if to.dim() == 3 else "addmm", to, a, b, beta=beta, alpha=alpha)
 
 
 def add_row_(x: Any, row: Any) -> Any:
@@ -208,7 +196,8 @@ def softmax_(scores: Any) -> None:
 def softmax_grad_(grad: Any, weights: Any) -> None:
     """Gradient of the scores from that of the weights, in the memory of the latter."""
     if isinstance(grad, Tensor):
-        pointwise.softmax_grad(variable("softmax: grad"), grad, weights)
+        cost = pointwise.SOFTMAX_BACKWARD * grad.count
+        grad.result(variable("softmax: grad"), grad.shape, cost, [grad, weights], into=grad)
         return
     from attnprof.ops.on_torch import softmax_grad_ as of_torch
 

@@ -181,7 +181,10 @@ def _made(spec: Mechanism, w: Workload, scope: str) -> tuple[Any, Weights]:
     """A core or a layer, and its parameters."""
     weights = Weights(Counter(w.item_size, grad=w.phase in ("backward", "train")))
     sizes = LayerSizes(w.num_heads, w.head_dim, w.kv_heads, w.value_width, w.seq_len)
-    return _host(spec, sizes, weights, scope), weights
+    if spec.has_own_layer():
+        return CountedOwnLayer(spec, sizes, weights), weights
+    core = CountedCore(spec, sizes, weights)
+    return core if scope == "core" else CountedLayer(spec, sizes, core), weights
 
 
 def _counted(spec: Mechanism, w: Workload, scope: str) -> CostTable:
@@ -195,13 +198,6 @@ def _counted(spec: Mechanism, w: Workload, scope: str) -> CostTable:
     if counter.grad:
         out.backward()
     return counter.table(weights.count, "backward" if w.phase == "backward" else None)
-
-
-def _host(spec: Mechanism, sizes: LayerSizes, weights: Weights, scope: str) -> Any:
-    if spec.has_own_layer():
-        return CountedOwnLayer(spec, sizes, weights)
-    core = CountedCore(spec, sizes, weights)
-    return core if scope == "core" else CountedLayer(spec, sizes, core)
 
 
 def _inputs(counter: Counter, w: Workload, scope: str, n: Number, m: Number) -> list[Tensor]:

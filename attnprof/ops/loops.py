@@ -143,9 +143,9 @@ def either(like: Any, flags: tuple[Any, Any], first: Callable[[], T], second: Ca
     if is_plain(*flags):
         return first() if flags[0] else second()
     like.counter.operations += 1
-    with like.counter.when(flags[0], "first way"):
+    with like.counter.repeat(flags[0], "first way", present=flags[0]):
         one: Any = first()
-    with like.counter.when(flags[1], "second way"):
+    with like.counter.repeat(flags[1], "second way", present=flags[1]):
         other: Any = second()
     joint: Any = tuple(map(_joint, one, other)) if isinstance(one, tuple) else _joint(one, other)
     return joint  # type: ignore[no-any-return]

@@ -71,15 +71,18 @@ def scaled(name: str, x: T, per_entry: Cost, into: T | None = None) -> T:
     return entrywise(name, per_entry, x, backward=backward, into=into, item_size=size, keeps=keeps)
 
 
-def shifted(name: str, x: T, into: T | None = None) -> T:
-    """Plus or minus a number; the gradient passes as it is."""
-    return entrywise(name, ADD, x, backward=lambda grad: [grad], into=into)
-
-
 def added(
-    name: str, x: T, other: T, into: T | None = None, *, alpha: float = 1, minus: bool = False
+    name: str,
+    x: T,
+    other: T | float,
+    into: T | None = None,
+    *,
+    alpha: float = 1,
+    minus: bool = False,
 ) -> T:
-    """The sum, or the difference, of what broadcasts; gradients are summed back."""
+    """The sum or difference of what broadcasts, or with a number; gradients are summed back."""
+    if not isinstance(other, Base):
+        return entrywise(name, ADD, x, backward=lambda grad: [grad], into=into)
     shapes = x.shape, other.shape
     factor = TIMES if alpha != 1 else Cost()
 
@@ -111,8 +114,10 @@ def row_added(name: str, x: T, row: T) -> T:
     return entrywise(name, ADD, x, row, backward=backward, into=x)
 
 
-def multiplied(name: str, x: T, other: T, into: T | None = None) -> T:
-    """The product of what broadcasts; each operand is saved for the other's gradient."""
+def multiplied(name: str, x: T, other: T | float, into: T | None = None) -> T:
+    """The product of what broadcasts, or with a number; operands are saved for gradients."""
+    if not isinstance(other, Base):
+        return scaled(name, x, TIMES, into)
     shapes = x.shape, other.shape
     saved = x if other.requires_grad else None, other if x.requires_grad else None
 
@@ -127,8 +132,13 @@ def multiplied(name: str, x: T, other: T, into: T | None = None) -> T:
     return entrywise(name, TIMES, x, other, backward=backward, into=into)
 
 
-def divided(name: str, x: T, other: T, into: T | None = None) -> T:
-    """The quotient of what broadcasts: the divisor's gradient is -grad · ((x / other) / other)."""
+def divided(name: str, x: T, other: T | float, into: T | None = None) -> T:
+    """The quotient of what broadcasts, or by a number.
+
+    The divisor's gradient is -grad · ((x / other) / other).
+    """
+    if not isinstance(other, Base):
+        return scaled(name, x, OVER, into)
     shapes = x.shape, other.shape
     saved, divisor = x if other.requires_grad else None, other
 
@@ -185,12 +195,6 @@ def softmax(name: str, x: T, into: T | None = None) -> T:
     if out.requires_grad:
         kept.append(out.detach())
     return out
-
-
-def softmax_grad(name: str, grad: T, weights: T) -> T:
-    """The scores' gradient in the memory of the weights'."""
-    cost = SOFTMAX_BACKWARD * grad.count
-    return grad.result(name, grad.shape, cost, [grad, weights], into=grad)
 
 
 def cast(name: str, x: T, item_size: int) -> T:

@@ -8,45 +8,38 @@ from typing import TypeVar
 from attnprof.costs import Cost, Number
 from attnprof.errors import RequestError
 from attnprof.ops.base import Base
+from attnprof.ops.groups import Shape, product
 from attnprof.ops.shapes import expand, permute, reshape, stretched
 
 T = TypeVar("T", bound=Base)
 
 
-def product_cost(rows: Number, inner: Number, columns: Number, times: Number = 1) -> Cost:
-    """(rows × inner)(inner × columns), ``times`` over."""
-    outputs = times * rows * columns
-    count = outputs * inner
+def dots(outputs: Number, count: Number) -> Cost:
+    """So many results, sums of ``count`` products together."""
     return Cost(multiplications=count, additions=count, matmul_flops=2 * count, dot_outputs=outputs)
 
 
-def bmm(name: str, a: T, b: T) -> T:
-    """Products of (batch, m, k) and (batch, k, n)."""
-    (batch, m, k), n = a.shape, b.shape[2]
+def product_cost(a: Shape, b: Shape) -> tuple[Shape, Cost]:
+    """Shape and cost of products of (…, m, k) and (…, k, n)."""
+    shape = (*a[:-1], b[-1])
+    outputs = product(shape)
+    return shape, dots(outputs, outputs * a[-1])
+
+
+def product_of(name: str, a: T, b: T) -> T:
+    """Products of (batch, m, k) and (batch, k, n), or the product of (m, k) and (k, n)."""
     first = a if b.requires_grad else None  # what autograd saves
     second = b if a.requires_grad else None
 
     def backward(grad: T) -> list[T | None]:
-        to_a = bmm(f"{name}: grad of the first", grad, _turned(second)) if second else None
-        to_b = bmm(f"{name}: grad of the second", _turned(first), grad) if first else None
-        return [to_a, to_b]
+        to_a, to_b = f"{name}: grad of the first", f"{name}: grad of the second"
+        return [
+            product_of(to_a, grad, _turned(second)) if second else None,
+            product_of(to_b, _turned(first), grad) if first else None,
+        ]
 
-    cost = product_cost(m, k, n, batch)
-    return a.result(name, (batch, m, n), cost, [a, b], backward=backward)
-
-
-def mm(name: str, a: T, b: T) -> T:
-    """The product of (m, k) and (k, n)."""
-    (m, k), n = a.shape, b.shape[1]
-    first = a if b.requires_grad else None
-    second = b if a.requires_grad else None
-
-    def backward(grad: T) -> list[T | None]:
-        to_a = mm(f"{name}: grad of the first", grad, permute(second, (1, 0))) if second else None
-        to_b = mm(f"{name}: grad of the second", permute(first, (1, 0)), grad) if first else None
-        return [to_a, to_b]
-
-    return a.result(name, (m, n), product_cost(m, k, n), [a, b], backward=backward)
+    shape, cost = product_cost(a.shape, b.shape)
+    return a.result(name, shape, cost, [a, b], backward=backward)
 
 
 def matmul(name: str, a: T, b: T) -> T:
@@ -56,19 +49,19 @@ def matmul(name: str, a: T, b: T) -> T:
     one after the other or it needs a gradient.
     """
     if a.dim() == b.dim() == 2:
-        return mm(name, a, b)
+        return product_of(name, a, b)
     if a.dim() == 1 or b.dim() == 1:
         raise RequestError(f"{name}: the counter multiplies matrices, not vectors; unsqueeze them")
     needs_grad = b.counter.grad and b.requires_grad
     if b.dim() == 2 and (needs_grad or a.layout.folds(a.shape)):
-        rows = mm(name, reshape(f"{name}: rows", a, (-1, a.shape[-1])), b)
+        rows = product_of(name, reshape(f"{name}: rows", a, (-1, a.shape[-1])), b)
         return reshape(name, rows, (*a.shape[:-1], b.shape[1]))
     before = stretched(a.shape[:-2], b.shape[:-2])
     left, right = (
         reshape(f"{name}: operand", expand(x, (*before, *x.shape[-2:])), (-1, *x.shape[-2:]))
         for x in (a, b)
     )
-    return reshape(name, bmm(name, left, right), (*before, a.shape[-2], b.shape[-1]))
+    return reshape(name, product_of(name, left, right), (*before, a.shape[-2], b.shape[-1]))
 
 
 def into(name: str, to: T, a: T, b: T, *, add: bool = False, factors: int = 0) -> T:
@@ -76,21 +69,13 @@ def into(name: str, to: T, a: T, b: T, *, add: bool = False, factors: int = 0) -
 
     ``factors`` numbers multiply an entry of what is there, or of the product.
     """
-    (batch, m, k), n = a.shape, b.shape[2]
     entries = Cost(additions=1 if add else 0, multiplications=factors) * to.count
-    cost = product_cost(m, k, n, batch) + entries
+    cost = product_cost(a.shape, b.shape)[1] + entries
     return to.result(name, to.shape, cost, [to, a, b] if add else [a, b], into=to)
 
 
-def baddbmm(name: str, x: T, a: T, b: T) -> T:
-    """The same added to what broadcasts to their shape, in new memory; no gradient."""
-    (batch, m, k), n = a.shape, b.shape[2]
-    cost = product_cost(m, k, n, batch) + Cost(additions=batch * m * n)
-    return a.result(name, (batch, m, n), cost, [x, a, b])
-
-
 def _turned(x: T) -> T:
-    return permute(x, (0, 2, 1))
+    return permute(x, (*range(x.dim() - 2), -1, -2))
 
 
 def linear(name: str, x: T, weight: T, bias: T | None) -> T:
@@ -114,14 +99,14 @@ def _with_bias(name: str, x: T, weight: T, bias: T | None) -> T:
             to_bias = grad.result(f"{name}: grad of the bias", (n,), cost, [grad])
         if saved_weight:
             reads = [grad, saved_weight]
-            cost = product_cost(m, n, k)
+            cost = dots(m * k, m * k * n)
             to_x = grad.result(f"{name}: grad of the input", (m, k), cost, reads)
         if saved:
             reads = [grad, saved]
-            cost = product_cost(n, m, k)
+            cost = dots(n * k, n * k * m)
             to_weight = grad.result(f"{name}: grad of the weight", (n, k), cost, reads)
         return [to_x, to_weight, to_bias] if has_bias else [to_x, to_weight]
 
-    cost = product_cost(m, k, n) + Cost(additions=m * n if has_bias else 0)
+    cost = dots(m * n, m * n * k) + Cost(additions=m * n if has_bias else 0)
     reads = [x, weight] if bias is None else [x, weight, bias]
     return x.result(name, (m, n), cost, reads, backward=backward)

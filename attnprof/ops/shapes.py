@@ -171,14 +171,3 @@ def _bound(at: Number | None, size: Number) -> Number:
     if is_plain(at) and at < 0:
         return size + at
     return min(at, size) if is_plain(at, size) else at
-
-
-def padded(name: str, x: T, columns: int) -> T:
-    """So many columns wider; the gradient is copied without them."""
-    shape = (*x.shape[:-1], x.shape[-1] + columns)
-
-    def backward(grad: T) -> list[T]:
-        return [grad.result(f"{name}: grad", x_shape, Cost(), [grad])]
-
-    x_shape = x.shape
-    return x.result(name, shape, Cost(), [x], backward=backward)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from attnprof.costs import Cost, Number
+from attnprof.costs import Cost
 from attnprof.errors import RequestError
 from attnprof.ops import pointwise, products
 from attnprof.ops.counter import variable
@@ -82,11 +82,11 @@ class Tensor(Indexed):
     # -- products --------------------------------------------------------------------------
     def bmm(self, other: Tensor) -> Tensor:
         """Products of (batch, m, k) and (batch, k, n)."""
-        return products.bmm(variable("bmm"), self, other)
+        return products.product_of(variable("bmm"), self, other)
 
     def mm(self, other: Tensor) -> Tensor:
         """The product of (m, k) and (k, n)."""
-        return products.mm(variable("mm"), self, other)
+        return products.product_of(variable("mm"), self, other)
 
     def __matmul__(self, other: Tensor) -> Tensor:
         """Products of the last two dimensions; those before broadcast."""
@@ -96,64 +96,68 @@ class Tensor(Indexed):
 
     def baddbmm(self, a: Tensor, b: Tensor) -> Tensor:
         """The same of two others, added to itself, which broadcasts; no gradient."""
-        return products.baddbmm(variable("baddbmm"), self, a, b)
+        shape, cost = products.product_cost(a.shape, b.shape)
+        cost = cost + Cost(additions=product(shape))
+        return self.result(variable("baddbmm"), shape, cost, [self, a, b])
 
     def linear(self, weight: Tensor, bias: Tensor | None = None, name: str = "") -> Tensor:
         """(…, k) times weight (n, k) transposed, plus bias."""
         return products.linear(name or variable("linear"), self, weight, bias)
 
     # -- arithmetic ------------------------------------------------------------------------
-    def __add__(self, other: Any) -> Tensor:
+    def __add__(self, other: Tensor | float) -> Tensor:
         """The sum with a tensor that broadcasts, or with a number."""
-        return _plus(variable("add"), self, other)
+        return pointwise.added(variable("add"), self, other)
 
     __radd__ = __add__
 
-    def add(self, other: Any, *, alpha: float = 1) -> Tensor:
+    def add(self, other: Tensor | float, *, alpha: float = 1) -> Tensor:
         """The sum with ``alpha`` times a tensor."""
-        return _plus(variable("add"), self, other, alpha=alpha)
+        return pointwise.added(variable("add"), self, other, alpha=alpha)
 
-    def add_(self, other: Any, *, alpha: float = 1) -> Tensor:
+    def add_(self, other: Tensor | float, *, alpha: float = 1) -> Tensor:
         """The same in place."""
-        return _plus(variable("add"), self, other, into=self, alpha=alpha)
+        return pointwise.added(variable("add"), self, other, into=self, alpha=alpha)
 
-    def __sub__(self, other: Any) -> Tensor:
+    def __sub__(self, other: Tensor | float) -> Tensor:
         """The difference."""
-        return _plus(variable("subtract"), self, other, minus=True)
+        return pointwise.added(variable("subtract"), self, other, minus=True)
 
     def __rsub__(self, other: float) -> Tensor:
         """A number less every entry; no gradient."""
         return pointwise.entrywise(variable("subtract"), ADD, self)
 
-    def sub(self, other: Any, *, alpha: float = 1) -> Tensor:
+    def sub(self, other: Tensor | float, *, alpha: float = 1) -> Tensor:
         """Less ``alpha`` times a tensor."""
-        return _plus(variable("subtract"), self, other, alpha=alpha, minus=True)
+        return pointwise.added(variable("subtract"), self, other, alpha=alpha, minus=True)
 
-    def sub_(self, other: Any, *, alpha: float = 1) -> Tensor:
+    def sub_(self, other: Tensor | float, *, alpha: float = 1) -> Tensor:
         """The same in place."""
-        return _plus(variable("subtract"), self, other, into=self, alpha=alpha, minus=True)
+        return pointwise.added(
+            variable("subtract"), self, other, into=self, alpha=alpha, minus=True
+        )
 
     def lerp(self, end: Tensor, weight: float) -> Tensor:
         """Itself plus ``weight`` times what another exceeds it by; no gradient."""
         return pointwise.entrywise(variable("lerp"), pointwise.LERP, self, end)
 
-    def __mul__(self, other: Any) -> Tensor:
+    def __mul__(self, other: Tensor | float) -> Tensor:
         """The product with a tensor that broadcasts, or with a number."""
-        return _times(variable("multiply"), self, other)
+        return pointwise.multiplied(variable("multiply"), self, other)
 
     __rmul__ = __mul__
 
-    def mul_(self, other: Any) -> Tensor:
+    def mul_(self, other: Tensor | float) -> Tensor:
         """The same in place."""
-        return _times(variable("multiply"), self, other, into=self)
+        return pointwise.multiplied(variable("multiply"), self, other, into=self)
 
-    def __truediv__(self, other: Any) -> Tensor:
+    def __truediv__(self, other: Tensor | float) -> Tensor:
         """The quotient by a tensor that broadcasts, or by a number."""
-        return _over(variable("divide"), self, other)
+        return pointwise.divided(variable("divide"), self, other)
 
-    def div_(self, other: Any) -> Tensor:
+    def div_(self, other: Tensor | float) -> Tensor:
         """The same in place."""
-        return _over(variable("divide"), self, other, into=self)
+        return pointwise.divided(variable("divide"), self, other, into=self)
 
     # -- functions of an entry ---------------------------------------------------------------
     __neg__ = _function("negative", OTHER, OTHER, saves="")
@@ -253,24 +257,3 @@ class _Cumulative(NamedTuple):
 
 def _dims(dim: Any) -> Sequence[int]:
     return dim if isinstance(dim, tuple | list) else (dim,)
-
-
-def _plus(
-    name: str, x: Tensor, other: Any, *,
-    into: Tensor | None = None, alpha: Number = 1, minus: bool = False,
-) -> Tensor:  # fmt: skip
-    if isinstance(other, Tensor):
-        return pointwise.added(name, x, other, into, alpha=alpha, minus=minus)
-    return pointwise.shifted(name, x, into)
-
-
-def _times(name: str, x: Tensor, other: Any, into: Tensor | None = None) -> Tensor:
-    if isinstance(other, Tensor):
-        return pointwise.multiplied(name, x, other, into)
-    return pointwise.scaled(name, x, TIMES, into)
-
-
-def _over(name: str, x: Tensor, other: Any, into: Tensor | None = None) -> Tensor:
-    if isinstance(other, Tensor):
-        return pointwise.divided(name, x, other, into)
-    return pointwise.scaled(name, x, OVER, into)
