@@ -16,10 +16,11 @@ import select
 import signal
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 from attnprof.errors import CannotRunError
 from attnprof.processes import folders, forks
@@ -181,7 +182,7 @@ def _attend(
         with contextlib.suppress(OSError):
             os.read(events, 64)
         if asked in ready:
-            number = _request(asked)
+            number = (os.read(asked, 1) or b"\0")[0]
             if not number:  # the process that was started is gone
                 files.remove(asked)
             with contextlib.suppress(OSError):  # the command need not be asked twice
@@ -194,13 +195,6 @@ def _attend(
             end = time.monotonic() + GRACE_S
         if end is not None and time.monotonic() > end:
             return None
-
-
-def _request(asked: int) -> int:
-    """The signal this is about; 0 where nobody is there to ask any more."""
-    with contextlib.suppress(OSError):
-        return (os.read(asked, 1) or b"\0")[0]
-    return 0
 
 
 def _exit_code(ending: mmap.mmap, status: int | None, subject: str, requests: list[int]) -> int:
@@ -233,6 +227,7 @@ def _command(work: Callable[[], int], ending: mmap.mmap, keeper: int) -> int:
     _INSIDE.ending = ending
     _part_answers()
     keep_outputs()
+    sys.unraisablehook = _raised_again
     try:
         for number in ASKING:
             if signal.getsignal(number) is not signal.SIG_IGN:
@@ -249,6 +244,16 @@ def _stop(number: int, _frame: object) -> NoReturn:
     for other in ASKING:  # once is enough
         signal.signal(other, signal.SIG_IGN)
     raise StoppedError(number)
+
+
+def _raised_again(lost: Any) -> None:
+    """What a destructor or the like has swallowed of a signal comes again, where it is heard."""
+    if isinstance(lost.exc_value, StoppedError):
+        number = lost.exc_value.exit_code - 128
+        signal.signal(number, _stop)
+        threading.Timer(0.01, os.kill, (os.getpid(), number)).start()
+    else:
+        sys.__unraisablehook__(lost)
 
 
 def _part_answers() -> None:

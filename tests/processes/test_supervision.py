@@ -139,3 +139,24 @@ def test_work_that_is_asked_to_end_may_clean_up(program, tmp_path):
     child.send_signal(signal.SIGTERM)
     child.wait(60)
     assert not (tmp_path / "half").exists()
+
+
+def test_a_signal_that_a_destructor_swallows_comes_again(program, tmp_path):
+    text = """
+        class Slow:
+            def __del__(self):
+                print(1, flush=True)
+                time.sleep(1000)
+        thing = Slow()
+        try:
+            del thing
+            time.sleep(1000)
+        finally:
+            open('heard', 'w').close()
+"""
+    child = program(text, grace=60.0)
+    child.stderr.readline()
+    child.send_signal(signal.SIGTERM)
+    _, err = child.communicate(timeout=50)
+    assert (child.returncode, err) == (-signal.SIGTERM, "")
+    assert (tmp_path / "heard").exists()
