@@ -63,7 +63,8 @@ def in_groups(function: Callable[..., Any]) -> Callable[..., Any]:
 def one_of(value: str, possible: Sequence[str], flag: str) -> str:
     """The value, or :class:`RequestError` with what is possible."""
     if value not in possible:
-        raise RequestError(f"{flag} {value}: {closest(value, list(possible))}")
+        what = flag.removeprefix("--").replace("-", " ")
+        raise RequestError(f"{flag} {value}: unknown {what}; {closest(value, list(possible))}")
     return value
 
 

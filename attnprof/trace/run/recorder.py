@@ -155,7 +155,7 @@ class Recorder(TorchDispatchMode):
                 self._known[key_of(tensor)] = _Held(tensor)
         results = tensors_in(out)
         born = self._born(results)
-        if born and self._values is None:
+        if born and self._values is None and "alpha" not in kwargs:
             born[0].counted = counted_off(func, out, args, self._known)
         found = cost_of(func, out, args, kwargs)
         self.trace.calls.append(

@@ -54,7 +54,7 @@ def counted_off(func: Any, out: Any, args: tuple[Any, ...], held: Storages) -> C
     if name not in (*_KEEP, "add", "sub"):
         return None
     found = _ends(args[0], held)
-    other = (0, 0) if name in _KEEP else _ends_of_operand(args[1], held)
+    other = (0, 0) if name in _KEEP else _ends(args[1], held)
     if found is None or other is None:
         return None
     low, high = other if name != "sub" else (-other[1], -other[0])
@@ -86,15 +86,12 @@ def key_of(tensor: Any) -> int:
     return key
 
 
-def _ends(tensor: Any, held: Storages) -> Ends | None:
-    found = held.get(key_of(tensor))
-    return found.counted.ends(tensor) if found and found.counted else None
-
-
-def _ends_of_operand(value: Any, held: Storages) -> Ends | None:
-    if isinstance(value, torch.Tensor):
-        return _ends(value, held)
-    return (value, value) if _is_whole(value) else None
+def _ends(value: Any, held: Storages) -> Ends | None:
+    """Of a tensor, or of a number: both are the number itself."""
+    if not isinstance(value, torch.Tensor):
+        return (value, value) if _is_whole(value) else None
+    found = held.get(key_of(value))
+    return found.counted.ends(value) if found and found.counted else None
 
 
 def _is_whole(value: Any) -> bool:
