@@ -79,6 +79,13 @@ def exact_div(a: Number, b: Number) -> Number:
     return a // b
 
 
+@lru_cache(maxsize=4096)
+def factors_of(size: Number) -> tuple[Number, ...]:
+    """The factors of an expression that have symbols."""
+    powers = size.as_powers_dict().items()
+    return tuple(a**b if b.free_symbols else a for a, b in powers if (a**b).free_symbols)
+
+
 @lru_cache(maxsize=4096, typed=True)
 def _extreme(function: Callable[[Number, Number], Number], a: Number, b: Number) -> Number:
     """The one or the other of two expressions, over which sympy takes its time."""

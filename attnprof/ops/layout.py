@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import combinations, pairwise
 
-from attnprof.costs import Number, is_plain, is_symbolic, more_than_one, same_size
+from attnprof.costs import Number, factors_of, is_plain, is_symbolic, more_than_one, same_size
 from attnprof.ops.groups import Shape, groups, product, viewed_strides
 
 #: Sizes known to be above one (True) or one (False).
@@ -182,9 +182,7 @@ def _is_many(size: Number, known: Known) -> Number:
     """1 where a size is above one: a number, or what the case knows of a product's factors."""
     if not is_symbolic(size):
         return more_than_one(size)
-    told = dict(known)
-    powers = size.as_powers_dict().items()
-    factors = [a**b if b.free_symbols else a for a, b in powers if (a**b).free_symbols]
+    told, factors = dict(known), factors_of(size)
     if any(told.get(factor) for factor in factors):
         return 1
     unknown = next((factor for factor in factors if factor not in told), None)
