@@ -42,10 +42,6 @@ def _convolved(x: Any, kernel: Any) -> Any:
     return out
 
 
-def _convolution(x: Any, kernel: Any) -> tuple[Any, tuple[Any, ...]]:
-    return _convolved(x, kernel), (x, kernel)
-
-
 def _convolution_grads(saved: tuple[Any, ...], grad: Any) -> tuple[Any, ...]:
     x, kernel = saved
     to_x = _convolved(grad, kernel.flip(1))
@@ -63,4 +59,6 @@ def _convolution_grads(saved: tuple[Any, ...], grad: Any) -> tuple[Any, ...]:
 #:
 #: A block of rows is one product with the band matrix of the kernel: more operations than the
 #: taps have, on a processor's fastest path.
-band_convolution = Function(_convolution, _convolution_grads)
+band_convolution = Function(
+    lambda x, kernel: (_convolved(x, kernel), (x, kernel)), _convolution_grads
+)

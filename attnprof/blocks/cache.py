@@ -48,13 +48,25 @@ class TokenCache:
         return self.rows[:, : self.length]
 
 
-class WindowCache:
+class FullCache:
+    """Rows (batch, room, width) that all have their memory from the start."""
+
+    def __init__(self, batch: int, width: int, like: Tensor, room: int) -> None:
+        self.rows = like.new_empty(batch, room, width)
+        self.length = 0
+
+    def advance(self, tokens: int) -> None:
+        """As after so many tokens with random rows, from an empty cache."""
+        self.rows.normal_()
+        self.length = tokens
+
+
+class WindowCache(FullCache):
     """Rows of shape (batch, tokens, width): the ``first`` tokens, then a ring of the latest."""
 
     def __init__(self, batch: int, width: int, like: Tensor, first: int, latest: int) -> None:
-        self.rows = like.new_empty(batch, first + latest, width)
+        super().__init__(batch, width, like, first + latest)
         self.first = first
-        self.length = 0
 
     def append(self, row: Tensor) -> Tensor:
         """Add (batch, 1, width) and return what is in sight, in any order, as a view."""
@@ -65,10 +77,16 @@ class WindowCache:
         self.length += 1
         return self.rows[:, : min(self.length, room)]
 
-    def advance(self, tokens: int) -> None:
-        """As after so many tokens with random rows, from an empty cache."""
-        self.rows.normal_()
-        self.length = tokens
+
+class NewestFirst(FullCache):
+    """Rows of the tokens so far, the newest first, at the end of (batch, capacity, width)."""
+
+    def append(self, row: Tensor) -> Tensor:
+        """Add (batch, 1, width) and return (batch, length, width) as a view."""
+        self.length += 1
+        first = self.rows.shape[1] - self.length
+        self.rows[:, first : first + 1] = row
+        return self.rows[:, first:]
 
 
 @dataclass(frozen=True)
@@ -100,23 +118,3 @@ class Caches:
     def counts(self, heads: int) -> Tensor:
         """Whole zeros (batch·heads)."""
         return self.like.new_zeros(self.batch_size * heads, dtype=torch.int64)
-
-
-class NewestFirst:
-    """Rows of the tokens so far, the newest first, at the end of (batch, capacity, width)."""
-
-    def __init__(self, batch: int, width: int, like: Tensor, capacity: int) -> None:
-        self.rows = like.new_empty(batch, capacity, width)
-        self.length = 0
-
-    def append(self, row: Tensor) -> Tensor:
-        """Add (batch, 1, width) and return (batch, length, width) as a view."""
-        self.length += 1
-        first = self.rows.shape[1] - self.length
-        self.rows[:, first : first + 1] = row
-        return self.rows[:, first:]
-
-    def advance(self, tokens: int) -> None:
-        """As after so many tokens with random rows, from an empty state."""
-        self.rows.normal_()
-        self.length = tokens

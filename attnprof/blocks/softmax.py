@@ -47,14 +47,10 @@ def weighted_values(
     return softmax.bmm(v)
 
 
-def _products(q: Any, k: Any) -> tuple[Any, tuple[Any, ...]]:
-    return score_products(q, k), (q, k)
-
-
 def _products_grads(saved: tuple[Any, ...], grad: Any) -> tuple[Any, ...]:
     q, k = saved
     return grad.bmm(k), grad.transpose(1, 2).bmm(q)
 
 
 #: Q kᵀ; the gradient of k comes as rows.
-row_products = Function(_products, _products_grads)
+row_products = Function(lambda q, k: (score_products(q, k), (q, k)), _products_grads)

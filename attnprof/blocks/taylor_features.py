@@ -7,7 +7,6 @@ shift s, with i + s going round.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Any
 
 from attnprof.blocks.taylor import box_grad
@@ -17,34 +16,17 @@ from attnprof.ops.layout import is_literally
 from attnprof.ops.loops import each
 
 
-class RowFeatures(ABC):
-    """Features φ of rows (b, c, d) with φ(q, doubled)·φ(k) = (q·k + 1)² + 1.
-
-    A state is Σ φ(k) vᵀ, (b, features, width), over tokens with values (b, c, width).
-    """
-
-    @abstractmethod
+class _Sums:
     def width(self, d: Any) -> Any:
         """Number of features of d entries."""
-
-    @abstractmethod
-    def absorb(self, state: Any, x: Any, v: Any, doubled: bool = False) -> None:
-        """Add rows with their values to a state, in place."""
-
-    @abstractmethod
-    def read(self, x: Any, state: Any, doubled: bool) -> Any:
-        """What rows read from a state: (b, c, width)."""
-
-    @abstractmethod
-    def row_grad(self, x: Any, v: Any, state: Any, doubled: bool) -> Any:
-        """The gradient (b, c, d) of rows whose features met values in a state."""
+        raise NotImplementedError
 
     def state(self, like: Any, width: Any) -> Any:
         """Zeros (b, features, width) for rows like these."""
         return like.new_zeros(like.shape[0], self.width(like.shape[-1]), width)
 
 
-class Boxed(RowFeatures):
+class Boxed(_Sums):
     """[x ⊠ x, x, 1], or doubled [x ⊠ x, 2x, 2]: (b, c, d² + d + 1)."""
 
     def width(self, d: Any) -> Any:
@@ -79,7 +61,7 @@ class Boxed(RowFeatures):
         return features
 
 
-class Symmetric(RowFeatures):
+class Symmetric(_Sums):
     """[x, 1, x_i², x_i·x_j], (b, d(d+1)/2 + d + 1, c).
 
     Doubled are all but the squares, x_i·x_j standing for both orders.
@@ -164,4 +146,10 @@ def _entries_grad(grad: Any, x: Any, d: Any, doubled: bool) -> Any:
     return rows.mul_(2) if doubled else rows
 
 
+#: Features φ of rows (b, c, d) with φ(q, doubled)·φ(k) = (q·k + 1)² + 1.
+#:
+#: A state is Σ φ(k) vᵀ, (b, features, width), over tokens with values (b, c, width). ``absorb``
+#: adds rows with their values to it, in place; rows ``read`` (b, c, width) from it; ``row_grad`` is
+#: the gradient (b, c, d) of rows whose features met values there.
+RowFeatures = Boxed | Symmetric
 BOXED, SYMMETRIC = Boxed(), Symmetric()

@@ -12,10 +12,10 @@ from attnprof.blocks.gathered import Block, gathered_attention, hidden
 from attnprof.blocks.softmax import KeyValueState, causal_mask, row_products, weighted_values
 from attnprof.costs import Number, exact_div, maximum, minimum
 from attnprof.errors import RequestError
-from attnprof.mechanism import Abilities, Mechanism, Variant
+from attnprof.mechanism import Mechanism, Variant
 from attnprof.ops.definition import Definition
 from attnprof.ops.layer import LayerSizes, flat
-from attnprof.workload import Workload
+from attnprof.workload import Workload, rows
 
 #: Rows of a block: small windows still make products worth their start-up.
 SMALLEST_BLOCK = 64
@@ -48,7 +48,6 @@ class Longformer(Mechanism):
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant({"impl": "dense-mask"}, "N^2", "N^2", "the whole N×N product, then a mask"),
     )
-    abilities: ClassVar[Abilities] = Abilities()
     same_as = ("", {"impl": "dense-mask"})
 
     def __post_init__(self) -> None:
@@ -151,8 +150,7 @@ class Longformer(Mechanism):
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """Softmax attention over the pairs a row sees."""
-        rows = 1 if workload.phase == "decode" else workload.seq_len
-        writer.softmax_attention(workload, self.pairs(workload), rows)
+        writer.softmax_attention(workload, self.pairs(workload), rows(workload))
 
 
 MECHANISMS = (Longformer,)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from attnprof.costs import Cost
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
 from attnprof.ops.definition import Definition
@@ -63,10 +62,7 @@ class LowRank(Mechanism):
         for name, n, sums in (("key", w.keys, r), ("query", w.seq_len, w.seq_len)):
             entries = heads * n * r
             writer.dots(f"{name} factor", entries, entries * w.head_dim)
-            writer.stage(f"{name} scaling", Cost(divisions=entries), entries)
-            writer.stage(f"{name} exponentials", Cost(exponentials=entries), entries)
-            writer.sums(f"{name} sums", heads * sums, entries)
-            writer.stage(f"{name} normalisation", Cost(divisions=entries), entries)
+            writer.softmax(entries, heads * sums, of=f"{name} ", sums="sums")
         context, rows = heads * r * w.head_dim, heads * w.seq_len * w.head_dim
         writer.dots("context", context, context * w.keys)
         writer.dots("weighted context", rows, rows * r)

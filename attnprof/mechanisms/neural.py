@@ -189,10 +189,7 @@ class Neural(Mechanism):
             inputs = width
         writer.dots("scores", scores, scores * inputs)
         writer.stage("scores, bias", Cost(additions=scores), scores)
-        writer.stage("scaling", Cost(divisions=scores), scores)
-        writer.stage("exponentials", Cost(exponentials=scores), scores)
-        writer.sums("row sums", heads * rows(w), scores)
-        writer.stage("normalisation", Cost(divisions=scores), scores)
+        writer.softmax(scores, heads * rows(w))
         outputs = heads * rows(w) * w.value_width
         writer.dots("weighted values", outputs, scores * w.value_width)
 

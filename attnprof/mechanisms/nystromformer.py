@@ -100,10 +100,7 @@ class Nystromformer(Mechanism):
         for name, rows, columns in (("left", n, m), ("inner", m, m), ("right", m, n)):
             entries = heads * rows * columns
             writer.dots(f"{name} scores", entries, entries * d)
-            writer.stage(f"{name} scaling", Cost(divisions=entries), entries)
-            writer.stage(f"{name} exponentials", Cost(exponentials=entries), entries)
-            writer.sums(f"{name} row sums", heads * rows, entries)
-            writer.stage(f"{name} normalisation", Cost(divisions=entries), entries)
+            writer.softmax(entries, heads * rows, of=f"{name} ")
         square, step = heads * m * m, self.iterations
         writer.sums("column sums", heads * m, square)
         writer.stage("start", Cost(divisions=square), square)

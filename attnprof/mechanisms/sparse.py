@@ -22,7 +22,7 @@ from attnprof.costs import (
     same_size,
 )
 from attnprof.errors import RequestError
-from attnprof.mechanism import Abilities, Mechanism
+from attnprof.mechanism import Mechanism
 from attnprof.ops.definition import Definition
 from attnprof.ops.functional import join
 from attnprof.ops.layer import LayerSizes, flat
@@ -49,7 +49,6 @@ class Sparse(Mechanism):
     family: ClassVar[str] = "sparse"
     time_order: ClassVar[str] = "N^1.5"
     memory_order: ClassVar[str] = "N"
-    abilities: ClassVar[Abilities] = Abilities()
     reasons: ClassVar[dict[str, str]] = {
         "decode": "needs a stride that does not change while it decodes: set stride",
     }

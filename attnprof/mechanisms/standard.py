@@ -40,21 +40,18 @@ INFERENCE: dict[str, Form] = {
 def published_counts() -> tuple[Published, ...]:
     """Every printed count of self-attention, training and inference."""
     return (
-        *(_entry("002-T3", name, "forward", form) for name, form in TRAINING.items()),
-        *(_entry("002-T5", name, "decode", form) for name, form in INFERENCE.items()),
+        *(layer_count("002-T3", name, "forward", form) for name, form in TRAINING.items()),
+        *(layer_count("002-T5", name, "decode", form) for name, form in INFERENCE.items()),
     )
 
 
-def _entry(source: str, quantity: str, phase: str, form: Form) -> Published:
+def layer_count(source: str, quantity: str, phase: str, form: Form) -> Published:
+    """A printed count of a whole layer; in training it is causal."""
     return Published(
         source, quantity, scope="layer", phase=phase, convention="operations",
-        formula=lambda w: _evaluated(form, w),
+        formula=lambda w: form(w.seq_len, w.d_model, w.num_heads),
         causal=phase == "forward",  # a decoding step has no mask
     )  # fmt: skip
-
-
-def _evaluated(form: Form, workload: Workload) -> Number:
-    return form(workload.seq_len, workload.d_model, workload.num_heads)
 
 
 def eq24(constant: int) -> Published:
@@ -75,7 +72,6 @@ class SoftmaxAttention(Mechanism):
 
     bias: bool = True
 
-    abilities: ClassVar[Abilities] = Abilities()
     family: ClassVar[str] = "exact"
     time_order: ClassVar[str] = "N^2"
     memory_order: ClassVar[str] = "N^2"

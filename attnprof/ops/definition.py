@@ -29,6 +29,15 @@ class Definition:
         """``terms`` values summed to ``outputs`` results."""
         self.stage(name, Cost(additions=terms, reduction_outputs=outputs), outputs)
 
+    def softmax(
+        self, scores: Number, outputs: Number, *, of: str = "", sums: str = "row sums"
+    ) -> None:
+        """Scaling by a division, exp, sums, division; stages are those ``of`` something."""
+        self.stage(f"{of}scaling", Cost(divisions=scores), scores)
+        self.stage(f"{of}exponentials", Cost(exponentials=scores), scores)
+        self.sums(f"{of}{sums}", outputs, scores)
+        self.stage(f"{of}normalisation", Cost(divisions=scores), scores)
+
     def projections(self, which: str, workload: Workload) -> None:
         """The linear maps named by ``which``, one letter each of q, k, v, o; no bias."""
         w = workload
@@ -51,8 +60,5 @@ class Definition:
         heads = w.batch_size * w.num_heads
         scores, outputs = heads * pairs, heads * rows * w.value_width
         self.dots("scores", scores, scores * w.head_dim)
-        self.stage("scaling", Cost(divisions=scores), scores)
-        self.stage("exponentials", Cost(exponentials=scores), scores)
-        self.sums("row sums", heads * rows, scores)
-        self.stage("normalisation", Cost(divisions=scores), scores)
+        self.softmax(scores, heads * rows)
         self.dots("weighted values", outputs, scores * w.value_width)

@@ -188,9 +188,9 @@ def softmax_(scores: Any) -> None:
     if isinstance(scores, Tensor):
         pointwise.softmax(variable("softmax"), scores, into=scores)
         return
-    from attnprof.ops.on_torch import softmax_ as of_torch
+    import torch
 
-    of_torch(scores)
+    torch.ops.aten._softmax.out(scores, -1, False, out=scores)  # noqa: SLF001 - an operation
 
 
 def softmax_grad_(grad: Any, weights: Any) -> None:
@@ -199,9 +199,10 @@ def softmax_grad_(grad: Any, weights: Any) -> None:
         cost = pointwise.SOFTMAX_BACKWARD * grad.count
         grad.result(variable("softmax: grad"), grad.shape, cost, [grad, weights], into=grad)
         return
-    from attnprof.ops.on_torch import softmax_grad_ as of_torch
+    import torch
 
-    of_torch(grad, weights)
+    run = torch.ops.aten._softmax_backward_data.out  # noqa: SLF001 - an operation
+    run(grad, weights, -1, grad.dtype, grad_input=grad)
 
 
 def join(parts: Any, dim: int) -> Any:

@@ -28,17 +28,6 @@ def put(to: Tensor, operation: str, *operands: Tensor | float, **options: Any) -
         run(*operands, **options, out=to)
 
 
-def softmax_(scores: Tensor) -> None:
-    """Softmax over the last axis of contiguous scores, in their own memory."""
-    torch.ops.aten._softmax.out(scores, -1, False, out=scores)  # noqa: SLF001 - an operation
-
-
-def softmax_grad_(grad: Tensor, weights: Tensor) -> None:
-    """Gradient of the scores from that of the weights, in the memory of the latter."""
-    run = torch.ops.aten._softmax_backward_data.out  # noqa: SLF001 - an operation
-    run(grad, weights, -1, grad.dtype, grad_input=grad)
-
-
 class OwnBackward(torch.autograd.Function):
     """A function as torch's autograd runs it."""
 

@@ -43,6 +43,21 @@ def _function(
     return method
 
 
+def _operation(
+    name: str, run: Callable[..., Any], *, in_place: bool = False, **settings: Any
+) -> Callable[..., Any]:
+    """A method: an operation with a tensor that broadcasts, or with a number.
+
+    Of a sum or difference ``alpha`` times the tensor.
+    """
+
+    def method(self: Tensor, other: Any, **more: float) -> Any:
+        return run(variable(name), self, other, self if in_place else None, **settings, **more)
+
+    method.__doc__ = f"{run.__doc__}{' In place.' if in_place else ''}"
+    return method
+
+
 class Tensor(Indexed):
     """What a mechanism's text is run with to be counted; methods do what torch's of the name do.
 
@@ -105,59 +120,24 @@ class Tensor(Indexed):
         return products.linear(name or variable("linear"), self, weight, bias)
 
     # -- arithmetic ------------------------------------------------------------------------
-    def __add__(self, other: Tensor | float) -> Tensor:
-        """The sum with a tensor that broadcasts, or with a number."""
-        return pointwise.added(variable("add"), self, other)
-
-    __radd__ = __add__
-
-    def add(self, other: Tensor | float, *, alpha: float = 1) -> Tensor:
-        """The sum with ``alpha`` times a tensor."""
-        return pointwise.added(variable("add"), self, other, alpha=alpha)
-
-    def add_(self, other: Tensor | float, *, alpha: float = 1) -> Tensor:
-        """The same in place."""
-        return pointwise.added(variable("add"), self, other, into=self, alpha=alpha)
-
-    def __sub__(self, other: Tensor | float) -> Tensor:
-        """The difference."""
-        return pointwise.added(variable("subtract"), self, other, minus=True)
+    add = _operation("add", pointwise.added)
+    add_ = _operation("add", pointwise.added, in_place=True)
+    sub = _operation("subtract", pointwise.added, minus=True)
+    sub_ = _operation("subtract", pointwise.added, in_place=True, minus=True)
+    mul_ = _operation("multiply", pointwise.multiplied, in_place=True)
+    div_ = _operation("divide", pointwise.divided, in_place=True)
+    __mul__ = __rmul__ = _operation("multiply", pointwise.multiplied)
+    __truediv__ = _operation("divide", pointwise.divided)
+    __add__ = __radd__ = add
+    __sub__ = sub
 
     def __rsub__(self, other: float) -> Tensor:
         """A number less every entry; no gradient."""
         return pointwise.entrywise(variable("subtract"), ADD, self)
 
-    def sub(self, other: Tensor | float, *, alpha: float = 1) -> Tensor:
-        """Less ``alpha`` times a tensor."""
-        return pointwise.added(variable("subtract"), self, other, alpha=alpha, minus=True)
-
-    def sub_(self, other: Tensor | float, *, alpha: float = 1) -> Tensor:
-        """The same in place."""
-        return pointwise.added(
-            variable("subtract"), self, other, into=self, alpha=alpha, minus=True
-        )
-
     def lerp(self, end: Tensor, weight: float) -> Tensor:
         """Itself plus ``weight`` times what another exceeds it by; no gradient."""
         return pointwise.entrywise(variable("lerp"), pointwise.LERP, self, end)
-
-    def __mul__(self, other: Tensor | float) -> Tensor:
-        """The product with a tensor that broadcasts, or with a number."""
-        return pointwise.multiplied(variable("multiply"), self, other)
-
-    __rmul__ = __mul__
-
-    def mul_(self, other: Tensor | float) -> Tensor:
-        """The same in place."""
-        return pointwise.multiplied(variable("multiply"), self, other, into=self)
-
-    def __truediv__(self, other: Tensor | float) -> Tensor:
-        """The quotient by a tensor that broadcasts, or by a number."""
-        return pointwise.divided(variable("divide"), self, other)
-
-    def div_(self, other: Tensor | float) -> Tensor:
-        """The same in place."""
-        return pointwise.divided(variable("divide"), self, other, into=self)
 
     # -- functions of an entry ---------------------------------------------------------------
     __neg__ = _function("negative", OTHER, OTHER, saves="")

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from attnprof.costs import Number, exact_div
+from attnprof.mechanisms.standard import layer_count
 from attnprof.published import Published
-from attnprof.workload import Workload
 
 #: a printed form in n, d
 Form = Callable[[Number, Number], Number]
@@ -90,10 +90,4 @@ def published_counts(name: str) -> tuple[Published, ...]:
 
 
 def _entry(source: str, quantity: str, phase: str, form: Form) -> Published:
-    def formula(workload: Workload) -> Number:
-        return form(workload.seq_len, workload.d_model)
-
-    return Published(
-        source, quantity, scope="layer", phase=phase, convention="operations", formula=formula,
-        causal=phase == "forward",  # a decoding step has no mask
-    )  # fmt: skip
+    return layer_count(source, quantity, phase, lambda n, d, _: form(n, d))

@@ -164,15 +164,15 @@ class Extractor(Mechanism):
         seen = w.batch_size * (
             w.seq_len if w.phase == "decode" else exact_div(w.seq_len * (w.seq_len + 1), 2)
         )
+        results = tokens * d
         if "in_proj" in self.maps:
-            writer.dots(MAP_TITLES["in_proj"], tokens * d, tokens * d * d)
-        each = d * d if self.weights == "matrix" else d
-        writer.dots("extraction", tokens * d, seen * each)
+            writer.dots("input", results, results * d)
+        writer.dots("extraction", results, seen * (d * d if self.weights == "matrix" else d))
         if "adj_proj" in self.maps:
-            writer.dots(MAP_TITLES["adj_proj"], tokens * d, tokens * d * d)
-            writer.stage("adjusted", Cost(multiplications=tokens * d), tokens, d)
+            writer.dots("adjustment", results, results * d)
+            writer.stage("adjusted", Cost(multiplications=results), tokens, d)
         if "out_proj" in self.maps:
-            writer.dots(MAP_TITLES["out_proj"], tokens * d, tokens * d * d)
+            writer.dots("output", results, results * d)
 
     def published(self) -> tuple[Published, ...]:
         """Tables 3 to 6 of 002; they print the whole layer with its output map."""
@@ -193,9 +193,6 @@ def _rest(layer: Any, x: Any, extracted: Any) -> Any:
     adjusted = layer.adj_proj(x) * extracted
     del extracted
     return _mapped(layer, "out_proj", adjusted)
-
-
-MAP_TITLES = {"in_proj": "input", "adj_proj": "adjustment", "out_proj": "output"}
 
 
 @dataclass(frozen=True, kw_only=True)

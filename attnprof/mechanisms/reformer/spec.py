@@ -21,7 +21,7 @@ from attnprof.costs import (
     more_than_one,
 )
 from attnprof.errors import RequestError
-from attnprof.mechanism import Abilities, Mechanism, Variant
+from attnprof.mechanism import Mechanism, Variant
 from attnprof.ops.creation import arange
 from attnprof.ops.definition import Definition
 from attnprof.ops.functional import join, row_norms, square_root
@@ -79,7 +79,6 @@ class Reformer(Mechanism):
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant({}, "N^2", "N", "N log N leaves out hashing to N/bucket_size buckets"),
     )
-    abilities: ClassVar[Abilities] = Abilities()
     reasons: ClassVar[dict[str, str]] = {
         "decode": "needs a number of buckets that does not change while it decodes: set "
         "num_buckets (--set num_buckets=64)",

@@ -19,7 +19,7 @@ from attnprof.blocks.taylor_features import BOXED, SYMMETRIC, RowFeatures
 from attnprof.blocks.taylor_scan import scan, sums
 from attnprof.costs import Cost, Number
 from attnprof.errors import RequestError, closest
-from attnprof.mechanism import Abilities, Mechanism
+from attnprof.mechanism import Mechanism
 from attnprof.mechanisms.taylorshift import published
 from attnprof.mechanisms.taylorshift.state import TaylorState
 from attnprof.ops.definition import Definition
@@ -56,7 +56,6 @@ class Taylor(Mechanism):
 
     document: ClassVar[str] = "004"
     family: ClassVar[str] = "taylor"
-    abilities: ClassVar[Abilities] = Abilities()
 
     @property
     def features(self) -> RowFeatures:

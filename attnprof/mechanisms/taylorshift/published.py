@@ -5,6 +5,8 @@ The head forms are printed in d_e = h·d; here they are written in d, so that in
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from attnprof.costs import Number
 from attnprof.published import Published
 from attnprof.workload import Workload
@@ -32,34 +34,23 @@ def efficient_entries(w: Workload) -> Number:
     return d**3 + (n + 1) * d**2 + 3 * n * d + n
 
 
-def _form(source: str, quantity: str, heads: str, convention: str, efficient: bool) -> Published:
-    one = {
-        ("flops", False): direct_flops,
-        ("flops", True): efficient_flops,
-        ("peak_entries", False): direct_entries,
-        ("peak_entries", True): efficient_entries,
-    }[quantity, efficient]
-    # With d = d_e/h the printed head forms are h times those of one head, term by term.
-    many = one if heads == "one" else lambda w: w.num_heads * one(w)
-    return Published(
-        source=source,
-        quantity=quantity,
-        scope="core",
-        phase="forward",
-        convention=convention,
-        formula=many,
-        heads=heads,
-    )
-
-
 def _forms(number: str, name: str, *, efficient: bool) -> tuple[Published, ...]:
+    flops = efficient_flops if efficient else direct_flops
+    entries = efficient_entries if efficient else direct_entries
     short = "eff" if efficient else "triv"
     return (
-        _form(number, "flops", "one", "flops", efficient),
-        _form(f"004-ENT-{name}", "peak_entries", "one", "entries", efficient),
-        _form(f"004-MHSA-{short}", "flops", "any", "flops", efficient),
-        _form(f"004-MHSA-ENT-{name}", "peak_entries", "any", "entries", efficient),
+        _form(number, "flops", flops, "one"),
+        _form(f"004-ENT-{name}", "peak_entries", entries, "one"),
+        _form(f"004-MHSA-{short}", "flops", flops, "any"),
+        _form(f"004-MHSA-ENT-{name}", "peak_entries", entries, "any"),
     )
+
+
+def _form(source: str, quantity: str, one: Callable[[Workload], Number], heads: str) -> Published:
+    # With d = d_e/h the printed head forms are h times those of one head, term by term.
+    many = one if heads == "one" else lambda w: w.num_heads * one(w)
+    convention = "flops" if quantity == "flops" else "entries"
+    return Published(source, quantity, "core", "forward", convention, formula=many, heads=heads)
 
 
 DIRECT = _forms("004-EQ4", "DIRECT", efficient=False)

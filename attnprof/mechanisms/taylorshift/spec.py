@@ -100,7 +100,7 @@ class TaylorShift(Taylor):
 
     def _chosen(self, w: Workload, direct: CostTable, efficient: CostTable) -> CostTable:
         direct, efficient = _named("direct", direct), _named("efficient", efficient)
-        if _plain_sizes(w):
+        if is_plain(w.seq_len, w.num_heads, w.head_dim, w.batch_size):
             return direct if self.takes_direct(w) else efficient
         return switched(direct, efficient, self.direct_chosen(w))
 
@@ -187,10 +187,6 @@ def _named(form: str, table: CostTable) -> CostTable:
         replace(stage, place=(form, *stage.place)) if stage.place else stage for stage in table
     )
     return replace(table, stages=tuple(stages))
-
-
-def _plain_sizes(w: Workload) -> bool:
-    return is_plain(w.seq_len, w.num_heads, w.head_dim, w.batch_size)
 
 
 MECHANISMS = (TaylorDirect, TaylorEfficient, TaylorShift)
