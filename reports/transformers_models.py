@@ -230,13 +230,20 @@ def _convolved_backward(grad: Any, x: Any, weight: Any, *settings: Any, **_named
     return 2 * taps * sum(asked[:2])
 
 
+def _grouped(a: Any, b: Any, *_rest: Any, **_named: Any) -> int:
+    """A row, or a column, is in one group."""
+    return 2 * (math.prod(b) * a[-2] if len(b) < len(a) else math.prod(a) * b[-1])
+
+
 _ATEN = torch.ops.aten
-#: Torch's counter does not know the CPU's fused attention, where causal weights are a triangle, and
-#: counts the gradient of a convolution's kernel once a group too often.
+#: Torch's counter does not know products of groups of rows, nor the CPU's fused attention, where
+#: causal weights are a triangle; the gradient of a convolution's kernel it counts once a group too
+#: often.
 OWN_RULES = {
     _ATEN._scaled_dot_product_flash_attention_for_cpu: _fused,  # noqa: SLF001
     _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: _fused_backward,  # noqa: SLF001
     _ATEN.convolution_backward: _convolved_backward,
+    _ATEN._grouped_mm: _grouped,  # noqa: SLF001
 }
 
 
@@ -253,9 +260,9 @@ def _page(found: list[Row]) -> Iterator[str]:
         f"{MOST_B}, tokens up to {MOST_N}): FLOPs of products with torch's `FlopCounterMode`, the "
         f"peak with the CPU allocator's own account, equal but for {SCALARS} bytes of Python "
         'numbers that torch wraps as tensors; where it is told as "at least", not above it. '
-        "Torch's counter has rules of the script's own for the CPU's fused attention, which it "
-        "counts as 0, and for the backward pass of convolutions in groups, whose kernel's gradient "
-        "it counts once a group too often."
+        "Torch's counter has rules of the script's own for the CPU's fused attention and products "
+        "of groups of rows, which it counts as 0, and for the backward pass of convolutions in "
+        "groups, whose kernel's gradient it counts once a group too often."
     )
     yield ""
     for kind in ("decoder", "encoder"):

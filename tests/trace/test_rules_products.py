@@ -181,3 +181,29 @@ def test_attention_by_broadcasting_is_the_same_work_but_no_product():
     found = counted(_by_broadcasting, *[(B, H, T, W)] * 3)
     product = counted(_by_matmul, *[(B, H, T, W)] * 3)
     assert found == {letter: value for letter, value in product.items() if letter != "P"}
+
+
+GROUPS = (5, 4, 7)  # rows, columns or terms of each
+GROUPED = {
+    "rows": ((16, 8), (3, 8, 24), [(n, 8, 24) for n in GROUPS]),
+    "columns": ((3, 6, 8), (8, 16), [(6, 8, n) for n in GROUPS]),
+    "terms": ((6, 16), (16, 24), [(6, n, 24) for n in GROUPS]),
+    "all": ((3, 6, 8), (3, 8, 24), [(6, 8, 24)] * 3),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", GROUPED)
+def test_products_of_groups_count_and_lie_as_on_real_tensors(kind, dtype):
+    a, b, parts = GROUPED[kind]
+    lies = []
+
+    def run(x, y):
+        ends = None if kind == "all" else torch.tensor(GROUPS, dtype=torch.int32).cumsum(0).int()
+        found = torch._grouped_mm(x, y, offs=ends)
+        lies.append((found.shape, found.stride(), found.dtype))
+        return found
+
+    run(torch.randn(a, dtype=dtype), torch.randn(b, dtype=dtype))
+    assert counted(run, a, b, dtype=dtype)["P"] == sum(2 * m * k * n for m, k, n in parts)
+    assert lies[0] == lies[1]

@@ -171,9 +171,21 @@ def _reduced_loss(name: str, place: int) -> Expansion:
     return reduced
 
 
+def _grouped_product(
+    a: Any, b: Any, offs: Any = None, _bias: Any = None, out_dtype: Any = None
+) -> Any:
+    """In any number format, rows padded to 16 bytes: torch's own stand-in knows CUDA's bfloat16."""
+    groups = list(offs.shape) if a.dim() == b.dim() == 2 else list(a.shape[:-2]) * (b.dim() == 3)
+    shape = [*groups, a.shape[-2], b.shape[-1]]
+    padded = -(-shape[-1] * a.element_size() // 16) * 16 // a.element_size()
+    strides = [shape[-2] * padded, padded, 1][-len(shape) :]
+    return a.new_empty_strided(shape, strides, dtype=out_dtype or a.dtype)
+
+
 #: Results of operations that torch cannot run on fake tensors, or only with other storages:
 #: shapes, no values.
 STAND_INS: dict[str, Expansion] = {
+    "_grouped_mm": _grouped_product,
     "_transform_bias_rescale_qkv": _split_heads,
     "binary_cross_entropy": _reduced_loss("binary_cross_entropy", 2),
     **{name: _reduced_loss(name, 1) for name in ("mse_loss", "smooth_l1_loss", "soft_margin_loss")},

@@ -41,6 +41,15 @@ def _added(out: Any, call: Any) -> Counts:
     return added * bool(call.beta != 0) + products(out) * numel(out) * is_factor(call.alpha)
 
 
+@rule("_grouped_mm")
+def _grouped_product(out: Any, call: Any) -> Counts:
+    """Each row, or column, is multiplied in its group alone."""
+    a, b = call.self, call.mat2
+    columns = numel(b) if b.dim() < a.dim() else size_of(b.shape[-1])
+    rows = size_of(a.shape[-2]) if b.dim() < a.dim() else numel(a)
+    return macs(out) * rows * columns
+
+
 @rule("linear mkldnn_linear")
 def _linear(out: Any, call: Any) -> Counts:
     x, weight = tensors_in(vars(call))[:2]
