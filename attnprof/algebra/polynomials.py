@@ -8,7 +8,7 @@ minima and switches into pieces, and it needs no symbolic algebra.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import product
 from typing import Any
@@ -54,7 +54,10 @@ class Size:
         self.branches = branches
 
     def __add__(self, other: Any) -> Size:
-        return Size(_collected((*self.terms.items(), *_terms(other).items())), self.branches)
+        terms = dict(self.terms)
+        for exponents, factor in _terms(other).items():
+            terms[exponents] = terms.get(exponents, 0) + factor
+        return Size(_without_zeros(terms), self.branches)
 
     __radd__ = __add__
 
@@ -68,9 +71,12 @@ class Size:
         return (-self).__add__(other)
 
     def __mul__(self, other: Any) -> Size:
-        pairs = product(self.terms.items(), _terms(other).items())
-        products = (((i + k, j + m), a * b) for ((i, j), a), ((k, m), b) in pairs)
-        return Size(_collected(products), self.branches)
+        terms: Polynomial = {}
+        others = _terms(other).items()
+        for (i, j), a in self.terms.items():
+            for (k, m), b in others:
+                terms[i + k, j + m] = terms.get((i + k, j + m), 0) + a * b
+        return Size(_without_zeros(terms), self.branches)
 
     __rmul__ = __mul__
 
@@ -146,12 +152,8 @@ def _terms(value: Any) -> Polynomial:
     raise NotPiecewisePolynomialError(f"{type(value).__name__} in a size")
 
 
-def _collected(terms: Iterable[tuple[tuple[int, int], Any]]) -> Polynomial:
-    """Factors of the same powers added, those that vanish left out."""
-    found: Polynomial = {}
-    for exponents, factor in terms:
-        found[exponents] = found.get(exponents, 0) + factor
-    return {exponents: factor for exponents, factor in found.items() if factor}
+def _without_zeros(terms: Polynomial) -> Polynomial:
+    return {exponents: factor for exponents, factor in terms.items() if factor}
 
 
 def terms_of(run: Callable[[], Any]) -> Polynomial:
