@@ -100,7 +100,7 @@ def _attend(
 
 
 @dataclass
-class _Sums:
+class _GradientSums:
     """Gradients that chunks add to: of both terms, the values, and the network's weights.
 
     ``scaled`` is the second layer's weight times the output's.
@@ -115,7 +115,7 @@ class _Sums:
     scaled: Any = None
 
     @classmethod
-    def start(cls, terms: Terms, v: Any, net: Network) -> _Sums:
+    def start(cls, terms: Terms, v: Any, net: Network) -> _GradientSums:
         """Zeros, and memory for what every row is written to once."""
         zeros = [x.new_zeros(x.shape) for x in (terms[1], v, net.last)]
         new = cls(terms[0].new_empty(terms[0].shape), *zeros)
@@ -144,7 +144,7 @@ def _attended_grads(
     terms = hidden_terms(q, k, weight, bias)
     net = Network((last / scale).t(), second, second_bias)
     mask = causal_mask(chunk[1], q) if causal else None
-    sums = _Sums.start(terms, v, net)
+    sums = _GradientSums.start(terms, v, net)
     for each in _chunks(v, chunk, causal):
         _attend_grads((terms, net, v, grad, delta, lse, mask), each, sums)
     del delta, terms, mask
@@ -156,7 +156,7 @@ def _attended_grads(
     return *first, sums.second, sums.second_bias
 
 
-def _attend_grads(given: tuple[Any, ...], chunk: Chunk, sums: _Sums) -> None:
+def _attend_grads(given: tuple[Any, ...], chunk: Chunk, sums: _GradientSums) -> None:
     terms, net, v, grad, delta, lse, mask = given
     heads, rows, seen = chunk
     layers = net.layers(terms, chunk)
@@ -177,14 +177,14 @@ def _attend_grads(given: tuple[Any, ...], chunk: Chunk, sums: _Sums) -> None:
     sums.keys[heads, :seen].add_(below.sum(1))
 
 
-def _through_second(first: Any, above: Any, sums: _Sums) -> Any:
+def _through_second(first: Any, above: Any, sums: _GradientSums) -> Any:
     """Gradient of the first layer's sum of terms; ``first`` is used up."""
     sums.second_bias.add_(above.sum(0))
     sums.second.add_(above.t().mm(first))
     return above.mm(sums.scaled).mul_(first.gt_(0))
 
 
-def _terms_grads(sums: _Sums, q: Any, k: Any, weight: Any) -> tuple[Any, ...]:
+def _terms_grads(sums: _GradientSums, q: Any, k: Any, weight: Any) -> tuple[Any, ...]:
     """Gradients of q, k, and of the hidden layer's weight and bias."""
     d = q.shape[-1]
     halves = [grad.transpose(1, 2).bmm(x).sum(0) for grad, x in ((sums.rows, q), (sums.keys, k))]

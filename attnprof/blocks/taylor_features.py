@@ -16,21 +16,11 @@ from attnprof.ops.layout import is_literally
 from attnprof.ops.loops import each
 
 
-class _Sums:
-    def width(self, d: Any) -> Any:
-        """Number of features of d entries."""
-        raise NotImplementedError
-
-    def state(self, like: Any, width: Any) -> Any:
-        """Zeros (b, features, width) for rows like these."""
-        return like.new_zeros(like.shape[0], self.width(like.shape[-1]), width)
-
-
-class Boxed(_Sums):
+class Boxed:
     """[x ⊠ x, x, 1], or doubled [x ⊠ x, 2x, 2]: (b, c, d² + d + 1)."""
 
     def width(self, d: Any) -> Any:
-        """All pairs, the entries, and one."""
+        """Features of d entries: all pairs, the entries, and one."""
         return d * d + d + 1
 
     def absorb(self, state: Any, x: Any, v: Any, doubled: bool = False) -> None:
@@ -61,14 +51,14 @@ class Boxed(_Sums):
         return features
 
 
-class Symmetric(_Sums):
+class Symmetric:
     """[x, 1, x_i², x_i·x_j], (b, d(d+1)/2 + d + 1, c).
 
     Doubled are all but the squares, x_i·x_j standing for both orders.
     """
 
     def width(self, d: Any) -> Any:
-        """The pairs i ≤ j, the entries, and one."""
+        """Features of d entries: the pairs i ≤ j, the entries, and one."""
         return exact_div(d * (d + 1), 2) + d + 1
 
     def absorb(self, state: Any, x: Any, v: Any, doubled: bool = False) -> None:

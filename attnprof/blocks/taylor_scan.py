@@ -15,9 +15,15 @@ from attnprof.ops.functional import empty_like, zeros_like
 from attnprof.ops.loops import in_blocks, other_blocks
 
 
+def fresh_state(features: RowFeatures, like: Any, width: Any) -> Any:
+    """Zeros (b, features, width) for rows like these."""
+    state = like.new_zeros(like.shape[0], features.width(like.shape[-1]), width)
+    return state  # noqa: RET504 - the stage is called after it
+
+
 def built_state(k: Any, v: Any, size: Any, features: RowFeatures) -> Any:
     """The sums of rows k with values [1, v], (b, n, d) each, a chunk at a time."""
-    state = features.state(k, v.shape[-1] + 1)
+    state = fresh_state(features, k, v.shape[-1] + 1)
     for here in in_blocks(k, k.shape[1], size):
         features.absorb(state, k[:, here], with_ones(v[:, here]))
     return state
@@ -27,7 +33,7 @@ def _scan(
     q: Any, k: Any, v: Any, *, size: Any, features: RowFeatures
 ) -> tuple[Any, tuple[Any, ...]]:
     out, n = empty_like(v), q.shape[1]
-    state = features.state(q, v.shape[-1])
+    state = fresh_state(features, q, v.shape[-1])
     for here in in_blocks(q, n, size):
         weights = q[:, here].bmm(k[:, here].transpose(1, 2)).add_(1)
         weights = weights.mul_(weights).add_(1).tril_()
@@ -47,7 +53,7 @@ def _scan_grads(
     """Two scans: forwards for q and what stays in a chunk, backwards for k and v."""
     q, k, v = saved
     to_q, to_k, to_v = empty_like(q), empty_like(k), empty_like(v)
-    n, state = q.shape[1], features.state(q, v.shape[-1])
+    n, state = q.shape[1], fresh_state(features, q, v.shape[-1])
     for here in in_blocks(q, n, size):
         to_q[:, here] = features.row_grad(q[:, here], grad[:, here], state, True)
         _grads_within(*(x[:, here] for x in (q, k, v, grad, to_q, to_k, to_v)))
@@ -84,7 +90,7 @@ scan = Function(_scan, _scan_grads)
 def _sums(
     q: Any, k: Any, v: Any, *, size: Any, features: RowFeatures
 ) -> tuple[Any, tuple[Any, ...]]:
-    out, state = empty_like(v), features.state(q, v.shape[-1])
+    out, state = empty_like(v), fresh_state(features, q, v.shape[-1])
     for here in in_blocks(q, q.shape[1], size):
         features.absorb(state, k[:, here], v[:, here])
     for here in in_blocks(q, q.shape[1], size):

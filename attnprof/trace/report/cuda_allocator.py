@@ -39,7 +39,7 @@ class CudaPeaks:
 
 
 @dataclass(eq=False)
-class _Block:
+class _SegmentPart:
     """A piece of a segment, and its neighbours in it."""
 
     address: int
@@ -47,8 +47,8 @@ class _Block:
     small: bool
     requested: int = 0
     used: bool = False
-    before: _Block | None = None
-    after: _Block | None = None
+    before: _SegmentPart | None = None
+    after: _SegmentPart | None = None
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -76,9 +76,9 @@ class CachingAllocator:
     allocated: _Level = field(default_factory=_Level)
     reserved: _Level = field(default_factory=_Level)
     _end: int = 0
-    _free: dict[bool, list[_Block]] = field(default_factory=lambda: {True: [], False: []})
+    _free: dict[bool, list[_SegmentPart]] = field(default_factory=lambda: {True: [], False: []})
 
-    def take(self, size: int) -> _Block | None:
+    def take(self, size: int) -> _SegmentPart | None:
         """A block of at least ``size`` bytes; None for no bytes at all."""
         if size == 0:
             return None
@@ -92,7 +92,7 @@ class CachingAllocator:
         self.allocated.add(block.size)
         return block
 
-    def give(self, block: _Block | None) -> None:
+    def give(self, block: _SegmentPart | None) -> None:
         """The block is free again and grows together with free neighbours."""
         if block is None:
             return
@@ -109,12 +109,12 @@ class CachingAllocator:
         for level in (self.requested, self.allocated, self.reserved):
             level.peak = level.now
 
-    def _found(self, rounded: int) -> _Block | None:
+    def _found(self, rounded: int) -> _SegmentPart | None:
         free = self._free[rounded <= _SMALL]
         place = bisect_left(free, (rounded, 0), key=lambda b: b.rank)
         return free.pop(place) if place < len(free) else None
 
-    def _segment(self, rounded: int) -> _Block:
+    def _segment(self, rounded: int) -> _SegmentPart:
         """New memory from the device."""
         if rounded <= _SMALL:
             size = _SMALL_SEGMENT
@@ -122,21 +122,21 @@ class CachingAllocator:
             size = _LARGE_SEGMENT
         else:
             size = -(-rounded // _LARGE_ROUND) * _LARGE_ROUND
-        block = _Block(self._end, size, rounded <= _SMALL)
+        block = _SegmentPart(self._end, size, rounded <= _SMALL)
         self._end += size
         self.reserved.add(size)
         return block
 
-    def _split(self, block: _Block, size: int) -> None:
+    def _split(self, block: _SegmentPart, size: int) -> None:
         """The end of a block stays free."""
-        rest = _Block(block.address + size, block.size - size, block.small)
+        rest = _SegmentPart(block.address + size, block.size - size, block.small)
         rest.before, rest.after = block, block.after
         if rest.after is not None:
             rest.after.before = rest
         block.after, block.size = rest, size
         insort(self._free[rest.small], rest, key=lambda b: b.rank)
 
-    def _merge(self, block: _Block, other: _Block) -> None:
+    def _merge(self, block: _SegmentPart, other: _SegmentPart) -> None:
         self._free[other.small].remove(other)
         first, last = sorted((block, other), key=lambda b: b.address)
         block.address, block.size = first.address, first.size + last.size
@@ -157,7 +157,7 @@ def predict_cuda(
     :func:`cublas_workspace`. A trace of fused attention has the tensors of the CPU's kernel.
     """
     allocator = CachingAllocator()
-    blocks: dict[int, _Block | None] = {}
+    blocks: dict[int, _SegmentPart | None] = {}
     started = phase != "backward"
     for call in trace.calls:
         if not started and call.part == "backward":
