@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from attnprof.trace.evaluation import evaluate
 from attnprof.trace.events import Trace
@@ -38,22 +39,13 @@ class CudaPeaks:
     reserved: int
 
 
-@dataclass(eq=False)
-class _SegmentPart:
-    """A piece of a segment, and its neighbours in it."""
+class Block(NamedTuple):
+    """A piece of a segment; the best fit is the smallest, of these the first in memory."""
 
-    address: int
     size: int
+    address: int
     small: bool
     requested: int = 0
-    used: bool = False
-    before: _SegmentPart | None = None
-    after: _SegmentPart | None = None
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """Best fit: the smallest that is large enough, of these the first in memory."""
-        return self.size, self.address
 
 
 @dataclass
@@ -76,75 +68,48 @@ class CachingAllocator:
     allocated: _Level = field(default_factory=_Level)
     reserved: _Level = field(default_factory=_Level)
     _end: int = 0
-    _free: dict[bool, list[_SegmentPart]] = field(default_factory=lambda: {True: [], False: []})
+    _free: dict[bool, list[Block]] = field(default_factory=lambda: {True: [], False: []})
 
-    def take(self, size: int) -> _SegmentPart | None:
+    def take(self, size: int) -> Block | None:
         """A block of at least ``size`` bytes; None for no bytes at all."""
         if size == 0:
             return None
         rounded = -(-size // _ROUND) * _ROUND
-        block = self._found(rounded) or self._segment(rounded)
-        rest = block.size - rounded
-        if rest >= _ROUND if block.small else rest > _SMALL:
-            self._split(block, rounded)
-        block.used, block.requested = True, size
+        small = rounded <= _SMALL
+        free = self._free[small]
+        place = bisect_left(free, (rounded, 0))
+        found = free.pop(place) if place < len(free) else self._segment(rounded, small)
+        rest = found.size - rounded
+        if rest >= _ROUND if small else rest > _SMALL:
+            insort(free, Block(rest, found.address + rounded, small))
+            found = found._replace(size=rounded)
         self.requested.add(size)
-        self.allocated.add(block.size)
-        return block
+        self.allocated.add(found.size)
+        return found._replace(requested=size)
 
-    def give(self, block: _SegmentPart | None) -> None:
+    def give(self, block: Block | None) -> None:
         """The block is free again and grows together with free neighbours."""
         if block is None:
             return
-        block.used = False
         self.requested.add(-block.requested)
         self.allocated.add(-block.size)
-        for other in (block.before, block.after):
-            if other is not None and not other.used:
-                self._merge(block, other)
-        insort(self._free[block.small], block, key=lambda b: b.rank)
+        free, end = self._free[block.small], block.address + block.size
+        beside = [b for b in free if b.address == end or b.address + b.size == block.address]
+        for other in beside:
+            free.remove(other)
+        whole = [block, *beside]
+        size, address = sum(b.size for b in whole), min(b.address for b in whole)
+        insort(free, Block(size, address, block.small))
 
-    def reset_peaks(self) -> None:
-        """Peaks count from now on."""
-        for level in (self.requested, self.allocated, self.reserved):
-            level.peak = level.now
-
-    def _found(self, rounded: int) -> _SegmentPart | None:
-        free = self._free[rounded <= _SMALL]
-        place = bisect_left(free, (rounded, 0), key=lambda b: b.rank)
-        return free.pop(place) if place < len(free) else None
-
-    def _segment(self, rounded: int) -> _SegmentPart:
-        """New memory from the device."""
-        if rounded <= _SMALL:
-            size = _SMALL_SEGMENT
-        elif rounded < _LARGE:
-            size = _LARGE_SEGMENT
-        else:
-            size = -(-rounded // _LARGE_ROUND) * _LARGE_ROUND
-        block = _SegmentPart(self._end, size, rounded <= _SMALL)
-        self._end += size
+    def _segment(self, rounded: int, small: bool) -> Block:
+        """New memory from the device, beside no other segment."""
+        size = -(-rounded // _LARGE_ROUND) * _LARGE_ROUND
+        if rounded < _LARGE:
+            size = _SMALL_SEGMENT if small else _LARGE_SEGMENT
+        block = Block(size, self._end, small)
+        self._end += size + _ROUND
         self.reserved.add(size)
         return block
-
-    def _split(self, block: _SegmentPart, size: int) -> None:
-        """The end of a block stays free."""
-        rest = _SegmentPart(block.address + size, block.size - size, block.small)
-        rest.before, rest.after = block, block.after
-        if rest.after is not None:
-            rest.after.before = rest
-        block.after, block.size = rest, size
-        insort(self._free[rest.small], rest, key=lambda b: b.rank)
-
-    def _merge(self, block: _SegmentPart, other: _SegmentPart) -> None:
-        self._free[other.small].remove(other)
-        first, last = sorted((block, other), key=lambda b: b.address)
-        block.address, block.size = first.address, first.size + last.size
-        block.before, block.after = first.before, last.after
-        if block.before is not None:
-            block.before.after = block
-        if block.after is not None:
-            block.after.before = block
 
 
 def predict_cuda(
@@ -157,11 +122,12 @@ def predict_cuda(
     :func:`cublas_workspace`. A trace of fused attention has the tensors of the CPU's kernel.
     """
     allocator = CachingAllocator()
-    blocks: dict[int, _SegmentPart | None] = {}
+    blocks: dict[int, Block | None] = {}
     started = phase != "backward"
     for call in trace.calls:
         if not started and call.part == "backward":
-            allocator.reset_peaks()
+            for level in (allocator.requested, allocator.allocated, allocator.reserved):
+                level.peak = level.now
             started = True
         for number in call.died:
             allocator.give(blocks.pop(number))
