@@ -31,7 +31,7 @@ def derive(name: str) -> list[dict[str, Any]]:
 
     from attnprof import registry
     from attnprof.errors import AttnprofError
-    from attnprof.trace.request.mechanisms import mechanism_target
+    from attnprof.trace.request.lookup import mechanism_target
     from attnprof.trace.solve.derive import derived
 
     torch.set_num_threads(1)

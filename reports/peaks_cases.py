@@ -79,7 +79,7 @@ def cases() -> Iterator[Case]:
 
 def _mechanism(name: str, params: dict[str, Any], dtype: str = "float32") -> Iterator[Case]:
     from attnprof.blocks import assemble
-    from attnprof.trace.request.mechanisms import mechanism_target
+    from attnprof.trace.request.lookup import mechanism_target
 
     spec = registry.get(name, **params)
 

@@ -112,7 +112,7 @@ def _row(model: str, kind: str, phase: str) -> Row:
 
     start = time.perf_counter()
     try:
-        target = target_of(build, model, inputs=["input_ids: B, N int64"])
+        target = target_of(build, name=model, inputs=["input_ids: B, N int64"])
         found = derived(target, (phase,), {})
     except AttnprofError as error:
         told = time.perf_counter() - start

@@ -70,11 +70,11 @@ def _report(
 ) -> Report:  # fmt: skip
     from attnprof.trace.events import QUANTITIES
     from attnprof.trace.report.records import report_of
-    from attnprof.trace.request.lookup import target_from
+    from attnprof.trace.request.lookup import target_of
     from attnprof.trace.solve.derive import derived
 
     quantities = some_of(quantity, QUANTITIES, "--quantity")
-    found = target_from(text, modules.args, modules.inputs, **how)
+    found = target_of(text, modules.args, modules.inputs, **how)
     for line in found.notes:
         note(line)
     with working(f"deriving {text}: {', '.join(phases)}"):

@@ -237,10 +237,10 @@ def targets_of(
         zip(registered, registry.configured(registered, parse_set(settings)), strict=True)
     )
     for name in own:
-        from attnprof.trace.request.lookup import target_from
+        from attnprof.trace.request.lookup import target_of
 
         args, inputs = modules.args, modules.inputs
-        target = target_from(name, args, inputs, None, None, causal, dtype)
+        target = target_of(name, args, inputs, None, None, causal, dtype)
         asked = {"args": list(args or ()), "inputs": list(inputs or ())}
         found[name] = replace(target, asked=asked)
         for line in target.notes:

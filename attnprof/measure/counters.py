@@ -227,7 +227,7 @@ def run_of(request: PointRequest) -> Any:
 def target_of(request: PointRequest) -> Any:
     """The point's module as a target. Raises :class:`RequestError` where it is none."""
     from attnprof import registry
-    from attnprof.trace.request.mechanisms import mechanism_target
+    from attnprof.trace.request.lookup import mechanism_target
 
     if isinstance(request.spec, UserModule):
         return request.spec.target(request.workload)

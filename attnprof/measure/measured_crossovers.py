@@ -33,7 +33,7 @@ from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import build_subject, refusing
 from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord, Report
-from attnprof.trace.request.mechanisms import mechanism_target
+from attnprof.trace.request.lookup import mechanism_target
 from attnprof.trace.request.target import Target
 from attnprof.trace.solve.sides import DerivedSide
 from attnprof.workload import Workload

@@ -55,9 +55,9 @@ class UserModule:
 
     def target(self, workload: Workload) -> Any:
         """The module as a target, for the workload's mask and number format."""
-        from attnprof.trace.request.lookup import target_from
+        from attnprof.trace.request.lookup import target_of
 
-        found = target_from(
+        found = target_of(
             self.name, self.params.get("args"), self.params.get("inputs"), None, None,
             workload.causal, workload.dtype,
         )  # fmt: skip

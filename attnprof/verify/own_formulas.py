@@ -166,9 +166,9 @@ def _possible(source: Source) -> None:
 
 # -- derived ---------------------------------------------------------------------------
 def _target(source: Source) -> Any:
-    from attnprof.trace.request.lookup import target_from
+    from attnprof.trace.request.lookup import target_of
 
-    return target_from(
+    return target_of(
         source.target, list(source.args), list(source.inputs), dict(source.params),
         source.layer if source.scope else None, source.causal, source.dtype,
     )  # fmt: skip

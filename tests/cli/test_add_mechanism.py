@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attnprof import Workload, attend, build, cost, registry
-from attnprof.trace.request.mechanisms import mechanism_target
+from attnprof.trace.request.lookup import mechanism_target
 from attnprof.trace.solve.derive import derived
 
 #: bytes of the number in a division that autograd keeps; a recording does not see them

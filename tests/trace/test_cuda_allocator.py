@@ -17,7 +17,7 @@ from attnprof.trace.report.cuda_allocator import (
     cublas_workspace,
     predict_cuda,
 )
-from attnprof.trace.request.mechanisms import mechanism_target
+from attnprof.trace.request.lookup import mechanism_target
 from attnprof.trace.run.runs import record
 from attnprof.trace.totals import peak
 

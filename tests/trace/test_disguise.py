@@ -22,7 +22,7 @@ SCALARS = 64
 
 
 def target(layer, dims="x: B, N, 16"):
-    return target_of(layer, layer.__name__, inputs=[dims])
+    return target_of(layer, inputs=[dims])
 
 
 def asks_by_package(x):
@@ -244,7 +244,7 @@ def test_what_is_compiled_is_counted_as_it_was_written_and_said(layer):
 
 def test_a_module_that_was_compiled_before_is_counted_as_it_was_written():
     module = torch.compile(Sine())
-    derivation = derived(target_of(module, "m", inputs=["x: B, N, 16"]), ("train",), {})
+    derivation = derived(target_of(module, inputs=["x: B, N, 16"]), ("train",), {})
     assert EAGER in derivation.phases["train"].notes
 
 

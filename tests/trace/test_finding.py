@@ -10,7 +10,7 @@ from torch import nn
 
 from attnprof import registry
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.trace.request.lookup import target_from, target_of
+from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
 from attnprof.trace.run.worlds import fake_world
 from attnprof.trace.solve.count import tried
@@ -23,7 +23,7 @@ SIZES = {"B": 2, "N": 6, "h": 3, "d": 5}
 
 
 def here(name, *args, **named):
-    return target_from(f"{FILE}:{name}", *args, **named)
+    return target_of(f"{FILE}:{name}", *args, **named)
 
 
 def counted(target, sizes=None):
@@ -94,7 +94,7 @@ def test_an_embedding_takes_whole_numbers():
 def test_causal_goes_to_who_takes_it():
     with fake_world():
         assert here("Wide", causal=True).make(SIZES).causal is True
-    fused = target_from("torch.nn:MultiheadAttention", None, ["attn_mask: N, N bool"], causal=True)
+    fused = target_of("torch.nn:MultiheadAttention", None, ["attn_mask: N, N bool"], causal=True)
     assert "is_causal: True" in fused.spelled_inputs
     tried(fused, {})
 
@@ -118,12 +118,12 @@ def test_tensors_go_in_order_where_a_function_names_none():
     assert counted(target)["multiplications"] == 2 * 6 * 5
     fused = "torch.nn.functional:scaled_dot_product_attention"
     inputs = [f"{name}: B, h, N, d" for name in "qkv"]
-    assert counted(target_from(fused, None, [*inputs, "is_causal: True"]))["flops"] > 0
+    assert counted(target_of(fused, None, [*inputs, "is_causal: True"]))["flops"] > 0
 
 
 def test_a_factory_is_called_for_the_module():
     assert counted(here("made")) == counted(here("MyAttention"))
-    anonymous = target_of(lambda dim: nn.Linear(dim, 4 * dim), "mine", None, {"input": "N, h*d"})
+    anonymous = target_of(lambda dim: nn.Linear(dim, 4 * dim), None, {"input": "N, h*d"})
     assert counted(anonymous)["parameters"] == 4 * 15 * 15 + 4 * 15
 
 
@@ -140,7 +140,7 @@ def test_a_module_that_exists_keeps_its_sizes():
 def test_shared_weights_stay_shared():
     layers = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
     layers[1].weight = layers[0].weight
-    assert counted(target_of(layers, "tied", None, ["input: N, 8"]))["parameters"] == 64 + 16
+    assert counted(target_of(layers, None, ["input: N, 8"]))["parameters"] == 64 + 16
 
 
 def test_a_constructor_that_needs_real_tensors_gets_them_at_numbers():
@@ -149,22 +149,22 @@ def test_a_constructor_that_needs_real_tensors_gets_them_at_numbers():
 
 
 def test_torch_layers_take_the_batch_first():
-    target = target_from("torch.nn:MultiheadAttention")
+    target = target_of("torch.nn:MultiheadAttention")
     assert target.spelled_inputs == [f"{name}: B, N, h*d" for name in ("query", "key", "value")]
     assert "batch_first=True was set" in target.notes[1]
     with fake_world():
         assert target.make(SIZES).batch_first is True
         assert (
-            not target_from("torch.nn:MultiheadAttention", ["batch_first=False"])
+            not target_of("torch.nn:MultiheadAttention", ["batch_first=False"])
             .make(SIZES)
             .batch_first
         )
 
 
 def test_mechanisms_have_their_parameters_and_scopes():
-    layer = target_from("standard", params={"bias": "false"})
+    layer = target_of("standard", params={"bias": "false"})
     assert counted(layer)["parameters"] == 4 * 15 * 15
-    assert counted(target_from("standard", scope="core"))["parameters"] == 0
+    assert counted(target_of("standard", scope="core"))["parameters"] == 0
     assert layer.name in registry.names()
 
 
@@ -203,8 +203,8 @@ def test_files_import_their_neighbours(tmp_path, monkeypatch):
         "class L(nn.Linear):\n    def __init__(self):\n        super().__init__(WIDTH, WIDTH)\n"
     )
     monkeypatch.chdir(tmp_path)
-    assert counted(target_from("layers_of_mine.py:L", None, ["input: N, 12"]))["parameters"] == 156
-    assert counted(target_from("layers_of_mine:L", None, ["input: N, 12"]))["parameters"] == 156
+    assert counted(target_of("layers_of_mine.py:L", None, ["input: N, 12"]))["parameters"] == 156
+    assert counted(target_of("layers_of_mine:L", None, ["input: N, 12"]))["parameters"] == 156
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_wrong_arguments_and_inputs_are_told(args, inputs, words):
 )
 def test_places_that_do_not_exist_are_told(text, words):
     with pytest.raises(RequestError) as refused:
-        target_from(text)
+        target_of(text)
     assert words in str(refused.value)
 
 
@@ -274,17 +274,17 @@ def test_places_that_do_not_exist_are_told(text, words):
 def test_a_file_that_does_not_import_is_told_with_its_line(tmp_path, code, words):
     (tmp_path / "broken.py").write_text(code)
     with pytest.raises(RequestError) as refused:
-        target_from(f"{tmp_path}/broken.py:x")
+        target_of(f"{tmp_path}/broken.py:x")
     assert words in str(refused.value)
     (tmp_path / "broken.py").write_text(
         "def f(x):\n    return x  # of another length: no old bytecode\n"
     )
-    target_from(f"{tmp_path}/broken.py:f")
+    target_of(f"{tmp_path}/broken.py:f")
 
 
 def test_a_file_without_a_name_lists_what_it_has():
     with pytest.raises(RequestError) as refused:
-        target_from(str(FILE))
+        target_of(str(FILE))
     assert f"{FILE}:MyAttention or " in str(refused.value)
 
 
@@ -300,7 +300,7 @@ def test_what_is_for_mechanisms_is_refused_elsewhere(how, words):
     with pytest.raises(RequestError, match=words):
         here("MyAttention", **how)
     with pytest.raises(RequestError, match="--arg is for your own modules"):
-        target_from("standard", ["d_model=h*d"])
+        target_of("standard", ["d_model=h*d"])
 
 
 def test_code_that_does_not_run_is_told_with_its_line():

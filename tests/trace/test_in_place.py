@@ -225,7 +225,7 @@ def test_singular_values_are_found_without_singular_vectors():
         return torch.linalg.matrix_norm(x @ x.mT, 2)
 
     sizes = {"B": 2, "N": 9, "d": 4}
-    target = target_of(largest, "largest", inputs=["x: B, N, d"])
+    target = target_of(largest, inputs=["x: B, N, d"])
     for training, entries in ((False, 2 * 9), (True, 2 * (9 + 2 * 81))):
         calls = record(target, sizes, training=training).calls
         assert next(call.takes for call in calls if call.op == "_linalg_svd") == 4 * entries
@@ -237,7 +237,7 @@ def instance(layer, name):
     def build():
         return layer(name)
 
-    return target_of(build, name, inputs=["x: B, N, 16"])
+    return target_of(build, inputs=["x: B, N, 16"])
 
 
 def test_linear_maps_inside_vmap_add_out_of_place():
@@ -249,7 +249,7 @@ def test_linear_maps_inside_vmap_add_out_of_place():
         def forward(self, x):
             return torch.vmap(self.linear)(x)
 
-    trace = record(target_of(Mapped, "Mapped", inputs=["x: B, N, 16"]), SIZES, training=True)
+    trace = record(target_of(Mapped, inputs=["x: B, N, 16"]), SIZES, training=True)
     assert not any(call.op == "add_" for call in trace.part("forward"))
 
 
@@ -257,10 +257,10 @@ def test_symbolic_runs_do_the_same_in_place():
     def build():
         return Function("residual")
 
-    numbers = record(target_of(build, "it", inputs=["x: B, N, 16"]), SIZES, training=True)
+    numbers = record(target_of(build, inputs=["x: B, N, 16"]), SIZES, training=True)
     environment, sizes, _ = symbolic_sizes({"B": 2, "N": 40})
     symbols = record(
-        target_of(build, "it", inputs=["x: B, N, 16"]), sizes, training=True,
+        target_of(build, inputs=["x: B, N, 16"]), sizes, training=True,
         environment=environment,
     )  # fmt: skip
     assert [call.op for call in symbols.calls] == [call.op for call in numbers.calls]

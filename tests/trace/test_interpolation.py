@@ -9,8 +9,7 @@ import attnprof
 from attnprof.algebra.expressions import symbol
 from attnprof.trace.evaluation import evaluate
 from attnprof.trace.report.origins import operations, subtotals
-from attnprof.trace.request.modules import Request, of_class
-from attnprof.trace.request.texts import parse_arguments, parse_inputs
+from attnprof.trace.request import lookup
 from attnprof.trace.run.runs import record
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.polynomials import coefficients, degree, expression, lower_set
@@ -19,9 +18,8 @@ from attnprof.trace.totals import totals
 B, N, h, d = map(symbol, ("B", "N", "h", "d"))
 
 
-def target_of(layer, args="d_model=h*d", inputs="x: B, N, h*d"):
-    given = dict(parse_arguments([args], {"B", "N", "h", "d"}))
-    return of_class(layer, Request(layer.__name__, given, parse_inputs([inputs]), False, "float32"))
+def target_of(layer):
+    return lookup.target_of(layer, ["d_model=h*d"], ["x: B, N, h*d"])
 
 
 def test_degrees_need_two_more_points_than_they_say():

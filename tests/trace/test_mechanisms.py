@@ -8,7 +8,7 @@ from attnprof import Workload, registry
 from attnprof.algebra.expressions import symbol
 from attnprof.errors import RequestError
 from attnprof.trace.request.expressions import DEFAULT, hints_for
-from attnprof.trace.request.mechanisms import mechanism_target
+from attnprof.trace.request.lookup import mechanism_target
 from attnprof.trace.run.runs import first_tensor, record
 from attnprof.trace.run.worlds import fake_world
 from attnprof.trace.solve.symbolic import NotSymbolicError, run_symbolically

@@ -9,7 +9,7 @@ from torch import nn
 import attnprof
 from attnprof import registry
 from attnprof.trace.request.expressions import Expression
-from attnprof.trace.request.mechanisms import mechanism_target
+from attnprof.trace.request.lookup import mechanism_target
 from attnprof.trace.request.target import Input, Target
 from attnprof.trace.run.runs import record
 from attnprof.trace.solve.derive import derived

@@ -6,8 +6,7 @@ from torch import nn
 
 from attnprof import registry
 from attnprof.errors import CannotRunError
-from attnprof.trace.request.lookup import target_of
-from attnprof.trace.request.mechanisms import mechanism_target
+from attnprof.trace.request.lookup import mechanism_target, target_of
 from attnprof.trace.run.runs import TooLargeError, record
 from attnprof.trace.solve.count import count, held
 from attnprof.trace.solve.derive import derived
@@ -17,7 +16,7 @@ SHAPES = ({"B": 3, "N": 7}, {"B": 2, "N": 50}, {"B": 5, "N": 121})
 
 
 def target(layer):
-    return target_of(layer, layer.__name__, inputs=["x: B, N, 16"])
+    return target_of(layer, inputs=["x: B, N, 16"])
 
 
 def everywhere(_sizes):
@@ -113,7 +112,7 @@ def test_runs_without_numbers_contradict_nothing_on_their_own():
     def grows(x):
         return x * 2 + torch.ones(1) if x.is_meta and x.shape[0] > 40 else x * 2
 
-    found = derived(target_of(grows, "grows", inputs=["x: N"]), ("forward",), {})
+    found = derived(target_of(grows, inputs=["x: N"]), ("forward",), {})
     assert found.at("flops", "forward", N=1000) == 1000
     assert found.phases["forward"].method == "symbolic"
 
@@ -212,7 +211,7 @@ def test_a_run_on_real_tensors_ends_before_it_takes_the_machines_memory():
 def test_a_module_that_exists_is_left_as_it_is():
     module = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(7), nn.Dropout(0.5)).eval()
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    record(target_of(module, "m", inputs=["input: B, 7, 16"]), {"B": 3}, training=True, real=True)
+    record(target_of(module, inputs=["input: B, 7, 16"]), {"B": 3}, training=True, real=True)
     assert not module.training
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     assert all(parameter.grad is None for parameter in module.parameters())

@@ -5,7 +5,7 @@ import sympy
 
 from attnprof.algebra.expressions import symbol
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
-from attnprof.trace.request.lookup import target_from, target_of
+from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.totals import totals
@@ -18,11 +18,11 @@ AWAY = ({"B": 5, "N": 448, "h": 3, "d": 24}, {"B": 2, "N": 1024, "h": 4, "d": 40
 
 
 def found(layer, at=None, phases=("forward",)):
-    return derived(target_of(layer, layer.__name__, inputs=["x: B, N, h*d"]), phases, at or {})
+    return derived(target_of(layer, inputs=["x: B, N, h*d"]), phases, at or {})
 
 
 def holds_away_from_where_it_was_fitted(derivation, layer, phase="forward"):
-    target = target_of(layer, layer.__name__, inputs=["x: B, N, h*d"])
+    target = target_of(layer, inputs=["x: B, N, h*d"])
     for sizes in AWAY:
         counted = totals(record(target, sizes, training=phase != "forward"), phase)
         for quantity in ("flops", "bytes_moved", "peak_bytes"):
@@ -122,9 +122,7 @@ def test_refusals_make_no_noise(capfd):
 def test_sizes_of_one_are_right_at_one_and_need_no_memory():
     asked = {"B": 1, "N": 65536, "h": 8, "d": 64}
     derivation = found(hazards.IntOfRatio, asked)
-    counted = totals(
-        record(target_of(hazards.IntOfRatio, "IntOfRatio"), asked, training=False), "forward"
-    )
+    counted = totals(record(target_of(hazards.IntOfRatio), asked, training=False), "forward")
     for quantity, value in counted.items():
         assert derivation.at(quantity, **asked) == value
 
@@ -157,4 +155,4 @@ def test_an_exit_at_some_lengths_is_a_border_like_any_error():
 def test_a_factory_that_exits_is_refused(tmp_path):
     (tmp_path / "making.py").write_text("def make(d_model):\n    raise SystemExit(3)\n")
     with pytest.raises(RequestError, match=r"SystemExit: 3 \(making.py:2\)"):
-        target_from(f"{tmp_path}/making.py:make")
+        target_of(f"{tmp_path}/making.py:make")

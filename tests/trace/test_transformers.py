@@ -62,7 +62,7 @@ def without_fused_kernels():
 
 @pytest.mark.parametrize("build", [llama, phi_without_cache, bert])
 def test_a_forward_pass_is_that_of_the_real_model(build):
-    target = target_of(build, build.__name__, inputs=["input_ids: B, N int64"])
+    target = target_of(build, inputs=["input_ids: B, N int64"])
     derivation = derived(target, ("forward",), {})
     model = build().eval()
     for sizes in SHAPES:
@@ -79,7 +79,7 @@ def test_a_forward_pass_is_that_of_the_real_model(build):
 
 @pytest.mark.parametrize(("build", "real"), [(llama, False), (deberta, True)])
 def test_a_training_step_is_that_of_the_real_model(build, real):
-    target = target_of(build, build.__name__, inputs=["input_ids: B, N int64"])
+    target = target_of(build, inputs=["input_ids: B, N int64"])
     model = build().train()
     for sizes in SHAPES[:2]:
         trace = record(target, sizes, training=True, real=real)

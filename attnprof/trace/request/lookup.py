@@ -2,58 +2,51 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from attnprof import registry
+from attnprof.blocks import assemble
+from attnprof.blocks.decoding import DecodingStep, positioned
 from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Mechanism
-from attnprof.trace.request.expressions import DEFAULT
-from attnprof.trace.request.mechanisms import mechanism_target
+from attnprof.ops.layer import LayerSizes
+from attnprof.trace.request.expressions import DEFAULT, Expression
 from attnprof.trace.request.modules import Request, of_class, of_factory, of_function, of_instance
-from attnprof.trace.request.target import Target
+from attnprof.trace.request.target import Input, Sizes, Target
 from attnprof.trace.request.texts import parse_arguments, parse_inputs, symbols_in
 from attnprof.user_code import is_place, loaded
 
 Texts = Sequence[str] | Mapping[str, Any] | None
 
 
-def target_from(
-    text: str,
-    args: Texts = None,
-    inputs: Texts = None,
-    params: Mapping[str, Any] | None = None,
-    scope: str | None = None,
-    causal: bool = False,
-    dtype: str = "float32",
-) -> Target:
-    """What ``text`` names, made ready to run: a mechanism's id, ``path.py:Name``, ``module:Name``.
-
-    ``args`` are constructor arguments (``name=expr`` texts or a mapping), ``inputs`` those of the
-    call (``name: dims``); what is left out is guessed and told in the target's ``notes``.
-    ``params`` and ``scope`` belong to registered mechanisms. Raises :class:`RequestError`.
-    """
-    thing = loaded(text) if is_place(text) else _registered(text)
-    return target_of(thing, text, args, inputs, params, scope, causal, dtype)
-
-
 def target_of(
     thing: Any,
-    name: str,
     args: Texts = None,
     inputs: Texts = None,
     params: Mapping[str, Any] | None = None,
     scope: str | None = None,
     causal: bool = False,
     dtype: str = "float32",
+    *,
+    name: str = "",
     width: int | None = None,
 ) -> Target:
-    """The same for a Python object: a module class, a module, a function, or a factory of modules.
+    """What is named, made ready to run: a mechanism's id, ``path.py:Name``, ``module:Name``.
 
-    ``width`` is the model width of a module that exists already.
+    Or a Python object: a module class, a module (of model width ``width``), a function, a factory
+    of modules. ``args`` are constructor arguments (``name=expr`` texts or a mapping), ``inputs``
+    those of the call (``name: dims``); what is left out is guessed and told in the target's
+    ``notes``. ``params`` and ``scope`` belong to registered mechanisms. Raises
+    :class:`RequestError`.
     """
     from torch import nn
 
+    name = name or (thing if isinstance(thing, str) else _name(thing))
+    if isinstance(thing, str):
+        thing = loaded(thing) if is_place(thing) else _registered(thing)
     is_class = isinstance(thing, type)
     if is_class and issubclass(thing, Mechanism):
         _refuse(f"is for your own modules; {name} takes --set name=value", arg=args, input=inputs)
@@ -74,6 +67,14 @@ def target_of(
     return of_factory(thing, request) if request.is_factory(thing) else of_function(thing, request)
 
 
+def _name(thing: Any) -> str:
+    """What to call a Python object."""
+    if isinstance(thing, type) or inspect.isroutine(thing):
+        name = str(thing.__name__)
+        return "module" if name == "<lambda>" else name
+    return type(thing).__name__
+
+
 def _refuse(why: str, **flags: Any) -> None:
     for flag, value in flags.items():
         if value:
@@ -92,3 +93,66 @@ def _registered(text: str) -> type[Mechanism]:
                 "or package.module:Class"
             ) from error
         raise
+
+
+def mechanism_target(
+    spec: Any,
+    scope: str = "layer",
+    *,
+    causal: bool = False,
+    dtype: str = "float32",
+    source: Any = None,
+) -> Target:
+    """A mechanism's layer on (B, N, h·d), or its core on q, k, v of (B, h, N, d).
+
+    ``source`` is its torch module, where the registry does not find it by the mechanism's name.
+    ``step`` of the target is one decoding step of token number N, where the mechanism decodes.
+    """
+    source = source or registry.module_of(spec.name)
+
+    def make(sizes: Sizes) -> Any:
+        n, h, d = (sizes[name] for name in "Nhd")
+        if all(isinstance(size, int) for size in (n, h, d)):
+            made = assemble.checked_sizes(spec, h * d, h, n)
+        else:  # a symbol cannot be compared and is taken as it is
+            made = LayerSizes(h, d, spec.kv_heads or h, d, n)
+        if scope == "layer":
+            return assemble.build_layer(spec, source, made)
+        return source.CORES[spec.name](spec, made)
+
+    if scope == "core" and not spec.abilities.attend:
+        raise RequestError(f"{spec.name} {spec.refusal('attend')}")
+    flag = Input("causal", value=causal, literal=True)
+    target = Target(
+        spec.name, make, (*_inputs(spec, scope), flag), DEFAULT, dtype, frozenset({"causal"}),
+        own=type(spec).__module__.startswith("attnprof."),
+    )  # fmt: skip
+    return replace(target, step=_step(spec, target, scope)) if spec.abilities.decode else target
+
+
+def _inputs(spec: Any, scope: str, tokens: str = "N") -> tuple[Input, ...]:
+    if scope == "layer":
+        return (Input("x", tuple(map(Expression, ("B", tokens, "h*d")))),)
+    heads = {"q": "h", "k": str(spec.kv_heads or "h"), "v": str(spec.kv_heads or "h")}
+    return tuple(
+        Input(name, tuple(map(Expression, ("B", count, tokens, "d"))))
+        for name, count in heads.items()
+    )
+
+
+def _step(spec: Any, target: Target, scope: str) -> Target:
+    """One token more, after N - 1 of them."""
+    import torch
+
+    inputs = _inputs(spec, scope, "1")
+
+    def make(sizes: Sizes) -> Any:
+        def rows() -> list[Any]:
+            return [item.made(sizes, target.dtype, "cpu") for item in inputs]
+
+        module = target.make(sizes)
+        like = (torch.empty(0),) if scope == "core" else ()
+        state = module.init_state(sizes["B"], *like)
+        return DecodingStep(module, positioned(module, state, sizes["N"] - 1, rows))
+
+    return replace(target, make=make, inputs=inputs, keywords=frozenset())

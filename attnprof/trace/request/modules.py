@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from inspect import Parameter
 from typing import Any
 
+from attnprof.algebra.parser import parts_of
 from attnprof.errors import RequestError
 from attnprof.trace.request.conventions import (
     ARGUMENTS,
     HEADS,
     TOKENS,
     WIDTHS,
-    Guesses,
+    Parameters,
     checked_names,
-    forward_of,
-    guess_arguments,
-    guess_inputs,
     is_required,
     parameters_of,
+    passed_by_name,
     sizes_at_default,
+    takes_any,
     width_of,
 )
 from attnprof.trace.request.expressions import DEFAULT, Expression, at, hints_for
@@ -33,14 +33,16 @@ _CAUSAL = ("causal", "is_causal")
 
 @dataclass
 class Request:
-    """What was given for one target, and what was guessed beside it."""
+    """What was given for one target, and what was guessed beside it: ``d_model`` as ``h*d``."""
 
     name: str
     given: dict[str, Any]
     inputs: dict[str, Input]
     causal: bool
     dtype: str
-    guesses: Guesses = field(default_factory=Guesses)
+    guessed: dict[str, str] = field(default_factory=dict)
+    guessed_inputs: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def what(self) -> str:
@@ -48,35 +50,92 @@ class Request:
         return self.name.rpartition(":")[2]
 
     def target(
-        self, make: Any, inputs: tuple[Input, ...], named: frozenset[str], arguments: Any
+        self, make: Any, what: str, taken: Parameters, arguments: Any, width: str = ""
     ) -> Target:
         """The target, over the symbols that its arguments and inputs use."""
+        inputs, named = self.call(what, taken, width)
+        found = [f"{name}={text}" for name, text in self.guessed.items()]
+        ways = ["--arg"] if found else []
+        if self.guessed_inputs:
+            found += [f'"{name}: {text}"' for name, text in self.guessed_inputs.items()]
+            ways.append("--input")
+        if found:
+            told = f"guessed: {', '.join(found)}; give {' and '.join(ways)} to say otherwise"
+            self.notes.insert(0, told)
         symbols = symbols_in([*arguments.values(), *inputs])
-        notes = self.guesses.notes()
-        return Target(self.name, make, inputs, symbols, self.dtype, named, notes)
+        return Target(self.name, make, inputs, symbols, self.dtype, named, tuple(self.notes))
 
-    def module_target(
-        self, make: Any, taken: Mapping[str, Parameter], arguments: Any, width: str, call: str = ""
-    ) -> Target:
-        """That of a module whose forward takes these parameters; ``call`` is what makes it."""
-        what = f"{self.what}{call}.forward"
-        inputs, named = guess_inputs(what, taken, self.inputs, self.guesses, width=width)
-        return self.target(make, inputs, named, arguments)
+    def arguments(self, parameters: Parameters) -> dict[str, Any]:
+        """What a class or a factory is called with: given and guessed sizes, no default h or d.
 
-    def arguments(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """What a class or a factory is called with: given and guessed sizes, no default h or d."""
-        found = guess_arguments(self.what, parameters, self.given, self.guesses)
-        width = Expression(width_of(found, parameters))
-        inputs = self.inputs.values() if self.inputs else [width]
+        Raises :class:`RequestError` for a required one that nobody can guess.
+        """
+        checked_names(self.given, parameters, "--arg", self.what)
+        found = dict(self.given)
+        for name, item in parameters.items():
+            if name in self.given or not is_required(item):
+                continue
+            if name.lower() not in ARGUMENTS:
+                takes = ", ".join(map(str, parameters.values()))
+                raise RequestError(
+                    f"{self.what}({takes}) needs '{name}', which cannot be guessed: add --arg "
+                    f"{name}=… (a size like h*d, or a value), or point at a function of yours that "
+                    "returns the module, like def make(d_model, num_heads)"
+                )
+            found |= self.guess({name: ARGUMENTS[name.lower()]})
+        if "batch_first" in parameters and "batch_first" not in self.given:
+            self.notes.append("batch_first=True was set: inputs are (batch, tokens, width)")
+            found["batch_first"] = True
+        inputs = self.inputs.values() if self.inputs else [Expression(width_of(found, parameters))]
         used = symbols_in([*found.values(), *inputs])
         return {**found, **self.guess(sizes_at_default(parameters, found, used))}
 
     def guess(self, sizes: Mapping[str, str]) -> dict[str, Expression]:
         """Sizes of arguments, told as guessed."""
-        self.guesses.arguments.update(sizes)
+        self.guessed.update(sizes)
         return {name: Expression(size) for name, size in sizes.items()}
 
-    def place_causal(self, parameters: Mapping[str, Any], taken: Mapping[str, Any]) -> None:
+    def call(
+        self, what: str, parameters: Parameters, width: str = ""
+    ) -> tuple[tuple[Input, ...], frozenset[str]]:
+        """Inputs of the call in its order, and which go by name.
+
+        Without ``width`` q, k and v are (B, h, N, d), as a function takes them. Raises
+        :class:`RequestError` for a required one that nobody can guess.
+        """
+        if not takes_any(parameters):
+            checked_names(self.inputs, parameters, "--input", what)
+        found: dict[str, Input] = {}
+        for name, item in parameters.items():
+            if name in self.inputs:
+                found[name] = self.inputs[name]
+            elif is_required(item):
+                found[name] = self._guessed(what, name, width)
+        found.update(self.inputs)
+        if not found:
+            raise RequestError(
+                f"{what} does not say what it takes: give its inputs in order, like --input "
+                '"q: B, h, N, d"'
+            )
+        return tuple(found.values()), passed_by_name(found, parameters)
+
+    def _guessed(self, what: str, name: str, width: str) -> Input:
+        tokens = f"B, N, {width or 'h*d'}"
+        if name.lower() not in TOKENS | HEADS:
+            raise RequestError(
+                f"{what} needs '{name}', which cannot be guessed: add its sizes, like "
+                f'--input "{name}: {tokens}" or --input "{name}: N, N bool", or a value, like '
+                f'--input "{name}: None"'
+            )
+        text = tokens if width or name.lower() in TOKENS else "B, h, N, d"
+        self.guessed_inputs[name] = text
+        return Input(name, tuple(map(Expression, parts_of(text))))
+
+    def pass_values(self, values: Mapping[str, Any]) -> None:
+        """Plain values, or sizes, become inputs of the call."""
+        self.inputs |= {name: Input(name, value=v, literal=True) for name, v in values.items()}
+
+    def place_causal(self, parameters: Parameters, taken: Parameters) -> None:
         """``--causal`` goes to the arguments or to the inputs, whichever take it."""
         if not self.causal:
             return
@@ -86,7 +145,7 @@ class Request:
                 return
         for name in _CAUSAL:
             if name in taken and name not in self.inputs:
-                self.inputs[name] = Input(name, value=True, literal=True)
+                self.pass_values({name: True})
                 return
         raise RequestError(
             f"--causal: {self.what} takes neither causal nor is_causal; give its own argument "
@@ -96,7 +155,7 @@ class Request:
     def is_factory(self, function: Any) -> bool:
         """Whether a function makes a module: it takes sizes (or nothing), and no tensor."""
         parameters = parameters_of(function, self.what)
-        if any(item.kind is Parameter.VAR_POSITIONAL for item in parameters.values()):
+        if takes_any(parameters):
             return False
         if any(name.lower() in TOKENS | HEADS or name in self.inputs for name in parameters):
             return False
@@ -106,12 +165,15 @@ class Request:
 
 def of_class(layer: Any, request: Request) -> Target:
     """A module class: built with the given and guessed arguments, at any sizes."""
-    parameters = parameters_of(layer, request.what)
-    taken = parameters_of(forward_of(layer), f"{request.what}.forward")
+    parameters, what = parameters_of(layer, request.what), f"{request.what}.forward"
+    forward = inspect.getattr_static(layer, "forward")
+    if hasattr(type(forward), "__get__"):  # bound as an instance has it, whatever that is called
+        forward = type(forward).__get__(forward, object(), layer)
+    taken = parameters_of(forward, what)
     request.place_causal(parameters, taken)
     arguments = request.arguments(parameters)
     width = width_of(arguments, parameters)
-    return request.module_target(_maker(layer, arguments), taken, arguments, width)
+    return request.target(_maker(layer, arguments), what, taken, arguments, width)
 
 
 def _maker(build: Any, arguments: Mapping[str, Any]) -> Any:
@@ -128,9 +190,12 @@ def _maker(build: Any, arguments: Mapping[str, Any]) -> Any:
 
 def of_instance(module: Any, request: Request, width: int | None) -> Target:
     """A module that exists: its weights keep their sizes."""
+    from torch import nn
+
     if request.given:
         raise RequestError(f"--arg: {request.what} exists already; its class takes arguments")
-    taken = parameters_of(module.forward, f"{request.what}.forward")
+    what = f"{request.what}.forward"
+    taken = parameters_of(module.forward, what)
     request.place_causal({}, taken)
 
     def make(_sizes: Sizes) -> Any:
@@ -138,52 +203,38 @@ def of_instance(module: Any, request: Request, width: int | None) -> Target:
 
         return faked(module, current_mode())
 
-    return request.module_target(make, taken, {}, str(width or _width(module, request)))
-
-
-def _width(module: Any, request: Request) -> Any:
-    """The width a module says it has, or that its first linear map takes."""
-    from torch import nn
-
-    own = [getattr(module, name, None) for name in WIDTHS]
+    own = [width or None, *(getattr(module, name, None) for name in WIDTHS)]
     maps = [part.in_features for part in module.modules() if isinstance(part, nn.Linear)]
-    for width in (*own, *maps):
-        if isinstance(width, int):
-            return width
-    if not request.inputs:
+    seen = next((size for size in (*own, *maps) if isinstance(size, int)), "h*d")
+    if seen == "h*d" and not request.inputs:
         raise RequestError(
             f"{request.what}: its width cannot be seen; give its inputs, like x: B, N, 512"
         )
-    return "h*d"
+    return request.target(make, what, taken, {}, str(seen))
 
 
 def of_factory(build: Any, request: Request) -> Target:
     """A function that returns a module: it is called once to see what the module takes."""
     from torch import nn
 
+    from attnprof.trace.run.worlds import fake_world
+
     parameters = parameters_of(build, request.what)
     request.place_causal(parameters, {})
     arguments = request.arguments(parameters)
     make = _maker(build, arguments)
-    made = _sample(make, request, arguments)
+    try:
+        with contained(), fake_world(None, request.dtype):
+            made = make(hints_for({*DEFAULT, *symbols_in(arguments.values())}, {}))
+    except Exception as error:
+        raise RequestError(f"{request.name} fails: {error_text(error)}") from error
     if not isinstance(made, nn.Module):
         raise RequestError(
             f"{request.what} returns a {type(made).__name__}, no nn.Module; if it is a function of "
             'tensors, give its inputs: --input "x: B, N, h*d"'
         )
-    taken = parameters_of(made.forward, request.what)
-    return request.module_target(make, taken, arguments, width_of(arguments, parameters), "()")
-
-
-def _sample(make: Any, request: Request, arguments: Mapping[str, Any]) -> Any:
-    """What a factory makes at some sizes."""
-    from attnprof.trace.run.worlds import fake_world
-
-    try:
-        with contained(), fake_world(None, request.dtype):
-            return make(hints_for({*DEFAULT, *symbols_in(arguments.values())}, {}))
-    except Exception as error:
-        raise RequestError(f"{request.name} fails: {error_text(error)}") from error
+    taken, width = parameters_of(made.forward, request.what), width_of(arguments, parameters)
+    return request.target(make, f"{request.what}().forward", taken, arguments, width)
 
 
 def of_function(function: Any, request: Request) -> Target:
@@ -191,21 +242,16 @@ def of_function(function: Any, request: Request) -> Target:
     parameters = parameters_of(function, request.what)
     request.place_causal(parameters, {})
     checked_names(request.given, parameters, "--arg", request.what)
-    known = {**request.inputs, **_literals(request.given)}
+    request.pass_values(request.given)
     needed = {  # sizes that a function needs beside its tensors
         name: ARGUMENTS[name.lower()]
         for name, item in parameters.items()
-        if is_required(item) and name not in known and name.lower() in ARGUMENTS
+        if is_required(item) and name not in request.inputs and name.lower() in ARGUMENTS
         and name.lower() not in TOKENS | HEADS
     }  # fmt: skip
-    known |= _literals(request.guess(needed))
-    inputs, _ = guess_inputs(request.what, parameters, known, Guesses(), heads_apart=True)
-    left = sizes_at_default(parameters, known, symbols_in(inputs))
+    request.pass_values(request.guess(needed))
+    inputs, _ = request.call(request.what, parameters)
+    left = sizes_at_default(parameters, request.inputs, symbols_in(inputs))
     left = {name: size for name, size in left.items() if name.lower() not in WIDTHS}  # dim: an axis
-    known |= _literals(request.guess(left))
-    inputs, named = guess_inputs(request.what, parameters, known, request.guesses, heads_apart=True)
-    return request.target(lambda _sizes: function, inputs, named, {})
-
-
-def _literals(values: Mapping[str, Any]) -> dict[str, Input]:
-    return {name: Input(name, value=value, literal=True) for name, value in values.items()}
+    request.pass_values(request.guess(left))
+    return request.target(lambda _sizes: function, request.what, parameters, {})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -20,8 +20,9 @@ DTYPES = {
 }  # fmt: skip
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
 INPUT_HOW = (
-    'type a name, a colon and sizes, like --input "x: B, N, h*d", with a number format last '
-    'where it is not the usual one ("ids: B, N int64"), or a value ("need_weights: False")'
+    '--input "{}": type a name, a colon and sizes, like --input "x: B, N, h*d", with a number '
+    'format last where it is not the usual one ("ids: B, N int64"), or a value ("need_weights: '
+    'False")'
 )
 
 #: Sizes that a tensor may have: torch takes no more.
@@ -37,17 +38,20 @@ def parse_arguments(texts: Iterable[str] | Mapping[str, Any] | None, known: set[
     One word is a size where ``known`` has it or it is one letter, else text. Raises
     :class:`RequestError` for what is neither.
     """
+    how = "--arg {}: type a name, '=' and a value, like d_model=h*d"
+    return {name: _value(name, value, known) for name, value in _pairs(texts, "=", how)}
+
+
+def _pairs(texts: Any, sign: str, how: str) -> Iterator[tuple[str, Any]]:
+    """Names, and what stands behind the sign; what a mapping has, as it is."""
     if isinstance(texts, Mapping):
-        return {name: _value(name, value, known) for name, value in texts.items()}
-    found: dict[str, Any] = {}
+        yield from texts.items()
+        return
     for text in texts or ():
-        name, equals, value = (part.strip() for part in text.partition("="))
-        if not equals or not name_of(name) or not value:
-            raise RequestError(
-                f"--arg {short(text)}: type a name, '=' and a value, like d_model=h*d"
-            )
-        found[name_of(name)] = _value(name_of(name), value, known)
-    return found
+        name, found, value = (part.strip() for part in text.partition(sign))
+        if not found or not name_of(name) or not value:
+            raise RequestError(how.format(short(text)))
+        yield name_of(name), value
 
 
 def _value(name: str, given: Any, known: set[str]) -> Any:
@@ -89,15 +93,7 @@ def parse_inputs(texts: Sequence[str] | Mapping[str, Any] | None) -> dict[str, I
 
     Raises :class:`RequestError` for anything else.
     """
-    pairs = texts.items() if isinstance(texts, Mapping) else map(_split, texts or ())
-    return {name: _input(name, value) for name, value in pairs}
-
-
-def _split(text: str) -> tuple[str, str]:
-    name, colon, rest = (part.strip() for part in text.partition(":"))
-    if not colon or not name_of(name) or not rest:
-        raise RequestError(f'--input "{short(text)}": {INPUT_HOW}')
-    return name_of(name), rest
+    return {name: _input(name, value) for name, value in _pairs(texts, ":", INPUT_HOW)}
 
 
 def _input(name: str, given: Any) -> Input:
@@ -110,18 +106,14 @@ def _input(name: str, given: Any) -> Input:
         return Input(name, value=plain, literal=True)
     body, dtype = _dtype(name, given)
     where = f'--input "{name}: {short(given)}"'
-    pieces = [piece for piece in parts_of(_without_brackets(body)) if piece]
+    body = body.strip()
+    depths = list(accumulate((sign == "(") - (sign == ")") for sign in body))
+    if body.startswith("(") and 0 in depths and depths.index(0) == len(body) - 1:
+        body = body[1:-1]  # a tuple as Python writes it
+    pieces = [piece for piece in parts_of(body) if piece]
     if len(pieces) > MOST_SIZES:
         raise RequestError(f"{where}: more than {MOST_SIZES} sizes")
     return Input(name, tuple(parsed(piece, where) for piece in pieces), dtype)
-
-
-def _without_brackets(text: str) -> str:
-    """``B, N`` of ``(B, N)``, a tuple as Python writes it."""
-    text = text.strip()
-    depths = list(accumulate((sign == "(") - (sign == ")") for sign in text))
-    wrapped = text.startswith("(") and 0 in depths and depths.index(0) == len(text) - 1
-    return text[1:-1] if wrapped else text
 
 
 def _dtype(name: str, text: str) -> tuple[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -13,7 +12,7 @@ from typing import Any
 from attnprof.errors import CannotRunError, RequestError, closest
 from attnprof.trace.report.derivation import Derivation, PhaseForms
 from attnprof.trace.request.expressions import SHORTER, hints_for, sizes_text
-from attnprof.trace.request.lookup import Texts, target_from, target_of
+from attnprof.trace.request.lookup import Texts, target_of
 from attnprof.trace.request.target import Target
 from attnprof.trace.run.runs import TooLongError, record
 from attnprof.trace.solve.budget import A_LONG_RUN, NoFormulaError
@@ -218,12 +217,8 @@ def derive_anything(
         dtype, causal = workload.dtype, workload.causal or causal
     if dtype not in DTYPES:
         raise RequestError(f"unknown dtype '{dtype}': {closest(dtype, list(DTYPES))}")
-    how = (args, inputs, params, scope, causal, dtype)
-    if isinstance(thing, str):
-        target = target_from(thing, *how)
-    else:
-        width = None if workload is None else workload.d_model
-        target = target_of(thing, _name(thing), *how, width)
+    width = None if workload is None or isinstance(thing, str) else workload.d_model
+    target = target_of(thing, args, inputs, params, scope, causal, dtype, width=width)
     sizes = {} if workload is None else workload.by_symbol()
     asked = {name: size for name, size in sizes.items() if name in target.symbols}
     if phases is None:
@@ -231,11 +226,3 @@ def derive_anything(
         if workload is not None and workload.phase != "forward":
             phases = (workload.phase,)
     return derived(target, phases, {**asked, **(at or {})})
-
-
-def _name(thing: Any) -> str:
-    """What to call a Python object."""
-    if isinstance(thing, type) or inspect.isroutine(thing):
-        name = str(thing.__name__)
-        return "module" if name == "<lambda>" else name
-    return type(thing).__name__
