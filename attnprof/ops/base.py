@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 from attnprof.costs import Cost, Number
@@ -13,6 +15,7 @@ from attnprof.ops.groups import Shape, product
 from attnprof.ops.layout import Layout, as_flag, is_literally
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Base:
     """A shape laid out over memory, which dies when Python drops the last tensor that holds it.
 
@@ -20,38 +23,18 @@ class Base:
     lies there. ``whole``: entries are whole numbers or a mask, work on which costs bytes alone.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "borrows",
-        "counter",
-        "held",
-        "item_size",
-        "label",
-        "layout",
-        "node",
-        "place",
-        "shape",
-        "whole",
-    )
+    counter: Counter
+    shape: Shape
+    layout: Layout
+    held: Sequence[tuple[Storage, Number]]
+    item_size: int
+    label: str = ""  #: the stage that made its entries
+    borrows: bool = False  #: whether it looks at memory that another tensor was made with
+    whole: bool = False
+    node: Node | None = None
+    place: int = 0  #: which of its node's results it is
 
-    def __init__(
-        self,
-        counter: Counter,
-        shape: Shape,
-        layout: Layout,
-        held: Sequence[tuple[Storage, Number]],
-        item_size: int,
-    ) -> None:
-        self.counter = counter
-        self.shape = shape
-        self.layout = layout
-        self.held = tuple(held)
-        self.item_size = item_size
-        self.node: Node | None = None
-        self.place = 0  # which of its node's results it is
-        self.borrows = False  # whether it looks at memory that another tensor was made with
-        self.label = ""  # the stage that made its entries
-        self.whole = False
+    def __post_init__(self) -> None:
         for storage, weight in self.held:
             storage.holders.append(weight)
 
@@ -66,13 +49,13 @@ class Base:
     ) -> Self:
         """A tensor in memory of its own, row by row unless a layout says otherwise."""
         size = item_size or counter.item_size
-        held = [(Storage(product(shape) * size * counter.present), 1)]
+        held = ((Storage(product(shape) * size * counter.present), 1),)
         return cls(counter, shape, layout or Layout.rows(shape), held, size)
 
     @classmethod
     def given(cls, counter: Counter, shape: Shape, layout: Layout | None = None) -> Self:
         """A tensor the caller already holds: no memory of the call, no gradient."""
-        held = [(Storage(0, external=True), 1)]
+        held = ((Storage(0, external=True), 1),)
         return cls(counter, shape, layout or Layout.rows(shape), held, counter.item_size)
 
     @classmethod
@@ -152,18 +135,11 @@ class Base:
         allocates = kept if into else out.size_bytes + kept
         counter.record(name, shape, cost + Cost(bytes_moved=moved), allocates, workspace)
         if records and backward:
-            out.attach(reads, self._holding(backward, kept) if kept else backward)
+            if kept:
+                number = Base(counter, (), Layout.rows(()), ((Storage(kept), 1),), 1)
+                backward = partial(_holding, number, backward)
+            out.attach(reads, backward)
         return out
-
-    def _holding(self, backward: Backward, kept: Number) -> Backward:
-        """The same function, with so many bytes that live as long as it does."""
-        number = Base(self.counter, (), Layout.rows(()), [(Storage(kept), 1)], 1)
-        run: Callable[..., Any] = backward
-
-        def holding(grad: Any, _number: Base = number) -> Any:
-            return run(grad)
-
-        return holding
 
     def attach(self, inputs: Sequence[Base | None], backward: Backward, *others: Base) -> None:
         """Make it and other results need gradients, which ``backward`` hands on to the inputs."""
@@ -175,8 +151,11 @@ class Base:
 
     def alias(self, shape: Shape, layout: Layout, backward: Backward | None = None) -> Self:
         """Another tensor on the same memory."""
-        out = type(self)(self.counter, shape, layout, self.held, self.item_size)
-        out.label, out.borrows, out.whole = self.label, True, self.whole
+        return self._sharing(shape, layout, self.held, backward)
+
+    def _sharing(self, shape: Shape, layout: Layout, held: Any, backward: Backward | None) -> Self:
+        own = self.label, True, self.whole
+        out = type(self)(self.counter, shape, layout, held, self.item_size, *own)
         if self.counter.grad and backward and self.requires_grad:
             out.attach([self], backward)
         return out
@@ -186,7 +165,13 @@ class Base:
         return self.alias(self.shape, self.layout)
 
     def where(
-        self, flag: Number, name: str, shape: Shape, layout: Layout, cost: Cost | None = None
+        self,
+        flag: Number,
+        name: str,
+        shape: Shape,
+        layout: Layout,
+        cost: Cost | None = None,
+        backward: Backward | None = None,
     ) -> Self:
         """New memory where the flag is 1 (a copy, if no cost is given), its own where it is 0.
 
@@ -202,9 +187,7 @@ class Base:
                 (Storage(size * self.counter.present), 1),
                 *([] if is_literally(flag, 1) else shared),
             )
-        out = type(self)(self.counter, shape, layout, held, self.item_size)
-        out.label, out.borrows, out.whole = self.label, True, self.whole
-        return out
+        return self._sharing(shape, layout, held, backward)
 
     def backward(self) -> None:
         """Play the backward pass from a gradient of ones that the caller holds."""
@@ -213,3 +196,8 @@ class Base:
         root, self.node = self.node, None
         if root is not None:
             play(root, self.given(counter, self.shape, self.layout))
+
+
+def _holding(_number: Base, backward: Backward, grad: Any) -> Any:
+    """The same function, with a number that lives as long as it does."""
+    return backward(grad)

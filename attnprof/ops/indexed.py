@@ -1,4 +1,4 @@
-"""Masks, whole numbers, and entries picked by their places, under torch's names.
+"""Whole numbers, and entries picked by their places, under torch's names.
 
 Whole numbers are 8 bytes each unless said otherwise, masks one; work on them is no FLOP.
 """
@@ -9,10 +9,8 @@ from typing import Any, NamedTuple, Self
 
 from attnprof.costs import Cost
 from attnprof.errors import RequestError
-from attnprof.ops.base import Base
 from attnprof.ops.counter import variable
 from attnprof.ops.layout import Layout
-from attnprof.ops.pointwise import OTHER, OVER, entrywise
 from attnprof.ops.shaped import Shaped
 
 #: Bytes of a place.
@@ -31,29 +29,6 @@ class Indexed(Shaped):
 
     __slots__ = ()
 
-    # -- masks -----------------------------------------------------------------------------
-    def _compared(self, name: str, other: Any) -> Self:
-        operands = [self, other] if isinstance(other, Base) else [self]
-        mask: Self = entrywise(name, OTHER, *operands, item_size=1, whole=True)
-        return mask
-
-    def eq(self, other: Any) -> Self:
-        """Which entries equal those of a tensor, or a number: a byte each."""
-        return self._compared(variable("equal"), other)
-
-    def __lt__(self, other: Any) -> Self:
-        """Which entries are smaller."""
-        return self._compared(variable("smaller"), other)
-
-    def __gt__(self, other: Any) -> Self:
-        """Which entries are larger."""
-        return self._compared(variable("larger"), other)
-
-    def logical_or_(self, other: Self) -> Self:
-        """A mask of where it or another is set, in place."""
-        return entrywise(variable("either"), Cost(), self, other, into=self)
-
-    # -- whole numbers ---------------------------------------------------------------------
     def long(self) -> Self:
         """In whole numbers of 8 bytes: a copy of what is not."""
         if self.whole and self.item_size == PLACE:
@@ -63,17 +38,6 @@ class Indexed(Shaped):
             name, self.shape, Cost(), [self], layout=self.layout, item_size=size, whole=True
         )
 
-    def remainder(self, divisor: Any) -> Self:
-        """What division by a number leaves."""
-        return entrywise(variable("remainder"), OVER, self)
-
-    __mod__ = remainder
-
-    def remainder_(self, divisor: Any) -> Self:
-        """The same in place."""
-        return entrywise(variable("remainder"), OVER, self, into=self)
-
-    # -- places ----------------------------------------------------------------------------
     def _places(self, name: str, shape: Any) -> Self:
         size = self.counter.bytes_of(PLACE)
         return self.result(name, shape, Cost(), [], item_size=size, whole=True)

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 from attnprof.costs import Cost, Number, more_than_one, same_size
 from attnprof.ops.base import Base
 from attnprof.ops.groups import Shape, product
-from attnprof.ops.shapes import empty, expand, reshape, stretched, summed_to
+from attnprof.ops.shaped import Shaped
+from attnprof.ops.shapes import empty, reshape, stretched, summed_to
 
-T = TypeVar("T", bound=Base)
+T = TypeVar("T", bound=Shaped)
 
 ADD, TIMES, OVER = Cost(additions=1), Cost(multiplications=1), Cost(divisions=1)
 EXP, OTHER = Cost(exponentials=1), Cost(other=1)
@@ -25,10 +26,6 @@ SOFTMAX = Cost(additions=2, exponentials=1, divisions=1, other=1)
 SOFTMAX_BACKWARD = Cost(multiplications=2, additions=2)
 #: Bytes of a number that autograd keeps as a tensor of its own.
 NUMBER = 8
-
-
-def _same(a: Shape, b: Shape) -> bool:
-    return len(a) == len(b) and all(map(same_size, a, b))
 
 
 def entrywise(
@@ -48,7 +45,8 @@ def entrywise(
     """
     lead = next((x for x in operands if not x.whole), operands[0])
     shape = stretched(*(x.shape for x in operands))
-    layout = next((x.layout.dense(shape) for x in operands if _same(x.shape, shape)), None)
+    full = (x for x in operands if x.dim() == len(shape) and all(map(same_size, x.shape, shape)))
+    layout = next((x.layout.dense(shape) for x in full), None)
     to = into or lead
     copies = sum(
         x.count * to.item_size for x in operands if into and 1 < x.item_size < to.item_size
@@ -61,25 +59,19 @@ def entrywise(
 
 def scaled(name: str, x: T, per_entry: Cost, into: T | None = None) -> T:
     """Times or divided by a number; so is the gradient. A mask becomes whole numbers."""
-
-    def backward(grad: T) -> list[T]:
-        return [entrywise(f"{name}: grad", per_entry, grad)]
-
     number = x.counter.bytes_of(NUMBER)
     size = number if x.whole and x.item_size == 1 else 0
     keeps: Number = NUMBER if x.item_size > 1 else 1
-    return entrywise(name, per_entry, x, backward=backward, into=into, item_size=size, keeps=keeps)
+    return entrywise(
+        name, per_entry, x, backward=lambda grad: [scaled(f"{name}: grad", grad, per_entry)],
+        into=into, item_size=size, keeps=keeps,
+    )  # fmt: skip
 
 
 def added(
-    name: str,
-    x: T,
-    other: T | float,
-    into: T | None = None,
-    *,
-    alpha: float = 1,
+    name: str, x: T, other: T | float, *, into: T | None = None, alpha: float = 1,
     minus: bool = False,
-) -> T:
+) -> T:  # fmt: skip
     """The sum or difference of what broadcasts, or with a number; gradients are summed back."""
     if not isinstance(other, Base):
         return entrywise(name, ADD, x, backward=lambda grad: [grad], into=into)
@@ -114,7 +106,7 @@ def row_added(name: str, x: T, row: T) -> T:
     return entrywise(name, ADD, x, row, backward=backward, into=x)
 
 
-def multiplied(name: str, x: T, other: T | float, into: T | None = None) -> T:
+def multiplied(name: str, x: T, other: T | float, *, into: T | None = None) -> T:
     """The product of what broadcasts, or with a number; operands are saved for gradients."""
     if not isinstance(other, Base):
         return scaled(name, x, TIMES, into)
@@ -132,7 +124,7 @@ def multiplied(name: str, x: T, other: T | float, into: T | None = None) -> T:
     return entrywise(name, TIMES, x, other, backward=backward, into=into)
 
 
-def divided(name: str, x: T, other: T | float, into: T | None = None) -> T:
+def divided(name: str, x: T, other: T | float, *, into: T | None = None) -> T:
     """The quotient of what broadcasts, or by a number.
 
     The divisor's gradient is -grad · ((x / other) / other).
@@ -158,32 +150,15 @@ def divided(name: str, x: T, other: T | float, into: T | None = None) -> T:
     return entrywise(name, OVER, x, other, backward=backward, into=into)
 
 
-def mapped(
-    name: str, x: T, cost: Cost, grad_cost: Cost | None = None, into: T | None = None,
-    *, saves: str = "result",
-) -> T:  # fmt: skip
-    """A function of each entry; ``grad_cost`` an entry of its gradient, of x or of the result."""
-    kept: list[Base] = []
-
-    def backward(grad: T) -> list[Base]:
-        return [entrywise(f"{name}: grad", grad_cost or Cost(), grad, *kept)]
-
-    out = entrywise(name, cost, x, backward=backward if grad_cost else None, into=into)
-    if out.requires_grad and saves:
-        kept.append(out.detach() if saves == "result" else x)
-    return out
-
-
-def masked(name: str, x: T, mask: T, into: T | None = None) -> T:
+def masked(name: str, x: T, mask: T, _value: float = 0, *, into: T | None = None) -> T:
     """Overwritten where a mask is set: no FLOPs; the gradient is masked into a new tensor."""
+    return entrywise(
+        name, Cost(), x, mask, into=into,
+        backward=lambda grad: [masked(f"{name}: grad", grad, mask), None],
+    )  # fmt: skip
 
-    def backward(grad: T) -> list[T | None]:
-        return [entrywise(f"{name}: grad", Cost(), grad, mask), None]
 
-    return entrywise(name, Cost(), x, mask, backward=backward, into=into)
-
-
-def softmax(name: str, x: T, into: T | None = None) -> T:
+def softmax(name: str, x: T, dim: int = -1, *, into: T | None = None) -> T:  # noqa: ARG001
     """Softmax along an axis; autograd keeps its result."""
     kept: list[T] = []
 
@@ -208,13 +183,12 @@ def cast(name: str, x: T, item_size: int) -> T:
     )  # fmt: skip
 
 
-def triangle(name: str, x: T, into: T | None = None) -> T:
+def triangle(name: str, x: T, diagonal: int = 0, *, into: T | None = None) -> T:  # noqa: ARG001
     """Without what lies on one side of a diagonal; the gradient is cut the same way."""
-
-    def backward(grad: T) -> list[T]:
-        return [grad.result(f"{name}: grad", grad.shape, Cost(), [grad])]
-
-    return x.result(name, x.shape, Cost(), [x], backward=backward, into=into)
+    return x.result(
+        name, x.shape, Cost(), [x], into=into,
+        backward=lambda grad: [triangle(f"{name}: grad", grad)],
+    )  # fmt: skip
 
 
 # -- along axes ------------------------------------------------------------------------------
@@ -233,7 +207,7 @@ def summed(name: str, x: T, dims: Sequence[int], keepdim: bool, *, mean: bool = 
     cost = Cost(additions=x.count, reduction_outputs=outputs)
 
     def backward(grad: T) -> list[T]:
-        full = expand(reshape("unsqueeze", grad, kept), old)
+        full = reshape("unsqueeze", grad, kept).expand(old)
         return [entrywise(f"{name}: grad", OVER, full) if mean else full]
 
     cost = cost + Cost(divisions=outputs if mean else 0)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TypeVar
 
 from attnprof.costs import Cost, Number
 from attnprof.errors import RequestError
-from attnprof.ops.base import Base
 from attnprof.ops.groups import Shape, product
-from attnprof.ops.shapes import expand, permute, reshape, stretched
+from attnprof.ops.shaped import Shaped
+from attnprof.ops.shapes import reshape, stretched
 
-T = TypeVar("T", bound=Base)
+T = TypeVar("T", bound=Shaped)
 
 
 def dots(outputs: Number, count: Number) -> Cost:
@@ -34,8 +33,8 @@ def product_of(name: str, a: T, b: T) -> T:
     def backward(grad: T) -> list[T | None]:
         to_a, to_b = f"{name}: grad of the first", f"{name}: grad of the second"
         return [
-            product_of(to_a, grad, _turned(second)) if second else None,
-            product_of(to_b, _turned(first), grad) if first else None,
+            second and product_of(to_a, grad, second.mT),
+            first and product_of(to_b, first.mT, grad),
         ]
 
     shape, cost = product_cost(a.shape, b.shape)
@@ -58,7 +57,7 @@ def matmul(name: str, a: T, b: T) -> T:
         return reshape(name, rows, (*a.shape[:-1], b.shape[1]))
     before = stretched(a.shape[:-2], b.shape[:-2])
     left, right = (
-        reshape(f"{name}: operand", expand(x, (*before, *x.shape[-2:])), (-1, *x.shape[-2:]))
+        reshape(f"{name}: operand", x.expand(*before, *x.shape[-2:]), (-1, *x.shape[-2:]))
         for x in (a, b)
     )
     return reshape(name, product_of(name, left, right), (*before, a.shape[-2], b.shape[-1]))
@@ -74,39 +73,27 @@ def into(name: str, to: T, a: T, b: T, *, add: bool = False, factors: int = 0) -
     return to.result(name, to.shape, cost, [to, a, b] if add else [a, b], into=to)
 
 
-def _turned(x: T) -> T:
-    return permute(x, (*range(x.dim() - 2), -1, -2))
-
-
 def linear(name: str, x: T, weight: T, bias: T | None) -> T:
     """(…, k) times weight (n, k) transposed, plus bias: one addition a result."""
-    if x.dim() == 2:
-        return _with_bias(name, x, weight, bias)
     n, k = weight.shape
-    out = _with_bias(name, reshape(f"{name}: rows", x, (-1, k)), weight, bias)
-    return reshape(name, out, (*x.shape[:-1], n))
-
-
-def _with_bias(name: str, x: T, weight: T, bias: T | None) -> T:
-    m, (n, k), has_bias = x.shape[0], weight.shape, bias is not None
+    if x.dim() != 2:
+        out = linear(name, reshape(f"{name}: rows", x, (-1, k)), weight, bias)
+        return reshape(name, out, (*x.shape[:-1], n))
+    reads = [x, weight] if bias is None else [x, weight, bias]
+    m, has_bias, of_weight = x.shape[0], bias is not None, dots(n * k, n * k * x.shape[0])
     saved = x if weight.requires_grad else None
     saved_weight = weight if x.requires_grad else None
 
-    def backward(grad: T) -> Sequence[T | None]:
-        to_bias = to_x = to_weight = None
+    def backward(grad: T) -> list[T | None]:
+        to_bias = None
         if has_bias:
-            cost = Cost(additions=m * n, reduction_outputs=n)
+            cost = Cost(additions=grad.count, reduction_outputs=n)
             to_bias = grad.result(f"{name}: grad of the bias", (n,), cost, [grad])
-        if saved_weight:
-            reads = [grad, saved_weight]
-            cost = dots(m * k, m * k * n)
-            to_x = grad.result(f"{name}: grad of the input", (m, k), cost, reads)
-        if saved:
-            reads = [grad, saved]
-            cost = dots(n * k, n * k * m)
-            to_weight = grad.result(f"{name}: grad of the weight", (n, k), cost, reads)
-        return [to_x, to_weight, to_bias] if has_bias else [to_x, to_weight]
+        return [
+            saved_weight and product_of(f"{name}: grad of the input", grad, saved_weight),
+            saved and grad.result(f"{name}: grad of the weight", (n, k), of_weight, [grad, saved]),
+            to_bias,
+        ]
 
     cost = dots(m * n, m * n * k) + Cost(additions=m * n if has_bias else 0)
-    reads = [x, weight] if bias is None else [x, weight, bias]
     return x.result(name, (m, n), cost, reads, backward=backward)

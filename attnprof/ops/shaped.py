@@ -10,7 +10,7 @@ from attnprof.ops import shapes
 from attnprof.ops.base import Base
 from attnprof.ops.counter import variable
 from attnprof.ops.groups import Shape
-from attnprof.ops.layout import Layout
+from attnprof.ops.layout import Layout, is_literally
 
 
 class Shaped(Base):
@@ -59,13 +59,16 @@ class Shaped(Base):
 
     def permute(self, *dims: Any) -> Self:
         """The dimensions in another order."""
-        return shapes.permute(self, shapes.sizes(dims))
+        order = [place % self.dim() for place in shapes.sizes(dims)]
+        back = [order.index(place) for place in range(len(order))]
+        shape = tuple(self.shape[place] for place in order)
+        return self.alias(shape, self.layout.permuted(order), lambda grad: [grad.permute(back)])
 
     def transpose(self, a: int, b: int) -> Self:
         """Two dimensions exchanged."""
         order = list(range(self.dim()))
         order[a], order[b] = order[b], order[a]
-        return shapes.permute(self, order)
+        return self.permute(order)
 
     def t(self) -> Self:
         """A matrix transposed."""
@@ -78,7 +81,13 @@ class Shaped(Base):
 
     def expand(self, *sizes: Any) -> Self:
         """Stretched along new dimensions in front and those of one entry, without memory."""
-        return shapes.expand(self, shapes.sizes(sizes))
+        old, shape = self.shape, shapes.sizes(sizes)
+        own = (1,) * (len(shape) - self.dim()) + old
+        full = tuple(b if is_literally(a, -1) else a for a, b in zip(shape, own, strict=True))
+        layout = self.layout.stretched(old, shape)
+        return self.alias(
+            full, layout, lambda grad: [shapes.summed_to("stretched: grad", grad, old)]
+        )
 
     def select(self, dim: int, _index: Any) -> Self:
         """One entry of a dimension, which is gone then."""
@@ -131,7 +140,14 @@ class Shaped(Base):
 
     def __getitem__(self, places: Any) -> Self:
         """Part of some dimensions, ``x[..., a:b]``, or one entry of them, ``x[0]``."""
-        return shapes.sliced(self, places)
+        given = list(places) if isinstance(places, tuple) else [places]
+        for at in [at for at, part in enumerate(given) if part is Ellipsis]:
+            given[at : at + 1] = [slice(None)] * (self.dim() - len(given) + 1)
+        out, place = self, 0
+        for part in given:
+            out = shapes.cut_at(out, place, part)
+            place += isinstance(part, slice)
+        return out
 
     def __setitem__(self, places: Any, value: Any) -> None:
         """Entries, or one number, put into a part."""

@@ -40,14 +40,6 @@ def stretched(*shapes: Shape) -> Shape:
     )
 
 
-def full_shape(shape: Sequence[Number], count: Number) -> Shape:
-    """The shape with its -1, if it has one, as what is left of so many entries."""
-    if not any(is_literally(size, -1) for size in shape):
-        return tuple(shape)
-    rest = exact_div(count, product(size for size in shape if not is_literally(size, -1)))
-    return tuple(rest if is_literally(size, -1) else size for size in shape)
-
-
 def empty(
     name: str, like: T, shape: Shape, layout: Layout | None = None, cost: Cost | None = None,
     *, item_size: int = 0, whole: bool | None = None,
@@ -62,43 +54,24 @@ def empty(
 
 
 def reshape(name: str, x: T, shape: Shape) -> T:
-    """Another shape; its gradient takes the old one again, with its own copy or view.
+    """Another shape, one size of which may be -1; its gradient takes the old one again.
 
     Where it copies, the stage is called after the one that made the entries, if one did.
     """
     name = f"{x.label} in rows" if x.label else name
-    old, new = x.shape, full_shape(shape, x.count)
+    old, told = x.shape, product(size for size in shape if not is_literally(size, -1))
+    new = tuple(exact_div(x.count, told) if is_literally(size, -1) else size for size in shape)
     empty = same_size(x.count, 0)
     flag, layout = (0, Layout.rows(new)) if empty else x.layout.reshaped(old, new)
-    out = x.where(flag, name, new, layout)
-    if x.counter.grad and x.requires_grad:
-        out.attach([x], lambda grad: [reshape(f"{name}: grad", grad, old)])
-    return out
+    return x.where(
+        flag, name, new, layout, backward=lambda grad: [reshape(f"{name}: grad", grad, old)]
+    )
 
 
 def in_rows(name: str, x: T, group: Number) -> T:
     """Itself, or for a group above one a copy if it is not laid out row by row."""
     flag, layout = x.layout.in_rows(x.shape, group)
-    out = x.where(flag, name, x.shape, layout)
-    if x.counter.grad and x.requires_grad:
-        out.attach([x], lambda grad: [grad])
-    return out
-
-
-def permute(x: T, dims: Sequence[int]) -> T:
-    """The dimensions in another order."""
-    order = [place % x.dim() for place in dims]
-    back = [order.index(place) for place in range(len(order))]
-    shape = tuple(x.shape[place] for place in order)
-    return x.alias(shape, x.layout.permuted(order), lambda grad: [permute(grad, back)])
-
-
-def expand(x: T, shape: Shape) -> T:
-    """Stretched along new dimensions in front and those of one entry, without memory."""
-    old, own = x.shape, (1,) * (len(shape) - x.dim()) + x.shape
-    full = tuple(b if is_literally(a, -1) else a for a, b in zip(shape, own, strict=True))
-    layout = x.layout.stretched(old, shape)
-    return x.alias(full, layout, lambda grad: [summed_to("stretched: grad", grad, old)])
+    return x.where(flag, name, x.shape, layout, backward=lambda grad: [grad])
 
 
 def summed_to(name: str, x: T, shape: Shape) -> T:
@@ -116,21 +89,7 @@ def summed_to(name: str, x: T, shape: Shape) -> T:
     return x.where(happens, name, shape, Layout.rows(shape), cost + moved)
 
 
-def sliced(x: T, places: Any) -> T:
-    """Part of some dimensions, ``x[..., a:b]``, or one entry of them, ``x[0]``."""
-    given = list(places) if isinstance(places, tuple) else [places]
-    missing = slice(None)
-    dots = [at for at, part in enumerate(given) if part is Ellipsis]
-    for at in dots:
-        given[at : at + 1] = [missing] * (x.dim() - len(given) + 1)
-    place = 0
-    for part in given:
-        x = _cut(x, place, part)
-        place += isinstance(part, slice)
-    return x
-
-
-def _cut(x: T, place: int, part: Any) -> T:
+def cut_at(x: T, place: int, part: Any) -> T:
     """One dimension sliced, or one entry of it; its gradient is put among zeros."""
     old, before, after = x.shape, x.shape[:place], x.shape[place + 1 :]
     cut: Number = 1

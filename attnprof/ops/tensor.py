@@ -27,17 +27,27 @@ from attnprof.ops.pointwise import (
 
 def _function(
     name: str, cost: Cost, grad_cost: Cost | None = None, *, in_place: bool = False,
-    saves: str = "result",
+    saves: str = "result", **made: Any,
 ) -> Callable[..., Any]:  # fmt: skip
-    """A method: a function of each entry, the stage of that name; numbers change no count.
+    """A method: a function of each entry, and of those of other tensors; numbers change no count.
 
-    The gradient costs ``grad_cost`` an entry of x (or the result) that it is made from; without
-    one there is none.
+    The stage has that name. The gradient costs ``grad_cost`` an entry of x (or the result) that it
+    is made from; without one there is none.
     """
 
-    def method(self: Tensor, *_numbers: float, **_bounds: float | None) -> Tensor:
-        into = self if in_place else None
-        return pointwise.mapped(variable(name), self, cost, grad_cost, into, saves=saves)
+    def method(self: Tensor, *others: Any, **_numbers: float | None) -> Tensor:
+        stage = variable(name)
+        kept: list[Tensor] = []
+
+        def backward(grad: Tensor) -> list[Tensor]:
+            return [pointwise.entrywise(f"{stage}: grad", grad_cost or Cost(), grad, *kept)]
+
+        operands = [self, *(x for x in others if isinstance(x, Tensor))]
+        into, run = self if in_place else None, backward if grad_cost else None
+        out = pointwise.entrywise(stage, cost, *operands, into=into, backward=run, **made)
+        if out.requires_grad and saves:
+            kept.append(out.detach() if saves == "result" else self)
+        return out
 
     method.__doc__ = f"The {name} of every entry{', in place' if in_place else ''}."
     return method
@@ -46,13 +56,11 @@ def _function(
 def _operation(
     name: str, run: Callable[..., Any], *, in_place: bool = False, **settings: Any
 ) -> Callable[..., Any]:
-    """A method: an operation with a tensor that broadcasts, or with a number.
+    """A method: what a function of a stage's name and the tensor does with the other arguments."""
 
-    Of a sum or difference ``alpha`` times the tensor.
-    """
-
-    def method(self: Tensor, other: Any, **more: float) -> Any:
-        return run(variable(name), self, other, self if in_place else None, **settings, **more)
+    def method(self: Tensor, *others: Any, **more: Any) -> Any:
+        into = {"into": self} if in_place else {}
+        return run(variable(name), self, *others, **into, **settings, **more)
 
     method.__doc__ = f"{run.__doc__}{' In place.' if in_place else ''}"
     return method
@@ -95,19 +103,9 @@ class Tensor(Indexed):
         )  # fmt: skip
 
     # -- products --------------------------------------------------------------------------
-    def bmm(self, other: Tensor) -> Tensor:
-        """Products of (batch, m, k) and (batch, k, n)."""
-        return products.product_of(variable("bmm"), self, other)
-
-    def mm(self, other: Tensor) -> Tensor:
-        """The product of (m, k) and (k, n)."""
-        return products.product_of(variable("mm"), self, other)
-
-    def __matmul__(self, other: Tensor) -> Tensor:
-        """Products of the last two dimensions; those before broadcast."""
-        return products.matmul(variable("matmul"), self, other)
-
-    matmul = __matmul__
+    bmm = _operation("bmm", products.product_of)
+    mm = _operation("mm", products.product_of)
+    matmul = __matmul__ = _operation("matmul", products.matmul)
 
     def baddbmm(self, a: Tensor, b: Tensor) -> Tensor:
         """The same of two others, added to itself, which broadcasts; no gradient."""
@@ -130,16 +128,25 @@ class Tensor(Indexed):
     __truediv__ = _operation("divide", pointwise.divided)
     __add__ = __radd__ = add
     __sub__ = sub
-
-    def __rsub__(self, other: float) -> Tensor:
-        """A number less every entry; no gradient."""
-        return pointwise.entrywise(variable("subtract"), ADD, self)
-
-    def lerp(self, end: Tensor, weight: float) -> Tensor:
-        """Itself plus ``weight`` times what another exceeds it by; no gradient."""
-        return pointwise.entrywise(variable("lerp"), pointwise.LERP, self, end)
+    masked_fill = _operation("masked fill", pointwise.masked)
+    masked_fill_ = _operation("masked fill", pointwise.masked, in_place=True)
+    tril = _operation("lower triangle", pointwise.triangle)
+    tril_ = _operation("lower triangle", pointwise.triangle, in_place=True)
+    triu_ = _operation("upper triangle", pointwise.triangle, in_place=True)
+    softmax = _operation("softmax", pointwise.softmax)
 
     # -- functions of an entry ---------------------------------------------------------------
+    __rsub__ = _function("subtract", ADD)  # a number less every entry
+    lerp = _function("lerp", pointwise.LERP)  # itself plus weight times what the end exceeds it by
+    addcmul_ = _function("add product", ADD + TIMES, in_place=True)  # plus a product, or minus one
+    minimum = _function("minimum", OTHER)
+    maximum = _function("maximum", OTHER)
+    remainder = __mod__ = _function("remainder", OVER)
+    remainder_ = _function("remainder", OVER, in_place=True)
+    eq = _function("equal", OTHER, item_size=1, whole=True)
+    __lt__ = _function("smaller", OTHER, item_size=1, whole=True)
+    __gt__ = _function("larger", OTHER, item_size=1, whole=True)
+    logical_or_ = _function("either", Cost(), in_place=True)
     __neg__ = _function("negative", OTHER, OTHER, saves="")
     neg_ = _function("negative", OTHER, OTHER, saves="", in_place=True)
     exp = _function("exponential", EXP, TIMES)
@@ -158,48 +165,12 @@ class Tensor(Indexed):
     clamp_ = _function("clamp", OTHER, in_place=True)
     gt_ = _function("is larger", OTHER, in_place=True)  # than a number: 1, else 0
 
-    def addcmul_(self, a: Tensor, b: Tensor, *, value: float = 1) -> Tensor:
-        """Plus a product, or with ``value=-1`` minus one, in place."""
-        return pointwise.entrywise(variable("add product"), ADD + TIMES, self, a, b, into=self)
-
     def norm(self, *, dim: int, keepdim: bool = False) -> Tensor:
         """The root of the sum of squares along an axis; no gradient."""
         shape, count = without(self.shape, [dim], keepdim), self.count
         rows = product(shape)
         cost = Cost(multiplications=count, additions=count, other=rows, reduction_outputs=rows)
         return self.result(variable("norm"), shape, cost, [self])
-
-    def minimum(self, other: Tensor) -> Tensor:
-        """The smaller of two entries."""
-        return pointwise.entrywise(variable("minimum"), OTHER, self, other)
-
-    def maximum(self, other: Tensor) -> Tensor:
-        """The larger of two entries."""
-        return pointwise.entrywise(variable("maximum"), OTHER, self, other)
-
-    def softmax(self, dim: int) -> Tensor:
-        """Softmax along an axis."""
-        return pointwise.softmax(variable("softmax"), self)
-
-    def masked_fill(self, mask: Tensor, value: float) -> Tensor:
-        """Overwritten where a mask is set."""
-        return pointwise.masked(variable("masked fill"), self, mask)
-
-    def masked_fill_(self, mask: Tensor, value: float) -> Tensor:
-        """The same in place."""
-        return pointwise.masked(variable("masked fill"), self, mask, into=self)
-
-    def tril(self, diagonal: int = 0) -> Tensor:
-        """Without what lies above a diagonal."""
-        return pointwise.triangle(variable("lower triangle"), self)
-
-    def tril_(self, diagonal: int = 0) -> Tensor:
-        """The same in place."""
-        return pointwise.triangle(variable("lower triangle"), self, into=self)
-
-    def triu_(self, diagonal: int = 0) -> Tensor:
-        """Without what lies below a diagonal, in place."""
-        return pointwise.triangle(variable("upper triangle"), self, into=self)
 
     # -- along axes --------------------------------------------------------------------------
     def sum(self, dim: Any, keepdim: bool = False, dtype: type | None = None) -> Tensor:
