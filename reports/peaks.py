@@ -24,8 +24,8 @@ from peaks_cases import SHAPES, Case, cases
 from attnprof.errors import AttnprofError
 from attnprof.measure.memory import measure_peak
 from attnprof.measure.subject import Subject, default_dtype
+from attnprof.trace.events import at_least, peak
 from attnprof.trace.run.runs import record
-from attnprof.trace.totals import at_least, peak
 
 #: Nearer than this is the same: Python numbers that torch wraps on the way, 4 or 8 bytes each.
 SCALARS = 64

@@ -14,7 +14,7 @@ from attnprof.gate.cases import Counted, Operation
 from attnprof.measure.counters import run_of, target_of
 from attnprof.measure.modules import recorded
 from attnprof.measure.request import PointRequest
-from attnprof.trace.events import KINDS, QUANTITIES, Call
+from attnprof.trace.events import KINDS, QUANTITIES, Call, flops_of, grouped, totals
 
 #: A run of more operations is given up; a thousand take about a fifth of a second.
 OPERATIONS = 100_000
@@ -42,8 +42,6 @@ def count(case_request: PointRequest, formulas: bool) -> Counted:
 
 
 def _counted(request: PointRequest) -> Counted:
-    from attnprof.trace.totals import totals
-
     trace = recorded(run_of(request), request.workload, OPERATIONS)
     calls = list(trace.part(request.phase))
     found = totals(trace, request.phase)
@@ -56,12 +54,7 @@ def _counted(request: PointRequest) -> Counted:
 
 def _operations(calls: Sequence[Call]) -> list[Operation]:
     """Calls of the same operation at the same line together, in the order they first ran."""
-    from attnprof.trace.report.origins import flops_of
-
-    groups: dict[tuple[str, ...], list[Call]] = {}
-    for call in calls:
-        key = (call.op, call.part, call.line, call.dtype, "×".join(map(str, call.shape)))
-        groups.setdefault(key, []).append(call)
+    groups = grouped(calls, lambda c: (c.op, c.part, c.line, c.dtype, "×".join(map(str, c.shape))))
     return [
         Operation(
             op, part, line, len(group), sum(int(c.bytes_moved) for c in group),

@@ -21,7 +21,7 @@ from typing import Any
 PRELOAD = (
     "torch", "torch._dynamo", "numpy", "psutil", "attnprof.measure.subject",
     "attnprof.measure.clocks", "attnprof.gate.counts", "attnprof.gate.counting",
-    "attnprof.trace.request.lookup", "attnprof.trace.run.runs", "attnprof.trace.totals",
+    "attnprof.trace.request.lookup", "attnprof.trace.run.runs", "attnprof.trace.events",
     "attnprof.trace.solve.derive",
 )  # fmt: skip
 #: Calls before the clock counts: seconds of them, and at least so many.

@@ -38,7 +38,7 @@ atexit.register(_POOL.stop)
 #: What counting on fake tensors needs; they import ``torch._dynamo``, which takes a second.
 COUNTING = (
     "torch._dynamo", "attnprof.trace.request.lookup", "attnprof.trace.run.runs",
-    "attnprof.trace.totals",
+    "attnprof.trace.events",
 )  # fmt: skip
 #: What a process needs of what is slow to import.
 PRELOAD = ("torch", "numpy", "fvcore.nn", "psutil", "attnprof.measure.point", *COUNTING)

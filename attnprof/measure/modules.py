@@ -115,8 +115,7 @@ def recorded(target: Any, workload: Workload, most: float = inf) -> Any:
 
 def summed(trace: Any, phase: str) -> CountedTable:
     """A phase of a trace as a table."""
-    from attnprof.trace.events import KINDS
-    from attnprof.trace.totals import totals, uncounted
+    from attnprof.trace.events import KINDS, totals, uncounted
 
     found = totals(trace, phase)
     counts = {name: int(found[name]) for name in (*KINDS, "bytes_moved")}

@@ -5,12 +5,16 @@ A size is an int in a run at a concrete shape and a sympy expression in a symbol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
+
+from attnprof.algebra.maxima import running_maximum
 
 Size = Any  # int | sympy.Expr
 
+PHASES = ("forward", "backward", "train", "decode")
 #: Counts of a run by kind.
 KINDS = ("multiplications", "additions", "divisions", "exponentials", "other", "matmul_flops")
 #: Everything a formula is derived for.
@@ -99,3 +103,90 @@ class Trace:
     def part(self, phase: str) -> Iterator[Call]:
         """The calls that a phase counts: those of its part, or all of them."""
         return (call for call in self.calls if phase in {"train", "decode", call.part})
+
+
+# -- summed up: every quantity of a phase, as an int or an expression ---------------------
+
+
+def trains(phases: Iterable[str]) -> bool:
+    """Whether these phases are seen in a run with a backward pass."""
+    return not {"backward", "train"}.isdisjoint(phases)
+
+
+def totals(trace: Trace, phase: str) -> dict[str, Size]:
+    """Counts by kind, ``flops``, ``bytes_moved``, ``peak_bytes`` and ``parameters`` of a phase."""
+    calls = list(trace.part(phase))
+    counts = {kind: added([c.counts[kind] for c in calls if kind in c.counts]) for kind in KINDS}
+    return {
+        **counts,
+        "flops": added([count for kind, count in counts.items() if kind != "matmul_flops"]),
+        "bytes_moved": added([call.bytes_moved for call in calls]),
+        "peak_bytes": peak(trace, phase),
+        "parameters": trace.parameters,
+    }
+
+
+def added(values: list[Size]) -> Size:
+    """The sum, expanded where it is symbolic."""
+    if all(isinstance(value, int) for value in values):
+        return sum(values)
+    import sympy
+
+    return sympy.expand(sympy.Add(*values))
+
+
+def flops_of(calls: Iterable[Call]) -> Size:
+    """Operations of some calls, as an int or an expression."""
+    kinds = frozenset(KINDS) - {"matmul_flops"}
+    return added([count for call in calls for kind, count in call.counts.items() if kind in kinds])
+
+
+def peak(trace: Trace, phase: str) -> Size:
+    """Most bytes held at once; a backward pass starts with what its forward pass left alive."""
+    held: list[Size] = []
+    steps: list[tuple[Size, Size, Size]] = []
+    for call in trace.calls:
+        if phase == "backward" and call.part == "forward":
+            held += [call.takes, -call.gives]
+            continue
+        steps.append((-call.gives, 0, 0))
+        steps.append((call.takes, call.workspace, 0))
+    start = added(held)
+    if not all(isinstance(x, int) for x in chain([start], *steps)):
+        return running_maximum(start, steps)
+    now, most = start, 0 if steps else start  # the first step frees what died before it
+    for takes, workspace, _ in steps:
+        now += takes
+        most = max(most, now + workspace)
+    return most
+
+
+def grouped(calls: Iterable[Call], key: Callable[[Call], Any]) -> dict[Any, list[Call]]:
+    """Calls by what they have in common, in order."""
+    groups: dict[Any, list[Call]] = {}
+    for call in calls:
+        groups.setdefault(key(call), []).append(call)
+    return groups
+
+
+def times_of(calls: Iterable[Call]) -> Size | None:
+    """How many operations calls stand for; None where that is not known."""
+    times = [call.times for call in calls]
+    return None if None in times else added(times)
+
+
+def uncounted(trace: Trace, phase: str) -> Mapping[str, tuple[Size, Size]]:
+    """What the counts leave out: calls (``several`` if not known) and bytes, by operation."""
+    return {
+        name: (times_of(calls) or "several", added([call.touched for call in calls]))
+        for name, calls in grouped(trace.part(phase), lambda call: call.uncounted).items()
+        if name
+    }
+
+
+def at_least(trace: Trace, phase: str) -> tuple[str, ...]:
+    """A sentence where kernels take memory of their own that the peak does not contain."""
+    names = sorted({call.scratch for call in trace.part(phase) if call.scratch})
+    if not names:
+        return ()
+    return (f"peak_bytes is at least: what {', '.join(names)} takes inside itself is not known",)

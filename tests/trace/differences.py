@@ -8,8 +8,7 @@ from typing import Any
 
 from attnprof.costs import CostTable
 from attnprof.gate.formulas import chosen
-from attnprof.trace.events import KINDS, Size, Trace
-from attnprof.trace.totals import added, peak
+from attnprof.trace.events import KINDS, Size, Trace, added, peak
 
 #: Bytes of a number that autograd saves, as the 8.0 of ``x / 8.0``; dispatched operations show
 #: it as a number, closed forms count the tensor that torch makes of it.

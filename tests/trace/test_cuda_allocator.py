@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnprof import registry
-from attnprof.trace.events import Call, Trace
+from attnprof.trace.events import Call, Trace, peak
 from attnprof.trace.report.cuda_allocator import (
     MIB,
     CachingAllocator,
@@ -19,7 +19,6 @@ from attnprof.trace.report.cuda_allocator import (
 )
 from attnprof.trace.request.lookup import mechanism_target
 from attnprof.trace.run.runs import record
-from attnprof.trace.totals import peak
 
 
 def peaks(allocator):

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from attnprof.trace.events import peak
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.disguise import EAGER
 from attnprof.trace.run.runs import record
 from attnprof.trace.solve.derive import derived
-from attnprof.trace.totals import peak
 from tests.oracles.memory import allocator_peak
 
 SIZES = {"B": 2, "N": 20}

@@ -10,11 +10,11 @@ from torch import nn
 
 from attnprof import registry
 from attnprof.errors import CannotRunError, RequestError
+from attnprof.trace.events import totals
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
 from attnprof.trace.run.worlds import fake_world
 from attnprof.trace.solve.count import tried
-from attnprof.trace.totals import totals
 from attnprof.user_code import loaded
 from tests.trace import samples
 

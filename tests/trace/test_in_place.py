@@ -7,10 +7,10 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import attnprof
+from attnprof.trace.events import peak
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
 from attnprof.trace.run.symbols import symbolic_sizes
-from attnprof.trace.totals import peak
 from tests.oracles.memory import allocator_peak
 
 SIZES = {"B": 2, "N": 40}

@@ -8,12 +8,12 @@ from torch import nn
 import attnprof
 from attnprof.algebra.expressions import symbol
 from attnprof.trace.evaluation import evaluate
-from attnprof.trace.report.origins import operations, subtotals
+from attnprof.trace.events import totals
+from attnprof.trace.report.records import operations, subtotals
 from attnprof.trace.request import lookup
 from attnprof.trace.run.runs import record
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.polynomials import coefficients, degree, expression, lower_set
-from attnprof.trace.totals import totals
 
 B, N, h, d = map(symbol, ("B", "N", "h", "d"))
 

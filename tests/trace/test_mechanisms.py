@@ -7,12 +7,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from attnprof import Workload, registry
 from attnprof.algebra.expressions import symbol
 from attnprof.errors import RequestError
+from attnprof.trace.events import totals, uncounted
 from attnprof.trace.request.expressions import DEFAULT, hints_for
 from attnprof.trace.request.lookup import mechanism_target
 from attnprof.trace.run.runs import first_tensor, record
 from attnprof.trace.run.worlds import fake_world
 from attnprof.trace.solve.symbolic import NotSymbolicError, run_symbolically
-from attnprof.trace.totals import totals, uncounted
 from tests.mechanisms.cases import PARAMS, SHAPES, names, params
 from tests.trace.differences import (
     NUMBER,

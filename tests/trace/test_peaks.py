@@ -8,12 +8,12 @@ from torch import nn
 
 import attnprof
 from attnprof import registry
+from attnprof.trace.events import at_least, peak
 from attnprof.trace.request.expressions import Expression
 from attnprof.trace.request.lookup import mechanism_target
 from attnprof.trace.request.target import Input, Target
 from attnprof.trace.run.runs import record
 from attnprof.trace.solve.derive import derived
-from attnprof.trace.totals import at_least, peak
 from tests.mechanisms.cases import built, inputs, params
 from tests.oracles.memory import allocator_peak
 

@@ -6,11 +6,11 @@ from torch import nn
 
 from attnprof import registry
 from attnprof.errors import CannotRunError
+from attnprof.trace.events import totals
 from attnprof.trace.request.lookup import mechanism_target, target_of
 from attnprof.trace.run.runs import TooLargeError, record
 from attnprof.trace.solve.count import count, held
 from attnprof.trace.solve.derive import derived
-from attnprof.trace.totals import totals
 
 SHAPES = ({"B": 3, "N": 7}, {"B": 2, "N": 50}, {"B": 5, "N": 121})
 

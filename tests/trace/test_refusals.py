@@ -5,10 +5,10 @@ import sympy
 
 from attnprof.algebra.expressions import symbol
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
+from attnprof.trace.events import totals
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
 from attnprof.trace.solve.derive import derived
-from attnprof.trace.totals import totals
 from tests.trace import hazards
 
 B, N, h, d = map(symbol, ("B", "N", "h", "d"))

@@ -6,11 +6,11 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import flop_registry
 
+from attnprof.trace.events import totals, uncounted
 from attnprof.trace.rules import cost_of
 from attnprof.trace.rules.attention import BOTTOM_RIGHT, TOP_LEFT, triangle
 from attnprof.trace.run.recorder import Recorder
 from attnprof.trace.run.worlds import fake_world
-from attnprof.trace.totals import totals, uncounted
 from tests.trace.counted import counted, counted_by_symbols, each, plus, products
 
 aten = torch.ops.aten

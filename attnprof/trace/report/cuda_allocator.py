@@ -39,7 +39,7 @@ class CudaPeaks:
     reserved: int
 
 
-class Block(NamedTuple):
+class SegmentPart(NamedTuple):
     """A piece of a segment; the best fit is the smallest, of these the first in memory."""
 
     size: int
@@ -68,9 +68,9 @@ class CachingAllocator:
     allocated: _Level = field(default_factory=_Level)
     reserved: _Level = field(default_factory=_Level)
     _end: int = 0
-    _free: dict[bool, list[Block]] = field(default_factory=lambda: {True: [], False: []})
+    _free: dict[bool, list[SegmentPart]] = field(default_factory=lambda: {True: [], False: []})
 
-    def take(self, size: int) -> Block | None:
+    def take(self, size: int) -> SegmentPart | None:
         """A block of at least ``size`` bytes; None for no bytes at all."""
         if size == 0:
             return None
@@ -81,13 +81,13 @@ class CachingAllocator:
         found = free.pop(place) if place < len(free) else self._segment(rounded, small)
         rest = found.size - rounded
         if rest >= _ROUND if small else rest > _SMALL:
-            insort(free, Block(rest, found.address + rounded, small))
+            insort(free, SegmentPart(rest, found.address + rounded, small))
             found = found._replace(size=rounded)
         self.requested.add(size)
         self.allocated.add(found.size)
         return found._replace(requested=size)
 
-    def give(self, block: Block | None) -> None:
+    def give(self, block: SegmentPart | None) -> None:
         """The block is free again and grows together with free neighbours."""
         if block is None:
             return
@@ -99,14 +99,14 @@ class CachingAllocator:
             free.remove(other)
         whole = [block, *beside]
         size, address = sum(b.size for b in whole), min(b.address for b in whole)
-        insort(free, Block(size, address, block.small))
+        insort(free, SegmentPart(size, address, block.small))
 
-    def _segment(self, rounded: int, small: bool) -> Block:
+    def _segment(self, rounded: int, small: bool) -> SegmentPart:
         """New memory from the device, beside no other segment."""
         size = -(-rounded // _LARGE_ROUND) * _LARGE_ROUND
         if rounded < _LARGE:
             size = _SMALL_SEGMENT if small else _LARGE_SEGMENT
-        block = Block(size, self._end, small)
+        block = SegmentPart(size, self._end, small)
         self._end += size + _ROUND
         self.reserved.add(size)
         return block
@@ -122,7 +122,7 @@ def predict_cuda(
     :func:`cublas_workspace`. A trace of fused attention has the tensors of the CPU's kernel.
     """
     allocator = CachingAllocator()
-    blocks: dict[int, Block | None] = {}
+    blocks: dict[int, SegmentPart | None] = {}
     started = phase != "backward"
     for call in trace.calls:
         if not started and call.part == "backward":

@@ -9,9 +9,8 @@ from typing import Any
 from attnprof.errors import RequestError
 from attnprof.record import Report
 from attnprof.trace.evaluation import Value, evaluate
-from attnprof.trace.events import QUANTITIES, Trace
+from attnprof.trace.events import QUANTITIES, Trace, at_least
 from attnprof.trace.request.expressions import sizes_text
-from attnprof.trace.totals import at_least
 
 #: How a formula was found.
 SYMBOLIC, INTERPOLATED, COUNTED = "symbolic", "interpolated", "counted"

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from attnprof.record import DeriveRecord, Report
 from attnprof.trace.evaluation import evaluate
-from attnprof.trace.events import QUANTITIES, Trace
+from attnprof.trace.events import (
+    KINDS,
+    QUANTITIES,
+    Call,
+    Size,
+    Trace,
+    added,
+    flops_of,
+    grouped,
+    times_of,
+)
 from attnprof.trace.report.cuda_allocator import cublas_workspace, predict_cuda
 from attnprof.trace.report.derivation import Derivation, Formula, PhaseForms
-from attnprof.trace.report.origins import operations, peak_moment, steps, subtotals
+from attnprof.trace.request.expressions import LARGE
+
+Sizes = Mapping[str, int]
 
 
 def report_of(
@@ -84,13 +97,11 @@ def text(expression: Any) -> str | None:
     return None if expression is None else str(expression)
 
 
-def _value(formula: Formula, asked: Mapping[str, int]) -> Any:
-    if formula.expression is None:
-        return formula.value
-    return value_at(formula.expression, asked)
+def _value(formula: Formula, sizes: Sizes) -> Any:
+    return formula.value if formula.expression is None else value_at(formula.expression, sizes)
 
 
-def value_at(expression: Any, sizes: Mapping[str, int]) -> Any:
+def value_at(expression: Any, sizes: Sizes) -> Any:
     """The value where every symbol of the expression has a size, else None."""
     if expression is None:
         return None
@@ -112,19 +123,7 @@ def _origins(derivation: Derivation, forms: PhaseForms, *, in_steps: bool) -> di
     return {**found, "steps": steps(*how)} if in_steps else found
 
 
-def _cuda(trace: Trace, phase: str, at: Mapping[str, int]) -> dict[str, int]:
-    """What the same tensors would take on a CUDA device, cuBLAS's own memory apart."""
-    peaks = predict_cuda(trace, phase, at)
-    return {
-        "requested_bytes": peaks.requested,
-        "allocated_bytes": peaks.allocated,
-        "reserved_bytes": peaks.reserved,
-        "cublas_workspace_bytes": cublas_workspace((8, 0)),
-        "cublas_workspace_bytes_hopper": cublas_workspace((9, 0)),
-    }
-
-
-def _peak(formula: Formula, trace: Trace, phase: str, at: Mapping[str, int]) -> dict[str, Any]:
+def _peak(formula: Formula, trace: Trace, phase: str, at: Sizes) -> dict[str, Any]:
     """The polynomials of the peak; where a shape is asked, their values and the moment."""
     expression = formula.expression
     is_max = type(expression).__name__ == "Max"
@@ -138,5 +137,83 @@ def _peak(formula: Formula, trace: Trace, phase: str, at: Mapping[str, int]) -> 
         moment = peak_moment(trace, phase, at)
         # a trace of interpolated counts may not say what each operation holds
         if moment.get("bytes") == _value(formula, at):
-            found |= {**moment, "cuda": _cuda(trace, phase, at)}
+            # what the same tensors would take on a CUDA device, cuBLAS's own memory apart
+            cuda = predict_cuda(trace, phase, at)
+            found |= moment
+            found["cuda"] = {
+                **{f"{kind}_bytes": count for kind, count in asdict(cuda).items()},
+                "cublas_workspace_bytes": cublas_workspace((8, 0)),
+                "cublas_workspace_bytes_hopper": cublas_workspace((9, 0)),
+            }
     return found
+
+
+# -- where costs arise: by operation, by line of the user's code, step by step ------------
+
+
+def operations(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
+    """Totals by ATen operation, most FLOPs first (then bytes), at a long sequence."""
+
+    def at_length(size: Size) -> Any:
+        names = {symbol.name for symbol in getattr(size, "free_symbols", ())}
+        return evaluate(size, {name: LARGE.get(name, 100) for name in names})
+
+    groups = grouped(trace.part(phase), lambda call: call.op)
+    costs = {op: (flops_of(calls), _moved(calls)) for op, calls in groups.items()}
+    order = sorted(groups, key=lambda op: [*map(at_length, costs[op])], reverse=True)
+    return [{"operation": op, **_row(groups[op], at)} for op in order]
+
+
+def subtotals(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
+    """Totals by line of the user's code, in the order it ran."""
+    groups = grouped(trace.part(phase), lambda call: call.line)
+    return [{"line": line, **_row(calls, at)} for line, calls in groups.items()]
+
+
+def steps(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
+    """Every operation in the order it ran; ``calls`` are several where a row stands for them."""
+    return [
+        {
+            "operation": call.op,
+            "part": call.part,
+            "line": call.line,
+            **{kind: str(call.counts.get(kind, 0)) for kind in KINDS},
+            "allocates": str(added([call.takes])),
+            "frees_before": str(added([call.gives])),
+            "uncounted": call.uncounted,
+            **_row([call], at),
+        }
+        for call in trace.part(phase)
+    ]
+
+
+def _moved(calls: Iterable[Call]) -> Size:
+    return added([call.bytes_moved for call in calls])
+
+
+def _row(calls: list[Call], at: Sizes) -> dict[str, Any]:
+    """What calls do together; how many they are is an expression's text at no shape, maybe."""
+    flops, moved, times = flops_of(calls), _moved(calls), times_of(calls)
+    if times is not None:
+        open_ended = getattr(times, "free_symbols", ()) and not at
+        times = str(times) if open_ended else int(evaluate(times, at))
+    return {
+        "calls": times,
+        "flops": str(flops),
+        "bytes_moved": str(moved),
+        "flops_value": evaluate(flops, at) if at else None,
+        "bytes_value": evaluate(moved, at) if at else None,
+    }
+
+
+def peak_moment(trace: Trace, phase: str, at: Sizes) -> dict[str, Any]:
+    """During which operation the most is held, at a shape."""
+    held, most, during = 0, -1, None
+    for call in trace.calls:
+        held += evaluate(call.takes, at) - evaluate(call.gives, at)
+        now = held + evaluate(call.workspace, at)
+        if now > most and (phase != "backward" or call.part == "backward"):
+            most, during = now, call
+    if during is None:
+        return {}
+    return {"operation": during.op, "part": during.part, "line": during.line, "bytes": most}

@@ -9,11 +9,10 @@ from typing import Any
 
 from attnprof.errors import AttnprofError
 from attnprof.trace.evaluation import evaluate
-from attnprof.trace.events import Trace
+from attnprof.trace.events import Trace, totals, trains
 from attnprof.trace.request.expressions import sizes_text
 from attnprof.trace.request.target import Target
 from attnprof.trace.run.runs import Limit, TooLongError, record
-from attnprof.trace.totals import totals, trains
 
 #: Operations of one run outside of a search: at an asked shape, where a formula does not hold.
 A_LONG_RUN = 25_000

@@ -12,12 +12,11 @@ from math import inf
 from typing import Any
 
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
-from attnprof.trace.events import Call, Decision, Trace
+from attnprof.trace.events import Call, Decision, Trace, peak, totals, trains
 from attnprof.trace.request.expressions import EVEN, SMALL, SMALL_LENGTHS, hints_for, sizes_text
 from attnprof.trace.request.target import Target
 from attnprof.trace.run.runs import MOST_BYTES, TooLongError, record, weight_bytes
 from attnprof.trace.solve.budget import A_LONG_RUN
-from attnprof.trace.totals import peak, totals, trains
 from attnprof.user_code import error_text, line_of
 
 #: What a run on real tensors may take: FLOPs, operations.

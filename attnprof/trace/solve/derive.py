@@ -10,6 +10,7 @@ from itertools import product
 from typing import Any
 
 from attnprof.errors import CannotRunError, RequestError, closest
+from attnprof.trace.events import PHASES, totals, trains
 from attnprof.trace.report.derivation import Derivation, PhaseForms
 from attnprof.trace.request.expressions import SHORTER, hints_for, sizes_text
 from attnprof.trace.request.lookup import Texts, target_of
@@ -28,7 +29,6 @@ from attnprof.trace.solve.strategies import (
     by_symbols,
 )
 from attnprof.trace.solve.symbolic import PinnedError
-from attnprof.trace.totals import PHASES, totals, trains
 from attnprof.user_code import error_text
 from attnprof.workload import DTYPES, Workload
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from attnprof.errors import AttnprofError, CannotRunError
-from attnprof.trace.events import QUANTITIES, Trace
+from attnprof.trace.events import QUANTITIES, Trace, at_least, totals, trains, uncounted
 from attnprof.trace.report.derivation import (
     COUNTED,
     INTERPOLATED,
@@ -32,7 +32,6 @@ from attnprof.trace.solve.count import count, held
 from attnprof.trace.solve.interpolation import NOWHERE, Interpolated, interpolate
 from attnprof.trace.solve.shapes import Line, shapes_in
 from attnprof.trace.solve.symbolic import SymbolicRun, run_symbolically
-from attnprof.trace.totals import at_least, totals, trains, uncounted
 from attnprof.user_code import error_text
 
 #: How often ranges are cut until runs inside agree.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnprof.errors import AttnprofError
-from attnprof.trace.events import Trace
+from attnprof.trace.events import Trace, totals, trains
 from attnprof.trace.request.expressions import largest
 from attnprof.trace.request.target import Target
 from attnprof.trace.run.runs import Limit, record
@@ -15,7 +15,6 @@ from attnprof.trace.run.symbols import BENDS, Bend, symbolic_sizes
 from attnprof.trace.sizes import spoken
 from attnprof.trace.solve.budget import NoFormulaError
 from attnprof.trace.solve.domain import Domain
-from attnprof.trace.totals import totals, trains
 from attnprof.user_code import error_text
 
 #: Operations of a symbolic run; each takes some milliseconds.
