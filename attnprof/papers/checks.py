@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from attnprof.algebra.expressions import expression_of
 from attnprof.algebra.parser import FormulaError, Number, parse
+from attnprof.record import ReproduceRecord
 
 MATCH, ERRATUM, NOT_REPRODUCIBLE = "match", "erratum", "not-reproducible"
 VERDICTS = (MATCH, ERRATUM, NOT_REPRODUCIBLE)
@@ -125,19 +126,6 @@ same_formula = Agreement(alike=_equal_formulas)
 
 
 @dataclass(frozen=True)
-class ClaimAnswer:
-    """A claim's verdict with what it rests on. Values are numbers, text, or lists and dicts."""
-
-    claim: str
-    published: Any
-    ours: Any
-    verdict: str
-    basis: str
-    why: str
-    how: str
-
-
-@dataclass(frozen=True)
 class Check:
     """Answers one claim by computing.
 
@@ -179,14 +167,25 @@ class Check:
     basis: str = COMPUTED
     tables: tuple[str, ...] = ()
 
-    def answer(self) -> ClaimAnswer:
-        """The verdict on what is printed."""
+    def answer(self) -> ReproduceRecord:
+        """The verdict on what is printed, and what it rests on."""
         said, found = self.published, self.ours()
         agrees = self.agree(self._checked(said), self._checked(found))
-        verdict, why = self._judged(agrees, said, found)
-        return ClaimAnswer(self.claim, said, found, verdict, self.basis, why, self.told())
+        verdict = self.otherwise
+        if agrees and not self.lacking:
+            verdict, why = MATCH, self.note(found) if callable(self.note) else self.note
+        else:
+            why = self.why(said, found) if callable(self.why) else self.why
+        if self.lacking:
+            words = "is what is printed" if agrees else "is not what is printed"
+            told = f"the document does not give {self.lacking}; that {words}"
+            verdict, why = NOT_REPRODUCIBLE, f"{told}; {why}" if why else told
+        return ReproduceRecord(
+            claim=self.claim, published=said, ours=found, verdict=verdict, basis=self.basis,
+            why=why, how=self._told(),
+        )  # fmt: skip
 
-    def told(self) -> str:
+    def _told(self) -> str:
         """How it is checked, and which part is not."""
         names: dict[str, list[str]] = {}
         for name, why in self.unchecked.items():
@@ -199,16 +198,6 @@ class Check:
         if not self.unchecked:
             return value
         return {name: item for name, item in value.items() if name not in self.unchecked}
-
-    def _judged(self, agrees: bool, said: Any, found: Any) -> tuple[str, str]:
-        if agrees and not self.lacking:
-            return MATCH, self.note(found) if callable(self.note) else self.note
-        why = self.why(said, found) if callable(self.why) else self.why
-        if not self.lacking:
-            return self.otherwise, why
-        words = "is what is printed" if agrees else "is not what is printed"
-        told = f"the document does not give {self.lacking}; that {words}"
-        return NOT_REPRODUCIBLE, f"{told}; {why}" if why else told
 
 
 class Checks(list[Check]):

@@ -132,13 +132,12 @@ def find_documents(names: Iterable[str]) -> list[Document]:
     Raises :class:`RequestError` with the closest names.
     """
     folders = {its.folder: number for number, its in DOCUMENTS.items()}
-    asked = []
-    for name in names:
-        asked.append(folders.get(name.casefold(), name.zfill(3)))
-        if asked[-1] not in DOCUMENTS:
+    asked = {name: folders.get(name.casefold(), name.zfill(3)) for name in names}
+    for name, number in asked.items():
+        if number not in DOCUMENTS:
             possible = [*DOCUMENTS, *folders]
             raise RequestError(f"there is no document '{name}': {closest(name, possible)}")
-    return [its for number, its in DOCUMENTS.items() if number in asked or not asked]
+    return [its for number, its in DOCUMENTS.items() if number in asked.values() or not asked]
 
 
 def find_claims(names: Iterable[str]) -> list[str]:
@@ -146,15 +145,12 @@ def find_claims(names: Iterable[str]) -> list[str]:
     known, found = {claim.casefold(): claim for claim in claims()}, {}
     for name in names:
         if name.casefold() not in known:
-            raise RequestError(f"there is no claim '{name}': {_near(name)}")
+            of_document = [claim for claim in claims() if claim[:4] == name[:4]]
+            told = closest(name, of_document or list(claims()))
+            told = told if len(told) < 200 else "type attnprof reproduce --all to see all ids"
+            raise RequestError(f"there is no claim '{name}': {told}")
         found[known[name.casefold()]] = True
     return list(found)
-
-
-def _near(name: str) -> str:
-    """The closest ids, of the same document where it is named."""
-    told = closest(name, [c for c in claims() if c[:4] == name[:4]] or list(claims()))
-    return told if len(told) < 200 else "type attnprof reproduce --all to see all ids"
 
 
 def find_table(number: str, name: str) -> tuple[str, Callable[[], Table]]:

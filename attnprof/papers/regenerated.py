@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from attnprof.papers.checks import Agree, exactly
-from attnprof.papers.documents import document, find_figure, find_table, not_made, reason
+from attnprof.papers.documents import document, not_made, reason
 
 
 @dataclass(frozen=True)
@@ -93,25 +94,22 @@ class Regenerated:
 
 def regenerate(number: str) -> Regenerated:
     """Every table and figure of a document."""
-    made = Regenerated(not_made=not_made(number))
-    for name in document(number).part("tables", "TABLES") or ():
-        table = _made(made, f"table {name}", find_table(number, name)[1])
-        if table is not None:
-            made.tables[name] = table
-    for name in document(number).part("figures", "FIGURES") or ():
-        _, figure = find_figure(number, name)
-        data = _made(made, f"figure {name}", figure.data)
-        if data is not None:
-            made.figures[name] = (figure, data)
+    its, made = document(number), Regenerated(not_made=not_made(number))
+
+    @contextmanager
+    def attempt(name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - one that breaks must not hide the others
+            made.failed[name] = reason(error)
+
+    for name, table in (its.part("tables", "TABLES") or {}).items():
+        with attempt(f"table {name}"):
+            made.tables[name] = table()
+    for name, figure in (its.part("figures", "FIGURES") or {}).items():
+        with attempt(f"figure {name}"):
+            made.figures[name] = (figure, figure.data())
     return made
-
-
-def _made(made: Regenerated, name: str, make: Callable[[], Any]) -> Any:
-    try:
-        return make()
-    except Exception as error:  # noqa: BLE001 - one that breaks must not hide the others
-        made.failed[name] = reason(error)
-    return None
 
 
 def table_values(name: str, table: Table) -> dict[str, Any]:
@@ -141,19 +139,16 @@ def table_rows(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A table's rows for CSV: a recomputed column has ours beside it, named ``<column> (ours)``."""
     rows = values["rows"]
     both = {name for row in rows for name, cell in row.items() if isinstance(cell, Mapping)}
-    return [dict(_flat(row, both)) for row in rows]
-
-
-def _flat(row: Mapping[str, Any], both: set[str]) -> Iterable[tuple[str, Any]]:
-    for name, cell in row.items():
-        recomputed = isinstance(cell, Mapping)
-        yield name, cell["printed"] if recomputed else cell
-        if name in both:
-            yield f"{name} (ours)", _beside(cell) if recomputed else ""
-
-
-def _beside(cell: Mapping[str, Any]) -> Any:
-    return f"{cell['bound']} {cell['ours']:.4g}" if "bound" in cell else cell["ours"]
+    flat: list[dict[str, Any]] = []
+    for row in rows:
+        flat.append({})
+        for name, cell in row.items():
+            beside = cell if isinstance(cell, Mapping) else {"printed": cell, "ours": ""}
+            flat[-1][name] = beside["printed"]
+            if name in both:
+                bound, ours = beside.get("bound"), beside["ours"]
+                flat[-1][f"{name} (ours)"] = f"{bound} {ours:.4g}" if bound else ours
+    return flat
 
 
 def figure_values(name: str, figure: Figure, data: FigureData) -> dict[str, Any]:

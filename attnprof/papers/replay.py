@@ -39,16 +39,12 @@ def accept(records: Iterable[ReproduceRecord]) -> list[str]:
     for number, its in DOCUMENTS.items():
         new = {claim: verdict for claim, verdict in found.items() if claim.startswith(number)}
         if new:
-            write_whole(its.path / FILE, _text({**committed(number), **new}), known=True)
+            whole, stream = {**committed(number), **new}, io.StringIO()
+            rows = [(claim, whole[claim]) for claim in claims() if claim in whole]
+            csv.writer(stream, lineterminator="\n").writerows([HEAD, *rows])
+            write_whole(its.path / FILE, stream.getvalue(), known=True)
             written.append(str(its.path / FILE))
     return written
-
-
-def _text(verdicts: dict[str, str]) -> str:
-    stream = io.StringIO()
-    rows = [(claim, verdicts[claim]) for claim in claims() if claim in verdicts]
-    csv.writer(stream, lineterminator="\n").writerows([HEAD, *rows])
-    return stream.getvalue()
 
 
 #: The verdict of a claim that nothing here could answer.
@@ -86,13 +82,9 @@ def answered(claim: Claim) -> ReproduceRecord:
         check = document(claim.document).checks().get(claim.claim)
         if check is None:
             return ReproduceRecord(**its, verdict=ERROR, why=NO_CHECK)
-        found = check.answer()
+        return replace(check.answer(), **its)
     except Exception as error:  # noqa: BLE001 - one check that breaks must not hide the others
         return ReproduceRecord(**its, verdict=ERROR, why=reason(error))
-    return ReproduceRecord(
-        **its, published=found.published, ours=found.ours, verdict=found.verdict,
-        basis=found.basis, why=found.why, how=found.how,
-    )  # fmt: skip
 
 
 def only(report: Report, verdicts: Sequence[str]) -> Report:
@@ -103,23 +95,20 @@ def only(report: Report, verdicts: Sequence[str]) -> Report:
 
 def summary_of(records: Sequence[ReproduceRecord]) -> dict[str, Any]:
     """Counts by document, and where the verdicts are not the committed ones."""
-    numbers = [n for n in DOCUMENTS if any(record.document == n for record in records)]
+    counts: dict[str, Any] = {}
+    for number, its in DOCUMENTS.items():
+        own = [record for record in records if record.document == number]
+        verdicts = [record.verdict for record in own]
+        if own:
+            counts[number] = {
+                "title": its.title,
+                "claims": len(own),
+                **{verdict: verdicts.count(verdict) for verdict in (*VERDICTS, ERROR)},
+                "readings": sum(record.basis == READING for record in own),
+            }
     return {
-        "documents": {
-            number: _counts(number, [r for r in records if r.document == number])
-            for number in numbers
-        },
+        "documents": counts,
         "changed": [r.claim for r in records if r.committed and r.verdict != r.committed],
         "not_committed": [r.claim for r in records if not r.committed],
         "errors": [r.claim for r in records if r.verdict == ERROR],
-    }
-
-
-def _counts(number: str, records: Sequence[ReproduceRecord]) -> dict[str, Any]:
-    verdicts = [record.verdict for record in records]
-    return {
-        "title": DOCUMENTS[number].title,
-        "claims": len(records),
-        **{verdict: verdicts.count(verdict) for verdict in (*VERDICTS, ERROR)},
-        "readings": sum(record.basis == READING for record in records),
     }

@@ -11,7 +11,8 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from attnprof.papers import documents
-from attnprof.papers.checks import MATCH, Check, ClaimAnswer
+from attnprof.papers.checks import MATCH, Check
+from attnprof.record import ReproduceRecord
 from tests.papers.perturbing import changed_text, is_formula
 
 #: Table (its file's stem), row and column.
@@ -78,7 +79,7 @@ def changes(text: str) -> list[str]:
     return list(changed_text(text))[1:] if is_formula(text) else []
 
 
-def decides(number: str, check: Check, place: Place, found: ClaimAnswer) -> str:
+def decides(number: str, check: Check, place: Place, found: ReproduceRecord) -> str:
     """What a cell does to an answer: ``nothing``, ``fine`` or ``coarse`` (a last digit, or more),
     or ``weak``: ours is another, and the claim still holds.
     """

@@ -1,7 +1,7 @@
 """The documents' figures drawn from our data: a module a document, named like its folder in papers.
 
-Each has ``DRAWINGS: dict[str, Callable[[FigureData], Figure]]``, keyed like the ``FIGURES`` there;
-a drawing is called in the house style and gives a matplotlib figure.
+Each has ``DRAWINGS``, keyed like the ``FIGURES`` there; a drawing is called in the house style and
+gives a matplotlib figure.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from attnprof.errors import CannotRunError
 from attnprof.papers.documents import document
 from attnprof.papers.regenerated import FigureData
-from attnprof.render.plots.style import BLACK, figure_bytes, plot, styled
+from attnprof.render.plots import style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,10 +23,31 @@ if TYPE_CHECKING:
 
 Rows = Sequence[Mapping[str, Any]]
 Place = tuple[float, float]
+Drawing = Callable[[FigureData], "Figure"]
 
 
-def drawings(number: str) -> dict[str, Callable[[FigureData], Figure]]:
-    """How a document's figures are drawn, by figure; empty where nobody wrote that."""
+class Drawings(dict[str, Drawing]):
+    """How a document's figures are drawn, by figure."""
+
+    def draws(
+        self, *names: str, height: float, width: float = style.PAGE_WIDTH
+    ) -> Callable[[Callable[[Figure, FigureData], str]], Drawing]:
+        """Adds figures of this size in inches: the function below fills one, gives its caption."""
+
+        def added(fill: Callable[[Figure, FigureData], str]) -> Drawing:
+            def draw(data: FigureData) -> Figure:
+                figure = style.new_figure(width, height)
+                style.caption(figure, fill(figure, data))
+                return figure
+
+            self.update(dict.fromkeys(names, draw))
+            return draw
+
+        return added
+
+
+def drawings(number: str) -> dict[str, Drawing]:
+    """How a document's figures are drawn; empty where nobody wrote that."""
     place = f"{__name__}.{document(number).folder}"
     return dict(import_module(place).DRAWINGS) if find_spec(place) else {}
 
@@ -40,7 +61,7 @@ def plot_figure(number: str, name: str, data: FigureData, path: str | Path) -> N
     draw = drawings(number).get(name)
     if draw is None:
         raise CannotRunError(f"{number}: figure {name} has data and no drawing")
-    plot(path, draw, data)
+    style.plot(path, draw, data)
 
 
 def picture(number: str, name: str, data: FigureData) -> bytes | None:
@@ -48,8 +69,8 @@ def picture(number: str, name: str, data: FigureData) -> bytes | None:
     draw = drawings(number).get(name)
     if draw is None:
         return None
-    with styled():
-        return figure_bytes(draw(data))
+    with style.styled():
+        return style.figure_bytes(draw(data))
 
 
 def curve(
@@ -70,17 +91,16 @@ def draw_box(axes: Axes, place: Place, half: Place, rounding: float, **look: Any
     from matplotlib.patches import FancyBboxPatch
 
     (x, y), (width, height) = place, half
-    box = FancyBboxPatch(
-        (x - width, y - height), 2 * width, 2 * height, zorder=2, linewidth=0.6, edgecolor=BLACK,
-        boxstyle=f"round,pad=0,rounding_size={rounding}", **look,
-    )  # fmt: skip
-    axes.add_patch(box)
+    axes.add_patch(FancyBboxPatch(
+        (x - width, y - height), 2 * width, 2 * height, zorder=2, linewidth=0.6,
+        edgecolor=style.BLACK, boxstyle=f"round,pad=0,rounding_size={rounding}", **look,
+    ))  # fmt: skip
 
 
-def draw_arrow(axes: Axes, start: Place, end: Place, style: str) -> None:
+def draw_arrow(axes: Axes, start: Place, end: Place, connection: str) -> None:
     """An arrow whose line takes matplotlib's connection style."""
     look = {
-        "arrowstyle": "-|>", "linewidth": 0.7, "color": BLACK, "shrinkA": 0, "shrinkB": 0,
-        "mutation_scale": 6, "connectionstyle": style,
+        "arrowstyle": "-|>", "linewidth": 0.7, "color": style.BLACK, "shrinkA": 0, "shrinkB": 0,
+        "mutation_scale": 6, "connectionstyle": connection,
     }  # fmt: skip
     axes.annotate("", end, start, arrowprops=look)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from attnprof.papers.regenerated import FigureData
 from attnprof.render.plots import style
-from attnprof.render.plots.documents import Rows, curve, of
+from attnprof.render.plots.documents import Drawings, Rows, curve, of
 from attnprof.render.plots.growth import MIB
 from attnprof.render.plots.series import length_axis
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+DRAWINGS = Drawings()
 GIGA = 1e9
 MARKERS = "os^Dv"
 #: A variant often lies on another curve: that shows between the dashes.
@@ -27,9 +28,9 @@ PANELS = (
 )
 
 
-def draw_family(data: FigureData) -> Figure:
+@DRAWINGS.draws(*"DEFG", height=3.2)
+def draw_family(figure: Figure, data: FigureData) -> str:
     """Operations, memory and time by length, standard attention in black."""
-    figure = style.new_figure(style.PAGE_WIDTH, 3.2)
     panels = figure.subplots(1, 3)
     shades = style.colours([str(row["mechanism"]) for row in data.rows])
     looks: dict[str, dict[str, Any]] = {
@@ -51,13 +52,11 @@ def draw_family(data: FigureData) -> Figure:
     for name, look in looks.items():
         look["label"] = f"{name}: $N^{{{exponents[name]['flops']:.2f}}}$"
     style.legend(figure, list(looks.values()), 3)
-    style.caption(
-        figure,
+    return (
         f"One head of width {data.facts['head_dim']}, no projections. Lines: closed forms "
         "(exponent: of the operations). Points: products counted by torch, the allocator's peak, "
-        "processor time on one thread with the 95 % interval of its median.",
+        "processor time on one thread with the 95 % interval of its median."
     )
-    return figure
 
 
 def _dots(axes: Axes, rows: Rows, quantity: str, unit: float, look: Mapping[str, Any]) -> None:
@@ -72,9 +71,9 @@ def _dots(axes: Axes, rows: Rows, quantity: str, unit: float, look: Mapping[str,
         axes.errorbar(lengths, values, ends, capsize=2, elinewidth=0.8, linewidth=0.8, **look)
 
 
-def draw_projections(data: FigureData) -> Figure:
+@DRAWINGS.draws("B", height=2.9, width=0.55 * style.PAGE_WIDTH)
+def draw_projections(figure: Figure, data: FigureData) -> str:
     """FLOPs of the three products, and of the attention that follows."""
-    figure = style.new_figure(style.PAGE_WIDTH * 0.55, 2.9)
     axes = figure.subplots()
     three = [{**row, "all": row["queries"] + row["keys"] + row["values"]} for row in data.rows]
     for field, shade, marker, label in (
@@ -86,18 +85,16 @@ def draw_projections(data: FigureData) -> Figure:
     length_axis(axes, [row["seq_len"] for row in data.rows], "sequence length N")
     axes.set_ylabel("FLOPs")
     axes.legend(loc="upper left")
-    style.caption(
-        figure,
+    return (
         f"Closed forms, width {data.facts['d_model']}, one head. From "
         f"{data.facts['attention_above_from']:,} tokens on, of those drawn, the attention costs "
-        "more than the three products.",
+        "more than the three products."
     )
-    return figure
 
 
-def draw_heads(data: FigureData) -> Figure:
+@DRAWINGS.draws("C", height=2.9)
+def draw_heads(figure: Figure, data: FigureData) -> str:
     """FLOPs of a layer by part, and its peak memory, by number of heads."""
-    figure = style.new_figure(style.PAGE_WIDTH, 2.9)
     work, memory = figure.subplots(1, 2)
     names = [str(row["num_heads"]) for row in data.rows]
     below = [0.0] * len(names)
@@ -114,17 +111,15 @@ def draw_heads(data: FigureData) -> Figure:
         axes.set(xlabel="number of heads H", ylabel=label)
         axes.grid(visible=True, axis="y")
     style.label_panels([work, memory])
-    style.caption(
-        figure,
+    return (
         f"Closed forms, {data.facts['seq_len']:,} tokens, width {data.facts['d_model']}. Green: "
-        f"the H = {chosen} that is drawn in the document.",
+        f"the H = {chosen} that is drawn in the document."
     )
-    return figure
 
 
-def draw_results(data: FigureData) -> Figure:
+@DRAWINGS.draws("Z", height=2.9)
+def draw_results(figure: Figure, data: FigureData) -> str:
     """Losses, ratios and seconds: printed ones hatched, ours plain."""
-    figure = style.new_figure(style.PAGE_WIDTH, 2.9)
     losses, ratios, times = figure.subplots(1, 3)
     printed: dict[str, Any] = {"color": style.ORANGE, "hatch": "//"}
     _bars(losses, data.rows, "final_true_ce", **printed)
@@ -144,13 +139,11 @@ def draw_results(data: FigureData) -> Figure:
     times.set_ylabel("forward pass, Performer = 1")
     style.label_panels([losses, ratios, times])
     figure.legend(*times.get_legend_handles_labels(), loc="outside upper center", ncols=2)
-    style.caption(
-        figure,
+    return (
         "Printed values as far as the text quotes them (its device is not named); a missing bar "
         "was not quoted. (b): smaller is better. (c) measured: processor time of one sequence on "
-        "one thread, from the parts of each model.",
+        "one thread, from the parts of each model."
     )
-    return figure
 
 
 def _bars(axes: Axes, rows: Rows, quantity: str, *, shift: float = 0.0, **look: Any) -> None:
@@ -159,11 +152,3 @@ def _bars(axes: Axes, rows: Rows, quantity: str, *, shift: float = 0.0, **look: 
     axes.bar(places, heights, 0.4 if shift else 0.6, edgecolor="white", **look)
     axes.set_xticks(range(len(rows)), [str(row["model"]) for row in rows], rotation=30, ha="right")
     axes.set_xlim(-0.6, len(rows) - 0.4)
-
-
-DRAWINGS: dict[str, Callable[[FigureData], Figure]] = {
-    "B": draw_projections,
-    "C": draw_heads,
-    **dict.fromkeys("DEFG", draw_family),
-    "Z": draw_results,
-}

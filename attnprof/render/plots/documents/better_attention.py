@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnprof.papers.regenerated import FigureData
 from attnprof.record import HeatmapRecord, Report
 from attnprof.render.plots import style
-from attnprof.render.plots.documents import Place, Rows, curve, draw_arrow, draw_box, of
+from attnprof.render.plots.documents import (
+    Drawings,
+    Place,
+    Rows,
+    curve,
+    draw_arrow,
+    draw_box,
+    of,
+)
 from attnprof.render.plots.heatmap import draw_heatmap
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+DRAWINGS = Drawings()
 #: In the order in which they are drawn: a line that coincides with one before lies on it, dashed.
 MECHANISMS = ("standard", "super", "optimised", "efficient")
 DASHED = "optimised"
@@ -29,10 +37,10 @@ HALF = HALF_WIDTH, HALF_HEIGHT = 0.42, 0.3
 ASIDE = 0.3
 
 
-def draw_diagram(data: FigureData) -> Figure:
+@DRAWINGS.draws("1", height=3.6)
+def draw_diagram(figure: Figure, data: FigureData) -> str:
     """Figure 1: a panel a mechanism, from rows of ``block``, what it works ``on``, its ``map``."""
     names = list(dict.fromkeys(row["mechanism"] for row in data.rows))
-    figure = style.new_figure(style.PAGE_WIDTH, 3.6)
     panels = list(figure.subplots(1, len(names), sharey=True))
     style.label_panels(panels)
     for axes, name in zip(panels, names, strict=True):
@@ -40,12 +48,10 @@ def draw_diagram(data: FigureData) -> Figure:
         axes.set_title(name, fontsize=style.NORMAL)
         axes.set(xlim=(-0.55, 2.55), ylim=(-0.5, max(axes.get_ylim()[1], top + 0.5)))
         axes.axis("off")
-    style.caption(
-        figure,
+    return (
         "Linear: a map applied from the right, to a token's features. Linear*: a map applied from "
-        "the left, over tokens.",
+        "the left, over tokens."
     )
-    return figure
 
 
 def _diagram(axes: Axes, rows: Rows) -> float:
@@ -81,10 +87,10 @@ def _arrow(axes: Axes, start: Place, end: Place) -> None:
         draw_arrow(axes, (x0, y0), bottom, "arc3")
 
 
-def draw_by_width(data: FigureData) -> Figure:
+@DRAWINGS.draws("2", height=2.9)
+def draw_by_width(figure: Figure, data: FigureData) -> str:
     """Figure 2: a panel a way of counting and a length, curves by mechanism."""
     panels = data.facts["panels"]
-    figure = style.new_figure(style.PAGE_WIDTH, 2.9)
     grid = list(figure.subplots(1, len(panels)))
     shades = style.colours(MECHANISMS)
     style.label_panels(grid)
@@ -103,13 +109,11 @@ def draw_by_width(data: FigureData) -> Figure:
         axes.grid(visible=True)
     lines = grid[0].get_lines()
     figure.legend(handles=lines, loc="outside upper center", ncols=4, handlelength=3.2)
-    style.caption(
-        figure,
+    return (
         f"One forward and backward pass, h = {data.facts['h']}. (a) as printed, (b) the same "
         "equation for a longer context: Optimised and Super coincide; (c) multiplications and "
-        "additions of the definitions' products.",
+        "additions of the definitions' products."
     )
-    return figure
 
 
 def _unit(rows: Rows) -> tuple[float, str]:
@@ -132,7 +136,11 @@ def draw_heatmaps(data: FigureData) -> Figure:
     return draw_heatmap(Report("heatmap", records, summary))
 
 
-def draw_surfaces(data: FigureData) -> Figure:
+DRAWINGS["3"] = draw_heatmaps
+
+
+@DRAWINGS.draws("4", height=5.0)
+def draw_surfaces(figure: Figure, data: FigureData) -> str:
     """Figure 4: a surface a mechanism, all on one scale."""
     import numpy as np
     from matplotlib.ticker import MultipleLocator
@@ -140,12 +148,12 @@ def draw_surfaces(data: FigureData) -> Figure:
     rows = of(data.rows, counted=data.facts["drawn"])
     lengths, widths = (sorted({row[key] for row in rows}) for key in ("l", "d_m"))
     unit, prefix = _unit(rows)
-    figure = style.new_figure(style.PAGE_WIDTH, 5.0)
     x, y = np.meshgrid(widths, lengths)
     top = max(row["standard"] for row in rows) / unit
     for place, name in enumerate(("standard", "optimised", "efficient", "super"), 1):
         axes: Any = figure.add_subplot(2, 2, place, projection="3d")
-        height = _table(rows, name, lengths, widths) / unit
+        found = {(row["l"], row["d_m"]): row[name] / unit for row in rows}
+        height = np.array([[found[n, d] for d in widths] for n in lengths])
         axes.plot_surface(
             x, y, height, cmap="viridis", vmin=0, vmax=top, linewidth=0.2, edgecolor="0.3",
             rcount=len(lengths), ccount=len(widths),
@@ -161,24 +169,7 @@ def draw_surfaces(data: FigureData) -> Figure:
         axes.tick_params(labelsize=style.SMALL, pad=-1)
         axes.xaxis.set_major_locator(MultipleLocator(256))
         axes.yaxis.set_major_locator(MultipleLocator(256))
-    style.caption(
-        figure,
+    return (
         f"Eq 24, one forward and backward pass, h = {data.facts['h']}; one scale for all panels. "
-        "Optimised and Super coincide.",
+        "Optimised and Super coincide."
     )
-    return figure
-
-
-def _table(rows: Rows, name: str, lengths: Sequence[int], widths: Sequence[int]) -> Any:
-    import numpy as np
-
-    found = {(row["l"], row["d_m"]): row[name] for row in rows}
-    return np.array([[found[n, d] for d in widths] for n in lengths], dtype=float)
-
-
-DRAWINGS: dict[str, Callable[[FigureData], Figure]] = {
-    "1": draw_diagram,
-    "2": draw_by_width,
-    "3": draw_heatmaps,
-    "4": draw_surfaces,
-}

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from attnprof.papers.regenerated import FigureData
 from attnprof.render.plots import style
-from attnprof.render.plots.documents import Place, Rows, draw_arrow, draw_box
+from attnprof.render.plots.documents import Drawings, Place, Rows, draw_arrow, draw_box
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+DRAWINGS = Drawings()
 #: Half a box, where steps are one apart in both directions.
 HALF = HALF_WIDTH, HALF_HEIGHT = 0.42, 0.33
 #: Columns on a page's width, and an inch's share of a row.
@@ -19,12 +20,13 @@ COLUMNS, ROW = 9, 0.62
 INPUT = "input row"
 
 
-def draw_sublayer(data: FigureData) -> Figure:
+@DRAWINGS.draws("2", "3", "4", "5", "6", height=ROW)
+def draw_sublayer(figure: Figure, data: FigureData) -> str:
     """One box a step, the critical path filled."""
     places = _places(data.rows)
     columns, rows = (max(place[axis] for place in places.values()) + 1 for axis in (0, 1))
     width = max(3.2, style.PAGE_WIDTH * columns / COLUMNS)
-    figure = style.new_figure(width, 0.45 + ROW * rows)
+    figure.set_size_inches(width, 0.45 + ROW * rows)
     axes = figure.subplots()
     for row in data.rows:
         for other in row["waits for"].split(" + "):
@@ -37,8 +39,7 @@ def draw_sublayer(data: FigureData) -> Figure:
     axes.set(xlim=(-0.5, width * COLUMNS / style.PAGE_WIDTH - 0.5), ylim=(-0.5, rows - 0.5))
     axes.axis("off")
     steps = data.facts["its steps"]
-    style.caption(figure, f"Blue: the critical path, {steps} dependent operations.")
-    return figure
+    return f"Blue: the critical path, {steps} dependent operations."
 
 
 def _places(rows: Rows) -> dict[str, Place]:
@@ -77,6 +78,3 @@ def _arrow(axes: Axes, start: Place, end: Place) -> None:
         draw_arrow(axes, top, onto, "arc3,rad=-0.25")
     else:
         draw_arrow(axes, right, left, "arc3")
-
-
-DRAWINGS = dict.fromkeys(("2", "3", "4", "5", "6"), draw_sublayer)

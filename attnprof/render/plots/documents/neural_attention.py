@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from attnprof.papers.regenerated import FigureData
 from attnprof.render.plots import style
-from attnprof.render.plots.documents import of
+from attnprof.render.plots.documents import Drawings, of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+DRAWINGS = Drawings()
 COLOURS_OF = {"q": style.ORANGE, "k": style.SKY}
 _CENTRED: dict[str, Any] = {"ha": "center", "va": "center"}
 
 
-def draw_surfaces(data: FigureData) -> Figure:
+@DRAWINGS.draws("1", height=3.4)
+def draw_surfaces(figure: Figure, data: FigureData) -> str:
     """The dot product's paraboloid, and a network's folded sheet."""
     import numpy as np
 
-    figure = style.new_figure(style.PAGE_WIDTH, 3.4)
     side = data.facts["points"]
     titles = {"dot_product": "dot product", "neural": "Neural Attention"}
     for place, (name, title) in enumerate(titles.items(), 1):
@@ -35,18 +35,16 @@ def draw_surfaces(data: FigureData) -> Figure:
         axes.set_zlabel("score z", labelpad=1)
         axes.tick_params(labelsize=style.SMALL - 1, pad=0)
         axes.set_box_aspect(None, zoom=0.88)
-    style.caption(
-        figure,
+    return (
         "Scores of a query and a key that are both (x, y). Right: one hidden layer of "
-        f"{data.facts['neurons']} ReLU neurons with random weights, not a trained one.",
+        f"{data.facts['neurons']} ReLU neurons with random weights, not a trained one."
     )
-    return figure
 
 
-def draw_tensor(data: FigureData) -> Figure:
+@DRAWINGS.draws("3", height=2.4)
+def draw_tensor(figure: Figure, data: FigureData) -> str:
     """A panel for each k: what C holds at i, j."""
     tokens, depth = data.facts["tokens"], 2 * data.facts["reduced"]
-    figure = style.new_figure(style.PAGE_WIDTH, 2.4)
     panels = figure.subplots(1, depth)
     ticks = [index + 0.5 for index in range(tokens)]
     names = [str(index + 1) for index in range(tokens)]
@@ -61,17 +59,16 @@ def draw_tensor(data: FigureData) -> Figure:
         axes.set(xlim=(0, tokens), ylim=(tokens, 0), aspect="equal", xlabel="j")
         axes.set_title(f"k = {place}")
     panels[0].set_ylabel("i")
-    style.caption(figure, "C at i, j, k: Q' (orange) is copied along j, K' (blue) along i.")
-    return figure
+    return "C at i, j, k: Q' (orange) is copied along j, K' (blue) along i."
 
 
-def draw_matrix(data: FigureData) -> Figure:
+@DRAWINGS.draws("8", height=2.8, width=0.4 * style.PAGE_WIDTH)
+def draw_matrix(figure: Figure, data: FigureData) -> str:
     """The scores of all pairs."""
     import numpy as np
 
     tokens = data.facts["tokens"]
     scores = np.array([row["score"] for row in data.rows]).reshape(tokens, tokens)
-    figure = style.new_figure(style.PAGE_WIDTH * 0.4, 2.8)
     axes = figure.subplots()
     axes.imshow(scores, cmap="Blues", vmax=2 * scores.max() - scores.min())
     for row in data.rows:
@@ -80,12 +77,4 @@ def draw_matrix(data: FigureData) -> Figure:
     axes.set_xticks(range(tokens), names)
     axes.set_yticks(range(tokens), names)
     axes.set(xlabel="j", ylabel="i")
-    style.caption(figure, "Scores A of all pairs: random Q', K' and weights, one hidden layer.")
-    return figure
-
-
-DRAWINGS: dict[str, Callable[[FigureData], Figure]] = {
-    "1": draw_surfaces,
-    "3": draw_tensor,
-    "8": draw_matrix,
-}
+    return "Scores A of all pairs: random Q', K' and weights, one hidden layer."

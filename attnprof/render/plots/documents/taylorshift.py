@@ -1,21 +1,22 @@
-"""TaylorShift's figures (004): time and memory of one head and of an encoder over length."""
+"""TaylorShift's figures (004): time and memory over length, sizes of results, the laws' errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil, floor, log2
 from typing import TYPE_CHECKING, Any
 
 from attnprof.papers.regenerated import FigureData
 from attnprof.render.plots import style
-from attnprof.render.plots.documents import Rows, curve, of
-from attnprof.render.plots.documents.taylorshift_sizes import draw_errors, draw_norms
+from attnprof.render.plots.documents import Drawings, Rows, curve, of
 from attnprof.render.plots.growth import MIB
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+DRAWINGS = Drawings()
+PRINTED, DOTTED = (0, (4, 2)), (0, (1, 1.5))
 #: Panels of Figure 1: field, what its axis says, divisor, and the marks' names and letters.
 PANELS = (
     ("time_s", "time [s]", 1, {"N0": "$N_0$", "N0hat": "$\\hat{N}_0$"}),
@@ -23,16 +24,36 @@ PANELS = (
 )
 #: What is predicted is dashed and hollow, what is measured solid and filled.
 LOOKS: dict[str, dict[str, Any]] = {
-    "predicted": {"linestyle": (0, (4, 2)), "markerfacecolor": "none", "markersize": 6.5},
+    "predicted": {"linestyle": PRINTED, "markerfacecolor": "none", "markersize": 6.5},
     "measured": {"linestyle": "-", "markerfacecolor": style.BLACK, "markersize": 3.5},
 }
-DOTTED = (0, (1, 1.5))
+#: Head widths by colour and marker, in order.
+WIDTH_LOOKS = ((style.BLUE, "o"), (style.GREEN, "s"), (style.ORANGE, "^"), (style.VERMILION, "D"))
+_POINT = {"marker": "o", "linestyle": "none"}
+_AS_PRINTED = {"linestyle": PRINTED, "label": "Table 1's law, as printed"}
+#: Expressions as the document sets them.
+TITLES = {
+    "A_mod": "$A_\\mathrm{mod}$",
+    "(QK^T)^2 V": "$(QK^\\top)^{\\odot 2}\\,V$",
+    "QK^T V": "$QK^\\top V$",
+    "Y_denom": "$Y_\\mathrm{denom}$",
+    "Y": "$Y$",
+}
+#: Table 1's laws as they are set.
+LAWS = {
+    "(N+1)/sqrt(d)": "$(N+1)/\\sqrt{d}$",
+    "N/d": "$N/d$",
+    "sqrt(N)*(4*d+1)/(4*d)": "$\\sqrt{N}\\,(4d+1)/4d$",
+    "N*(d+2)/(2*d)": "$N(d+2)/2d$",
+    "N*(2*d + 1)/(2*d)": "$N(2d+1)/2d$",
+    "sqrt(d/N)": "$\\sqrt{d/N}$",
+}
 
 
-def draw_heads(data: FigureData) -> Figure:
+@DRAWINGS.draws("1", height=3.9)
+def draw_heads(figure: Figure, data: FigureData) -> str:
     """Figure 1: a column a head width, time above memory, crossovers marked."""
     widths = list(dict.fromkeys(row["d"] for row in data.rows))
-    figure = style.new_figure(style.PAGE_WIDTH, 3.9)
     grid = figure.subplots(2, len(widths), squeeze=False, sharex="col", sharey="row")
     for line, (field, label, unit, names) in zip(grid, PANELS, strict=True):
         for axes, d in zip(line, widths, strict=True):
@@ -48,20 +69,16 @@ def draw_heads(data: FigureData) -> Figure:
         low, high = (log2(end) for end in axes.get_xlim())
         exponents, labels = style.power_ticks(ceil(low), floor(high), 3)
         axes.set_xticks([2.0**e for e in exponents], labels)
-    ring = {"marker": "o", "markeredgecolor": style.BLACK}
-    entries = [
-        *_entries(("taylor-direct", "taylor-efficient"), "crossover of the printed counts", ring),
-        {"color": style.GREY, "linestyle": DOTTED, "label": "extrapolated"},
-    ]
-    _legend(figure, entries)
-    style.caption(
-        figure,
+    marks = [{"marker": "o", "markeredgecolor": style.BLACK, **look} for look in LOOKS.values()]
+    continued = {"color": style.GREY, "linestyle": DOTTED, "label": "extrapolated"}
+    forms = ("taylor-direct", "taylor-efficient")
+    _legend(figure, forms, "crossover of the printed counts", marks, continued)
+    return (
         "One head, batch 1, forward, float32. Time: median processor time of one thread on a CPU, "
         "both forms in turns, with its 95 % interval; it steps up where tensors outgrow what the "
         "allocator keeps between calls. Memory: the allocator's peak. Dotted: a parabola "
-        "(direct) and a line (efficient) fitted to the times.",
+        "(direct) and a line (efficient) fitted to the times."
     )
-    return figure
 
 
 def _forms(axes: Axes, rows: Rows, field: str, unit: float) -> None:
@@ -93,9 +110,9 @@ def _marks(axes: Axes, marks: Rows, names: Mapping[str, str], unit: float) -> No
               zorder=6)  # fmt: skip
 
 
-def draw_encoders(data: FigureData) -> Figure:
+@DRAWINGS.draws("2", height=2.7)
+def draw_encoders(figure: Figure, data: FigureData) -> str:
     """Figure 2: memory and time of three encoders, and the efficient one's share of both."""
-    figure = style.new_figure(style.PAGE_WIDTH, 2.7)
     panels = memory, time, ratio = figure.subplots(1, 3)
     names = list(dict.fromkeys(row["mechanism"] for row in data.rows))
     for axes, name, field, label, unit in (
@@ -114,16 +131,15 @@ def draw_encoders(data: FigureData) -> Figure:
         axes.set_xlabel("sequence length $N$")
         axes.set_xlim(0, 1.03 * max(row["seq_len"] for row in data.rows))
     style.label_panels(panels)
-    _legend(figure, _entries(names, "crossover as printed", None))
+    lines = [{"linestyle": look["linestyle"]} for look in LOOKS.values()]
+    _legend(figure, names, "crossover as printed", lines)
     model = data.facts["model"]
-    style.caption(
-        figure,
+    return (
         f"Pre-norm encoder, {model['depth']} layers, d_model {model['d_model']}, "
         f"{model['num_heads']} heads (d = {model['head_dim']}), MLP ratio {model['mlp_ratio']}, "
         "batch 1, forward, float32, without weights and input. Time: median processor time of "
-        "one thread on a CPU, encoders in turns. (c): efficient by standard; squares as printed.",
+        "one thread on a CPU, encoders in turns. (c): efficient by standard; squares as printed."
     )
-    return figure
 
 
 def _encoder_crossovers(axes: Axes, facts: Mapping[str, Any], name: str) -> None:
@@ -159,27 +175,124 @@ def _ratios(axes: Axes, data: FigureData) -> None:
     axes.legend(loc="upper right")
 
 
-def _entries(
-    names: Sequence[str], printed: str, ring: Mapping[str, Any] | None
-) -> list[dict[str, Any]]:
-    """What a legend names: mechanisms, then lines of crossovers, with their marks where drawn."""
-    found: list[dict[str, Any]] = [
-        {"color": style.COLOURS[name], "marker": ".", "label": name} for name in names
+def _legend(
+    figure: Figure, names: Sequence[str], printed: str, crossovers: Rows, *more: Mapping[str, Any]
+) -> None:
+    """Mechanisms, then lines of printed and measured crossovers with these looks."""
+    own = [{"color": style.COLOURS[name], "marker": ".", "label": name} for name in names]
+    met = [
+        {"color": style.GREY, "linewidth": 0.8, "label": label, **look}
+        for label, look in zip((printed, "measured"), crossovers, strict=True)
     ]
-    for label, look in zip((printed, "measured"), LOOKS.values(), strict=True):
-        marked = {**ring, **look} if ring else {"linestyle": look["linestyle"]}
-        found.append({"color": style.GREY, "linewidth": 0.8, "label": label, **marked})
-    return found
-
-
-def _legend(figure: Figure, entries: Sequence[Mapping[str, Any]]) -> None:
-    looks = [{"linewidth": 1.0, **entry} for entry in entries]
+    looks = [{"linewidth": 1.0, **entry} for entry in (*own, *met, *more)]
     style.legend(figure, looks, len(looks), handlelength=2.6, columnspacing=1.4)
 
 
-DRAWINGS: dict[str, Callable[[FigureData], Figure]] = {
-    "1": draw_heads,
-    "2": draw_encoders,
-    "4": draw_norms,
-    "5": draw_errors,
-}
+@DRAWINGS.draws("4", height=4.3)
+def draw_norms(figure: Figure, data: FigureData) -> str:
+    """Figure 4: a panel an expression, sampled norms on the lines of the laws."""
+    panels, spare = _panels(figure, data, "mean norm")
+    for axes, rows in panels:
+        for d, look in _looks(rows):
+            exact = of(rows, d=d, values="normal")
+            for field, line in (("law", "-"), ("law_printed", PRINTED)):
+                axes.plot(*curve(exact, field), color=look["color"], linestyle=line, linewidth=0.9)
+            for own, points in _samples(rows, d, look):
+                axes.plot(*curve(own, "norm"), linestyle="none", **points)
+    _key(spare, data.rows, (
+        {"linestyle": "-", "label": "root mean square, $V$ of variance 1"}, _AS_PRINTED,
+        {**_POINT, "label": "sampled, $V$ of variance 1"},
+        {**_POINT, "markerfacecolor": "white", "label": "sampled, rows of $V$ on the sphere"},
+    ))  # fmt: skip
+    told = "Rows of Q and K are random unit vectors, V has a column of ones in front; titles: "
+    return f"{told}Table 1. {_sampling(data.rows)}"
+
+
+@DRAWINGS.draws("5", height=4.3)
+def draw_errors(figure: Figure, data: FigureData) -> str:
+    """Figure 5: the same panels, relative errors of the laws with the samples' standard errors."""
+    panels, spare = _panels(figure, data, "relative error of the law")
+    corrected, granted = data.facts["corrected"], data.facts["granted"]
+    for axes, rows in panels:
+        for d, look in _looks(rows):
+            for own, points in _samples(rows, d, look):
+                _errors(axes, own, "error_printed", PRINTED, points)
+            if rows[0]["expression"] in corrected:
+                _errors(axes, of(rows, d=d, values="normal"), "error", "-", look)
+        axes.axhline(granted, color=style.BLACK, linewidth=0.8, linestyle=DOTTED)
+    laws = [f"{LAWS.get(law, law)} for {TITLES.get(name, name)}" for name, law in corrected.items()]
+    _key(spare, data.rows, (
+        _AS_PRINTED, *({"linestyle": "-", "label": text} for text in laws),
+        {**_POINT, "label": "$V$ of variance 1"},
+        {**_POINT, "markerfacecolor": "white", "label": "rows of $V$ on the sphere"},
+        {"color": style.BLACK, "linestyle": DOTTED, "linewidth": 0.8,
+         "label": f"{granted:.0%}: what is granted for large $N$"},
+    ))  # fmt: skip
+    told = "|law / sampled mean - 1| with the standard error of the mean; titles: Table 1."
+    return f"{told} {_sampling(data.rows)}"
+
+
+def _panels(figure: Figure, data: FigureData, label: str) -> tuple[list[tuple[Axes, Rows]], Axes]:
+    """A log-log panel for each expression with its rows, and one left over."""
+    *used, spare = figure.subplots(2, 3, sharex=True).flat
+    spare.set_axis_off()
+    panels: list[tuple[Axes, Rows]] = []
+    for letter, axes, (name, law) in zip("abcde", used, data.facts["laws"].items(), strict=True):
+        axes.set(xscale="log", yscale="log", xlabel="sequence length $N$", ylabel=label)
+        axes.grid(visible=True)
+        axes.minorticks_off()
+        axes.tick_params(labelbottom=True)
+        title = f"({letter})  {TITLES.get(name, name)}:  {LAWS.get(law, law)}"
+        axes.set_title(title, loc="left", fontsize=style.NORMAL)
+        panels.append((axes, of(data.rows, expression=name)))
+    return panels, spare
+
+
+def _looks(rows: Rows) -> list[tuple[int, dict[str, Any]]]:
+    """Each head width with the look of its points."""
+    widths = dict.fromkeys(row["d"] for row in rows)
+    return [
+        (d, {"color": colour, "marker": marker, "markersize": 3, "markeredgewidth": 0.7})
+        for d, (colour, marker) in zip(widths, WIDTH_LOOKS, strict=False)
+    ]
+
+
+def _samples(rows: Rows, d: int, look: Mapping[str, Any]) -> list[tuple[Rows, dict[str, Any]]]:
+    """Both ways of sampling V, and the looks of their points."""
+    faces = {"sphere": "white", "normal": look["color"]}
+    return [
+        (of(rows, d=d, values=kind), {**look, "markerfacecolor": face})
+        for kind, face in faces.items()
+    ]
+
+
+def _errors(axes: Axes, rows: Rows, field: str, line: Any, look: Mapping[str, Any]) -> None:
+    """A curve with the samples' standard errors; downwards where they end above zero."""
+    lengths, values = curve(rows, field)
+    bars = [row["sampling_error"] for row in rows]
+    below = [bar if bar < value else 0 for bar, value in zip(bars, values, strict=True)]
+    axes.errorbar(
+        lengths, values, [below, bars], linestyle=line, linewidth=0.9, elinewidth=0.6, **look
+    )
+
+
+def _key(axes: Axes, rows: Rows, entries: Sequence[Mapping[str, Any]]) -> None:
+    from matplotlib.lines import Line2D
+
+    marks = [
+        Line2D([], [], linestyle="none", label=f"d = {d}", **{**look, "markersize": 4})
+        for d, look in _looks(rows)
+    ]
+    plain = {"color": style.GREY, "linewidth": 0.9, "markersize": 3.5}
+    marks += [Line2D([], [], **{**plain, **entry}) for entry in entries]
+    axes.legend(handles=marks, loc="center left", bbox_to_anchor=(-0.05, 0.5), handlelength=2.4)
+
+
+def _sampling(rows: Rows) -> str:
+    """How many rows and matrices the means are of."""
+    sampled = [row["draws"] * row["queries"] for row in rows if row["expression"] != "A_mod"]
+    draws = [row["draws"] for row in of(rows, expression="A_mod")]
+    return (
+        f"Means of at least {min(sampled):,} rows; of {min(draws)} to {max(draws)} matrices for "
+        "$A_\\mathrm{mod}$ (Frobenius norm)."
+    )
