@@ -19,7 +19,7 @@ from attnprof.record import Report
 from attnprof.render.progress import working
 
 if TYPE_CHECKING:
-    from attnprof.verify.verification import Printed
+    from attnprof.verify.printed import Printed
 
 EXAMPLE = 'attnprof verify-formula "4*N**2*d + 6*N**2" taylor-direct --scope core --where h=1'
 
@@ -84,8 +84,7 @@ def verify_formula(
         raise RequestError(f"two targets: {target} and --attention {attention}; give one")
     _possible(phase, reading.up_to, kind)
     from attnprof.verify.own_formulas import Source
-    from attnprof.verify.printed_tables import meanings, with_phase
-    from attnprof.verify.verification import Printed
+    from attnprof.verify.printed import Printed, meanings, with_phase
 
     source = Source(
         target or attention or "", kind or "", convention, scope or "", causal, dtype,
@@ -102,7 +101,7 @@ def verify_formula(
 def _possible(phase: str, up_to: str, kind: str | None) -> None:
     from attnprof.verify.comparison import UP_TO
     from attnprof.verify.own_formulas import KINDS
-    from attnprof.verify.printed_tables import PHASES
+    from attnprof.verify.printed import PHASES
 
     one_of(phase, PHASES, "--phase")
     one_of(up_to, UP_TO, "--up-to")
@@ -117,7 +116,7 @@ def _rows(row: Printed, table: Path | None) -> list[Printed]:
         return [row]
     if row.formula:
         raise RequestError("give FORMULA or --table, not both")
-    from attnprof.verify.printed_tables import rows_of
+    from attnprof.verify.printed import rows_of
 
     rows, unused = rows_of(table, row)
     if unused:

@@ -7,10 +7,14 @@ from functools import partial
 from math import nan
 from typing import Any
 
+import mpmath
+import sympy
+
 from attnprof.algebra.orders import NOISE, settles
 from attnprof.trace.evaluation import RULES, evaluate
 
 Sizes = Mapping[str, int]
+Holds = Callable[[Sizes], bool]  # whether our formula is for these sizes
 #: Powers of two whose lengths a ratio is looked at: a logarithm is four times as long each time,
 #: so that steps of a ratio that settles shrink, and those of one that grows do not.
 BITS = (2**5, 2**7, 2**9, 2**11)
@@ -35,18 +39,13 @@ def value(expression: Any, shape: Sizes) -> int | float:
         return nan
 
 
-def reaches(growing: Sequence[str], shape: Sizes, holds: Callable[[Sizes], bool]) -> bool:
+def reaches(growing: Sequence[str], shape: Sizes, holds: Holds) -> bool:
     """Whether our formula holds for long lengths at all."""
     return next(_lengths(shape, dict.fromkeys(growing, 1), BITS, holds), None) is not None
 
 
 def beside(
-    ours: Any,
-    printed: Any,
-    kind: str,
-    growing: Sequence[str],
-    shape: Sizes,
-    holds: Callable[[Sizes], bool],
+    ours: Any, printed: Any, kind: str, growing: Sequence[str], shape: Sizes, holds: Holds
 ) -> tuple[bool | None, bool | None]:
     """Whether ``ours`` stays below a multiple of ``printed`` as sizes grow, and above one.
 
@@ -56,15 +55,14 @@ def beside(
     above: list[bool | None] = []
     for ratios in _all_ratios(ours, printed, growing, shape, holds):
         below.append(_settles(ratios))
-        above.append(_settles([None if r is None else _inverse(r) for r in ratios]))
+        inverse = (None if r is None else 1 / r if r else mpmath.inf for r in ratios)
+        above.append(_settles(list(inverse)))
         if (kind != "Ω" and below[-1] is False) or (kind != "O" and above[-1] is False):
             break  # the bound that is asked for is broken
     return _every(below), _every(above)
 
 
-def same_limit(
-    a: Any, b: Any, growing: Sequence[str], shape: Sizes, holds: Callable[[Sizes], bool]
-) -> bool | None:
+def same_limit(a: Any, b: Any, growing: Sequence[str], shape: Sizes, holds: Holds) -> bool | None:
     """Whether a / b goes to one while all the sizes grow together; None if undecided."""
     rays = _all_ratios(a, b, growing, shape, holds, alone=False)
     return _every([_goes_to_one(ratios) for ratios in rays])
@@ -77,21 +75,13 @@ def _every(told: Sequence[bool | None]) -> bool | None:
 
 
 def _all_ratios(
-    top: Any,
-    bottom: Any,
-    growing: Sequence[str],
-    shape: Sizes,
-    holds: Callable[[Sizes], bool],
-    *,
-    alone: bool = True,
+    top: Any, bottom: Any, growing: Sequence[str], shape: Sizes, holds: Holds, *, alone: bool = True
 ) -> Iterator[list[Any]]:
     """Ratios at ever longer lengths, a list a ray and a way to end a length."""
-    import mpmath
-
-    if any(_is_tower(side) for side in (top, bottom)):
+    exponents = [*_exponents(top), *_exponents(bottom)]
+    if any(map(_exponents, exponents)):  # no number holds the value of such a tower
         yield []
         return
-    exponents = any(next(_powers(side), None) is not None for side in (top, bottom))
     lengths = FEWER if exponents else BITS
     names = sorted({*shape, *growing})
     over, under = (_evaluator(side, names) for side in (top, bottom))
@@ -106,9 +96,6 @@ def _evaluator(expression: Any, names: Sequence[str]) -> Callable[..., Any]:
 
     Compiling it takes sympy seconds. Raises ValueError for a function that has no rule.
     """
-    import mpmath
-    import sympy
-
     rules = {
         **RULES, "Add": lambda *parts: mpmath.fsum(parts), "Pow": mpmath.power,
         "Mul": lambda *parts: mpmath.fprod(parts), "log": mpmath.log, "exp": mpmath.exp,
@@ -125,8 +112,10 @@ def _evaluator(expression: Any, names: Sequence[str]) -> Callable[..., Any]:
                 known[node] = given[node.name]
             elif kind in rules:
                 known[node] = rules[kind](*(known[part] for part in node.args))
+            elif node.is_Rational:
+                known[node] = mpmath.mpf(node.p) / node.q
             elif node.is_number:
-                known[node] = _constant(node)
+                known[node] = mpmath.mpf(str(node.evalf(mpmath.mp.dps)))
             else:
                 raise ValueError(f"{kind} has no rule")
         return known[nodes[-1]]
@@ -136,23 +125,13 @@ def _evaluator(expression: Any, names: Sequence[str]) -> Callable[..., Any]:
 
 def _rounded(to: Callable[[Any], Any], x: Any) -> Any:
     """A floor or a ceiling; a logarithm that is whole but for its last digits is whole."""
-    import mpmath
-
     nearest = mpmath.nint(x)
     is_whole = abs(x - nearest) < mpmath.sqrt(mpmath.eps) * max(1, abs(x))
     return nearest if is_whole else to(x)
 
 
-def _constant(number: Any) -> Any:
-    import mpmath
-
-    if number.is_Rational:
-        return mpmath.mpf(number.p) / number.q
-    return mpmath.mpf(str(number.evalf(mpmath.mp.dps)))
-
-
 def _lengths(
-    shape: Sizes, ray: _Ray, lengths: Sequence[int], holds: Callable[[Sizes], bool]
+    shape: Sizes, ray: _Ray, lengths: Sequence[int], holds: Holds
 ) -> Iterator[list[dict[str, int]]]:
     """Sizes that grow along a ray, a list a way to end a length, where our formula holds."""
     for ending in _ENDINGS:
@@ -190,16 +169,8 @@ def _grown(shape: Sizes, ray: _Ray, bits: int, ending: Callable[[int], int]) -> 
     return {**shape, **{name: 2**mine + ending(mine) for name, mine in own.items()}}
 
 
-def _inverse(ratio: Any) -> Any:
-    import mpmath
-
-    return 1 / ratio if ratio else mpmath.inf
-
-
 def _ratio(over: Any, under: Any, names: Sequence[str], sizes: Sizes) -> Any:
     """As a number of any size; None where it has no value."""
-    import mpmath
-
     given = [mpmath.mpf(sizes[name]) for name in names]
     try:
         below = mpmath.mpf(under(*given))
@@ -209,33 +180,19 @@ def _ratio(over: Any, under: Any, names: Sequence[str], sizes: Sizes) -> Any:
     return found if found >= 0 else None
 
 
-def _is_tower(expression: Any) -> bool:
-    """Whether an exponential stands in an exponent: no number holds such a value."""
-    exponents = (part.as_base_exp()[1] for part in _powers(expression))
-    return any(next(_powers(exponent), None) is not None for exponent in exponents)
-
-
-def _powers(expression: Any) -> Iterator[Any]:
-    import sympy
-
+def _exponents(expression: Any) -> list[Any]:
+    """Exponents with a size outside of logarithms: 2**ceiling(log2(N)) is a power of N."""
+    found = []
     for part in expression.atoms(sympy.Pow, sympy.exp):
-        if part.as_base_exp()[1].free_symbols and not _is_logarithmic(part.as_base_exp()[1]):
-            yield part
-
-
-def _is_logarithmic(exponent: Any) -> bool:
-    """Whether all its sizes stand within logarithms: 2**ceiling(log2(N)) is a power of N."""
-    import sympy
-
-    logs = {log: sympy.Dummy() for log in exponent.atoms(sympy.log)}
-    names = exponent.free_symbols
-    return not (names & exponent.xreplace(logs).free_symbols)
+        exponent = part.as_base_exp()[1]
+        logs = {log: sympy.Dummy() for log in exponent.atoms(sympy.log)}
+        if exponent.free_symbols & exponent.xreplace(logs).free_symbols:
+            found.append(exponent)
+    return found
 
 
 def _settles(ratios: Sequence[Any]) -> bool | None:
     """Whether ratios at lengths whose logarithms are four times as long each stay bounded."""
-    import mpmath
-
     if not ratios or any(ratio is None for ratio in ratios):
         return None
     if any(mpmath.isinf(ratio) for ratio in ratios):
@@ -244,8 +201,6 @@ def _settles(ratios: Sequence[Any]) -> bool | None:
 
 
 def _goes_to_one(ratios: Sequence[Any]) -> bool | None:
-    import mpmath
-
     if not ratios or any(ratio is None or mpmath.isinf(ratio) for ratio in ratios):
         return None
     before, last = (abs(ratio - 1) for ratio in ratios[-2:])

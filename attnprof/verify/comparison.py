@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isclose
 from typing import Any
 
+import sympy
+
 from attnprof.algebra.expressions import is_zero
 from attnprof.algebra.orders import Term, bounds, leading_terms, same_terms, total
-from attnprof.verify.bounds import FEW, beside, reaches, same_limit, value
+from attnprof.verify.bounds import FEW, Holds, Sizes, beside, reaches, same_limit, value
 
 EXACT, LEADING, ORDER = "exact", "leading", "order"
 UP_TO = (EXACT, LEADING, ORDER)
@@ -37,31 +39,31 @@ class Comparison:
 
 
 def compared(
-    printed: Any,
-    ours: Any,
-    up_to: str,
-    growing: Sequence[str],
-    shapes: Sequence[Mapping[str, int]],
-    holds: Callable[[Mapping[str, int]], bool] = lambda _: True,
-) -> Comparison:
+    printed: Any, ours: Any, up_to: str, growing: Sequence[str], shapes: Sequence[Sizes],
+    holds: Holds = lambda _: True,
+) -> Comparison:  # fmt: skip
     """The two, up to equality or up to leading terms in the ``growing`` sizes.
 
     Where algebra does not decide, both are evaluated at the shapes, and at long lengths for which
     ``holds`` says that our formula is for them.
     """
-    missing = _missing(printed, ours)
+    missing = sympy.sympify(ours) - printed
+    missing = sympy.expand(missing) if _is_short(missing) else missing
     equal, how = _equal(missing, printed, ours, shapes)
     difference, told = (None, how) if equal else _difference(missing, printed, ours, shapes)
     if up_to == EXACT and not growing:
         return Comparison(equal, difference, told)
     mine, theirs = (_leading(side, growing) for side in (ours, printed))
     if mine is None or theirs is None or _rounded(mine) or _rounded(theirs):
-        found = Comparison(equal, difference, told)
         if up_to == EXACT or equal:
-            return found
-        return _near(
-            found, same_limit(ours, printed, growing, _sizes(shapes, printed, ours), holds)
-        )
+            return Comparison(equal, difference, told)
+        same = same_limit(ours, printed, growing, _sizes(shapes, printed, ours), holds)
+        words = {
+            True: "ours over printed goes to one",
+            False: "ours over printed does not go to one",
+            None: "undecided whether ours over printed goes to one",
+        }
+        return Comparison(same, difference, f"{words[same]}, {VALUES}: {told}")
     same = same_terms(theirs, mine)
     if up_to == LEADING and not same:
         told = f"the leading terms are {total(mine)}, not {total(theirs)}"
@@ -71,41 +73,26 @@ def compared(
     return Comparison(agrees, difference, told, str(total(theirs)), str(total(mine)), same)
 
 
-def _sizes(shapes: Sequence[Mapping[str, int]], printed: Any, ours: Any) -> Mapping[str, int]:
+def _sizes(shapes: Sequence[Sizes], printed: Any, ours: Any) -> Sizes:
     """A shape to start from, which has every size of both."""
-    import sympy
-
     names = sympy.Tuple(sympy.sympify(printed), sympy.sympify(ours)).free_symbols
     return {**{symbol.name: FEW for symbol in names}, **next(iter(shapes), {})}
 
 
-def _near(found: Comparison, same: bool | None) -> Comparison:
-    """Leading terms that only values tell: whether ours over printed goes to one."""
-    words = {
-        True: "ours over printed goes to one",
-        False: "ours over printed does not go to one",
-        None: "undecided whether ours over printed goes to one",
-    }
-    return replace(found, agrees=same, why=f"{words[same]}, {VALUES}: {found.why}")
-
-
 def ordered(
-    printed: Any,
-    ours: Any,
-    kind: str,
-    growing: Sequence[str],
-    shapes: Sequence[Mapping[str, int]],
-    holds: Callable[[Mapping[str, int]], bool] = lambda _: True,
-) -> Comparison:
+    printed: Any, ours: Any, kind: str, growing: Sequence[str], shapes: Sequence[Sizes],
+    holds: Holds = lambda _: True,
+) -> Comparison:  # fmt: skip
     """Whether the printed growth bounds ours: from above (``O``), below (``Ω``) or both (``Θ``).
 
     By leading terms; where there are none to compare, by values at lengths where they tell.
     """
-    if not reaches(growing, _sizes(shapes, printed, ours), holds):
+    shape = _sizes(shapes, printed, ours)
+    if not reaches(growing, shape, holds):
         return Comparison(None, None, "undecided: our formula does not hold for long lengths")
     mine, theirs = (_leading(side, growing) for side in (ours, printed))
     if mine is None or theirs is None or _rounded(theirs) or not mine or not theirs:
-        below, above = beside(ours, printed, kind, growing, _sizes(shapes, printed, ours), holds)
+        below, above = beside(ours, printed, kind, growing, shape, holds)
         return Comparison(*_bound(kind, below, above, VALUES))
     below, above = bounds(theirs, mine), bounds(mine, theirs)
     printed_order, own_order = (str(total(terms, factors=False)) for terms in (theirs, mine))
@@ -129,36 +116,22 @@ def _bound(
     return True, None, how if how == VALUES else ""
 
 
-def _missing(printed: Any, ours: Any) -> Any:
-    """Ours minus printed, as a sum where that is quick."""
-    import sympy
-
-    difference = sympy.sympify(ours) - printed
-    return sympy.expand(difference) if _is_short(difference) else difference
-
-
 def _leading(expression: Any, growing: Sequence[str]) -> list[Term] | None:
     return leading_terms(expression, growing) if _is_short(expression) else None
 
 
 def _is_short(expression: Any) -> bool:
     """Polynomials of any length; of what rounds, chooses or switches, what algebra can bear."""
-    import sympy
-
     plain = not expression.has(sympy.Max, sympy.Min, sympy.floor, sympy.ceiling, sympy.Piecewise)
     return plain or bool(sympy.count_ops(expression) < LONG)
 
 
 def _rounded(terms: Sequence[Term]) -> bool:
     """Whether a factor holds what rounding leaves."""
-    import sympy
-
     return any(term.factor.has(sympy.Dummy) for term in terms)
 
 
-def _equal(
-    missing: Any, printed: Any, ours: Any, shapes: Sequence[Mapping[str, int]]
-) -> tuple[bool, str]:
+def _equal(missing: Any, printed: Any, ours: Any, shapes: Sequence[Sizes]) -> tuple[bool, str]:
     """Equal by algebra; else, where there is more than powers, at all of the shapes."""
     if missing == 0:
         return True, ""
@@ -170,7 +143,7 @@ def _equal(
     return True, f"equal at the {len(shapes)} shapes tried; algebra did not decide"
 
 
-def alike(printed: Any, ours: Any, shape: Mapping[str, int]) -> bool:
+def alike(printed: Any, ours: Any, shape: Sizes) -> bool:
     """Whether both have the same value at a shape, to a float's last digits."""
     a, b = value(printed, shape), value(ours, shape)
     if a == b or (isinstance(a, int) and isinstance(b, int)):
@@ -181,11 +154,9 @@ def alike(printed: Any, ours: Any, shape: Mapping[str, int]) -> bool:
 
 
 def _difference(
-    missing: Any, printed: Any, ours: Any, shapes: Sequence[Mapping[str, int]]
+    missing: Any, printed: Any, ours: Any, shapes: Sequence[Sizes]
 ) -> tuple[str | None, str]:
     """Ours minus printed, and the same in words; an example where it is not a plain sum."""
-    import sympy
-
     if missing.has(sympy.Max, sympy.Min, sympy.Piecewise) or not _is_short(missing):
         shape = next(shape for shape in shapes if not alike(printed, ours, shape))
         sizes = ", ".join(f"{name}={size}" for name, size in shape.items())

@@ -9,6 +9,8 @@ from functools import cache
 from itertools import product
 from typing import Any
 
+import sympy
+
 from attnprof import registry
 from attnprof.closed_form.cost_records import (
     COUNTED,
@@ -19,7 +21,7 @@ from attnprof.closed_form.cost_records import (
     symbolic,
 )
 from attnprof.closed_form.quantities import quantity_of
-from attnprof.errors import RequestError, closest
+from attnprof.errors import RequestError
 from attnprof.user_code import is_place
 from attnprof.verify.bounds import value
 from attnprof.workload import SYMBOLS, Workload
@@ -71,7 +73,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Own:
-    """Our formulas of one phase, by quantity.
+    """Our formulas of one phase, by quantity; ``verified_at`` are shapes of runs that agree.
 
     None where only numbers could be counted: ``numbers``, at the shape that was asked for.
     """
@@ -80,7 +82,7 @@ class Own:
     symbols: tuple[str, ...]
     domain: tuple[str, ...] = ()
     method: str = "closed form"
-    verified_at: tuple[Mapping[str, int], ...] = ()
+    verified_at: tuple[dict[str, int], ...] = ()
     uncounted: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     numbers: Mapping[str, Any] = field(default_factory=dict)
@@ -91,12 +93,6 @@ class Own:
         """Sizes for which alone the formula holds, as the domain says: ``N = 11``."""
         found = (re.fullmatch(r"(\w+) = (\d+)", condition) for condition in self.domain)
         return {match[1]: int(match[2]) for match in found if match}
-
-    def runs(self) -> list[dict[str, int]]:
-        """Shapes of the runs that gave the same numbers, sizes in the order of the symbols."""
-        return [
-            {name: run[name] for name in self.symbols if name in run} for run in self.verified_at
-        ]
 
     def shapes(self, fixed: Mapping[str, int]) -> list[dict[str, int]]:
         """Sizes to compare at: those of the runs, usual ones, and every mix of small and large."""
@@ -140,13 +136,6 @@ def own_formulas(source: Source, phases: Sequence[str]) -> dict[str, Own]:
     Raises :class:`RequestError` for what cannot be asked of this target, like
     ``attnprof derive`` and ``attnprof cost``.
     """
-    _possible(source)
-    if source.way == DERIVED:
-        return _derived(source, phases)
-    return {phase: _closed_form(source, phase) for phase in phases}
-
-
-def _possible(source: Source) -> None:
     if is_place(source.target) and source.way == FORMULA:
         raise RequestError(
             f"--kind formula is for mechanisms of attnprof list; {source.target} is derived"
@@ -156,12 +145,14 @@ def _possible(source: Source) -> None:
             "--convention operations counts a definition, which only mechanisms of attnprof list "
             "have (--attention NAME); code is counted as it runs: --convention flops"
         )
-    if source.way == FORMULA:
-        for flag, given in (("--arg", source.args), ("--input", source.inputs)):
-            if given:
-                raise RequestError(
-                    f"{flag} is for your own modules; {source.target} takes --set name=value"
-                )
+    if source.way == DERIVED:
+        return _derived(source, phases)
+    for flag, given in (("--arg", source.args), ("--input", source.inputs)):
+        if given:
+            raise RequestError(
+                f"{flag} is for your own modules; {source.target} takes --set name=value"
+            )
+    return {phase: _closed_form(source, phase) for phase in phases}
 
 
 # -- derived ---------------------------------------------------------------------------
@@ -186,7 +177,10 @@ def _derived(source: Source, phases: Sequence[str]) -> dict[str, Own]:
             symbols=found.symbols,
             domain=forms.domain,
             method=forms.method,
-            verified_at=forms.verified_at,
+            verified_at=tuple(
+                {name: run[name] for name in found.symbols if name in run}
+                for run in forms.verified_at
+            ),
             uncounted=forms.uncounted,
             notes=tuple(found.notes),
             numbers=_with_macs({name: form.value for name, form in forms.formulas.items()}),
@@ -198,8 +192,6 @@ def _derived(source: Source, phases: Sequence[str]) -> dict[str, Own]:
 
 def _with_macs(forms: dict[str, Any]) -> dict[str, Any]:
     """The same with multiply-accumulates, where products are known."""
-    import sympy
-
     products = forms.get("matmul_flops")
     return forms if products is None else {**forms, MACS: sympy.sympify(products) / 2}
 
@@ -262,10 +254,3 @@ def _closed_form(source: Source, phase: str) -> Own:
 
 def _sized(sizes: Workload, shape: Iterable[tuple[str, int]]) -> Workload:
     return sizes.with_(**{SYMBOLS[name]: size for name, size in shape})
-
-
-def form_of(own: Own, quantity: str, where: str) -> Any:
-    """The formula of a quantity; RequestError lists those there are."""
-    if quantity not in own.forms:
-        raise RequestError(f"{where}quantity '{quantity}': {closest(quantity, list(own.forms))}")
-    return own.forms[quantity]

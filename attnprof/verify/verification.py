@@ -3,44 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import isnan
 from typing import Any
+
+import sympy
 
 from attnprof.algebra.expressions import constant_ratio, expression_text
 from attnprof.algebra.parser import name_of
 from attnprof.arguments import LARGEST
-from attnprof.errors import AttnprofError, RequestError
+from attnprof.errors import RequestError, closest
 from attnprof.record import VerificationRecord
 from attnprof.trace.request.expressions import sizes_text
 from attnprof.verify.bounds import value
 from attnprof.verify.comparison import EXACT, ORDER, alike, compared, ordered
-from attnprof.verify.formula_text import check_names, names_in, read_formula, without_bound
-from attnprof.verify.own_formulas import DERIVED, Own, Source, form_of, own_formulas, symbols_of
+from attnprof.verify.own_formulas import DERIVED, Own, Source, own_formulas, symbols_of
+from attnprof.verify.printed import (
+    Printed,
+    check_names,
+    in_row,
+    names_in,
+    read_formula,
+    without_bound,
+)
 
 MATCH, ERRATUM = "match", "erratum"
-
-
-@dataclass(frozen=True)
-class Printed:
-    """A printed formula and what it speaks of.
-
-    ``where`` says what its names stand for: text by name, in the sizes of our formula; a number
-    fixes a size on both sides. ``growing`` are the sizes that grow where less than equality is
-    asked for (``up_to``), by default all. ``place`` is where it is printed; ``line`` begins the
-    messages about it.
-    """
-
-    formula: str
-    source: Source
-    phase: str = "forward"
-    quantity: str = "flops"
-    where: Mapping[str, str] = field(default_factory=dict)
-    up_to: str = EXACT
-    growing: tuple[str, ...] = ()
-    at: Mapping[str, int] = field(default_factory=dict)
-    place: str = ""
-    line: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,7 +36,6 @@ class _Ready:
 
     printed: Printed
     expression: Any
-    up_to: str
     bound: str
     notes: tuple[str, ...]
 
@@ -69,14 +55,6 @@ def verified(rows: Sequence[Printed]) -> list[VerificationRecord]:
     return [_record(row, found[row.printed.source][row.printed.phase]) for row in ready]
 
 
-def in_row(line: str, work: Any) -> Any:
-    """Run; an error begins with the row it is about."""
-    try:
-        return work()
-    except AttnprofError as error:
-        raise type(error)(f"{line}{error}") from error
-
-
 def _ready(row: Printed) -> _Ready:
     """Read, replace names, fix sizes."""
     text, bound = without_bound(row.formula)
@@ -92,31 +70,24 @@ def _ready(row: Printed) -> _Ready:
             raise RequestError(f"--where {name}={row.where[name]}: no formula here has {name}")
     expression = read_formula(text, meanings)
     check_names(expression, symbols, row.formula)
-    fixed = {
-        name: _size(name, meaning)
-        for name, meaning in meanings.items()
-        if name in symbols and meaning.is_number
-    }
+    fixed = {name: x for name, x in meanings.items() if name in symbols and x.is_number}
+    for name, size in fixed.items():
+        if not size.is_Integer or not 1 <= size <= LARGEST:
+            raise RequestError(
+                f"--where {name}={size}: {name} is a size, a whole number from 1 to 2**40"
+            )
     notes = []
     if "B" in symbols and "B" not in fixed and "B" not in names_in(expression):
         fixed["B"] = 1
         notes.append("one sequence, B = 1: what is printed has no B")
     at = tuple(sorted(row.at.items())) if row.source.way == DERIVED else ()
-    source = replace(row.source, fixed=tuple(sorted(fixed.items())), at=at)
+    known = tuple(sorted((name, int(size)) for name, size in fixed.items()))
+    source = replace(row.source, fixed=known, at=at)
     up_to, growing = row.up_to, _growing(row.growing, meanings, symbols)
     if bound:  # as O(N**2) is read: its own sizes grow, the others stay
         up_to, growing = ORDER, growing or tuple(sorted(names_in(expression)))
-    printed = replace(row, source=source, growing=growing)
-    return _Ready(printed, expression, up_to, bound or "O", tuple(notes))
-
-
-def _size(name: str, meaning: Any) -> int:
-    """A number that one of our sizes is."""
-    if not meaning.is_Integer or not 1 <= meaning <= LARGEST:
-        raise RequestError(
-            f"--where {name}={meaning}: {name} is a size, a whole number from 1 to 2**40"
-        )
-    return int(meaning)
+    printed = replace(row, source=source, growing=growing, up_to=up_to)
+    return _Ready(printed, expression, bound or "O", tuple(notes))
 
 
 def _growing(
@@ -133,18 +104,21 @@ def _growing(
 
 def _record(row: _Ready, own: Own) -> VerificationRecord:
     asked, source = row.printed, row.printed.source
-    form = form_of(own, asked.quantity, asked.line)
+    if asked.quantity not in own.forms:
+        near = closest(asked.quantity, list(own.forms))
+        raise RequestError(f"{asked.line}quantity '{asked.quantity}': {near}")
+    form = own.forms[asked.quantity]
     about = VerificationRecord(
         place=asked.place, of=source.target, scope=source.layer, phase=asked.phase,
-        causal=source.causal, quantity=asked.quantity, kind=source.way, up_to=row.up_to,
+        causal=source.causal, quantity=asked.quantity, kind=source.way, up_to=asked.up_to,
         convention=source.convention, where=dict(asked.where), printed=asked.formula,
-        domain=list(own.domain), method=own.method, verified_at=own.runs(),
+        domain=list(own.domain), method=own.method, verified_at=list(own.verified_at),
         notes=[*row.notes, *own.notes],
     )  # fmt: skip
     if form is None:
         return _counted(about, row, own.numbers.get(asked.quantity))
     alone = {name: size for name, size in own.pinned.items() if name not in dict(source.fixed)}
-    if row.up_to != EXACT and set(alone) & set(asked.growing or own.symbols):
+    if asked.up_to != EXACT and set(alone) & set(asked.growing or own.symbols):
         where = sizes_text(alone)
         return replace(about, skipped=f"our formula holds for {where} alone, for no growth")
     return _compared(about, row, own, form, {**alone, **dict(source.fixed)})
@@ -155,17 +129,21 @@ def _compared(
 ) -> VerificationRecord:
     """Both with the sizes that are numbers put in."""
     printed, form = _fixed(row.expression, fixed), _fixed(form, fixed)
-    shapes = _shapes(own, row.printed, fixed)
+    shapes, at, up_to = own.shapes(fixed), row.printed.at, row.printed.up_to
+    if at:  # what is asked for comes first
+        first = {**(shapes[0] if shapes else {}), **at, **fixed}
+        shapes = [first, *(shape for shape in shapes if shape != first)]
     growing = row.printed.growing or tuple(name for name in own.symbols if name not in fixed)
-    if row.up_to == ORDER:
+    if up_to == ORDER:
         answer = ordered(printed, form, row.bound, growing, shapes, own.fits)
     else:
-        answer = compared(printed, form, row.up_to, growing, shapes, own.fits)
+        answer = compared(printed, form, up_to, growing, shapes, own.fits)
     if answer.agrees is None:
         return replace(about, ours=expression_text(form), skipped=answer.why)
     hint = ""
-    if not answer.agrees and row.up_to == EXACT:
+    if not answer.agrees and up_to == EXACT:
         hint = _hint(printed, form, about.quantity, own, fixed, shapes)
+    shown = [] if up_to == ORDER else shapes[: 1 if at else 3]  # an order of growth has no values
     lacking = f"at least: not counted are {', '.join(own.uncounted)}" if own.uncounted else ""
     return replace(
         about,
@@ -176,7 +154,7 @@ def _compared(
         leading_printed=answer.leading_printed,
         leading_ours=answer.leading_ours,
         leading_agrees=answer.leading_agrees,
-        values=[_values(printed, form, shape) for shape in _shown(row, shapes)],
+        values=[_values(printed, form, shape) for shape in shown],
     )
 
 
@@ -184,7 +162,7 @@ def _counted(about: VerificationRecord, row: _Ready, ours: Any) -> VerificationR
     """Where there is no formula: the two numbers at the shape asked for."""
     shape = {**row.printed.at, **dict(row.printed.source.fixed)}
     what = f"no formula of {about.quantity} was found"
-    if ours is None or row.up_to != EXACT or names_in(row.expression) - set(shape):
+    if ours is None or row.printed.up_to != EXACT or names_in(row.expression) - set(shape):
         return replace(about, skipped=f"{what} to compare with; give all sizes with --at")
     printed = value(row.expression, shape)
     return replace(
@@ -196,27 +174,9 @@ def _counted(about: VerificationRecord, row: _Ready, ours: Any) -> VerificationR
 
 
 def _fixed(form: Any, fixed: Mapping[str, int]) -> Any:
-    import sympy
-
     expression = sympy.sympify(form)
     values = {s: fixed[s.name] for s in expression.free_symbols if s.name in fixed}
     return expression.subs(values) if values else expression
-
-
-def _shapes(own: Own, asked: Printed, fixed: Mapping[str, int]) -> list[dict[str, int]]:
-    """Shapes to compare at, those asked for first; a size that is fixed is that."""
-    shapes = own.shapes(fixed)
-    if asked.at:
-        first = {**(shapes[0] if shapes else {}), **asked.at, **fixed}
-        shapes = [first, *(shape for shape in shapes if shape != first)]
-    return shapes
-
-
-def _shown(row: _Ready, shapes: Sequence[dict[str, int]]) -> Sequence[dict[str, int]]:
-    """The shape asked for, or a few; none for an order of growth, which has no values."""
-    if row.up_to == ORDER:
-        return []
-    return shapes[:1] if row.printed.at else shapes[:3]
 
 
 def _values(printed: Any, ours: Any, shape: Mapping[str, int]) -> dict[str, Any]:

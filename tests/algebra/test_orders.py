@@ -4,7 +4,7 @@ import pytest
 import sympy
 
 from attnprof.algebra.orders import bounds, leading_terms, total
-from attnprof.verify.formula_text import read_formula
+from attnprof.verify.printed import read_formula
 
 CASES = [
     ("4*N**2*d + 8*N*d**2 + 6*N**2 + N", "N d", "4*N**2*d + 8*N*d**2"),

@@ -3,9 +3,9 @@
 import pytest
 
 from attnprof.verify.comparison import LEADING, compared, ordered
-from attnprof.verify.formula_text import read_formula
 from attnprof.verify.own_formulas import Source
-from attnprof.verify.verification import Printed, verified
+from attnprof.verify.printed import Printed, read_formula
+from attnprof.verify.verification import verified
 
 SHAPE = {"N": 1024, "d": 64, "h": 8}
 

@@ -8,9 +8,8 @@ import pytest
 
 from attnprof.cli.app import main
 from attnprof.closed_form.cost_records import QUANTITIES
-from attnprof.verify.formula_text import FUNCTIONS
 from attnprof.verify.own_formulas import MACS
-from attnprof.verify.printed_tables import COLUMNS, PHASES
+from attnprof.verify.printed import COLUMNS, FUNCTIONS, PHASES
 from tests.structure.command_flags import flags_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "replaying.md").read_text(encoding="utf-8")

@@ -4,7 +4,7 @@ import pytest
 import sympy
 
 from attnprof.errors import RequestError
-from attnprof.verify.formula_text import check_names, read_formula, without_bound
+from attnprof.verify.printed import check_names, read_formula, without_bound
 
 N, d = sympy.symbols("N d", positive=True)
 

@@ -8,9 +8,9 @@ import attnprof
 from attnprof.closed_form.quantities import quantity_of
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.verify import bounds, own_formulas, verification
-from attnprof.verify.formula_text import read_formula
 from attnprof.verify.own_formulas import Own, Source
-from attnprof.verify.verification import Printed, verified
+from attnprof.verify.printed import Printed, read_formula
+from attnprof.verify.verification import verified
 from attnprof.workload import Workload
 
 DIRECT = Source("taylor-direct", scope="core")

@@ -1,22 +1,33 @@
-"""A table of printed formulas: a CSV file with one formula a row."""
+"""What somebody printed: a formula and what it speaks of, typed or a row of a table.
+
+A formula is arithmetic over names, nothing else is run. A table is a CSV file, one formula a row.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from attnprof.algebra.parser import name_of, short
+from attnprof.algebra.expressions import check_sides, check_size, expression_of
+from attnprof.algebra.parser import FormulaError, name_of, parse, short
 from attnprof.closed_form.cost_records import CONVENTIONS
-from attnprof.errors import RequestError, closest
+from attnprof.errors import AttnprofError, RequestError, closest
 from attnprof.record.files import read_table
-from attnprof.verify.comparison import UP_TO
+from attnprof.verify.comparison import EXACT, UP_TO
 from attnprof.verify.own_formulas import KINDS, Source
-from attnprof.verify.verification import Printed, in_row
 from attnprof.workload import SCOPES
 
+FUNCTIONS = ("sqrt", "log", "log2", "exp", "ceiling", "floor", "Max", "Min")
+_HOW = (
+    "type numbers and names with + - * / ** (or ^), brackets, and "
+    f"{', '.join(FUNCTIONS)}, like 4*N**2*d + 6*N**2"
+)
+#: Longer formulas stand in no table.
+LONGEST = 4000
+_BOUND = re.compile(r"\s*(?P<kind>[OΘΩ])\s*\((?P<inside>.*)\)\s*", re.DOTALL)
 #: What a row may say; what it leaves out is said by the flags. Those that make a target (--arg,
 #: --input, --set) hold for rows about the target of the command line.
 COLUMNS = (
@@ -28,9 +39,71 @@ _CHOICES: Mapping[str, Sequence[str]] = {
     "phase": PHASES, "up_to": UP_TO, "kind": KINDS, "convention": CONVENTIONS, "scope": SCOPES,
     "causal": ("yes", "no"),
 }  # fmt: skip
-
 #: Between two meanings, not inside of one like Max(a, b).
 _BETWEEN = re.compile(r"[;,](?=\s*[^\W\d]\w*\s*=|\s*$)")
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A printed formula and what it speaks of.
+
+    ``where`` says what its names stand for: text by name, in the sizes of our formula; a number
+    fixes a size on both sides. ``growing`` are the sizes that grow where less than equality is
+    asked for (``up_to``), by default all. ``place`` is where it is printed; ``line`` begins the
+    messages about it.
+    """
+
+    formula: str
+    source: Source
+    phase: str = "forward"
+    quantity: str = "flops"
+    where: Mapping[str, str] = field(default_factory=dict)
+    up_to: str = EXACT
+    growing: tuple[str, ...] = ()
+    at: Mapping[str, int] = field(default_factory=dict)
+    place: str = ""
+    line: str = ""
+
+
+# -- its formula -----------------------------------------------------------------------
+def without_bound(text: str) -> tuple[str, str]:
+    """What stands inside ``O(…)``, ``Θ(…)`` or ``Ω(…)``, and that letter; none without a bound."""
+    found = _BOUND.fullmatch(text)
+    return (found["inside"], found["kind"]) if found else (text, "")
+
+
+def read_formula(text: str, meanings: Mapping[str, Any] | None = None) -> Any:
+    """A formula as a sympy expression, every name a positive symbol or what it stands for.
+
+    Raises :class:`RequestError` that says what cannot be read and what can.
+    """
+    try:
+        tree = parse(text, longest=LONGEST)
+        check_sides(tree)
+        found = expression_of(tree, meanings=meanings)
+        check_size(found)
+    except FormulaError as error:
+        beside = re.search(r"(\d)\s*([A-Za-z_(])", text)
+        hint = f" (between {beside[1]} and {beside[2]} a * may be missing)" if beside else ""
+        raise RequestError(
+            f"formula '{short(text)}' cannot be read: {error}{hint}; {_HOW}"
+        ) from error
+    return found
+
+
+def names_in(expression: Any) -> set[str]:
+    """The names it uses."""
+    return {str(symbol.name) for symbol in expression.free_symbols}
+
+
+def check_names(expression: Any, known: Sequence[str], text: str) -> None:
+    """Refuse names that stand for nothing; RequestError lists those that do."""
+    for name in sorted(names_in(expression) - set(known)):
+        near = closest(name, list(known)) if known else "there are none here"
+        raise RequestError(
+            f"formula '{short(text)}': nothing here is called {name}: {near}; say what it stands "
+            f"for with --where {name}=…, in {', '.join(known) or 'numbers'}"
+        )
 
 
 def meanings(texts: Sequence[str]) -> dict[str, str]:
@@ -51,6 +124,7 @@ def meanings(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
+# -- a table of them -------------------------------------------------------------------
 def rows_of(path: Path, defaults: Printed) -> tuple[list[Printed], list[str]]:
     """The rows of a file, and which of its columns say nothing here.
 
@@ -65,6 +139,14 @@ def rows_of(path: Path, defaults: Printed) -> tuple[list[Printed], list[str]]:
         )
     rows = [_row(line, f"{path}, row {at}: ", defaults) for at, line in enumerate(lines, start=1)]
     return rows, [name for name in lines[0] if name not in COLUMNS]
+
+
+def in_row(line: str, work: Any) -> Any:
+    """Run; an error begins with the row it is about."""
+    try:
+        return work()
+    except AttnprofError as error:
+        raise type(error)(f"{line}{error}") from error
 
 
 def _row(cells: Mapping[str, str], line: str, defaults: Printed) -> Printed:
@@ -107,18 +189,15 @@ def _source(said: Mapping[str, str], source: Source, line: str) -> Source:
     if "causal" in said:
         given["causal"] = said["causal"] == "yes"
     if "set" in said:
-        given["params"] = _settings(said["set"], line)
+        pairs = [tuple(map(str.strip, part.split("="))) for part in _parts(said["set"])]
+        if not all(len(pair) == 2 and all(pair) for pair in pairs):
+            text = said["set"]
+            raise RequestError(f"{line}set '{text}': type name=value, several with ; between")
+        given["params"] = tuple(pairs)
     for column, name in (("arg", "args"), ("input", "inputs")):
         if column in said:
             given[name] = _parts(said[column])
     return replace(source, **given)
-
-
-def _settings(text: str, line: str) -> tuple[tuple[str, str], ...]:
-    pairs = [tuple(piece.strip() for piece in part.split("=")) for part in _parts(text)]
-    if not all(len(pair) == 2 and all(pair) for pair in pairs):
-        raise RequestError(f"{line}set '{text}': type name=value, several with ; between")
-    return tuple((name, value) for name, value in pairs)
 
 
 def _parts(text: str) -> tuple[str, ...]:
