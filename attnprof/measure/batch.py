@@ -8,8 +8,9 @@ from typing import Any
 
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.environment import describe_environment
+from attnprof.measure.headroom import fit
 from attnprof.measure.isolation import measure_apart
-from attnprof.measure.point import blank, fit, tried_point
+from attnprof.measure.point import blank, tried_point
 from attnprof.measure.request import PointRequest
 from attnprof.record import ProfileRecord, Report
 from attnprof.workload import DTYPES, Workload
@@ -84,19 +85,16 @@ def measure_points(
         if on_progress:
             on_progress(done, len(requests), request)
         try:
-            records.append(_one(request, isolate))
+            reason, risky = fit(request)
+            apart = isolate if isolate is not None else risky and request.device == "cpu"
+            measured = measure_apart if apart and not reason else tried_point
+            records.append(measured(request))
         except (RequestError, CannotRunError) as error:
             refusals.append(error)
             records.append(blank(request, str(error)))
     if refusals and len(refusals) == len(records):
         raise refusals[0]
     return Report("profile", records, summarise(records), point_environment(requests[0]))
-
-
-def _one(request: PointRequest, isolate: bool | None) -> ProfileRecord:
-    reason, risky = fit(request)
-    apart = isolate if isolate is not None else risky and request.device == "cpu"
-    return measure_apart(request) if apart and not reason else tried_point(request)
 
 
 def point_environment(request: PointRequest) -> dict[str, Any]:

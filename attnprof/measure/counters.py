@@ -206,7 +206,7 @@ def count_derived(request: PointRequest, operations: int = OPERATIONS) -> Derive
         return DerivedCount(note=f"no derived counts: {error}")
     except Exception as error:  # noqa: BLE001 - a plug-in's code may raise anything
         return DerivedCount(note=f"no derived counts: {error_text(error)}")
-    left = table.uncounted
+    left = ", ".join(table.notes)
     note = f"derived counts are at least: they leave out {left}" if left else None
     return DerivedCount(int(table.total.flops), int(table.total.matmul_flops), note)
 

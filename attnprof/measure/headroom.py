@@ -14,13 +14,28 @@ from attnprof.units import format_bytes
 RISKY_SHARE = 0.5
 
 
-def bytes_needed(request: PointRequest, peak_bytes: int, parameters: int) -> int:
+def needed_bytes(request: PointRequest) -> int:
     """Predicted peak plus parameters, inputs, output gradient and decoding state."""
-    item = request.workload.item_size
-    inputs = sum(prod(shape) for shape in request.input_shapes)
-    ones = inputs if request.phase in ("backward", "train") else 0
-    state = request.spec.state_entries(request.workload) if request.phase == "decode" else 0
-    return peak_bytes + item * (parameters + inputs + ones + int(state))
+    workload = request.workload
+    table = request.spec.cost(workload, request.scope)
+    entries = int(table.parameters) + sum(prod(shape) for shape, _ in request.inputs)
+    if request.phase in ("backward", "train"):
+        entries += sum(prod(shape) for shape, _ in request.inputs)
+    elif request.phase == "decode":
+        entries += int(request.spec.state_entries(workload))
+    return int(table.peak()) + workload.item_size * entries
+
+
+def fit(request: PointRequest, available: int | None = None) -> tuple[str | None, bool]:
+    """Why a point is not tried (or None), and whether it may die and should run apart."""
+    needed = needed_bytes(request)
+    free = available_bytes(request.device) if available is None else available
+    if needed <= free:
+        return None, needed > RISKY_SHARE * free
+    return (
+        f"does not fit: needs {format_bytes(needed)} by the closed form, {request.device} has "
+        f"{format_bytes(free)} free"
+    ), True
 
 
 def available_bytes(device: str) -> int:
@@ -50,21 +65,6 @@ def _control_group_limits(root: Path = Path("/sys/fs/cgroup")) -> list[int]:
             left = int((folder / limit).read_text()) - int((folder / used).read_text())
             limits.append(left + cached)
     return limits
-
-
-def refusal(device: str, needed: int, available: int) -> str | None:
-    """Why a point is not tried, or None."""
-    if needed <= available:
-        return None
-    return (
-        f"does not fit: needs {format_bytes(needed)} by the closed form, {device} has "
-        f"{format_bytes(available)} free"
-    )
-
-
-def is_risky(needed: int, available: int) -> bool:
-    """Whether a point that should fit may still be killed."""
-    return needed > RISKY_SHARE * available
 
 
 _OUT_OF_MEMORY = ("not enough memory", "out of memory", "can't allocate memory", "invalid buffer")

@@ -16,13 +16,15 @@ from typing import Any
 from attnprof import registry
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.correctness import check_key
-from attnprof.measure.point import blank, describe_need, spent_s, tried_point
+from attnprof.measure.headroom import needed_bytes
+from attnprof.measure.point import blank, spent_s, tried_point
 from attnprof.measure.request import PointRequest
 from attnprof.processes import forks
 from attnprof.processes.folders import temporary_folder
 from attnprof.processes.forks import Ended, signal_name
 from attnprof.processes.pool import Pool, PoolError
 from attnprof.record import ProfileRecord
+from attnprof.units import format_bytes
 from attnprof.user_code import error_text
 
 #: Seconds for imports, building and counting, beside what the budget allows.
@@ -124,7 +126,8 @@ def measure(order: Mapping[str, Any], _say: object, _more: object) -> int:
     request = PointRequest.from_dict(order["request"])
 
     def before() -> None:
-        (folder / _NEED).write_text(describe_need(request), encoding="utf-8")
+        need = f"needs {format_bytes(needed_bytes(request))} by the closed form"
+        (folder / _NEED).write_text(need, encoding="utf-8")
         if limit is not None:
             forks.limit_memory(limit)
 

@@ -82,20 +82,15 @@ def _cuda_peak(subject: Subject, torch: Any) -> Peak:
     kind = "requested_bytes" if requested else "allocated_bytes"
     peak = int(after[f"{kind}.all.peak"] - before[f"{kind}.all.current"])
     reserved = after["reserved_bytes.all.peak"] - before["reserved_bytes.all.current"]
+    libraries = None  # what giving cuBLAS's workspaces back frees; the next product takes them
+    if clear := getattr(torch._C, "_cuda_clearCublasWorkspaces", None):  # noqa: SLF001 - no public way
+        held = _allocated(torch)
+        clear()
+        libraries = held - _allocated(torch)
     return Peak(
         peak, without_workspace=peak, source=f"CUDA allocator, {kind}",
-        reserved=int(reserved), libraries=_cublas_workspaces(torch),
+        reserved=int(reserved), libraries=libraries,
     )  # fmt: skip
-
-
-def _cublas_workspaces(torch: Any) -> int | None:
-    """What giving cuBLAS's workspaces back frees; the next product takes them again."""
-    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)  # noqa: SLF001 - no public way
-    if clear is None:
-        return None
-    before = _allocated(torch)
-    clear()
-    return before - _allocated(torch)
 
 
 def _allocated(torch: Any) -> int:
@@ -111,11 +106,7 @@ def measure_held(make: Callable[[], object], device: str, torch: Any) -> int:
         after = _allocated(torch)
         del kept
         return after - before
-    with quiet_stderr(), _profiler(torch) as profiler:
-        kept = make()
-    del kept
-    events = profiler.kineto_results.events()
-    return sum(event.nbytes() for event in events if event.name() == "[memory]")
+    return sum(event.size for event in _recorded(make, torch) if event.name == "[memory]")
 
 
 def traced(subject: Subject, torch: Any, device: str | None = None) -> list[Event]:
@@ -123,25 +114,29 @@ def traced(subject: Subject, torch: Any, device: str | None = None) -> list[Even
 
     With a device also what the host asked of it.
     """
-    with quiet_stderr(), _profiler(torch, device) as profiler:
+
+    def run() -> object:
         subject.prepare()
         with torch.profiler.record_function(MARK):
-            kept = subject.call()
+            return subject.call()
+
+    return _recorded(run, torch, device)
+
+
+def _recorded(run: Callable[[], object], torch: Any, device: str | None = None) -> list[Event]:
+    # the profiler below torch.profiler.profile: that one imports torch's compiler first
+    profiler = torch.autograd.profiler.profile(
+        use_cpu=True, use_device=device, use_kineto=True, profile_memory=device is None
+    )
+    with quiet_stderr(), profiler:
+        kept = run()
         if device is not None:
             torch.cuda.synchronize()
     del kept
-    results = profiler.kineto_results
     return [
         Event(e.name(), e.start_ns(), e.start_ns() + e.duration_ns(), e.nbytes())
-        for e in results.events()
+        for e in profiler.kineto_results.events()
     ]
-
-
-def _profiler(torch: Any, device: str | None = None) -> Any:
-    """The profiler below ``torch.profiler.profile``: that one imports torch's compiler first."""
-    return torch.autograd.profiler.profile(
-        use_cpu=True, use_device=device, use_kineto=True, profile_memory=device is None
-    )
 
 
 def peak_of(events: Sequence[Event]) -> Peak:
@@ -214,35 +209,30 @@ def quiet_stderr() -> Iterator[None]:
         os.close(saved)
 
 
-@dataclass(frozen=True)
-class MemoryParts:
-    """Bytes by purpose; None where the phase has no such thing.
+def measure_parts(subject: Subject, phase: str, device: str, torch: Any) -> dict[str, int]:
+    """Bytes by purpose, by a record's names for them; a forward pass alone has none.
 
-    Parts overlap in time, not in the peak: activations are freed while gradients appear.
+    To train: activations, gradients and what AdamW keeps; they overlap in time, not in the peak:
+    activations are freed while gradients appear. After a decoding step: token caches, and all that
+    a state holds.
     """
-
-    activations_bytes: int | None = None
-    gradients_bytes: int | None = None
-    optimizer_bytes: int | None = None
-    kv_cache_bytes: int | None = None
-    state_bytes: int | None = None
-
-
-def measure_parts(subject: Subject, phase: str, device: str, torch: Any) -> MemoryParts:
-    """The parts of a phase; a forward pass alone has none."""
-    if phase == "decode":
-        return _decoder(subject)
-    if phase == "forward" or subject.forward is None:
-        return MemoryParts()
-    subject.reset()
-    activations = measure_held(subject.forward, device, torch)
+    found = {}
+    if phase != "decode":
+        if subject.forward is None:
+            return {}
+        subject.reset()
+        found["activations_bytes"] = measure_held(subject.forward, device, torch)
+        found["optimizer_bytes"] = adamw_bytes(subject.module)
     subject.prepare()
     subject.call()
-    gradients = [leaf.grad for leaf in subject.leaves if leaf.grad is not None]
-    held = sum(_storages(gradients).values())
-    del gradients
+    if phase != "decode":
+        found["gradients_bytes"] = _held(leaf.grad for leaf in subject.leaves)
+    else:
+        held = list(parts(subject.state))
+        found["kv_cache_bytes"] = _held(x.rows for x in held if isinstance(x, TokenCache))
+        found["state_bytes"] = _held(held)
     subject.reset()
-    return MemoryParts(activations, held, adamw_bytes(subject.module))
+    return found
 
 
 def adamw_bytes(module: Any) -> int:
@@ -250,21 +240,7 @@ def adamw_bytes(module: Any) -> int:
     return sum(2 * p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
 
 
-def _decoder(subject: Subject) -> MemoryParts:
-    """Storage after a step: that of token caches, and of all a state holds."""
-    subject.prepare()
-    subject.call()
-    held = list(parts(subject.state))
-    caches = [part.rows for part in held if isinstance(part, TokenCache)]
-    found = MemoryParts(
-        kv_cache_bytes=sum(_storages(caches).values()),
-        state_bytes=sum(_storages(x for x in held if hasattr(x, "untyped_storage")).values()),
-    )
-    subject.reset()
-    return found
-
-
-def _storages(tensors: Iterable[Any]) -> dict[int, int]:
-    """Bytes of each storage once, whatever views there are of it."""
-    storages = [tensor.untyped_storage() for tensor in tensors]
-    return {storage.data_ptr(): storage.nbytes() for storage in storages}
+def _held(values: Iterable[Any]) -> int:
+    """Bytes of the tensors among them, each storage once, whatever views there are of it."""
+    storages = [value.untyped_storage() for value in values if hasattr(value, "untyped_storage")]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())

@@ -13,30 +13,12 @@ from math import inf
 from typing import Any
 
 from attnprof import registry
-from attnprof.costs import Cost
+from attnprof.costs import Cost, CostTable, Stage
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
-from attnprof.workload import Workload
+from attnprof.workload import SYMBOLS, Workload
 
 NO_STEP = "has no decoding step that attnprof knows; ask for --phase forward or train"
-_SIZES = {"B", "N", "h", "d"}
-
-
-@dataclass(frozen=True)
-class CountedTable:
-    """Totals of one run: what :class:`attnprof.costs.CostTable` is for a closed form.
-
-    ``uncounted`` names the operations that the counts leave out.
-    """
-
-    total: Cost
-    parameters: int
-    peak_bytes: int
-    uncounted: str = ""
-
-    def peak(self) -> int:
-        """Most bytes held at once."""
-        return self.peak_bytes
 
 
 @dataclass(frozen=True)
@@ -61,14 +43,14 @@ class UserModule:
             self.name, self.params.get("args"), self.params.get("inputs"), None, None,
             workload.causal, workload.dtype,
         )  # fmt: skip
-        if others := set(found.symbols) - _SIZES:
+        if others := set(found.symbols) - set(SYMBOLS):
             raise RequestError(
                 f"{self.name} has sizes {', '.join(sorted(others))}: to profile it write its --arg "
                 "and --input with B, N, h and d"
             )
         return found
 
-    def cost(self, workload: Workload, scope: str = "layer") -> CountedTable:
+    def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
         """Counts, bytes and peak at a shape. A module is a layer whatever ``scope`` says."""
         if workload.phase == "decode":
             raise RequestError(f"{self.name} {NO_STEP}")
@@ -98,7 +80,7 @@ class UserModule:
 
 
 @cache
-def _counted(module: UserModule, workload: Workload) -> CountedTable:
+def _counted(module: UserModule, workload: Workload) -> CostTable:
     """What one run shows; what it raises is refused as ``derive`` refuses it."""
     return summed(recorded(module.target(workload), workload), workload.phase)
 
@@ -113,16 +95,15 @@ def recorded(target: Any, workload: Workload, most: float = inf) -> Any:
     return count(target, workload.by_symbol(), workload.phase, most)
 
 
-def summed(trace: Any, phase: str) -> CountedTable:
-    """A phase of a trace as a table."""
+def summed(trace: Any, phase: str) -> CostTable:
+    """A phase of a trace as a table of one stage; its notes are the operations left out."""
     from attnprof.trace.events import KINDS, totals, uncounted
 
     found = totals(trace, phase)
     counts = {name: int(found[name]) for name in (*KINDS, "bytes_moved")}
-    left = [f"{name} ×{times}" for name, (times, _) in uncounted(trace, phase).items()]
-    return CountedTable(
-        Cost(**counts), int(found["parameters"]), int(found["peak_bytes"]), ", ".join(left)
-    )
+    left = (f"{name} ×{times}" for name, (times, _) in uncounted(trace, phase).items())
+    stage = Stage(phase, (), Cost(**counts), allocates=int(found["peak_bytes"]))
+    return CostTable((stage,), int(found["parameters"]), notes=tuple(left))
 
 
 @cache
@@ -142,12 +123,11 @@ def built(module: UserModule, workload: Workload) -> Any:
 
     from attnprof.trace.run.runs import first_tensor
 
-    target = module.target(workload)
-    inner = target.make(workload.by_symbol())
-    positional, named = target.call_inputs(workload.by_symbol(), "meta")
+    target, sizes = module.target(workload), workload.by_symbol()
+    inner = target.make(sizes)
+    positional, named = target.call_inputs(sizes, "meta")
     order = [item.name for item in target.inputs if item.name not in target.keywords]
     plain = {**dict(zip(order, positional, strict=True)), **named}
-
     names = [item.name for item in target.inputs if not item.literal]
 
     class Called(nn.Module):
@@ -163,23 +143,6 @@ def built(module: UserModule, workload: Workload) -> Any:
             return first_tensor(self.inner(*given, **{k: values[k] for k in target.keywords}))
 
     return Called().train(workload.phase in ("backward", "train"))
-
-
-def inputs_of(module: UserModule, workload: Workload, *, requires_grad: bool) -> list[Any]:
-    """Its tensors on torch's default device: normal random numbers, zeros where whole ones."""
-    import torch
-
-    sizes, made = workload.by_symbol(), []
-    for item in module.target(workload).inputs:
-        if item.literal:
-            continue
-        dtype = getattr(torch, item.dtype or workload.dtype)
-        shape = [dim.at(sizes) for dim in item.dims]
-        if dtype.is_floating_point:
-            made.append(torch.randn(shape, dtype=dtype, requires_grad=requires_grad))
-        else:
-            made.append(torch.zeros(shape, dtype=dtype))
-    return made
 
 
 def configured(

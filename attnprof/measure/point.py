@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
-from attnprof.costs import CostTable
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.measure import headroom
-from attnprof.measure.clocks import Clock, Timing, cuda_clock, sample, threads
+from attnprof.measure.clocks import Clock, cuda_clock, sample, threads
 from attnprof.measure.conditions import count_launches, cpu_share, noise, watched
 from attnprof.measure.correctness import check_code, check_module, distance_from_standard
 from attnprof.measure.counters import count_derived, count_with_fvcore, count_with_torch
@@ -20,13 +18,13 @@ from attnprof.measure.differences import (
     derived_differences,
     peak_differences,
 )
+from attnprof.measure.headroom import fit, is_out_of_memory
 from attnprof.measure.memory import measure_parts, measure_peak
 from attnprof.measure.modules import UserModule
 from attnprof.measure.request import PointRequest
 from attnprof.measure.statistics import MedianEstimate, estimate_median, quantiles_of
 from attnprof.measure.subject import Subject, build_subject, compile_now, refusing
 from attnprof.record import ProfileRecord
-from attnprof.units import format_bytes
 
 
 def predict_point(request: PointRequest) -> ProfileRecord:
@@ -64,17 +62,23 @@ _ASKED = (
 )  # fmt: skip
 
 
-def needed_bytes(request: PointRequest) -> int:
-    """Memory a point needs in all, by the closed form."""
-    table: CostTable = request.spec.cost(request.workload, request.scope)
-    return headroom.bytes_needed(request, int(table.peak()), int(table.parameters))
-
-
 def measure_point(request: PointRequest) -> ProfileRecord:
     """Count and measure one point in this process; out of memory is a reason, not a crash."""
     start = time.perf_counter()
     with refusing(request):
-        record = _measure(request)
+        record = count_point(request) if request.counts else predict_point(request)
+        try:
+            with threads(request.threads), refusing(request):
+                record = run_point(request, record)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            reason = (str(error) or type(error).__name__).splitlines()[0][:160]
+            record = replace(record, skipped=f"out of memory on {request.device}: {reason}")
+        except (CannotRunError, RequestError) as error:
+            if isinstance(error, RequestError) and not isinstance(request.spec, UserModule):
+                raise
+            record = replace(record, skipped=str(error))  # what it counts is known, at least
     if why := contradiction(record):  # then what is computed from it is left out
         record = replace(record, contradicted=why, flops_per_s=None, arithmetic_intensity=None)
     spent = time.perf_counter() - start
@@ -105,24 +109,6 @@ def spent_s(record: ProfileRecord) -> float:
     return sum(part for part in parts if part is not None)
 
 
-def _measure(request: PointRequest) -> ProfileRecord:
-    record = count_point(request) if request.counts else predict_point(request)
-    try:
-        with threads(request.threads), refusing(request):
-            return run_point(request, record)
-    except (MemoryError, RuntimeError) as error:
-        if not headroom.is_out_of_memory(error):
-            raise
-        why = (str(error) or type(error).__name__).splitlines()[0][:160]
-        return replace(record, skipped=f"out of memory on {request.device}: {why}")
-    except CannotRunError as error:
-        return replace(record, skipped=str(error))
-    except RequestError as error:
-        if not isinstance(request.spec, UserModule):
-            raise
-        return replace(record, skipped=str(error))  # what it counts is known, at least
-
-
 def count_point(request: PointRequest) -> ProfileRecord:
     """Closed form and second opinions; allocates nothing of the point's size.
 
@@ -150,19 +136,6 @@ def count_point(request: PointRequest) -> ProfileRecord:
             *derived_differences(request.mechanism, flops, derived),
         ],
     )
-
-
-def fit(request: PointRequest, available: int | None = None) -> tuple[str | None, bool]:
-    """Why a point is not tried (or None), and whether it may die and should run apart."""
-    needed = needed_bytes(request)
-    free = headroom.available_bytes(request.device) if available is None else available
-    reason = headroom.refusal(request.device, needed, free)
-    return reason, headroom.is_risky(needed, free)
-
-
-def describe_need(request: PointRequest) -> str:
-    """The memory a point needs, in words."""
-    return f"needs {format_bytes(needed_bytes(request))} by the closed form"
 
 
 def run_point(request: PointRequest, record: ProfileRecord) -> ProfileRecord:
@@ -200,7 +173,9 @@ def run_point(request: PointRequest, record: ProfileRecord) -> ProfileRecord:
     with watched(request.device) as conditions:
         timing = sample(clock, subject.prepare, subject.call, request.budget)
     conditions["cpu_share"] = cpu_share(timing)
-    return replace(_timed(found, timing, conditions), measured_s=time.perf_counter() - start)
+    found = replace(found, times_s=timing.wall_s, cpu_times_s=timing.cpu_s, clock=timing.mode)
+    found = with_times(found, estimate_median(timing.wall_s), conditions)
+    return replace(found, measured_s=time.perf_counter() - start)
 
 
 def _memory(request: PointRequest, subject: Subject, record: ProfileRecord) -> ProfileRecord:
@@ -210,17 +185,12 @@ def _memory(request: PointRequest, subject: Subject, record: ProfileRecord) -> P
     peak = measure_peak(subject, request.device, torch)
     predicted = record.peak_bytes_predicted or 0
     rows = peak_differences(request.mechanism, predicted, peak, compiled=request.compiled)
-    parts = measure_parts(subject, request.phase, request.device, torch)
+    parts: dict[str, Any] = measure_parts(subject, request.phase, request.device, torch)
     return replace(
         record, differences=[*record.differences, *rows], peak_bytes_measured=peak.bytes,
         reserved_bytes=peak.reserved, workspace_bytes=peak.libraries,
-        launches=count_launches(subject, request.device, torch), **asdict(parts),
+        launches=count_launches(subject, request.device, torch), **parts,
     )  # fmt: skip
-
-
-def _timed(record: ProfileRecord, timing: Timing, conditions: Mapping[str, Any]) -> ProfileRecord:
-    record = replace(record, times_s=timing.wall_s, cpu_times_s=timing.cpu_s, clock=timing.mode)
-    return with_times(record, estimate_median(timing.wall_s), conditions)
 
 
 def with_times(

@@ -99,18 +99,21 @@ class PointRequest:
         return registry.get(self.mechanism, **self.params)
 
     @property
-    def input_shapes(self) -> list[tuple[int, ...]]:
-        """Shapes of the call's inputs: x, or q, k and v for scope ``core``."""
+    def inputs(self) -> list[tuple[tuple[int, ...], str]]:
+        """Shape and number format of the call's inputs: x, or q, k and v for scope ``core``."""
         if is_module(self.mechanism):
-            target = self.spec.target(self.workload)
-            sizes = self.workload.by_symbol()
-            return [tuple(d.at(sizes) for d in x.dims) for x in target.inputs if not x.literal]
+            sizes, asked = self.workload.by_symbol(), self.spec.target(self.workload).inputs
+            return [
+                (tuple(dim.at(sizes) for dim in item.dims), item.dtype or self.dtype)
+                for item in asked
+                if not item.literal
+            ]
         tokens = 1 if self.phase == "decode" else self.seq_len
         if self.scope == "layer":
-            return [(self.batch_size, tokens, self.d_model)]
+            return [((self.batch_size, tokens, self.d_model), self.dtype)]
         shared = self.spec.kv_heads or self.num_heads
         heads = (self.num_heads, shared, shared)
-        return [(self.batch_size, count, tokens, self.head_dim) for count in heads]
+        return [((self.batch_size, count, tokens, self.head_dim), self.dtype) for count in heads]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for a child process."""

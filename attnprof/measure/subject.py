@@ -14,7 +14,7 @@ from attnprof import registry
 from attnprof.blocks import assemble
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.measure.headroom import is_out_of_memory
-from attnprof.measure.modules import UserModule, built, inputs_of
+from attnprof.measure.modules import UserModule, built
 from attnprof.measure.request import PointRequest
 from attnprof.trace.request.expressions import sizes_text
 from attnprof.user_code import error_text
@@ -83,14 +83,17 @@ def default_dtype(name: str) -> Iterator[None]:
 
 
 def make_inputs(request: PointRequest, *, requires_grad: bool = False) -> list[Any]:
-    """Normal random inputs on torch's default device."""
+    """Inputs on torch's default device: normal random numbers, zeros where whole ones."""
     import torch
 
-    if isinstance(request.spec, UserModule):
-        return inputs_of(request.spec, request.workload, requires_grad=requires_grad)
-    dtype = getattr(torch, request.dtype)
-    shapes = request.input_shapes
-    return [torch.randn(shape, dtype=dtype, requires_grad=requires_grad) for shape in shapes]
+    made = []
+    for shape, name in request.inputs:
+        dtype = getattr(torch, name)
+        if dtype.is_floating_point:
+            made.append(torch.randn(shape, dtype=dtype, requires_grad=requires_grad))
+        else:
+            made.append(torch.zeros(shape, dtype=dtype))
+    return made
 
 
 def build_subject(
@@ -102,7 +105,11 @@ def build_subject(
     with torch.device(device or request.device):
         module = make_module(request)
         if request.phase == "decode":
-            return _decoding(request, module, code_of(module.step) if compiled else module.step)
+            state = position(module, request)  # each call starts from the state before the token
+            run = code_of(module.step) if compiled else module.step
+            call = torch.no_grad()(partial(run, *make_inputs(request), state))
+            rewind = rewind_to(state)
+            return Subject(module, rewind, rewind, call, state)
         run = code_of(module) if compiled else module
         grad = request.phase != "forward"
         inputs = make_inputs(request, requires_grad=grad)
@@ -140,17 +147,13 @@ def compile_now(
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        raise CannotRunError(f"cannot be compiled: {_reason(error)}") from error
+        first: BaseException = error  # compilers wrap their errors
+        while (inner := getattr(first, "inner_exception", None) or first.__cause__) is not None:
+            first = inner
+        said = (str(first).strip().splitlines() or ["no message"])[0].strip()[:160]
+        raise CannotRunError(f"cannot be compiled: {type(first).__name__}: {said}") from error
     del kept
     return time.perf_counter() - start, sum(counters["graph_break"].values())
-
-
-def _reason(error: BaseException) -> str:
-    """The first cause in one line: compilers wrap their errors."""
-    while (inner := getattr(error, "inner_exception", None) or error.__cause__) is not None:
-        error = inner
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0][:160] if lines else 'no message'}"
 
 
 @contextmanager
@@ -211,16 +214,6 @@ def _training(request: PointRequest, module: Any, inputs: list[Any], run: Any) -
     return Subject(module, clear, clear, train, None, forward, leaves)
 
 
-def _decoding(request: PointRequest, module: Any, run: Any) -> Subject:
-    """The step of token number ``seq_len``; each call starts from the state before it."""
-    import torch
-
-    state = position(module, request)
-    step = torch.no_grad()(partial(run, *make_inputs(request), state))
-    rewind = rewind_to(state)
-    return Subject(module, rewind, rewind, step, state)
-
-
 #: Seconds that filling a state token by token may take.
 PATIENCE_S = 60.0
 
@@ -235,15 +228,9 @@ def position(module: Any, request: PointRequest) -> Any:
 
     from attnprof.blocks.decoding import positioned
 
-    dtype = getattr(torch, request.dtype)
-    if request.scope == "layer":
-        state = module.init_state(request.batch_size)
-    else:
-        state = module.init_state(request.batch_size, torch.empty(0, dtype=dtype))
+    like = torch.empty(0, dtype=getattr(torch, request.dtype))
+    state = module.init_state(request.batch_size, *([] if request.scope == "layer" else [like]))
     tokens, start = request.seq_len - 1, time.perf_counter()
-
-    def rows() -> list[Any]:
-        return [torch.randn(shape, dtype=dtype) for shape in request.input_shapes]
 
     def patience(done: int) -> None:
         spent = time.perf_counter() - start
@@ -253,7 +240,7 @@ def position(module: Any, request: PointRequest) -> Any:
                 f"took {spent:.0f} s already; ask for a shorter --seq"
             )
 
-    return positioned(module, state, tokens, rows, patience)
+    return positioned(module, state, tokens, partial(make_inputs, request), patience)
 
 
 def rewind_to(state: Any) -> Callable[[], None]:

@@ -29,12 +29,12 @@ def test_a_training_step_of_standard_attention_in_parts(phase, size):
     found = parts(request(phase=phase, dtype={4: "float32", 8: "float64"}[size]))
     weights = 4 * (WIDTH * WIDTH + WIDTH)
     tokens = B * N * WIDTH
-    assert found.gradients_bytes == size * (weights + tokens)
-    assert found.optimizer_bytes == 2 * size * weights
+    assert found["gradients_bytes"] == size * (weights + tokens)
+    assert found["optimizer_bytes"] == 2 * size * weights
     # autograd keeps q, k, v, the softmax weights, the heads' outputs and the divisor of the
     # scores, a number of double precision; the output is alive, too
-    assert found.activations_bytes == size * (5 * tokens + B * H * N * N) + 8
-    assert (found.kv_cache_bytes, found.state_bytes) == (None, None)
+    assert found["activations_bytes"] == size * (5 * tokens + B * H * N * N) + 8
+    assert len(found) == 3
 
 
 def test_the_moments_are_those_that_torch_keeps():
@@ -49,19 +49,18 @@ def test_the_moments_are_those_that_torch_keeps():
 
 def test_a_cache_counts_with_its_room_to_grow():
     found = parts(request(phase="decode"))
-    assert found.kv_cache_bytes == found.state_bytes == 2 * 4 * B * ROOM * WIDTH
-    assert found.gradients_bytes is None
+    assert found["kv_cache_bytes"] == found["state_bytes"] == 2 * 4 * B * ROOM * WIDTH
+    assert len(found) == 2
 
 
 def test_a_recurrent_state_is_no_cache():
     found = parts(request("linear", phase="decode"))
-    assert found.kv_cache_bytes == 0
-    assert found.state_bytes == 4 * B * H * D * (D + 1)  # sums of k v and of k
+    assert found["kv_cache_bytes"] == 0
+    assert found["state_bytes"] == 4 * B * H * D * (D + 1)  # sums of k v and of k
 
 
 def test_a_forward_pass_has_no_parts():
-    found = parts(request())
-    assert set(vars(found).values()) == {None}
+    assert parts(request()) == {}
 
 
 def test_the_record_has_them():

@@ -214,9 +214,10 @@ def test_a_point_that_cannot_fit_is_a_row_with_its_prediction():
 
 @pytest.mark.parametrize(("available", "reason", "risky"), [(100, True, True), (150, False, True),
                                                            (900, False, False)])  # fmt: skip
-def test_what_fits_and_what_may_die_follow_from_the_need(available, reason, risky):
-    assert (headroom.refusal("cpu", 120, available) is not None) == reason
-    assert headroom.is_risky(120, available) == risky
+def test_what_fits_and_what_may_die_follow_from_the_need(monkeypatch, available, reason, risky):
+    monkeypatch.setattr(headroom, "needed_bytes", lambda _: 120)
+    found, may_die = headroom.fit(request(), available)
+    assert (found is not None, may_die) == (reason, risky)
 
 
 def test_a_containers_limit_is_respected(tmp_path):
@@ -245,12 +246,12 @@ def test_a_gpu_that_is_not_there_cannot_be_used(monkeypatch):
 
 
 def test_a_refusal_is_a_row_among_others_and_an_error_alone(monkeypatch):
-    def refuse(asked, _):
+    def refuse(asked):
         if asked.mechanism == "sdpa":
             raise RequestError("sdpa cannot")
         return point.blank(asked)
 
-    monkeypatch.setattr(batch, "_one", refuse)
+    monkeypatch.setattr(batch, "tried_point", refuse)
     both = batch.measure_points([request(), request("sdpa")])
     assert [row.skipped for row in both.records] == [None, "sdpa cannot"]
     with pytest.raises(RequestError, match="sdpa cannot"):
