@@ -112,11 +112,11 @@ def calibrate(device: str, dtypes: Sequence[str], seconds: float = 0.5) -> Ceili
     rates = {dtype: _product_rate(torch, device, dtype, clock, budget) for dtype in dtypes}
     source = torch.zeros(COPY_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    copies = sample(clock, _nothing, lambda: target.copy_(source), budget)
+    copies = sample(clock, lambda: None, lambda: target.copy_(source), budget)
     return Ceilings(
         name=device_name(device),
         flops_per_s={dtype: rate for dtype, rate in rates.items() if rate},
-        bytes_per_s=2 * COPY_BYTES / min(copies.wall_s),
+        bytes_per_s=2 * COPY_BYTES / min(copy.wall_s for copy in copies),
         source=f"attnprof calibrate: best square product and copy, {torch.get_num_threads()} "
         f"threads, torch {torch.__version__}",
         measured=True,
@@ -128,15 +128,11 @@ def _product_rate(torch: Any, device: str, dtype: str, clock: Clock, budget: Bud
     for size in GPU_PRODUCTS if device.startswith("cuda") else PRODUCTS:
         a, b = (torch.randn(size, size, device=device).to(getattr(torch, dtype)) for _ in range(2))
         try:
-            times = sample(clock, _nothing, lambda a=a, b=b: a @ b, budget)  # type: ignore[misc] # bound now
+            times = sample(clock, lambda: None, lambda a=a, b=b: a @ b, budget)  # type: ignore[misc] # bound now
         except RuntimeError:  # no such product on this device
             return 0.0
-        best = max(best, 2 * size**3 / min(times.wall_s))
+        best = max(best, 2 * size**3 / min(product.wall_s for product in times))
     return best
-
-
-def _nothing() -> None:
-    """Nothing to prepare."""
 
 
 def save(ceilings: Ceilings, path: Path, *, device: str, threads: int, force: bool = False) -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from attnprof.errors import AttnprofError, CannotRunError, NotFoundError
 from attnprof.gate.cases import Counted, Operation
 from attnprof.measure.counters import run_of, target_of
-from attnprof.measure.modules import recorded
 from attnprof.measure.request import PointRequest
 from attnprof.trace.events import KINDS, QUANTITIES, Call, flops_of, grouped, totals
 
@@ -42,14 +41,17 @@ def count(case_request: PointRequest, formulas: bool) -> Counted:
 
 
 def _counted(request: PointRequest) -> Counted:
-    trace = recorded(run_of(request), request.workload, OPERATIONS)
+    from attnprof.trace.solve.count import count
+
+    sizes = request.workload.by_symbol()
+    trace = count(run_of(request), sizes, request.phase, OPERATIONS)
     calls = list(trace.part(request.phase))
     found = totals(trace, request.phase)
     metrics = {name: int(found[name]) for name in _TOTALS}
     metrics["dispatched_operations"] = len(calls)
     metrics["uncounted_operations"] = sum(bool(call.uncounted) for call in calls)
     metrics["unknown_scratch"] = sum(bool(call.scratch) for call in calls)
-    return Counted(metrics, _operations(calls), sizes=request.workload.by_symbol())
+    return Counted(metrics, _operations(calls), sizes=sizes)
 
 
 def _operations(calls: Sequence[Call]) -> list[Operation]:

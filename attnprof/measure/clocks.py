@@ -6,7 +6,6 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnprof.measure.request import Budget
@@ -30,24 +29,6 @@ class Sample(NamedTuple):
 
     wall_s: float
     cpu_s: float | None = None
-
-
-@dataclass
-class Timing:
-    """What was timed, in order, and how (``mode``)."""
-
-    samples: list[Sample] = field(default_factory=list)
-    mode: str = ""
-
-    @property
-    def wall_s(self) -> list[float]:
-        """Seconds passed, a call each."""
-        return [sample.wall_s for sample in self.samples]
-
-    @property
-    def cpu_s(self) -> list[float]:
-        """Processor seconds, a call each; empty where they were not taken."""
-        return [sample.cpu_s for sample in self.samples if sample.cpu_s is not None]
 
 
 class Clock:
@@ -191,38 +172,33 @@ def warm_up(clock: Clock, prepare: Call, call: Call, seconds: float) -> int:
     return calls
 
 
-def sample(clock: Clock, prepare: Call, call: Call, budget: Budget) -> Timing:
-    """Samples within a budget, garbage collection off.
+def sample(clock: Clock, prepare: Call, call: Call, budget: Budget) -> list[Sample]:
+    """Samples within a budget, in order, garbage collection off.
 
     It ends when the asked number is there, the least time is spent, and the median is known as
     well as asked; or when the time or the samples run out.
     """
-    found = Timing()
+    found: list[Sample] = []
     most = ENOUGH * budget.samples
     with _no_garbage_collection():
         warm_up(clock, prepare, call, budget.warmup_s)
         clock.adapt(prepare, call)
         start = clock.now_s()
-        while len(found.samples) < most:
-            count = _next_round(found.wall_s, budget, most)
-            found.samples += clock.times(prepare, call, count)
+        while len(found) < most:
+            # one call at first; then what a tenth of the time may hold, at most a round
+            longest = max((taken.wall_s for taken in found), default=budget.max_time_s)
+            share = int(budget.max_time_s / 10 / max(1e-9, longest))
+            missing = budget.samples - len(found)
+            left = missing if missing > 0 else most - len(found)
+            found += clock.times(prepare, call, min(max(1, min(ROUND, share)), left))
             spent = clock.now_s() - start
-            if spent >= budget.max_time_s and len(found.samples) >= budget.least:
+            if spent >= budget.max_time_s and len(found) >= budget.least:
                 break
-            enough = spent >= budget.min_time_s and len(found.samples) >= budget.samples
-            if enough and estimate_median(found.wall_s).half_width <= budget.spread:
-                break
-    found.mode = clock.name
+            if spent >= budget.min_time_s and len(found) >= budget.samples:
+                median = estimate_median([taken.wall_s for taken in found])
+                if median.half_width <= budget.spread:
+                    break
     return found
-
-
-def _next_round(found: list[float], budget: Budget, most: int) -> int:
-    """One call at first; then what a tenth of the time left may hold, at most a round."""
-    if not found:
-        return 1
-    share = budget.max_time_s / 10 / max(1e-9, *found)
-    missing = budget.samples - len(found)
-    return min(max(1, min(ROUND, int(share))), missing if missing > 0 else most - len(found))
 
 
 @contextmanager

@@ -9,8 +9,7 @@ from importlib import import_module
 from math import fsum
 from typing import Any
 
-from attnprof.measure.clocks import Timing
-from attnprof.measure.memory import MARK, Event, traced
+from attnprof.measure.memory import MARK, traced
 from attnprof.measure.subject import Subject
 
 #: Share of the time that one thread has a processor; below it others were in its way.
@@ -48,10 +47,10 @@ def _involuntary_switches() -> int | None:
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
-def cpu_share(timing: Timing) -> float | None:
+def cpu_share(times_s: Sequence[float], cpu_times_s: Sequence[float]) -> float | None:
     """Processor time over time passed: 1 for one thread that has a processor to itself."""
-    wall = fsum(timing.wall_s)
-    return fsum(timing.cpu_s) / wall if timing.cpu_s and wall else None
+    wall = fsum(times_s)
+    return fsum(cpu_times_s) / wall if cpu_times_s and wall else None
 
 
 def noise(noisy: str | None, conditions: Mapping[str, Any]) -> str | None:
@@ -104,10 +103,6 @@ def count_launches(subject: Subject, device: str, torch: Any) -> int | None:
     """Kernels that one call launches on a GPU; None on a CPU, or where the profiler sees none."""
     if not device.startswith("cuda"):
         return None
-    return launches_in(traced(subject, torch, "cuda")) or None
-
-
-def launches_in(events: Sequence[Event]) -> int:
-    """Launches from the mark on."""
+    events = traced(subject, torch, "cuda")
     start = next((event.start for event in events if event.name == MARK), 0)
-    return sum(event.name in LAUNCHES and event.start >= start for event in events)
+    return sum(event.name in LAUNCHES and event.start >= start for event in events) or None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnprof import registry
 from attnprof.errors import RequestError
@@ -89,27 +89,22 @@ def _verdict(request: PointRequest) -> Verdict:
         return Verdict()  # what it does at the point's own shape is told there
     finally:
         torch.set_rng_state(state)
-    wrong = next(filter(None, (item.complaint(small) for item in found)), None)
+    wrong = None
+    if bad := next((item for item in found if not item.off <= item.allowed), None):  # or no number
+        wrong = (
+            f"does not compute what it claims: at {TOKENS} tokens its {small.dtype} output is "
+            f"{bad.off:.2g} of the largest value away from {bad.against} "
+            f"({bad.allowed:g} allowed); --no-check measures it all the same"
+        )
     return Verdict(wrong, "; ".join(item.against for item in found) or None)
 
 
-@dataclass(frozen=True)
-class Compared:
+class Compared(NamedTuple):
     """What an output was held ``against`` and how far it is off: a share of the largest value."""
 
     against: str
     off: float
     allowed: float
-
-    def complaint(self, small: PointRequest) -> str:
-        """Why a point is not measured; empty where the difference is allowed."""
-        if self.off <= self.allowed:  # not a number is not
-            return ""
-        return (
-            f"does not compute what it claims: at {small.seq_len} tokens its {small.dtype} output "
-            f"is {self.off:.2g} of the largest value away from {self.against} "
-            f"({self.allowed:g} allowed); --no-check measures it all the same"
-        )
 
 
 class SmallModule:

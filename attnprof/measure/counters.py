@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnprof.errors import AttnprofError, RequestError
-from attnprof.measure.modules import UserModule, recorded, summed
+from attnprof.measure.modules import UserModule, counted
 from attnprof.measure.request import PointRequest
 from attnprof.user_code import contained, error_text
 
@@ -93,35 +93,30 @@ def count_with_fvcore(request: PointRequest) -> FvcoreCount:
     """
     if request.phase not in ("forward", "decode"):
         return FvcoreCount(failed="fvcore counts forward passes only")
-    try:
-        with contained():
-            return _fvcore(request)
-    except Exception as error:  # noqa: BLE001 - a tracer may raise anything from a user's module
-        return FvcoreCount(failed=error_text(error)[:160])
-
-
-def _fvcore(request: PointRequest) -> FvcoreCount:
     import torch
     from fvcore.nn import FlopCountAnalysis
     from fvcore.nn.jit_handles import bmm_flop_jit
 
     from attnprof.measure.subject import build_subject, make_inputs
 
-    with torch.device("meta"), torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        subject = build_subject(request, "meta")
-        inputs = make_inputs(request)
-        subject.prepare()
-        analysis = FlopCountAnalysis(_traceable(request, subject), tuple(inputs))
-        analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False)
-        analysis.tracer_warnings("none")
-        real: Counter[str] = Counter()
-        for name in _SIZE_ARITHMETIC:
-            analysis.set_op_handle(f"aten::{name}", _tally(f"aten::{name}", real))
-        batched: Counter[str] = Counter()
-        analysis.set_op_handle("aten::bmm", _tally("bmm", batched, bmm_flop_jit))
-        macs = analysis.by_operator()
-        uncounted = Counter(analysis.unsupported_ops()) + real
+    real: Counter[str] = Counter()
+    batched: Counter[str] = Counter()
+    try:
+        with contained(), torch.device("meta"), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            subject = build_subject(request, "meta")
+            inputs = make_inputs(request)
+            subject.prepare()
+            analysis = FlopCountAnalysis(_traceable(request, subject), tuple(inputs))
+            analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False)
+            analysis.tracer_warnings("none")
+            for name in _SIZE_ARITHMETIC:
+                analysis.set_op_handle(f"aten::{name}", _tally(f"aten::{name}", real))
+            analysis.set_op_handle("aten::bmm", _tally("bmm", batched, bmm_flop_jit))
+            macs = analysis.by_operator()
+            uncounted = Counter(analysis.unsupported_ops()) + real
+    except Exception as error:  # noqa: BLE001 - a tracer may raise anything from a user's module
+        return FvcoreCount(failed=error_text(error)[:160])
     found = Counter({name: int(count) for name, count in macs.items() if count})
     return FvcoreCount(found, uncounted, batched.total())
 
@@ -199,7 +194,7 @@ def count_derived(request: PointRequest, operations: int = OPERATIONS) -> Derive
         if isinstance(request.spec, UserModule):  # its prediction is the same run
             table = request.spec.cost(request.workload)
         else:
-            table = summed(recorded(run_of(request), request.workload, operations), request.phase)
+            table = counted(run_of(request), request.workload, operations)
     except TooLongError:
         return DerivedCount(note=f"derived counts are left out: over {operations:,} operations")
     except AttnprofError as error:

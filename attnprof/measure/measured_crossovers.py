@@ -92,19 +92,20 @@ def _derived(
     pair: tuple[Mechanism | Target, Mechanism | Target], workload: Workload, scope: str
 ) -> Callable[[str, int], tuple[KnownCost, KnownCost]]:
     """Costs derived from both sides' code, by metric and head width."""
+    sides = []
+    for side in pair:
+        target = side
+        if isinstance(target, Mechanism):
+            target = mechanism_target(target, scope, causal=workload.causal, dtype=workload.dtype)
+        sides.append(DerivedSide(target, workload))
 
-    def derived(side: Mechanism | Target) -> DerivedSide:
-        if isinstance(side, Mechanism):
-            side = mechanism_target(side, scope, causal=workload.causal, dtype=workload.dtype)
-        return DerivedSide(side, workload)
+    @cache
+    def known(metric: str, head_dim: int) -> tuple[KnownCost, KnownCost]:
+        costs = (side.at_width(metric, head_dim) for side in sides)
+        a, b = (KnownCost(c, c.holds, c.general, c.said, c.doubt) for c in costs)
+        return a, b
 
-    first, second = map(derived, pair)
-
-    def known(side: DerivedSide, metric: str, head_dim: int) -> KnownCost:
-        cost = side.at_width(metric, head_dim)
-        return KnownCost(cost, cost.holds, cost.general, cost.said, cost.doubt)
-
-    return cache(lambda metric, width: (known(first, metric, width), known(second, metric, width)))
+    return known
 
 
 @dataclass

@@ -82,23 +82,19 @@ class UserModule:
 @cache
 def _counted(module: UserModule, workload: Workload) -> CostTable:
     """What one run shows; what it raises is refused as ``derive`` refuses it."""
-    return summed(recorded(module.target(workload), workload), workload.phase)
+    return counted(module.target(workload), workload)
 
 
-def recorded(target: Any, workload: Workload, most: float = inf) -> Any:
-    """The trace of one run of a target at a workload's shape and phase, held against a real one.
+def counted(target: Any, workload: Workload, most: float = inf) -> CostTable:
+    """One run of a target as a table of one stage; its notes are the operations left out.
 
     Raises what :func:`attnprof.trace.solve.count.count` raises.
     """
+    from attnprof.trace.events import KINDS, totals, uncounted
     from attnprof.trace.solve.count import count
 
-    return count(target, workload.by_symbol(), workload.phase, most)
-
-
-def summed(trace: Any, phase: str) -> CostTable:
-    """A phase of a trace as a table of one stage; its notes are the operations left out."""
-    from attnprof.trace.events import KINDS, totals, uncounted
-
+    phase = workload.phase
+    trace = count(target, workload.by_symbol(), phase, most)
     found = totals(trace, phase)
     counts = {name: int(found[name]) for name in (*KINDS, "bytes_moved")}
     left = (f"{name} ×{times}" for name, (times, _) in uncounted(trace, phase).items())

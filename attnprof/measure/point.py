@@ -172,9 +172,11 @@ def run_point(request: PointRequest, record: ProfileRecord) -> ProfileRecord:
     found = _memory(request, subject, replace(record, parameters=actual, differences=notes))
     with watched(request.device) as conditions:
         timing = sample(clock, subject.prepare, subject.call, request.budget)
-    conditions["cpu_share"] = cpu_share(timing)
-    found = replace(found, times_s=timing.wall_s, cpu_times_s=timing.cpu_s, clock=timing.mode)
-    found = with_times(found, estimate_median(timing.wall_s), conditions)
+    times = [taken.wall_s for taken in timing]
+    busy = [taken.cpu_s for taken in timing if taken.cpu_s is not None]
+    conditions["cpu_share"] = cpu_share(times, busy)
+    found = replace(found, times_s=times, cpu_times_s=busy, clock=clock.name)
+    found = with_times(found, estimate_median(times), conditions)
     return replace(found, measured_s=time.perf_counter() - start)
 
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from attnprof.measure import conditions, environment, point
-from attnprof.measure.clocks import Sample, Timing
 from attnprof.measure.memory import MARK, Event
 from attnprof.measure.request import Budget, PointRequest
 
@@ -15,9 +14,8 @@ QUICK = Budget(samples=3, min_time_s=0, max_time_s=0.1, warmup_s=0)
 
 
 def test_the_share_of_a_processor_is_its_time_over_the_time_passed():
-    timing = Timing([Sample(2.0, 1.5), Sample(2.0, 0.5)])
-    assert conditions.cpu_share(timing) == 0.5
-    assert conditions.cpu_share(Timing([Sample(2.0)])) is None
+    assert conditions.cpu_share([2.0, 2.0], [1.5, 0.5]) == 0.5
+    assert conditions.cpu_share([2.0], []) is None
 
 
 @pytest.mark.parametrize(
@@ -76,13 +74,14 @@ def test_a_gpu_tells_its_clock_or_nothing(monkeypatch):
     assert set(nothing.values()) == {None}
 
 
-def test_launches_are_those_after_the_mark():
+def test_launches_are_those_after_the_mark(monkeypatch):
     events = [
         Event("cudaLaunchKernel", 1, 2), Event(MARK, 5, 99), Event("cudaLaunchKernel", 6, 7),
         Event("cudaMemsetAsync", 8, 9), Event("cudaLaunchKernelExC", 10, 11),
         Event("cuLaunchKernelEx", 12, 13), Event("aten::bmm", 6, 8),
     ]  # fmt: skip
-    assert conditions.launches_in(events) == 3
+    monkeypatch.setattr(conditions, "traced", lambda *_: events)
+    assert conditions.count_launches(None, "cuda", torch) == 3
     assert conditions.count_launches(None, "cpu", torch) is None
 
 
