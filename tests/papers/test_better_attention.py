@@ -11,7 +11,7 @@ import pytest
 
 from attnprof.papers.better_attention import (
     checks_definitions,
-    checks_heatmaps,
+    checks_eq24,
     checks_parameters,
     checks_ranks,
     values,
@@ -148,28 +148,28 @@ def mean_excess(sizes: list[int], heads: int) -> float:
     return sum(cells) / len(cells)
 
 
-@pytest.mark.parametrize("heads", checks_heatmaps.HEADS)
+@pytest.mark.parametrize("heads", checks_eq24.PANELS)
 def test_mean_excess_is_that_of_a_loop_over_cells(heads):
-    found = checks_heatmaps.excess("mean")[str(heads)]
-    assert found == pytest.approx(mean_excess(list(checks_heatmaps.SIZES), heads), rel=1e-12)
+    found = checks_eq24.excess("mean")[str(heads)]
+    assert found == pytest.approx(mean_excess(list(checks_eq24.SIZES), heads), rel=1e-12)
 
 
 def test_the_quoted_means_come_out_on_more_than_one_grid():
-    quoted = checks_heatmaps.quoted("text_B2", "mean")
-    grids = checks_heatmaps.fitting_grids()
+    quoted = checks_eq24.quoted("text_B2", "mean")
+    grids = checks_eq24.fitting_grids()
     assert {(0, 10, 0, 10), (0, 11, 1, 10)} <= set(grids)
     assert len(grids) > 2
     for heads, mean in quoted.items():
         sizes = [2**e for e in range(11)]
         assert round(mean_excess(sizes, int(heads))) == mean
-        assert checks_heatmaps.mean_excess((0, 10), (0, 10), int(heads)) == pytest.approx(
+        assert checks_eq24.mean_excess((0, 10), (0, 10), int(heads)) == pytest.approx(
             mean_excess(sizes, int(heads))
         )
 
 
-@pytest.mark.parametrize("heads", checks_heatmaps.HEADS)
+@pytest.mark.parametrize("heads", checks_eq24.PANELS)
 def test_no_cell_of_any_grid_is_above_the_bound_and_short_contexts_come_near_it(heads):
-    bound = checks_heatmaps.largest_excess(heads)
+    bound = checks_eq24.largest_excess(heads)
     excess = [100 * (5 * (d + heads * n) / (3 * d + 5 * heads * n) - 1)
               for n in (1, 7, 1000) for d in (1, 64, 10**7)]  # fmt: skip
     assert all(0 < value < bound for value in excess)

@@ -7,7 +7,8 @@ from itertools import pairwise
 import pytest
 
 from attnprof.papers.documents import document, not_made
-from attnprof.papers.extractors.figures import FIGURES, WIDTH, WINDOW
+from attnprof.papers.extractors.counts import WIDTH, WINDOW
+from attnprof.papers.extractors.figures import FIGURES
 from attnprof.render.plots.documents.extractors import DRAWINGS
 
 NAMES = {"2": "self_attention", "3": "she", "4": "we", "5": "he", "6": "me"}

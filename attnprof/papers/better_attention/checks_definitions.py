@@ -35,15 +35,6 @@ def saved(mechanism: str) -> dict[str, Any]:
     }
 
 
-CHECKS = Checks(
-    Check(claim, printed, partial(saved, mechanism), how=SAVED)
-    for claim, mechanism, printed in (
-        ("000-REM1", "optimised", {"parameters": "d_m**2", "products": "h"}),
-        ("000-REM2", "efficient", {"parameters": "2*d_m**2", "products": "2*h"}),
-    )
-)
-
-
 @cache
 def reachable(width: int, heads: int, slicing: bool) -> int:
     """How many independent directions a layer's maps from V to its heads' parts of O have.
@@ -52,41 +43,39 @@ def reachable(width: int, heads: int, slicing: bool) -> int:
     W_i^V W_i^O, where slicing has columns of the identity for W_i^V. The rank of their
     derivatives by the weights, at weights of small whole numbers.
     """
-    return sum(_head_directions(width, width // heads, i, slicing) for i in range(heads))
+    head, eye, directions = width // heads, np.eye(width), 0
+    for i in range(heads):
+        drawn = np.random.default_rng(i).integers(-9, 10, (2, width, head)).astype(float)
+        left = eye[:, i * head : (i + 1) * head] if slicing else drawn[0]
+        by_right = np.einsum("ij,kb->jkib", left, eye).reshape(-1, width * width)
+        by_left = np.einsum("ia,kj->ijak", eye, drawn[1]).reshape(-1, width * width)
+        columns = by_right if slicing else np.concatenate([by_left, by_right])
+        directions += int(np.linalg.matrix_rank(columns))
+    return directions
 
 
-def _head_directions(width: int, head: int, i: int, slicing: bool) -> int:
-    """The same of one head."""
-    eye = np.eye(width)
-    generator = np.random.default_rng(i)
-    drawn = generator.integers(-9, 10, (2, width, head)).astype(float)
-    left = eye[:, i * head : (i + 1) * head] if slicing else drawn[0]
-    right = drawn[1].T
-    by_right = np.einsum("ij,kb->jkib", left, eye).reshape(-1, width * width)
-    by_left = np.einsum("ia,jk->aijk", eye, right).transpose(1, 2, 0, 3).reshape(-1, width * width)
-    columns = by_right if slicing else np.concatenate([by_left, by_right])
-    return int(np.linalg.matrix_rank(columns))
-
-
-def _effect_why(*_: Any) -> str:
-    projecting, slicing = reachable(8, 2, False), reachable(8, 2, True)
-    return (
-        "slices of V are the special case W_i^V = columns of the identity. Both map into d_v "
-        "dimensions a head, but a slice cannot choose which of V's columns it sees: with width 8 "
-        f"and two heads {slicing} directions instead of {projecting}. Only with one head do they "
-        "reach the same"
-    )
-
-
-@CHECKS.answers(
-    "000-OPT-EQUIV",
-    {"1": True, "2": True, "4": True},
-    how="independent directions of the maps V -> (B_1, ..., B_h) that weights can choose, by "
-    "head count: rank of their derivatives at width 8",
-    why=_effect_why,
-)
-def _same_effect() -> dict[str, bool]:
-    return {str(h): reachable(8, h, True) == reachable(8, h, False) for h in (1, 2, 4)}
+CHECKS = Checks([
+    *(
+        Check(claim, printed, partial(saved, mechanism), how=SAVED)
+        for claim, mechanism, printed in (
+            ("000-REM1", "optimised", {"parameters": "d_m**2", "products": "h"}),
+            ("000-REM2", "efficient", {"parameters": "2*d_m**2", "products": "2*h"}),
+        )
+    ),
+    Check(
+        "000-OPT-EQUIV",
+        {"1": True, "2": True, "4": True},
+        lambda: {str(h): reachable(8, h, True) == reachable(8, h, False) for h in (1, 2, 4)},
+        how="independent directions of the maps V -> (B_1, ..., B_h) that weights can choose, by "
+        "head count: rank of their derivatives at width 8",
+        why=lambda *_: (
+            "slices of V are the special case W_i^V = columns of the identity. Both map into d_v "
+            "dimensions a head, but a slice cannot choose which of V's columns it sees: with width "
+            f"8 and two heads {reachable(8, 2, True)} directions instead of "
+            f"{reachable(8, 2, False)}. Only with one head do they reach the same"
+        ),
+    ),
+])  # fmt: skip
 
 
 @CHECKS.answers(
@@ -148,14 +137,8 @@ def _super() -> dict[str, Any]:
     return {**saved("super"), "d_m^2 or more while l <= d_m": bool(min(written.coeffs()) >= 0)}
 
 
-def _table_6() -> tuple[int, int]:
-    """Parameters of standard and of Super Attention."""
-    full, own = (value("6", "params", name, h="8") for name in ("standard", "super"))
-    return int(full), int(own)
-
-
 def _share_why(_: Any, ours: Any) -> str:
-    full, own = _table_6()
+    full, own = (int(value("6", "params", name, h="8")) for name in ("standard", "super"))
     width = EXPERIMENTS["CIFAR100"].d_model
     return (
         f"{full:,} - {own:,} = {full - own:,} is {float(Fraction(ours)):.2%} of {full:,}; a "
@@ -171,5 +154,5 @@ def _share_why(_: Any, ours: Any) -> str:
     why=_share_why,
 )
 def _share_saved() -> str:
-    full, own = _table_6()
+    full, own = (int(value("6", "params", name, h="8")) for name in ("standard", "super"))
     return str(1 - Fraction(own, full))

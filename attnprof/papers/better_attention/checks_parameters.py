@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
-from functools import partial
 from typing import Any
 
 from attnprof.papers.better_attention.values import (
-    COLOURS,
+    BY_HEADS,
     EXPERIMENTS,
     IMAGE_SIDE,
-    IMAGENET_CLASSES,
+    IMAGENET_PATCHES,
     MECHANISMS,
     PATCH_SIDE,
-    VIT_HIDDEN,
-    imagenet_patches,
     implied_seq_len,
     parameters,
     rows,
@@ -24,9 +21,8 @@ from attnprof.papers.better_attention.values import (
 from attnprof.papers.checks import NOT_REPRODUCIBLE, Check, Checks, rounded
 from attnprof.papers.documents import number
 
-#: How claims name a table.
-PLACES = {"5": "T5_MNIST", "6": "T6_CIFAR100", "8": "T8_IMDB", "9": "T9_Amazon", "10": "T10_NMT"}
-#: Hidden widths of a classification head that are tried as an explanation.
+#: ViT-B/16's fixed sizes, and hidden widths of its classifier that are tried as an explanation.
+COLOURS, CLASSES, MLP_WIDTH = 3, 1000, 3072
 WIDTHS = range(500, 4001)
 
 
@@ -36,40 +32,32 @@ def expected(row: dict[str, str]) -> int:
     For ImageNet, where it states two, these are ViT-B/16's tokens: patches and a class token.
     """
     imagenet = row["dataset"] == "ImageNet"
-    length = imagenet_patches() + 1 if imagenet else EXPERIMENTS[row["dataset"]].seq_len
+    length = IMAGENET_PATCHES + 1 if imagenet else EXPERIMENTS[row["dataset"]].seq_len
     return parameters(row["attention"], int(row["d_m"]), length or 1, int(row["h"] or 1))
 
 
-def _counted(table: str, mechanism: str) -> dict[str, int]:
-    return {f"h={row['h']}": expected(row) for row in rows(table, mechanism)}
+def _by_heads(dataset: str, table: str, mechanism: str) -> Check:
+    width, _, length = EXPERIMENTS[dataset]
 
+    def why(published: Any, ours: Any) -> str:
+        heads = next(name for name in ours if published.get(name) != ours[name])
+        said, found = published.get(heads) or 0, ours[heads]
+        needed = implied_seq_len(said, width) if mechanism == "super" else None
+        if needed is None:
+            return f"a layer of width {width} has {found:,}"
+        token = ": its patches and a class token" if needed == (length or 0) + 1 else ""
+        return (
+            f"the stated context length {length} gives {found:,}; "
+            f"{said:,} needs l = {needed}{token}"
+        )
 
-def _why(table: str, mechanism: str, published: Any, ours: Any) -> str:
-    experiment = EXPERIMENTS[rows(table)[0]["dataset"]]
-    heads = next(name for name in ours if published.get(name) != ours[name])
-    said, found = published.get(heads) or 0, ours[heads]
-    length = implied_seq_len(said, experiment.d_model) if mechanism == "super" else None
-    if length is None:
-        return f"a layer of width {experiment.d_model} has {found:,}"
-    token = ": its patches and a class token" if length == (experiment.seq_len or 0) + 1 else ""
-    return (
-        f"the stated context length {experiment.seq_len} gives {found:,}; "
-        f"{said:,} needs l = {length}{token}"
-    )
-
-
-CHECKS = Checks(
-    Check(
-        f"000-PAR-{place}-{mechanism}",
+    return Check(
+        f"000-PAR-T{table}_{dataset}-{mechanism}",
         {f"h={row['h']}": int(row["params"]) for row in rows(table, mechanism)},
-        partial(_counted, table, mechanism),
+        lambda: {f"h={row['h']}": expected(row) for row in rows(table, mechanism)},
         how="every map of the definition with its bias, at each printed number of heads",
-        why=partial(_why, table, mechanism),
+        why=why,
     )
-    for table, place in PLACES.items()
-    for mechanism in MECHANISMS
-    if rows(table, mechanism)
-)
 
 
 def abbreviated(count: int) -> int:
@@ -85,29 +73,9 @@ def _table_1(count: Callable[[dict[str, str]], int]) -> dict[str, dict[str, int]
     return found
 
 
-@CHECKS.answers(
-    "000-PAR-T1-abbrev",
-    _table_1(lambda row: int(row["params"])),
-    how="layer counts cut off after thousands, from a million on after hundredths of a million",
-    note="Table 1 cuts off (49,536 is 49K) where Table 3 rounds; ImageNet's 1.22M needs the "
-    "class token beside the 196 patches",
-)
-def _cut_off() -> dict[str, dict[str, int]]:
-    return _table_1(lambda row: abbreviated(expected(row)))
-
-
-@CHECKS.answers(
-    "000-PAR-T3-abbrev",
-    {row["attention"]: number(row["params"]) for row in rows("3")},
-    how="layer counts rounded to tenths of a million",
-)
-def _rounded() -> dict[str, int]:
-    return {row["attention"]: round(expected(row), -5) for row in rows("3")}
-
-
 def _patches_why(_: Any, ours: Any) -> str:
-    stated = EXPERIMENTS["ImageNet"].seq_len or 0
-    counts = [parameters("super", EXPERIMENTS["ImageNet"].d_model, n) for n in (stated, ours)]
+    width, _, stated = EXPERIMENTS["ImageNet"]
+    counts = [parameters("super", width, length) for length in (stated or 0, ours)]
     printed = value("1", "params", "super", dataset="ImageNet")
     return (
         f"App B.3 cuts {IMAGE_SIDE} x {IMAGE_SIDE} pictures into {PATCH_SIDE} x {PATCH_SIDE} "
@@ -116,13 +84,36 @@ def _patches_why(_: Any, ours: Any) -> str:
     )
 
 
-CHECKS.answers(
-    "000-CTX-ImageNet",
-    EXPERIMENTS["ImageNet"].seq_len,
-    how="picture side over patch side, squared (App B.3)",
-    why=_patches_why,
-    tables=("1",),
-)(imagenet_patches)
+CHECKS = Checks([
+    *(
+        _by_heads(dataset, table, mechanism)
+        for dataset, table in BY_HEADS.items()
+        for mechanism in MECHANISMS
+        if rows(table, mechanism)
+    ),
+    Check(
+        "000-PAR-T1-abbrev",
+        _table_1(lambda row: int(row["params"])),
+        lambda: _table_1(lambda row: abbreviated(expected(row))),
+        how="layer counts cut off after thousands, from a million on after hundredths of a million",
+        note="Table 1 cuts off (49,536 is 49K) where Table 3 rounds; ImageNet's 1.22M needs the "
+        "class token beside the 196 patches",
+    ),
+    Check(
+        "000-PAR-T3-abbrev",
+        {row["attention"]: number(row["params"]) for row in rows("3")},
+        lambda: {row["attention"]: round(expected(row), -5) for row in rows("3")},
+        how="layer counts rounded to tenths of a million",
+    ),
+    Check(
+        "000-CTX-ImageNet",
+        EXPERIMENTS["ImageNet"].seq_len,
+        lambda: IMAGENET_PATCHES,
+        how="picture side over patch side, squared (App B.3)",
+        why=_patches_why,
+        tables=("1",),
+    ),
+])  # fmt: skip
 
 
 @CHECKS.answers(
@@ -139,8 +130,8 @@ def _shares() -> dict[str, str]:
 
 def encoder(attention: str, width: int, layers: int) -> int:
     """Parameters of ViT-B/16's encoder: patches, class token, positions, blocks, last norm."""
-    tokens = imagenet_patches() + 1
-    norms, mlp = 4 * width, 2 * VIT_HIDDEN * width + VIT_HIDDEN + width
+    tokens = IMAGENET_PATCHES + 1
+    norms, mlp = 4 * width, 2 * MLP_WIDTH * width + MLP_WIDTH + width
     block = parameters(attention, width, tokens) + norms + mlp
     patches = (COLOURS * PATCH_SIDE**2 + 1) * width
     return layers * block + patches + (1 + tokens) * width + 2 * width
@@ -149,27 +140,31 @@ def encoder(attention: str, width: int, layers: int) -> int:
 def head(width: int, hidden: int | None = None) -> int:
     """Parameters of the classifier, with a hidden layer or without."""
     if hidden is None:
-        return (width + 1) * IMAGENET_CLASSES
-    return (width + 1) * hidden + (hidden + 1) * IMAGENET_CLASSES
+        return (width + 1) * CLASSES
+    return (width + 1) * hidden + (hidden + 1) * CLASSES
 
 
-def _models() -> list[tuple[str, int, int, float]]:
+def _models() -> list[tuple[str, int, int]]:
+    """Mechanism, width and parameters of the encoder of each of Table 7's models."""
     return [
-        (row["attention"], int(row["d_m"]), int(row["att_layers"]), number(row["params"]) / 1e6)
+        (row["attention"], width, encoder(row["attention"], width, int(row["att_layers"])))
         for row in rows("7")
+        for width in [int(row["d_m"])]
     ]
+
+
+def _printed_totals() -> dict[str, float]:
+    return {row["attention"]: number(row["params"]) / 1e6 for row in rows("7")}
 
 
 def fitting_heads() -> list[int]:
     """Hidden widths for which all four totals, cut off after two decimals, are the printed ones."""
-    models = [
-        (encoder(name, width, layers), width, round(100 * printed))
-        for name, width, layers, printed in _models()
-    ]
+    said = {name: round(100 * printed) for name, printed in _printed_totals().items()}
+    models = _models()
     return [
         hidden
         for hidden in WIDTHS
-        if all((rest + head(width, hidden)) // 10_000 == said for rest, width, said in models)
+        if all((rest + head(w, hidden)) // 10_000 == said[name] for name, w, rest in models)
     ]
 
 
@@ -183,14 +178,14 @@ def _totals_why(_: Any, ours: dict[str, float]) -> str:
     )
     return (
         "the classifier is not described. ViT-B/16 as changed in App B.3 (8 x 8 patches of 112 x "
-        f"112, MLP of {VIT_HIDDEN}, one linear classifier) has {ours['standard']:.2f}M with "
+        f"112, MLP of {MLP_WIDTH}, one linear classifier) has {ours['standard']:.2f}M with "
         f"standard attention; {told}"
     )
 
 
 @CHECKS.answers(
     "000-TABLE7",
-    {name: printed for name, *_, printed in _models()},
+    _printed_totals(),
     how="parameters of ViT-B/16 with the changes that App B.3 and Table 7 name, in millions",
     agree=rounded(2),
     why=_totals_why,
@@ -198,10 +193,7 @@ def _totals_why(_: Any, ours: dict[str, float]) -> str:
 )
 def totals() -> dict[str, float]:
     """Millions of parameters of ViT-B/16 with the changes that App B.3 and Table 7 name."""
-    return {
-        name: (encoder(name, width, layers) + head(width)) / 1e6
-        for name, width, layers, _ in _models()
-    }
+    return {name: (rest + head(width)) / 1e6 for name, width, rest in _models()}
 
 
 @CHECKS.answers(
@@ -213,5 +205,5 @@ def totals() -> dict[str, float]:
 )
 def _mixing() -> float:
     layers = int(value("7", "att_layers", "super"))
-    extra = parameters("super", 804, imagenet_patches() + 1) - parameters("efficient", 804)
+    extra = parameters("super", 804, IMAGENET_PATCHES + 1) - parameters("efficient", 804)
     return layers * extra / 1e6

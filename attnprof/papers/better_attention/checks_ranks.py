@@ -13,6 +13,9 @@ from attnprof.papers.documents import number
 RANK = "_rank"
 #: Ends of the names of columns where less is better.
 LESS_IS_BETTER = ("params", "_s", "loss")
+#: Columns of the main tables that the tables by head count do not print, or in full.
+NOT_REPEATED = {"dataset", "attention", "h", "params", "params_printed"}
+Nested = dict[str, dict[str, Any]]
 
 
 def label(row: dict[str, str]) -> str:
@@ -20,7 +23,7 @@ def label(row: dict[str, str]) -> str:
     return " ".join(text for text in (row["dataset"], row["attention"]) if text)
 
 
-def printed_ranks(table: str) -> dict[str, dict[str, int]]:
+def printed_ranks(table: str) -> Nested:
     """Every rank in parentheses, by row and column."""
     found = {}
     for row in rows(table):
@@ -30,10 +33,10 @@ def printed_ranks(table: str) -> dict[str, dict[str, int]]:
     return found
 
 
-def recomputed_ranks(table: str) -> dict[str, dict[str, int]]:
+def recomputed_ranks(table: str) -> Nested:
     """The same from the values: one more than the number of better ones; equal values share."""
     ranked = [row for row in rows(table) if any(row[n] for n in row if n.endswith(RANK))]
-    found: dict[str, dict[str, int]] = {label(row): {} for row in ranked}
+    found: Nested = {label(row): {} for row in ranked}
     for column in [n.removesuffix(RANK) for n in rows(table)[0] if n.endswith(RANK)]:
         less = column.endswith(LESS_IS_BETTER)
         values = [(row, _value(row, column)) for row in ranked if row[column]]
@@ -50,9 +53,6 @@ def _value(row: dict[str, str], column: str) -> float:
     return number((rows(full, row["attention"])[0] if full else row)[column])
 
 
-Nested = dict[str, dict[str, Any]]
-
-
 def differences(published: Nested, ours: Nested) -> str:
     """Where two nested dicts differ, in words."""
     return "; ".join(
@@ -61,6 +61,10 @@ def differences(published: Nested, ours: Nested) -> str:
         for column, value in values.items()
         if published.get(row, {}).get(column) != value
     )
+
+
+def _main_rows() -> list[dict[str, str]]:
+    return [row for table in ("1", "2", "3") for row in rows(table) if row["dataset"] in BY_HEADS]
 
 
 CHECKS = Checks(
@@ -76,31 +80,12 @@ CHECKS = Checks(
 )
 
 
-#: Columns of the main tables that the tables by head count print under another name, or in full.
-RENAMED = {"epoch_time_s": "avg_time_s"}
-NOT_REPEATED = {"dataset", "attention", "h", "params", "params_printed"}
-
-
-def _main_rows() -> list[dict[str, str]]:
-    found = [row for table in ("1", "2", "3") for row in rows(table)]
-    return [row for row in found if row["dataset"] in BY_HEADS]
-
-
-def printed_first() -> Nested:
-    """Values and ranks of the main rows that the appendix has too."""
-    return {
-        label(row): {
-            column: number(text)
-            for column, text in row.items()
-            if column not in NOT_REPEATED and text
-        }
-        for row in _main_rows()
-    }
-
-
 @CHECKS.answers(
     "000-XTAB",
-    printed_first(),
+    {
+        label(row): {n: number(row[n]) for n in row if n not in NOT_REPEATED and row[n]}
+        for row in _main_rows()
+    },
     how="every value and rank of Tables 1 to 3 but the parameters, beside the appendix's row "
     "of the same mechanism and head count; ImageNet has none",
     why=differences,
@@ -112,15 +97,12 @@ def _printed_again() -> Nested:
         heads = str(EXPERIMENTS[row["dataset"]].num_heads)
         others = rows(BY_HEADS[row["dataset"]], row["attention"])
         (again,) = (other for other in others if other["h"] == heads)
-        columns = [name for name in row if name not in NOT_REPEATED and row[name]]
-        found[label(row)] = {name: number(again[_renamed(name)]) for name in columns}
+        found[label(row)] = {
+            name: number(again[name.replace("epoch_time_s", "avg_time_s")])
+            for name in row
+            if name not in NOT_REPEATED and row[name]
+        }
     return found
-
-
-def _renamed(column: str) -> str:
-    for old, new in RENAMED.items():
-        column = column.replace(old, new)
-    return column
 
 
 def _by_heads(table: str, mechanism: str) -> list[dict[str, str]]:
@@ -149,8 +131,8 @@ def _accuracies(table: str, published: dict[str, bool], ours: dict[str, bool]) -
     return f"with {', '.join(sorted({r['h'] for r in rows(table)}))} heads " + "; ".join(told)
 
 
-def _heads(table: str, note: str = "") -> Check:
-    return Check(
+CHECKS += [
+    Check(
         f"000-HEADS-table{int(table):02}",
         {row["attention"]: True for row in rows(table)},
         partial(improves_with_heads, table),
@@ -158,17 +140,8 @@ def _heads(table: str, note: str = "") -> Check:
         how="performance is accuracy and loss (Sec 6): each step to more heads must raise training "
         "accuracy and lower training loss",
         why=partial(_accuracies, table),
-        note=note,
-    )
-
-
-CHECKS += [
-    _heads("5"),
-    _heads(
-        "6",
         note="on the training set; test loss worsens for standard attention, and Super's test "
-        "accuracy falls from two heads to four",
-    ),
-    _heads("9"),
-    _heads("10"),
-]
+        "accuracy falls from two heads to four" if table == "6" else "",
+    )
+    for table in ("5", "6", "9", "10")
+]  # fmt: skip

@@ -10,24 +10,25 @@ from typing import Any
 import sympy
 
 from attnprof import registry
-from attnprof.papers.better_attention.checks_flops import shape_is_free_of_length
-from attnprof.papers.better_attention.checks_heatmaps import (
+from attnprof.papers.better_attention.checks_eq24 import (
     GRID,
-    HEADS,
+    PANELS,
     exact_excess,
     excess,
     heatmaps,
     quoted,
+    shape_is_free_of_length,
 )
 from attnprof.papers.better_attention.values import (
     MECHANISMS,
+    counter,
     definition,
     eq24,
     multiply_adds,
-    value_at,
 )
 from attnprof.papers.regenerated import Described, Figure, FigureData
 
+BLOCK = ("mechanism", "block", "on", "map")
 #: By the definitions' names of their steps: the figure's block, what it works on, its map's shape.
 STEPS = {
     "queries": ("Linear", "Q", "d_m x d_m"),
@@ -40,60 +41,46 @@ STEPS = {
     "weighted values": ("MatMul", "scores V", ""),
     "output": ("Linear", "heads", "d_m x d_m"),
 }
-#: Steps that are part of another block.
-WITHIN = {"exponentials", "row sums"}
 
 
 def blocks(mechanism: str) -> list[dict[str, str]]:
     """A mechanism's blocks in order; inputs that no map splits into heads are sliced."""
-    found = [
-        _block(mechanism, "Slice", letter.upper())
-        for letter in "qkv"
-        if letter not in registry.get(mechanism).projections
-    ]
+    projected = registry.get(mechanism).projections
+    found = [("Slice", letter.upper(), "") for letter in "qkv" if letter not in projected]
     for stage in definition(mechanism):
-        if stage.name in WITHIN:
-            continue
         if stage.name == "output":
-            found.append(_block(mechanism, "Concat", "heads"))
-        found.append(_block(mechanism, *STEPS[stage.name]))
-    return found
-
-
-def _block(mechanism: str, block: str, on: str, weights: str = "") -> dict[str, str]:
-    return {"mechanism": mechanism, "block": block, "on": on, "map": weights}
-
-
-def _maps(mechanism: str) -> set[tuple[str, str]]:
-    """Blocks with weights, and what they work on."""
-    return {(row["block"], row["on"]) for row in blocks(mechanism) if row["map"]}
-
-
-def _told(maps: set[tuple[str, str]]) -> str:
-    return ", ".join(f"{block} on {on}" for block, on in sorted(maps)) or "none"
+            found.append(("Concat", "heads", ""))
+        if stage.name in STEPS:  # exponentials and row sums are part of another block
+            found.append(STEPS[stage.name])
+    return [dict(zip(BLOCK, (mechanism, *block), strict=True)) for block in found]
 
 
 def diagram() -> FigureData:
     """Figure 1: the blocks of all four mechanisms."""
-    maps = {name: _maps(name) for name in MECHANISMS}
-    without = {name: maps["standard"] - maps[name] for name in MECHANISMS}
-    added = maps["super"] - maps["standard"]
-    described = (
-        _item("maps that Optimised omits (b)", "of the values", without["optimised"], {"V"}),
-        _item("maps that Efficient omits (c)", "of the values and keys", without["efficient"],
-              {"V", "K"}),
-        _item("map that Super adds (d)", "a Linear* before the values meet the scores", added,
-              {"V"}),
+    rows = [row for name in MECHANISMS for row in blocks(name)]
+    maps: dict[str, set[tuple[str, str]]] = {name: set() for name in MECHANISMS}
+    for row in rows:
+        if row["map"]:
+            maps[row["mechanism"]].add((row["block"], row["on"]))
+    full = maps["standard"]
+    described = [
         Described(
-            "proposed modifications", "four, (b) to (d)", f"{len(MECHANISMS) - 1}",
-            len(MECHANISMS) - 1 == 4,
-        ),
-    )  # fmt: skip
-    return FigureData([row for name in MECHANISMS for row in blocks(name)], described)
-
-
-def _item(what: str, printed: str, found: set[tuple[str, str]], on: set[str]) -> Described:
-    return Described(what, printed, _told(found), {place for _, place in found} == on)
+            what, printed, ", ".join(f"{block} on {on}" for block, on in sorted(found)) or "none",
+            {place for _, place in found} == on,
+        )
+        for what, printed, found, on in (
+            ("maps that Optimised omits (b)", "of the values", full - maps["optimised"], {"V"}),
+            ("maps that Efficient omits (c)", "of the values and keys", full - maps["efficient"],
+             {"V", "K"}),
+            ("map that Super adds (d)", "a Linear* before the values meet the scores",
+             maps["super"] - full, {"V"}),
+        )
+    ]  # fmt: skip
+    others = len(MECHANISMS) - 1
+    described.append(
+        Described("proposed modifications", "four, (b) to (d)", f"{others}", others == 4)
+    )
+    return FigureData(rows, described)
 
 
 Row = dict[str, Any]
@@ -112,7 +99,7 @@ SIZES = range(STEP, LARGEST + 1, STEP)
 def _rows(count: str, seq_lens: Sequence[int], widths: Sequence[int]) -> list[Row]:
     return [
         {"counted": count, "l": n, "d_m": d,
-         **{name: value_at(COUNTS[count], name, n, d, ONE_HEAD) for name in MECHANISMS}}
+         **{name: counter(COUNTS[count], name)(n, d, ONE_HEAD) for name in MECHANISMS}}
         for n in seq_lens
         for d in widths
     ]  # fmt: skip
@@ -122,17 +109,6 @@ def _less(rows: Sequence[Row], name: str) -> float:
     """The share of standard's count that a mechanism saves in the last row, in percent."""
     share: float = 100 * (1 - rows[-1][name] / rows[-1]["standard"])
     return share
-
-
-def _is_linear(rows: Sequence[Row], name: str) -> bool:
-    return len({b[name] - a[name] for a, b in pairwise(rows)}) == 1
-
-
-def _slopes(rows: Sequence[Row]) -> dict[str, int]:
-    """Slope over l, from the first two rows."""
-    first, second = rows[:2]
-    wide = (second["d_m"] - first["d_m"]) * first["l"]
-    return {name: (second[name] - first[name]) // wide for name in MECHANISMS}
 
 
 def by_width() -> FigureData:
@@ -151,7 +127,8 @@ def _said_of_widths(
 ) -> Iterator[Described]:
     """Of Eq 24 at two lengths, and of the definitions' products."""
     eq24_is, products_are = (
-        all(_is_linear(rows, name) for name in MECHANISMS) for rows in (printed, exact)
+        all(len({b[name] - a[name] for a, b in pairwise(rows)}) == 1 for name in MECHANISMS)
+        for rows in (printed, exact)
     )
     yield Described(
         "growth with d_m", "linear for all mechanisms",
@@ -159,7 +136,9 @@ def _said_of_widths(
         f"{'linear' if products_are else 'quadratic'}",
         eq24_is,
     )  # fmt: skip
-    slopes = [_slopes(printed)[name] for name in ("standard", "super", "efficient")]
+    first, second = printed[:2]
+    wide = (second["d_m"] - first["d_m"]) * first["l"]
+    slopes = [(second[name] - first[name]) // wide for name in ("standard", "super", "efficient")]
     yield Described(
         "slopes, standard, Super and Efficient", "15 l, 12 l, 9 l",
         ", ".join(f"{slope} l" for slope in slopes), slopes == [15, 12, 9],
@@ -191,46 +170,41 @@ def _said_of_widths(
 def heatmap() -> FigureData:
     """Figure 3: the ratio of standard to Efficient Attention over length and width."""
     report = heatmaps()
+    full, efficient = (counter(multiply_adds, name) for name in ("standard", "efficient"))
     rows = [
         {
             "l": cell["seq_len"], "d_m": cell["d_model"], "h": cell["num_heads"],
             "standard": cell["value_a"], "efficient": cell["value_b"], "ratio": cell["ratio"],
-            "ratio_of_multiply_adds": (
-                value_at(multiply_adds, "standard", cell["seq_len"], cell["d_model"], ONE_HEAD)
-                / value_at(multiply_adds, "efficient", cell["seq_len"], cell["d_model"], ONE_HEAD)
-            ),
+            "ratio_of_multiply_adds": full(*sizes) / efficient(*sizes),
         }
         for cell in map(asdict, report.records)
+        for sizes in [(cell["seq_len"], cell["d_model"], ONE_HEAD)]
     ]  # fmt: skip
     exact = exact_excess()
-    described = (
-        _means("caption", "mean excess by heads, caption"),
-        _means("text_B2", "mean excess by heads, Sec B.2"),
-        _largest("caption", "largest excess, caption"),
-        _largest("text_B2", "largest excess, Sec B.2"),
+    described = []
+    for source, where in (("caption", "caption"), ("text_B2", "Sec B.2")):
+        mean, said = excess("mean"), quoted(source, "mean")
+        described.append(Described(
+            f"mean excess by heads, {where}",
+            ", ".join(f"{said[str(h)]} % (h = {h})" for h in PANELS),
+            ", ".join(f"{mean[str(h)]:.2f} % (h = {h})" for h in PANELS),
+            all(round(mean[str(h)]) == said[str(h)] for h in PANELS),
+        ))  # fmt: skip
+    most = max(excess("max").values())
+    for source, where in (("caption", "caption"), ("text_B2", "Sec B.2")):
+        up_to = max(quoted(source, "max").values())
+        described.append(Described(
+            f"largest excess, {where}", f"up to {up_to} %", f"{most:.2f} %", round(most) == up_to
+        ))  # fmt: skip
+    described.append(
         Described(
             "counted from the definitions", "at most 67 %, less with more heads",
             f"at most {exact['at most']:.0f} %, "
             f"{'less' if exact['falls with the heads'] else 'not less'} with more heads",
             exact["at most"] <= 67 and exact["falls with the heads"],
-        ),
+        )
     )  # fmt: skip
     return FigureData(rows, described, {"summary": report.summary, "grid": GRID})
-
-
-def _means(source: str, what: str) -> Described:
-    ours, said = excess("mean"), quoted(source, "mean")
-    return Described(
-        what,
-        ", ".join(f"{said[str(h)]} % (h = {h})" for h in HEADS),
-        ", ".join(f"{ours[str(h)]:.2f} % (h = {h})" for h in HEADS),
-        all(round(ours[str(h)]) == said[str(h)] for h in HEADS),
-    )
-
-
-def _largest(source: str, what: str) -> Described:
-    most, said = max(excess("max").values()), max(quoted(source, "max").values())
-    return Described(what, f"up to {said} %", f"{most:.2f} %", round(most) == said)
 
 
 def surfaces() -> FigureData:

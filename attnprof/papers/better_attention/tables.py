@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from attnprof.papers.better_attention.checks_flops import slopes
-from attnprof.papers.better_attention.checks_heatmaps import excess
+from attnprof.papers.better_attention.checks_eq24 import excess, slopes
 from attnprof.papers.better_attention.checks_parameters import abbreviated, expected, totals
 from attnprof.papers.better_attention.checks_percentages import OURS
 from attnprof.papers.better_attention.checks_ranks import RANK, label, recomputed_ranks
@@ -37,36 +36,28 @@ WHOLE = "parameters: ours of ViT-B/16 as changed in App B.3, with a linear class
 def results(table: str) -> Table:
     """A table of results: sizes recomputed, ranks too."""
     ranks = recomputed_ranks(table)
-    made = [_row(table, row, ranks) for row in rows(table)]
+    made = [_row(table, row, ranks.get(label(row), {})) for row in rows(table)]
     notes = (RANKS, *(() if table == "4" else (WHOLE if table == "7" else SIZES,)))
     return Table(TITLES[table], made, notes)
 
 
-def _row(table: str, row: dict[str, str], ranks: Mapping[str, Any]) -> dict[str, Any]:
+def _row(table: str, row: dict[str, str], ranks: Mapping[str, int]) -> dict[str, Any]:
+    """A row, values with ranks as text: as the document prints them, and ours."""
     shown: dict[str, Any] = {}
-    several = table in ("1", "2")  # each names its datasets
     for column, text in row.items():
-        if column.endswith((RANK, "_printed")) or (column == "dataset" and not several):
+        if column.endswith((RANK, "_printed")) or (column == "dataset" and table not in ("1", "2")):
             continue
-        name = NAMES.get(column, column)
+        cell: Any = number(text) if text.isdigit() else text
         if column == "d_k":
-            shown[name] = Cell(int(text), int(row["d_m"]) // int(row["h"]))
+            cell = Cell(int(text), int(row["d_m"]) // int(row["h"]))
         elif f"{column}{RANK}" in row:
-            own = ranks.get(label(row), {}) if row[f"{column}{RANK}"] else {}
-            shown[name] = _ranked(table, row, column, own.get(column))
-        else:
-            shown[name] = number(text) if text.isdigit() else text
+            size, rank = column == "params", row[f"{column}{RANK}"]
+            printed, ours = (row["params_printed"], _size(table, row)) if size else (text, text)
+            cell = Cell(printed, ours) if size else printed
+            if rank and column in ranks:
+                cell = Cell(f"{printed} ({rank})", f"{ours} ({ranks[column]})")
+        shown[NAMES.get(column, column)] = cell
     return shown
-
-
-def _ranked(table: str, row: dict[str, str], column: str, rank: int | None) -> Any:
-    """A value with its rank: text as the document prints it, and ours; the value where no rank."""
-    size = column == "params"
-    printed = row["params_printed"] if size else row[column]
-    value = _size(table, row) if size else printed
-    if rank is not None:
-        return Cell(f"{printed} ({row[f'{column}{RANK}']})", f"{value} ({rank})")
-    return Cell(printed, value) if size else printed
 
 
 def _size(table: str, row: dict[str, str]) -> str:
@@ -82,26 +73,24 @@ def _size(table: str, row: dict[str, str]) -> str:
 
 def constants() -> Table:
     """The constants of Eq 24, and what its left side is when it is counted."""
-    rows = [_constants(row) for row in DOCUMENT.rows("eq24_constants")]
+    rows = []
+    for row in DOCUMENT.rows("eq24_constants"):
+        name = row["attention"]
+        count = results_counted(name)
+        slope = count.coeff(WIDTH, 1)
+        head_term = str((count - slope * WIDTH).expand())
+        rows.append({
+            "attention": name,
+            "C": Cell(row["C_attn"], str(slope / LENGTH), same_formula),
+            "slope in d_m": Cell(row["slope_wrt_d_m"], slopes()[name], same_formula),
+            "head term": Cell(row["head_term"], head_term, same_formula),
+            "multiplications and additions": str(multiply_adds(name)),
+        })  # fmt: skip
     note = (
         "ours: results of the definitions' operations, three times; the last column counts the "
         "multiplications and additions of their products, forward and backward"
     )
     return Table("Eq 24, FLOPs of a forward and backward pass", rows, (note,))
-
-
-def _constants(row: Mapping[str, str]) -> dict[str, Any]:
-    name = row["attention"]
-    count = results_counted(name)
-    slope = count.coeff(WIDTH, 1)
-    head_term = str((count - slope * WIDTH).expand())
-    return {
-        "attention": name,
-        "C": Cell(row["C_attn"], str(slope / LENGTH), same_formula),
-        "slope in d_m": Cell(row["slope_wrt_d_m"], slopes()[name], same_formula),
-        "head term": Cell(row["head_term"], head_term, same_formula),
-        "multiplications and additions": str(multiply_adds(name)),
-    }
 
 
 def percentages() -> Table:
@@ -119,11 +108,14 @@ def percentages() -> Table:
 def ratios() -> Table:
     """What is quoted of Figure 3."""
     places = {"caption": "Fig 3, caption", "text_B2": "Sec B.2"}
-    mean, most = excess("mean"), excess("max")
+    columns = {"mean": "mean excess (%)", "max": "largest excess (%)"}
     rows = [
-        {"source": places[row["source"]], "h": int(row["h"]),
-         "mean excess (%)": _excess(row["mean_excess_pct"], mean[row["h"]]),
-         "largest excess (%)": _excess(row["max_excess_pct"], most[row["h"]])}
+        {"source": places[row["source"]], "h": int(row["h"]), **{
+            name: Cell(
+                number(row[f"{which}_excess_pct"]), round(excess(which)[row["h"]], 2), rounded(0)
+            )
+            for which, name in columns.items()
+        }}
         for row in DOCUMENT.rows("fig3_flop_ratio_quoted")
     ]  # fmt: skip
     note = (
@@ -131,10 +123,6 @@ def ratios() -> Table:
         "the document does not give; it quotes one largest excess for all head counts"
     )
     return Table("FLOPs of standard over Efficient Attention", rows, (note,))
-
-
-def _excess(printed: str, ours: float) -> Cell:
-    return Cell(number(printed), round(ours, 2), rounded(0))
 
 
 TABLES: dict[str, Callable[[], Table]] = {

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from math import isqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import sympy
 
@@ -50,38 +49,26 @@ def value(table: str, column: str, attention: str, **where: str) -> float:
     return number(row[column])
 
 
-def quoted(name: str) -> float:
-    """A percentage that the text quotes, by its id in ``quoted_percentages.csv``."""
-    found = {row["id"]: row["printed_pct"] for row in DOCUMENT.rows("quoted_percentages")}
-    return number(found[name])
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """An experiment's sizes and the place that states them; no length where it varies."""
+class Experiment(NamedTuple):
+    """An experiment's sizes; no length where it varies."""
 
     d_model: int
     num_heads: int
     seq_len: int | None
-    place: str
 
 
+#: The sizes that Sec 4.1, App B.3 (vision) and App B.4 (text) state.
 EXPERIMENTS = {
-    "MNIST": Experiment(128, 4, 64, "Sec 4.1, App B.3"),
-    "CIFAR100": Experiment(256, 8, 256, "Sec 4.1, App B.3"),
-    "ImageNet": Experiment(768, 12, 256, "Sec 4.1, App B.3"),
-    "IMDB": Experiment(32, 4, 32, "App B.4.1"),
-    "Amazon": Experiment(64, 4, 64, "App B.4.1"),
-    "NMT": Experiment(1024, 4, None, "App B.4.2"),
+    "MNIST": Experiment(128, 4, 64),
+    "CIFAR100": Experiment(256, 8, 256),
+    "ImageNet": Experiment(768, 12, 256),
+    "IMDB": Experiment(32, 4, 32),
+    "Amazon": Experiment(64, 4, 64),
+    "NMT": Experiment(1024, 4, None),
 }
-#: ImageNet's pictures and patches, pixels a side (App B.3), and ViT-B/16's fixed sizes.
-IMAGE_SIDE, PATCH_SIDE, COLOURS = 112, 8, 3
-IMAGENET_CLASSES, VIT_HIDDEN = 1000, 3072
-
-
-def imagenet_patches() -> int:
-    """Tokens of one picture, without a class token."""
-    return (IMAGE_SIDE // PATCH_SIDE) ** 2
+#: ImageNet's pictures and patches, pixels a side (App B.3), and tokens without a class token.
+IMAGE_SIDE, PATCH_SIDE = 112, 8
+IMAGENET_PATCHES = (IMAGE_SIDE // PATCH_SIDE) ** 2
 
 
 #: Context length, model width, heads.
@@ -153,11 +140,8 @@ def implied_seq_len(count: float, d_model: int) -> int | None:
     return length if length and parameters("super", d_model, length) == count else None
 
 
-def value_at(count: Callable[[str], Any], mechanism: str, seq_len: int, width: int, h: int) -> int:
-    """One of the counts above at whole sizes."""
-    return int(_evaluator(count, mechanism)(seq_len, width, h))
-
-
 @cache
-def _evaluator(count: Callable[[str], Any], mechanism: str) -> Any:
-    return sympy.lambdify(SYMBOLS, count(mechanism), modules="math")
+def counter(count: Callable[[str], Any], mechanism: str) -> Callable[[int, int, int], int]:
+    """One of the counts above as a function of whole l, d_m and h."""
+    found: Callable[[int, int, int], int] = sympy.lambdify(SYMBOLS, count(mechanism), "math")
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -18,9 +17,6 @@ COUNTS = ("mult", "add", "div", "exp")
 #: The document's names of sublayers by the mechanism that defines them.
 MECHANISMS = {"self_attention": "standard", "she": "she", "he": "he", "we": "we", "me": "me"}
 SUBLAYERS = tuple(MECHANISMS)
-Form = Any
-
-
 #: The document's l, t, d, n: context window, current length, width, heads.
 SYMBOLS = L, T, D, N = tuple(symbol(name) for name in "ltdn")
 
@@ -39,7 +35,7 @@ def counts(cost: Any) -> dict[str, Any]:
 
 
 @cache
-def step(sublayer: str) -> dict[str, Form]:
+def step(sublayer: str) -> dict[str, Any]:
     """What one more token at length t takes."""
     asked = Workload(T, N, D / N, phase="decode")
     counted = counts(definition(sublayer, asked).total)
@@ -47,14 +43,14 @@ def step(sublayer: str) -> dict[str, Form]:
 
 
 @cache
-def sequence(sublayer: str) -> dict[str, Form]:
+def sequence(sublayer: str) -> dict[str, Any]:
     """What a training sequence of length l takes: its l steps; and the parameters."""
     asked = Workload(L, N, D / N, causal=True)
     sums = {name: summed(form) for name, form in step(sublayer).items()}
     return {**sums, "params": definition(sublayer, asked).parameters}
 
 
-def summed(form: Form) -> Form:
+def summed(form: Any) -> Any:
     """A polynomial in t, added up over t = 1 to l."""
     return sympy.expand(sympy.summation(sympy.expand(form), (T, 1, L)))
 
@@ -70,6 +66,9 @@ def numbers(sublayer: str, window: int, width: int, heads: int) -> dict[str, int
     return {**found, "params": parameters, "total_ops": sum(found.values())}
 
 
+#: A token at the end of Table 7's window, with the figures' own two heads.
+WIDTH, WINDOW = 128, 128
+TOKEN = Workload(WINDOW, 2, WIDTH // 2, phase="decode")
 #: What each stage of a definition waits for, where the sublayer has it.
 WAITS_FOR = {
     "scores": ("queries", "keys"),
@@ -84,30 +83,39 @@ WAITS_FOR = {
 }
 
 
-@cache
+def steps(sublayer: str) -> list[dict[str, Any]]:
+    """What one more token takes, step by step; a sum of any length is one cumulation.
+
+    ``way`` are the steps on the longest way to a step and itself, ``chain`` their operations.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for stage in definition(sublayer, TOKEN):
+        cost = stage.cost
+        taken = {
+            "mult": cost.multiplications,
+            "div": cost.divisions,
+            "exp": cost.exponentials,
+            "cum": cost.dot_outputs + cost.reduction_outputs,
+        }
+        waits = [name for name in WAITS_FOR.get(stage.name, ()) if name in found]
+        last = max(waits[::-1], key=lambda name: len(found[name]["chain"]), default=None)
+        way, chain = (found[last]["way"], found[last]["chain"]) if last else ([], [])
+        kinds = [name for name, count in taken.items() if count]
+        found[stage.name] = {
+            "step": stage.name, "waits": waits, "cost": cost, "operations": ";".join(kinds),
+            "way": [*way, stage.name], "chain": [*chain, *kinds],
+        }  # fmt: skip
+    return list(found.values())
+
+
+def last_step(sublayer: str) -> dict[str, Any]:
+    """The step that ends last: its chain is the critical path."""
+    return max(steps(sublayer), key=lambda step: len(step["chain"]))
+
+
 def critical_path(sublayer: str) -> str:
-    """Its steps: ``mult;cum;div``, a sum of any length being one cumulation."""
-    sizes = Workload(seq_len=4, num_heads=2, head_dim=2, phase="decode")
-    longest: dict[str, tuple[str, ...]] = {}
-    for stage in definition(sublayer, sizes):
-        chains = [longest[name] for name in WAITS_FOR.get(stage.name, ()) if name in longest]
-        longest[stage.name] = (*_longest(chains), *steps_of(stage.cost))
-    return ";".join(_longest(longest.values()))
-
-
-def _longest(chains: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    return max(chains, key=len, default=())
-
-
-def steps_of(cost: Any) -> tuple[str, ...]:
-    """Kinds of operation that a stage chains, in order; a sum of any length is one cumulation."""
-    taken = {
-        "mult": cost.multiplications,
-        "div": cost.divisions,
-        "exp": cost.exponentials,
-        "cum": cost.dot_outputs + cost.reduction_outputs,
-    }
-    return tuple(name for name, count in taken.items() if count)
+    """Its operations: ``mult;cum;div``."""
+    return ";".join(last_step(sublayer)["chain"])
 
 
 def length(path: str) -> int:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from attnprof.papers.checks import formula, same_formula
 from attnprof.papers.extractors.counts import (
     DOCUMENT,
-    WAITS_FOR,
     counts,
     critical_path,
-    definition,
+    last_step,
     length,
     sequence,
-    steps_of,
+    steps,
 )
 from attnprof.papers.regenerated import Described, Figure, FigureData
-from attnprof.workload import Workload
 
-#: Table 7's sizes: a token at the window's end, and the figure's own two heads.
-WIDTH, WINDOW, HEADS = 128, 128, 2
 NAMES = ("multiplications", "additions", "divisions", "exponentials")
 #: The weights that Sections 4 and 5 put into each drawing, with their number of entries.
 SQUARE = "d**2"
@@ -35,65 +30,32 @@ DRAWN = {
 
 def sublayer(name: str) -> FigureData:
     """A sublayer's steps for one more token, what each waits for, and its critical path."""
-    rows = _rows(name)
-    ours, printed = critical_path(name), _printed(name)
-    described = [_weights(name)]
-    if printed is not None:
-        told = f"{_told(printed)} ({length(printed)})"
-        described.append(
-            Described("critical path", told, f"{_told(ours)} ({length(ours)})", printed == ours)
+    way, ours, entries = last_step(name)["way"], critical_path(name), sequence(name)["params"]
+    rows = [
+        {"step": step["step"], "waits for": " + ".join(step["waits"]) or "input row",
+         "operations": step["operations"], "on critical path": step["step"] in way,
+         **dict(zip(NAMES, map(int, counts(step["cost"]).values()), strict=True))}
+        for step in steps(name)
+    ]  # fmt: skip
+    drawn = formula(" + ".join(DRAWN[name].values()))
+    described = [
+        Described(
+            "weights", f"{', '.join(DRAWN[name])}: {drawn}", f"{entries} parameters",
+            same_formula(drawn, entries),
         )
-    facts = {"critical path": _told(ours), "its steps": length(ours)}
-    return FigureData(rows, tuple(described), facts)
-
-
-def _rows(name: str) -> list[dict[str, Any]]:
-    sizes = Workload(WINDOW, HEADS, WIDTH // HEADS, phase="decode")
-    stages = {stage.name: stage for stage in definition(name, sizes)}
-    rows: list[dict[str, Any]] = []
-    ends: dict[str, int] = {}
-    for step, stage in stages.items():
-        waits = [other for other in WAITS_FOR.get(step, ()) if other in ends]
-        steps = steps_of(stage.cost)
-        ends[step] = len(steps) + max((ends[other] for other in waits), default=0)
-        counted = zip(NAMES, map(int, counts(stage.cost).values()), strict=True)
-        rows.append(
-            {"step": step, "waits for": " + ".join(waits) or "input row",
-             "operations": ";".join(steps), "on critical path": False, **dict(counted)}
-        )  # fmt: skip
-    _mark(rows, ends)
-    return rows
-
-
-def _weights(name: str) -> Described:
-    """The entries of the weights drawn, against the parameters of our definition."""
-    drawn, ours = " + ".join(DRAWN[name].values()), sequence(name)["params"]
-    printed = formula(drawn)
-    return Described(
-        "weights", f"{', '.join(DRAWN[name])}: {printed}", f"{ours} parameters",
-        same_formula(printed, ours),
-    )  # fmt: skip
-
-
-def _mark(rows: list[dict[str, Any]], ends: dict[str, int]) -> None:
-    """Walk back from the step that ends last, each time to the latest it waited for."""
-    by_step = {row["step"]: row for row in rows}
-    step = max(ends, key=lambda name: ends[name])
-    while step in by_step:
-        by_step[step]["on critical path"] = True
-        before = [name for name in by_step[step]["waits for"].split(" + ") if name in ends]
-        step = max(reversed(before), key=lambda name: ends[name], default="")
-
-
-def _printed(name: str) -> str | None:
-    """The critical path that Section 7 gives; it gives none for HE and WE."""
-    rows = DOCUMENT.rows("critical_paths")
-    told = {row["sublayer"]: row["steps_in_order"] for row in rows if row["printed"] == "yes"}
-    return told.get(name)
+    ]  # fmt: skip
+    for row in DOCUMENT.rows("critical_paths"):
+        if (row["sublayer"], row["printed"]) == (name, "yes"):  # Section 7 has none for HE and WE
+            printed = row["steps_in_order"]
+            described.append(
+                Described("critical path", _told(printed), _told(ours), printed == ours)
+            )
+    facts = {"critical path": ours.replace(";", "-"), "its steps": length(ours)}
+    return FigureData(rows, described, facts)
 
 
 def _told(path: str) -> str:
-    return path.replace(";", "-")
+    return f"{path.replace(';', '-')} ({length(path)})"
 
 
 FIGURES = {

@@ -7,8 +7,15 @@ from functools import partial
 from typing import Any
 
 from attnprof.papers.checks import rounded, same_formula
-from attnprof.papers.extractors.checks_counts import COLUMNS, FORMS, Row, column, terms_of
-from attnprof.papers.extractors.checks_statements import epochs
+from attnprof.papers.extractors.checks import (
+    COLUMNS,
+    INFERENCE,
+    TRAINING,
+    column,
+    counted,
+    epochs,
+    terms_of,
+)
 from attnprof.papers.extractors.counts import DOCUMENT
 from attnprof.papers.regenerated import Cell, Table
 
@@ -26,14 +33,16 @@ def settings() -> Table:
     return Table("Hyperparameters and settings", rows, (note,))
 
 
-def closed_forms(title: str, name: str, ours: Callable[[Row], str]) -> Table:
+def closed_forms(number: str) -> Table:
     """A table of closed forms; the printed terms added up stand beside them."""
     rows = [
         {"quantity": row["quantity"], "sublayer": row["sublayer"],
-         "terms": Cell(terms_of(row), ours(row), same_formula),
-         "closed form": Cell(row["closed_form_printed"], ours(row), same_formula)}
-        for row in DOCUMENT.rows(name)
+         "terms": Cell(terms_of(row), counted(row), same_formula),
+         "closed form": Cell(row["closed_form_printed"], counted(row), same_formula)}
+        for row in DOCUMENT.rows((TRAINING | INFERENCE)[number])
     ]  # fmt: skip
+    what = "a training sequence of length l" if number in TRAINING else "one more token at length t"
+    title = f"Counts of {what}, part {'I' if number in '35' else 'II'}"
     return Table(title, rows, ("terms: what is printed above the closed form, added up",))
 
 
@@ -43,7 +52,7 @@ TABLES: dict[str, Callable[[], Table]] = {
         {name: row[name] for name in ("model", "prompt", "top_p", "first_words", "last_words")}
         for row in DOCUMENT.rows("table02_generated_texts")
     ], ("not computed: neither the trained weights nor the seed are given",)),
-    **{number: partial(closed_forms, *its) for number, its in FORMS.items()},
+    **{number: partial(closed_forms, number) for number in TRAINING | INFERENCE},
     "7": lambda: Table("Numbers of operations and parameters, d = l = 128", [
         {"quantity": row["quantity"],
          **{name: Cell(int(row[name]), column(name)[row["quantity"]]) for name in COLUMNS}}
