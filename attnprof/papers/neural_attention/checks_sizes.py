@@ -45,10 +45,18 @@ def millions(name: str) -> float:
     return language_model(name) / MILLION
 
 
-def head_width(task: str) -> int:
-    """The model's width divided among the heads."""
-    told = settings(task)
-    return int(exact_div(int(told["d_model"]), int(told["heads"])))
+@cache
+def output_shape(name: str) -> list[str]:
+    """The shape of a mechanism's output for one head of n tokens, run for real."""
+    import torch
+
+    from attnprof.blocks.assemble import attend_core
+
+    made = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 1, TOKENS, WIDTH, generator=made) for _ in range(3))
+    with torch.no_grad():
+        out = attend_core(registry.get(name), registry.module_of(name), q, k, v, False, 0, None)
+    return [LETTERS[size] for size in out.shape[2:]]
 
 
 CHECKS = Checks([
@@ -65,15 +73,38 @@ CHECKS = Checks([
     Check(
         "001-D64-NLP",
         int(settings("nlp")["d_head"]),
-        partial(head_width, "nlp"),
+        lambda: int(workload("nlp").head_dim),
         how="d_model divided by the number of heads, of the same section",
     ),
     Check(
         "001-D64-VIS",
         int(settings("vision")["d_head_printed"]),
-        partial(head_width, "vision"),
+        lambda: int(workload("vision").head_dim),
         how="d_model divided by the number of heads, of the same section",
         why="768 / 8 = 96; 64 is the language model's width (512 / 8), carried over",
+    ),
+    Check(
+        "001-PAR-h-two",
+        {name: size for name, size in PRINTED.items() if name != "dot"},
+        lambda: {name: millions(name) for name in PRINTED if name != "dot"},
+        how="the base model plus our module's projections with bias and network "
+        "2d' -> d' -> d'/2 -> 1 (275, 2,753 and 10,369 parameters)",
+        agree=rounded(3),
+        lacking="the vocabulary, the feed-forward width and the scoring network's second layer "
+        "and biases; with the public code's it has 46,528,087, 46,530,565 and 46,538,181",
+    ),
+    Check(
+        "001-EQ10-shape",
+        {"Eq 1": ["n", "n"], "Eq 10": ["n", "n"]},
+        lambda: {"Eq 1": output_shape("standard"), "Eq 10": output_shape("neural")},
+        how="both equations run on one head of 7 tokens and width 4; the shapes of what comes out",
+        why="softmax(A / sqrt d) V is n x d, as Sec 1.1 says; n x n is the matrix A within it",
+    ),
+    Check(
+        "001-SEQ785",
+        int(settings("vision")["seq_len"]),
+        lambda: 1 + int(exact_div(*(int(settings("vision")[n]) for n in ("image", "patch")))) ** 2,
+        how="(224 / 8) squared patches and one class token",
     ),
 ])  # fmt: skip
 
@@ -115,31 +146,15 @@ def smallest_with_one_width() -> float:
 
 
 @CHECKS.answers(
-    "001-PAR-h-two",
-    {name: size for name, size in PRINTED.items() if name != "dot"},
-    how="the base model plus our module's projections with bias and network "
-    "2d' -> d' -> d'/2 -> 1 (275, 2,753 and 10,369 parameters)",
-    agree=rounded(3),
-    lacking="the vocabulary, the feed-forward width and the scoring network's second layer "
-    "and biases; with the public code's it has 46,528,087, 46,530,565 and 46,538,181",
-)
-def _all_sizes() -> dict[str, float]:
-    return {name: millions(name) for name in PRINTED if name != "dot"}
-
-
-def vision_printed() -> dict[str, float]:
-    """What 90 classes more add to either model; the two printed sizes, and what is between them."""
-    more = {
-        f"90 classes more, {name}": round(size["cifar100"] - size["cifar10"], 3)
-        for name, size in VISION.items()
-    }
-    own = {name: size["cifar10"] for name, size in VISION.items()}
-    return {**more, **own, "d'=2 less dot": round(own["d'=2"] - own["dot"], 3)}
-
-
-@CHECKS.answers(
     "001-PAR-cifar",
-    vision_printed(),
+    {
+        **{
+            f"90 classes more, {name}": round(size["cifar100"] - size["cifar10"], 3)
+            for name, size in VISION.items()
+        },
+        **{name: size["cifar10"] for name, size in VISION.items()},
+        "d'=2 less dot": round(VISION["d'=2"]["cifar10"] - VISION["dot"]["cifar10"], 3),
+    },
     how="what the output layer has more for 100 classes than for 10, in millions: 90 rows of "
     "768 weights and a bias, whatever stands before it",
     agree=rounded(3),
@@ -162,30 +177,6 @@ def _vision_sizes() -> dict[str, float]:
     }
 
 
-@cache
-def output_shape(name: str) -> list[str]:
-    """The shape of a mechanism's output for one head of n tokens, run for real."""
-    import torch
-
-    from attnprof.blocks.assemble import attend_core
-
-    made = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(1, 1, TOKENS, WIDTH, generator=made) for _ in range(3))
-    with torch.no_grad():
-        out = attend_core(registry.get(name), registry.module_of(name), q, k, v, False, 0, None)
-    return [LETTERS[size] for size in out.shape[2:]]
-
-
-@CHECKS.answers(
-    "001-EQ10-shape",
-    {"Eq 1": ["n", "n"], "Eq 10": ["n", "n"]},
-    how="both equations run on one head of 7 tokens and width 4; the shapes of what comes out",
-    why="softmax(A / sqrt d) V is n x d, as Sec 1.1 says; n x n is the matrix A within it",
-)
-def _output_shapes() -> dict[str, list[str]]:
-    return {"Eq 1": output_shape("standard"), "Eq 10": output_shape("neural")}
-
-
 @CHECKS.answers(
     "001-MANIFOLD",
     {"graph": 3, "space": 5},
@@ -202,16 +193,6 @@ def graph_dimensions() -> dict[str, int]:
     z = sympy.Function("z")(x, y)
     graph = sympy.Matrix([x, y, x, y, z])
     return {"graph": graph.jacobian([x, y]).rank(), "space": graph.rows}
-
-
-@CHECKS.answers(
-    "001-SEQ785",
-    int(settings("vision")["seq_len"]),
-    how="(224 / 8) squared patches and one class token",
-)
-def _tokens() -> int:
-    told = settings("vision")
-    return int(exact_div(int(told["image"]), int(told["patch"])) ** 2 + 1)
 
 
 @CHECKS.answers(

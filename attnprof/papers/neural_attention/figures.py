@@ -28,8 +28,6 @@ class Scorer:
 
     def __call__(self, pairs: Any) -> Any:
         """Scores of pairs, the last axis being [q, k]."""
-        import numpy as np
-
         hidden = np.maximum(pairs @ self.hidden_weight.T + self.hidden_bias, 0)
         return hidden @ self.score_weight + self.score_bias
 

@@ -57,14 +57,11 @@ def workload(task: str, phase: str = "forward") -> Workload:
     )  # fmt: skip
 
 
-def neural(name: str, depth: int = 2) -> Mechanism:
-    """Neural Attention as Algorithm 1 writes it, by the name of its row."""
-    return registry.get("neural", down_dim=projection(name), depth=depth, impl="naive")
-
-
 def attention(name: str) -> Mechanism:
-    """A row's mechanism, projections without bias."""
-    return registry.get("standard", bias=False) if name == "dot" else neural(name)
+    """A row's mechanism: no bias for the dot product, Neural Attention as Algorithm 1 writes it."""
+    if name == "dot":
+        return registry.get("standard", bias=False)
+    return registry.get("neural", down_dim=projection(name), depth=2, impl="naive")
 
 
 def linear(inputs: int, outputs: int) -> int:
@@ -72,26 +69,25 @@ def linear(inputs: int, outputs: int) -> int:
     return inputs * outputs + outputs
 
 
-def _layers(task: str) -> int:
-    """All layers: dot-product attention, two normalisations, a feed-forward network."""
-    told, sizes = settings(task), workload(task)
-    width = int(sizes.d_model)
-    network = linear(width, FEED_FORWARD) + linear(FEED_FORWARD, width)
-    weights = int(attention("dot").parameters(sizes))
-    return int(told["layers"]) * (weights + network + 2 * 2 * width)
-
-
 def added(task: str, name: str) -> int:
     """Parameters that Neural Attention adds to its layer: projections and scorer."""
-    return 0 if name == "dot" else int(neural(name).parameters(workload(task), "core"))
+    return 0 if name == "dot" else int(attention(name).parameters(workload(task), "core"))
+
+
+def _layers(task: str, name: str) -> int:
+    """All layers: attention, two normalisations, a feed-forward network; ``name`` in the first."""
+    sizes = workload(task)
+    width = int(sizes.d_model)
+    network = linear(width, FEED_FORWARD) + linear(FEED_FORWARD, width)
+    one = int(attention("dot").parameters(sizes)) + network + 2 * 2 * width
+    return int(settings(task)["layers"]) * one + added(task, name)
 
 
 @cache
 def language_model(name: str) -> int:
     """Parameters of the language model with this attention in the first layer."""
     width = int(workload("nlp").d_model)
-    ends = VOCABULARY * width + 2 * width + linear(width, VOCABULARY)
-    return _layers("nlp") + ends + added("nlp", name)
+    return VOCABULARY * width + _layers("nlp", name) + 2 * width + linear(width, VOCABULARY)
 
 
 @cache
@@ -99,11 +95,11 @@ def vision_model(name: str, dataset: str) -> int:
     """Parameters of the vision transformer: patches, a class token, and a head for the classes."""
     width, patch = int(workload("vision").d_model), int(settings("vision")["patch"])
     ends = linear(CHANNELS * patch**2, width) + width + 2 * width + linear(width, CLASSES[dataset])
-    return _layers("vision") + ends + added("vision", name)
+    return _layers("vision", name) + ends
 
 
 def size_of_c(task: str, name: str, batch: int) -> float:
     """GB that C (Eq 7) takes in float32, of all heads of a batch."""
     sizes = workload(task)
-    printed = next(form for form in neural(name).published() if form.source == "001-EQ7")
+    printed = next(form for form in attention(name).published() if form.source == "001-EQ7")
     return float(batch * sizes.num_heads * printed.formula(sizes) * sizes.item_size / 1e9)

@@ -10,7 +10,7 @@ from attnprof.papers.checks import rounded, within
 from attnprof.papers.neural_attention.checks_costs import (
     gain,
     least_memory,
-    least_times,
+    least_time,
     reduction,
 )
 from attnprof.papers.neural_attention.checks_sizes import millions
@@ -38,30 +38,26 @@ TRAINED = "a result of training, not computed here"
 
 def accuracies(table: str, dataset: str) -> Table:
     """Tables 3 and 4."""
-    rows = [
-        {**_row(row), SIZE: _size(row, dataset), ACCURACY: float(row["val_acc_pct"])}
-        for row in DOCUMENT.rows(table)
-    ]
+    rows = []
+    for row in DOCUMENT.rows(table):
+        size = Cell(
+            float(row["params_M"]), vision_model(name_of(row), dataset) / MILLION,
+            within(absolute=0.001),
+        )  # fmt: skip
+        rows.append({**_row(row), SIZE: size, ACCURACY: float(row["val_acc_pct"])})
     return Table(f"Accuracy after 350 epochs, {dataset}", rows, (SIZES, f"{ACCURACY}: {TRAINED}"))
 
 
 def costs(table: str, title: str, task: str) -> Table:
     """Tables 6 to 8."""
-    printed = DOCUMENT.rows(table)
-    names = tuple(name_of(row) for row in printed)
-    least = least_memory(task, names)
-    times = least_times(task, names)
+    bound = partial(Cell, agree=at_least, bound="at least")
     rows = [
-        {**_row(row), MEMORY: _bounded(row["memory_gb_per_batch"], least[name] / 2),
-         SPEED: _bounded(row["speed_ms_per_sample"], times[name])}
-        for name, row in zip(names, printed, strict=True)
+        {**_row(row),
+         MEMORY: bound(float(row["memory_gb_per_batch"]), least_memory(task, name_of(row)) / 2),
+         SPEED: bound(float(row["speed_ms_per_sample"]), least_time(task, name_of(row)))}
+        for row in DOCUMENT.rows(table)
     ]  # fmt: skip
-    notes = (SMALLEST, FASTEST)
-    return Table(f"Memory and speed, {title}", rows, notes)
-
-
-def _bounded(printed: str, least: float) -> Cell:
-    return Cell(float(printed), least, at_least, bound="at least")
+    return Table(f"Memory and speed, {title}", rows, (SMALLEST, FASTEST))
 
 
 def at_least(printed: Any, ours: Any) -> bool:
@@ -71,11 +67,6 @@ def at_least(printed: Any, ours: Any) -> bool:
 
 def _row(row: Mapping[str, str]) -> dict[str, Any]:
     return {"method": METHODS[row["method"]], PROJECTION: row["d_prime_printed"]}
-
-
-def _size(row: Mapping[str, str], dataset: str) -> Cell:
-    ours = vision_model(name_of(row), dataset) / MILLION
-    return Cell(float(row["params_M"]), ours, within(absolute=0.001))
 
 
 TABLES: dict[str, Callable[[], Table]] = {
