@@ -193,8 +193,8 @@ class Mechanism:
         raise RequestError(f"{self.name} has no layer of its own")
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
-        """Input and output width of the linear maps of a layer of its own, by name."""
-        return {}
+        """Input and output width of the layer's linear maps, by name; its own say theirs."""
+        return {} if self.has_own_layer() else sizes.maps(self.projections)
 
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
         """The same for one token, with the new state."""

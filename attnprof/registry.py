@@ -87,8 +87,7 @@ def module_of(name: str) -> Any:
     if mechanism.name in {**getattr(module, "CORES", {}), **getattr(module, "LAYERS", {})}:
         return module
     if mechanism.is_text():
-        from attnprof.blocks.core import TextCore
-        from attnprof.blocks.layer import OwnLayer
+        from attnprof.blocks.core import OwnLayer, TextCore
 
         if mechanism.has_own_layer():
             return SimpleNamespace(LAYERS={mechanism.name: OwnLayer})

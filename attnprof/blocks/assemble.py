@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attnprof.arguments import shown, tensor_size
-from attnprof.blocks.core import TextCore
-from attnprof.blocks.layer import AttentionLayer
+from attnprof.blocks.core import AttentionLayer, TextCore
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.ops.layer import LayerSizes

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attnprof.ops.creation import wide_zeros
+from attnprof.ops.functional import wide_zeros
 
 
 class TokenCache:

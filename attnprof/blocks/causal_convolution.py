@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnprof.costs import Number, ceil_div, floor_div
-from attnprof.ops.creation import wide_zeros
 from attnprof.ops.fourier import irfft, rfft
 from attnprof.ops.function import Function
-from attnprof.ops.functional import add_product, zeros_like
+from attnprof.ops.functional import add_product, wide_zeros, zeros_like
 from attnprof.ops.layout import is_literally
 from attnprof.ops.loops import either, in_shrinking_blocks
 

@@ -1,4 +1,4 @@
-"""The torch side of a mechanism: what happens between q, k, v and the heads' outputs."""
+"""The torch side of a mechanism: its core, and the layer around it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnprof.blocks.cache import Caches
-from attnprof.ops.layer import LayerSizes, Weight
+from attnprof.blocks.cache import Caches, NewestFirst
+from attnprof.ops.layer import CoreText, LayerSizes, LayerText, OwnText, Weight
 
 
-class TextCore(nn.Module):
+class TextCore(CoreText, nn.Module):
     """A mechanism's own text on torch tensors, with the parameters that it declares."""
 
     def __init__(self, spec: Any, sizes: LayerSizes) -> None:
         super().__init__()
         self.spec = spec
         self.sizes = sizes
-        self.flat = spec.flat
         for name, weight in spec.core_weights(sizes).items():
             self.add(name, weight)
 
@@ -38,19 +37,9 @@ class TextCore(nn.Module):
             if weight and weight.drawn:
                 getattr(self, name).copy_(drawn(weight, generator))
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
-        """Q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv) → (b, h, n, dv)."""
-        out: Tensor = self.spec.run(q, k, v, causal, self)
-        return out
-
     def init_state(self, batch_size: int, like: Tensor) -> Any:
         """A fresh decoding state; ``like`` tells number format and device."""
         return self.spec.init_state(self.sizes, Caches(batch_size, like, self.sizes.seq_len))
-
-    def step(self, q: Tensor, k: Tensor, v: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One token: q (b, h, 1, d), k (b, g, 1, d), v (b, g, 1, dv) → (b, h, 1, dv), state."""
-        out: tuple[Tensor, Any] = self.spec.step(q, k, v, state, self)
-        return out
 
 
 def started(weight: Weight) -> nn.Parameter:
@@ -97,3 +86,74 @@ _DRAWN: dict[str, Callable[..., Tensor]] = {
     "orthogonal_features": orthogonal_features,
     "gaussian_features": gaussian_features,
 }
+
+
+class AttentionLayer(LayerText, nn.Module):
+    """A mechanism as a layer: ``forward(x, causal=False, context=None)`` on (b, n, d_model).
+
+    ``context`` (b, m, d_model) gives keys and values where the mechanism has cross-attention.
+    ``init_state(batch_size)`` and ``step(x_t, state)`` decode one token at a time; x_t is
+    (b, d_model) or (b, 1, d_model), and y_t comes back in the same shape.
+    """
+
+    #: The linear maps the mechanism has; the others are absent.
+    q_proj: nn.Linear
+    k_proj: nn.Linear
+    v_proj: nn.Linear
+    o_proj: nn.Linear
+
+    def __init__(self, spec: Any, core: TextCore, sizes: LayerSizes) -> None:
+        super().__init__()
+        self.spec = spec
+        self.sizes = sizes
+        self.core = core
+        _add_maps(self, spec.layer_maps(sizes))
+
+    def init_state(self, batch_size: int) -> Any:
+        """A fresh decoding state for this many sequences."""
+        return self.core.init_state(batch_size, next(self.parameters()))
+
+    def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """One token: (b, d_model) or (b, 1, d_model) → the same shape, and the new state."""
+        return _stepped(super().step, x_t, state)
+
+
+class OwnLayer(OwnText, nn.Module):
+    """A mechanism without queries, keys and values: ``forward(x, causal=False)``.
+
+    Causal by nature: ``causal`` changes nothing.
+    """
+
+    def __init__(self, spec: Any, sizes: LayerSizes) -> None:
+        super().__init__()
+        self.spec = spec
+        self.sizes = sizes
+        for name, weight in spec.core_weights(sizes).items():
+            self.register_parameter(name, weight and started(weight))
+        self.maps = spec.layer_maps(sizes)
+        _add_maps(self, self.maps)
+
+    def init_state(self, batch_size: int) -> Any:
+        """Empty caches."""
+        like, room = next(self.parameters()), self.sizes.seq_len or 0
+        return self.spec.init_state(
+            self.sizes, lambda heads, width: NewestFirst(batch_size * heads, width, like, room)
+        )
+
+    def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """One token: (b, d_model) or (b, 1, d_model) → the same shape, and the new state."""
+        return _stepped(super().step, x_t, state)
+
+
+def _add_maps(layer: Any, maps: dict[str, tuple[int, int]]) -> None:
+    for name, (inner, outer) in maps.items():
+        setattr(layer, name, nn.Linear(inner, outer, bias=layer.spec.bias))
+
+
+def _stepped(step: Callable[..., Any], x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+    """A step of (b, 1, d_model), for a token in this shape or in (b, d_model)."""
+    if x_t.dim() == 3:
+        y, state = step(x_t, state)
+        return y, state
+    y, state = step(x_t.unsqueeze(1), state)
+    return y.squeeze(1), state

@@ -21,9 +21,9 @@ from attnprof.blocks.hashing import (
     places_of,
 )
 from attnprof.costs import Number
-from attnprof.ops.creation import empty_int32
 from attnprof.ops.functional import (
     add_product,
+    empty_int32,
     put_along,
     put_entries,
     put_product,

@@ -15,9 +15,8 @@ from attnprof.blocks.hashed_attention import (
 from attnprof.blocks.hashed_band import Band
 from attnprof.blocks.hashing import ROWS, Indexes, indexes, mask_table, places_of
 from attnprof.costs import exact_div
-from attnprof.ops.creation import arange
 from attnprof.ops.function import Function
-from attnprof.ops.functional import join, put_entries, softmax_
+from attnprof.ops.functional import arange, join, put_entries, softmax_
 from attnprof.ops.loops import each
 
 

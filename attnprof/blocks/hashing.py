@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnprof.costs import Number, ceil_div, floor_div, maximum, minimum
-from attnprof.ops.creation import arange
-from attnprof.ops.functional import copy_in_rows, searchsorted
+from attnprof.ops.functional import arange, copy_in_rows, searchsorted
 
 #: Sorted rows of a block: few enough that a window is hardly longer than what rows may see.
 ROWS = 32

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnprof.blocks.features import FeatureMap, key_scale
-from attnprof.ops.creation import padded, wide_zeros
-from attnprof.ops.functional import as_format_of
+from attnprof.ops.functional import as_format_of, padded, wide_zeros
 from attnprof.ops.loops import in_blocks
 
 

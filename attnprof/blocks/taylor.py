@@ -8,9 +8,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from attnprof.ops.creation import padded, wide_positions
 from attnprof.ops.function import Function
-from attnprof.ops.functional import add_row_, as_format_of, put_entries, square_root
+from attnprof.ops.functional import (
+    add_row_,
+    as_format_of,
+    padded,
+    put_entries,
+    square_root,
+    wide_positions,
+)
 
 
 def _rows(x: Any, *, length: Any) -> tuple[Any, tuple[Any, ...]]:

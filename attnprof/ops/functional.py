@@ -7,7 +7,6 @@ from typing import Any
 
 from attnprof.costs import Cost, more_than_one
 from attnprof.ops import pointwise, products, shapes
-from attnprof.ops.attention import fused_attention
 from attnprof.ops.counter import variable
 from attnprof.ops.layout import Layout
 from attnprof.ops.tensor import Tensor
@@ -62,7 +61,7 @@ def scaled_dot_product_attention(
 ) -> Any:
     """Torch's fused softmax attention: q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv)."""
     if isinstance(q, Tensor):
-        return fused_attention(q, k, v, causal)
+        return products.fused_attention(variable("fused attention"), q, k, v, causal)
     from torch.nn.functional import scaled_dot_product_attention as of_torch
 
     return of_torch(q, k, v, is_causal=causal, enable_gqa=group != 1)
@@ -103,20 +102,16 @@ def put_product(to: Any, a: Any, b: Any) -> None:
     """The products of (batch, m, k) and (batch, k, n) where ``to`` lies."""
     if isinstance(to, Tensor):
         products.into(variable("product"), to, a, b)
-        return
-    from attnprof.ops.on_torch import put
-
-    put(to, "bmm", a, b)
+    else:
+        _put(to, "bmm", a, b)
 
 
 def add_product(to: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> None:
     """``alpha`` times the same, or the product of two matrices, plus ``beta`` times ``to``."""
     if isinstance(to, Tensor):
         products.into(variable("product"), to, a, b, add=True, factors=(beta != 1) + (alpha != 1))
-        return
-    from attnprof.ops.on_torch import put
-
-    put(to, "baddbmm" if to.dim() == 3 else "addmm", to, a, b, beta=beta, alpha=alpha)
+    else:
+        _put(to, "baddbmm" if to.dim() == 3 else "addmm", to, a, b, beta=beta, alpha=alpha)
 
 
 def add_row_(x: Any, row: Any) -> Any:
@@ -134,10 +129,8 @@ def put_entries(to: Any, operation: str, a: Any, b: Any) -> None:
     if isinstance(to, Tensor):
         operands = (a, b) if isinstance(b, Tensor) else (a,)
         pointwise.entrywise(variable(operation), _PER_ENTRY[operation], *operands, into=to)
-        return
-    from attnprof.ops.on_torch import put
-
-    put(to, operation, a, b)
+    else:
+        _put(to, operation, a, b)
 
 
 def put_along(to: Any, operation: str, x: Any, dim: int) -> None:
@@ -146,10 +139,23 @@ def put_along(to: Any, operation: str, x: Any, dim: int) -> None:
         added = Cost(additions=x.count, reduction_outputs=to.count)
         cost = added if operation == "sum" else Cost(other=x.count)
         to.result(variable(operation), to.shape, cost, [x], into=to)
-        return
-    from attnprof.ops.on_torch import put
+    else:
+        _put(to, operation, x, dim=dim, keepdim=to.dim() == x.dim())
 
-    put(to, operation, x, dim=dim, keepdim=to.dim() == x.dim())
+
+def _put(to: Any, operation: str, *operands: Any, **options: Any) -> None:
+    """The result of torch's function of that name, written where it belongs, strided or not.
+
+    A compiler takes the same values by a copy: it refuses strided places, and removes the copy
+    itself. In-place methods would do too, but torch's own counter of operations overlooks those.
+    """
+    import torch
+
+    run = getattr(torch, operation)
+    if torch.compiler.is_compiling():
+        to.copy_(run(*operands, **options))
+    else:
+        run(*operands, **options, out=to)
 
 
 def searchsorted(rows: Any, numbers: Any) -> Any:
@@ -212,6 +218,65 @@ def join(parts: Any, dim: int) -> Any:
     import torch
 
     return torch.cat(parts, dim)
+
+
+# -- new tensors ---------------------------------------------------------------------------
+def wide_zeros(like: Any, *shape: Any) -> Any:
+    """Zeros in a tensor's number format, or in float32 where that has fewer digits."""
+    if isinstance(like, Tensor):
+        return _wide(variable("zeros"), like, shape)
+    import torch
+
+    return like.new_zeros(shape, dtype=torch.float32 if like.dtype.itemsize < 4 else like.dtype)
+
+
+def wide_positions(like: Any, count: Any) -> Any:
+    """The numbers 1 to ``count``, in float32 where a tensor's format has fewer digits."""
+    if isinstance(like, Tensor):
+        return _wide(variable("positions"), like, (count,))
+    import torch
+
+    dtype = torch.float32 if like.dtype.itemsize < 4 else like.dtype
+    return torch.arange(1, count + 1, device=like.device, dtype=dtype)
+
+
+def _wide(name: str, like: Tensor, shape: tuple[Any, ...]) -> Tensor:
+    size = 4 if like.item_size == 2 else like.item_size
+    return like.result(name, shape, Cost(), [], item_size=size)
+
+
+def empty_int32(like: Any, *shape: Any) -> Any:
+    """Memory for whole numbers of 4 bytes each."""
+    if isinstance(like, Tensor):
+        size = like.counter.bytes_of(4)
+        return shapes.empty(variable("empty"), like, shape, item_size=size, whole=True)
+    import torch
+
+    return like.new_empty(shape, dtype=torch.int32)
+
+
+def arange(like: Any, count: Any, step: Any = 1) -> Any:
+    """``count`` numbers from 0 on: in the format of whole numbers, or else in 8 bytes each."""
+    if isinstance(like, Tensor):
+        size = like.item_size if like.whole else like.counter.bytes_of(8)
+        return like.result(variable("range"), (count,), Cost(), [], item_size=size, whole=True)
+    import torch
+
+    dtype = torch.int64 if like.is_floating_point() else like.dtype
+    return torch.arange(0, count * step, step, dtype=dtype, device=like.device)
+
+
+def padded(x: Any, *, before: int = 0, after: int = 0, value: float = 0.0) -> Any:
+    """With so many columns of one number in front and at the end."""
+    if isinstance(x, Tensor):
+        name, old = variable("padded"), x.shape
+        return x.result(
+            name, (*old[:-1], old[-1] + before + after), Cost(), [x],
+            backward=lambda grad: [grad.result(f"{name}: grad", old, Cost(), [grad])],
+        )  # fmt: skip
+    from torch.nn.functional import pad
+
+    return pad(x, (before, after), value=value)
 
 
 # -- number formats --------------------------------------------------------------------------

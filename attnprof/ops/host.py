@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attnprof.costs import Cost, CostTable, Number, is_symbolic, maximum, minimum
 from attnprof.ops.counter import Counter
 from attnprof.ops.groups import product
-from attnprof.ops.layer import LayerSizes, LayerText
+from attnprof.ops.layer import CoreText, LayerSizes, LayerText, OwnText
 from attnprof.ops.tensor import Tensor
 from attnprof.workload import Workload
 
@@ -90,67 +90,13 @@ class CountedCaches:
         return held
 
 
-class CountedCore:
-    """The text between queries, keys, values and the heads' outputs."""
+class CountedCore(CoreText):
+    """The text between queries, keys, values and the heads' outputs, called as a module is."""
 
-    def __init__(self, spec: Mechanism, sizes: LayerSizes, weights: Weights) -> None:
-        self.spec = spec
-        self.sizes = sizes
-        self.flat = spec.flat
-        self.weights = weights
-        for name, weight in spec.core_weights(sizes).items():
-            setattr(self, name, weights.add(*weight.shape, drawn=weight.drawn) if weight else None)
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
-        """Q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv) → (b, h, n, dv)."""
-        out: Tensor = self.spec.run(q, k, v, causal, self)
-        return out
-
-    def step(self, q: Tensor, k: Tensor, v: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """The same for one token."""
-        return self.spec.step(q, k, v, state, self)
+    __call__ = CoreText.forward
 
 
-class CountedLayer(LayerText):
-    """The linear maps around a core."""
-
-    def __init__(self, spec: Mechanism, sizes: LayerSizes, core: CountedCore) -> None:
-        self.spec = spec
-        self.sizes = sizes
-        self.core = core
-        for letter, (inner, outer) in sizes.maps().items():
-            if letter in spec.projections:
-                name = _MAPS[letter]
-                setattr(self, f"{letter}_proj", _map(name, core.weights, inner, outer, spec.bias))
-
-    def __call__(self, x: Tensor, context: Tensor | None = None, *, causal: bool) -> Tensor:
-        """(b, n, d_model) → (b, n, d_model)."""
-        out: Tensor = self.forward(x, causal, context)
-        return out
-
-
-class CountedOwnLayer:
-    """The layer of a mechanism that has no queries, keys and values."""
-
-    def __init__(self, spec: Mechanism, sizes: LayerSizes, weights: Weights) -> None:
-        self.spec = spec
-        self.sizes = sizes
-        for name, weight in spec.core_weights(sizes).items():
-            setattr(self, name, weights.add(*weight.shape) if weight else None)
-        for name, (inner, outer) in spec.layer_maps(sizes).items():
-            setattr(self, name, _map(name, weights, inner, outer, spec.bias))
-
-    def __call__(self, x: Tensor, *, causal: bool) -> Tensor:
-        """(b, n, d_model) → (b, n, d_model)."""
-        out: Tensor = self.spec.layer(self, x)
-        return out
-
-    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """The same for one token."""
-        return self.spec.layer_step(self, x, state)
-
-
-_MAPS = {"q": "queries", "k": "keys", "v": "values", "o": "output"}
+_MAPS = {"q_proj": "queries", "k_proj": "keys", "v_proj": "values", "o_proj": "output"}
 
 
 def _map(name: str, weights: Weights, inner: Number, outer: Number, bias: bool) -> Any:
@@ -181,10 +127,21 @@ def _made(spec: Mechanism, w: Workload, scope: str) -> tuple[Any, Weights]:
     """A core or a layer, and its parameters."""
     weights = Weights(Counter(w.item_size, grad=w.phase in ("backward", "train")))
     sizes = LayerSizes(w.num_heads, w.head_dim, w.kv_heads, w.value_width, w.seq_len)
-    if spec.has_own_layer():
-        return CountedOwnLayer(spec, sizes, weights), weights
-    core = CountedCore(spec, sizes, weights)
-    return core if scope == "core" else CountedLayer(spec, sizes, core), weights
+    own = spec.has_own_layer()
+    host: Any = OwnText() if own else CountedCore()
+    host.spec, host.sizes = spec, sizes
+    for name, weight in spec.core_weights(sizes).items():
+        made = weight and weights.add(*weight.shape, drawn=weight.drawn)
+        setattr(host, name, made)
+    if scope == "core":
+        return host, weights
+    if not own:
+        core, host = host, LayerText()
+        host.spec, host.sizes, host.core = spec, sizes, core
+    for name, (inner, outer) in spec.layer_maps(sizes).items():
+        shown = name if own else _MAPS[name]
+        setattr(host, name, _map(shown, weights, inner, outer, spec.bias))
+    return host, weights
 
 
 def _counted(spec: Mechanism, w: Workload, scope: str) -> CostTable:
@@ -194,7 +151,10 @@ def _counted(spec: Mechanism, w: Workload, scope: str) -> CostTable:
         state = spec.init_state(host.sizes, CountedCaches(counter, w))
         out, _ = host.step(*_inputs(counter, w, scope, 1, 1), state)
     else:
-        out = host(*_inputs(counter, w, scope, w.seq_len, w.keys), causal=w.causal)
+        given = _inputs(counter, w, scope, w.seq_len, w.keys)
+        first = 3 if scope == "core" else 1  # what stands before the mask
+        out = host.forward(*given[:first], w.causal, *given[first:])
+        del given
     if counter.grad:
         out.backward()
     return counter.table(weights.count, "backward" if w.phase == "backward" else None)

@@ -31,15 +31,16 @@ class LayerSizes:
             return 1
         return exact_div(self.num_heads, self.num_kv_heads)
 
-    def maps(self) -> dict[str, tuple[Number, Number]]:
-        """Input and output width of each linear map around a core."""
+    def maps(self, letters: str) -> dict[str, tuple[Number, Number]]:
+        """Input and output width of these linear maps around a core, by name (``q_proj``)."""
         width, values = self.d_model, self.value_head_dim
-        return {
+        widths = {
             "q": (width, width),
             "k": (width, self.num_kv_heads * self.head_dim),
             "v": (width, self.num_kv_heads * values),
             "o": (self.num_heads * values, width),
         }
+        return {f"{letter}_proj": widths[letter] for letter in widths if letter in letters}
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,38 @@ def merge_heads(y: Any) -> Any:
     return y.transpose(1, 2).reshape(b, n, h * d)
 
 
+class CoreText:
+    """A core, run by a host that has ``spec``, ``sizes`` and the weights by name."""
+
+    spec: Any
+    sizes: Any
+
+    def forward(self, q: Any, k: Any, v: Any, causal: bool = False) -> Any:
+        """Q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv) → (b, h, n, dv)."""
+        return self.spec.run(q, k, v, causal, self)
+
+    def step(self, q: Any, k: Any, v: Any, state: Any) -> tuple[Any, Any]:
+        """One token: q (b, h, 1, d), k (b, g, 1, d), v (b, g, 1, dv) → (b, h, 1, dv), state."""
+        stepped: tuple[Any, Any] = self.spec.step(q, k, v, state, self)
+        return stepped
+
+
+class OwnText:
+    """A layer without queries, keys and values, run by a host as a core is, with its maps."""
+
+    spec: Any
+    sizes: Any
+
+    def forward(self, x: Any, causal: bool = False) -> Any:
+        """(b, n, d_model) → (b, n, d_model), causal by nature whatever ``causal`` says."""
+        return self.spec.layer(self, x)
+
+    def step(self, x: Any, state: Any) -> tuple[Any, Any]:
+        """One token, (b, 1, d_model) → the same shape, and the new state."""
+        stepped: tuple[Any, Any] = self.spec.layer_step(self, x, state)
+        return stepped
+
+
 class LayerText:
     """Projections, head split, core, head merge, output map; ``core`` and the maps are the host's.
 
@@ -100,22 +133,19 @@ class LayerText:
         projection = getattr(self, f"{letter}_proj", None)
         if projection is not None:
             x = projection(x)
-        return split_heads(x, heads, in_rows=self.core.flat, group=group)
+        return split_heads(x, heads, in_rows=self.spec.flat, group=group)
 
     def forward(self, x: Any, causal: bool = False, context: Any = None) -> Any:
         """(b, n, d_model) → (b, n, d_model)."""
         y = self.spec.mixed(self, x, causal, context)
         return self.o_proj(y) if "o" in self.spec.projections else y
 
-    def mixed_step(self, x: Any, state: Any) -> tuple[Any, Any]:
-        """The same for one token, with the new state."""
+    def step(self, x: Any, state: Any) -> tuple[Any, Any]:
+        """One token, (b, 1, d_model) → the same shape, and the new state."""
         q = self.heads("q", x, decoding=True)
         k = q if self.spec.shares_queries else self.heads("k", x, decoding=True)
         v = self.heads("v", x, decoding=True)
         y, state = self.core.step(q, k, v, state)
-        return merge_heads(y), state
-
-    def step(self, x: Any, state: Any) -> tuple[Any, Any]:
-        """One token, (b, 1, d_model) → the same shape, and the new state."""
-        y, state = self.mixed_step(x, state)
+        y = merge_heads(y)
+        del q, k, v
         return (self.o_proj(y) if "o" in self.spec.projections else y), state

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from attnprof.costs import at_least_one, ceil_div, floor_div, is_plain, is_symbolic, maximum
+from attnprof.ops.counter import Counter
 from attnprof.ops.layout import is_literally
 from attnprof.ops.tensor import Tensor
 
@@ -21,11 +22,10 @@ def turns(like: Any, every: Iterable[T], alike: Iterable[tuple[str, Any, T]]) ->
     ``like``, any tensor at hand, tells which of the two runs. ``alike`` gives a name, a number, and
     a turn that costs what each of so many costs. What a turn makes must be gone when it ends.
     """
-    counter = like.counter if isinstance(like, Tensor) else None
-    del like
-    if counter is None:
-        yield from every
-        return
+    return _counted(like.counter, alike) if isinstance(like, Tensor) else iter(every)
+
+
+def _counted(counter: Counter, alike: Iterable[tuple[str, Any, T]]) -> Iterator[T]:
     counter.operations += 1
     for name, times, turn in alike:
         if not (is_literally(times, 0) or getattr(times, "is_zero", False)):
@@ -35,20 +35,19 @@ def turns(like: Any, every: Iterable[T], alike: Iterable[tuple[str, Any, T]]) ->
 
 def in_blocks(like: Any, count: Any, rows: Any, *, backwards: bool = False) -> Iterator[slice]:
     """Slices of at most so many of ``count`` rows, one after the other; or the last one first."""
-    return turns(like, _blocks(count, rows, backwards), _blocks_alike(count, rows))
+    if not isinstance(like, Tensor):
+        return _blocks(count, rows, backwards)
+    full = floor_div(count, rows)
+    rest = count - full * rows
+    whole = "whole blocks", full, slice(0, rows)
+    last = "last block", at_least_one(rest), slice(0, _not_empty(rest))
+    return _counted(like.counter, (whole, last))
 
 
 def _blocks(count: int, rows: int, backwards: bool = False) -> Iterator[slice]:
     starts = range(0, count, rows)
     for start in reversed(starts) if backwards else starts:
         yield slice(start, min(count, start + rows))
-
-
-def _blocks_alike(count: Any, rows: Any) -> Iterator[tuple[str, Any, slice]]:
-    full = floor_div(count, rows)
-    rest = count - full * rows
-    yield "whole blocks", full, slice(0, rows)
-    yield "last block", at_least_one(rest), slice(0, _not_empty(rest))
 
 
 def _not_empty(rest: Any) -> Any:
@@ -62,18 +61,18 @@ def in_growing_blocks(like: Any, count: Any, rows: Any) -> Iterator[tuple[slice,
     Work is linear in that, so for the counter the mean stands for the early blocks; the latest
     stand alone, for the memory and for a whole mean.
     """
-    every = ((block, block.stop) for block in _blocks(count, rows))
-    return turns(like, every, _growing_alike(count, rows))
-
-
-def _growing_alike(count: Any, rows: Any) -> Iterator[tuple[str, Any, tuple[slice, Any]]]:
+    if not isinstance(like, Tensor):
+        return ((block, block.stop) for block in _blocks(count, rows))
     full, more, early = _in_pairs(count, rows)
-    rest = count - full * rows
+    rest, block = count - full * rows, slice(0, rows)
     mean = (early + 1) / 2 if is_symbolic(full) else maximum(1, (early + 1) // 2)
-    yield "early blocks", early, (slice(0, rows), rows * mean)
-    yield "block before the last whole", more, (slice(0, rows), _not_empty((full - 1) * rows))
-    yield "last whole block", 1, (slice(0, rows), full * rows)
-    yield "last block", at_least_one(rest), (slice(0, _not_empty(rest)), count)
+    alike = (
+        ("early blocks", early, (block, rows * mean)),
+        ("block before the last whole", more, (block, _not_empty((full - 1) * rows))),
+        ("last whole block", 1, (block, full * rows)),
+        ("last block", at_least_one(rest), (slice(0, _not_empty(rest)), count)),
+    )
+    return _counted(like.counter, alike)
 
 
 def in_shrinking_blocks(like: Any, count: Any, rows: Any) -> Iterator[tuple[slice, Any]]:
@@ -82,19 +81,19 @@ def in_shrinking_blocks(like: Any, count: Any, rows: Any) -> Iterator[tuple[slic
     Work is linear in that, so for the counter the mean stands for the later blocks; the first
     stand alone, for the memory and for a whole mean.
     """
-    every = ((block, count - block.start) for block in _blocks(count, rows))
-    return turns(like, every, _shrinking_alike(count, rows))
-
-
-def _shrinking_alike(count: Any, rows: Any) -> Iterator[tuple[str, Any, tuple[slice, Any]]]:
+    if not isinstance(like, Tensor):
+        return ((block, count - block.start) for block in _blocks(count, rows))
     full, more, later = _in_pairs(count, rows)
-    rest = _not_empty(count - full * rows)
+    rest, block = _not_empty(count - full * rows), slice(0, rows)
     before = (full + more) * rows  # twice the mean of where the later ones start
     mean = before / 2 if is_symbolic(full) else before // 2
-    yield "first block", 1, (slice(0, rows), count)
-    yield "second block", more, (slice(0, rows), _not_empty(count - rows))
-    yield "later blocks", later, (slice(0, rows), _not_empty(count - mean))
-    yield "last block", at_least_one(count - full * rows), (slice(0, rest), rest)
+    alike = (
+        ("first block", 1, (block, count)),
+        ("second block", more, (block, _not_empty(count - rows))),
+        ("later blocks", later, (block, _not_empty(count - mean))),
+        ("last block", at_least_one(count - full * rows), (slice(0, rest), rest)),
+    )
+    return _counted(like.counter, alike)
 
 
 def _in_pairs(count: Any, rows: Any) -> tuple[Any, Any, Any]:
@@ -127,11 +126,9 @@ def other_blocks(
 
 def each(like: Any, start: Any, stop: Any) -> Iterator[int]:
     """Indices from start to stop."""
-    return turns(like, _indices(start, stop), [("", stop - start, start)])
-
-
-def _indices(start: int, stop: int) -> Iterator[int]:
-    yield from range(start, stop)
+    if isinstance(like, Tensor):
+        return _counted(like.counter, [("", stop - start, start)])
+    return iter(range(start, stop))
 
 
 def either(like: Any, flags: tuple[Any, Any], first: Callable[[], T], second: Callable[[], T]) -> T:

@@ -1,11 +1,4 @@
-"""What only torch is asked for: functions with their own backward pass, results put in place.
-
-Products and softmax are written where their results belong, strided places included.
-
-A compiler that traces them takes the same values by a copy: it refuses strided places, and
-removes the copy itself. In-place methods would do too, but torch's own counter of operations
-overlooks those.
-"""
+"""What only torch is asked for: functions with their own backward pass."""
 
 from __future__ import annotations
 
@@ -17,15 +10,6 @@ from torch.autograd.function import once_differentiable
 
 if TYPE_CHECKING:
     from attnprof.ops.function import Function
-
-
-def put(to: Tensor, operation: str, *operands: Tensor | float, **options: Any) -> None:
-    """The result of torch's function of that name."""
-    run = getattr(torch, operation)
-    if torch.compiler.is_compiling():
-        to.copy_(run(*operands, **options))
-    else:
-        run(*operands, **options, out=to)
 
 
 class OwnBackward(torch.autograd.Function):

@@ -16,7 +16,7 @@ from attnprof.costs import (
     not_dearer,
 )
 from attnprof.ops.counter import Counter
-from attnprof.ops.creation import arange
+from attnprof.ops.functional import arange
 from attnprof.ops.loops import in_blocks
 from attnprof.ops.tensor import Tensor
 

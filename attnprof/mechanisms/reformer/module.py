@@ -52,7 +52,8 @@ class ReformerCore(TextCore):
         half = self.spec.half_buckets(q.shape[2])
         if half and half != self.rotations.shape[1]:
             self.rotations = self._drawn(half).to(self.rotations)
-        return super().forward(q, k, v, causal)
+        out: Tensor = super().forward(q, k, v, causal)
+        return out
 
 
 def drawn_seed() -> int:

@@ -22,9 +22,8 @@ from attnprof.costs import (
 )
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism, Variant
-from attnprof.ops.creation import arange
 from attnprof.ops.definition import Definition
-from attnprof.ops.functional import join, row_norms, square_root
+from attnprof.ops.functional import arange, join, row_norms, square_root
 from attnprof.ops.layer import LayerSizes, Weight, flat
 from attnprof.workload import Workload, rows
 
