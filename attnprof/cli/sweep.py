@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +91,8 @@ def sweep(
         not running.in_process, running.limit, parse_bytes(running.memory_limit), running.try_all
     )
     workers, scheduler = running.workers, running.scheduler
-    executor = on_workers(workers, scheduler) if workers or scheduler else here
+    elsewhere = partial(on_workers, workers=workers, scheduler=scheduler)
+    executor = elsewhere if workers or scheduler else here
     found = _run(tasks_of(planned, running.processes), files, options, executor)
     deliver(with_roofline(found), fmt, None)
     return 0 if found.summary["measured"] else CannotRunError.exit_code

@@ -212,7 +212,7 @@ class RunningTree:
 
     def _ended(self) -> None:
         with self._failing():
-            ended = Ended(**self._pool.ended(self._limit_s or LIMIT_S))
+            ended = self._pool.ended(self._limit_s or LIMIT_S)
         if ended.code < 0:
             raise TreeError(_death(ended))
 

@@ -13,7 +13,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,25 +104,17 @@ def obey_signals() -> None:
 
 def children(pid: int) -> list[int]:
     """Processes a process is the parent of, zombies included."""
-    if not _LISTED.exists():
-        return _searched(pid)
     found: list[int] = []
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (task / "children").read_text(encoding="ascii").split())
-    return found
-
-
-_LISTED = Path("/proc/thread-self/children")
-
-
-def _searched(pid: int) -> list[int]:
-    """The same where the kernel has no list of them."""
-    import psutil
+    if Path("/proc/thread-self/children").exists():
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                found += map(int, (task / "children").read_text(encoding="ascii").split())
+        return found
+    import psutil  # the kernel has no list of them
 
     with contextlib.suppress(psutil.Error):
-        return [child.pid for child in psutil.Process(pid).children()]
-    return []
+        found = [child.pid for child in psutil.Process(pid).children()]
+    return found
 
 
 def descendants(pid: int) -> list[int]:
@@ -228,8 +220,12 @@ def _child(work: Callable[[], int], keeper: int, stderr: int) -> None:
 
 def _waited(child: int, stderr: int, limit_s: float | None) -> Ended:
     """The child's end; it is killed when its time is up, or where it stands still."""
-    start, said, open_ = time.monotonic(), b"", True
-    with _death_of(child) as death:
+    start, said = time.monotonic(), b""
+    files = [stderr]
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(AttributeError, OSError):  # not on every system
+            files.append(os.pidfd_open(child))  # can be read when the child is dead
+            stack.callback(os.close, files[1])
         while True:
             done, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)
             stopped = bool(done) and os.WIFSTOPPED(status)
@@ -241,26 +237,14 @@ def _waited(child: int, stderr: int, limit_s: float | None) -> Ended:
                 os.waitpid(child, 0)
                 text = said.decode(errors="replace")
                 return Ended(-signal.SIGKILL, text, late and not stopped, stopped)
-            files = [*death, *([stderr] if open_ else [])]
             left = LOOK_S if limit_s is None else min(LOOK_S, start + limit_s - time.monotonic())
             if stderr in select.select(files, [], [], max(0.0, left))[0]:
                 piece = os.read(stderr, 1 << 16)
-                said, open_ = (said + piece)[-KEPT:], bool(piece)
-    while open_ and select.select([stderr], [], [], 0)[0] and (piece := os.read(stderr, 1 << 16)):
+                said = (said + piece)[-KEPT:]
+                if not piece:
+                    files.remove(stderr)
+    while select.select([stderr], [], [], 0)[0] and (piece := os.read(stderr, 1 << 16)):
         said = (said + piece)[-KEPT:]
         if time.monotonic() - start > (limit_s or 0) + PATIENCE_S:
             break  # somebody it forked writes on
     return Ended(os.waitstatus_to_exitcode(status), said.decode(errors="replace"))
-
-
-@contextlib.contextmanager
-def _death_of(child: int) -> Iterator[list[int]]:
-    """A file that can be read when the child is dead; none where a system has no such thing."""
-    handles = []
-    with contextlib.suppress(AttributeError, OSError):
-        handles.append(os.pidfd_open(child))
-    try:
-        yield handles
-    finally:
-        for handle in handles:
-            os.close(handle)

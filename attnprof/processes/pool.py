@@ -127,13 +127,13 @@ class Pool:
         Raises :class:`PoolError` where the server did not outlive it.
         """
         self.ask({**order, "limit_s": limit_s}, memory=memory)
-        return Ended(**self.ended(limit_s + STARTING_S))
+        return self.ended(limit_s + STARTING_S)
 
     def ask(self, order: Mapping[str, Any], *, memory: bool = True) -> None:
         """Order a process, which with ``memory`` gets an error where the machine has no more."""
         self.start()
         if not self._ready:
-            self._line(0, STARTING_S)
+            self.answer(STARTING_S, 0)
             self._ready = True
         self.runs += 1
         self.send({**order, "id": self.runs, "memory": memory})
@@ -148,25 +148,23 @@ class Pool:
         except OSError as error:
             raise PoolError(self._died()) from error
 
-    def answer(self, limit_s: float) -> dict[str, Any]:
-        """The next line of the process that was ordered last."""
-        return self._line(self.runs, limit_s)
-
-    def ended(self, limit_s: float) -> dict[str, Any]:
-        """The fields of its :class:`Ended`; answers before that are passed over."""
+    def ended(self, limit_s: float) -> Ended:
+        """How it ended; answers before that are passed over."""
         while "ended" not in (found := self.answer(limit_s)):
             pass
-        ended: dict[str, Any] = found["ended"]
-        return ended
+        return Ended(**found["ended"])
 
-    def _line(self, number: int, limit_s: float) -> dict[str, Any]:
+    def answer(self, limit_s: float, number: int | None = None) -> dict[str, Any]:
+        """The next line of a process, by default of the one that was ordered last."""
         end = time.monotonic() + limit_s
         while True:
             self._read(end, limit_s)
             line, _, self._rest = self._rest.partition(b"\n")
             with contextlib.suppress(ValueError):  # what somebody's code has written there
                 found = json.loads(line)
-                if isinstance(found, dict) and found.get("id") == number:
+                if isinstance(found, dict) and found.get("id") == (
+                    self.runs if number is None else number
+                ):
                     return found
 
     def _read(self, end: float, limit_s: float) -> None:

@@ -225,7 +225,11 @@ def _command(work: Callable[[], int], ending: mmap.mmap, keeper: int) -> int:
     forks.die_with_parent(keeper)
     forks.die_first(500)
     _INSIDE.ending = ending
-    _part_answers()
+    if sys.stdout is not None:  # what is printed goes to stderr, but for answers
+        sys.stdout.flush()
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        _INSIDE.answers = open(os.dup(1), "w", encoding=encoding, errors="replace")  # noqa: PTH123, SIM115 - it stays open
+        os.dup2(2, 1)
     keep_outputs()
     sys.unraisablehook = _raised_again
     try:
@@ -254,16 +258,6 @@ def _raised_again(lost: Any) -> None:
         threading.Timer(0.01, os.kill, (os.getpid(), number)).start()
     else:
         sys.__unraisablehook__(lost)
-
-
-def _part_answers() -> None:
-    """From here on what is printed goes to stderr, but for what :func:`answering` lets through."""
-    if sys.stdout is None:
-        return
-    sys.stdout.flush()
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    _INSIDE.answers = open(os.dup(1), "w", encoding=encoding, errors="replace")  # noqa: PTH123, SIM115 - it stays open
-    os.dup2(2, 1)
 
 
 @contextlib.contextmanager

@@ -75,7 +75,9 @@ class Journal:
         data = (json.dumps(line, allow_nan=False) + "\n").encode()
         end = os.lseek(self._handle, 0, os.SEEK_END)
         try:
-            self._write(data)
+            if os.write(self._handle, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # noqa: TRY301 - as a disk that is full says it
+            os.fsync(self._handle)
         except OSError as error:
             os.ftruncate(self._handle, end)
             raise CannotRunError(
@@ -83,11 +85,6 @@ class Journal:
                 "are kept: make room and run the same command again"
             ) from error
         self.done.add(key)
-
-    def _write(self, data: bytes) -> None:
-        if os.write(self._handle, data) != len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        os.fsync(self._handle)
 
     def _lock(self) -> None:
         try:

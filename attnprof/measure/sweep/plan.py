@@ -63,7 +63,8 @@ def points_of(
     found: dict[str, PointRequest] = {}
     is_own = partial(is_module_apart, limit_s=limit_s)
     for grid in grids:
-        for settings in _settings(grid.params):
+        for values in product(*grid.params.values()):
+            settings = dict(zip(grid.params, values, strict=True))
             chosen = configured(grid.attention, settings, grid.args, grid.inputs, is_own)
             named = dict(zip(grid.attention, chosen, strict=True))
             for scope, device in product(grid.scope, grid.device):
@@ -73,10 +74,6 @@ def points_of(
                 )  # fmt: skip
                 found.update({key_of(point): point for point in points})
     return list(found.values())
-
-
-def _settings(params: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    return [dict(zip(params, values, strict=True)) for values in product(*params.values())]
 
 
 def _workloads(grid: Grid) -> list[Workload]:
@@ -124,22 +121,18 @@ def is_module_apart(name: str, limit_s: float | None = None) -> bool:
     if ":" not in name:
         return False
     import_module("torch")  # once, here: most modules import it
-    answer = run_apart(lambda: _kind(name), LIMIT_S if limit_s is None else limit_s)
-    if not answer.given:
-        return True
-    kind, said = answer.value
-    if kind == "missing":
-        raise NotFoundError(said)
-    if kind == "wrong":
-        raise RequestError(said)
-    return bool(kind == "module")
 
+    def asked() -> tuple[bool, str, str]:
+        forks.limit_memory()
+        try:
+            return is_module(name), "", ""
+        except RequestError as error:
+            if error.__cause__ and not isinstance(error, NotFoundError):
+                return True, "", ""
+            return True, type(error).__name__, str(error)
 
-def _kind(name: str) -> tuple[str, str]:
-    forks.limit_memory()
-    try:
-        return ("module" if is_module(name) else "mechanism"), ""
-    except NotFoundError as error:
-        return "missing", str(error)
-    except RequestError as error:
-        return ("module", "") if error.__cause__ else ("wrong", str(error))
+    answer = run_apart(asked, LIMIT_S if limit_s is None else limit_s)
+    module, error, said = answer.value if answer.given else (True, "", "")
+    if error:
+        raise NotFoundError(said) if error == NotFoundError.__name__ else RequestError(said)
+    return bool(module)

@@ -62,15 +62,13 @@ def time_spent(records: Sequence[ProfileRecord]) -> dict[str, float | None]:
     program itself, planning and writing are in none of them.
     """
     done = [record for record in records if record.skipped is None]
-    spent: dict[str, float | None] = {name: _total(done, name) or 0.0 for name in TIMES}
-    whole = (spent["measured_s"] or 0.0) + (spent["overhead_s"] or 0.0)
-    share = (spent["overhead_s"] or 0.0) / whole if whole else None
-    return {**spent, "overhead_share": share}
+    spent = {name: _total(done, name) or 0.0 for name in TIMES}
+    whole = spent["measured_s"] + spent["overhead_s"]
+    return {**spent, "overhead_share": spent["overhead_s"] / whole if whole else None}
 
 
 def _total(records: Sequence[ProfileRecord], name: str) -> float | None:
-    values = [getattr(record, name) for record in records]
-    known = [value for value in values if value is not None]
+    known = [value for record in records if (value := getattr(record, name)) is not None]
     return fsum(known) if known else None
 
 

@@ -109,32 +109,36 @@ def sweep(
     return len(left)
 
 
-def on_workers(workers: int = 0, scheduler: str | None = None) -> Executor:
-    """``workers`` processes on this machine, or the workers of a running ``scheduler``.
+def on_workers(
+    tasks: Sequence[Task], options: SweepOptions, *, workers: int = 0, scheduler: str | None = None
+) -> Iterator[tuple[Task, Entry]]:
+    """On ``workers`` processes of this machine, or on those of a running ``scheduler``.
 
     A worker measures one task at a time: two at once would disturb each other. Nothing is lost
     when one dies. Raises :class:`CannotRunError` where Dask is not installed or the scheduler does
     not answer.
     """
-
-    def run(tasks: Sequence[Task], options: SweepOptions) -> Iterator[tuple[Task, Entry]]:
-        try:
-            distributed: Any = import_module("distributed")
-        except ImportError as error:
-            raise CannotRunError(
-                "workers need Dask: pip install 'attnprof[cluster]' (or leave --workers out)"
-            ) from error
-        with _client(distributed, workers, scheduler) as client:
-            futures = {
-                client.submit(
-                    measured, task, options, key=task.key, pure=False, resources={"device": 1}
-                ): task
-                for task in tasks
-            }
-            for future in distributed.as_completed(futures):
-                yield futures[future], _entry(future, futures[future])
-
-    return run
+    try:
+        distributed: Any = import_module("distributed")
+    except ImportError as error:
+        raise CannotRunError(
+            "workers need Dask: pip install 'attnprof[cluster]' (or leave --workers out)"
+        ) from error
+    with _client(distributed, workers, scheduler) as client:
+        futures = {
+            client.submit(
+                measured, task, options, key=task.key, pure=False, resources={"device": 1}
+            ): task
+            for task in tasks
+        }
+        for future in distributed.as_completed(futures):
+            task = futures[future]
+            try:
+                yield task, future.result()
+            except Exception as error:  # noqa: BLE001 - whatever a remote machine says is a reason
+                reason = f"its worker failed: {type(error).__name__}: {str(error)[:160]}"
+                record = asdict(blank(task.point, reason))
+                yield task, {"process": task.process, "record": record, "environment": {}}
 
 
 def _client(distributed: Any, workers: int, scheduler: str | None) -> Any:
@@ -151,14 +155,3 @@ def _client(distributed: Any, workers: int, scheduler: str | None) -> Any:
             f"no Dask scheduler answers at {scheduler}: start one with 'dask scheduler' "
             "and workers with 'dask worker ADDRESS --nthreads 1 --resources device=1'"
         ) from error
-
-
-def _entry(future: Any, task: Task) -> Entry:
-    """The worker's entry; a worker that died over a task is a row with that reason."""
-    try:
-        entry: Entry = future.result()
-    except Exception as error:  # noqa: BLE001 - whatever a remote machine says is a reason
-        reason = f"its worker failed: {type(error).__name__}: {str(error)[:160]}"
-        record = asdict(blank(task.point, reason))
-        return {"process": task.process, "record": record, "environment": {}}
-    return entry

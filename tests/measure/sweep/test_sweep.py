@@ -5,6 +5,7 @@ import random
 import signal
 import sys
 import time
+from functools import partial
 
 import pytest
 
@@ -22,6 +23,7 @@ QUICK = Budget(samples=3, min_time_s=0.0, max_time_s=0.05, warmup_s=0.0)
 #: A mechanism whose forward pass never ends, and one that takes memory without saying so.
 PLUGIN = """
 import time
+from functools import partial
 from dataclasses import dataclass
 import torch
 from attnprof.blocks.core import TextCore
@@ -171,7 +173,7 @@ def test_two_workers_give_the_same_records(tmp_path):
     tasks = tasks_of(small(["standard", "linear"], [8, 16]))
     alone, together = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     sweep(tasks, alone, SweepOptions(apart=False))
-    sweep(tasks, together, SweepOptions(apart=False), on_workers(2))
+    sweep(tasks, together, SweepOptions(apart=False), partial(on_workers, workers=2))
 
     def counted(path):
         return {
