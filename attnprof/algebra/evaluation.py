@@ -7,8 +7,10 @@ serves ints and fractions, torch's symbolic sizes, and sympy's expressions.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from functools import reduce
 from typing import Any
 
 from attnprof.algebra.parser import DIGITS, FormulaError, Name, Number, Tree
@@ -37,11 +39,9 @@ def _value(tree: Tree, values: Callable[[str], Any], rules: Rules) -> Any:
         return values(tree.name)
     rule = rules.get(tree.function)
     if rule is None:
-        raise FormulaError(f"'{_SPOKEN.get(tree.function, tree.function)}' has no meaning here")
+        spoken = {"tuple": ",", "neg": "-"}.get(tree.function, tree.function)
+        raise FormulaError(f"'{spoken}' has no meaning here")
     return rule(*[_value(arg, values, rules) for arg in tree.args])
-
-
-_SPOKEN = {"tuple": ",", "neg": "-"}
 
 
 def check_power(bits: int, exponent: float) -> None:
@@ -59,21 +59,12 @@ def bits_of(value: int | Fraction) -> int:
 def _bounded(value: Any) -> Any:
     """A number as an int where it is whole; one too long is refused."""
     if isinstance(value, float):
-        return int(value) if value.is_integer() else _finite(value)
+        if not math.isfinite(value):
+            raise FormulaError("it has no finite value")
+        return int(value) if value.is_integer() else value
     if bits_of(value) > BITS:
         raise FormulaError(f"a number has more than {DIGITS} digits")
     return value.numerator if value.denominator == 1 else value
-
-
-def _finite(value: float) -> float:
-    if not math.isfinite(value):
-        raise FormulaError("it has no finite value")
-    return value
-
-
-def _divided(a: Any, b: Any) -> Any:
-    exact = not isinstance(a, float) and not isinstance(b, float)
-    return Fraction(a) / Fraction(b) if exact else a / b
 
 
 def _power(base: Any, exponent: Any) -> Any:
@@ -91,27 +82,15 @@ def _root(value: Any) -> Any:
     return whole if whole is not None and whole * whole == value else math.sqrt(value)
 
 
-def _log(value: Any, base: Any = None) -> float:
-    return math.log(value) if base is None else math.log(value) / math.log(base)
-
-
-def _kept(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule; its value is whole where it can be, and never too long."""
-    return lambda *args: _bounded(rule(*args))
-
-
-def _product(*factors: Any) -> Any:
-    value: Any = 1
-    for factor in factors:
-        value = _bounded(value * factor)
-    return value
-
-
 _PLAIN: Mapping[str, Callable[..., Any]] = {
-    "+": lambda *parts: sum(parts), "neg": lambda x: -x, "*": _product, "/": _divided,
-    "//": lambda a, b: a // b, "%": lambda a, b: a % b, "**": _power, "sqrt": _root, "log": _log,
-    "log2": math.log2, "exp": math.exp, "ceil": math.ceil, "floor": math.floor, "max": max,
-    "min": min,
+    "+": lambda *parts: sum(parts), "neg": operator.neg, "//": operator.floordiv, "%": operator.mod,
+    "*": lambda *parts: reduce(lambda a, b: _bounded(a * b), parts, 1),
+    "/": lambda a, b: a / b if isinstance(a, float) else Fraction(a) / b, "**": _power,
+    "sqrt": _root, "log": math.log, "log2": math.log2, "exp": math.exp, "ceil": math.ceil,
+    "floor": math.floor, "max": max, "min": min,
 }  # fmt: skip
-#: Ints and fractions, exactly; roots and logarithms that are not whole are floats.
-EXACT: Rules = {"number": _bounded, **{name: _kept(rule) for name, rule in _PLAIN.items()}}
+#: Ints and fractions, exactly, none too long; roots and logarithms that are not whole are floats.
+EXACT: Rules = {
+    "number": _bounded,
+    **{name: lambda *args, rule=rule: _bounded(rule(*args)) for name, rule in _PLAIN.items()},
+}

@@ -47,10 +47,22 @@ def rules_of(highest: int = HIGHEST) -> Rules:
     """Operators and functions on sympy's expressions, powers up to ``highest``."""
     import sympy
 
+    def number(value: int | Fraction | bool) -> Any:
+        if isinstance(value, bool):
+            return sympy.sympify(value)
+        return sympy.Rational(value.numerator, value.denominator)
+
+    def exponential(x: Any) -> Any:
+        if x.is_number:
+            raise FormulaError("exp takes sizes, not numbers")
+        if x.has(sympy.exp):
+            raise FormulaError("exp of exp is no cost")
+        return sympy.exp(x)
+
     return {
-        "number": _number,
+        "number": number,
         "+": sympy.Add,
-        "neg": lambda x: -x,
+        "neg": operator.neg,
         "*": lambda *parts: reduce(operator.mul, parts),
         "/": _divided,
         "//": lambda a, b: sympy.floor(_divided(a, b)),
@@ -59,7 +71,7 @@ def rules_of(highest: int = HIGHEST) -> Rules:
         "cbrt": sympy.cbrt,
         "log": lambda x, base=None: sympy.log(x) / (1 if base is None else sympy.log(base)),
         "log2": lambda x: sympy.log(x) / sympy.log(2),
-        "exp": _exponential,
+        "exp": exponential,
         "ceil": sympy.ceiling,
         "floor": sympy.floor,
         "max": sympy.Max,
@@ -67,14 +79,6 @@ def rules_of(highest: int = HIGHEST) -> Rules:
         "Abs": sympy.Abs,
         "Rational": _divided,
     }
-
-
-def _number(value: int | Fraction | bool) -> Any:
-    import sympy
-
-    if isinstance(value, bool):
-        return sympy.sympify(value)
-    return sympy.Rational(value.numerator, value.denominator)
 
 
 def _divided(a: Any, b: Any) -> Any:
@@ -91,16 +95,6 @@ def _power(base: Any, exponent: Any, highest: int) -> Any:
         raise FormulaError("it divides by 0")
     check_power(_longest(base), float(exponent))
     return base**exponent
-
-
-def _exponential(x: Any) -> Any:
-    import sympy
-
-    if x.is_number:
-        raise FormulaError("exp takes sizes, not numbers")
-    if x.has(sympy.exp):
-        raise FormulaError("exp of exp is no cost")
-    return sympy.exp(x)
 
 
 def _longest(expression: Any) -> int:
@@ -142,15 +136,14 @@ def _terms(expression: Any) -> int:
 
 def check_sides(tree: Tree) -> None:
     """Refuse more sides of maxima and minima than algebra compares with each other in time."""
-    if _sides(tree) > MOST_SIDES:
+
+    def sides(tree: Tree) -> int:
+        args = tree.args if isinstance(tree, FunctionCall) else ()
+        own = len(args) if args and tree.function in ("max", "min") else 0
+        return own + sum(map(sides, args))
+
+    if sides(tree) > MOST_SIDES:
         raise FormulaError(f"its maxima have more than {MOST_SIDES} sides")
-
-
-def _sides(tree: Tree) -> int:
-    if not isinstance(tree, FunctionCall):
-        return 0
-    own = len(tree.args) if tree.function in ("max", "min") else 0
-    return own + sum(map(_sides, tree.args))
 
 
 # -- as text ---------------------------------------------------------------------------
@@ -162,34 +155,26 @@ def expanded(expression: Any) -> Any:
     """
     import sympy
 
+    def monomials(switch: Any, value: Any) -> Any:
+        if isinstance(expression, sympy.Max):
+            return maximum_of([branch.xreplace({switch: value}) for branch in expression.args])
+        return sympy.expand(expression.xreplace({switch: value}))
+
+    def condition(holds: Any) -> Any:
+        if not isinstance(holds, sympy.LessThan):
+            return holds
+        return sympy.LessThan(sympy.expand(holds.lhs), sympy.expand(holds.rhs), evaluate=False)
+
     expression = sympy.sympify(expression)
     switches = expression.atoms(sympy.Piecewise)
     if len(switches) == 1:
         switch = switches.pop()
-        forms = [_monomials(expression, switch, value) for value, _ in switch.args]
+        forms = [monomials(switch, value) for value, _ in switch.args]
         if len(set(forms)) == 1:
             return forms[0]
-        where = [_condition(holds) for _, holds in switch.args]
+        where = [condition(holds) for _, holds in switch.args]
         return sympy.Piecewise(*zip(forms, where, strict=True), evaluate=False)
     return expression if expression.has(sympy.Max) else sympy.expand(expression)
-
-
-def _monomials(expression: Any, switch: Any, value: Any) -> Any:
-    """The expression where the switch has this value."""
-    import sympy
-
-    if isinstance(expression, sympy.Max):
-        return maximum_of([branch.xreplace({switch: value}) for branch in expression.args])
-    return sympy.expand(expression.xreplace({switch: value}))
-
-
-def _condition(holds: Any) -> Any:
-    """A comparison with both sides expanded; ``True`` as it is."""
-    import sympy
-
-    if not isinstance(holds, sympy.LessThan):
-        return holds
-    return sympy.LessThan(sympy.expand(holds.lhs), sympy.expand(holds.rhs), evaluate=False)
 
 
 @lru_cache(maxsize=4096, typed=True)
@@ -255,19 +240,12 @@ def _values(expression: Any) -> Iterator[Any]:
 
     chance = random.Random(0)  # noqa: S311 - no secret
     for _ in range(_DRAWS):
-        sizes = {
-            symbol: _drawn(chance, small=symbol.is_Dummy)
-            for symbol in sorted(expression.free_symbols, key=str)
-        }
+        sizes = {}
+        for size in sorted(expression.free_symbols, key=str):
+            if size.is_Dummy:  # what rounding leaves, a number below 1
+                sizes[size] = sympy.Rational(chance.randrange(1, 997), 997)
+            else:
+                sizes[size] = sympy.Integer(chance.randrange(2, 10**6))
         value = expression.xreplace(sizes)
         value = value if value.is_Rational else sympy.N(value, maxn=60)
         yield value if value.is_Number and value.is_finite else None
-
-
-def _drawn(chance: random.Random, *, small: bool) -> Any:
-    """A size; for what rounding leaves, a number below 1."""
-    import sympy
-
-    if small:
-        return sympy.Rational(chance.randrange(1, 997), 997)
-    return sympy.Integer(chance.randrange(2, 10**6))

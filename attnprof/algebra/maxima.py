@@ -59,7 +59,9 @@ def running_maximum(start: Any, steps: Iterable[tuple[Any, Any, Any]]) -> Any:
     held, peaks = dict(reader.monomials(start)), list[Monomials]()
     for allocates, workspace, frees in steps:
         held = _plus(held, reader.monomials(allocates), 1)
-        _keep(peaks, _plus(held, reader.monomials(workspace), 1))
+        peak = _plus(held, reader.monomials(workspace), 1)
+        if not any(_dominates(other, peak) for other in peaks):
+            peaks = [*(other for other in peaks if not _dominates(peak, other)), peak]
         held = _plus(held, reader.monomials(frees), -1)
     terms = [reader.expression(table) for table in peaks or [held]]
     return terms[0] if len(terms) == 1 else sympy.Max(*terms, evaluate=False)
@@ -68,20 +70,8 @@ def running_maximum(start: Any, steps: Iterable[tuple[Any, Any, Any]]) -> Any:
 def _plus(one: Monomials, more: Monomials, sign: int) -> Monomials:
     total = dict(one)
     for term, factor in more.items():
-        summed = total.get(term, 0) + sign * factor
-        if summed:
-            total[term] = summed
-        else:
-            total.pop(term, None)
-    return total
-
-
-def _keep(peaks: list[Monomials], table: Monomials) -> None:
-    """Add a candidate, unless one is at least as large; drop those that it is."""
-    if any(_dominates(other, table) for other in peaks):
-        return
-    peaks[:] = [other for other in peaks if not _dominates(table, other)]
-    peaks.append(table)
+        total[term] = total.get(term, 0) + sign * factor
+    return {term: factor for term, factor in total.items() if factor}
 
 
 def _dominates(large: Monomials, small: Monomials) -> bool:

@@ -65,9 +65,19 @@ def leading_terms(expression: Any, growing: Sequence[str]) -> list[Term] | None:
 
     None where that cannot be said: a maximum of which no side wins, a power of a sum.
     """
-    terms = _terms(expression, growing)
-    if terms is None:
+    import sympy
+
+    smooth = _smooth(sympy.sympify(expression), growing)
+    if smooth is None:
         return None
+    found: dict[Any, Term] = {}
+    for part in sympy.Add.make_args(sympy.expand(smooth)):
+        term = _term(part, growing)
+        if term is None:
+            return None
+        before = found.get(term.key)
+        found[term.key] = term if before is None else Term(term.growth, before.factor + term.factor)
+    terms = [term for term in found.values() if not is_zero(term.factor)]
     return [
         term
         for term in terms
@@ -101,22 +111,6 @@ def bounds(upper: Sequence[Term], lower: Sequence[Term]) -> bool:
         if most is None or any(term.along(weights) > most for term in lower):
             return not lower
     return True
-
-
-def _terms(expression: Any, growing: Sequence[str]) -> list[Term] | None:
-    import sympy
-
-    smooth = _smooth(sympy.sympify(expression), growing)
-    if smooth is None:
-        return None
-    found: dict[Any, Term] = {}
-    for part in sympy.Add.make_args(sympy.expand(smooth)):
-        term = _term(part, growing)
-        if term is None:
-            return None
-        before = found.get(term.key)
-        found[term.key] = term if before is None else Term(term.growth, before.factor + term.factor)
-    return [term for term in found.values() if not is_zero(term.factor)]
 
 
 def _term(part: Any, growing: Sequence[str]) -> Term | None:
@@ -166,18 +160,14 @@ def _winner(choice: Any, growing: Sequence[str]) -> Any:
     """The side of a maximum (minimum) that is the larger (smaller) at large sizes, if one is."""
     import sympy
 
-    is_maximum = isinstance(choice, sympy.Max)
-    for side in choice.args:
-        pairs = [(side, other) if is_maximum else (other, side) for other in choice.args]
-        if all(_outgrows(a, b, growing) for a, b in pairs if a is not b):
-            return side
-    return None
+    sign = 1 if isinstance(choice, sympy.Max) else -1
 
+    def outgrows(side: Any, other: Any) -> bool:
+        rest = leading_terms(sign * side - sign * other, growing)
+        return rest is not None and all(term.factor.is_positive for term in rest)
 
-def _outgrows(a: Any, b: Any, growing: Sequence[str]) -> bool:
-    """Whether each leading term of a - b has a positive factor."""
-    rest = leading_terms(a - b, growing)
-    return rest is not None and all(t.factor.is_positive for t in rest)
+    sides = choice.args
+    return next((x for x in sides if all(outgrows(x, y) for y in sides if y is not x)), None)
 
 
 # -- orders as text, and counts at lengths ----------------------------------------------

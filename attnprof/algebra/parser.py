@@ -212,14 +212,10 @@ class _Parser:
         negative = False
         while sign := self._take("+", "-"):
             negative ^= sign == "-"
-        found = self._power()
+        found = self._atom()
+        if self._take("**"):
+            found = _call("**", (found, self._inside(self._signed)))
         return _call("neg", (found,)) if negative else found
-
-    def _power(self) -> Tree:
-        base = self._atom()
-        if not self._take("**"):
-            return base
-        return _call("**", (base, self._inside(self._signed)))
 
     def _atom(self) -> Tree:
         kind, text = self._tokens[self._at]
@@ -245,27 +241,24 @@ class _Parser:
         return _call("tuple", values)
 
     def _named(self, text: str) -> Tree:
-        name = _SAME.get(text, text)
-        if not self._take("("):
-            return self._size(text, name)
-        if name not in self._functions:
-            raise FormulaError(f"{text}(…) is no function here; for a product type {text}*(…)")
-        args = self._inside(self._arguments).args
-        least, most = self._functions[name]
-        if not least <= len(args) <= most:
-            takes = "one argument" if most == 1 else f"{least} to {most} arguments"
-            raise FormulaError(f"{text} takes {takes}")
-        return _call(name, args)
-
-    def _size(self, text: str, function: str) -> Tree:
+        """A function and its arguments, or a size."""
+        function = _SAME.get(text, text)
+        if self._take("("):
+            if function not in self._functions:
+                raise FormulaError(f"{text}(…) is no function here; for a product type {text}*(…)")
+            args = self._inside(self._arguments).args
+            least, most = self._functions[function]
+            if not least <= len(args) <= most:
+                takes = "one argument" if most == 1 else f"{least} to {most} arguments"
+                raise FormulaError(f"{text} takes {takes}")
+            return _call(function, args)
         if function in self._functions:
             raise FormulaError(f"{text} is a function: {text}(…)")
         if self._stored and text in ("True", "False"):
             return Number(text == "True")
-        name = name_of(text)
-        if not name:
+        if not name_of(text):
             raise FormulaError(f"'{text[:40]}' is no name of a size")
-        return Name(name)
+        return Name(name_of(text))
 
 
 def _joined(sign: str, parts: Sequence[Tree]) -> Tree:

@@ -13,6 +13,8 @@ from fractions import Fraction
 from itertools import product
 from typing import Any
 
+from attnprof.algebra.univariate import trimmed
+
 #: Exponents of (seq_len, head_dim) to their coefficient.
 Polynomial = dict[tuple[int, int], Any]
 #: Residues tried to see whether a polynomial is divisible everywhere.
@@ -180,9 +182,7 @@ def at_width(terms: Polynomial, head_dim: int) -> tuple[int, ...]:
     values = [Fraction(0)] * (1 + max((i for i, _ in terms), default=0))
     for (i, j), factor in terms.items():
         values[i] += factor * head_dim**j
-    while values and not values[-1]:
-        values.pop()
-    return in_integers(values)
+    return trimmed(list(in_integers(values)))
 
 
 def in_integers(values: Sequence[Fraction]) -> tuple[int, ...]:

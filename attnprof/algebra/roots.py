@@ -148,22 +148,15 @@ def closed_form(terms: Polynomial, head_dim: int, root: Root) -> str | None:
     if degree not in (1, 2):
         return None
     scale = math.lcm(*(Fraction(factor).denominator for factor in terms.values()))
-    c, b, a = (_in_width(terms, low + power, scale) for power in range(3))
+    in_width = [[0] * (1 + max(j for _, j in terms)) for _ in range(3)]
+    for (i, j), factor in terms.items():
+        in_width[i - low][j] = int(factor * scale)
+    c, b, a = map(trimmed, in_width)
     if not value_at(a if degree == 2 else b, head_dim):
         return None
     if degree == 1:
         return _shown(times(c, (-1,)), (), (), b)
-    return _quadratic(a, b, c, head_dim, root)
-
-
-def _in_width(terms: Polynomial, power: int, scale: int) -> Poly:
-    """The coefficient of one power of the length, a polynomial in d."""
-    found = {j: int(factor * scale) for (i, j), factor in terms.items() if i == power}
-    return tuple(found.get(j, 0) for j in range(1 + max(found, default=-1)))
-
-
-def _quadratic(a: Poly, b: Poly, c: Poly, head_dim: int, root: Root) -> str:
-    """(-b ± s·sqrt(r)) / 2a with s²·r = b² - 4ac."""
+    # (-b ± s·sqrt(r)) / 2a with s²·r = b² - 4ac
     outside, inside = square_split(plus(times(b, b), times(times(a, c), (-4,))))
     top, bottom = times(b, (-1,)), times(a, (2,))
     below = value_at(bottom, head_dim)
@@ -200,10 +193,6 @@ def _with_root(plain: Poly, radical: Poly, inside: Poly, denominator: int) -> li
     if not radical:
         return terms
     constant = [terms.pop()] if plain and plain[0] else []
-    return [*terms, _root_term(radical, inside, denominator), *constant]
-
-
-def _root_term(radical: Poly, inside: Poly, denominator: int) -> str:
     sign = "-" if radical[-1] < 0 else "+"
     size = times(radical, (1 if sign == "+" else -1,))
     if len(size) == 1:
@@ -211,7 +200,8 @@ def _root_term(radical: Poly, inside: Poly, denominator: int) -> str:
         factor, below = f"{value.numerator}*" if value.numerator != 1 else "", value.denominator
     else:
         factor, below = f"{_grouped(text(size))}*", denominator
-    return f"{sign}{factor}sqrt({text(inside)}){f'/{below}' if below > 1 else ''}"
+    root = f"{sign}{factor}sqrt({text(inside)}){f'/{below}' if below > 1 else ''}"
+    return [*terms, root, *constant]
 
 
 def _grouped(sum_: str) -> str:
