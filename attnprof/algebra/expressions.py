@@ -138,9 +138,10 @@ def check_sides(tree: Tree) -> None:
     """Refuse more sides of maxima and minima than algebra compares with each other in time."""
 
     def sides(tree: Tree) -> int:
-        args = tree.args if isinstance(tree, FunctionCall) else ()
-        own = len(args) if args and tree.function in ("max", "min") else 0
-        return own + sum(map(sides, args))
+        if not isinstance(tree, FunctionCall):
+            return 0
+        own = len(tree.args) if tree.function in ("max", "min") else 0
+        return own + sum(map(sides, tree.args))
 
     if sides(tree) > MOST_SIDES:
         raise FormulaError(f"its maxima have more than {MOST_SIDES} sides")
