@@ -45,8 +45,8 @@ def calibrate(
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
 
-    from attnprof.device.ceilings import calibrate as measure
-    from attnprof.device.ceilings import save
+    from attnprof.device.roofline import calibrate as measure
+    from attnprof.device.roofline import save
     from attnprof.measure.batch import resolve_device
     from attnprof.measure.environment import describe_environment
 
@@ -70,7 +70,7 @@ def calibrate(
 
 def _kept_in(file: Path | None, *, force: bool) -> Path:
     """Where the ceilings go; :class:`RequestError` where they cannot."""
-    from attnprof.device.ceilings import default_path, entries
+    from attnprof.device.roofline import default_path, entries
 
     path = default_path() if file is None else file
     try:

@@ -70,8 +70,7 @@ def load(path: Path) -> Report:
 
 def _ceilings(reports: list[Report], path: Path | None) -> list[dict[str, Any]]:
     """What the devices can do: as the results say, else as is known of them here."""
-    from attnprof.device.ceilings import RATES, is_ceiling
-    from attnprof.device.roofline import with_roofline
+    from attnprof.device.roofline import RATES, is_ceiling, with_roofline
 
     found = {}
     for report in reports:

@@ -8,9 +8,8 @@ from typing import Any
 
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.environment import describe_environment
-from attnprof.measure.headroom import fit
 from attnprof.measure.isolation import measure_apart
-from attnprof.measure.point import blank, tried_point
+from attnprof.measure.point import blank, fit, tried_point
 from attnprof.measure.request import PointRequest
 from attnprof.record import ProfileRecord, Report
 from attnprof.workload import DTYPES, Workload

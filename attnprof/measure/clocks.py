@@ -146,18 +146,6 @@ def cuda_clock(torch: Any, device: str) -> CudaClock:
     return CudaClock(torch.cuda, buffer.zero_)
 
 
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    enabled = gc.isenabled()
-    gc.collect(1)  # what is young; a full collection would take longer than many a point
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def warm_up(clock: Clock, prepare: Call, call: Call, seconds: float) -> int:
     """Call until ``seconds`` have passed, at least twice unless one call takes longer; how often.
 
@@ -180,7 +168,10 @@ def sample(clock: Clock, prepare: Call, call: Call, budget: Budget) -> list[Samp
     """
     found: list[Sample] = []
     most = ENOUGH * budget.samples
-    with _no_garbage_collection():
+    enabled = gc.isenabled()
+    gc.collect(1)  # what is young; a full collection would take longer than many a point
+    gc.disable()
+    try:
         warm_up(clock, prepare, call, budget.warmup_s)
         clock.adapt(prepare, call)
         start = clock.now_s()
@@ -198,6 +189,9 @@ def sample(clock: Clock, prepare: Call, call: Call, budget: Budget) -> list[Samp
                 median = estimate_median([taken.wall_s for taken in found])
                 if median.half_width <= budget.spread:
                     break
+    finally:
+        if enabled:
+            gc.enable()
     return found
 
 

@@ -1,4 +1,4 @@
-"""What a measurement was made on: versions, device, threads, number formats, source state.
+"""What a measurement was made on: versions, device, number formats, source state; how busy it was.
 
 Times of two machines, or of different software, are not compared.
 """
@@ -11,9 +11,12 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
+from importlib import import_module
+from math import fsum
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,13 @@ _PLAIN = {
 }  # fmt: skip
 #: What git sets for its hooks: of another index or folder than the one that is asked about.
 _ELSEWHERE = ("GIT_INDEX_FILE", "GIT_WORK_TREE", "GIT_PREFIX")
+#: Share of the time that one thread has a processor; below it others were in its way.
+CONTENDED = 0.8
+#: Bits of NVML's reasons for a lower clock (nvml.h); idling is none.
+THROTTLES = {
+    0x4: "power cap", 0x8: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal",
+    0x80: "power brake",
+}  # fmt: skip
 
 
 def describe_environment(device: str, seed: int = 0) -> dict[str, Any]:
@@ -178,3 +188,79 @@ def git(
         env={**kept, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", **(settings or {})},
     )  # fmt: skip
     return done.stdout.strip()
+
+
+@contextmanager
+def watched(device: str) -> Iterator[dict[str, Any]]:
+    """What is filled in when the time is over: threads, load, switches, a GPU's clocks."""
+    import torch
+
+    found: dict[str, Any] = {"threads": torch.get_num_threads()}
+    before = _involuntary_switches()
+    yield found
+    after = _involuntary_switches()
+    found["involuntary_switches"] = None if before is None else (after or 0) - before
+    found["load_average"] = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    if device.startswith("cuda"):
+        found |= gpu_state(torch, device)
+
+
+def _involuntary_switches() -> int | None:
+    """How often this process was made to wait for a processor."""
+    try:
+        import resource
+    except ImportError:  # not on this system
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+def cpu_share(times_s: Sequence[float], cpu_times_s: Sequence[float]) -> float | None:
+    """Processor time over time passed: 1 for one thread that has a processor to itself."""
+    wall = fsum(times_s)
+    return fsum(cpu_times_s) / wall if cpu_times_s and wall else None
+
+
+def noise(noisy: str | None, conditions: Mapping[str, Any]) -> str | None:
+    """What makes a median doubtful: its spread, and a processor that others used."""
+    share = conditions.get("cpu_share")
+    if conditions.get("threads") != 1 or not isinstance(share, (int, float)) or share >= CONTENDED:
+        return noisy
+    contended = f"contended: it had a processor for {share:.0%} of the time; quieten the machine"
+    return "; ".join(text for text in (noisy, contended) if text)
+
+
+def joined_conditions(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Several processes' conditions as one: the worst share and load, all switches."""
+    joined = dict(found[0])
+    worst: dict[str, Callable[[Iterable[Any]], Any]] = {
+        "cpu_share": min, "load_average": max, "involuntary_switches": sum,
+    }  # fmt: skip
+    for name, reduce in worst.items():  # a file may say anything
+        values = [item[name] for item in found if isinstance(item.get(name), int | float)]
+        joined[name] = reduce(values) if values else None
+    return joined
+
+
+def gpu_state(torch: Any, device: str) -> dict[str, Any]:
+    """Clock, temperature, power and reasons for a lower clock; None where nothing tells."""
+    cuda = torch.cuda
+
+    def throttled() -> list[str]:
+        handle = cuda._get_pynvml_handler(device)  # noqa: SLF001 - torch's mapping to NVML's numbers
+        bits = import_module("pynvml").nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+        return [name for bit, name in THROTTLES.items() if bits & bit]
+
+    return {
+        "gpu_clock_mhz": _read(lambda: int(cuda.clock_rate(device))),
+        "gpu_temperature_c": _read(lambda: int(cuda.temperature(device))),
+        "gpu_power_w": _read(lambda: cuda.power_draw(device) / 1000),
+        "gpu_throttled": _read(throttled),
+    }
+
+
+def _read(ask: Callable[[], Any]) -> Any:
+    """The answer, or None: the management library may be missing, old, or forbidden."""
+    try:
+        return ask()
+    except Exception:  # noqa: BLE001 - each of those raises its own kind
+        return None

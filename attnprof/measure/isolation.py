@@ -16,8 +16,7 @@ from typing import Any
 from attnprof import registry
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.measure.correctness import check_key
-from attnprof.measure.headroom import needed_bytes
-from attnprof.measure.point import blank, spent_s, tried_point
+from attnprof.measure.point import blank, needed_bytes, spent_s, tried_point
 from attnprof.measure.request import PointRequest
 from attnprof.processes import forks
 from attnprof.processes.folders import temporary_folder

@@ -28,7 +28,7 @@ from attnprof.closed_form.lengths import KnownCost
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.memory import measure_peak
 from attnprof.measure.modules import NO_STEP
-from attnprof.measure.peak_crossings import peak_crossings
+from attnprof.measure.peak_crossings import peak_crossings, sign
 from attnprof.measure.request import PointRequest
 from attnprof.measure.subject import build_subject, refusing
 from attnprof.mechanism import Mechanism
@@ -120,49 +120,39 @@ class _Measured:
 
     def row(self, head_dim: int) -> CrossoverRecord:
         """The measured row of a head width."""
-        own = any(isinstance(side, Target) for side in (self.a, self.b))
         empty = blank(self.meeting, Contest("memory", MEASURED), head_dim)
+        first, second = self._sides(head_dim)
+        searched: dict[str, Any] = {}
         try:
-            found = self._anywhere(head_dim) if own else self._near(head_dim)
+            if any(isinstance(side, Target) for side in (self.a, self.b)):
+                found = peak_crossings(first, second)
+                crossings, (low, high) = found.crossings, found.ends
+                below, above = found.signs[low], found.signs[high]
+                searched = {"searched": [[low, high]], "searched_step": found.step}
+            else:  # no more lengths are measured than it takes
+                low = first_crossing(lambda n: first(n) - second(n), self._guess(head_dim))
+                below = sign(first(low - 1) - second(low - 1))
+                crossings, above = [low], -below
         except (CannotRunError, RequestError) as error:
             self.refused.append(error)
-            found = {"skipped": str(error)}
-        return replace(empty, method="measured", **found)
+            return replace(empty, method="measured", skipped=str(error))
+        verdict = {0: "always" if below > 0 else "never", 1: "crosses"}
+        names = {1: self.b.name, -1: self.a.name, 0: None}
+        return replace(
+            empty, method="measured", verdict=verdict.get(len(crossings), "several"),
+            first_seq_len=crossings[-1] if crossings else low if below > 0 else None,
+            crossover_seq_len=float(crossings[-1]) if crossings else None,
+            all_crossings=[float(n) for n in crossings], cheaper_below=names[below],
+            cheaper_above=names[above], **searched,
+        )  # fmt: skip
 
-    def _near(self, head_dim: int) -> dict[str, Any]:
-        """Around the closed forms' crossing: no more lengths than it takes are measured."""
+    def _guess(self, head_dim: int) -> int:
+        """Where the closed forms cross."""
         contest = contests(self.meeting, ("formula",), ("memory",))[0]
         guess = solved(self.meeting, contest, head_dim)[0]
         if guess.first is None or guess.verdict != "crosses":
             raise CannotRunError("no crossover to look for: the closed forms do not cross")
-        first, second = self._sides(head_dim)
-        found = first_crossing(lambda n: first(n) - second(n), guess.first)
-        fields = self._crossed([found.first], found.sign_below, -found.sign_below)
-        return {"verdict": "crosses", "first_seq_len": found.first, **fields}
-
-    def _crossed(self, crossings: Sequence[int], below: int, above: int) -> dict[str, Any]:
-        """Fields of a record, from signs of A - B below and above all crossings."""
-        names = {1: self.b.name, -1: self.a.name, 0: None}
-        return {
-            "crossover_seq_len": float(crossings[-1]) if crossings else None,
-            "all_crossings": [float(n) for n in crossings],
-            "cheaper_below": names[below],
-            "cheaper_above": names[above],
-        }
-
-    def _anywhere(self, head_dim: int) -> dict[str, Any]:
-        """At lengths that both run at, as far as memory and patience go."""
-        found = peak_crossings(*self._sides(head_dim))
-        crossings, (low, high) = found.crossings, found.ends
-        below, above = found.signs[low], found.signs[high]
-        verdict = {0: "always" if below > 0 else "never", 1: "crosses"}
-        return {
-            "verdict": verdict.get(len(crossings), "several"),
-            "first_seq_len": crossings[-1] if crossings else low if below > 0 else None,
-            "searched": [[low, high]],
-            "searched_step": found.step,
-            **self._crossed(crossings, below, above),
-        }
+        return guess.first
 
     def _sides(self, head_dim: int) -> list[Callable[[int], int]]:
         """Both peaks by length, remembered for a figure."""
@@ -212,31 +202,19 @@ def peaks_of(side: Mechanism | Target, workload: Workload, scope: str) -> Callab
     return peak
 
 
-@dataclass(frozen=True)
-class Crossing:
-    """``first`` is the first length at which the sign is no longer ``sign_below``."""
+def first_crossing(difference: Callable[[int], int], guess: int) -> int:
+    """The length near a guess from which on an integer difference has another sign.
 
-    first: int
-    sign_below: int
-
-
-def first_crossing(difference: Callable[[int], int], guess: int) -> Crossing:
-    """The length near a guess where an integer difference changes its sign.
-
-    Raises :class:`CannotRunError` where it does not within a factor of ``FARTHEST``.
+    Raises :class:`CannotRunError` where there is none within a factor of ``FARTHEST``.
     """
     low, high, step = max(1, guess - 1), guess, 1
-    below = _sign(difference(low))
-    while _sign(difference(high)) == below or not below:
+    below = sign(difference(low))
+    while sign(difference(high)) == below or not below:
         low, high, step = max(1, low - step), high + step, 2 * step
-        below = _sign(difference(low))
+        below = sign(difference(low))
         if high > FARTHEST * guess:
             raise CannotRunError(f"no sign change between {low} and {high} tokens")
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if _sign(difference(middle)) == below else (low, middle)
-    return Crossing(high, below)
-
-
-def _sign(value: int) -> int:
-    return (value > 0) - (value < 0)
+        low, high = (middle, high) if sign(difference(middle)) == below else (low, middle)
+    return high

@@ -50,6 +50,8 @@ PRODUCTS = ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm")
 
 #: Marks the measured call in the profiler's events.
 MARK = "attnprof.measured"
+#: What the CUDA runtime calls a launch.
+LAUNCHES = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx")
 
 
 def measure_peak(subject: Subject, device: str, torch: Any) -> Peak:
@@ -137,6 +139,15 @@ def _recorded(run: Callable[[], object], torch: Any, device: str | None = None) 
         Event(e.name(), e.start_ns(), e.start_ns() + e.duration_ns(), e.nbytes())
         for e in profiler.kineto_results.events()
     ]
+
+
+def count_launches(subject: Subject, device: str, torch: Any) -> int | None:
+    """Kernels that one call launches on a GPU; None on a CPU, or where the profiler sees none."""
+    if not device.startswith("cuda"):
+        return None
+    events = traced(subject, torch, "cuda")
+    start = next((event.start for event in events if event.name == MARK), 0)
+    return sum(event.name in LAUNCHES and event.start >= start for event in events) or None
 
 
 def peak_of(events: Sequence[Event]) -> Peak:

@@ -12,13 +12,18 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.measure.headroom import available_bytes
+from attnprof.measure.point import available_bytes
 
 #: The longest length tried; bytes and seconds of one length beyond which no longer one is tried,
 #: and how much more twice the tokens may take.
 LONGEST, MOST_BYTES, MOST_S, GROWTH = 2**20, 2**31, 3.0, 4
 
 Peaks = Callable[[int], int]
+
+
+def sign(value: int) -> int:
+    """-1, 0 or 1."""
+    return (value > 0) - (value < 0)
 
 
 @dataclass
@@ -56,7 +61,7 @@ class PeakCrossings:
         except RequestError as refusal:
             self.refusals.append(refusal)
             return False
-        self.signs[length] = (above > below) - (above < below)
+        self.signs[length] = sign(above - below)
         self.largest = max(above, below)
         return True
 

@@ -13,7 +13,6 @@ from typing import Any
 from attnprof import registry
 from attnprof.blocks import assemble
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
-from attnprof.measure.headroom import is_out_of_memory
 from attnprof.measure.modules import UserModule, built
 from attnprof.measure.request import PointRequest
 from attnprof.trace.request.expressions import sizes_text
@@ -173,6 +172,15 @@ def refusing(request: PointRequest) -> Iterator[None]:
             f"{request.mechanism} does not run at {sizes_text(request.workload.by_symbol())}: "
             f"{error_text(error)}"
         ) from error
+
+
+_OUT_OF_MEMORY = ("not enough memory", "out of memory", "can't allocate memory", "invalid buffer")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """``torch.OutOfMemoryError`` is a RuntimeError; the CPU allocator raises a plain one."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or any(mark in text for mark in _OUT_OF_MEMORY)
 
 
 def _nothing() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 import attnprof
-from attnprof.device.ceilings import Ceilings
+from attnprof.device.roofline import Ceilings
 from attnprof.measure.counters import DerivedCount
 
 CODE = """

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from attnprof.device import ceilings
-from attnprof.device.ceilings import GPUS, Ceilings, stated
-from attnprof.device.roofline import roofline, with_roofline
+from attnprof.device import roofline as ceilings
+from attnprof.device.roofline import GPUS, Ceilings, roofline, stated, with_roofline
 from attnprof.errors import RequestError
 from attnprof.record import ProfileRecord, Report
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from attnprof.measure import conditions, environment, point
+from attnprof.measure import environment, memory, point
 from attnprof.measure.memory import MARK, Event
 from attnprof.measure.request import Budget, PointRequest
 
@@ -14,8 +14,8 @@ QUICK = Budget(samples=3, min_time_s=0, max_time_s=0.1, warmup_s=0)
 
 
 def test_the_share_of_a_processor_is_its_time_over_the_time_passed():
-    assert conditions.cpu_share([2.0, 2.0], [1.5, 0.5]) == 0.5
-    assert conditions.cpu_share([2.0], []) is None
+    assert environment.cpu_share([2.0, 2.0], [1.5, 0.5]) == 0.5
+    assert environment.cpu_share([2.0], []) is None
 
 
 @pytest.mark.parametrize(
@@ -30,14 +30,14 @@ def test_the_share_of_a_processor_is_its_time_over_the_time_passed():
     ],
 )
 def test_a_processor_that_others_use_is_said(threads, share, noisy, expected):
-    found = conditions.noise(noisy, {"threads": threads, "cpu_share": share})
+    found = environment.noise(noisy, {"threads": threads, "cpu_share": share})
     assert found == expected if expected is None else found.startswith(expected)
 
 
 def test_switches_are_those_of_the_time_watched(monkeypatch):
     counts = iter([10, 17])
     monkeypatch.setattr(resource, "getrusage", lambda _: SimpleNamespace(ru_nivcsw=next(counts)))
-    with conditions.watched("cpu") as found:
+    with environment.watched("cpu") as found:
         pass
     assert found["involuntary_switches"] == 7
     assert found["threads"] == torch.get_num_threads()
@@ -48,10 +48,10 @@ def test_switches_are_those_of_the_time_watched(monkeypatch):
 def test_processes_are_joined_by_the_worst_of_them():
     first = {"threads": 1, "cpu_share": 0.9, "load_average": 1.0, "involuntary_switches": 3}
     other = {"threads": 1, "cpu_share": 0.7, "load_average": 4.0, "involuntary_switches": None}
-    assert conditions.joined_conditions([first, other]) == {
+    assert environment.joined_conditions([first, other]) == {
         "threads": 1, "cpu_share": 0.7, "load_average": 4.0, "involuntary_switches": 3,
     }  # fmt: skip
-    assert conditions.joined_conditions([{}]) == {
+    assert environment.joined_conditions([{}]) == {
         "cpu_share": None, "load_average": None, "involuntary_switches": None,
     }  # fmt: skip
 
@@ -66,11 +66,11 @@ def test_a_gpu_tells_its_clock_or_nothing(monkeypatch):
         clock_rate=lambda _: 1980, temperature=forbidden, power_draw=lambda _: 512_000,
         _get_pynvml_handler=lambda _: 0x4 | 0x1 | 0x20,
     )  # fmt: skip
-    assert conditions.gpu_state(SimpleNamespace(cuda=cuda), "cuda") == {
+    assert environment.gpu_state(SimpleNamespace(cuda=cuda), "cuda") == {
         "gpu_clock_mhz": 1980, "gpu_temperature_c": None, "gpu_power_w": 512.0,
         "gpu_throttled": ["power cap", "software thermal"],
     }  # fmt: skip
-    nothing = conditions.gpu_state(SimpleNamespace(cuda=SimpleNamespace()), "cuda")
+    nothing = environment.gpu_state(SimpleNamespace(cuda=SimpleNamespace()), "cuda")
     assert set(nothing.values()) == {None}
 
 
@@ -80,9 +80,9 @@ def test_launches_are_those_after_the_mark(monkeypatch):
         Event("cudaMemsetAsync", 8, 9), Event("cudaLaunchKernelExC", 10, 11),
         Event("cuLaunchKernelEx", 12, 13), Event("aten::bmm", 6, 8),
     ]  # fmt: skip
-    monkeypatch.setattr(conditions, "traced", lambda *_: events)
-    assert conditions.count_launches(None, "cuda", torch) == 3
-    assert conditions.count_launches(None, "cpu", torch) is None
+    monkeypatch.setattr(memory, "traced", lambda *_: events)
+    assert memory.count_launches(None, "cuda", torch) == 3
+    assert memory.count_launches(None, "cpu", torch) is None
 
 
 def test_a_record_says_under_which_conditions_it_was_made():

@@ -9,7 +9,7 @@ import torch
 import attnprof
 from attnprof import registry
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.measure import batch, headroom, point
+from attnprof.measure import batch, point
 from attnprof.measure.counters import count_derived
 from attnprof.measure.differences import derived_differences
 from attnprof.measure.isolation import measure_apart
@@ -215,8 +215,8 @@ def test_a_point_that_cannot_fit_is_a_row_with_its_prediction():
 @pytest.mark.parametrize(("available", "reason", "risky"), [(100, True, True), (150, False, True),
                                                            (900, False, False)])  # fmt: skip
 def test_what_fits_and_what_may_die_follow_from_the_need(monkeypatch, available, reason, risky):
-    monkeypatch.setattr(headroom, "needed_bytes", lambda _: 120)
-    found, may_die = headroom.fit(request(), available)
+    monkeypatch.setattr(point, "needed_bytes", lambda _: 120)
+    found, may_die = point.fit(request(), available)
     assert (found is not None, may_die) == (reason, risky)
 
 
@@ -224,9 +224,9 @@ def test_a_containers_limit_is_respected(tmp_path):
     for name, text in {"memory.max": "1000", "memory.current": "900", "memory.stat":
                        "anon 5\ninactive_file 50\n"}.items():  # fmt: skip
         (tmp_path / name).write_text(text)
-    assert min(headroom._control_group_limits(tmp_path)) == 150
+    assert min(point._control_group_limits(tmp_path)) == 150
     (tmp_path / "memory.max").write_text("max\n")
-    assert min(headroom._control_group_limits(tmp_path)) > 2**60
+    assert min(point._control_group_limits(tmp_path)) > 2**60
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from math import fsum
 from pathlib import Path
 from typing import Any
 
-from attnprof.measure.conditions import joined_conditions
+from attnprof.measure.environment import joined_conditions
 from attnprof.measure.point import with_times
 from attnprof.measure.statistics import estimate_over_processes
 from attnprof.measure.sweep.journal import read

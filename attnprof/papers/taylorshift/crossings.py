@@ -164,5 +164,5 @@ def memory_crossing(d: int, near: int) -> int:
         return int(direct - efficient)
 
     direct, efficient = (peaks_of(get(form), workload, "core") for form in FORMS)
-    guess = first_crossing(predicted, near).first
-    return first_crossing(lambda n: direct(n) - efficient(n), guess).first
+    guess = first_crossing(predicted, near)
+    return first_crossing(lambda n: direct(n) - efficient(n), guess)

@@ -106,7 +106,7 @@ def memory_crossing(ratios: Mapping[int, float]) -> int | None:
     near = crossing(ratios)
     if near is None:
         return None
-    return first_crossing(lambda n: peak(STANDARD, n) - peak(EFFICIENT, n), round(near)).first
+    return first_crossing(lambda n: peak(STANDARD, n) - peak(EFFICIENT, n), round(near))
 
 
 def crossing(ratios: Mapping[int, float]) -> float | None:
