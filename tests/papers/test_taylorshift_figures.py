@@ -11,7 +11,7 @@ import torch
 from attnprof.measure.measured_crossovers import peaks_of
 from attnprof.measure.request import Budget
 from attnprof.papers.measured import fresh, measured
-from attnprof.papers.taylorshift import crossings, figures, measurements, norms
+from attnprof.papers.taylorshift import figures, measurements, norms
 from attnprof.papers.taylorshift.checks_sizes import NORMAL, SPHERE
 from attnprof.papers.taylorshift.figures import FIGURES
 from attnprof.papers.taylorshift.measurements import MEASUREMENTS
@@ -30,13 +30,13 @@ def instead():
 
 
 def test_lengths_are_powers_of_two_and_their_middles():
-    assert crossings.lengths(16, 64) == [16, 24, 32, 48, 64]
-    assert crossings.lengths(512, 6144) == [512, 768, 1024, 1536, 2048, 3072, 4096, 6144]
+    assert measurements.lengths(16, 64) == [16, 24, 32, 48, 64]
+    assert measurements.lengths(512, 6144) == [512, 768, 1024, 1536, 2048, 3072, 4096, 6144]
 
 
 @pytest.mark.parametrize("power", [0.5, 1, 2])
 def test_a_root_is_where_a_power_law_is_one(power):
-    assert math.isclose(crossings.root({n: (n / 700) ** power for n in (512, 600, 1024)}), 700)
+    assert math.isclose(measurements.root({n: (n / 700) ** power for n in (512, 600, 1024)}), 700)
 
 
 def test_a_crossing_is_where_ratios_fall_below_one_for_good():
@@ -54,13 +54,13 @@ def test_fitted_curves_meet_where_the_parabola_is_the_line():
         for form, cost in costs.items()
         for n in (2, 4, 8, 16)
     ]
-    fits = [crossings._fit(rows, form) for form in crossings.FORMS]
-    assert crossings.meeting_of(*fits) == pytest.approx((101 + math.sqrt(101**2 - 4)) / 2)
+    fits = [measurements._fit(rows, form) for form in measurements.FORMS]
+    assert measurements.meeting_of(*fits) == pytest.approx((101 + math.sqrt(101**2 - 4)) / 2)
 
 
 def test_the_memory_crossover_is_the_first_length_with_no_larger_peak():
-    first = crossings.memory_crossing(8, 47)
-    direct, efficient = (peaks_of(get(f), Workload(1, 1, 8), "core") for f in crossings.FORMS)
+    first = measurements.memory_crossing(8, 47)
+    direct, efficient = (peaks_of(get(f), Workload(1, 1, 8), "core") for f in measurements.FORMS)
     assert direct(first) >= efficient(first)
     assert direct(first - 1) < efficient(first - 1)
 
@@ -68,20 +68,22 @@ def test_the_memory_crossover_is_the_first_length_with_no_larger_peak():
 @pytest.fixture
 def known_times(monkeypatch):
     """Times that are known: the direct form's N², the efficient one's 100·N."""
-    monkeypatch.setattr(crossings, "_times", lambda _, n, __: [[1.0 * n**2] * 5, [100.0 * n] * 5])
+    monkeypatch.setattr(
+        measurements, "_times", lambda _, n, __: [[1.0 * n**2] * 5, [100.0 * n] * 5]
+    )
 
 
 @pytest.mark.usefixtures("known_times")
 @pytest.mark.parametrize(("span", "beyond"), [((16, 256), False), ((16, 64), True)])
 def test_measured_times_meet_inside_the_span_or_beyond_it(span, beyond):
-    found = crossings.measure_crossovers({8: span}, QUICK)
+    found = measurements.measure_crossovers({8: span}, QUICK)
     assert [found[name] for name in ("d", "N0", "N1")] == [[8], [73], [47]]
-    assert {len(found[name]) for name in crossings.COLUMNS} == {1}
+    assert {len(found[name]) for name in measurements.COLUMNS} == {1}
     assert found["extrapolated"] == [beyond]
     for name in ("N0hat", "N0hat_low", "N0hat_high"):
         assert found[name] == [pytest.approx(100)]
     timed = {row["seq_len"] for row in found["curves"] if not row["extrapolated"]}
-    assert timed == set(crossings.lengths(*span))
+    assert timed == set(measurements.lengths(*span))
     more = [row for row in found["curves"] if row["extrapolated"]]
     assert [row["time_s"] for row in more] == pytest.approx(
         [cost * row["seq_len"] ** power for row in more
@@ -91,13 +93,13 @@ def test_measured_times_meet_inside_the_span_or_beyond_it(span, beyond):
 
 
 def test_both_forms_are_timed():
-    found = crossings._times(8, 16, QUICK)
+    found = measurements._times(8, 16, QUICK)
     assert [len(times) for times in found] == [3, 3]
     assert min(min(times) for times in found) > 0
 
 
 def test_both_forms_make_the_same_encoder():
-    direct, efficient = (measurements.encoder(f, 24).call() for f in crossings.FORMS)
+    direct, efficient = (measurements.encoder(f, 24).call() for f in measurements.FORMS)
     assert direct.shape == (1, 24, measurements.WIDTH)
     assert torch.allclose(direct, efficient, atol=1e-4)
 

@@ -9,14 +9,14 @@ import sympy
 
 from attnprof import registry
 from attnprof.algebra.expressions import symbol
-from attnprof.papers.checks import Checks
+from attnprof.papers.checks import Check, Checks
 from attnprof.papers.taylorshift.formulas import FORMS, D
 
-CHECKS = Checks()
 #: Sizes that Algorithm 1 is run at: (tokens, head width, temperature).
 SIZES = ((1, 1, 1.0), (3, 2, 0.5), (7, 5, 1.0), (40, 8, 2.5))
 #: Even orders whose polynomials are searched for real roots.
 ORDERS = range(2, 21, 2)
+X = symbol("x")
 
 
 def taylor_map(x: Any, order: int = 2) -> Any:
@@ -24,16 +24,26 @@ def taylor_map(x: Any, order: int = 2) -> Any:
     return sum(x**n / factorial(n) for n in range(order + 1))
 
 
-@CHECKS.answers(
-    "004-EQ3",
-    [[1, 0, 0], [0, 1, 0], [0, 0, 1]],  # the last term that Eq 3 prints, + V: row i has value i
-    how="rows of Y_nom for three tokens where QKᵀ = 0, from [1 + QKᵀ + (QKᵀ)²/2]V",
-    why="The 1 in [1 + QKᵀ]V is an N × N matrix of ones: every row gets the sum of all rows "
-    "of V, not its own row. Algorithm 1 (line 9) has the sum and is right; Eq 3 and the line "
-    "before Eq 2 print + V.",
-)
-def _parts_without_scores() -> list[list[int]]:
-    return [[int(taylor_map(0))] * 3 for _ in range(3)]
+CHECKS = Checks([
+    Check(
+        "004-EQ3",
+        [[1, 0, 0], [0, 1, 0], [0, 0, 1]],  # the last term that Eq 3 prints, + V: row i has value i
+        lambda: [[int(taylor_map(0))] * 3 for _ in range(3)],
+        how="rows of Y_nom for three tokens where QKᵀ = 0, from [1 + QKᵀ + (QKᵀ)²/2]V",
+        why="The 1 in [1 + QKᵀ]V is an N × N matrix of ones: every row gets the sum of all rows "
+        "of V, not its own row. Algorithm 1 (line 9) has the sum and is right; Eq 3 and the line "
+        "before Eq 2 print + V.",
+    ),
+    Check(
+        "004-TSM-pos",
+        True,
+        # at 0 each sum is 1
+        lambda: not any(sympy.Poly(taylor_map(X, order), X).count_roots() for order in ORDERS),
+        how="real roots of the partial sums of even orders 2 to 20, counted exactly: none",
+        note="At a minimum the derivative, the sum of one order less, is 0, so the value is "
+        "x^k/k! > 0: it holds for every even order.",
+    ),
+])  # fmt: skip
 
 
 def algorithm1(q: Any, k: Any, v: Any, temperature: float) -> Any:
@@ -45,14 +55,10 @@ def algorithm1(q: Any, k: Any, v: Any, temperature: float) -> Any:
     v = np.hstack([np.full((n, 1), (d / n) ** 0.5), v]) / n
     q = alpha * temperature * q / np.linalg.norm(q, axis=-1, keepdims=True)
     k = alpha * k / np.linalg.norm(k, axis=-1, keepdims=True)
-    y = _boxed(q) @ (_boxed(k).T @ v)
+    boxed_q, boxed_k = ((x[:, :, None] * x[:, None]).reshape(n, d * d) for x in (q, k))
+    y = boxed_q @ (boxed_k.T @ v)
     y = y / 2 + alpha**2 * q @ (k.T @ v) + alpha**4 * v.sum(axis=0)
     return y[:, 1:] / y[:, :1]
-
-
-def _boxed(rows: Any) -> Any:
-    n, d = rows.shape
-    return (rows.reshape(n, d, 1) * rows.reshape(n, 1, d)).reshape(n, d * d)
 
 
 def normalised_direct(q: Any, k: Any, v: Any, temperature: float) -> Any:
@@ -73,29 +79,22 @@ def normalised_direct(q: Any, k: Any, v: Any, temperature: float) -> Any:
 )
 def _forms_agree() -> bool:
     import numpy as np
-
-    draw = np.random.default_rng(4)
-    for n, d, temperature in SIZES:
-        q, k, v = draw.normal(size=(3, n, d))
-        wanted = algorithm1(q, k, v, temperature)
-        others = [normalised_direct(q, k, v, temperature), *_modules(q, k, v, temperature)]
-        if not all(np.allclose(wanted, other, rtol=1e-10, atol=1e-12) for other in others):
-            return False
-    return True
-
-
-def _modules(q: Any, k: Any, v: Any, temperature: float) -> list[Any]:
     import torch
 
     from attnprof.blocks.assemble import attend_core
 
-    tq, tk, tv = [torch.from_numpy(x)[None, None] for x in (q, k, v)]
-    found = []
-    for name in FORMS:
-        spec = registry.get(name, temperature=temperature)
-        y = attend_core(spec, registry.module_of(name), tq, tk, tv, False, 0, None)
-        found.append(y[0, 0].detach().numpy())
-    return found
+    draw = np.random.default_rng(4)
+    for n, d, temperature in SIZES:
+        q, k, v = draw.normal(size=(3, n, d))
+        wanted, others = algorithm1(q, k, v, temperature), [normalised_direct(q, k, v, temperature)]
+        tq, tk, tv = (torch.from_numpy(x)[None, None] for x in (q, k, v))
+        for name in FORMS:
+            spec = registry.get(name, temperature=temperature)
+            y = attend_core(spec, registry.module_of(name), tq, tk, tv, False, 0, None)
+            others.append(y[0, 0].detach().numpy())
+        if not all(np.allclose(wanted, other, rtol=1e-10, atol=1e-12) for other in others):
+            return False
+    return True
 
 
 @CHECKS.answers(
@@ -104,19 +103,7 @@ def _modules(q: Any, k: Any, v: Any, temperature: float) -> list[Any]:
     how="what 1 + x + x²/2 becomes as a whole where x is scaled by α² = √d and ½ stays",
 )
 def _coefficients() -> list[str]:
-    x, half = symbol("x"), sympy.Rational(1, 2)
-    score = D**half * x
-    whole = half * score**2 / (x**2 / 2)  # what the square term is multiplied by
-    return [str(half), str(whole * x / score), str(whole)]
-
-
-@CHECKS.answers(
-    "004-TSM-pos",
-    True,
-    how="real roots of the partial sums of even orders 2 to 20, counted exactly: none",
-    note="At a minimum the derivative, the sum of one order less, is 0, so the value is "
-    "x^k/k! > 0: it holds for every even order.",
-)
-def _even_orders_are_positive() -> bool:
-    x = symbol("x")  # at 0 each sum is 1
-    return all(sympy.Poly(taylor_map(x, order), x).count_roots() == 0 for order in ORDERS)
+    half = sympy.Rational(1, 2)
+    score = D**half * X
+    whole = half * score**2 / (X**2 / 2)  # what the square term is multiplied by
+    return [str(half), str(whole * X / score), str(whole)]

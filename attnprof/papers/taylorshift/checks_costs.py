@@ -10,23 +10,9 @@ import sympy
 from attnprof.algebra.expressions import symbol
 from attnprof.algebra.orders import leading_terms, total
 from attnprof.papers.checks import Check, Checks
-from attnprof.papers.taylorshift.formulas import (
-    DOCUMENT,
-    WIDTHS,
-    D,
-    H,
-    N,
-    closed_form,
-    direct_flops,
-    efficient_flops,
-    first_lengths,
-    printed,
-    quadratic,
-    squared_flops,
-    stages,
-)
+from attnprof.papers.taylorshift import formulas
+from attnprof.papers.taylorshift.formulas import WIDTHS, D, H, N, first_lengths, printed
 
-ROWS = DOCUMENT.rows("table02_transition_points")
 #: Operations of an exponential, as this project counts.
 EXPONENTIAL = 1
 DEFINED = "stages of this project's definition of the form, each product m·k·n counted 2·m·k·n"
@@ -37,19 +23,19 @@ CHECKS = Checks([
     Check(
         "004-EQ4",
         "4*N**2*d + 6*N**2",
-        lambda: str(direct_flops()),
+        lambda: str(formulas.direct_flops()),
         how=f"{DEFINED}, the Taylor map 4 an entry, the normalisation 2",
     ),
     Check(
         "004-YSQU",
         "4*N*d**2*(d + 1) + 2*N*d**2",
-        lambda: str(squared_flops()),
+        lambda: str(formulas.squared_flops()),
         how=f"{DEFINED}; box products one multiplication an entry",
     ),
     Check(
         "004-EQ5",
         "N*(4*d**3 + 10*d**2 + 8*d + 3)",
-        lambda: str(efficient_flops()),
+        lambda: str(formulas.efficient_flops()),
         how=f"{DEFINED}; of Eq 3 as it is printed, whose last term needs no sum",
         note="The column sums of V, which Eq 3 should add, are not in it: see 004-COLSUM.",
     ),
@@ -59,6 +45,26 @@ CHECKS = Checks([
         lambda: closed_form("N1"),
         how="closed form that attnprof crossover finds for the printed entries of both forms",
     ),
+    Check(
+        "004-STD-higher",
+        {"standard takes more": True},
+        lambda: {"standard takes more": float(dearer_from()) < EXPONENTIAL},
+        how="definitions of both: 4N²d and, per score, 1 exponential against the Taylor map's 4",
+        lacking="how many operations an exponential is; at one, as this project counts it, "
+        "standard attention takes fewer",
+        why=lambda *_: (
+            "standard attention takes 4N²d + (2 + p)N² operations where an exponential takes p, "
+            f"against 4N²d + 6N²: more only from p > {dearer_from()} on"
+        ),
+    ),
+    Check(
+        "004-T2-N1small",
+        True,
+        lambda: all(x["N1"] <= CONSIDERABLY * x["N0"] for x in map(first_lengths, WIDTHS)),
+        how="N1 at most two thirds of N0 at every width of Table 2",
+        note="The ratio falls from 0.64 at d = 8 to 0.51 at d = 128; its limit is one half.",
+        tables=("2",),
+    ),
     *(
         Check(
             f"004-T2-d{row['d']}",
@@ -66,14 +72,20 @@ CHECKS = Checks([
             partial(first_lengths, int(row["d"])),
             how="attnprof crossover on the printed counts: the root in N, rounded up",
         )
-        for row in ROWS
+        for row in formulas.DOCUMENT.rows("table02_transition_points")
     ),
 ])  # fmt: skip
 
 
 def fraction() -> tuple[Any, Any]:
     """N0 before it is divided out: the efficient count over N, the direct one over N²."""
-    return sympy.expand(efficient_flops() / N), sympy.expand(direct_flops() / N**2)
+    over, under = formulas.efficient_flops() / N, formulas.direct_flops() / N**2
+    return sympy.expand(over), sympy.expand(under)
+
+
+def closed_form(name: str) -> str:
+    """N0 or N1 in d."""
+    return str(formulas.crossing(name, WIDTHS[0])[1])
 
 
 @CHECKS.answers(
@@ -109,33 +121,18 @@ def _split() -> list[str]:
     "N(4d³+10d²+9d+4) - (d+1).",
 )
 def _sums_and_factors() -> str:
-    counted = stages("taylor-efficient")
+    counted = formulas.stages("taylor-efficient")
     columns = counted["sum of values"] - (D + 1)  # N values take N - 1 additions
     return str(sympy.expand(counted["factors"] / 3 + counted["sums"] + columns))
 
 
 def dearer_from() -> str:
     """Operations of an exponential from which on softmax attention takes more than Eq 1."""
-    counted, price = stages("standard"), symbol("price")
+    counted, price = formulas.stages("standard"), symbol("price")
     softmax = sum(count for name, count in counted.items() if name != "scaling")
-    apart = softmax + (price - 1) * counted["exponentials"] - direct_flops()
+    apart = softmax + (price - 1) * counted["exponentials"] - formulas.direct_flops()
     (even,) = sympy.solve(apart, price)
     return str(even)
-
-
-@CHECKS.answers(
-    "004-STD-higher",
-    {"standard takes more": True},
-    how="definitions of both: 4N²d and, per score, 1 exponential against the Taylor map's 4",
-    lacking="how many operations an exponential is; at one, as this project counts it, "
-    "standard attention takes fewer",
-    why=lambda *_: (
-        "standard attention takes 4N²d + (2 + p)N² operations where an exponential takes p, "
-        f"against 4N²d + 6N²: more only from p > {dearer_from()} on"
-    ),
-)
-def _standard_takes_more() -> dict[str, bool]:
-    return {"standard takes more": float(dearer_from()) < EXPONENTIAL}
 
 
 @CHECKS.answers(
@@ -144,9 +141,16 @@ def _standard_takes_more() -> dict[str, bool]:
     how="the highest term of each counted form",
 )
 def _orders() -> dict[str, str]:
-    counts = {"efficient": efficient_flops(), "direct": direct_flops()}
+    counts = {"efficient": formulas.efficient_flops(), "direct": formulas.direct_flops()}
     leading = {name: leading_terms(count, ("N", "d")) for name, count in counts.items()}
     return {name: str(total(terms or (), factors=False)) for name, terms in leading.items()}
+
+
+def quadratic() -> tuple[Any, Any, Any]:
+    """Coefficients a, b, c of aN² + bN + c = 0, whose larger root is N1."""
+    difference = printed("004-ENT-DIRECT") - printed("004-ENT-EFFICIENT")
+    a, b, c = sympy.Poly(difference, N).all_coeffs()
+    return a, b, c
 
 
 def radicand() -> Any:
@@ -225,15 +229,3 @@ def _solutions() -> dict[str, Any]:
         "solutions": 2 if real else 0,
         "positive": 1 if apart else 0,
     }
-
-
-@CHECKS.answers(
-    "004-T2-N1small",
-    True,
-    how="N1 at most two thirds of N0 at every width of Table 2",
-    note="The ratio falls from 0.64 at d = 8 to 0.51 at d = 128; its limit is one half.",
-    tables=("2",),
-)
-def _considerably_smaller() -> bool:
-    lengths = [first_lengths(d) for d in WIDTHS]
-    return all(its["N1"] <= CONSIDERABLY * its["N0"] for its in lengths)

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import sympy
 
 from attnprof.algebra.expressions import symbol
 from attnprof.papers.checks import Check, Checks, formula, within
-from attnprof.papers.taylorshift.formulas import (
-    D,
-    H,
-    N,
-    all_heads,
-    direct_entries,
-    direct_flops,
-    efficient_entries,
-    efficient_flops,
-    slope_in_heads,
-)
+from attnprof.papers.taylorshift.formulas import D, H, N, direct_flops, efficient_flops
 
 #: Digits to which a root in radicals and the isolated root are compared.
 DIGITS = 40
 OPERATIONS = "h times our count of one head, with d = d_e/h"
 ENTRIES = "h times the entries of the tensors that Sec 4.2 lists, with d = d_e/h"
-X, Y, U, Z = (symbol(name) for name in "xyuz")
+X, Y, U, Z = map(symbol, "xyuz")
+D_E = symbol("d_e")
+#: Sec 4.2: the values, the scores, and their Taylor map, which needs its own memory.
+DIRECT_ENTRIES = sympy.expand(N * D + N * N + N * N)
+#: Sec 4.2: A_mod, queries, keys, values with a column of ones, box products of keys.
+EFFICIENT_ENTRIES = sympy.expand(D**2 * (D + 1) + N * D + N * D + N * (D + 1) + N * D**2)
+
+
+def all_heads(one: Any) -> Any:
+    """The cost of h heads of width d_e / h, from that of one."""
+    return sympy.expand(H * one.subs(D, D_E / H))
+
+
+def slope_in_heads(one: Any) -> Any:
+    """How the cost of all heads changes with h at a fixed d_e, written in d."""
+    return sympy.expand(sympy.diff(all_heads(one), H).subs(D_E, D * H))
 
 
 def falls_for_every_head_count(one: Any) -> bool:
@@ -45,32 +50,21 @@ def equation() -> Any:
     return sympy.expand(3 - slope_in_heads(efficient_flops()) / N)
 
 
-def depressed() -> Any:
-    """The equation's left side minus 3 with d = x - 5/12, which has no square."""
-    return sympy.expand(equation().subs(D, X - sympy.Rational(5, 12)) - 3)
-
-
-def monic() -> Any:
-    """The same with leading coefficient 1."""
-    return sympy.Poly(depressed(), X).monic().as_expr()
-
-
-def substituted() -> Any:
-    """The same with x = y + 25/(144y)."""
-    return sympy.expand(monic().subs(X, Y + sympy.Rational(25, 144) / Y))
-
-
-def cube() -> Any:
-    """The larger solution for u = y³ of the substituted equation times u."""
-    quadratic = sympy.expand(substituted() * Y**3).subs({Y**6: U**2, Y**3: U})
+@cache
+def steps() -> dict[str, Any]:
+    """A.2's way from there to the larger solution for u = y³, each step from the one before."""
+    depressed = sympy.expand(equation().subs(D, X - sympy.Rational(5, 12)) - 3)  # has no square
+    monic = sympy.Poly(depressed, X).monic().as_expr()
+    vieta = sympy.expand(monic.subs(X, Y + sympy.Rational(25, 144) / Y))
+    quadratic = sympy.expand(vieta * Y**3).subs({Y**6: U**2, Y**3: U})
     a, b, c = sympy.Poly(quadratic, U).all_coeffs()
-    return (-b + sympy.sqrt(b**2 - 4 * a * c)) / (2 * a)
+    u = (-b + sympy.sqrt(b**2 - 4 * a * c)) / (2 * a)
+    return {"depressed": depressed, "monic": monic, "vieta": vieta, "u": u}
 
 
 def real_solutions() -> list[Any]:
     """All real solutions of the equation, isolated exactly."""
-    found: list[Any] = sympy.Poly(equation() - 3, D).real_roots()
-    return found
+    return list(sympy.Poly(equation() - 3, D).real_roots())
 
 
 def same_number(published: Any, ours: Any) -> bool:
@@ -100,23 +94,23 @@ CHECKS = Checks([
         lambda: slope_in_heads(efficient_flops()),
         f"derivative by h of {OPERATIONS}, written in d again",
     ),
-    _check("004-ent-triv", "d_e*N + 2*N**2*h", lambda: all_heads(direct_entries()), ENTRIES),
+    _check("004-ent-triv", "d_e*N + 2*N**2*h", lambda: all_heads(DIRECT_ENTRIES), ENTRIES),
     _check(
         "004-ent-eff",
         "h*(d**3 + (N + 1)*d**2 + 3*N*d + N)",
-        lambda: H * efficient_entries(),
+        lambda: H * EFFICIENT_ENTRIES,
         "h times the entries of the tensors that Sec 4.2 lists",
     ),
     _check(
         "004-ent-effMH",
         "d_e**3/h**2 + (N + 1)*d_e**2/h + 3*N*d_e + N*h",
-        lambda: all_heads(efficient_entries()),
+        lambda: all_heads(EFFICIENT_ENTRIES),
         ENTRIES,
     ),
     _check(
         "004-ent-diff",
         "-2*d**3 - (N + 1)*d**2 + N",
-        lambda: slope_in_heads(efficient_entries()),
+        lambda: slope_in_heads(EFFICIENT_ENTRIES),
         f"derivative by h of {ENTRIES}, written in d again",
     ),
     Check(
@@ -128,7 +122,7 @@ CHECKS = Checks([
     Check(
         "004-h1",
         True,
-        lambda: falls_for_every_head_count(efficient_entries()),
+        partial(falls_for_every_head_count, EFFICIENT_ENTRIES),
         "the derivative by h has negative coefficients only once d = 1 + t is put in: it is "
         "zero at some d < 1, so at more heads than channels",
     ),
@@ -142,7 +136,7 @@ CHECKS = Checks([
     _check(
         "004-A2-depressed",
         "10*x**3 - 25/6*x - 199/108",
-        depressed,
+        lambda: steps()["depressed"],
         "Eq 8 with d = x - 5/12, multiplied out",
         why="The leading coefficient stays 8: 8x³ - 25/6·x - 199/108 = 0 (the right side is "
         "missing too). The next line, with 25/48 = 25/(6·8), is right.",
@@ -150,19 +144,19 @@ CHECKS = Checks([
     _check(
         "004-A2-monic",
         "x**3 - 25/48*x - 199/864",
-        monic,
+        lambda: steps()["monic"],
         "Eq 8 with d = x - 5/12, over its leading coefficient",
     ),
     _check(
         "004-A2-vieta",
         "y**3 - 199/864 + 15625/(2985984*y**3)",
-        substituted,
+        lambda: steps()["vieta"],
         "the same with x = y + 25/(144y), multiplied out",
     ),
     _check(
         "004-A2-u",
         "(199 + 18*sqrt(74))/1728",
-        cube,
+        lambda: steps()["u"],
         "the larger solution of the quadratic in u = y³",
     ),
     _check(

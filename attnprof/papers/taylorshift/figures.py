@@ -22,9 +22,8 @@ from attnprof.papers.taylorshift.checks_sizes import (
     law,
     printed_laws,
 )
-from attnprof.papers.taylorshift.crossings import DIRECT, EFFICIENT
 from attnprof.papers.taylorshift.formulas import WIDTHS, D, N, quoted
-from attnprof.papers.taylorshift.measurements import STANDARD
+from attnprof.papers.taylorshift.measurements import DIRECT, EFFICIENT, STANDARD
 from attnprof.papers.taylorshift.norms import EXPRESSIONS, POWERS
 
 #: "About", "competitive" and a slope, as far as a figure shows them.

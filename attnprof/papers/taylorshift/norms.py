@@ -55,8 +55,14 @@ def _point(d: int, n: int, samples: int, generator: Any) -> Iterator[dict[str, A
     queries = -(-samples // draws)
     found: dict[tuple[str, str], list[Any]] = {}
     for name, product in _products(d, n, draws, queries, generator):
-        for kind, own in zip(KINDS, _by_kind(product, d), strict=True):
-            for expression, rows in _vectors(name, own):
+        ones, normal, sphere = product.split([1, d, d], -1)
+        for kind, columns in zip(KINDS, (normal, sphere), strict=True):
+            vectors = {name: torch.cat([ones, columns], -1)}
+            if name == "A_mod":  # all its entries
+                vectors = {name: vectors[name].flatten(1).unsqueeze(1)}
+            elif name == "Y":  # the sum of all terms gives denominator and ratio
+                vectors = {"Y_denom": ones, "Y": columns / ones}
+            for expression, rows in vectors.items():
                 sizes = rows.norm(dim=-1).mean(-1)  # of each draw: queries share its keys
                 found.setdefault((expression, kind), []).append(sizes)
     for (expression, kind), parts in found.items():
@@ -71,61 +77,31 @@ def _point(d: int, n: int, samples: int, generator: Any) -> Iterator[dict[str, A
 def _products(
     d: int, n: int, draws: int, queries: int, generator: Any
 ) -> Iterator[tuple[str, Any]]:
-    """What is multiplied with V, some draws at a time; columns for ones and both kinds of V."""
+    """What is multiplied with [1, V, V with its rows on the sphere], some draws at a time."""
+    import torch
+
+    from attnprof.blocks.taylor import box_product
+
+    def sphere(*shape: int) -> Any:
+        return torch.nn.functional.normalize(torch.randn(shape, generator=generator), dim=-1)
+
     boxes = min(MOST, max(2, int(OPERATIONS / (2 * n * d**2 * (2 * d + 1)))))
-    step = max(1, AT_ONCE // (n * d))
+    step, tokens = max(1, AT_ONCE // (n * d)), max(1, AT_ONCE // d**2)
     for start in range(0, draws, step):
         count = min(step, draws - start)
-        keys, values = _sphere((count, n, d), generator), _values((count, n, d), generator)
+        keys: Any = sphere(count, n, d)
+        rows = torch.randn((count, n, d), generator=generator)
+        on_sphere = torch.nn.functional.normalize(rows, dim=-1)
+        values: Any = torch.cat([torch.ones(count, n, 1), rows, on_sphere], -1)
         for one in range(min(count, boxes - start)):
-            yield "A_mod", _mixed(keys[one], values[one])
-        scores = _sphere((count, queries, d), generator) @ keys.transpose(1, 2)
+            parts = zip(keys[one].split(tokens), values[one].split(tokens), strict=True)
+            yield "A_mod", sum(box_product(k[None])[0].T @ v for k, v in parts)[None]
+        scores = sphere(count, queries, d) @ keys.transpose(1, 2)
         linear = scores @ values
         squared = scores.square_() @ values
         yield "QK^T V", linear
         yield "(QK^T)^2 V", squared
         yield "Y", squared / 2 + linear + values.sum(1, keepdim=True)
-
-
-def _sphere(shape: tuple[int, int, int], generator: Any) -> Any:
-    import torch
-
-    return torch.nn.functional.normalize(torch.randn(shape, generator=generator), dim=-1)
-
-
-def _values(shape: tuple[int, int, int], generator: Any) -> Any:
-    """[1, V, V with its rows on the sphere]."""
-    import torch
-
-    values = torch.randn(shape, generator=generator)
-    rows = torch.nn.functional.normalize(values, dim=-1)
-    return torch.cat([torch.ones(*shape[:2], 1), values, rows], -1)
-
-
-def _mixed(keys: Any, values: Any) -> Any:
-    """One draw's box products of its keys with themselves, transposed, times V; a row of all."""
-    from attnprof.blocks.taylor import box_product
-
-    size = max(1, AT_ONCE // keys.shape[-1] ** 2)
-    parts = zip(keys.split(size), values.split(size), strict=True)
-    return sum(box_product(k.unsqueeze(0)).squeeze(0).T @ v for k, v in parts).unsqueeze(0)
-
-
-def _by_kind(product: Any, d: int) -> tuple[Any, Any]:
-    """The columns of ones with those of each kind of V."""
-    import torch
-
-    return product[..., : d + 1], torch.cat([product[..., :1], product[..., d + 1 :]], -1)
-
-
-def _vectors(name: str, product: Any) -> list[tuple[str, Any]]:
-    """The vectors whose norms are averaged; the sum of all terms gives denominator and ratio."""
-    if name == "A_mod":
-        return [(name, product.flatten(1).unsqueeze(1))]
-    if name == "Y":
-        bottom = product[..., :1]
-        return [("Y_denom", bottom), ("Y", product[..., 1:] / bottom)]
-    return [(name, product)]
 
 
 def fit_norms() -> list[dict[str, Any]]:
