@@ -1,12 +1,14 @@
-"""What a decoder keeps: caches of tokens that grow, sums that do not."""
+"""What a decoder keeps, caches that grow and sums that do not, at any token of a sequence."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnprof.ops.functional import wide_zeros
 
@@ -118,3 +120,45 @@ class Caches:
     def counts(self, heads: int) -> Tensor:
         """Whole zeros (batch·heads)."""
         return self.like.new_zeros(self.batch_size * heads, dtype=torch.int64)
+
+
+def positioned(
+    module: nn.Module,
+    state: Any,
+    tokens: int,
+    rows: Callable[[], Sequence[Tensor]],
+    after_each: Callable[[int], None] | None = None,
+) -> Any:
+    """The state after so many tokens, from a fresh one: shapes and counters as real steps leave.
+
+    A state that has ``advance(tokens)``, or consists of caches, is filled at once with
+    random rows; any other one by real steps on ``rows()``, ``after_each`` told how many are done.
+    """
+    parts = [getattr(state, f.name) for f in fields(state)] if is_dataclass(state) else []
+    whole = hasattr(state, "advance")
+    if whole or (parts and all(hasattr(part, "advance") for part in parts)):
+        for part in [state] if whole else parts:
+            part.advance(tokens)
+        return state
+    step: Any = module.step
+    with torch.no_grad():
+        for done in range(tokens):
+            _, state = step(*rows(), state)
+            if after_each:
+                after_each(done + 1)
+    return state
+
+
+class DecodingStep(nn.Module):
+    """One step of a module from a state, as a module: ``forward(*rows)`` → (y, new state)."""
+
+    def __init__(self, module: nn.Module, state: Any) -> None:
+        super().__init__()
+        self.module = module
+        self.state = state
+
+    def forward(self, *rows: Tensor) -> tuple[Tensor, Any]:
+        """The token's rows, as the module's ``step`` takes them."""
+        step: Any = self.module.step
+        out: tuple[Tensor, Any] = step(*rows, self.state)
+        return out

@@ -42,20 +42,10 @@ HASHED = 512
 
 
 @dataclass(frozen=True)
-class Attention:
-    """Hashed attention of one call."""
-
-    plan: Plan
-    sees_itself: bool
-    rounds: int
-
-
-@dataclass(frozen=True)
 class Pass:
     """A few rounds of one sequence: rows and windows by block, and what masks them."""
 
     plan: Plan
-    sees_itself: bool
     table: Any
     lower: Any
     upper: Any
@@ -73,7 +63,7 @@ class Pass:
         scores.add_(self.table.index_select(0, self.upper[own]))
         scores = scores.view(blocks.stop - blocks.start, ROWS, self.plan.window)
         add_product(scores, self.rows[blocks], self.windows[blocks, d : 2 * d])
-        if not self.sees_itself:
+        if not self.plan.sees_itself:
             self.itself(scores).fill_(ALONE)
         return scores
 
@@ -82,23 +72,19 @@ class Pass:
         return scores.diagonal(self.plan.back, 1, 2)
 
 
-def pass_of(
-    attention: Attention, table: Any, gathered: Any, at: Indexes, rounds: slice, d: Number
-) -> Pass:
+def pass_of(plan: Plan, table: Any, gathered: Any, at: Indexes, rounds: slice, d: Number) -> Pass:
     """A pass over rounds whose columns are ``gathered`` (places, …) in sorted order."""
-    plan = attention.plan
     own = slice(rounds.start * plan.rows, rounds.stop * plan.rows)
     inner = gathered[plan.back : gathered.shape[0] - plan.ahead, :d]
     rows = inner.view((rounds.stop - rounds.start) * plan.blocks, ROWS, d)
     windows = gathered.unfold(0, plan.window, ROWS)
     masks = table, at.lower[own], at.upper[own]
-    return Pass(plan, attention.sees_itself, *masks, rows, windows)
+    return Pass(plan, *masks, rows, windows)
 
 
-def passes(like: Any, attention: Attention) -> Iterator[tuple[slice, slice]]:
+def passes(like: Any, plan: Plan) -> Iterator[tuple[slice, slice]]:
     """The rounds of each pass, and the places its windows read."""
-    plan = attention.plan
-    for rounds in in_blocks(like, attention.rounds, plan.together):
+    for rounds in in_blocks(like, plan.rounds, plan.together):
         start = rounds.start * plan.rows
         yield rounds, slice(start, start + plan.places(rounds.stop - rounds.start))
 
@@ -167,31 +153,29 @@ def _hash_into(buckets: Any, x: Any, rotations: Any) -> None:
 
 
 def _attend_sequence(
-    q: Any, v: Any, buckets: Any, into: tuple[Any, Any, Any], table: Any, attention: Attention
+    q: Any, v: Any, buckets: Any, into: tuple[Any, Any, Any], table: Any, plan: Plan
 ) -> None:
     """One sequence: q, v (n, d) → the output (n, d) and the two norms (n, 1) of its softmax."""
-    (n, d), rounds = q.shape, attention.rounds
-    at = indexes(attention.plan, buckets)
+    (n, d), rounds = q.shape, plan.rounds
+    at = indexes(plan, buckets)
     joined = joined_columns(q, v)[0]
     parts, sums = q.new_empty(rounds, n, d), q.new_empty(rounds, n, 1)
-    for these, places in passes(q, attention):
+    for these, places in passes(q, plan):
         gathered = joined.index_select(0, at.order[places])
-        one = pass_of(attention, table, gathered, at, these, d)
+        one = pass_of(plan, table, gathered, at, these, d)
         _attend_rounds(one, at.order[places], parts[these], sums[these])
         del one, gathered
     _join_rounds(parts, sums, *into)
 
 
-def attended(
-    q: Any, v: Any, rotations: Any, *, attention: Attention
-) -> tuple[Any, tuple[Any, ...]]:
+def attended(q: Any, v: Any, rotations: Any, *, plan: Plan) -> tuple[Any, tuple[Any, ...]]:
     """Sequence by sequence: q, v (b, n, d), rotations (rounds, half, d) or None → (b, n, d)."""
     b, n, _ = q.shape
     out, highest, total = v.new_empty(v.shape), q.new_empty(b, n, 1), q.new_empty(b, n, 1)
-    buckets = empty_int32(q, b, attention.rounds, n)
-    table = mask_table(attention.plan, q)
+    buckets = empty_int32(q, b, plan.rounds, n)
+    table = mask_table(plan, q)
     for i in each(q, 0, b):
         _hash_into(buckets[i], q[i], rotations)
         into = out[i], highest[i], total[i]
-        _attend_sequence(q[i], v[i], buckets[i], into, table, attention)
+        _attend_sequence(q[i], v[i], buckets[i], into, table, plan)
     return out, (q, v, buckets, out, highest, total)

@@ -5,27 +5,65 @@ from __future__ import annotations
 from typing import Any
 
 from attnprof.blocks.hashed_attention import (
-    Attention,
     Pass,
     attended,
     joined_columns,
     pass_of,
     passes,
 )
-from attnprof.blocks.hashed_band import Band
-from attnprof.blocks.hashing import ROWS, Indexes, indexes, mask_table, places_of
+from attnprof.blocks.hashing import ROWS, Indexes, Plan, indexes, mask_table, places_of
 from attnprof.costs import exact_div
 from attnprof.ops.function import Function
 from attnprof.ops.functional import arange, join, put_entries, softmax_
 from attnprof.ops.loops import each
 
 
+class Band:
+    """Weights of blocks over overlapping windows, stored so that their transpose is one product.
+
+    Block b of ``ROWS`` rows has the window of places b·ROWS … b·ROWS + w - 1. Its weight of row r
+    and place p stands at r·w + p, rows and places counted over all blocks. So the weights a block
+    of places gets from all rows that see it are a matrix too, of w rows: gradients of keys and
+    values need no sum over shifted windows.
+
+    Memory for weights like ``like`` (g, ROWS, w), zeros between and around.
+
+    ``blocks`` (g, ROWS, w) is the same by blocks of rows, ``places`` (g + more, w, ROWS) by
+    blocks of places, of which there are ``more`` = w / ROWS - 1 in addition.
+    """
+
+    def __init__(self, like: Any) -> None:
+        self.count, _, window = like.shape
+        self.more = exact_div(window, ROWS) - 1
+        self.padded = self.count + 2 * self.more
+        step = ROWS * (window + 1)
+        memory = like.new_zeros(self.padded * step)
+        self.blocks = memory.as_strided(like.shape, (step, window, 1), self.more * step)
+        shape = (self.count + self.more, window, ROWS)
+        self.places = memory.as_strided(shape, (step, window, 1), self.more * ROWS)
+
+    def rows(self, width: Any) -> Any:
+        """Zeros for rows (…, width) of all blocks, with as many around as windows reach."""
+        return self.blocks.new_zeros(self.padded * ROWS, width)
+
+    def inside(self, rows: Any) -> Any:
+        """(g, ROWS, width): where the blocks' own rows stand among such zeros."""
+        start = self.more * ROWS
+        return rows[start : start + self.count * ROWS].view(self.count, ROWS, -1)
+
+    def transposed(self, rows: Any) -> Any:
+        """(g + more, ROWS, width): weightsᵀ rows, by blocks of places."""
+        width = rows.shape[-1]
+        shape = (*self.places.shape[:2], width)
+        return self.places.transpose(1, 2).bmm(rows.as_strided(shape, (ROWS * width, width, 1)))
+
+
 def _sequence_grads(
-    saved: tuple[Any, ...], grad: Any, dq: Any, dv: Any, table: Any, attention: Attention
+    saved: tuple[Any, ...], grad: Any, dq: Any, dv: Any, table: Any, plan: Plan
 ) -> None:
     """One sequence: saved q, v (n, d), buckets, two norms and grad·output (n, 1) → grads."""
     q, v, buckets, *columns = saved
-    (n, d), plan, rounds = q.shape, attention.plan, attention.rounds
+    (n, d), rounds = q.shape, plan.rounds
     at = indexes(plan, buckets)
     joined, norms = joined_columns(q, v, grad)
     stats = join(columns, 1)
@@ -34,19 +72,19 @@ def _sequence_grads(
     inverse = places.new_empty(rounds, n).scatter_(1, places, tokens)
     del tokens
     grads = q.new_zeros(n, 3 * d)
-    for span in passes(q, attention):
-        _pass_grads(attention, joined, stats, at, span, inverse, grads, table)
+    for span in passes(q, plan):
+        _pass_grads(plan, joined, stats, at, span, inverse, grads, table)
     _grad_of_queries(joined[:, d : 2 * d], norms, grads, dq)
     dv.copy_(grads[:, 2 * d :])
 
 
 def _pass_grads(
-    attention: Attention, joined: Any, stats: Any, at: Indexes,
+    plan: Plan, joined: Any, stats: Any, at: Indexes,
     span: tuple[slice, slice], inverse: Any, grads: Any, table: Any,
 ) -> None:  # fmt: skip
-    plan, rounds, order = attention.plan, span[0], at.order[span[1]]
+    rounds, order = span[0], at.order[span[1]]
     gathered, d = joined.index_select(0, order), exact_div(grads.shape[1], 3)
-    one = pass_of(attention, table, gathered, at, rounds, d)
+    one = pass_of(plan, table, gathered, at, rounds, d)
     inner = slice(plan.back, order.shape[0] - plan.ahead)
     columns = stats.index_select(0, order[inner]).view(-1, ROWS, 3)
     sums = gathered.new_zeros(exact_div(order.shape[0], ROWS), ROWS, 3 * d)
@@ -76,7 +114,7 @@ def _group_grads(one: Pass, blocks: slice, columns: Any, sums: Any) -> None:
     inner.sub_(share.mul_(columns[..., 2:])).mul_(band.blocks)
     band.blocks.copy_(inner)
     del inner, share
-    if not one.sees_itself:
+    if not one.plan.sees_itself:
         one.itself(band.blocks).zero_()
     first = exact_div(back, ROWS)
     to_rows = band.blocks.bmm(window[:, d : 2 * d].transpose(1, 2))
@@ -106,14 +144,14 @@ def _grad_of_queries(keys: Any, norms: Any, grads: Any, dq: Any) -> None:
     put_entries(dq, "add", grads[:, :d], to_keys)
 
 
-def _grads(saved: tuple[Any, ...], grad: Any, *, attention: Attention) -> tuple[Any, Any, None]:
+def _grads(saved: tuple[Any, ...], grad: Any, *, plan: Plan) -> tuple[Any, Any, None]:
     q, v, buckets, out, highest, total = saved
     delta = (grad * out).sum(-1, keepdim=True)
     dq, dv = q.new_empty(q.shape), v.new_empty(v.shape)
-    table = mask_table(attention.plan, q)
+    table = mask_table(plan, q)
     for i in each(q, 0, q.shape[0]):
         of_one = (q[i], v[i], buckets[i], highest[i], total[i], delta[i])
-        _sequence_grads(of_one, grad[i], dq[i], dv[i], table, attention)
+        _sequence_grads(of_one, grad[i], dq[i], dv[i], table, plan)
     return dq, dv, None
 
 

@@ -21,7 +21,7 @@ class Plan:
     What a row may see lies at most ``back`` places before its block (own and previous chunk) and
     ``ahead`` after it (the rest of the chunk, none if causal), whatever the buckets are, so every
     block reads one window of fixed length. A pass takes rounds ``together``: as many as make one
-    group, and at least one.
+    group, and at least one. ``sees_itself``: a row does not only where no other is in sight.
     """
 
     seq_len: Number
@@ -32,6 +32,8 @@ class Plan:
     back: Number
     ahead: Number
     together: Number
+    sees_itself: bool
+    rounds: int
 
     @property
     def window(self) -> Number:
@@ -48,13 +50,17 @@ class Plan:
         return self.back + rounds * self.rows + self.ahead
 
 
-def plan_of(n: Number, num_buckets: Number, bucket_size: int, causal: bool) -> Plan:
-    """The layout of n tokens."""
+def plan_of(
+    n: Number, num_buckets: Number, bucket_size: int, causal: bool, sees_itself: bool, rounds: int
+) -> Plan:
+    """The layout of n tokens in so many rounds."""
     blocks = ceil_div(n, ROWS)
     back = ROWS * minimum(ceil_div(2 * bucket_size - 1, ROWS), blocks - 1)
     ahead = 0 if causal else ROWS * minimum(ceil_div(bucket_size - 1, ROWS), blocks - 1)
     together = maximum(1, floor_div(GROUP, blocks))
-    return Plan(n, num_buckets, bucket_size, causal, blocks, back, ahead, together)
+    return Plan(
+        n, num_buckets, bucket_size, causal, blocks, back, ahead, together, sees_itself, rounds
+    )
 
 
 @dataclass(frozen=True)

@@ -14,26 +14,10 @@ to about 1e-5 of its norm, not 1e-6. Formats of fewer digits are widened to floa
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from attnprof.ops.function import Function
 from attnprof.ops.functional import add_product, as_format_of, wide
-
-
-@dataclass
-class _Kept:
-    """What a backward pass needs: Y and Y² of every step, and its thin matrices."""
-
-    products: list[Any] = field(default_factory=list)
-    squares: list[Any] = field(default_factory=list)
-    thin: list[Any] = field(default_factory=list)
-
-    def keep(self, y: Any, square: Any, *thin: Any) -> None:
-        """One step."""
-        self.products.append(y)
-        self.squares += [] if square is None else [square]
-        self.thin += thin
 
 
 def _next(x: Any, yx: Any, square: Any) -> tuple[Any, Any]:
@@ -44,14 +28,14 @@ def _next(x: Any, yx: Any, square: Any) -> tuple[Any, Any]:
     return out, inner
 
 
-def _run(a: Any, x: Any, scale: Any, iterations: int, kept: _Kept | None) -> Any:
-    """All polynomials times x."""
+def _run(a: Any, x: Any, scale: Any, iterations: int, kept: list[Any] | None) -> Any:
+    """All polynomials times x; a backward pass needs the four matrices kept of every step."""
     y = a.bmm(a.transpose(1, 2)).mul_(scale)
     for _ in range(iterations - 1):
         square = y.bmm(y)
         out, inner = _next(x, y.bmm(x), square)
         if kept is not None:
-            kept.keep(y, square, x, inner)
+            kept += (y, square, x, inner)
         x = out
         del out, inner
         y = _next(y, square, square)[0]
@@ -62,7 +46,7 @@ def _run(a: Any, x: Any, scale: Any, iterations: int, kept: _Kept | None) -> Any
     out = x.lerp(yx, 7.5)
     add_product(out, y, outer, beta=-0.5, alpha=-0.25)
     if kept is not None:
-        kept.keep(y, None, x, inner, outer)
+        kept += (y, outer, x, inner)
     return out
 
 
@@ -70,27 +54,25 @@ def _inverse_product(a: Any, x: Any, *, iterations: int, keep: bool) -> tuple[An
     given, a = a, wide(a)
     # over the largest column sum; the largest row sum is one
     scale = a.sum(1).amax(1).view(-1, 1, 1).reciprocal()
-    kept = _Kept() if keep else None
+    kept: list[Any] | None = [] if keep else None
     last = _run(a, wide(x), scale, iterations, kept)
     out = a.transpose(1, 2).bmm(last).mul_(scale)
-    saved = kept and (a, scale, out, last, *kept.products, *kept.squares, *kept.thin)
-    return as_format_of(out, given), saved or ()
+    saved = (a, scale, out, last, *kept) if kept else ()
+    return as_format_of(out, given), saved
 
 
 def _inverse_product_grads(
     saved: tuple[Any, ...], grad: Any, *, iterations: int
 ) -> tuple[Any, ...]:
-    a, scale, out, last, *rest = saved
-    squares = rest[iterations : 2 * iterations - 1]
-    kept = _Kept(rest[:iterations], squares, rest[2 * iterations - 1 :])
+    a, scale, out, last, *kept = saved
     given, grad = grad, wide(grad)
     to_scale = (grad * out).sum((1, 2), keepdim=True).div_(scale)
     above = grad * scale
     to_a = last.bmm(above.transpose(1, 2))
-    to_y, to_x = _last_step(kept, a.bmm(above))
+    to_y, to_x = _last_step(kept[-4:], a.bmm(above))
     del above
     for step in reversed(range(iterations - 1)):
-        to_y, to_x = _step(kept, step, to_y, to_x)
+        to_y, to_x = _step(kept[4 * step : 4 * step + 4], to_y, to_x)
     both = (to_y + to_y.transpose(1, 2)).bmm(a)
     del to_y
     to_scale.add_((both * a).sum((1, 2), keepdim=True), alpha=0.5)
@@ -100,9 +82,9 @@ def _inverse_product_grads(
     return as_format_of(to_a, given), as_format_of(to_x, given)
 
 
-def _last_step(kept: _Kept, grad: Any) -> tuple[Any, Any]:
+def _last_step(kept: list[Any], grad: Any) -> tuple[Any, Any]:
     """Gradients of Y and x through (13 x - 15 Yx - Y (Y (Yx - 7 x))) / 4."""
-    y, (x, inner, outer) = kept.products[-1], kept.thin[-3:]
+    y, outer, x, inner = kept
     quarter = grad * -0.25
     to_outer = y.bmm(quarter)
     to_inner = y.bmm(to_outer)
@@ -121,13 +103,12 @@ def _through(y: Any, x: Any, grads: tuple[Any, Any], to_y: Any) -> tuple[Any, An
     return to_y, to_x
 
 
-def _step(kept: _Kept, step: int, to_next: Any, grad: Any) -> tuple[Any, Any]:
+def _step(kept: list[Any], to_next: Any, grad: Any) -> tuple[Any, Any]:
     """Gradients of Y and x through the step's new Y and new x.
 
     Products with symmetric matrices: their gradients are made symmetric instead of added twice.
     """
-    y, square = kept.products[step], kept.squares[step]
-    x, inner = kept.thin[2 * step : 2 * step + 2]
+    y, square, x, inner = kept
     quarter = grad * -0.25
     to_next = to_next + to_next.transpose(1, 2)
     to_square = quarter.bmm(inner.transpose(1, 2))

@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from attnprof.blocks.features import FeatureMap, key_scale
 from attnprof.blocks.scan import (
+    FeatureMap,
     State,
-    causal_forward,
+    absorb,
+    causal_sums,
     decay,
     empty_state,
-    full_forward,
+    key_scale,
     keys_of,
     masked,
+    numerators,
     push,
+    read,
     with_ones,
 )
 from attnprof.ops.function import Function
@@ -23,8 +26,8 @@ from attnprof.ops.loops import in_blocks
 
 
 @dataclass
-class Saved:
-    """What a forward pass left: inputs, output rows, their totals and scales."""
+class Call:
+    """Inputs, output rows, their sums' divisors and scales (None where no one needs them)."""
 
     q: Any
     k: Any
@@ -34,6 +37,14 @@ class Saved:
     tops: Any
     maps: FeatureMap
     rows: int
+    floor: float = 0.0
+
+    def put(self, part: slice, sums: Any) -> None:
+        """Divide sums (batch, c, dv + 1) by their last column and keep them as rows."""
+        rows, total = numerators(sums, self.floor)
+        if self.totals is not None:
+            self.totals[:, part] = total
+        self.out[:, part] = rows.div_(total)
 
     def sums_grad(self, grad: Any, part: slice) -> Any:
         """(batch, c, dv + 1): gradient of a row's sums from that of the row."""
@@ -52,8 +63,30 @@ class Saved:
         return self.tops[:, part.start - 1 : part.start]
 
 
+def causal_rows(s: Call) -> tuple[Any, Any]:
+    """All rows by the chunked scan, which leaves no state."""
+    state = empty_state(s.q, s.v, s.maps, s.maps.softmax)
+    for part in in_blocks(s.q, s.q.shape[1], s.rows):
+        sums, tops = causal_sums(s.q[:, part], s.k[:, part], s.v[:, part], s.maps, state)
+        if s.tops is not None:
+            s.tops[:, part] = tops
+        s.put(part, sums)
+        del sums, tops
+    return None, None
+
+
+def full_rows(s: Call) -> tuple[Any, Any]:
+    """All rows against all keys: one pass over keys, one over queries; the state's tensors."""
+    state = empty_state(s.q, s.v, s.maps, s.maps.softmax)
+    for part in in_blocks(s.q, s.k.shape[1], s.rows):
+        absorb(state, s.k[:, part], s.v[:, part], s.maps)
+    for part in in_blocks(s.q, s.q.shape[1], s.rows):
+        s.put(part, read(state, s.q[:, part], s.maps))
+    return state.sums, state.top
+
+
 def put_key_grads(
-    s: Saved, part: slice, grads: tuple[Any, Any], rows: Any, into: tuple[Any, Any]
+    s: Call, part: slice, grads: tuple[Any, Any], rows: Any, into: tuple[Any, Any]
 ) -> None:
     """Keep a block's gradients of keys and of [V, 1] rows; a key's scale pulls on it too."""
     keys_grad, rows_grad = grads
@@ -65,7 +98,7 @@ def put_key_grads(
     into[0][:, part] = keys_grad
 
 
-def causal_grads(s: Saved, grad: Any) -> tuple[Any, Any, Any]:
+def causal_grads(s: Call, grad: Any) -> tuple[Any, Any, Any]:
     """Gradients (batch, n, ·): a forward rescan for queries, a reverse scan for keys, values."""
     to_q = empty_like(s.q, in_rows=True)
     state = empty_state(s.q, s.v, s.maps, s.maps.softmax)
@@ -79,7 +112,7 @@ def causal_grads(s: Saved, grad: Any) -> tuple[Any, Any, Any]:
     return to_q, *into
 
 
-def _causal_query_chunk(s: Saved, grad: Any, part: slice, state: State) -> Any:
+def _causal_query_chunk(s: Call, grad: Any, part: slice, state: State) -> Any:
     keys, scale = keys_of(s.k[:, part], s.maps)
     rows = with_ones(s.v[:, part])
     sums_grad = s.sums_grad(grad, part)
@@ -97,9 +130,7 @@ def _causal_query_chunk(s: Saved, grad: Any, part: slice, state: State) -> Any:
     return s.maps.input_grad(features_grad, s.maps.slope(s.q[:, part]))
 
 
-def _causal_key_chunk(
-    s: Saved, grad: Any, part: slice, later: State, into: tuple[Any, Any]
-) -> None:
+def _causal_key_chunk(s: Call, grad: Any, part: slice, later: State, into: tuple[Any, Any]) -> None:
     queries = s.maps.values(s.q[:, part])[0]
     keys, slope, top = s.maps.values_and_slope(s.k[:, part])
     scale = None if top is None else key_scale(s.k[:, part], top)
@@ -134,7 +165,7 @@ def _causal_key_chunk(
     put_key_grads(s, part, (keys_grad, rows_grad), rows, into)
 
 
-def full_grads(s: Saved, grad: Any, state: State) -> tuple[Any, Any, Any]:
+def full_grads(s: Call, grad: Any, state: State) -> tuple[Any, Any, Any]:
     """Gradients of queries, keys and values: one pass over queries, one over keys."""
     to_q, to_k, to_v = (empty_like(x, in_rows=True) for x in (s.q, s.k, s.v))
     seen = empty_state(s.q, s.v, s.maps, False)
@@ -145,7 +176,7 @@ def full_grads(s: Saved, grad: Any, state: State) -> tuple[Any, Any, Any]:
     return to_q, to_k, to_v
 
 
-def _full_query_block(s: Saved, grad: Any, part: slice, state: State, seen: State) -> Any:
+def _full_query_block(s: Call, grad: Any, part: slice, state: State, seen: State) -> Any:
     queries, slope = s.maps.values_and_slope(s.q[:, part])[:2]
     sums_grad = s.sums_grad(grad, part)
     seen.add(queries, sums_grad)
@@ -155,9 +186,7 @@ def _full_query_block(s: Saved, grad: Any, part: slice, state: State, seen: Stat
     return s.maps.input_grad(features_grad, slope)
 
 
-def _full_key_block(
-    s: Saved, part: slice, state: State, seen: State, into: tuple[Any, Any]
-) -> None:
+def _full_key_block(s: Call, part: slice, state: State, seen: State, into: tuple[Any, Any]) -> None:
     keys, slope, top = s.maps.values_and_slope(s.k[:, part])
     rows = with_ones(s.v[:, part])
     sums = seen.like(rows)
@@ -179,11 +208,13 @@ def _forward(
     q: Any, k: Any, v: Any, projection: Any, *,
     softmax: bool = False, causal: bool = False, rows: int = 128, floor: float = 0.0, keep: bool,
 ) -> tuple[Any, tuple[Any, ...]]:  # fmt: skip
-    maps = FeatureMap(projection, softmax, q.shape[0])
-    run = causal_forward if causal else full_forward
-    result, state = run(q, k, v, maps, rows, floor, keep)
-    held = (None, None) if state is None else (state.sums, state.top)
-    return result.out, (q, k, v, projection, result.out, result.totals, result.tops, *held)
+    maps, (b, n, _) = FeatureMap(projection, softmax, q.shape[0]), q.shape
+    out = v.new_empty(b, n, v.shape[-1])
+    totals = v.new_empty(b, n, 1) if keep else None
+    scales = keep and softmax and causal
+    s = Call(q, k, v, out, totals, v.new_empty(b, n, 1) if scales else None, maps, rows, floor)
+    state = causal_rows(s) if causal else full_rows(s)
+    return out, (q, k, v, projection, out, totals, s.tops, *state)
 
 
 def _grads(
@@ -192,7 +223,7 @@ def _grads(
 ) -> tuple[Any, ...]:  # fmt: skip
     q, k, v, projection, out, totals, tops, sums, top = saved
     maps = FeatureMap(projection, softmax, q.shape[0])
-    s = Saved(q, k, v, out, totals, tops, maps, rows)
+    s = Call(q, k, v, out, totals, tops, maps, rows)
     grads = causal_grads(s, grad) if causal else full_grads(s, grad, State(sums, top))
     return *grads, None
 

@@ -15,9 +15,78 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from attnprof.blocks.features import FeatureMap, key_scale
-from attnprof.ops.functional import as_format_of, padded, wide_zeros
-from attnprof.ops.loops import in_blocks
+from attnprof.ops.functional import as_format_of, padded, square_root, wide_zeros
+
+#: Added to a feature relative to the row's largest one, so that no row vanishes.
+EPSILON = 1e-6
+
+
+class FeatureMap:
+    """φ of rows (batch, c, d), one of three kinds.
+
+    - ``projection`` None: elu(x) + 1, written max(x, 0) + exp(min(x, 0)).
+    - ``projection`` Ω (d, m): elu(xΩ) + 1 (003, the article's Performer).
+    - Ω and ``softmax``: exp(xΩ - ‖x‖²/(2·sqrt d)), positive features of exp(q·k / sqrt d) where
+      Ω already carries d^(-1/4) (FAVOR+, Choromanski et al. 2021, Eq 5). A row is divided by its
+      own largest feature and EPSILON is added; for a query that cancels, for a key the
+      logarithm of the divisor comes back as its *scale*. No other row has a say in it.
+      Gradients hold the largest feature constant in the EPSILON term.
+    """
+
+    def __init__(self, projection: Any, softmax: bool, batch: Any) -> None:
+        self.softmax = softmax
+        self.projection = None if projection is None else projection.expand(batch, -1, -1)
+
+    def width(self, rows: Any) -> Any:
+        """Number of features m of rows (batch, c, d)."""
+        return rows.shape[-1] if self.projection is None else self.projection.shape[-1]
+
+    def values(self, rows: Any) -> tuple[Any, Any]:
+        """(batch, c, m) features, and the logarithm (batch, c, 1) of what divided them."""
+        z = self._projected(rows)
+        if self.softmax:
+            top = z.amax(-1, keepdim=True)
+            return z.sub_(top).exp_().add_(EPSILON), top
+        positive = z.clamp(min=0)
+        return positive.add_(self._falling(z)), None
+
+    def slope(self, rows: Any) -> Any:
+        """(batch, c, m): the derivative of a feature to its projected input."""
+        z = self._projected(rows)
+        if self.softmax:
+            return z.sub_(z.amax(-1, keepdim=True)).exp_()
+        return self._falling(z)
+
+    def values_and_slope(self, rows: Any) -> tuple[Any, Any, Any]:
+        """Both at once: features, slopes, logarithm of the divisor."""
+        z = self._projected(rows)
+        if self.softmax:
+            top = z.amax(-1, keepdim=True)
+            slope = z.sub_(top).exp_()
+            return slope + EPSILON, slope, top
+        positive = z.clamp(min=0)
+        slope = self._falling(z)
+        return positive.add_(slope), slope, None
+
+    def input_grad(self, grad: Any, slope: Any) -> Any:
+        """(batch, c, d) gradient of the rows from that of their features, which it overwrites."""
+        grad.mul_(slope)
+        if self.projection is None:
+            return grad
+        return grad.bmm(self.projection.transpose(1, 2))
+
+    def _projected(self, rows: Any) -> Any:
+        return rows if self.projection is None else rows.bmm(self.projection)
+
+    def _falling(self, z: Any) -> Any:
+        """exp(min(z, 0)), over z unless z are the rows themselves."""
+        return (z.clamp(max=0) if self.projection is None else z.clamp_(max=0)).exp_()
+
+
+def key_scale(keys: Any, top: Any) -> Any:
+    """The logarithm (batch, c, 1) a key's features are scaled by: top - ‖k‖²/(2·sqrt d)."""
+    norm = (keys * keys).sum(-1, keepdim=True).mul_(0.5 / square_root(keys.shape[-1]))
+    return top.sub_(norm)
 
 
 @dataclass
@@ -110,62 +179,9 @@ def causal_sums(q: Any, k: Any, v: Any, maps: FeatureMap, state: State) -> tuple
     return sums, tops
 
 
-@dataclass
-class Result:
-    """Output rows, and what a backward pass needs of them: their sums' divisor, their scale."""
-
-    out: Any
-    floor: float
-    totals: Any
-    tops: Any
-
-    def put(self, part: slice, sums: Any) -> None:
-        """Divide sums (batch, c, dv + 1) by their last column and keep them as rows."""
-        rows, total = numerators(sums, self.floor)
-        if self.totals is not None:
-            self.totals[:, part] = total
-        self.out[:, part] = rows.div_(total)
-
-
 def numerators(sums: Any, floor: float) -> tuple[Any, Any]:
     """Sums (batch, c, dv + 1) as those of values and those of weights, to which floor is added."""
     total = sums[..., -1:]
     if floor:
         total.add_(floor)
     return sums[..., :-1], total
-
-
-def empty_result(q: Any, v: Any, floor: float, keep: bool, scaled: bool) -> Result:
-    """Room for the rows, and for their totals and scales if a backward pass may come."""
-    b, n, _ = q.shape
-    out = v.new_empty(b, n, v.shape[-1])
-    totals = v.new_empty(b, n, 1) if keep else None
-    return Result(out, floor, totals, v.new_empty(b, n, 1) if keep and scaled else None)
-
-
-def causal_forward(
-    q: Any, k: Any, v: Any, maps: FeatureMap, rows: int, floor: float, keep: bool
-) -> tuple[Result, None]:
-    """All rows by the chunked scan."""
-    result = empty_result(q, v, floor, keep, maps.softmax)
-    state = empty_state(q, v, maps, maps.softmax)
-    for part in in_blocks(q, q.shape[1], rows):
-        sums, tops = causal_sums(q[:, part], k[:, part], v[:, part], maps, state)
-        if result.tops is not None:
-            result.tops[:, part] = tops
-        result.put(part, sums)
-        del sums, tops
-    return result, None
-
-
-def full_forward(
-    q: Any, k: Any, v: Any, maps: FeatureMap, rows: int, floor: float, keep: bool
-) -> tuple[Result, State]:
-    """All rows against all keys: one pass over keys, one over queries."""
-    result = empty_result(q, v, floor, keep, False)
-    state = empty_state(q, v, maps, maps.softmax)
-    for part in in_blocks(q, k.shape[1], rows):
-        absorb(state, k[:, part], v[:, part], maps)
-    for part in in_blocks(q, q.shape[1], rows):
-        result.put(part, read(state, q[:, part], maps))
-    return result, state

@@ -234,7 +234,7 @@ def position(module: Any, request: PointRequest) -> Any:
     """
     import torch
 
-    from attnprof.blocks.decoding import positioned
+    from attnprof.blocks.cache import positioned
 
     like = torch.empty(0, dtype=getattr(torch, request.dtype))
     state = module.init_state(request.batch_size, *([] if request.scope == "layer" else [like]))

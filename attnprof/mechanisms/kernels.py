@@ -7,9 +7,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from attnprof.blocks.features import FeatureMap
 from attnprof.blocks.kernel_attention import kernel_attention
-from attnprof.blocks.scan import State, absorb, numerators, read
+from attnprof.blocks.scan import FeatureMap, State, absorb, numerators, read
 from attnprof.costs import Cost, Number, is_plain, more_than_one
 from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Abilities, Mechanism

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from attnprof.blocks.band_convolution import band_convolution
+from attnprof.blocks.band import band_convolution
 from attnprof.blocks.inverse_product import inverse_product
 from attnprof.blocks.row_attention import row_attention
 from attnprof.costs import Cost, Number, floor_div, minimum

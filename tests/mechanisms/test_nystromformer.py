@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import attnprof
-from attnprof.blocks.band_convolution import ROWS as CONVOLUTION_ROWS
-from attnprof.blocks.band_convolution import band_convolution
+from attnprof.blocks.band import ROWS as CONVOLUTION_ROWS
+from attnprof.blocks.band import band_convolution
 from attnprof.blocks.inverse_product import inverse_product
 from attnprof.blocks.row_attention import ROWS
 from attnprof.errors import RequestError

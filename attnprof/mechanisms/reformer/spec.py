@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from attnprof.blocks.hashed_attention import ALONE, FLOOR, Attention
+from attnprof.blocks.hashed_attention import ALONE, FLOOR
 from attnprof.blocks.hashed_backward import hashed_attention
 from attnprof.blocks.hashing import hashed, plan_of
 from attnprof.costs import (
@@ -130,10 +130,9 @@ class Reformer(Mechanism):
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
         """One function with its own backward, sequence by sequence; ``k`` is not read."""
         n = q.shape[2]
-        plan = plan_of(n, self.buckets_for(n), self.bucket_size, causal)
-        attention = Attention(plan, self.self_attention, self.num_hashes)
-        rotations = self._rotations(weights)
-        return hashed_attention(flat(q), flat(v), rotations, attention=attention).view(q.shape)
+        sizes = n, self.buckets_for(n), self.bucket_size
+        plan = plan_of(*sizes, causal, self.self_attention, self.num_hashes)
+        return hashed_attention(flat(q), flat(v), self._rotations(weights), plan=plan).view(q.shape)
 
     def _rotations(self, weights: Any) -> Any:
         return None if self.num_buckets == 1 else weights.rotations

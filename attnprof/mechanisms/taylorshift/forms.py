@@ -15,8 +15,7 @@ from attnprof.blocks.taylor import (
     weighted,
     with_ones,
 )
-from attnprof.blocks.taylor_features import BOXED, SYMMETRIC, RowFeatures
-from attnprof.blocks.taylor_scan import scan, sums
+from attnprof.blocks.taylor_scan import BOXED, SYMMETRIC, RowFeatures, scan, sums
 from attnprof.costs import Cost, Number
 from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Mechanism

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from attnprof.blocks.taylor_features import RowFeatures
-from attnprof.blocks.taylor_scan import built_state
+from attnprof.blocks.taylor_scan import RowFeatures, built_state
 from attnprof.ops.layer import LayerSizes
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from attnprof import registry
 from attnprof.blocks import assemble
-from attnprof.blocks.decoding import DecodingStep, positioned
+from attnprof.blocks.cache import DecodingStep, positioned
 from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Mechanism
 from attnprof.ops.layer import LayerSizes
