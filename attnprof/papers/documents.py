@@ -36,11 +36,14 @@ class Document:
         return HERE / self.folder
 
     def part(self, module: str, name: str) -> Any:
-        """What one of its modules calls ``name``; None where there is none of either."""
-        place = f"attnprof.papers.{self.folder}.{module}"
-        spec = find_spec(place)
-        # a folder of data beside it, as tables/ is, has no origin
-        return getattr(import_module(place), name, None) if spec and spec.origin else None
+        """What one of its modules, or its figures', calls ``name``; None where none does."""
+        for stem in (module, "figures"):
+            place = f"attnprof.papers.{self.folder}.{stem}"
+            spec = find_spec(place)
+            # a folder of data, as tables/ is, has no origin
+            if spec and spec.origin and hasattr(import_module(place), name):
+                return getattr(import_module(place), name)
+        return None
 
     def checks(self) -> dict[str, Check]:
         """How each claim is answered, by its id: ``CHECKS`` of all modules ``checks*``."""

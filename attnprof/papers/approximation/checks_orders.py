@@ -1,4 +1,4 @@
-"""003: the orders of growth it claims, and growth of its mechanisms, counted and measured."""
+"""003: the orders of growth it claims, and those of its classes and of what they compute."""
 
 from __future__ import annotations
 
@@ -8,14 +8,9 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from attnprof import registry
-from attnprof.algebra import orders
-from attnprof.algebra.orders import fitted, leading_terms
-from attnprof.closed_form.growth import GrowthCase
-from attnprof.papers.approximation.program import CLASSES, DOCUMENT, derived, longformer
+from attnprof.algebra.orders import leading_terms
+from attnprof.papers.approximation.program import DOCUMENT, STUDENTS, derived, longformer
 from attnprof.papers.checks import READING, Check, Checks, formula
-from attnprof.papers.measured import measured
-from attnprof.workload import Workload
 
 CLAIMS = "complexity_claims"
 TABLES = (CLAIMS,)
@@ -105,7 +100,7 @@ CHECKS = Checks([
 
 @CHECKS.answers(
     "003-CROSS",
-    {name: claimed(name)["N"] for name in CLASSES if name != "standard"},
+    {name: claimed(name)["N"] for name in STUDENTS},
     how="read in the listing: the decoder layer makes its cross-attention of the standard "
     "class, whatever class it is given; power in N of its own class twice and that one once",
     basis=READING,
@@ -113,10 +108,7 @@ CHECKS = Checks([
     "stays quadratic in N",
 )
 def _whole_models() -> dict[str, int]:
-    across = derived("standard")
-    return {
-        name: leading(2 * derived(name) + across)["N"] for name in CLASSES if name != "standard"
-    }
+    return {name: leading(2 * derived(name) + derived("standard"))["N"] for name in STUDENTS}
 
 
 @cache
@@ -144,57 +136,3 @@ def _power_of_kept() -> dict[str, int]:
         counts = [after - before for before, after in pairwise(counts)]
         power += 1
     return {"N": power}
-
-
-HEAD_DIM = 64
-LENGTHS = tuple(2**power for power in range(9, 17))
-#: Lengths at which a clock and an allocator are asked, and torch's counter.
-SHORT = (512, 1024, 2048, 4096)
-#: The families of its figures; the listing's own Longformer is dense.
-DENSE = "longformer impl=dense-mask"
-FAMILIES: dict[str, tuple[str, ...]] = {
-    "D": (),
-    "E": ("linformer", "nystromformer", "low-rank"),
-    "F": ("performer", "linear"),
-    "G": ("longformer", DENSE, "reformer", "sparse"),
-}
-
-
-def subject(label: str) -> GrowthCase:
-    """A mechanism as ``list`` writes it, one head, its core."""
-    name, *settings = label.split()
-    params = dict(setting.split("=") for setting in settings)
-    return GrowthCase(registry.get(name, **params), Workload(1, 1, HEAD_DIM), "core")
-
-
-def points(label: str) -> list[dict[str, Any]]:
-    """A row a length: closed forms everywhere, counted and measured at the short ones."""
-    its = subject(label)
-    clocked = {
-        point["seq_len"]: point
-        for point in measured("003", "growth")
-        if point["mechanism"] == label
-    }
-    rows = []
-    for n in LENGTHS:
-        table = its.table(n)
-        here = clocked.get(n, {})
-        rows.append({
-            "mechanism": label, "seq_len": n, "flops": int(table.flops),
-            "matmul_flops": int(table.matmul_flops),
-            "matmul_flops_counted": here.get("matmul_flops"),
-            "peak_bytes": int(table.peak()), "peak_bytes_measured": here.get("peak_bytes"),
-            **{name: here.get(name) for name in ("median_s", "ci_low_s", "ci_high_s")},
-        })  # fmt: skip
-    return rows
-
-
-def exponent(rows: Sequence[dict[str, Any]], quantity: str) -> float:
-    """The exponent of N in a count, over the longer half of the lengths."""
-    return fitted([row["seq_len"] for row in rows], [row[quantity] for row in rows])
-
-
-def clocked_exponent(rows: Sequence[dict[str, Any]]) -> float:
-    """The exponent of N in the processor times, over all lengths that have one."""
-    known = [row for row in rows if row["median_s"]]
-    return orders.exponent([row["seq_len"] for row in known], [row["median_s"] for row in known])

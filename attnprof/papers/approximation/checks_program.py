@@ -10,21 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnprof import registry
+from attnprof.algebra.expressions import symbol
 from attnprof.blocks.assemble import attend_core
-from attnprof.papers.approximation.program import (
-    CLASSES,
-    DOCUMENT,
-    FEATURES,
-    LENGTH,
-    SETTINGS,
-    TEST_TOKENS,
-    TOKENS,
-    WIDTH,
-    attention,
-    derived,
-    error_power,
-    longformer,
-)
+from attnprof.papers.approximation import program
+from attnprof.papers.approximation.program import CLASSES, TEST_TOKENS, TOKENS, WIDTH, derived
 from attnprof.papers.checks import (
     MEASURED,
     NOT_REPRODUCIBLE,
@@ -36,7 +25,7 @@ from attnprof.papers.checks import (
 )
 from attnprof.papers.measured import measured
 
-HEADS = int(SETTINGS["heads_in_figure_C"])
+HEADS = int(program.SETTINGS["heads_in_figure_C"])
 FIGURE_Z = "figZ_quoted_numbers"
 #: Tokens of the t5-small tokenizer.
 VOCABULARY = 32_100
@@ -55,7 +44,7 @@ CHECKS = Checks([
     Check(
         "003-PERF-FAVOR",
         -0.5,
-        error_power,
+        program.error_power,
         how="error of the class's features against softmax weights for 16 to 4096 features: "
         "the power of their number with which it falls, -1/2 for random features of exp",
         agree=within(absolute=0.1),
@@ -102,16 +91,14 @@ def _heads_and_parameters() -> dict[str, int]:
 )
 def lengths_it_runs_at() -> dict[str, bool]:
     """Whether the products of the Linformer class, its matrix made for N tokens, can be taken."""
-    return {f"{tokens} tokens": _runs(tokens) for tokens in (TOKENS, TEST_TOKENS)}
-
-
-def _runs(tokens: int) -> bool:
-    x = _normal(1, tokens, 2)
-    try:
-        attention("linformer", TOKENS, 2)(x, x, x)
-    except RuntimeError:  # torch's: the shapes of a product do not fit
-        return False
-    return True
+    runs, found = program.attention("linformer", TOKENS, 2), {}
+    for tokens in (TOKENS, TEST_TOKENS):
+        x, found[f"{tokens} tokens"] = _normal(1, tokens, 2), True
+        try:
+            runs(x, x, x)
+        except RuntimeError:  # torch's: the shapes of a product do not fit
+            found[f"{tokens} tokens"] = False
+    return found
 
 
 @CHECKS.answers(
@@ -125,7 +112,7 @@ def _runs(tokens: int) -> bool:
 def _has_global_tokens() -> bool:
     tokens = 16
     q, k = _normal(1, tokens, 4), _normal(1, tokens, 4, seed=2)
-    seen = longformer(q, k, torch.eye(tokens)[None], window=2)[0] > 0
+    seen = program.longformer(q, k, torch.eye(tokens)[None], window=2)[0] > 0
     return bool((seen.all(0) & seen.all(1)).any())
 
 
@@ -144,7 +131,7 @@ def _masked() -> dict[str, bool]:
     x = _normal(1, tokens, width)
     other = x.clone()
     other[:, -1] += 1
-    runs = {name: attention(name, tokens, width, length=3, features=8) for name in CLASSES}
+    runs = {name: program.attention(name, tokens, width, length=3, features=8) for name in CLASSES}
     return {
         name: bool(torch.allclose(run(x, x, x)[:, 0], run(other, other, other)[:, 0]))
         for name, run in runs.items()
@@ -164,7 +151,7 @@ def _masked() -> dict[str, bool]:
 )
 def _unbound() -> list[str]:
     found = []
-    for row in DOCUMENT.rows("listing_names"):
+    for row in program.DOCUMENT.rows("listing_names"):
         needed = [int(row[key] or 0) for key in ("needed_block", "needed_line")]
         bound = [int(row[key] or 0) for key in ("bound_block", "bound_line")]
         if not row["bound_line"] or bound > needed:
@@ -177,7 +164,7 @@ _about = partial(CHECKS.answers, tables=(FIGURE_Z,))
 
 def quoted(quantity: str) -> dict[str, float]:
     """Figure Z's numbers of a quantity, by model."""
-    rows = DOCUMENT.rows(FIGURE_Z)
+    rows = program.DOCUMENT.rows(FIGURE_Z)
     return {row["model"]: float(row["value"]) for row in rows if row["quantity"] == quantity}
 
 
@@ -208,7 +195,7 @@ def _loss_at_the_teacher() -> float:
     made = torch.Generator().manual_seed(0)
     logits = torch.randn(16, 32, generator=made)
     labels = torch.randint(0, 32, (16,), generator=made)
-    soft, hard = float(SETTINGS["DISTILLATION_TEMP"]), float(SETTINGS["ALPHA"])
+    soft, hard = (float(program.SETTINGS[key]) for key in ("DISTILLATION_TEMP", "ALPHA"))
     tempered = (logits / soft).log_softmax(-1)
     apart = F.kl_div(tempered, tempered, reduction="batchmean", log_target=True) * soft**2
     return round(float(hard * F.cross_entropy(logits, labels) + (1 - hard) * apart), 6)
@@ -216,12 +203,9 @@ def _loss_at_the_teacher() -> float:
 
 def operations() -> dict[str, float]:
     """Operations of one call of each class, one sequence at the document's sizes."""
-    sizes = {"B": 1, "N": TOKENS, "d": WIDTH, "L": LENGTH, "m": FEATURES}
-    forms = {name: derived(name) for name in CLASSES}
-    return {
-        name: float(form.subs({symbol: sizes[symbol.name] for symbol in form.free_symbols}))
-        for name, form in forms.items()
-    }
+    sizes = {"B": 1, "N": TOKENS, "d": WIDTH, "L": program.LENGTH, "m": program.FEATURES}
+    at = {symbol(name): size for name, size in sizes.items()}
+    return {name: float(derived(name).subs(at)) for name in CLASSES}
 
 
 @_about(
@@ -233,8 +217,8 @@ def operations() -> dict[str, float]:
 )
 def cheapest_approximation() -> str:
     """The class with the fewest operations beside the standard one."""
-    counts = {name: count for name, count in operations().items() if name != "standard"}
-    return min(counts, key=lambda name: counts[name])
+    counts = operations()
+    return min(program.STUDENTS, key=lambda name: counts[name])
 
 
 @_about(

@@ -1,45 +1,120 @@
-"""003's figures: costs that it draws as blocks, as counted and measured growth."""
+"""003's tables and figures: claimed orders and quoted numbers beside counts and growth here."""
 
 from __future__ import annotations
 
 import math
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 from attnprof import registry
+from attnprof.algebra import orders
 from attnprof.algebra.orders import fitted, order_value
-from attnprof.papers.approximation.checks_orders import (
-    DENSE,
-    FAMILIES,
-    HEAD_DIM,
-    LENGTHS,
-    SHORT,
-    claimed_order,
-    clocked_exponent,
-    exponent,
-    points,
+from attnprof.closed_form import growth
+from attnprof.papers.approximation import checks_orders, checks_program
+from attnprof.papers.approximation.checks_orders import CLAIMS, claimed_order, mechanism_id
+from attnprof.papers.approximation.checks_program import FAILED, FIGURE_Z, HEADS, quoted
+from attnprof.papers.approximation.program import (
+    CLASSES,
+    DOCUMENT,
+    TEST_TOKENS,
+    TOKENS,
+    WIDTH,
+    derived,
 )
-from attnprof.papers.approximation.checks_program import (
-    FAILED,
-    HEADS,
-    VOCABULARY,
-    cheapest_approximation,
-    operations,
-    quoted,
-    worst_ratio,
-)
-from attnprof.papers.approximation.program import TOKENS, WIDTH
-from attnprof.papers.approximation.tables import no_faster
 from attnprof.papers.measured import measured
-from attnprof.papers.regenerated import Described, Figure, FigureData
+from attnprof.papers.regenerated import Cell, Described, Figure, FigureData, Table
 from attnprof.workload import Workload
+
+TIME, MEMORY = "time: exponent of N", "memory: exponent of N"
+OWN = "its class in the listing"
+HERE = "on our machine (s)"
+HEAD_DIM = 64
+LENGTHS = tuple(2**power for power in range(9, 17))
+#: Lengths at which a clock and an allocator are asked, and torch's counter.
+SHORT = (512, 1024, 2048, 4096)
+#: The families of its figures; the listing's own Longformer is dense.
+DENSE = "longformer impl=dense-mask"
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "D": (),
+    "E": ("linformer", "nystromformer", "low-rank"),
+    "F": ("performer", "linear"),
+    "G": ("longformer", DENSE, "reformer", "sparse"),
+}
+PROJECTIONS = ("queries", "keys", "values")
+
+
+def subject(label: str) -> growth.GrowthCase:
+    """A mechanism as ``list`` writes it, one head, its core."""
+    name, *settings = label.split()
+    params = dict(setting.split("=") for setting in settings)
+    return growth.GrowthCase(registry.get(name, **params), Workload(1, 1, HEAD_DIM), "core")
+
+
+@cache
+def exponents(mechanism: str) -> tuple[float, float, float]:
+    """Exponents of N: claimed for the time, found in FLOPs and in peak memory."""
+    found = [record.found_exponent for record in growth.closed_form_growth(subject(mechanism))]
+    order = claimed_order(mechanism)
+    claim = fitted(growth.LENGTHS, [order_value(order, n) for n in growth.LENGTHS])
+    flops, peak = (round(exponent, 2) for exponent in found if exponent is not None)
+    return round(claim, 2), flops, peak
+
+
+def no_faster(claim: Any, found: Any) -> bool:
+    """Whether what is found grows no faster than claimed."""
+    return bool(found <= claim + growth.TOLERANCE)
+
+
+def complexities() -> Table:
+    """The orders claimed in the text."""
+    rows: list[dict[str, Any]] = []
+    for row in DOCUMENT.rows(CLAIMS):
+        mechanism, own = mechanism_id(row), None
+        claim, time, memory = exponents(mechanism)
+        if mechanism in CLASSES:
+            power = checks_orders.leading(derived(mechanism))["N"]
+            own = Cell(claim, float(power), no_faster)
+        rows.append({
+            "mechanism": mechanism, "family": row["family"], "claimed": row["time_claimed"],
+            TIME: Cell(claim, time, no_faster), MEMORY: memory, OWN: own,
+        })  # fmt: skip
+    notes = (
+        (
+            "ours: exponents of the closed forms of this project's mechanisms, fitted over 8,192 "
+            "to 65,536 tokens, one head of 64; differs where it grows faster than claimed"
+        ),
+        f"{OWN}: power of N in its operations, derived by running it",
+        "the document claims no orders for memory",
+    )
+    return Table("Orders of growth", rows, notes)
+
+
+def quoted_numbers() -> Table:
+    """The numbers quoted of Figure Z and in the text."""
+    rows: list[dict[str, Any]] = []
+    runs = checks_program.lengths_it_runs_at()[f"{TEST_TOKENS} tokens"]
+    for row in DOCUMENT.rows(FIGURE_Z):
+        value, timed = float(row["value"]), row["quantity"] == "practical_speed"
+        rows.append({
+            "model": row["model"], "quantity": row["quantity"],
+            "value": Cell(value, 1.0 if runs else FAILED) if value == FAILED else value,
+            HERE: checks_program.seconds()[row["model"]] if timed else None,
+            "unit": row["unit"], "where": row["where"],
+        })  # fmt: skip
+    notes = (
+        f"{HERE}: measured, one sequence; the document's device is not named",
+        "values without ours come from training and are not made again here",
+    )
+    return Table("Numbers of Figure Z", rows, notes)
 
 
 def _layer(tokens: int, heads: int) -> dict[str, int]:
-    """FLOPs of a layer of standard attention by part, and its peak in bytes."""
+    """FLOPs of a layer of standard attention by part, ``attention`` in all; its peak in bytes."""
     table = registry.get("standard", bias=False).cost(Workload(tokens, heads, WIDTH // heads))
     parts = {stage.name: int(stage.cost.flops) for stage in table}
-    return {**parts, "peak_bytes": int(table.peak())}
+    attention = sum(parts[name] for name in ("scores", "softmax", "weighted values"))
+    return {**parts, "attention": attention, "peak_bytes": int(table.peak())}
 
 
 def projections() -> FigureData:
@@ -47,37 +122,33 @@ def projections() -> FigureData:
     rows: list[dict[str, Any]] = []
     for tokens in LENGTHS:
         parts = _layer(tokens, 1)
-        made = {name: parts[name] for name in ("queries", "keys", "values")}
-        rows.append({"seq_len": tokens, **made, "attention": _attention(parts)})
-    powers = {name: exponent(rows, name) for name in ("queries", "keys", "values")}
-    exact = all(row[name] == 2 * row["seq_len"] * WIDTH**2 for row in rows for name in powers)
+        rows.append(
+            {"seq_len": tokens, **{name: parts[name] for name in (*PROJECTIONS, "attention")}}
+        )
+    power = exponent(rows, "queries")
+    exact = all(row[name] == 2 * row["seq_len"] * WIDTH**2 for row in rows for name in PROJECTIONS)
     meeting = next(row["seq_len"] for row in rows if row["attention"] > 3 * row["queries"])
     described = (
         Described("Q, K and V are X times W_Q, W_K and W_V", "three products",
-                  f"three products of 2 N D² FLOPs each, N^{powers['queries']:.2f}", exact),
+                  f"three products of 2 N D² FLOPs each, N^{power:.2f}", exact),
     )  # fmt: skip
     return FigureData(rows, described, {"d_model": WIDTH, "attention_above_from": meeting})
 
 
-def _attention(parts: dict[str, int]) -> int:
-    return sum(parts[name] for name in ("scores", "softmax", "weighted values"))
-
-
 def heads() -> FigureData:
     """C: one layer divided among more and more heads."""
-    counts = [2**power for power in range(6)]
     rows: list[dict[str, Any]] = []
-    for count in counts:
+    for count in (2**power for power in range(6)):
         parts = _layer(TOKENS, count)
         rows.append({
             "num_heads": count, "head_dim": WIDTH // count,
-            "projections": sum(parts[name] for name in ("queries", "keys", "values", "output")),
+            "projections": sum(parts[name] for name in (*PROJECTIONS, "output")),
             "scores and values": parts["scores"] + parts["weighted values"],
             "softmax": parts["softmax"], "peak_bytes": parts["peak_bytes"],
         })  # fmt: skip
-    lengths = LENGTHS[len(LENGTHS) // 2 :]
+    longer = LENGTHS[len(LENGTHS) // 2 :]
     powers = {
-        count: fitted(lengths, [_attention(_layer(n, count)) for n in lengths])
+        count: fitted(longer, [_layer(n, count)["attention"] for n in longer])
         for count in (1, HEADS)
     }
     told = ", ".join(f"N^{power:.2f} with H = {count}" for count, power in powers.items())
@@ -92,6 +163,36 @@ def heads() -> FigureData:
     return FigureData(rows, described, {"seq_len": TOKENS, "d_model": WIDTH, "printed": HEADS})
 
 
+def points(label: str) -> list[dict[str, Any]]:
+    """A row a length: closed forms everywhere, counted and measured at the short ones."""
+    clocked = {
+        point["seq_len"]: point
+        for point in measured("003", "growth")
+        if point["mechanism"] == label
+    }
+    rows = []
+    for n in LENGTHS:
+        table, here = subject(label).table(n), clocked.get(n, {})
+        rows.append({
+            "mechanism": label, "seq_len": n, "flops": int(table.flops),
+            "matmul_flops": int(table.matmul_flops),
+            "matmul_flops_counted": here.get("matmul_flops"),
+            "peak_bytes": int(table.peak()), "peak_bytes_measured": here.get("peak_bytes"),
+            **{name: here.get(name) for name in ("median_s", "ci_low_s", "ci_high_s")},
+        })  # fmt: skip
+    return rows
+
+
+def exponent(
+    rows: Sequence[dict[str, Any]],
+    quantity: str,
+    fit: Callable[[Sequence[int], Sequence[float]], float] = fitted,
+) -> float:
+    """The exponent of N where a quantity is known: over the longer half of the lengths."""
+    known = [row for row in rows if row[quantity]]
+    return fit([row["seq_len"] for row in known], [row[quantity] for row in known])
+
+
 def family(key: str) -> FigureData:
     """D to G: growth of a family beside standard attention."""
     rows: list[dict[str, Any]] = []
@@ -102,7 +203,7 @@ def family(key: str) -> FigureData:
         powers[label] = {
             "flops": round(exponent(its, "flops"), 3),
             "peak_bytes": round(exponent(its, "peak_bytes"), 3),
-            "median_s": round(clocked_exponent(its), 3),
+            "median_s": round(exponent(its, "median_s", orders.exponent), 3),  # of all lengths
         }
         if label != "standard" or key == "D":
             described.append(_described(label, powers[label]))
@@ -126,33 +227,34 @@ def _described(label: str, found: dict[str, float]) -> Described:
 def results() -> FigureData:
     """Z: the quoted numbers, and the models' times and operations here."""
     seconds = measured("003", "model_times")["seconds"]
-    counts, losses = operations(), quoted("final_true_ce")
-    printed, ratios = quoted("practical_speed"), quoted("generalization_ratio")
+    counts, losses = checks_program.operations(), quoted("final_true_ce")
+    speeds, ratios = quoted("practical_speed"), quoted("generalization_ratio")
     rows = []
     for name, here in seconds.items():
         key = "standard_mha" if name == "standard" else name
-        ratio, told = ratios.get(key), printed.get(name)
+        ratio, told = ratios.get(key), speeds.get(name)
         rows.append({
             "model": name, "final_true_ce": losses.get(key),
             "generalization_ratio": None if ratio == FAILED else ratio,
             "failed": ratio == FAILED, "seconds_printed": told, "seconds": here,
-            "relative_printed": told and told / printed["performer"],
+            "relative_printed": told and told / speeds["performer"],
             "relative": here / seconds["performer"], "attention_flops": counts[name],
         })  # fmt: skip
-    by_time = sorted(seconds, key=lambda name: seconds[name])
+    *_, slowest = by_time = sorted(seconds, key=lambda name: seconds[name])
     said = (
-        ("slowest model", "longformer", by_time[-1]),
+        ("slowest model", "longformer", slowest),
         ("fastest model on average", "linformer", by_time[0]),
-        ("fastest approximation", "performer", cheapest_approximation()),
-        ("worst generalization ratio", "longformer, 0.68", worst_ratio()),
+        ("fastest approximation", "performer", checks_program.cheapest_approximation()),
+        ("worst generalization ratio", "longformer, 0.68", checks_program.worst_ratio()),
     )
     described = [
         Described(what, printed, ours, printed.split(",")[0] == ours)
         for what, printed, ours in said
     ]
-    return FigureData(rows, described, {"uniform_guess": math.log(VOCABULARY)})
+    return FigureData(rows, described, {"uniform_guess": math.log(checks_program.VOCABULARY)})
 
 
+TABLES = {CLAIMS: complexities, FIGURE_Z: quoted_numbers}
 FAMILY = {
     "D": "standard attention", "E": "low-rank approximation", "F": "kernel approximation",
     "G": "sparse attention",

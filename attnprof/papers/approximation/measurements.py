@@ -14,9 +14,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from attnprof.measure.batch import measure_points
 from attnprof.measure.clocks import threads
-from attnprof.papers.approximation.checks_orders import FAMILIES, HEAD_DIM, SHORT, subject
+from attnprof.measure.growth import counted_growth
+from attnprof.measure.request import Budget, PointRequest
+from attnprof.measure.statistics import estimate_median
 from attnprof.papers.approximation.checks_program import VOCABULARY
+from attnprof.papers.approximation.figures import FAMILIES, HEAD_DIM, SHORT, subject
 from attnprof.papers.approximation.program import CLASSES, TOKENS, WIDTH, attention
 from attnprof.record import ProfileRecord
 
@@ -53,11 +57,6 @@ def model_times() -> dict[str, Any]:
 
 def growth() -> list[dict[str, Any]]:
     """The mechanisms of Figures D to G by length, one head: time, peak, and counted products."""
-    from attnprof.measure.batch import measure_points
-    from attnprof.measure.growth import counted_growth
-    from attnprof.measure.request import Budget, PointRequest
-    from attnprof.measure.statistics import estimate_median
-
     budget = Budget(samples=9, min_time_s=0.1, max_time_s=1.5, warmup_s=0.05)
     labels = ("standard", *(label for family in FAMILIES.values() for label in family))
     asked = {
@@ -68,12 +67,10 @@ def growth() -> list[dict[str, Any]]:
         for label in labels
         for length in SHORT
     }  # fmt: skip
-    products = {label: counted_growth(subject(label), SHORT) for label in labels}
-    counts = {
-        (label, length): value
-        for label, its in products.items()
-        for length, value in zip(its.seq_lens, its.values, strict=True)
-    }
+    counts: dict[tuple[str, int], Any] = {}
+    for label in labels:
+        its = counted_growth(subject(label), SHORT)
+        counts |= {(label, n): count for n, count in zip(its.seq_lens, its.values, strict=True)}
     report = measure_points(list(asked.values()), isolate=False)
     found = []
     for (label, length), record in zip(asked, report.records, strict=True):

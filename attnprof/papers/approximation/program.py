@@ -103,6 +103,7 @@ CLASSES: dict[str, Callable[..., Tensor]] = {
     "performer": performer,
     "longformer": longformer,
 }
+STUDENTS = [name for name in CLASSES if name != "standard"]
 
 Features = Callable[[Tensor, Tensor], Tensor]
 SAMPLE_TOKENS, SAMPLE_WIDTH, DRAWS = 16, 4, 64
