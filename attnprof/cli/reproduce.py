@@ -204,10 +204,9 @@ def _written(found: Report, numbers: list[str], folder: Path) -> dict[str, str]:
 
 def _html(report: Report, numbers: Sequence[str]) -> str:
     """The page; of these documents with all tables and figures."""
-    from attnprof.render.reproduction import pictured, reproduction_html
+    from attnprof.render.reproduction import reproduction_html
 
-    made = {number: regenerate(number) for number in numbers}
-    return reproduction_html(report, *pictured(report, made))
+    return reproduction_html(report, {number: regenerate(number) for number in numbers})
 
 
 def _accept(found: Report, made: dict[str, dict[str, Any]]) -> None:

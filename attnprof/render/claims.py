@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from attnprof.record import Report, ReproduceRecord
+from attnprof.record import ReproduceRecord
 from attnprof.units import MISSING, format_number
 
 #: A verdict as it is read.
@@ -16,7 +16,6 @@ WORDS = {
     "not-reproducible": "not reproducible",
     "error": "error",
 }
-
 #: Columns of the counts of a replay: the summary's keys, and how they are called.
 COUNTED = {"claims": "claims", **WORDS, "readings": "by reading"}
 
@@ -30,8 +29,8 @@ def count_rows(documents: Mapping[str, Any], keys: Collection[str]) -> list[list
     return rows
 
 
-def value_text(value: Any) -> str:
-    """A number, formula, list or mapping as text."""
+def value_text(value: Any, *, inside: bool = False) -> str:
+    """A number, formula, list or mapping as text; those ``inside`` another one in brackets."""
     if value is None or value == "":
         return MISSING
     if isinstance(value, bool):
@@ -39,17 +38,12 @@ def value_text(value: Any) -> str:
     if isinstance(value, (int, float)):
         return format_number(value)
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}: {_inner(item)}" for name, item in value.items())
+        text = ", ".join(f"{name}: {value_text(its, inside=True)}" for name, its in value.items())
+        return f"{{{text}}}" if inside else text
     if isinstance(value, (list, tuple)):
-        return ", ".join(_inner(item) for item in value) or "none"
+        text = ", ".join(value_text(item, inside=True) for item in value) or "none"
+        return f"[{text}]" if inside else text
     return str(value)
-
-
-def _inner(value: Any) -> str:
-    text = value_text(value)
-    if isinstance(value, Mapping):
-        return f"{{{text}}}"
-    return f"[{text}]" if isinstance(value, (list, tuple)) else text
 
 
 def printed_and_ours(record: ReproduceRecord) -> tuple[str, str]:
@@ -60,42 +54,24 @@ def printed_and_ours(record: ReproduceRecord) -> tuple[str, str]:
     if record.verdict == "error":
         return record.says, MISSING
     if isinstance(record.published, bool):
-        return record.says, _statement(record)
+        holds = "holds" if record.ours else "does not hold"
+        return record.says, holds if isinstance(record.ours, bool) else value_text(record.ours)
     printed, ours = different(record.published, record.ours)
     return value_text(printed), value_text(ours)
 
 
-def _statement(record: ReproduceRecord) -> str:
-    if not isinstance(record.ours, bool):
-        return value_text(record.ours)
-    return "holds" if record.ours else "does not hold"
-
-
 def different(a: Any, b: Any) -> tuple[Any, Any]:
     """The two values without what they share; whole where they share all or nothing."""
-    if isinstance(a, Mapping) and isinstance(b, Mapping) and set(a) == set(b):
-        names = [name for name in a if a[name] != b[name]]
-        if names:
-            pairs = [different(a[name], b[name]) for name in names]
-            theirs, ours = zip(*pairs, strict=True)
-            return dict(zip(names, theirs, strict=True)), dict(zip(names, ours, strict=True))
+    if isinstance(a, Mapping) and isinstance(b, Mapping) and set(a) == set(b) and a != b:
+        pairs = {name: different(a[name], b[name]) for name in a if a[name] != b[name]}
+        theirs, ours = ({name: pair[side] for name, pair in pairs.items()} for side in (0, 1))
+        return theirs, ours
     return a, b
-
-
-def shortened(text: str, most: int) -> str:
-    """A text of at most so many letters, with a mark where it was cut."""
-    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
 
 
 def place_text(place: str) -> str:
     """Where a claim stands; a table is named by its number, not by its file."""
     return re.sub(r"\b(\d{3}_)?table0?(\d+)(\w*\.csv)?", r"Table \2", place)
-
-
-def records_of(report: Report, *verdicts: str) -> list[ReproduceRecord]:
-    """The records of a replay, of these verdicts where some are named."""
-    found = report.of(ReproduceRecord)
-    return [record for record in found if not verdicts or record.verdict in verdicts]
 
 
 def answer_lines(record: ReproduceRecord) -> Iterator[tuple[str, str]]:

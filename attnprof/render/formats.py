@@ -26,8 +26,8 @@ def render(report: Report, fmt: str, **how: Any) -> str:
     if fmt == "table":
         from attnprof.render.terminal import render_text
 
-        blocks, mark = _module(report).tables(_shown(report), **how), written_by(report.command)
-        return render_text(blocks) + f"{'% ' if how.get('latex') else ''}{mark}\n"
+        text, mark = render_text(_blocks(report, how)), written_by(report.command)
+        return f"{text}{'% ' if how.get('latex') else ''}{mark}\n"
     if fmt == "markdown":
         page = getattr(_module(report), "page", None)
         return page(_shown(report), **how) if page else render_markdown(_shown(report))
@@ -38,7 +38,12 @@ def print_tables(report: Report, **how: Any) -> None:
     """Write a report's tables to stdout."""
     from attnprof.render import terminal
 
-    terminal.print_tables(_module(report).tables(_shown(report), **how))
+    terminal.print_tables(_blocks(report, how))
+
+
+def _blocks(report: Report, how: Mapping[str, Any]) -> list[Any]:
+    """What a command's tables are made of; all of it is made before any is shown."""
+    return [*_module(report).tables(_shown(report), **how)]
 
 
 def _shown(report: Report) -> Report:
@@ -97,14 +102,20 @@ def render_markdown(report: Report, names: Sequence[str] = ()) -> str:
     are given.
     """
     columns = [(n, m) for n, m in _columns(report) if _used(report, n) and n in (names or (n,))]
-    header = [heading(name, meta) for name, meta in columns]
     rule = ["---:" if is_numeric(meta["format"]) else "---" for _, meta in columns]
-    rows = [
-        [_markdown(getattr(record, name), meta["format"]) for name, meta in columns]
+    rows = (
+        [markdown_text(_markdown(getattr(record, name), meta["format"])) for name, meta in columns]
         for record in report.records
-    ]
-    lines = (" | ".join(map(markdown_text, cells)) for cells in (header, rule, *rows))
-    return "".join(f"| {line} |\n" for line in lines)
+    )
+    return markdown_table([markdown_text(heading(*column)) for column in columns], rows, rule)
+
+
+def markdown_table(
+    header: Sequence[str], rows: Iterable[Iterable[str]], rule: Sequence[str] = ()
+) -> str:
+    """A GitHub table of cells that are Markdown; ``rule`` is how its columns are aligned."""
+    lines = (header, rule or ["---"] * len(header), *rows)
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def _used(report: Report, name: str) -> bool:

@@ -101,7 +101,18 @@ def sides_text(report: Report) -> str:
 def notes_of(report: Report) -> list[str]:
     """What holds for the whole run: how it was judged, why not, and how well it could see."""
     summary = report.summary
-    notes = [_judged(summary)]
+    rule, policy, noise, spent, budget, code = map(
+        summary.get, ("rule", "inconclusive", "noise", "spent_s", "budget_s", "exit_code")
+    )
+    of = "" if budget is None else f" of {budget:.0f} s"
+    judged = (
+        f"rule {rule}" if rule else "",
+        f"inconclusive: {policy}" if policy else "",
+        "" if noise is None else f"noise {format_value(noise, 'percent')}",
+        "" if spent is None else f"{spent:.0f} s{of} spent",
+        "" if code is None else f"exit code {code}",
+    )
+    notes = [", ".join(filter(None, judged))]
     if summary.get("not_comparable"):
         notes.append(f"times are not comparable: {summary['not_comparable']}")
     for name in ("notes", "power"):
@@ -109,21 +120,6 @@ def notes_of(report: Report) -> list[str]:
         more = [f"… and {len(texts) - MOST} more, in the JSON"] if len(texts) > MOST else []
         notes += [*texts[:MOST], *more]
     return [text for text in notes if text]
-
-
-def _judged(summary: Mapping[str, Any]) -> str:
-    rule, policy, noise, spent, budget, code = map(
-        summary.get, ("rule", "inconclusive", "noise", "spent_s", "budget_s", "exit_code")
-    )
-    of = "" if budget is None else f" of {budget:.0f} s"
-    parts = (
-        f"rule {rule}" if rule else "",
-        f"inconclusive: {policy}" if policy else "",
-        "" if noise is None else f"noise {format_value(noise, 'percent')}",
-        "" if spent is None else f"{spent:.0f} s{of} spent",
-        "" if code is None else f"exit code {code}",
-    )
-    return ", ".join(filter(None, parts))
 
 
 def render_junit(report: Report) -> str:
@@ -181,25 +177,23 @@ def render_annotations(report: Report) -> str:
     if left := cases[len(shown) :]:
         rest = f"{len(left)} more cases are in the summary and in the JSON"
         lines.append(f"::{LEVELS[left[0].verdict]}::{rest}")
-    return "".join(line + "\n" for line in lines)
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _annotation(case: CaseRows, report: Report) -> str:
     file, _, line = case.place.rpartition(":")
-    where = {"file": _path(case, file), "line": line} if file and line.isdigit() else {}
-    named_by = {**where, "title": f"attnprof {case.verdict}: {case.name}"}
-    properties = ",".join(
+    properties = {"title": f"attnprof {case.verdict}: {case.name}"}
+    if file and line.isdigit():
+        # as the case names it, where a line of code is known by its file's name only
+        path = case.name.partition(".py:")[0] + ".py"
+        file = path if path.rpartition("/")[2] == file else file
+        properties = {"file": file, "line": line, **properties}
+    named_by = ",".join(
         f"{name}={_escaped(value).replace(':', '%3A').replace(',', '%2C')}"
-        for name, value in named_by.items()
+        for name, value in properties.items()
     )
     told = "\n".join(sentence(r) for r in named(case, report) if r.verdict in LEVELS)
-    return f"::{LEVELS[case.verdict]} {properties}::{_escaped(told)}"
-
-
-def _path(case: CaseRows, file: str) -> str:
-    """The file as the case names it, where a line of code is known by its file's name only."""
-    named_path = case.name.partition(".py:")[0] + ".py"
-    return named_path if named_path.rpartition("/")[2] == file else file
+    return f"::{LEVELS[case.verdict]} {named_by}::{_escaped(told)}"
 
 
 def _escaped(text: str) -> str:

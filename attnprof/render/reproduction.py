@@ -16,21 +16,9 @@ from attnprof.record import Report, ReproduceRecord, write_whole
 from attnprof.record.escapes import csv_cell
 from attnprof.record.files import why_of
 from attnprof.record.recognition import mark
-from attnprof.render.claims import (
-    COUNTED,
-    WORDS,
-    answer_lines,
-    cell_text,
-    count_cells,
-    count_rows,
-    notes,
-    place_text,
-    printed_and_ours,
-    records_of,
-    title_of,
-    value_text,
-)
-from attnprof.render.formats import csv_text, filled, render_csv
+from attnprof.render import claims
+from attnprof.render.claims import COUNTED, WORDS, place_text
+from attnprof.render.formats import csv_text, filled, markdown_table, render_csv
 from attnprof.render.plots.documents import picture, plot_figure
 
 #: Sections of a document's claims: title, verdict, and the heading of what comes out here.
@@ -48,14 +36,20 @@ def page(report: Report, *, by_name: bool = False, linked: bool = False, **_how:
     """
     filters = {
         "table": lambda rows, *heads: _table(heads, rows), "row": _row,
-        "counts": lambda its: _table(["document", *COUNTED.values()], count_rows(its, COUNTED)),
-        "read": _read, "answer": answer_lines, "place": place_text, "regenerated": _regenerated,
+        "counts": lambda its: _table(
+            ["document", *COUNTED.values()], claims.count_rows(its, COUNTED)
+        ),
+        "read": lambda record: [
+            f"`{record.claim}`", place_text(record.place), WORDS[record.verdict],
+            ". ".join(dict.fromkeys((record.how, record.why))),
+        ],
+        "answer": claims.answer_lines, "place": place_text, "regenerated": _regenerated,
         "verdict": lambda record: WORDS[record.verdict], **FILTERS,
         "left_out": lambda number: {f"figure {n}": why for n, why in not_made(number).items()},
     }  # fmt: skip
     return filled(
         "reproduce.md", filters, by_name=by_name, linked=linked, summary=report.summary,
-        records=records_of(report), sections=SECTIONS, mark=mark("reproduce"),
+        records=report.of(ReproduceRecord), sections=SECTIONS, mark=mark("reproduce"),
     )  # fmt: skip
 
 
@@ -63,14 +57,9 @@ def _row(record: ReproduceRecord) -> list[str]:
     # a formula is code, where its signs would be taken for emphasis
     both = (
         f"`{text}`" if set(text) & set("*_^") and "`" not in text else text
-        for text in printed_and_ours(record)
+        for text in claims.printed_and_ours(record)
     )
     return [f"`{record.claim}`", place_text(record.place), *both, record.why]
-
-
-def _read(record: ReproduceRecord) -> list[str]:
-    both = ". ".join(dict.fromkeys((record.how, record.why)))
-    return [f"`{record.claim}`", place_text(record.place), WORDS[record.verdict], both]
 
 
 def _reasons(left_out: Mapping[str, str]) -> str:
@@ -82,9 +71,7 @@ def _reasons(left_out: Mapping[str, str]) -> str:
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [" | ".join(map(_escaped, row)) for row in rows]
-    rule = " | ".join("---" for _ in heads)
-    return "\n".join(f"| {line} |" for line in (" | ".join(heads), rule, *lines))
+    return markdown_table(heads, (map(_escaped, row) for row in rows)).rstrip("\n")
 
 
 def _escaped(text: str) -> str:
@@ -100,10 +87,10 @@ def _escaped(text: str) -> str:
 
 def _regenerated(values: Mapping[str, Any]) -> str:
     """A regenerated table; ours in brackets where it differs."""
-    rows = ([cell_text(row[name]) for name in values["columns"]] for row in values["rows"])
+    rows = ([claims.cell_text(row[name]) for name in values["columns"]] for row in values["rows"])
     table = _table([name.replace("_", " ") for name in values["columns"]], rows)
-    below = "".join(f"\n\n{_escaped(line)}" for line in notes(values))
-    return f"### {_escaped(title_of(values))}\n\n{table}{below}"
+    below = "".join(f"\n\n{_escaped(line)}" for line in claims.notes(values))
+    return f"### {_escaped(claims.title_of(values))}\n\n{table}{below}"
 
 
 def _figure(values: Mapping[str, Any], image: str | None = None) -> str:
@@ -121,49 +108,36 @@ def _figure(values: Mapping[str, Any], image: str | None = None) -> str:
 FILTERS = {"escaped": _escaped, "reasons": _reasons, "figure": _figure}
 
 
-def reproduction_html(
-    report: Report,
-    tables: Sequence[Mapping[str, Any]] = (),
-    figures: Sequence[Mapping[str, Any]] = (),
-) -> str:
+def reproduction_html(report: Report, made: Mapping[str, Regenerated]) -> str:
     """The page: counts, claims that can be filtered by verdict, tables and figures.
 
-    ``tables`` and ``figures`` are their values as JSON has them, each with its ``document``;
-    a figure's ``image`` is its drawing as PNG bytes or None.
+    The tables and figures are the one asked for, and those of the whole documents in ``made``.
     """
-    rows = [{"record": r, "printed": printed, "ours": ours}
-            for r in records_of(report) for printed, ours in [printed_and_ours(r)]]  # fmt: skip
-    filters = {"value": value_text, "cell": cell_text, "place": place_text, "title_of": title_of,
-               "picture": _picture}  # fmt: skip
-    return filled(
-        "reproduction.html", filters, report=report, rows=rows, words=WORDS, tables=tables,
-        figures=figures, counted=list(COUNTED.items())[1:], notes=notes,
-    )  # fmt: skip
-
-
-def pictured(
-    report: Report, made: Mapping[str, Regenerated]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Tables and figures for the page: those asked for, and those of whole documents."""
-    number = next(iter(report.summary["documents"]), "")
+    asked = {"document": next(iter(report.summary["documents"]), ""), "image": None}
     tables, figures = (
-        [{**report.summary[name], "document": number, "image": None}]
-        if name in report.summary else []
+        [{**report.summary[name], **asked}] if name in report.summary else []
         for name in ("table", "figure")
-    )  # fmt: skip
-    for its, found in made.items():
+    )
+    for number, found in made.items():
         tables += [
-            {**table_values(name, table), "document": its} for name, table in found.tables.items()
+            {**table_values(name, table), "document": number}
+            for name, table in found.tables.items()
         ]
         figures += [
-            {**figure_values(name, *of), "document": its, "image": picture(its, name, of[1])}
+            {**figure_values(name, *of), "document": number, "image": picture(number, name, of[1])}
             for name, of in found.figures.items()
         ]
-    return tables, figures
-
-
-def _picture(image: bytes) -> str:
-    return f"data:image/png;base64,{b64encode(image).decode()}"
+    rows = [{"record": r, "printed": printed, "ours": ours} for r in report.of(ReproduceRecord)
+            for printed, ours in [claims.printed_and_ours(r)]]  # fmt: skip
+    filters = {
+        "value": claims.value_text, "cell": claims.cell_text, "place": place_text,
+        "title_of": claims.title_of,
+        "picture": lambda image: f"data:image/png;base64,{b64encode(image).decode()}",
+    }  # fmt: skip
+    return filled(
+        "reproduction.html", filters, report=report, rows=rows, words=WORDS, tables=tables,
+        figures=figures, counted=list(COUNTED.items())[1:], notes=claims.notes,
+    )  # fmt: skip
 
 
 def make_folder(folder: Path) -> None:
@@ -206,13 +180,13 @@ def write_document(number: str, report: Report, made: Regenerated, folder: Path)
         except AttnprofError as error:
             image, failed[f"figure {name}, drawn"] = None, str(error)
         figures[name] = SimpleNamespace(data=f"{stem}.csv", values=values, image=image)
-    own = [record for record in records_of(report) if record.document == number]
+    own = [record for record in report.of(ReproduceRecord) if record.document == number]
     write_whole(folder / "claims.csv", render_csv(Report(report.command, own)))
     left_out = {f"figure {name}": why for name, why in made.not_made.items()} | failed
-    filters = {**FILTERS, "cells": count_cells}
     readme = filled(
-        "folder.md", filters, number=number, title=report.summary["documents"][number]["title"],
-        tables=tables, figures=figures, left_out=left_out, mark=mark("reproduce"),
+        "folder.md", {**FILTERS, "cells": claims.count_cells}, number=number, tables=tables,
+        figures=figures, left_out=left_out, mark=mark("reproduce"),
+        title=report.summary["documents"][number]["title"],
     )  # fmt: skip
     write_whole(folder / "README.md", readme)
     return failed

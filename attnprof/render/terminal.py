@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from io import StringIO
 from typing import Any
 
@@ -21,34 +21,30 @@ from attnprof.units import format_value, is_numeric
 #: Width of tables that go to a file or a pipe, where nothing says how wide it may be.
 FILE_WIDTH = 160
 NARROW = 110
+#: Characters between two columns.
+GAP = 2
 
 
-def console_width() -> int | None:
+def line_width() -> int:
     """The width to draw in: the terminal's or COLUMNS; 160 where output is piped."""
-    if os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty():
-        return None
-    return FILE_WIDTH
+    known = os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty()
+    return Console(width=None if known else FILE_WIDTH).width
 
 
 def is_narrow() -> bool:
     """Whether counts should be written short (``20.95 M``) to fit."""
-    return Console(width=console_width()).width < NARROW
-
-
-def columns_that_fit(width: int, *, beside: int = 0) -> int:
-    """How many columns of this width fit into a line, next to ``beside`` characters; at least 1."""
-    gap = 2
-    return max(1, (Console(width=console_width()).width - beside) // (width + gap))
+    return line_width() < NARROW
 
 
 def new_table(
     *headings: str,
+    rows: Iterable[Iterable[RenderableType]] = (),
     title: str | None = None,
     caption: str | None = None,
     right: Collection[str] = (),
     fold: Collection[str] = (),
 ) -> Table:
-    """An empty table in the house style; cells stay in one line, but for the columns that fold."""
+    """A table in the house style; cells stay in one line, but for the columns that fold."""
     table = Table(
         title=title, caption=caption, box=box.SIMPLE_HEAD, title_justify="left",
         caption_justify="left", title_style="bold", caption_style="dim", header_style="bold",
@@ -59,6 +55,8 @@ def new_table(
             name, justify="right" if name in right else "left", no_wrap=name not in fold,
             overflow="fold" if name in fold else "ellipsis",
         )  # fmt: skip
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
@@ -70,25 +68,27 @@ def _heading(name: str, meta: Mapping[str, Any]) -> str:
 
 
 def record_table(
-    records: Sequence[Record], names: Sequence[str], *, title: str = "", caption: str = ""
+    records: Sequence[Record],
+    names: Sequence[str],
+    *,
+    title: str | None = None,
+    caption: str | None = None,
 ) -> Table:
     """Records as a table of the named fields: numbers right-aligned and never wrapped."""
     known = dict(type(records[0]).columns()) if records else {}
     fields = {name: known.get(name, {"title": name, "format": "text"}) for name in names}
     headings = {name: _heading(name, meta) for name, meta in fields.items()}
     numeric = {headings[name] for name, meta in fields.items() if is_numeric(meta["format"])}
-    table = new_table(
-        *headings.values(), title=title or None, caption=caption or None, right=numeric,
+    short = is_narrow()
+    rows = (
+        [format_value(getattr(record, name), meta["format"], short=short)
+         for name, meta in fields.items()]
+        for record in records
+    )  # fmt: skip
+    return new_table(
+        *headings.values(), rows=rows, title=title, caption=caption, right=numeric,
         fold={*headings.values()} - numeric,
     )  # fmt: skip
-    short = is_narrow()
-    for record in records:
-        cells = (
-            format_value(getattr(record, name), meta["format"], short=short)
-            for name, meta in fields.items()
-        )
-        table.add_row(*cells)
-    return table
 
 
 #: Quantities whose names are not read as they are written.
@@ -100,9 +100,10 @@ def quantity_text(name: str) -> str:
     return _QUANTITIES.get(name, name.replace("_", " "))
 
 
-def quantity_value(value: Any, name: str, *, short: bool = False) -> str:
-    """A quantity's value, with its unit where it is bytes."""
-    return format_value(value, "bytes" if "bytes" in name else "count", short=short)
+def quantity_value(value: Any, name: str, *, short: bool | None = None) -> str:
+    """A quantity's value, with its unit where it is bytes; short where the line is narrow."""
+    fmt = "bytes" if "bytes" in name else "count"
+    return format_value(value, fmt, short=is_narrow() if short is None else short)
 
 
 def workload_text(row: Any) -> str:
@@ -120,15 +121,15 @@ def paragraphs(*lines: str, style: str = "") -> list[RenderableType]:
     return [Text(line, style) for line in lines]
 
 
-def print_tables(renderables: Sequence[RenderableType]) -> None:
+def print_tables(renderables: Iterable[RenderableType]) -> None:
     """Write to stdout; colour only on a terminal and never where NO_COLOR is set.
 
     A plain string is a line to be copied: it is never wrapped.
     """
-    _draw(new_console(width=console_width()), renderables)
+    _draw(new_console(width=line_width()), renderables)
 
 
-def render_text(renderables: Sequence[RenderableType], width: int = FILE_WIDTH) -> str:
+def render_text(renderables: Iterable[RenderableType], width: int = FILE_WIDTH) -> str:
     """The same as plain text, for a file."""
     stream = StringIO()
     _draw(new_console(file=stream, width=width, color_system=None), renderables)
@@ -157,7 +158,7 @@ class _Shown:
             yield part if part.control else Segment(visible(part.text, lines=True), part.style)
 
 
-def _draw(console: Console, renderables: Sequence[RenderableType]) -> None:
+def _draw(console: Console, renderables: Iterable[RenderableType]) -> None:
     for item in renderables:
         if isinstance(item, str):
             console.print(Text(visible(item)), soft_wrap=True)

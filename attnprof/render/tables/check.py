@@ -5,7 +5,9 @@ The page is Markdown: the body of a pull request's comment, and the step summary
 
 from __future__ import annotations
 
-from rich.console import Group, RenderableType
+from collections.abc import Iterator, Sequence
+
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -40,119 +42,106 @@ MOST_ROWS = 100
 MOST_LETTERS = 300
 
 
-def tables(report: Report, *, verbose: bool = False) -> list[RenderableType]:
+def tables(report: Report, *, verbose: bool = False) -> Iterator[RenderableType]:
     """A line a case, worst first; the named changes; the verdict. ``verbose`` adds every record."""
     if report.command == "check --self-test":
-        return _self_test(report)
-    cases = by_case(report)
-    found: list[RenderableType] = [_overview(cases, report)]
-    if verbose:
-        found.append(record_table(report.records, FULL))
-    found += [_told(case, report) for case in cases if named(case, report)]
-    return [*found, _ending(report)]
-
-
-def _overview(cases: list[CaseRows], report: Report) -> RenderableType:
-    timed = any(case.time for case in cases)
-    times = ["time, current / baseline"] * timed
+        yield from _self_test(report)
+        return
+    cases, verdict = by_case(report), verdict_of(report)
+    times = ["time, current / baseline"] * any(case.time for case in cases)
     title = f"check: {gate.sides_text(report)}"
     table = new_table("verdict", "case", *times, title=title, right=times, fold=["case"])
     for case in cases:
-        time = [time_text(case.time) or MISSING] if timed else []
-        table.add_row(Text(case.verdict, STYLES[case.verdict]), case.name, *time)
-    return table
+        time = [time_text(case.time) or MISSING] if times else []
+        table.add_row(_verdict(case.verdict), case.name, *time)
+    yield table
+    if verbose:
+        yield record_table(report.records, FULL)
+    for case in cases:
+        if changes := named(case, report):
+            yield Text(case.name, "bold")
+            yield _told(changes)
+    ending = _verdict(verdict).append(f"; {gate.counts_text(report)}", "not bold default")
+    for note in gate.notes_of(report):
+        ending.append(f"\n{note}", "dim not bold")
+    yield ending
 
 
-def _told(case: CaseRows, report: Report) -> RenderableType:
-    """A case's name over its changes, each with its line of code."""
+def _verdict(verdict: str) -> Text:
+    return Text(verdict, STYLES[verdict])
+
+
+def _told(changes: Sequence[CheckRecord]) -> RenderableType:
+    """A case's changes, each with its line of code."""
     lines = Table.grid(padding=(0, 1))
     lines.add_column(no_wrap=True)
     lines.add_column(overflow="fold")
-    for record in told_once(named(case, report)):
+    for record in told_once(changes):
         place = f" ({record.place})" if record.place else ""
-        told = Text(sentence(record)).append(place, "dim")
-        lines.add_row(Text(record.verdict, STYLES[record.verdict]), told)
-    return Group(Text(case.name, "bold"), Padding(lines, (0, 0, 1, 2)))
+        lines.add_row(_verdict(record.verdict), Text(sentence(record)).append(place, "dim"))
+    return Padding(lines, (0, 0, 1, 2))
 
 
-def _ending(report: Report) -> RenderableType:
-    verdict = verdict_of(report)
-    lines = Text(verdict, STYLES[verdict])
-    lines.append(f"; {gate.counts_text(report)}", "not bold default")
-    for note in gate.notes_of(report):
-        lines.append(f"\n{note}", "dim not bold")
-    return lines
-
-
-def _self_test(report: Report) -> list[RenderableType]:
+def _self_test(report: Report) -> Iterator[RenderableType]:
     """A line a slowdown, and what the first and the others mean."""
-    rule = report.summary["rule"]
-    rows = report.of(SelfTestRecord)
+    rows, rule = report.of(SelfTestRecord), report.summary["rule"]
+    yield record_table(rows, SELF_TEST, title=f"self-test of rule {rule} on this machine")
     alarms = sum(row.regressed for row in rows if not row.slowdown)
     trials = sum(row.trials for row in rows if not row.slowdown)
     # the rule of three, one event more for each seen
     likely = min(1.0, (3 + 1.5 * alarms) / trials) if trials else 1.0
-    said = (
+    yield (
         f"False alarms: {alarms} of {trials}. Few trials say little: up to "
         f"{likely:.1%} are still likely; give more --budget."
     )
-    return [record_table(rows, SELF_TEST, title=f"self-test of rule {rule} on this machine"), said]
 
 
 def page(report: Report, **_how: object) -> str:
     """What got worse first, then other changes; what stayed as it was is folded away."""
     if report.command == "check --self-test":
         return render_markdown(report)
-    cases = by_case(report)
-    changed = [(case, record) for case in cases for record in told_once(named(case, report))]
-    amiss = [pair for pair in changed if pair[1].verdict not in (rules.OK, rules.IMPROVED)]
-    other = [pair for pair in changed if pair[1].verdict in (rules.OK, rules.IMPROVED)]
-    quiet = [case for case in cases if not named(case, report)]
+    changes: dict[bool, list[str]] = {True: [], False: []}
+    quiet = []
+    for case in by_case(report):
+        records = named(case, report)
+        for record in told_once(records):
+            changes[record.verdict in (rules.OK, rules.IMPROVED)].append(_change(case, record))
+        if not records:
+            quiet.append(f"| {markdown_code(case.name)} | {time_text(case.time)} |")
+    columns = ("verdict", "case", "metric", "baseline → current", "why")
+    folded = _table(("case", "time, current / baseline"), quiet)
+    summary = f"<summary>{len(quiet)} unchanged</summary>"
     parts = [
         MARKER,
         f"### attnprof check: {verdict_of(report)}",
         f"{markdown_text(gate.sides_text(report))}; {gate.counts_text(report)}.",
-        _changes(amiss),
-        _changes(other),
-        _folded(quiet),
+        *(_table(columns, changes[fine]) for fine in (False, True)),
+        f"<details>{summary}\n\n{folded}\n\n</details>" if quiet else "",
         "\n".join(f"- {markdown_text(note)}" for note in gate.notes_of(report)),
     ]
-    return _fitting("\n\n".join(part for part in parts if part) + "\n")
+    return _fitting("\n\n".join(filter(None, parts)) + "\n")
 
 
-def _changes(rows: list[tuple[CaseRows, CheckRecord]]) -> str:
+def _change(case: CaseRows, record: CheckRecord) -> str:
+    cut = "…" if len(record.why) > MOST_LETTERS else ""
+    place = f" ({markdown_code(record.place)})" if record.place else ""
+    cells = (
+        f"**{record.verdict}**", markdown_code(case.name),
+        "" if record.metric == WHOLE else markdown_code(record.metric),
+        markdown_text(values_text(record)),
+        f"{markdown_text(record.why[:MOST_LETTERS])}{cut}{place}",
+    )  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def _table(columns: Sequence[str], rows: Sequence[str]) -> str:
+    """As many rows as a comment takes; nothing where there are none."""
     if not rows:
         return ""
-    lines = ["| verdict | case | metric | baseline → current | why |", "|---|---|---|---|---|"]
-    for case, record in rows[:MOST_ROWS]:
-        metric = "" if record.metric == WHOLE else markdown_code(record.metric)
-        cut = "…" if len(record.why) > MOST_LETTERS else ""
-        place = f" ({markdown_code(record.place)})" if record.place else ""
-        cells = (
-            f"**{record.verdict}**", markdown_code(case.name), metric,
-            markdown_text(values_text(record)),
-            f"{markdown_text(record.why[:MOST_LETTERS])}{cut}{place}",
-        )  # fmt: skip
-        lines.append("| " + " | ".join(cells) + " |")
-    return _ended(lines, len(rows))
-
-
-def _folded(cases: list[CaseRows]) -> str:
-    if not cases:
-        return ""
-    lines = ["| case | time, current / baseline |", "|---|---|"]
-    lines += [
-        f"| {markdown_code(case.name)} | {time_text(case.time)} |" for case in cases[:MOST_ROWS]
-    ]
-    return (
-        f"<details><summary>{len(cases)} unchanged</summary>\n\n"
-        f"{_ended(lines, len(cases))}\n\n</details>"
-    )
-
-
-def _ended(lines: list[str], count: int) -> str:
-    more = f"\n\n… and {count - MOST_ROWS} more, in the JSON." if count > MOST_ROWS else ""
-    return "\n".join(lines) + more
+    head = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    left = len(rows) - MOST_ROWS
+    more = f"\n\n… and {left} more, in the JSON." if left > 0 else ""
+    return "\n".join([*head, *rows[:MOST_ROWS]]) + more
 
 
 def _fitting(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from rich.console import RenderableType
@@ -12,7 +12,6 @@ from attnprof.record import CompareRecord, Report
 from attnprof.render.terminal import (
     is_narrow,
     new_table,
-    paragraphs,
     quantity_text,
     quantity_value,
     workload_text,
@@ -28,31 +27,26 @@ CAPTION = (
 NARROW_COLUMNS = 4
 
 
-def tables(report: Report, quantities: Sequence[str]) -> list[RenderableType]:
+def tables(report: Report, quantities: Sequence[str]) -> Iterator[RenderableType]:
     """A block a length, of the quantities that are known of any mechanism."""
-    blocks: list[RenderableType] = []
     for _, group in groupby(report.of(CompareRecord), key=lambda record: record.seq_len):
-        blocks += _block(list(group), quantities)
-    return [*blocks, Text(CAPTION, style="dim")]
-
-
-def _block(rows: list[CompareRecord], quantities: Sequence[str]) -> list[RenderableType]:
-    names = [name for name in quantities if any(getattr(row, name) is not None for row in rows)]
-    at_once = NARROW_COLUMNS if is_narrow() else max(1, len(names))
-    blocks: list[RenderableType] = [Text(workload_text(rows[0]), style="bold")]
-    for first in range(0, len(names), at_once):
-        some = names[first : first + at_once]
-        headings = ["state" if name == "state_bytes" else quantity_text(name) for name in some]
-        table = new_table("mechanism", *headings, right=headings, fold=["mechanism"])
-        for row in rows:
-            if not row.skipped:
-                table.add_row(row.mechanism, *(_cell(row, name) for name in some))
-        blocks.append(table)
-    refused = paragraphs(*(f" skipped: {row.skipped}" for row in rows if row.skipped))
-    return [*blocks, *refused, *([Text()] if refused else [])]
+        rows = list(group)
+        yield Text(workload_text(rows[0]), style="bold")
+        names = [name for name in quantities if any(getattr(r, name) is not None for r in rows)]
+        at_once = NARROW_COLUMNS if is_narrow() else max(1, len(names))
+        for first in range(0, len(names), at_once):
+            some = names[first : first + at_once]
+            heads = ["state" if name == "state_bytes" else quantity_text(name) for name in some]
+            cells = (
+                [r.mechanism, *(_cell(r, name) for name in some)] for r in rows if not r.skipped
+            )
+            yield new_table("mechanism", *heads, rows=cells, right=heads, fold=["mechanism"])
+        if refused := [f" skipped: {row.skipped}" for row in rows if row.skipped]:
+            yield Text("\n".join([*refused, ""]))
+    yield Text(CAPTION, style="dim")
 
 
 def _cell(row: CompareRecord, name: str) -> RenderableType:
-    text = quantity_value(getattr(row, name), name, short=is_narrow())
+    text = quantity_value(getattr(row, name), name)
     won = name in row.wins.split(",")
     return Text(f"{text} {WON if won else ' '}", style="bold green" if won else "")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.arguments import LARGEST
 from attnprof.record import CrossoverRecord, Report
-from attnprof.render.terminal import new_table, paragraphs
+from attnprof.render.terminal import new_table
 from attnprof.units import MISSING, format_count, label
 
 #: What each kind is, under the table.
@@ -20,34 +22,27 @@ MEANING = {
 FIRST_LENGTH = "from token: the first whole length from which the one cheaper above is not dearer"
 
 
-def tables(report: Report, more: str = "") -> list[RenderableType]:
+def tables(report: Report, more: str = "") -> Iterator[RenderableType]:
     """A row a head width, metric and kind; ``more`` is said below, where there is something."""
     rows = report.of(CrossoverRecord)
+    one, mask = rows[0], ", causal" if rows[0].causal else ""
+    title = (
+        f"Cheaper: {label(one.mechanism_a, one.params_a)} or "
+        f"{label(one.mechanism_b, one.params_b)}\n"
+        f"{one.scope}, {one.phase}{mask}, batch {one.batch_size}, heads {one.num_heads}"
+    )
     numeric = ("d", "crossover", "from token")
     headings = ("d", "metric", "kind", "crossover", "from token", "below", "above")
-    table = new_table(*headings, title=_title(rows[0]), right=numeric)
-    for row in rows:
-        table.add_row(*_cells(row))
-    notes = paragraphs(*(f" {text}" for text in (*_forms(rows), *_remarks(rows))))
-    caption = Text(_caption(rows), style="dim")
-    return [table, *notes, caption, *paragraphs(*([f" {more}"] if more else []))]
-
-
-def _caption(rows: list[CrossoverRecord]) -> str:
+    yield new_table(*headings, rows=map(_cells, rows), title=title, right=numeric)
+    for text in (*_forms(rows), *_remarks(rows)):
+        yield Text(f" {text}")
     kinds = dict.fromkeys(row.kind for row in rows)
-    lines = [f"{kind}: {MEANING[kind]}" for kind in kinds]
+    caption = [f"{kind}: {MEANING[kind]}" for kind in kinds]
     if "published" in kinds and len(kinds) > 1:
-        lines.append("published memory and the others are not expected to be equal")
-    return "; ".join([*lines, FIRST_LENGTH])
-
-
-def _title(row: CrossoverRecord) -> str:
-    mask = ", causal" if row.causal else ""
-    return (
-        f"Cheaper: {label(row.mechanism_a, row.params_a)} or "
-        f"{label(row.mechanism_b, row.params_b)}\n"
-        f"{row.scope}, {row.phase}{mask}, batch {row.batch_size}, heads {row.num_heads}"
-    )
+        caption.append("published memory and the others are not expected to be equal")
+    yield Text("; ".join([*caption, FIRST_LENGTH]), style="dim")
+    if more:
+        yield Text(f" {more}")
 
 
 def _cells(row: CrossoverRecord) -> list[str]:
@@ -110,11 +105,10 @@ def _remarks(rows: list[CrossoverRecord]) -> list[str]:
         if row.bound:
             found.append(f"{what}: {row.bound}")
     found += [f"{', '.join(what)}: {said}" for said, what in ranges.items()]
-    searched = [_named(row.metric, row.kind) for row in rows if row.method == "searched"]
+    searched = dict.fromkeys(_named(r.metric, r.kind) for r in rows if r.method == "searched")
     if searched:
-        names = ", ".join(dict.fromkeys(searched))
         found.append(
-            f"{names}: sizes are rounded up or down, so there is no closed form; "
+            f"{', '.join(searched)}: sizes are rounded up or down, so there is no closed form; "
             f"searched by integers, to 2**{LARGEST.bit_length() - 1} tokens at most"
         )
     found += [f"{_named(row.metric, 'published')} from {row.source}" for row in rows if row.source]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 from rich.console import RenderableType
@@ -15,65 +16,54 @@ from attnprof.record import DeriveRecord, Report
 from attnprof.record.escapes import markdown_code
 from attnprof.record.recognition import mark
 from attnprof.render.formats import filled
-from attnprof.render.terminal import is_narrow, new_table, quantity_text, quantity_value
+from attnprof.render.terminal import new_table, quantity_text, quantity_value
 from attnprof.units import format_bytes
 
 #: Operations shown by name; the rest is in JSON and on the Markdown page.
 _MOST = 12
 
 
-def tables(report: Report, *, latex: bool = False) -> list[RenderableType]:
+def tables(report: Report, *, latex: bool = False) -> Iterator[RenderableType]:
     """One block a phase: formulas, domain, method, then operations by name."""
-    records = report.of(DeriveRecord)
-    phases: Mapping[str, Any] = report.summary["phases"]
-    blocks: list[RenderableType] = []
-    for phase, found in phases.items():
-        rows = [record for record in records if record.phase == phase]
+    for phase, found in report.summary["phases"].items():
+        rows = [record for record in report.of(DeriveRecord) if record.phase == phase]
+        # without what is 0, unless that is all there is
+        costs = [row for row in rows if row.expression != "0"]
         title = f"{report.summary['name']}: {phase}"
-        if latex:
-            blocks += [f"% {title}; holds for {domain_text(found)}", *_latex(rows)]
+        if latex:  # text to be pasted, so never wrapped
+            yield f"% {title}; holds for {domain_text(found)}"
+            for row in costs:
+                yield f"% {row.quantity}"
+                yield row.latex or "% no formula"
             continue
-        blocks += [Text(title, style="bold"), _formulas(rows)]
-        blocks += [Padding(Text(line), (0, 0, 0, 1)) for line in _how(found)]
-        blocks.append("")
+        yield Text(title, style="bold")
+        yield _formulas(costs or rows)
+        yield from (Padding(Text(line), (0, 0, 0, 1)) for line in _how(found))
+        yield ""
         if found.get("operations"):
-            blocks.append(_operations(found["operations"]))
-    return blocks
+            yield _operations(found["operations"])
 
 
 def _formulas(rows: Sequence[DeriveRecord]) -> Table:
     values = ["value"] * any(row.value is not None for row in rows)
     table = new_table("quantity", "formula", *values, right=values, fold=["formula"])
-    # without what is 0, unless that is all there is
-    for row in [row for row in rows if row.expression != "0"] or rows:
-        bound = "at least " if row.bound != "exact" else ""
-        value = quantity_value(row.value, row.quantity, short=is_narrow())
-        cells = [quantity_text(row.quantity), bound + _spread(row.expression), value]
-        table.add_row(*cells[: 2 + len(values)])
+    for row in rows:
+        formula = ("at least " if row.bound != "exact" else "") + _spread(row.expression)
+        value = [quantity_value(row.value, row.quantity)] if values else []
+        table.add_row(quantity_text(row.quantity), formula, *value)
     return table
 
 
 def _spread(expression: str | None) -> str:
-    """A formula; a maximum with one candidate a line."""
-    if expression is None:
-        return "no formula"
-    found = re.fullmatch(r"Max\((.*)\)", expression)
-    together = ",\n    ".join(_arguments(found[1]) if found else ())
-    return f"Max({together})" if together else expression
-
-
-def _arguments(text: str) -> list[str]:
-    """A call's arguments, split at the commas of their level; none where brackets do not fit."""
-    found, depth = [""], 0
-    for sign in text:
-        depth += (sign == "(") - (sign == ")")
-        if depth < 0:
-            return []
-        if sign == "," and depth == 0:
-            found.append("")
-        else:
-            found[-1] += sign
-    return [part.strip() for part in found]
+    """A formula; a maximum whose brackets fit with one candidate a line."""
+    found = re.fullmatch(r"Max\((.+)\)", expression or "no formula")
+    inner = found[1] if found else ""
+    depths = list(accumulate((sign == "(") - (sign == ")") for sign in inner))
+    if not depths or min(depths) < 0:
+        return expression or "no formula"
+    between = [place for place, depth in enumerate(depths) if inner[place] == "," and not depth]
+    parts = (inner[a + 1 : b].strip() for a, b in pairwise([-1, *between, len(inner)]))
+    return "Max(" + ",\n    ".join(parts) + ")"
 
 
 def shape_text(sizes: Mapping[str, Any]) -> str:
@@ -103,17 +93,17 @@ def domain_text(found: Mapping[str, Any]) -> str:
     return "; ".join(found["domain"]) or "all sizes"
 
 
+#: Each method in words.
 METHODS = {
-    "symbolic": "one run on symbolic sizes",
-    "interpolated": "exact interpolation of runs at many shapes",
-    "counted": "one run at this shape; no formula was found",
+    "symbolic": "symbolic (one run on symbolic sizes)",
+    "interpolated": "interpolated (exact interpolation of runs at many shapes)",
+    "counted": "counted (one run at this shape; no formula was found)",
 }
 
 
 def how_found(found: Mapping[str, Any]) -> str:
     """The method in words."""
-    method = str(found["method"])
-    return f"{method} ({METHODS[method]})" if method in METHODS else method
+    return METHODS.get(found["method"], str(found["method"]))
 
 
 def _how(found: Mapping[str, Any]) -> Iterator[str]:
@@ -123,8 +113,7 @@ def _how(found: Mapping[str, Any]) -> Iterator[str]:
     yield f"method: {how_found(found)}{runs}"
     if found["uncounted"]:
         yield f"at least: not counted are {', '.join(found['uncounted'])}"
-    for line in dict.fromkeys(found["notes"]):
-        yield f"note: {line}"
+    yield from (f"note: {line}" for line in dict.fromkeys(found["notes"]))
     yield from peak_lines(found.get("peak", {}))
 
 
@@ -155,9 +144,8 @@ def _operations(found: Sequence[Mapping[str, Any]]) -> Table:
     )  # fmt: skip
     counted = [row for row in found if row["flops"] != "0"]
     for row in counted[:_MOST]:
-        value = quantity_value(row["flops_value"], "flops", short=is_narrow())
-        cells = [row["operation"], calls_text([row]), row["flops"], value]
-        table.add_row(*cells[: 3 + len(values)])
+        value = [quantity_value(row["flops_value"], "flops")] if values else []
+        table.add_row(row["operation"], calls_text([row]), row["flops"], *value)
     rest = [row for row in found if row not in counted[:_MOST]]
     if rest:
         kinds = "more, and moves and views" if len(counted) > _MOST else "moves and views"
@@ -173,15 +161,6 @@ def calls_text(rows: Sequence[Mapping[str, Any]]) -> str:
     return " + ".join(map(str, calls)) if None not in calls and len(calls) < 4 else "–"
 
 
-def _latex(rows: Sequence[DeriveRecord]) -> list[RenderableType]:
-    """A comment and a formula each: text to be pasted, so never wrapped."""
-    lines: list[RenderableType] = []
-    for row in rows:
-        if row.expression != "0":
-            lines += [f"% {row.quantity}", row.latex or "% no formula"]
-    return lines
-
-
 def page(report: Report, **_how: object) -> str:
     """The same as Markdown, with every condition, operation by operation."""
     filters = {
@@ -191,7 +170,9 @@ def page(report: Report, **_how: object) -> str:
         "capital": lambda line: f"{line[:1].upper()}{line[1:]}",
         "size": lambda size: "" if size == "0" else markdown_code(size),
         "formula": lambda form: "no formula" if form is None else markdown_code(form),
-        "value": lambda row: "" if row.value is None else quantity_value(row.value, row.quantity),
+        "value": lambda row: "" if row.value is None else quantity_value(
+            row.value, row.quantity, short=False
+        ),
         "costly": lambda rows: [row for row in rows if any(row[n] != "0" for n in _COSTS)],
         "varying": lambda rows: {
             name: heading for name, heading in _COSTS.items()

@@ -15,9 +15,9 @@ def tables(report: Report) -> list[RenderableType]:
     """A row a check, with what to do."""
     problems = report.summary["problems"]
     verdict = f"Needs attention: {', '.join(problems)}." if problems else "Everything works."
-    table = new_table("check", "status", "found", fold=["found"], caption=verdict)
-    for record in report.of(DoctorRecord):
-        advice = f" → {record.advice}" if record.advice else ""
-        status = Text(record.status, STYLES.get(record.status, "red"))
-        table.add_row(record.check, status, record.found + advice)
-    return [table]
+    rows = (
+        (its.check, Text(its.status, STYLES.get(its.status, "red")),
+         its.found + (f" → {its.advice}" if its.advice else ""))
+        for its in report.of(DoctorRecord)
+    )  # fmt: skip
+    return [new_table("check", "status", "found", rows=rows, fold=["found"], caption=verdict)]

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.record import HeadsRecord, Report
-from attnprof.render.terminal import columns_that_fit, new_table, paragraphs
+from attnprof.render.terminal import GAP, line_width, new_table
 from attnprof.units import MISSING, format_count
 
 CAPTION = (
@@ -18,18 +18,18 @@ CAPTION = (
 UNITS = {"flops": "FLOPs", "peak_entries": "Entries"}
 
 
-def tables(report: Report) -> list[RenderableType]:
+def tables(report: Report) -> Iterator[RenderableType]:
     """A table a quantity (more where the terminal is narrow), then the optima."""
-    rows, parts = report.of(HeadsRecord), list[RenderableType]()
+    rows = report.of(HeadsRecord)
     title = f"d_model {report.summary['d_model']:,}, seq {report.summary['seq_len']:,}"
     for quantity in dict.fromkeys(row.quantity for row in rows):
         some = [row for row in rows if row.quantity == quantity]
-        parts += _values(f"{UNITS[quantity]} against heads, {title}", some)
-    roots = paragraphs(*(
-        " {mechanism}, {quantity}, {kind}: root of {equation}".format_map(one)
-        for one in report.summary["optima"] if one["optimum_head_dim"] is not None
-    ))  # fmt: skip
-    return [*parts, _optima(report), *roots, Text(CAPTION, style="dim")]
+        yield from _values(f"{UNITS[quantity]} against heads, {title}", some)
+    yield _optima(report)
+    for one in report.summary["optima"]:
+        if one["optimum_head_dim"] is not None:
+            yield Text(" {mechanism}, {quantity}, {kind}: root of {equation}".format_map(one))
+    yield Text(CAPTION, style="dim")
 
 
 def _values(title: str, rows: list[HeadsRecord]) -> Iterator[RenderableType]:
@@ -38,15 +38,16 @@ def _values(title: str, rows: list[HeadsRecord]) -> Iterator[RenderableType]:
     texts = {(r.num_heads, r.mechanism, r.kind): format_count(r.value or 0) for r in rows}
     widths = {row.num_heads: row.head_dim for row in rows}
     widest = max(len(text) for text in (*texts.values(), *(name for name, _ in columns)))
-    at_once = columns_that_fit(widest, beside=2 * (len(f"{max(widths):,}") + 4))
+    beside = 2 * (len(f"{max(widths):,}") + 4)
+    at_once = max(1, (line_width() - beside) // (widest + GAP))
     for first in range(0, len(columns), at_once):
         some = columns[first : first + at_once]
         headings = ("heads", "d", *("\n".join(column) for column in some))
-        table = new_table(*headings, title=title, right=headings)
-        for h in sorted(widths):
-            cells = [texts.get((h, *column), MISSING) for column in some]
-            table.add_row(f"{h:,}", f"{widths[h]:,}", *cells)
-        yield table
+        cells = (
+            [f"{h:,}", f"{widths[h]:,}", *(texts.get((h, *column), MISSING) for column in some)]
+            for h in sorted(widths)
+        )
+        yield new_table(*headings, rows=cells, title=title, right=headings)
 
 
 def _optima(report: Report) -> RenderableType:

@@ -30,14 +30,10 @@ def tables(report: Report) -> list[RenderableType]:
     )  # fmt: skip
     table.columns[-2].ratio, table.columns[-1].ratio = 2, 3
     for record in report.of(MechanismRecord):
-        if record.skipped:
-            table.add_row(record.mechanism, *[MISSING] * 5, record.skipped)
-            continue
-        abilities = (record.causal, record.decode, record.params)
-        table.add_row(
-            record.mechanism, record.time_order, record.memory_order,
-            *map(format_value, abilities), f"{record.document} {record.title}",
-        )  # fmt: skip
+        claims = (record.time_order, record.memory_order, record.causal, record.decode)
+        told = [*map(format_value, (*claims, record.params)), f"{record.document} {record.title}"]
+        skipped = [*[MISSING] * 5, record.skipped]
+        table.add_row(record.mechanism, *(skipped if record.skipped else told))
     return [table]
 
 
@@ -53,9 +49,11 @@ def _growth(report: Report) -> list[RenderableType]:
     for label, group in groupby(records, key=lambda record: record.variant):
         found = {record.quantity: record for record in group}
         flops, peak = found["flops"], found["peak_bytes"]
+        faster = [record for record in found.values() if record.verdict == "grows faster"]
+        verdict = "grows faster" if all(record.expected for record in faster) else "GROWS FASTER"
         table.add_row(
             label, _claim(flops), _exponent(found["matmul_flops"]), _exponent(flops),
-            _claim(peak), _exponent(peak), _verdict(found),
+            _claim(peak), _exponent(peak), verdict if faster else "agrees",
         )  # fmt: skip
         notes += _notes(label, found)
     caption = CAPTION.format(head_dim=records[0].head_dim)
@@ -70,13 +68,6 @@ def _claim(record: GrowthRecord) -> str:
 
 def _exponent(record: GrowthRecord) -> str:
     return MISSING if record.found_exponent is None else f"{record.found_exponent:.2f}"
-
-
-def _verdict(found: dict[str, GrowthRecord]) -> str:
-    faster = [record for record in found.values() if record.verdict == "grows faster"]
-    if not faster:
-        return "agrees"
-    return "grows faster" if all(record.expected for record in faster) else "GROWS FASTER"
 
 
 def _notes(label: str, found: dict[str, GrowthRecord]) -> Iterator[str]:

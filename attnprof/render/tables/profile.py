@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.record import ProfileRecord, Report
-from attnprof.render.terminal import paragraphs, record_table
+from attnprof.render.terminal import record_table
 from attnprof.units import format_rate
 
 COUNTS = (
@@ -17,6 +16,7 @@ COUNTS = (
     "flops_torch", "flops_fvcore",
 )  # fmt: skip
 MEMORY = ("mechanism", "seq_len", "parameters", "peak_bytes_predicted", "peak_bytes_measured")
+PEAK = "peak over what was live before the call"
 #: Shown where a phase or a device has them, and what has to be said of them.
 PARTS = {
     "activations_bytes": "activations: what the forward pass leaves, its output included",
@@ -36,46 +36,33 @@ ROOFLINE = (
 )  # fmt: skip
 
 
-def tables(report: Report) -> list[RenderableType]:
+def tables(report: Report) -> Iterator[RenderableType]:
     """Counts, memory, time, then what differs, is noisy, or was skipped."""
-    records = report.of(ProfileRecord)
-    done = [record for record in records if record.skipped is None]
-    parts: list[RenderableType] = [Text(_headline(report, records[0]))]
+    records, where = report.of(ProfileRecord), report.environment
+    done, first = [record for record in records if record.skipped is None], records[0]
+    mode = ", causal" * first.causal + ", compiled" * first.compiled
+    yield Text(
+        f"{first.phase}{mode}, scope {first.scope}, batch {first.batch_size}, {_widths(records)}, "
+        f"{first.dtype}, on {first.device} ({where.get('device_name')}, {where.get('threads')} "
+        f"threads, torch {where.get('torch')})"
+    )
     if done:
         caption = "closed form, counts derived from the code, torch's counter, twice fvcore's MACs"
-        parts.append(record_table(done, COUNTS, title="FLOPs", caption=caption))
-        parts.append(_memory(done))
+        yield record_table(done, COUNTS, title="FLOPs", caption=caption)
+        parts = [n for n in PARTS if any(getattr(record, n) is not None for record in done)]
+        caption = "; ".join(filter(None, (PEAK, *(PARTS[name] for name in parts))))
+        yield record_table(done, (*MEMORY, *parts), title="Memory", caption=caption)
         caption = "median with the 95 % interval of order statistics"
         times = (*TIMES, "compile_s") if any(record.compiled for record in done) else TIMES
-        parts.append(record_table(done, times, title="Time", caption=caption))
+        yield record_table(done, times, title="Time", caption=caption)
     if any(record.roofline_fraction for record in done):
-        caption = _ceilings(report.summary["roofline"])
-        parts.append(record_table(done, ROOFLINE, title="Roofline", caption=caption))
-    return [*parts, *paragraphs(*dict.fromkeys(_notes(records)))]
-
-
-def _memory(done: list[ProfileRecord]) -> RenderableType:
-    """The peak, and what it is made of where that is known."""
-    known = [name for name in PARTS if any(getattr(record, name) is not None for record in done)]
-    caption = ["peak over what was live before the call", *(PARTS[n] for n in known if PARTS[n])]
-    return record_table(done, (*MEMORY, *known), title="Memory", caption="; ".join(caption))
-
-
-def _ceilings(known: Mapping[str, Any]) -> str:
-    """What the shares are of, and who says so."""
-    rates = ", ".join(f"{dtype} {format_rate(r)}" for dtype, r in known["flops_per_s"].items())
-    moved = format_rate(known["bytes_per_s"], "B/s")
-    return f"{known['device']}: {rates}, {moved} ({known['source']})"
-
-
-def _headline(report: Report, first: ProfileRecord) -> str:
-    where = report.environment
-    causal = (", causal" if first.causal else "") + (", compiled" if first.compiled else "")
-    return (
-        f"{first.phase}{causal}, scope {first.scope}, batch {first.batch_size}, "
-        f"{_widths(report.of(ProfileRecord))}, {first.dtype}, on {first.device} "
-        f"({where.get('device_name')}, {where.get('threads')} threads, torch {where.get('torch')})"
-    )
+        known = report.summary["roofline"]
+        rates = ", ".join(f"{dtype} {format_rate(r)}" for dtype, r in known["flops_per_s"].items())
+        moved = format_rate(known["bytes_per_s"], "B/s")
+        caption = f"{known['device']}: {rates}, {moved} ({known['source']})"
+        yield record_table(done, ROOFLINE, title="Roofline", caption=caption)
+    for line in dict.fromkeys(_notes(records)):
+        yield Text(line)
 
 
 def _widths(records: Sequence[ProfileRecord]) -> str:

@@ -13,7 +13,7 @@ from rich.text import Text
 from attnprof.record import Report, VerificationRecord
 from attnprof.render.formats import render_markdown
 from attnprof.render.tables.derive import shape_text, verified_text
-from attnprof.render.terminal import is_narrow, new_table, quantity_text, quantity_value
+from attnprof.render.terminal import new_table, quantity_text, quantity_value
 
 #: Columns of the Markdown table.
 PAGE = (
@@ -25,19 +25,23 @@ PAGE = (
 READABLE, BRIEF = 240, 60
 
 
-def tables(report: Report) -> list[RenderableType]:
+def tables(report: Report) -> Iterator[RenderableType]:
     """A block a formula; of several an overview, and blocks of those that do not match."""
     records = report.of(VerificationRecord)
     several = len(records) > 1
-    blocks: list[RenderableType] = [_overview(records)] if several else []
+    if several:
+        yield _overview(records)
     for row, record in enumerate(records, start=1):
         if several and record.verdict == "match":
             continue
         number = f"{row}. " if several else ""
-        blocks += [Text(f"{number}{_title(record)}", style="bold"), _formulas(record)]
-        blocks += [Padding(Text(line), (0, 0, 0, 1)) for line in _lines(record)]
-        blocks.append("")
-    return blocks
+        place = f"{record.place}: " if record.place else ""
+        scope = f" {record.scope}" if record.scope else ""
+        what = f"{quantity_text(record.quantity)}, {'causal ' * record.causal}{record.phase}"
+        yield Text(f"{number}{place}{record.of}{scope}, {what}", style="bold")
+        yield _formulas(record)
+        yield from (Padding(Text(line), (0, 0, 0, 1)) for line in _lines(record))
+        yield ""
 
 
 def page(report: Report, **_how: object) -> str:
@@ -53,13 +57,6 @@ def _shown(formula: str | None, most: int = READABLE) -> str:
     return formula if len(formula) <= most else f"{formula[:most]} …"
 
 
-def _title(record: VerificationRecord) -> str:
-    causal = "causal " if record.causal else ""
-    scope = f" {record.scope}" if record.scope else ""
-    place = f"{record.place}: " if record.place else ""
-    return f"{place}{record.of}{scope}, {quantity_text(record.quantity)}, {causal}{record.phase}"
-
-
 def _overview(records: Sequence[VerificationRecord]) -> Table:
     placed = any(record.place for record in records)
     names = ["row", "place" if placed else "of", "quantity", "printed", "ours", "verdict"]
@@ -69,8 +66,7 @@ def _overview(records: Sequence[VerificationRecord]) -> Table:
         ours = _shown(record.ours, BRIEF)
         if record.up_to == "order" and record.leading_ours:
             ours = record.leading_ours
-        cells = (where, record.quantity, record.printed, ours, _verdict(record))
-        table.add_row(str(row), *cells)
+        table.add_row(str(row), where, record.quantity, record.printed, ours, _verdict(record))
     return table
 
 
@@ -83,11 +79,8 @@ def _verdict(record: VerificationRecord) -> str:
 def _formulas(record: VerificationRecord) -> Table:
     shapes = [shape_text(shape["sizes"]) for shape in record.values]
     table = new_table("", "formula", *shapes, right=shapes, fold=["formula", *shapes])
-    short = is_narrow()
     for title, name in (("printed", "printed"), (record.kind, "ours")):
-        numbers = [
-            quantity_value(shape[name], record.quantity, short=short) for shape in record.values
-        ]
+        numbers = (quantity_value(shape[name], record.quantity) for shape in record.values)
         table.add_row(title, _shown(getattr(record, name)), *numbers)
     return table
 
