@@ -193,8 +193,7 @@ def profile(
     """
     from attnprof.device.roofline import with_roofline
     from attnprof.measure.batch import measure_points, plan_points
-    from attnprof.measure.modules import configured
-    from attnprof.measure.request import Budget
+    from attnprof.measure.request import Budget, configured
 
     names = [name_text(name) for name in several("attention", attention)]
     width, heads = tensor_size("d_model", d_model), tensor_size("num_heads", num_heads)

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from attnprof.measure.isolation import measure_apart
+from attnprof.measure.batch import measure_apart
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.statistics import estimate_over_processes
 

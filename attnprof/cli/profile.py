@@ -12,7 +12,7 @@ from attnprof.cli.measurement import Measurement
 from attnprof.cli.output import Output
 from attnprof.cli.request import Conditions, Shape, parse_names, parse_set
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.measure.modules import configured
+from attnprof.measure.request import configured
 from attnprof.render.progress import progress_bar
 
 EXAMPLE = "attnprof profile --attention efficient --seq 4096"

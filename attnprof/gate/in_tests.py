@@ -20,8 +20,8 @@ from attnprof.gate.exact import compare
 from attnprof.gate.rules import ERROR, IMPROVED, MISSING, OK, REGRESSED, CheckOptions
 from attnprof.gate.sentences import sentence, told_once
 from attnprof.gate.trees import Tree, current_tree, tree_of
+from attnprof.measure.batch import COUNTING
 from attnprof.measure.environment import dated_environment, fingerprint
-from attnprof.measure.isolation import COUNTING
 from attnprof.measure.request import PointRequest
 from attnprof.processes.pool import run_apart
 from attnprof.record import BaselineRecord, CheckRecord
@@ -210,7 +210,7 @@ def request_for(
     ``args`` and ``inputs`` are a module's, as ``--arg`` and ``--input`` of derive take them,
     ``params`` a mechanism's. Raises :class:`RequestError`.
     """
-    from attnprof.measure.modules import configured
+    from attnprof.measure.request import configured
     from attnprof.measure.sweep.plan import is_module_apart
 
     if heads < 1 or d_model % heads:

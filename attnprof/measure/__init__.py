@@ -1,1 +1,1 @@
-"""What touches hardware: clocks, memory, second-opinion counters, isolation."""
+"""What touches hardware: clocks, memory, second-opinion counters, processes of their own."""

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from attnprof import registry
 from attnprof.errors import RequestError
-from attnprof.measure.modules import UserModule, is_module
-from attnprof.measure.request import PointRequest
+from attnprof.measure.request import PointRequest, UserModule, is_module
 from attnprof.measure.subject import build_subject, make_inputs, make_module
 
 #: Tokens (odd, no multiple of a block), heads and the largest head width of the check.

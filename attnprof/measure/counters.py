@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnprof.errors import AttnprofError, RequestError
-from attnprof.measure.modules import UserModule, counted
-from attnprof.measure.request import PointRequest
+from attnprof.measure.request import PointRequest, UserModule, counted
 from attnprof.user_code import contained, error_text
 
 #: Operations that are followed before a run is given up; a thousand take about half a second.

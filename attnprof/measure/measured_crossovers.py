@@ -27,9 +27,8 @@ from attnprof.closed_form.crossover import (
 from attnprof.closed_form.lengths import KnownCost
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.memory import measure_peak
-from attnprof.measure.modules import NO_STEP
 from attnprof.measure.peak_crossings import peak_crossings, sign
-from attnprof.measure.request import PointRequest
+from attnprof.measure.request import NO_STEP, PointRequest
 from attnprof.measure.subject import build_subject, refusing
 from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord, Report

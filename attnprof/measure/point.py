@@ -23,8 +23,7 @@ from attnprof.measure.differences import (
 )
 from attnprof.measure.environment import cpu_share, noise, watched
 from attnprof.measure.memory import count_launches, measure_parts, measure_peak
-from attnprof.measure.modules import UserModule
-from attnprof.measure.request import PointRequest
+from attnprof.measure.request import PointRequest, UserModule
 from attnprof.measure.statistics import MedianEstimate, estimate_median, quantiles_of
 from attnprof.measure.subject import Subject, build_subject, compile_now, is_out_of_memory, refusing
 from attnprof.record import ProfileRecord

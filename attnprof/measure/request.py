@@ -1,16 +1,172 @@
-"""What one point of a measurement is asked to do, in plain values a child process can take."""
+"""What one point of a measurement is asked to do, in plain values a child process can take.
+
+``my.py:MyAttention`` may stand where a mechanism's name does: what a closed form says of a
+mechanism is said of a module by a run on fake tensors at the point's shape.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
+from math import inf
 from typing import Any
 
 from attnprof import registry
 from attnprof.arguments import at_least, number
+from attnprof.costs import Cost, CostTable, Stage
 from attnprof.errors import RequestError
-from attnprof.measure.modules import UserModule, is_module
-from attnprof.workload import Workload
+from attnprof.mechanism import Abilities, Mechanism
+from attnprof.workload import SYMBOLS, Workload
+
+NO_STEP = "has no decoding step that attnprof knows; ask for --phase forward or train"
+
+
+@dataclass(frozen=True)
+class UserModule:
+    """What a point asks of a mechanism, answered for a module.
+
+    ``params`` hold ``args`` and ``inputs`` as ``--arg`` and ``--input`` take them. Raises
+    :class:`RequestError` for a place that is none, and for sizes beyond B, N, h and d.
+    """
+
+    name: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    abilities = Abilities(decode=False, attend=False)
+    same_as = None
+
+    def target(self, workload: Workload) -> Any:
+        """The module as a target, for the workload's mask and number format."""
+        from attnprof.trace.request.lookup import target_of
+
+        found = target_of(
+            self.name, self.params.get("args"), self.params.get("inputs"), None, None,
+            workload.causal, workload.dtype,
+        )  # fmt: skip
+        if others := set(found.symbols) - set(SYMBOLS):
+            raise RequestError(
+                f"{self.name} has sizes {', '.join(sorted(others))}: to profile it write its --arg "
+                "and --input with B, N, h and d"
+            )
+        return found
+
+    def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
+        """Counts, bytes and peak at a shape. A module is a layer whatever ``scope`` says."""
+        if workload.phase == "decode":
+            raise RequestError(f"{self.name} {NO_STEP}")
+        return _counted(self, workload)
+
+    def own_sizes(self, workload: Workload) -> dict[str, int | None]:
+        """Width and heads of a module whose sizes are its own; empty where they are those asked."""
+        target = self.target(workload)
+        if {"h", "d"} <= set(target.symbols):
+            return {}
+        shapes = [item.dims for item in target.inputs if len(item.dims) > 1 and not item.dtype]
+        width = shapes[0][-1].at(workload.by_symbol()) if shapes else None
+        heads = workload.num_heads if "h" in target.symbols else None
+        head_dim = workload.head_dim if "d" in target.symbols else None
+        return {"d_model": width, "num_heads": heads, "head_dim": head_dim}
+
+    def state_entries(self, workload: Workload) -> int:
+        """None: it does not decode."""
+        return 0
+
+    def refusal(self, ability: str) -> str:
+        """Why it does not do something."""
+        return NO_STEP if ability == "decode" else f"is a module, with no {ability} of its own"
+
+    def __hash__(self) -> int:
+        return hash((self.name, repr(self.params)))
+
+
+@cache
+def _counted(module: UserModule, workload: Workload) -> CostTable:
+    """What one run shows; what it raises is refused as ``derive`` refuses it."""
+    return counted(module.target(workload), workload)
+
+
+def counted(target: Any, workload: Workload, most: float = inf) -> CostTable:
+    """One run of a target as a table of one stage; its notes are the operations left out.
+
+    Raises what :func:`attnprof.trace.solve.count.count` raises.
+    """
+    from attnprof.trace.events import KINDS, totals, uncounted
+    from attnprof.trace.solve.count import count
+
+    phase = workload.phase
+    trace = count(target, workload.by_symbol(), phase, most)
+    found = totals(trace, phase)
+    counts = {name: int(found[name]) for name in (*KINDS, "bytes_moved")}
+    left = (f"{name} ×{times}" for name, (times, _) in uncounted(trace, phase).items())
+    stage = Stage(phase, (), Cost(**counts), allocates=int(found["peak_bytes"]))
+    return CostTable((stage,), int(found["parameters"]), notes=tuple(left))
+
+
+@cache
+def is_module(name: str) -> bool:
+    """Whether a name is a place in code that holds no mechanism of attnprof's contract."""
+    if ":" not in name:
+        return False
+    from attnprof.user_code import loaded
+
+    found = loaded(name)
+    return not (isinstance(found, type) and issubclass(found, Mechanism))
+
+
+def built(module: UserModule, workload: Workload) -> Any:
+    """The real module, taking its tensors in order and ``causal``, giving one tensor."""
+    from torch import nn
+
+    from attnprof.trace.run.runs import first_tensor
+
+    target, sizes = module.target(workload), workload.by_symbol()
+    inner = target.make(sizes)
+    positional, named = target.call_inputs(sizes, "meta")
+    order = [item.name for item in target.inputs if item.name not in target.keywords]
+    plain = {**dict(zip(order, positional, strict=True)), **named}
+    names = [item.name for item in target.inputs if not item.literal]
+
+    class Called(nn.Module):
+        """The module between plain tensors."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, *tensors: Any, causal: bool = False) -> Any:
+            values = {**plain, **dict(zip(names, tensors, strict=True))}
+            given = [values[name] for name in order]
+            return first_tensor(self.inner(*given, **{k: values[k] for k in target.keywords}))
+
+    return Called().train(workload.phase in ("backward", "train"))
+
+
+def configured(
+    names: Sequence[str],
+    settings: Mapping[str, Any],
+    args: Sequence[str] | None = None,
+    inputs: Sequence[str] | None = None,
+    is_own: Callable[[str], bool] | None = None,
+) -> list[Mechanism | UserModule]:
+    """Mechanisms with their settings, modules with their arguments and inputs, in this order.
+
+    ``is_own`` says which are modules, by default :func:`is_module`. Raises :class:`RequestError`
+    for an unknown name, for a setting that no mechanism has, and for arguments where no module is
+    named.
+    """
+    own = [name for name in names if (is_own or is_module)(name)]
+    registered = [name for name in names if name not in own]
+    if (args or inputs) and not own:
+        raise RequestError("--arg and --input are for modules like my.py:MyAttention")
+    if settings and not registered:
+        raise RequestError(
+            f"--set {next(iter(settings))} is for registered mechanisms; modules take --arg"
+        )
+    specs = dict(zip(registered, registry.configured(registered, settings), strict=True))
+    given = {"args": list(args or ()), "inputs": list(inputs or ())}
+    params = {name: values for name, values in given.items() if values}
+    return [UserModule(name, params) if name in own else specs[name] for name in names]
 
 
 @dataclass(frozen=True)

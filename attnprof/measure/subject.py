@@ -13,8 +13,7 @@ from typing import Any
 from attnprof import registry
 from attnprof.blocks import assemble
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
-from attnprof.measure.modules import UserModule, built
-from attnprof.measure.request import PointRequest
+from attnprof.measure.request import PointRequest, UserModule, built
 from attnprof.trace.request.expressions import sizes_text
 from attnprof.user_code import error_text
 

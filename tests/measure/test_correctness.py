@@ -7,7 +7,7 @@ import torch
 
 from attnprof import registry
 from attnprof.errors import RequestError
-from attnprof.measure import correctness, isolation, point
+from attnprof.measure import batch, correctness, point
 from attnprof.measure.correctness import check_module
 from attnprof.measure.request import Budget, PointRequest
 
@@ -230,14 +230,14 @@ def test_a_module_of_somebodys_own_claims_nothing(tmp_path):
 def test_processes_do_not_repeat_what_another_has_checked(monkeypatch):
     asked = request("linear", counts=False, seed=7)
     orders = []
-    run = isolation._POOL.run
+    run = batch._POOL.run
 
     def remember(order, *rest, **terms):
         orders.append(order["request"]["check"])
         return run(order, *rest, **terms)
 
-    monkeypatch.setattr(isolation._POOL, "run", remember)
-    rows = [isolation.measure_apart(asked) for _ in range(2)]
+    monkeypatch.setattr(batch._POOL, "run", remember)
+    rows = [batch.measure_apart(asked) for _ in range(2)]
     assert [row.checked for row in rows] == ["float64"] * 2
     assert orders == [True, False]
-    assert isolation.measure_apart(replace(asked, check=False)).checked is None
+    assert batch.measure_apart(replace(asked, check=False)).checked is None

@@ -10,9 +10,9 @@ import attnprof
 from attnprof import registry
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure import batch, point
+from attnprof.measure.batch import measure_apart
 from attnprof.measure.counters import count_derived
 from attnprof.measure.differences import derived_differences
-from attnprof.measure.isolation import measure_apart
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.subject import build_subject, make_module, position, rewind_to
 

@@ -13,8 +13,7 @@ from typing import Any
 
 from attnprof.errors import NotFoundError, RequestError
 from attnprof.measure.batch import plan_points
-from attnprof.measure.modules import configured, is_module
-from attnprof.measure.request import Budget, PointRequest
+from attnprof.measure.request import Budget, PointRequest, configured, is_module
 from attnprof.processes import forks
 from attnprof.processes.pool import run_apart
 from attnprof.workload import Workload
@@ -113,7 +112,7 @@ LIMIT_S = 120.0
 
 @cache
 def is_module_apart(name: str, limit_s: float | None = None) -> bool:
-    """:func:`attnprof.measure.modules.is_module`, of code that may do anything when imported.
+    """:func:`attnprof.measure.request.is_module`, of code that may do anything when imported.
 
     Code that does not import counts as a module: its points, each tried apart, say why. Raises
     :class:`RequestError` where the name is none, or nothing has it.

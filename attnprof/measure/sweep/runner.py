@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.measure.batch import point_environment
+from attnprof.measure.batch import measure_apart, point_environment
 from attnprof.measure.environment import command_line
-from attnprof.measure.isolation import measure_apart
 from attnprof.measure.point import blank, spent_s, tried_point
 from attnprof.measure.request import PointRequest
 from attnprof.measure.sweep.journal import Journal
