@@ -165,7 +165,8 @@ def measure_apart(
     if limit_s is None:
         limit_s = SETUP_S + PATIENCE * request.budget.max_time_s
         limit_s += COMPILING_S if request.compiled else 0.0
-    asked = replace(request, check=request.check and check_key(request) not in _CHECKED)
+    key = check_key(request)
+    asked = replace(request, check=request.check and key not in _CHECKED)
     order = {"do": "measure", "request": asked.to_dict(), "memory_limit": memory_limit,
              "try_all": try_all}  # fmt: skip
     with temporary_folder() as folder:
@@ -180,7 +181,11 @@ def measure_apart(
             return blank(request, f"stopped: no result after {limit_s:g} s in a process of its own")
         if ended.code == 0 and (answer := _read(folder / _RECORD)):
             record = ProfileRecord(**json.loads(answer))
-            return _completed(request, record, time.perf_counter() - start)
+            spent = time.perf_counter() - start - spent_s(record)
+            if request.check and record.checked and record.skipped is None:
+                _CHECKED[key] = record.checked
+            checked = record.checked or (_CHECKED.get(key) if request.check else None)
+            return replace(record, start_s=spent, checked=checked)
         return blank(request, _read(folder / _REASON) or _cause_of_death(ended, folder))
 
 
@@ -189,16 +194,6 @@ def _read(file: Path) -> str:
     with suppress(OSError):
         return file.read_text(encoding="utf-8", errors="replace")
     return ""
-
-
-def _completed(request: PointRequest, record: ProfileRecord, spent: float) -> ProfileRecord:
-    """With the time of the process's start, and with the check of an earlier process."""
-    record = replace(record, start_s=spent - spent_s(record))
-    if not request.check:
-        return record
-    if record.checked and record.skipped is None:
-        _CHECKED[check_key(request)] = record.checked
-    return replace(record, checked=record.checked or _CHECKED.get(check_key(request)))
 
 
 def _cause_of_death(ended: Ended, folder: Path) -> str:

@@ -9,9 +9,9 @@ is held against softmax attention's, on the same q, k and v: an approximation is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from attnprof import registry
 from attnprof.errors import RequestError
@@ -70,40 +70,30 @@ _KINDS = {"forward": "forward", "backward": "training", "train": "training", "de
 def _verdict(request: PointRequest) -> Verdict:
     import torch
 
-    decodes = request.phase == "decode"
+    kind = _KINDS[request.phase]
     small = replace(
         request, seq_len=TOKENS, num_heads=HEADS, head_dim=min(WIDTH, request.head_dim),
-        batch_size=1, phase="forward", causal=request.causal or decodes,
+        batch_size=1, phase="forward", causal=request.causal or kind == "decode",
     )  # fmt: skip
-    checks: list[Callable[[SmallModule], Compared | None]] = [in_another_format, by_other_code]
-    checks += [without_later_tokens] if small.causal else []
-    checks += [step_by_step] if decodes else []
-    checks += [gradients] if _KINDS[request.phase] == "training" else []
+    held: list[str] = []
+    wrong = None
     state = torch.get_rng_state()
     try:
         with torch.device(request.device), torch.no_grad():
-            sample = SmallModule(small)
-            found = [compared for check in checks if (compared := check(sample)) is not None]
+            for against, output, expected, allowed in SmallModule(small).compared(kind):
+                held.append(against)
+                off = _off(output, expected)
+                if not off <= allowed and wrong is None:  # not a number is wrong, too
+                    wrong = (
+                        f"does not compute what it claims: at {TOKENS} tokens its {small.dtype} "
+                        f"output is {off:.2g} of the largest value away from {against} "
+                        f"({allowed:g} allowed); --no-check measures it all the same"
+                    )
     except Exception:  # noqa: BLE001 - a plug-in may raise anything at a shape this small
         return Verdict()  # what it does at the point's own shape is told there
     finally:
         torch.set_rng_state(state)
-    wrong = None
-    if bad := next((item for item in found if not item.off <= item.allowed), None):  # or no number
-        wrong = (
-            f"does not compute what it claims: at {TOKENS} tokens its {small.dtype} output is "
-            f"{bad.off:.2g} of the largest value away from {bad.against} "
-            f"({bad.allowed:g} allowed); --no-check measures it all the same"
-        )
-    return Verdict(wrong, "; ".join(item.against for item in found) or None)
-
-
-class Compared(NamedTuple):
-    """What an output was held ``against`` and how far it is off: a share of the largest value."""
-
-    against: str
-    off: float
-    allowed: float
+    return Verdict(wrong, "; ".join(held) or None)
 
 
 class SmallModule:
@@ -114,9 +104,37 @@ class SmallModule:
         self.module = make_module(request)
         self.inputs = make_inputs(request)
         self.output = self.ran(self.module, self.inputs)
-        #: The number format it is held against, and what it may be off then.
-        self.other = "float32" if request.dtype == "float64" else "float64"
-        self.allowed = max(ALLOWED[request.dtype], ALLOWED[self.other])
+
+    def compared(self, kind: str) -> Iterator[tuple[str, Any, Any, float]]:
+        """What it is held against; an output, what is expected, and how far that may be off.
+
+        float64 on the same weights and inputs (float32 where float64 was asked for); code that the
+        mechanism names as computing the same; itself with other later tokens; decoding steps;
+        gradients.
+        """
+        dtype = self.request.dtype
+        other = "float32" if dtype == "float64" else "float64"
+        allowed = max(ALLOWED[dtype], ALLOWED[other])
+        expected = self.in_format(self.request, other)
+        if expected is not None:
+            yield other, self.output, expected, allowed
+        if twin := twin_of(self.request):
+            own, same = (self.in_format(asked, "float64") for asked in (self.request, twin))
+            if own is not None and same is not None:
+                usual = registry.get(twin.mechanism).params
+                settings = [f"{k}={v}" for k, v in twin.params.items() if v != usual[k]]
+                yield " ".join([twin.mechanism, *settings]), own, same, ALLOWED["float64"]
+        if self.request.causal:
+            early = slice(TOKENS // 2)
+            again = self.ran(self.module, self.with_other_later_tokens())
+            rows = (again[..., early, :], self.output[..., early, :])
+            yield "itself with other later tokens", *rows, ALLOWED[dtype]
+        if kind == "decode":
+            whole = self.output[..., :STEPS, :]
+            yield "the whole causal pass", self.decoded(), whole, ALLOWED[dtype]
+        if kind == "training" and (copy := self.copied(replace(self.request, dtype=other))):
+            found = (self.gradients(self.module, self.inputs), self.gradients(*copy))
+            yield f"{other} in its gradients", *found, allowed
 
     def ran(self, module: Any, inputs: Sequence[Any]) -> Any:
         """A module's output."""
@@ -147,6 +165,40 @@ class SmallModule:
         except RuntimeError:  # torch's word for all it cannot do, NotImplementedError included
             return None
 
+    def with_other_later_tokens(self) -> list[Any]:
+        """The inputs, the second half of the tokens drawn anew."""
+        import torch
+
+        changed = [x.clone() for x in self.inputs]
+        for x in changed:
+            x[..., TOKENS // 2 :, :] = torch.randn_like(x[..., TOKENS // 2 :, :])
+        return changed
+
+    def decoded(self) -> Any:
+        """The first rows, decoded one by one."""
+        import torch
+
+        of_core = [] if self.request.scope == "layer" else [self.inputs[0].new_empty(0)]
+        state = self.module.init_state(1, *of_core)
+        rows = []
+        for token in range(STEPS):
+            one = [x[..., token : token + 1, :].clone() for x in self.inputs]
+            row, state = self.module.step(*one, state)
+            rows.append(row.clone())
+        return torch.cat(rows, -2)
+
+    def gradients(self, module: Any, inputs: Sequence[Any]) -> Any:
+        """Those of inputs and parameters in one row: zeros are held against the largest, too."""
+        import torch
+
+        leaves = [x.clone().requires_grad_() for x in inputs]
+        with torch.enable_grad():
+            module(*leaves, causal=self.request.causal).sum().backward()
+        leaves += list(module.parameters())
+        found = [leaf.grad.double().flatten() for leaf in leaves if leaf.grad is not None]
+        module.zero_grad()
+        return torch.cat(found)
+
 
 def _off(output: Any, expected: Any) -> float:
     """Largest difference over the largest expected value."""
@@ -169,78 +221,6 @@ def check_code(request: PointRequest, run: Callable[[], Any]) -> str | None:
         f"largest value away ({ALLOWED[request.dtype]:g} allowed); --no-check measures it all "
         "the same"
     )
-
-
-def in_another_format(sample: SmallModule) -> Compared | None:
-    """float64 on the same weights and inputs; float32 where float64 was asked for."""
-    expected = sample.in_format(sample.request, sample.other)
-    if expected is None:
-        return None
-    return Compared(sample.other, _off(sample.output, expected), sample.allowed)
-
-
-def by_other_code(sample: SmallModule) -> Compared | None:
-    """The implementation that the mechanism names as computing the same, both in float64."""
-    twin = twin_of(sample.request)
-    if twin is None:
-        return None
-    own, other = (sample.in_format(asked, "float64") for asked in (sample.request, twin))
-    if own is None or other is None:
-        return None
-    usual = registry.get(twin.mechanism).params
-    settings = [f"{k}={v}" for k, v in twin.params.items() if v != usual[k]]
-    return Compared(" ".join([twin.mechanism, *settings]), _off(own, other), ALLOWED["float64"])
-
-
-def gradients(sample: SmallModule) -> Compared | None:
-    """Gradients of inputs and parameters, of an output gradient of ones, in another format."""
-    copy = sample.copied(replace(sample.request, dtype=sample.other))
-    if copy is None:
-        return None
-    causal = sample.request.causal
-    off = _off(_gradients(sample.module, sample.inputs, causal), _gradients(*copy, causal))
-    return Compared(f"{sample.other} in its gradients", off, sample.allowed)
-
-
-def _gradients(module: Any, inputs: Sequence[Any], causal: bool) -> Any:
-    """All gradients in one row, so that those which should be zero are held against the largest."""
-    import torch
-
-    leaves = [x.clone().requires_grad_() for x in inputs]
-    with torch.enable_grad():
-        module(*leaves, causal=causal).sum().backward()
-    leaves += list(module.parameters())
-    found = [leaf.grad.double().flatten() for leaf in leaves if leaf.grad is not None]
-    module.zero_grad()
-    return torch.cat(found)
-
-
-def without_later_tokens(sample: SmallModule) -> Compared:
-    """The first half of the rows, the tokens after them drawn anew."""
-    import torch
-
-    half = TOKENS // 2
-    changed = [x.clone() for x in sample.inputs]
-    for x in changed:
-        x[..., half:, :] = torch.randn_like(x[..., half:, :])
-    again = sample.ran(sample.module, changed)
-    off = _off(again[..., :half, :], sample.output[..., :half, :])
-    return Compared("itself with other later tokens", off, ALLOWED[sample.request.dtype])
-
-
-def step_by_step(sample: SmallModule) -> Compared:
-    """The first rows of the whole pass, decoded one by one."""
-    import torch
-
-    of_core = [] if sample.request.scope == "layer" else [sample.inputs[0].new_empty(0)]
-    state = sample.module.init_state(1, *of_core)
-    rows = []
-    for token in range(STEPS):
-        one = [x[..., token : token + 1, :].clone() for x in sample.inputs]
-        row, state = sample.module.step(*one, state)
-        rows.append(row.clone())
-    off = _off(torch.cat(rows, -2), sample.output[..., :STEPS, :])
-    return Compared("the whole causal pass", off, ALLOWED[sample.request.dtype])
 
 
 def twin_of(request: PointRequest) -> PointRequest | None:

@@ -95,7 +95,10 @@ def _fvcore_rows(count: TorchCount, fvcore: FvcoreCount) -> list[str]:
     gap = sum(count.executed.values()) - 2 * sum(fvcore.macs.values())
     rows = []
     for operation, flops in sorted(count.executed.items()):
-        names = _fvcore_names(operation)
+        base = operation.removeprefix("aten.").removesuffix("_")
+        names = [f"aten::{base}", f"aten::{base}_"] if base in _SEEN_AS else []
+        if "attention" in operation:
+            names = ["aten::scaled_dot_product_attention"]
         seen = next((name for name in names if fvcore.uncounted[name]), None)
         if seen and flops:
             rows.append(
@@ -110,13 +113,6 @@ def _fvcore_rows(count: TorchCount, fvcore: FvcoreCount) -> list[str]:
     if gap:
         rows.append(_rest(gap, fvcore, count.calls["aten.bmm"] - fvcore.batched))
     return rows
-
-
-def _fvcore_names(operation: str) -> tuple[str, ...]:
-    if "attention" in operation:
-        return ("aten::scaled_dot_product_attention",)
-    base = operation.removeprefix("aten.").removesuffix("_")
-    return (f"aten::{base}", f"aten::{base}_") if base in _SEEN_AS else ()
 
 
 def _rest(gap: int, fvcore: FvcoreCount, dropped: int) -> str:

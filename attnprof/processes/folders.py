@@ -43,7 +43,12 @@ def run_folder() -> Path:
     """This process's folder, which it shares with the process it was forked from."""
     if not _RUN or not _RUN[0].path.is_dir():
         remove_left_over()
-        _RUN[:] = [_locked()]
+        for _ in range(3):
+            place = Path(tempfile.mkdtemp(prefix=PREFIX))
+            handle = _lock(place)
+            if handle is not None and place.is_dir():  # nobody took it for left over meanwhile
+                break
+        _RUN[:] = [_Run(place, -1 if handle is None else handle, os.getpid())]  # -1: no locks there
         atexit.register(close_run)
     return _RUN[0].path
 
@@ -77,15 +82,6 @@ def remove(place: Path) -> None:
             shutil.rmtree(path) if Path(path).is_dir() else Path(path).unlink()
 
     shutil.rmtree(place, onerror=again)
-
-
-def _locked() -> _Run:
-    for _ in range(3):
-        place = Path(tempfile.mkdtemp(prefix=PREFIX))
-        handle = _lock(place)
-        if handle is not None and place.is_dir():  # nobody took it for left over meanwhile
-            break
-    return _Run(place, -1 if handle is None else handle, os.getpid())  # -1: no locks there
 
 
 def _lock(place: Path) -> int | None:

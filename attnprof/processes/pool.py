@@ -74,24 +74,19 @@ def _keep(work: Callable[[], int], end: Path, limit_s: float | None) -> None:
             end.write_text(json.dumps(asdict(ended)), encoding="utf-8")
         finally:
             forks.leave(0)
+    start, pause = time.monotonic(), 0.001
     try:
-        _wait(keeper, None if limit_s is None else limit_s + _GRACE_S)
+        while not os.waitpid(keeper, os.WNOHANG)[0]:
+            if limit_s is not None and time.monotonic() - start > limit_s + _GRACE_S:
+                raise TimeoutError(f"no answer within {limit_s + _GRACE_S:g} s")  # noqa: TRY301 - it is ended below
+            if pause >= forks.LOOK_S / 10:  # somebody may have put it to sleep
+                os.kill(keeper, signal.SIGCONT)
+            time.sleep(pause)
+            pause = min(2 * pause, forks.LOOK_S / 10)
     except BaseException:
         forks.end_family(keeper)
         os.waitpid(keeper, 0)
         raise
-
-
-def _wait(keeper: int, limit_s: float | None) -> None:
-    """Until the keeper is gone; it is woken where somebody put it to sleep."""
-    start, pause = time.monotonic(), 0.001
-    while not os.waitpid(keeper, os.WNOHANG)[0]:
-        if limit_s is not None and time.monotonic() - start > limit_s:
-            raise TimeoutError(f"no answer within {limit_s:g} s")
-        if pause >= forks.LOOK_S / 10:
-            os.kill(keeper, signal.SIGCONT)
-        time.sleep(pause)
-        pause = min(2 * pause, forks.LOOK_S / 10)
 
 
 class PoolError(Exception):
