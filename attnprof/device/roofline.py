@@ -141,10 +141,7 @@ def _product_rate(torch: Any, device: str, dtype: str, clock: Clock, budget: Bud
 
 
 def save(ceilings: Ceilings, path: Path, *, device: str, threads: int, force: bool = False) -> None:
-    """Add or replace a device's ceilings in a file; it is whole or not there.
-
-    With ``force`` a file that is no calibration is overwritten.
-    """
+    """Add or replace a device's ceilings in a whole file; ``force`` overwrites what is none."""
     try:
         with reading_back():
             there = entries(path)
@@ -218,10 +215,7 @@ def roofline(flops: int, bytes_moved: int, ceilings: Ceilings, rate: float) -> R
 
 
 def ceilings_of(environment: Mapping[str, Any], path: Path | None = None) -> Ceilings | None:
-    """What the device of a result can do: its own calibration, else the maker's figures.
-
-    ``path`` is a file of ``attnprof calibrate``; None the one in the cache folder.
-    """
+    """The device's own calibration (in ``path`` or the cache folder), else the maker's figures."""
     name = str(environment.get("device_name") or "")
     return load(name, environment.get("threads"), path) or stated(name)
 

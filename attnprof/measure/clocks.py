@@ -58,10 +58,7 @@ class Clock:
         """Wait until everything asked for has been done."""
 
     def times(self, prepare: Call, call: Call, count: int) -> list[Sample]:
-        """Seconds of ``count`` calls, and processor seconds of all threads around each.
-
-        ``prepare`` runs before each, outside its time.
-        """
+        """Seconds of so many calls, and of all threads; ``prepare`` runs before each, untimed."""
         found = []
         for _ in range(count):
             prepare()
@@ -78,10 +75,9 @@ class Clock:
 class CudaClock(Clock):
     """A pair of events around each call on the same stream; one synchronisation at the end.
 
-    Before each pair a buffer larger than the second-level cache is written, so that a call does
-    not find its inputs there. Calls shorter than ``SHORT_S`` run behind a kernel that waits until
-    the host has queued them. ``cuda`` is :mod:`torch.cuda` or a stand-in; ``flush`` writes the
-    buffer, None leaves the cache as it is.
+    Before each, ``flush`` writes a buffer larger than the second-level cache (None: it stays as it
+    is). Calls shorter than ``SHORT_S`` run behind a kernel that waits until the host has queued
+    them. ``cuda`` is :mod:`torch.cuda` or a stand-in.
     """
 
     def __init__(self, cuda: Any, flush: Call | None = None) -> None:
@@ -147,10 +143,7 @@ def cuda_clock(torch: Any, device: str) -> CudaClock:
 
 
 def warm_up(clock: Clock, prepare: Call, call: Call, seconds: float) -> int:
-    """Call until ``seconds`` have passed, at least twice unless one call takes longer; how often.
-
-    The first call pays for lazy initialisation, page faults and thread pools.
-    """
+    """Call for ``seconds``, at least twice unless one call takes longer; how often that was."""
     start, calls = clock.now_s(), 0
     while calls == 0 or clock.now_s() - start < seconds:
         prepare()

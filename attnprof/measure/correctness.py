@@ -1,10 +1,7 @@
 """Does a module compute what it claims: asked once, at a small shape, before it is timed.
 
-Its output is held against the same weights in another number format, against another
-implementation of the same function where the mechanism names one, and, where it is causal, against
-itself: rows must not move when later tokens do, and decoding steps must give the same rows. In
-training gradients are held against those of another format, too. Where that is asked, its output
-is held against softmax attention's, on the same q, k and v: an approximation is as good as that.
+Its output is held against other number formats, other code and itself: :class:`SmallModule`. Where
+that is asked, it is held against softmax attention's: an approximation is as good as that.
 """
 
 from __future__ import annotations
@@ -207,10 +204,7 @@ def _off(output: Any, expected: Any) -> float:
 
 
 def check_code(request: PointRequest, run: Callable[[], Any]) -> str | None:
-    """Why compiled code is wrong: its forward pass against the module's own, at the point's shape.
-
-    None where it is right, and in other phases.
-    """
+    """Why compiled code is wrong in a forward pass at the point's shape; None where it is right."""
     if request.phase != "forward":
         return None
     off = _off(run(), build_subject(request).call())

@@ -28,11 +28,6 @@ class TorchCount:
     executed: Products
     calls: Counter[str]
 
-    @property
-    def total(self) -> int:
-        """What torch's counter says."""
-        return sum(self.counted.values())
-
 
 @dataclass(frozen=True)
 class FvcoreCount:
@@ -46,11 +41,6 @@ class FvcoreCount:
     uncounted: Counter[str] = field(default_factory=Counter)
     batched: int = 0
     failed: str | None = None
-
-    @property
-    def total(self) -> int | None:
-        """What fvcore says, in multiply-accumulates."""
-        return None if self.failed else sum(self.macs.values())
 
 
 def count_with_torch(request: PointRequest, *, meta: bool = False) -> TorchCount:
@@ -87,8 +77,7 @@ _SIZE_ARITHMETIC = ("mul", "floor_divide", "div", "sub", "remainder", "floordiv"
 def count_with_fvcore(request: PointRequest) -> FvcoreCount:
     """``FlopCountAnalysis`` of a forward pass or a decoding step, on meta tensors.
 
-    fvcore traces the module with ``torch.jit``: what cannot be traced has no count, and the
-    reason is kept.
+    It traces the module with ``torch.jit``: what cannot be traced has a reason, and no count.
     """
     if request.phase not in ("forward", "decode"):
         return FvcoreCount(failed="fvcore counts forward passes only")
@@ -150,10 +139,7 @@ def _traceable(request: PointRequest, subject: Any) -> Any:
 
 
 def watch_products() -> tuple[Any, Products, Counter[str]]:
-    """A dispatch mode, and what it will have found: FLOPs and calls by product operation.
-
-    FLOPs are those of the rules by which derived counts are made.
-    """
+    """A mode, and FLOPs (by the rules of derived counts) and calls by product that it will find."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     from attnprof.trace.rules import cost_of
@@ -206,10 +192,7 @@ def count_derived(request: PointRequest, operations: int = OPERATIONS) -> Derive
 
 
 def run_of(request: PointRequest) -> Any:
-    """What a point's phase runs, as a target: to decode, the step.
-
-    Raises :class:`RequestError` where there is none.
-    """
+    """What a phase runs (to decode, the step); :class:`RequestError` where there is none."""
     target = target_of(request)
     if request.phase != "decode":
         return target

@@ -1,7 +1,4 @@
-"""Where two numbers that should agree do not: the reason by name, and by how much.
-
-A difference without a reason is said to be unexplained; it is never left out.
-"""
+"""Where two numbers that should agree do not: why, or that it is unexplained, and by how much."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ def counter_differences(
     mechanism: str, formula: int, torch_count: TorchCount, fvcore: FvcoreCount
 ) -> list[str]:
     """Rows that lead from the closed form's ``matmul_flops`` to what the two counters say."""
-    executed = sum(torch_count.executed.values())
+    executed = torch_count.executed.total()
     rows = []
     if formula != executed:
         rows.append(
@@ -92,7 +89,7 @@ def _torch_rows(count: TorchCount) -> list[str]:
 
 def _fvcore_rows(count: TorchCount, fvcore: FvcoreCount) -> list[str]:
     """Products fvcore has no rule for, what it counts beside products, and what remains."""
-    gap = sum(count.executed.values()) - 2 * sum(fvcore.macs.values())
+    gap = count.executed.total() - 2 * fvcore.macs.total()
     rows = []
     for operation, flops in sorted(count.executed.items()):
         base = operation.removeprefix("aten.").removesuffix("_")

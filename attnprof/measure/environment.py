@@ -158,10 +158,7 @@ def device_name(device: str) -> str:
 
 @cache
 def git_state(here: Path | None = None) -> str | None:
-    """Commit of a folder or the working one, ``+changes`` where files differ; None outside git.
-
-    Asked once in a process: what it runs is what it has loaded.
-    """
+    """Commit of a folder or the working one, ``+changes`` where files differ; None outside git."""
     here = here or Path.cwd()
     try:
         commit = git(here, "rev-parse", "--short=12", "HEAD", limit_s=10)

@@ -73,7 +73,7 @@ def counted_growth(subject: GrowthCase, lengths: Sequence[int] = LENGTHS) -> Gro
             mechanism.name, sizes, scope=subject.scope, params=mechanism.params
         )
         count = count_with_torch(request, meta=True)
-        counted[n] = count.total
+        counted[n] = count.counted.total()
         if count.calls.total() > MOST_PRODUCTS:
             break
     record = subject.record(

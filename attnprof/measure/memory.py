@@ -112,10 +112,7 @@ def measure_held(make: Callable[[], object], device: str, torch: Any) -> int:
 
 
 def traced(subject: Subject, torch: Any, device: str | None = None) -> list[Event]:
-    """What torch's profiler saw of the CPU allocator and of operations, in time order.
-
-    With a device also what the host asked of it.
-    """
+    """What torch's profiler saw in time order; with a device also what the host asked of it."""
 
     def run() -> object:
         subject.prepare()

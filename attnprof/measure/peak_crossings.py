@@ -1,7 +1,6 @@
 """Where two measured peaks cross, for code of which no cost is known beforehand.
 
-Powers of two are tried until memory or patience ends; what does not run at a length is passed
-over, and a crossing is then bisected among the lengths that do run.
+Powers of two are tried until memory or patience ends; crossings are bisected where code runs.
 """
 
 from __future__ import annotations

@@ -34,10 +34,7 @@ RISKY_SHARE = 0.5
 
 
 def predict_point(request: PointRequest) -> ProfileRecord:
-    """The closed form's side of a record: nothing is built, nothing runs.
-
-    Raises :class:`attnprof.errors.RequestError` where the mechanism refuses.
-    """
+    """The closed form's side of a record; :class:`RequestError` where the mechanism refuses."""
     table = request.spec.cost(request.workload, request.scope)
     total = table.total
     moved = int(total.bytes_moved)
@@ -181,10 +178,10 @@ def count_point(request: PointRequest) -> ProfileRecord:
     own = record.flops_formula is None  # then what is derived stands for the closed form
     formula = (derived.matmul_flops if own else record.matmul_flops_formula) or 0
     flops = (derived.flops if own else record.flops_formula) or 0
-    macs = fvcore.total
+    macs = None if fvcore.failed else fvcore.macs.total()
     return replace(
         record,
-        flops_torch=torch_count.total,
+        flops_torch=torch_count.counted.total(),
         macs_fvcore=macs,
         flops_fvcore=None if macs is None else 2 * macs,
         uncounted=dict(fvcore.uncounted),

@@ -43,10 +43,7 @@ class Subject:
 
 
 def make_module(request: PointRequest) -> Any:
-    """The layer (or, for scope ``core``, the core) with its weights drawn from the seed.
-
-    Made on torch's current default device, so that it can be a meta or a fake one.
-    """
+    """The layer (or core), its weights drawn from the seed, on torch's current default device."""
     import torch
 
     spec = request.spec
@@ -189,8 +186,7 @@ def _nothing() -> None:
 def _training(request: PointRequest, module: Any, inputs: list[Any], run: Any) -> Subject:
     """``train`` is forward and backward; ``backward`` runs its forward in ``prepare``.
 
-    The output's gradient is made of ones beforehand; gradients start empty, so the first
-    accumulation is a hand-over.
+    The output's gradient, ones, is made beforehand; gradients start empty.
     """
     import torch
 

@@ -117,10 +117,7 @@ class Pool:
         self._errors: IO[bytes] | None = None
 
     def run(self, order: Mapping[str, Any], limit_s: float, *, memory: bool = True) -> Ended:
-        """Do an order that gives no answers, and how its process ended.
-
-        Raises :class:`PoolError` where the server did not outlive it.
-        """
+        """Do an order without answers; :class:`PoolError` where the server did not outlive it."""
         self.ask({**order, "limit_s": limit_s}, memory=memory)
         return self.ended(limit_s + STARTING_S)
 

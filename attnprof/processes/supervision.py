@@ -147,10 +147,7 @@ def _listening(numbers: tuple[int, ...]) -> Iterator[int]:
 
 
 def _keep(subject: str, ending: mmap.mmap, asked: int) -> int:
-    """Be the keeper, which nothing the command does ends but a kill, and that ends the command.
-
-    Comes back in the command alone, with the keeper's id.
-    """
+    """Be the keeper, which only a kill ends; returns in the command alone, with the keeper's id."""
     os.setsid()
     forks.adopt_orphans()
     keeper = os.getpid()

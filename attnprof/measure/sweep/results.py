@@ -27,10 +27,7 @@ def load_results(path: Path) -> Report:
 
 
 def report_of(entries: Sequence[dict[str, Any]], name: str = "results") -> Report:
-    """Entries of a journal as one report, in the order their points first appear.
-
-    ``name`` is the file as messages have it.
-    """
+    """Entries of a journal (``name`` in messages) as a report, points in the order they appear."""
     groups: dict[str, list[ProfileRecord]] = {}
     places: dict[str, dict[str, Any]] = {}
     for number, entry in enumerate(entries, 1):
@@ -103,10 +100,9 @@ _CURVE = (
 
 
 def curve_crossings(reports: Sequence[Report]) -> list[tuple[float, float]]:
-    """Lengths and seconds at which two curves of median times cross.
+    """Lengths and seconds at which two curves of median times cross, those of two devices, too.
 
-    By straight lines between the points of the log-log plot; curves of different devices cross,
-    too.
+    By straight lines between the points of the log-log plot.
     """
     curves: dict[Any, dict[int, float]] = {}
     for report in reports:
