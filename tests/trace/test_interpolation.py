@@ -13,7 +13,7 @@ from attnprof.trace.report.records import operations, subtotals
 from attnprof.trace.request import lookup
 from attnprof.trace.run.runs import record
 from attnprof.trace.solve.derive import derived
-from attnprof.trace.solve.polynomials import coefficients, degree, expression, lower_set
+from attnprof.trace.solve.grid import coefficients, degree, expression, lower_set
 
 B, N, h, d = map(symbol, ("B", "N", "h", "d"))
 

@@ -1,24 +1,106 @@
-"""Runs on a grid of shapes, and the polynomials through them."""
+"""Runs on a grid of shapes, and the exact polynomials through their counts.
+
+All arithmetic is rational. The grid is a lower set: a list of multi-indices that holds, with every
+index, all that are smaller in each place. Divided differences work on it axis by axis, and as many
+points are needed as there are monomials.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import pairwise, product
 from math import prod
 from typing import Any
+
+import numpy as np
 
 from attnprof.algebra.maxima import maximum_of
 from attnprof.trace.events import Trace
 from attnprof.trace.solve.budget import NoFormulaError, Runs
 from attnprof.trace.solve.columns import Column, Sheet, sheet
-from attnprof.trace.solve.polynomials import Index, coefficients, degree, expression, lower_set
 from attnprof.trace.solve.shapes import Line
 
 #: More monomials than this are not solved for; more runs than this do not confirm the peak.
 _MONOMIALS, _CONFIRMING = 160, 40
 
 Forms = dict[str, dict[str, Any]]
+Index = tuple[int, ...]
+#: Highest power of one size that is looked for.
+MOST = 4
+
+
+def degree(xs: Sequence[int], ys: Sequence[int]) -> int | None:
+    """The degree of the polynomial through all points; None unless two or more points confirm it.
+
+    ``xs`` are distinct. With n points only degrees up to n - 2 can be told from an accident.
+    """
+    row = [Fraction(y) for y in ys]
+    found = 0
+    for level in range(1, len(xs)):
+        row = [(b - a) / (xs[i + level] - xs[i]) for i, (a, b) in enumerate(pairwise(row))]
+        if any(row):
+            found = level
+    return found if found <= len(xs) - 2 else None
+
+
+def lower_set(boxes: Iterable[Index]) -> list[Index]:
+    """All multi-indices inside one of the boxes, smaller ones first."""
+    found = {index for box in boxes for index in product(*(range(n + 1) for n in box))}
+    return sorted(found, key=lambda index: (sum(index), index))
+
+
+def coefficients(
+    nodes: Sequence[Sequence[int]], values: Mapping[Index, Sequence[int]]
+) -> dict[Index, Any]:
+    """The polynomials through values on a lower set: for each monomial, one factor a column.
+
+    ``nodes[axis][i]`` is the size at place i of that axis; ``values`` the columns at every index.
+    """
+    table = {index: np.array([*map(Fraction, row)], object) for index, row in values.items()}
+    # all differences first: a monomial's factor needs the higher differences of its whole axis
+    steps: tuple[Callable[..., None], ...] = (_to_differences, _to_monomials)
+    for step, (axis, xs) in product(steps, enumerate(nodes)):
+        fibres: dict[Index, list[Index]] = {}  # indices that differ in one place only, in order
+        for index in sorted(table):
+            fibres.setdefault(index[:axis] + index[axis + 1 :], []).append(index)
+        for fibre in fibres.values():
+            rows = [table[index] for index in fibre]
+            step(xs, rows)
+            table.update(zip(fibre, rows, strict=True))
+    return table
+
+
+def _to_differences(xs: Sequence[int], rows: list[Any]) -> None:
+    """Values become divided differences: factors of 1, x - x0, (x - x0)(x - x1) and so on."""
+    for level in range(1, len(rows)):
+        for i in range(len(rows) - 1, level - 1, -1):
+            rows[i] = (rows[i] - rows[i - 1]) / (xs[i] - xs[i - level])
+
+
+def _to_monomials(xs: Sequence[int], rows: list[Any]) -> None:
+    """Those become factors of 1, x, x², … (Horner, from the highest difference)."""
+    for place in range(len(rows) - 2, -1, -1):
+        for power in range(place, len(rows) - 1):
+            rows[power] = rows[power] - xs[place] * rows[power + 1]
+
+
+def expression(names: Sequence[str], factors: Mapping[Index, Fraction]) -> Any:
+    """Factors of monomials as a sympy expression; a plain int where no size is in it."""
+    import sympy
+
+    from attnprof.algebra.expressions import symbol
+
+    symbols = [symbol(name) for name in names]
+    total = sympy.Add(
+        *(
+            sympy.Rational(factor.numerator, factor.denominator)
+            * sympy.Mul(*(s**power for s, power in zip(symbols, index, strict=True)))
+            for index, factor in factors.items()
+        )
+    )
+    return int(total) if total.is_Integer else total
 
 
 @dataclass(frozen=True)
@@ -45,7 +127,7 @@ class ShapeGrid:
         fit = _Fit([*self.lines], self._nodes, indices, more)
         fit.solve({*found.counts(), *found.others(), *found.moments()})
         peaks = {phase: fit.peak(found, phase) for phase in self.runs.phases}
-        trace = _rebuilt(found, fit, held=found.aligned and None not in peaks.values())
+        trace = fit.trace(found, held=found.aligned and None not in peaks.values())
         forms = {phase: dict(form) for phase, form in self.runs.totals_of(trace).items()}
         for phase, peak in peaks.items():
             forms[phase].pop("peak_bytes")
@@ -78,38 +160,25 @@ class ShapeGrid:
 
     def _indices(self) -> list[Index]:
         """Indices of all monomials that the degrees along the lines leave possible."""
-        lengths = [range(1, len(xs)) for xs in self._nodes]
-        zero = (0,) * len(lengths)
-        on_axes = [
-            [(*zero[:axis], place, *zero[axis + 1 :]) for place in places]
-            for axis, places in enumerate(lengths)
-        ]
-        points = [zero, *(point for points in on_axes for point in points)]
+        axes = range(len(self.lines))
+        points = [tuple(0 for _ in axes)]
+        for axis, xs in enumerate(self._nodes):
+            points += [tuple(k * (a == axis) for a in axes) for k in range(1, len(xs))]
         found = self._sheet(map(self._shape, points))
-        columns = {*found.counts(), *found.moments()}
-        indices = lower_set(self._box(points, column) for column in columns)
+        indices = lower_set(
+            tuple(_degree_along(xs, axis, points, column) for axis, xs in enumerate(self._nodes))
+            for column in {*found.counts(), *found.moments()}
+        )
         if len(indices) > _MONOMIALS:
             raise NoFormulaError(f"{len(indices)} monomials are possible, too many to solve")
         return indices
 
-    def _box(self, points: Sequence[Index], column: Column) -> Index:
-        """The degree of a column in each size, by its values along the lines."""
-        box = []
-        for axis, xs in enumerate(self._nodes):
-            pairs = zip(points, column, strict=True)
-            found = degree(xs, [value for point, value in pairs if sum(point) == point[axis]])
-            box.append(len(xs) - 1 if found is None else found)
-        return tuple(box)
 
-
-def _rebuilt(found: Sheet, fit: _Fit, *, held: bool) -> Trace:
-    """One trace whose sizes are polynomials; how many operations a call is may be none."""
-    calls = []
-    for call in found.trace.calls:
-        times = 1 if found.aligned else fit.known(call.times)
-        new = replace(call.mapped(fit), times=times)
-        calls.append(new if held else replace(new, takes=0, gives=0, workspace=0, born=(), died=()))
-    return Trace(calls, fit(found.trace.parameters), found.trace.notes)
+def _degree_along(xs: Sequence[int], axis: int, points: Sequence[Index], column: Column) -> int:
+    """The degree of a column in one size, by its values along that line."""
+    pairs = zip(points, column, strict=True)
+    found = degree(xs, [value for point, value in pairs if sum(point) == point[axis]])
+    return len(xs) - 1 if found is None else found
 
 
 class _Fit:
@@ -128,9 +197,7 @@ class _Fit:
     def solve(self, columns: set[Column]) -> None:
         """All columns at once, from their first values: those on the grid."""
         order = sorted(columns)
-        values = {
-            index: [column[place] for column in order] for place, index in enumerate(self._indices)
-        }
+        values = {index: [c[place] for c in order] for place, index in enumerate(self._indices)}
         table = coefficients(self._nodes, values)
         for place, column in enumerate(order):
             self._found[column] = {i: row[place] for i, row in table.items() if row[place]}
@@ -138,14 +205,14 @@ class _Fit:
     def __call__(self, column: Column) -> Any:
         return expression(self._names, self._found[column])
 
-    def known(self, column: Column) -> Any:
-        """The polynomial if further values confirm it, else None."""
-        return self(column) if self._more and self.follows(column) else None
-
     def follows(self, column: Column) -> bool:
         """Whether the polynomial gives the column's further values, at those shapes."""
-        further = zip(self._more, column[len(self._indices) :], strict=True)
-        return all(self._at(column, shape) == value for shape, value in further)
+        terms = self._found[column].items()
+        for shape, value in zip(self._more, column[len(self._indices) :], strict=True):
+            sizes = [shape[name] for name in self._names]
+            if sum(factor * prod(map(pow, sizes, index)) for index, factor in terms) != value:
+                return False
+        return True
 
     def peak(self, found: Sheet, phase: str) -> Any | None:
         """A maximum over the moments that are polynomials, if the worst is always one of them."""
@@ -154,7 +221,14 @@ class _Fit:
             return None
         return maximum_of(map(self, kept))
 
-    def _at(self, column: Column, shape: Mapping[str, int]) -> Fraction:
-        sizes = [shape[name] for name in self._names]
-        terms = self._found[column].items()
-        return sum((factor * prod(map(pow, sizes, index)) for index, factor in terms), Fraction(0))
+    def trace(self, found: Sheet, *, held: bool) -> Trace:
+        """One trace whose sizes are polynomials; how many operations a call is may be none."""
+        calls = []
+        for call in found.trace.calls:
+            known = found.aligned or (self._more and self.follows(call.times))
+            times = (1 if found.aligned else self(call.times)) if known else None
+            new = replace(call.mapped(self), times=times)
+            if not held:
+                new = replace(new, takes=0, gives=0, workspace=0, born=(), died=())
+            calls.append(new)
+        return Trace(calls, self(found.trace.parameters), found.trace.notes)

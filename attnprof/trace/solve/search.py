@@ -14,7 +14,7 @@ from attnprof.trace.events import Trace
 from attnprof.trace.request.expressions import DEFAULT, sizes_text
 from attnprof.trace.solve.budget import NoFormulaError, Runs
 from attnprof.trace.solve.columns import sheet
-from attnprof.trace.solve.polynomials import MOST, degree
+from attnprof.trace.solve.grid import MOST, degree
 from attnprof.trace.solve.shapes import Line
 
 #: Strides tried for a length, and for other sizes.
