@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from attnprof.trace.events import KINDS, Call, Trace
+from attnprof.trace.events import KINDS, Call, Trace, grouped
 
 Key = tuple[str, str, str, str, str]
 Column = tuple[int, ...]
@@ -62,8 +62,8 @@ def sheet(traces: Sequence[Trace], phases: Iterable[str]) -> Sheet:
     else:
         longest = sorted(orders, key=len, reverse=True)
         keys = dict.fromkeys(key for order in longest for key in order)
-        merged = [_merged(trace) for trace in traces]
-        calls = [_beside([found.get(key, _none(key)) for found in merged]) for key in keys]
+        kinds = [grouped(trace.calls, _key) for trace in traces]
+        calls = [_beside([_summed(key, found.get(key, [])) for found in kinds]) for key in keys]
     held, most = {}, {}
     for phase in phases:
         moments = [dict(_moments(trace, phase, aligned=aligned)) for trace in traces]
@@ -97,25 +97,12 @@ def _key(call: Call) -> Key:
     return call.op, call.part, call.line, call.uncounted, call.scratch
 
 
-def _none(key: Key) -> Call:
+def _summed(key: Key, calls: Sequence[Call]) -> Call:
+    """All operations of one kind in a run; there may be none."""
     op, part, line, uncounted, scratch = key
-    return Call(op, {}, 0, part, line, uncounted=uncounted, scratch=scratch, times=0)
-
-
-def _merged(trace: Trace) -> dict[Key, Call]:
-    """Operations of one name at one line as one; what they hold is left out."""
-    found: dict[Key, Call] = {}
-    for call in trace.calls:
-        key = _key(call)
-        one = found.get(key, _none(key))
-        found[key] = replace(
-            one,
-            counts={k: one.counts.get(k, 0) + call.counts.get(k, 0) for k in KINDS},
-            bytes_moved=one.bytes_moved + call.bytes_moved,
-            touched=one.touched + call.touched,
-            times=one.times + call.times,
-        )
-    return found
+    counts = {kind: sum(call.counts.get(kind, 0) for call in calls) for kind in KINDS}
+    sizes = {name: sum(getattr(call, name) for call in calls) for name in (*_MOVED, "times")}
+    return Call(op, counts, part=part, line=line, uncounted=uncounted, scratch=scratch, **sizes)
 
 
 def _moments(trace: Trace, phase: str, *, aligned: bool) -> Iterator[tuple[Any, int]]:

@@ -12,7 +12,7 @@ from math import inf
 from typing import Any
 
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
-from attnprof.trace.events import Call, Decision, Trace, peak, totals, trains
+from attnprof.trace.events import Call, Trace, peak, totals, trains
 from attnprof.trace.request.expressions import EVEN, SMALL, SMALL_LENGTHS, hints_for, sizes_text
 from attnprof.trace.request.target import Target
 from attnprof.trace.run.runs import MOST_BYTES, TooLongError, record, weight_bytes
@@ -24,6 +24,7 @@ MOST_FLOPS, MOST_CALLS = 4 * 10**9, 6_000
 #: Decisions by values that are tried the other way round.
 _DECISIONS = 12
 _UNHELD = "not held against a run on real tensors"
+_SHAPED = "the size of a result depends on the values of a tensor"
 
 Sizes = Mapping[str, int]
 
@@ -74,8 +75,10 @@ def tried(target: Target, asked: Sizes, *, training: bool = False) -> Target:
     Raises :class:`RequestError` with the exception and its line where it fails at all of them,
     and :class:`CannotRunError` for what cannot be followed without values.
     """
-    failure: RequestError | None = None
-    for sizes in _first_shapes(target, asked):
+    failures = list[Exception]()
+    names = target.symbols
+    even = {name: asked.get(name) or EVEN.get(name, 16) for name in names}
+    for sizes in [dict(asked)] if set(asked) == set(names) else [hints_for(names, asked), even]:
         backward = False
         try:
             record(target, sizes, training=False, most=A_LONG_RUN)
@@ -86,35 +89,22 @@ def tried(target: Target, asked: Sizes, *, training: bool = False) -> Target:
             return target  # so far it runs
         except Exception as error:
             if type(error).__module__.startswith("torch."):
-                return _refused_or_real(target, training, error)
+                try:
+                    return on_real_tensors(target, training=training)
+                except Exception as nowhere:
+                    if isinstance(nowhere, AttnprofError):
+                        raise
+                    why = value_reason(error)
+                    raise CannotRunError(f"{target.name} cannot be derived: {why}") from nowhere
             if backward:
                 raise RequestError(
                     f"{target.name} has no backward pass: {error_text(error)}; type --phase forward"
                 ) from error
-            failure = error if isinstance(error, RequestError) else _failed(target, sizes, error)
+            asked_wrong = isinstance(error, RequestError)
+            failures.append(error if asked_wrong else _failed(target, sizes, error))
         else:
             return target
-    if failure is not None:
-        raise failure
-    return target
-
-
-def _refused_or_real(target: Target, training: bool, cause: Exception) -> Target:
-    try:
-        return on_real_tensors(target, training=training)
-    except AttnprofError:
-        raise
-    except Exception as error:
-        raise CannotRunError(f"{target.name} cannot be derived: {value_reason(cause)}") from error
-
-
-def _first_shapes(target: Target, asked: Sizes) -> Iterator[dict[str, int]]:
-    names = target.symbols
-    if set(asked) == set(names):
-        yield dict(asked)
-    else:
-        yield hints_for(names, asked)
-        yield {name: asked.get(name) or EVEN.get(name, 16) for name in names}
+    raise failures[-1]
 
 
 def _failed(target: Target, sizes: Sizes, error: Exception) -> RequestError:
@@ -131,7 +121,7 @@ def value_reason(error: Exception) -> str:
     if "_local_scalar_dense" in str(error) or type(error).__name__.startswith("GuardOnData"):
         return _by_value(line_of(error))
     if type(error).__name__ == "DynamicOutputShapeException":
-        return f"the size of a result depends on the values of a tensor: {error_text(error)}"
+        return f"{_SHAPED}: {error_text(error)}"
     if type(error).__name__ == "UnsupportedOperatorException":
         return f"an operation says nothing of its result on fake tensors: {error_text(error)}"
     return error_text(error)
@@ -260,25 +250,24 @@ def on_real_tensors(target: Target, *, training: bool) -> Target:
             failure = error
             continue
         for place, decision in enumerate(trace.decisions):
-            if decision.by_values and not _same(target, sizes, training, trace, place):
-                raise CannotRunError(f"{target.name} cannot be derived: {_depends(decision)}")
+            if not decision.by_values or (
+                decision.yes_or_no
+                and place < _DECISIONS
+                and _same_flipped(target, sizes, training, trace, place)
+            ):
+                continue
+            why, line = _by_value(decision.line), f" ({decision.line})" if decision.line else ""
+            if decision.shapes:
+                why = f"{_SHAPED}: {decision.op}{line}"
+            raise CannotRunError(f"{target.name} cannot be derived: {why}")
         return replace(target, real=True)
     raise failure
 
 
-def _same(target: Target, sizes: Sizes, training: bool, trace: Trace, place: int) -> bool:
+def _same_flipped(target: Target, sizes: Sizes, training: bool, trace: Trace, place: int) -> bool:
     """Whether the other outcome of a decision makes no difference, or is an error."""
-    if not trace.decisions[place].yes_or_no or place >= _DECISIONS:
-        return False
     try:
         other = record(target, sizes, training=training, real=True, flipped=place)
     except Exception:  # noqa: BLE001 - the values are checked: nothing else is counted
         return True
     return [_row(call) for call in other.calls] == [_row(call) for call in trace.calls]
-
-
-def _depends(decision: Decision) -> str:
-    if not decision.shapes:
-        return _by_value(decision.line)
-    place = f" ({decision.line})" if decision.line else ""
-    return f"the size of a result depends on the values of a tensor: {decision.op}{place}"

@@ -57,9 +57,10 @@ def derived(
     try:
         forms = _forms(target, phases, start)
     except Exception as error:
-        if not type(error).__module__.startswith("torch."):
+        cause = error.cause if isinstance(error, NotRunningError) else error
+        if cause is error and not type(error).__module__.startswith("torch."):
             raise
-        raise CannotRunError(f"{target.name} cannot be derived: {value_reason(error)}") from error
+        raise CannotRunError(f"{target.name} cannot be derived: {value_reason(cause)}") from cause
     inputs = tuple(target.spelled_inputs)
     return Derivation(target.name, target.symbols, forms, asked, inputs, target.notes, target.dtype)
 
@@ -159,14 +160,17 @@ class _Search:
                     raise known
                 return strategy(attempt)
             except NotRunningError as error:
-                _refuse(error.cause, attempt)
+                if type(error.cause).__module__.startswith("torch.") or not attempt.complete:
+                    raise  # it will not run for numbers either
                 reasons.append(str(error))
             except (NoFormulaError, TooLongError) as error:
                 name = getattr(error, "name", "")
-                if name == "N" and name not in self.asked:
-                    name = ""  # no length is given that nobody asked
+                # no length is given that nobody asked
+                name = "" if name == "N" and name not in self.asked else name
                 if not (known and name):
-                    reasons.append(f"{STRATEGIES[strategy]}{_given(fixed)}: {error}")
+                    given = ", ".join(f"{name} = {size}" for name, size in fixed.items())
+                    with_sizes = f"with {given or 'all sizes free'}"
+                    reasons.append(f"{STRATEGIES[strategy]} {with_sizes}: {error}")
                 if name or isinstance(error, PinnedError):
                     self._failed[key] = error
                 if name:
@@ -184,19 +188,6 @@ class _Search:
         target = self.target.fixed(**fixed) if fixed else self.target
         asked = {name: size for name, size in self.asked.items() if name not in fixed}
         return Attempt(target, phases, asked, fixed, reasons, self.lines)
-
-
-def _refuse(error: Exception, attempt: Attempt) -> None:
-    """Runs that fail everywhere will not give numbers either, if not at the asked shape."""
-    if type(error).__module__.startswith("torch.") or not attempt.complete:
-        name = attempt.target.name
-        raise CannotRunError(f"{name} cannot be derived: {value_reason(error)}") from error
-
-
-def _given(fixed: Sizes) -> str:
-    """Which sizes were given, for a reason: `` with d = 32``."""
-    said = ", ".join(f"{name} = {size}" for name, size in fixed.items())
-    return f" with {said}" if said else " with all sizes free"
 
 
 def derive_anything(

@@ -30,14 +30,21 @@ class Domain:
             for old, new in environment.replacements.items()
             if old.free_symbols - new.free_symbols
         ]
-        given = [x for guard in environment.guards for x in _plain(guard.expr)]
-        self._whole = _whole(given)
+        given = [x for guard in environment.guards for x in _conditions(guard.expr)]
+        quotients = [_divided(x) for x in given if isinstance(x, sympy.Eq)]
+        #: Rounded quotients, and what they are by conditions that one size divides another.
+        self._whole = {floor: number / by for number, by, floor in filter(None, quotients)}
         self.relations: list[Any] = []
         for condition in map(self._said_once, given):
-            if str(condition) == "True" or condition in self.relations or _always(condition):
+            equal = isinstance(condition, sympy.Eq)
+            if str(condition) == "True" or condition in self.relations:
                 continue
+            names = sorted(symbol.name for symbol in condition.free_symbols)
+            if equal and all(evaluate(condition, shape) for shape in _sample(names)):
+                continue  # it asks for nothing
             self.relations.append(condition)
-            if _pins(condition):
+            # a remainder, like that of odd sizes, leaves many values
+            if equal and not (condition.rhs.is_Integer and _remainder(condition)):
                 pins.append(condition_text(condition))
         self.pinned = tuple(dict.fromkeys(pins))
 
@@ -94,49 +101,20 @@ def _sample(names: Sequence[str]) -> Iterator[dict[str, int]]:
         yield {name: -(-size // unit) * unit for name, size in zip(names, sizes, strict=True)}
 
 
-def _plain(guard: Any) -> list[Any]:
-    """A guard as conditions over the user's symbols, none that always holds."""
-    if isinstance(guard, sympy.Eq):
-        least = _least_values(translated(guard.lhs), translated(guard.rhs))
-        if least is not None:
-            return least
-    condition = translated(guard)
-    return [] if str(condition) == "True" else [condition]  # symbols are positive
-
-
-def _always(condition: Any) -> bool:
-    """Whether an equality holds at every shape of a large sample: it asks for nothing."""
-    if not isinstance(condition, sympy.Eq):
-        return False
-    names = sorted(symbol.name for symbol in condition.free_symbols)
-    return all(evaluate(condition, shape) for shape in _sample(names))
-
-
-def _least_values(left: Any, right: Any) -> list[Any] | None:
-    """The conditions of an equality that holds wherever some sizes are not 0, else None.
+def _conditions(guard: Any) -> list[Any]:
+    """A guard as conditions over the user's symbols, none that always holds.
 
     Strides are made of max(1, size); a guard that equates one with the size itself asks for one
     or more. An identity asks for nothing.
     """
-    difference = sympy.sympify(left) - right
-    bounded = [part for part in difference.atoms(sympy.Max) if 1 in part.args]
-    sizes = {part: sympy.Max(*(arg for arg in part.args if arg != 1)) for part in bounded}
-    if difference.xreplace(sizes).expand() != 0:
-        return None
-    return [sympy.Ge(size, 1) for size in sizes.values()]
-
-
-def _pins(condition: Any) -> bool:
-    """Whether an equality leaves one value; a remainder, like that of odd sizes, leaves many."""
-    return isinstance(condition, sympy.Eq) and not (
-        condition.rhs.is_Integer and _remainder(condition)
-    )
-
-
-def _whole(conditions: Sequence[Any]) -> dict[Any, Any]:
-    """Rounded quotients, and what they are by conditions that one size divides another."""
-    found = [_divided(condition) for condition in conditions if isinstance(condition, sympy.Eq)]
-    return {floor: number / divisor for number, divisor, floor in filter(None, found)}
+    if isinstance(guard, sympy.Eq):
+        difference = sympy.sympify(translated(guard.lhs)) - translated(guard.rhs)
+        bounded = [part for part in difference.atoms(sympy.Max) if 1 in part.args]
+        sizes = {part: sympy.Max(*(arg for arg in part.args if arg != 1)) for part in bounded}
+        if difference.xreplace(sizes).expand() == 0:
+            return [sympy.Ge(size, 1) for size in sizes.values()]
+    condition = translated(guard)
+    return [] if str(condition) == "True" else [condition]  # symbols are positive
 
 
 def _divided(condition: Any) -> tuple[Any, Any, Any] | None:

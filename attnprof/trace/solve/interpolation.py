@@ -78,12 +78,6 @@ class Interpolated:
         for form in self.forms.values():
             form.pop("peak_bytes", None)
 
-    def corners(self) -> Iterator[dict[str, int]]:
-        """Shapes at the ends of all ranges."""
-        ends = [dict.fromkeys((line.low, line.high)) for line in self.lines.values()]
-        for corner in product(*ends):
-            yield {**self.fixed, **dict(zip(self.lines, corner, strict=True))}
-
     def held_out(self) -> Iterator[dict[str, int]]:
         """Shapes inside: both ends together, then others than the nodes first. Repeatable."""
         chance = random.Random(0)  # noqa: S311 - no secret
@@ -152,22 +146,23 @@ def _keep_to_one_branch(found: Interpolated, runs: Runs) -> None:
 
 
 def _narrowed(found: Interpolated, runs: Runs) -> bool:
-    """Halve the ranges until all corners fit; False where hardly anything is left."""
+    """Halve the ranges until all corners that run fit; False where hardly anything is left."""
+    lines = found.lines.values()
     for times in range(_HALVES):
-        if all(_fits(found, runs, corner) for corner in found.corners()):
+        ends = product(*(dict.fromkeys((line.low, line.high)) for line in lines))
+        corners = [{**found.fixed, **dict(zip(found.lines, end, strict=True))} for end in ends]
+        traces = ((corner, runs.tried(corner)) for corner in corners)
+        if not any(
+            trace and differences(found.forms, runs.totals_of(trace), corner)
+            for corner, trace in traces
+        ):
             return True
-        lines = [line for line in found.lines.values() if line.borders]
-        for line in lines if lines and times < 2 else found.lines.values():
+        bordered = [line for line in lines if line.borders]
+        for line in bordered if bordered and times < 2 else lines:
             line.halve()
             if line.high - line.low < line.stride:
                 return False
     return False
-
-
-def _fits(found: Interpolated, runs: Runs, sizes: Mapping[str, int]) -> bool:
-    """Whether a run at a shape, if it can be made, gives what the formulas give."""
-    trace = runs.tried(sizes)
-    return trace is None or not differences(found.forms, runs.totals_of(trace), sizes)
 
 
 def _anchored(runs: Runs, hints: Mapping[str, int], asked: Mapping[str, int]) -> dict[str, int]:
@@ -177,7 +172,14 @@ def _anchored(runs: Runs, hints: Mapping[str, int], asked: Mapping[str, int]) ->
     :class:`NoFormulaError` where runs are too long.
     """
     failure: Exception | None = None
-    for sizes in _starts(hints, asked):
+    few = {name: min(size, 2) if name not in ("N", "d") else size for name, size in hints.items()}
+    starts = [
+        dict(hints),
+        {name: asked.get(name) or EVEN_ANCHOR.get(name, 16) for name in hints},
+        few,
+        *({**few, "N": length} for length in _less(few.get("N", 2))),
+    ]
+    for sizes in starts:
         if isinstance(failure, TooLongError) and sizes.get("N", 0) >= _TOO_LONG:
             continue  # a loop over tokens: fewer heads would not help
         try:
@@ -193,15 +195,6 @@ def _anchored(runs: Runs, hints: Mapping[str, int], asked: Mapping[str, int]) ->
     if failure is None or isinstance(failure, TooLongError):
         raise NoFormulaError(str(failure)) from failure
     raise NotRunningError(failure) from failure
-
-
-def _starts(hints: Mapping[str, int], asked: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    yield dict(hints)
-    yield {name: asked.get(name) or EVEN_ANCHOR.get(name, 16) for name in hints}
-    few = {name: min(size, 2) if name not in ("N", "d") else size for name, size in hints.items()}
-    yield few
-    for length in _less(few.get("N", 2)):
-        yield {**few, "N": length}
 
 
 def _less(size: int) -> Iterator[int]:

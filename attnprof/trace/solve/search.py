@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import gcd
 
 from attnprof.trace.events import Trace
-from attnprof.trace.request.expressions import DEFAULT, sizes_text
+from attnprof.trace.request.expressions import sizes_text
 from attnprof.trace.solve.budget import NoFormulaError, Runs
 from attnprof.trace.solve.columns import sheet
 from attnprof.trace.solve.grid import MOST, degree
@@ -43,8 +42,7 @@ class Probe:
 
     def line(self, name: str) -> Line:
         """The line of one size; NoFormulaError where there is none."""
-        again = self._again(name)
-        if again:
+        if again := self._again(name):
             return again
         for thorough in (True, False):
             found = list[Line]()
@@ -76,7 +74,7 @@ class Probe:
         """Lines of ever larger strides, not many."""
         found = 0
         before = self.runs.left
-        for stride in _LONG if self._is_long(name) else _SHORT:
+        for stride in _LONG if name == "N" or self.anchor[name] >= 64 else _SHORT:
             for step in (stride, -stride):
                 spent = before - self.runs.left
                 if found > _TRIES or spent > _A_LINE:
@@ -101,9 +99,6 @@ class Probe:
 
     def _at(self, name: str, size: int) -> Trace | None:
         return self.runs.tried({**self.anchor, name: size}) if size > 0 else None
-
-    def _is_long(self, name: str) -> bool:
-        return self.anchor[name] >= 64 or name == DEFAULT[1]
 
     def _ladder(self, name: str, step: int, *, thorough: bool) -> tuple[list[int], bool] | None:
         """Nodes a step apart that fix the polynomial and confirm it; whether peaks follow it."""
@@ -171,7 +166,9 @@ class Probe:
 
         What is held is looked at, too, unless it never was a polynomial, or without ``peaks``.
         """
-        sizes = list(dict.fromkeys([*line.nodes, *_confirming(line), *more]))
+        beyond = range(1, 3 if len(line.nodes) == 1 else 2)  # more than an accident
+        confirming = [line.nodes[-1] + line.step * k for k in beyond]
+        sizes = list(dict.fromkeys([*line.nodes, *confirming, *more]))
         traces = [self._at(line.name, size) for size in sizes]
         kept = [trace for trace in traces if trace is not None]
         if len(kept) < len(traces):
@@ -184,7 +181,7 @@ class Probe:
         """The smallest stride on which the polynomial still holds."""
         start = line.nodes[0]
         room = max(2, start // 2)
-        for stride in _divisors(line.stride):
+        for stride in (n for n in range(1, line.stride) if line.stride % n == 0):
             near = [start + stride, start - stride, start + stride * (line.stride // stride - 1)]
             odd = [start + stride * k for k in (-3, 5, 11) if abs(stride * k) < room]
             if all(self.fits(line, [size]) for size in [*near, *odd] if size >= 2):
@@ -242,13 +239,3 @@ class Probe:
                 + (f" (at {others})" if others else "")
             )
         return good
-
-
-def _confirming(line: Line) -> list[int]:
-    """Further sizes of the ladder: with them a polynomial is more than an accident."""
-    more = 2 if len(line.nodes) == 1 else 1
-    return [line.nodes[-1] + line.step * (k + 1) for k in range(more)]
-
-
-def _divisors(number: int) -> list[int]:
-    return [n for n in range(1, number) if gcd(n, number) == n]

@@ -29,23 +29,18 @@ def shapes_in(
     chance = random.Random(0)  # noqa: S311 - no secret
     seen = [dict(hints)]
     for attempt in range(_TRIES):
-        shape = {
-            name: _size(chance, name, hint, attempt + 2 * place, whole=attempt % 3 == 2)
-            for place, (name, hint) in enumerate(hints.items())
-        }
+        shape = dict(hints)
+        for place, (name, hint) in enumerate(hints.items()):
+            if hint == 1:
+                continue
+            most = largest(name, hint)
+            size = _KINDS[(attempt + 2 * place) % len(_KINDS)](chance, most, hint)
+            if attempt % 3 == 2:
+                size -= (size - hint) % _BLOCK
+            shape[name] = size if 2 <= size <= most else hint
         if shape not in seen and inside(shape):
             seen.append(shape)
             yield shape
-
-
-def _size(chance: random.Random, name: str, hint: int, kind: int, *, whole: bool) -> int:
-    if hint == 1:
-        return 1
-    most = largest(name, hint)
-    size = _KINDS[kind % len(_KINDS)](chance, most, hint)
-    if whole:
-        size -= (size - hint) % _BLOCK
-    return size if 2 <= size <= most else hint
 
 
 _KINDS: tuple[Callable[[random.Random, int, int], int], ...] = (
@@ -73,14 +68,9 @@ def telling_sizes(sizes: range, start: int, most: int) -> list[int]:
     chance.shuffle(beside)
     others = [int(2 ** chance.uniform(log2(low), log2(high))) for _ in range(most)]
     wanted = (low, high, *powers[::-1], *beside[:3], sizes[1], *squares, *others)
-    chosen = list(dict.fromkeys(_nearest(sizes, size) for size in wanted))[:most]
+    places = (min(max(round((size - low) / sizes.step), 0), len(sizes) - 1) for size in wanted)
+    chosen = list(dict.fromkeys(sizes[place] for place in places))[:most]
     return sorted(chosen, key=lambda size: abs(size - start))
-
-
-def _nearest(sizes: range, size: int) -> int:
-    """The member of a class next to a size."""
-    place = round((size - sizes[0]) / sizes.step)
-    return sizes[min(max(place, 0), len(sizes) - 1)]
 
 
 @dataclass

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.trace.events import QUANTITIES, Trace, at_least, totals, trains, uncounted
@@ -88,14 +87,6 @@ class Attempt:
         """The asked sizes that a symbol can stand for: 1 is the special case."""
         return {name: size for name, size in self.asked.items() if size != 1}
 
-    @cached_property
-    def at_asked(self) -> Counts | None:
-        """What a run at the asked shape counts; None where it takes too long."""
-        try:
-            return Runs(self.target, self.phases).counts(self.asked)
-        except TooLongError:
-            return None
-
     def verified(self, method: str, found: Found, shapes: list[dict[str, int]]) -> Forms:
         """The phases, once a run at the asked shape and one on real tensors agree, too.
 
@@ -103,12 +94,16 @@ class Attempt:
         """
         if len(shapes) < HELD_OUT:
             raise NoFormulaError(f"no {HELD_OUT} shapes at which it could be verified")
-        values, notes = self.at_asked if self.complete else None, list[str]()
-        if values:
-            refuse_contradiction(found.forms, values, self.asked)
-            shapes = _last(shapes, self.asked)
-        elif self.complete:
-            notes.append(f"not run at {sizes_text(self.asked)}: more than {A_LONG_RUN} operations")
+        values, notes = None, list[str]()
+        if self.complete:
+            where = sizes_text(self.asked)
+            try:
+                values = Runs(self.target, self.phases).counts(self.asked)
+            except TooLongError:
+                notes.append(f"not run at {where}: more than {A_LONG_RUN} operations")
+            else:
+                refuse_contradiction(found.forms, values, self.asked)
+                shapes = _last(shapes, self.asked)
         if not self.target.real:
             real = held(self.target, trains(self.phases), found.holds, shapes)
             if isinstance(real, str):
@@ -143,6 +138,12 @@ class Attempt:
                 return Formula(phase, quantity, found.forms[phase][quantity])
             return Formula(phase, quantity, None, values and values[phase][quantity])
 
+        def told(phase: str) -> Iterator[str]:
+            yield from dict.fromkeys(self.reasons)
+            if method == INTERPOLATED and "peak_bytes" not in found.forms[phase]:
+                yield "peak_bytes has no formula: what is held is no polynomial in the sizes"
+            yield from (*notes, *found.trace.notes, *at_least(found.trace, phase))
+
         return {
             phase: PhaseForms(
                 phase,
@@ -150,14 +151,11 @@ class Attempt:
                 {quantity: formula(phase, quantity) for quantity in QUANTITIES},
                 (*given, *found.domain),
                 tuple({**self.fixed, **shape} for shape in shapes),
-                _named(found.trace, phase),
-                (
-                    *dict.fromkeys(self.reasons),
-                    *([_NO_PEAK] if _lacks_peak(found, phase) else []),
-                    *notes,
-                    *found.trace.notes,
-                    *at_least(found.trace, phase),
+                tuple(
+                    f"{op} ×{times} ({touched} bytes)"
+                    for op, (times, touched) in uncounted(found.trace, phase).items()
                 ),
+                tuple(told(phase)),
                 found.trace,
                 inside,
             )
@@ -165,21 +163,9 @@ class Attempt:
         }
 
 
-_NO_PEAK = "peak_bytes has no formula: what is held is no polynomial in the sizes"
-
-
-def _lacks_peak(found: Found, phase: str) -> bool:
-    return isinstance(found, Interpolated) and "peak_bytes" not in found.forms[phase]
-
-
 def _last(shapes: Sequence[Sizes], shape: Sizes) -> list[dict[str, int]]:
     """The shapes with this one at the end."""
     return [*(dict(other) for other in shapes if other != shape), dict(shape)]
-
-
-def _named(trace: Trace, phase: str) -> tuple[str, ...]:
-    found = uncounted(trace, phase)
-    return tuple(f"{op} ×{times} ({touched} bytes)" for op, (times, touched) in found.items())
 
 
 def by_symbols(attempt: Attempt) -> Forms:

@@ -62,38 +62,35 @@ def run_symbolically(
 ) -> SymbolicRun:
     """Formulas for phases of one kind: ``forward`` alone, or ``backward`` and ``train``.
 
-    ``hints`` choose the branch; sizes hinted as 1 stay the number 1. Raises
-    :class:`NotSymbolicError` where a size was pinned to a number or the run broke, and where what
-    runs depends on a float that was made of a size.
+    ``hints`` choose the branch; sizes hinted as 1 stay the number 1. Floats, where sizes become
+    some, may have other values: with those the same must happen, so that they are factors, and no
+    size is made of them. Raises :class:`NotSymbolicError` where a size was pinned to a number or
+    the run broke, and where what runs depends on a float that was made of a size.
     """
+
+    def undisturbed(*, integers: bool) -> SymbolicRun:
+        found, places = _once(target, hints, phases, None, integers)
+        for bend in BENDS if places else ():
+            try:
+                other, _ = _once(target, hints, phases, bend, integers)
+                same = (other.trace, other.guards.relations) == (
+                    found.trace,
+                    found.guards.relations,
+                )
+            except NotSymbolicError:
+                same = False
+            if not same:
+                at = ", ".join(filter(None, places)) or "torch"
+                raise PinnedError(f"a size becomes a number at {at}, and what runs depends on it")
+        return found
+
     try:
-        return _undisturbed(target, hints, phases, integers=False)
+        return undisturbed(integers=False)
     except PinnedError as pinned:
         try:
-            return _undisturbed(target, hints, phases, integers=True)
+            return undisturbed(integers=True)
         except NotSymbolicError:
             raise pinned from None
-
-
-def _undisturbed(
-    target: Target, hints: Mapping[str, int], phases: Sequence[str], *, integers: bool
-) -> SymbolicRun:
-    """A run whose floats, where sizes become some, may have other values.
-
-    With those the same must happen: then they are factors, and no size is made of them. Raises
-    :class:`PinnedError` where it does not.
-    """
-    found, places = _once(target, hints, phases, None, integers)
-    for bend in BENDS if places else ():
-        try:
-            other, _ = _once(target, hints, phases, bend, integers)
-            same = other.trace == found.trace and other.guards.relations == found.guards.relations
-        except NotSymbolicError:
-            same = False
-        if not same:
-            where = ", ".join(filter(None, places)) or "torch"
-            raise PinnedError(f"a size becomes a number at {where}, and what runs depends on it")
-    return found
 
 
 def _once(
@@ -104,6 +101,8 @@ def _once(
     integers: bool,
 ) -> tuple[SymbolicRun, list[str]]:
     """One run, and the lines at which it made floats of sizes."""
+    from attnprof.trace.doubles import Double
+
     free = {name: hint for name, hint in hints.items() if hint != 1}
     environment, sizes, names = symbolic_sizes(free, bend, integers=integers)
     with spoken(names):
@@ -112,19 +111,13 @@ def _once(
         trace = trace.mapped(guards.simplified)
         forms = {phase: totals(trace, phase) for phase in phases}
         floats = environment.conversions
-        rounded = {size.name for size in _rounded(forms, guards)}
+        formulas = [value for form in forms.values() for value in form.values()]
+        parts = [x for x in (*formulas, *guards.relations) if not isinstance(x, int)]
+        # the sizes that float arithmetic goes through
+        rounded = {s.name for x in parts for double in x.atoms(Double) for s in double.free_symbols}
         rounded |= {names[size].name for size in floats.sizes if size in names}
         most = {name: largest(name, hints[name]) for name in hints if name in rounded}
         return SymbolicRun(target.symbols, forms, guards, trace, most), floats.places
-
-
-def _rounded(forms: Mapping[str, Mapping[str, Any]], guards: Domain) -> set[Any]:
-    """The sizes that float arithmetic goes through."""
-    from attnprof.trace.doubles import Double
-
-    formulas = [value for form in forms.values() for value in form.values()]
-    parts = [x for x in (*formulas, *guards.relations) if not isinstance(x, int)]
-    return {size for x in parts for double in x.atoms(Double) for size in double.free_symbols}
 
 
 def _guards(environment: Any) -> Domain:
