@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from attnprof import registry
-from attnprof.trace.request.expressions import Expression
-from attnprof.trace.request.target import Input, Target
+from attnprof.trace.request.target import Expression, Input, Target
 
 #: batch, tokens, heads, head width
 SHAPES = ((2, 256, 4, 16), (1, 600, 2, 32), (3, 130, 4, 8))

@@ -14,7 +14,7 @@ from attnprof.gate.cases import Counted
 from attnprof.gate.rules import IMPROVED, NEW, NOT_COMPARABLE, OK, REGRESSED
 from attnprof.record import CheckRecord
 from attnprof.trace.evaluation import evaluate
-from attnprof.trace.request.expressions import hints_for
+from attnprof.trace.request.target import hints_for
 
 #: Powers that closed forms go up to.
 _HIGHEST = 64

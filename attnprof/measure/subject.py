@@ -14,7 +14,7 @@ from attnprof import registry
 from attnprof.blocks import assemble
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.measure.request import PointRequest, UserModule, built
-from attnprof.trace.request.expressions import sizes_text
+from attnprof.trace.request.target import sizes_text
 from attnprof.user_code import error_text
 
 #: What makes code of the graph; on a CPU it needs a C++ compiler.

@@ -53,26 +53,21 @@ class _Called(Double):
     """A function, printed by its name."""
 
     precedence = PRECEDENCE["Func"]
-    printed = ""
+    text = tex = ""
 
     def _sympystr(self, printer: Any) -> str:
-        return f"{self.printed}({', '.join(map(printer._print, self.args))})"
+        return self.text.format(", ".join(map(printer._print, self.args)))
 
     def _latex(self, printer: Any, exp: Any = None) -> str:
         inside = ", ".join(map(printer._print, self.args))
         power = "" if exp is None else f"^{{{exp}}}"
-        return rf"\operatorname{{{self.printed}}}{power}\left({inside}\right)"
+        return rf"{self.tex}{power}\left({inside}\right)"
 
 
 class DoubleLog2(_Called):
     """The logarithm to base 2: exact at powers of two, as C's."""
 
-    def _sympystr(self, printer: Any) -> str:
-        return f"log({printer._print(self.args[0])}, 2)"
-
-    def _latex(self, printer: Any, exp: Any = None) -> str:
-        power = "" if exp is None else f"^{{{exp}}}"
-        return rf"\log_2{power}\left({printer._print(self.args[0])}\right)"
+    text, tex = "log({}, 2)", r"\log_2"
 
 
 class _Whole(_Called):
@@ -82,7 +77,9 @@ class _Whole(_Called):
 @cache
 def called(name: str, printed: str = "", *, whole: bool = False) -> Any:
     """The function ``name`` of the evaluator, printed under a name that sympy reads."""
-    return type(name, (_Whole if whole else _Called,), {"printed": printed or name})
+    printed = printed or name
+    members = {"text": f"{printed}({{}})", "tex": rf"\operatorname{{{printed}}}"}
+    return type(name, (_Whole if whole else _Called,), members)
 
 
 def is_double(value: Any) -> bool:
@@ -140,17 +137,11 @@ def plain(expression: Any, names: Mapping[Any, Any]) -> Any:
     if kind in _PLAIN:
         return _PLAIN[kind](*args)
     if kind.startswith("OpaqueUnaryFn_"):
-        return _function(kind.removeprefix("OpaqueUnaryFn_"), *args)
+        name = kind.removeprefix("OpaqueUnaryFn_")  # of :mod:`math`, as floats compute it
+        return (DoubleLog2 if name == "log2" else called(f"Double{name.title()}", name))(*args)
     if kind in _UNSAID:
         raise ValueError(f"{expression}: a size that no formula here can say")
     return expression.func(*args) if args else expression
-
-
-def _function(name: str, argument: Any) -> Any:
-    """A function of :mod:`math`, as floats compute it."""
-    return (
-        DoubleLog2(argument) if name == "log2" else called(f"Double{name.title()}", name)(argument)
-    )
 
 
 def _rounded(name: str, *ratio: Any) -> Any:
@@ -168,17 +159,12 @@ def _is_whole(value: Any) -> bool:
 
 
 def _larger(*args: Any) -> Any:
-    """Their maximum; no free size is below two, so that one is less than a product of sizes."""
-    above = any(_is_product(argument) for argument in args)
-    return sympy.Max(*(argument for argument in args if argument != 1 or not above))
-
-
-def _is_product(value: Any) -> bool:
-    """Whether it is a product of free sizes, like B·h·d²."""
-    powers = value.as_powers_dict()
-    return all(
-        base.is_Symbol and exponent.is_Integer and exponent > 0 for base, exponent in powers.items()
+    """Their maximum; no free size is below two: one is less than a product of sizes, as B·h·d²."""
+    above = any(
+        all(base.is_Symbol and exponent.is_Integer and exponent > 0 for base, exponent in powers)
+        for powers in (argument.as_powers_dict().items() for argument in args)
     )
+    return sympy.Max(*(argument for argument in args if argument != 1 or not above))
 
 
 _floor = partial(_rounded, "floor")

@@ -14,7 +14,7 @@ from attnprof.algebra.parser import name_of
 from attnprof.arguments import LARGEST
 from attnprof.errors import RequestError, closest
 from attnprof.record import VerificationRecord
-from attnprof.trace.request.expressions import sizes_text
+from attnprof.trace.request.target import sizes_text
 from attnprof.verify.bounds import value
 from attnprof.verify.comparison import EXACT, ORDER, alike, compared, ordered
 from attnprof.verify.own_formulas import DERIVED, Own, Source, own_formulas, symbols_of

@@ -10,8 +10,8 @@ from attnprof import Workload, registry
 from attnprof.algebra.expressions import symbol
 from attnprof.errors import RequestError
 from attnprof.trace.events import totals, uncounted
-from attnprof.trace.request.expressions import DEFAULT, hints_for
 from attnprof.trace.request.lookup import mechanism_target
+from attnprof.trace.request.target import DEFAULT, hints_for
 from attnprof.trace.run.runs import first_tensor, record
 from attnprof.trace.run.worlds import fake_world
 from attnprof.trace.solve.symbolic import NotSymbolicError, PinnedError, run_symbolically

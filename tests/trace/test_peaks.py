@@ -9,9 +9,8 @@ from torch import nn
 import attnprof
 from attnprof import registry
 from attnprof.trace.events import at_least, peak
-from attnprof.trace.request.expressions import Expression
 from attnprof.trace.request.lookup import mechanism_target
-from attnprof.trace.request.target import Input, Target
+from attnprof.trace.request.target import Expression, Input, Target
 from attnprof.trace.run.runs import record
 from attnprof.trace.solve.derive import derived
 from tests.mechanisms.cases import built, inputs, params

@@ -5,7 +5,7 @@ import pytest
 from torch import nn
 
 from attnprof.errors import RequestError
-from attnprof.trace.request.expressions import parsed
+from attnprof.trace.request.target import parsed
 from attnprof.trace.request.texts import parse_inputs, symbols_in
 from attnprof.trace.solve.derive import derive_anything
 

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from attnprof.trace.request.expressions import DEFAULT, parsed
-from attnprof.trace.request.target import Input, Target
+from attnprof.trace.request.target import DEFAULT, Input, Target, parsed
 from attnprof.trace.solve.derive import derived
 
 

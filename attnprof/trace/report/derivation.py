@@ -10,7 +10,7 @@ from attnprof.errors import RequestError
 from attnprof.record import Report
 from attnprof.trace.evaluation import Value, evaluate
 from attnprof.trace.events import QUANTITIES, Trace, at_least
-from attnprof.trace.request.expressions import sizes_text
+from attnprof.trace.request.target import sizes_text
 
 #: How a formula was found.
 SYMBOLIC, INTERPOLATED, COUNTED = "symbolic", "interpolated", "counted"
@@ -50,21 +50,20 @@ class PhaseForms:
     verified_at: tuple[Mapping[str, int], ...] = ()
     uncounted: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    trace: Trace | None = field(default=None, compare=False, repr=False)
+    trace: Trace = field(default_factory=Trace, compare=False, repr=False)
     holds: Callable[[Mapping[str, int]], bool] = field(
         default=lambda _: True, compare=False, repr=False
     )
-    counted: Callable[[Mapping[str, int]], Mapping[str, Value]] | None = field(
-        default=None, compare=False, repr=False
+    counted: Callable[[Mapping[str, int]], Mapping[str, Value]] = field(
+        default=lambda _: {}, compare=False, repr=False
     )
 
     def bound(self, quantity: str) -> str:
         """``at least`` where something that the quantity counts is left out, else ``exact``."""
+        left_out = self.uncounted if quantity in _COUNTS else ()
         if quantity == "peak_bytes":
-            lacking = self.trace is not None and bool(at_least(self.trace, self.phase))
-        else:
-            lacking = bool(self.uncounted) and quantity in _COUNTS
-        return "at least" if lacking else "exact"
+            left_out = at_least(self.trace, self.phase)
+        return "at least" if left_out else "exact"
 
 
 @dataclass(frozen=True)
@@ -109,12 +108,7 @@ class Derivation:
         known = {name: sizes[name] for name in self.symbols if name in sizes}
         unseen = len(known) == len(self.symbols) and known not in forms.verified_at
         if unseen and not forms.holds(known):
-            if forms.counted is not None:
-                return forms.counted(known)[quantity]
-            raise RequestError(
-                f"{sizes_text(known)} is outside of where this formula of {self.name} holds "
-                f"({'; '.join(forms.domain)}): derive it with these sizes asked"
-            )
+            return forms.counted(known)[quantity]
         return evaluate(formula.expression, sizes)
 
     def report(self) -> Report:

@@ -21,7 +21,7 @@ from attnprof.trace.events import (
 )
 from attnprof.trace.report.cuda_allocator import cublas_workspace, predict_cuda
 from attnprof.trace.report.derivation import Derivation, Formula, PhaseForms
-from attnprof.trace.request.expressions import LARGE
+from attnprof.trace.request.target import LARGE
 
 Sizes = Mapping[str, int]
 
@@ -111,8 +111,6 @@ def value_at(expression: Any, sizes: Sizes) -> Any:
 
 def _origins(derivation: Derivation, forms: PhaseForms, *, in_steps: bool) -> dict[str, Any]:
     """Where a phase's costs arise."""
-    if forms.trace is None:
-        return {}
     at = derivation.asked if set(derivation.asked) == set(derivation.symbols) else {}
     how = (forms.trace, forms.phase, at)
     found = {

@@ -8,8 +8,7 @@ from inspect import Parameter
 from typing import Any
 
 from attnprof.errors import RequestError, closest
-from attnprof.trace.request.expressions import Expression
-from attnprof.trace.request.target import Input
+from attnprof.trace.request.target import Expression, Input
 
 
 def _named(names: str, text: str) -> dict[str, str]:

@@ -13,9 +13,8 @@ from attnprof.blocks.cache import DecodingStep, positioned
 from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Mechanism
 from attnprof.ops.layer import LayerSizes
-from attnprof.trace.request.expressions import DEFAULT, Expression
 from attnprof.trace.request.modules import Request, of_class, of_factory, of_function, of_instance
-from attnprof.trace.request.target import Input, Sizes, Target
+from attnprof.trace.request.target import DEFAULT, Expression, Input, Sizes, Target
 from attnprof.trace.request.texts import parse_arguments, parse_inputs, symbols_in
 from attnprof.user_code import is_place, loaded
 

@@ -23,8 +23,7 @@ from attnprof.trace.request.conventions import (
     takes_any,
     width_of,
 )
-from attnprof.trace.request.expressions import DEFAULT, Expression, at, hints_for
-from attnprof.trace.request.target import Input, Sizes, Target
+from attnprof.trace.request.target import DEFAULT, Expression, Input, Sizes, Target, at, hints_for
 from attnprof.trace.request.texts import symbols_in
 from attnprof.user_code import contained, error_text
 

@@ -1,14 +1,119 @@
-"""What is derived: how to make it, and its inputs, at any sizes."""
+"""What is derived: how to make it, its inputs, and their sizes, as expressions over symbols."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import reduce
 from typing import Any
 
-from attnprof.trace.request.expressions import Expression, at
+from attnprof import arguments
+from attnprof.algebra.evaluation import EXACT, Rules, bits_of, check_power, evaluate
+from attnprof.algebra.expressions import expression_of
+from attnprof.algebra.parser import FUNCTIONS, FormulaError, names_in, parse, short
+from attnprof.errors import RequestError
 
+#: Sizes of a request that says nothing else: batch, tokens, heads, head width.
+DEFAULT = ("B", "N", "h", "d")
+#: What a symbol stands for while a symbolic run looks for its branch: apart, above one, heads even.
+HINTS = {"B": 3, "N": 421, "h": 6, "d": 32}
+#: Around which runs are interpolated: a length that blocks divide and that is no power of two, few
+#: samples, and more heads, which some code compares; where runs are on real tensors, smaller.
+ANCHOR = {"B": 2, "N": 768, "h": 8, "d": 32}
+REAL_ANCHOR = {"B": 2, "N": 160, "h": 4, "d": 16}
+#: Sizes that divide what code likes to be divided, where it does not run at those; at first short.
+EVEN = {"B": 2, "N": 256, "h": 4, "d": 32}
+EVEN_ANCHOR = {**EVEN, "N": 512}
+#: Lengths to begin with where code does not run at those, as where its tables are shorter.
+SHORTER = (96, 64, 48, 24, 12)
+#: Lengths, beside small other sizes, at which a run on real tensors is short.
+SMALL = {"B": 2, "h": 2, "d": 8}
+SMALL_LENGTHS = (6, 9, 16, 37, 64, 128, 130, 256, 320, 512)
+#: Large and apart, so that orders of growth show.
+LARGE = {"N": 10**6, "h": 8, "d": 64, "B": 2}
+#: Up to where formulas are tried; where they hold no further, that is said.
+FURTHEST = {"B": 64, "N": 65_536, "h": 64, "d": 1024}
+#: Signs of one size of a request.
+LONGEST_SIZE = 400
+_OTHERS = (7, 11, 13, 17, 19, 23, 29, 31)
 Sizes = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A size as the request writes it: ``h*d``, ``N//2``, ``4``; ``given`` are fixed names."""
+
+    text: str
+    given: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The symbols it uses, in the order of the text."""
+        return names_in(parse(self.text))
+
+    def at(self, sizes: Mapping[str, Any]) -> Any:
+        """Its value for ints, SymInts or sympy symbols: exact where it is whole.
+
+        Raises :class:`RequestError` where it has none, like a division by 0.
+        """
+        values = {**self.given, **sizes}
+        try:
+            if any(hasattr(value, "free_symbols") for value in values.values()):
+                return expression_of(parse(self.text), meanings=values)
+            found = evaluate(parse(self.text), values.__getitem__, SIZES)
+        except FormulaError as error:
+            raise RequestError(f"'{short(self.text)}' at {sizes_text(values)}: {error}") from error
+        return float(found) if isinstance(found, Fraction) else found
+
+    def whole_at(self, sizes: Mapping[str, Any], where: str) -> Any:
+        """The same as a tensor's size; :class:`RequestError` for what is none."""
+        found, values = self.at(sizes), {**self.given, **sizes}
+        if isinstance(found, float) or (
+            isinstance(found, int) and not 0 <= found <= arguments.LARGEST
+        ):
+            raise RequestError(
+                f"{where}: '{short(self.text)}' is {found} at {sizes_text(values)}; "
+                f"sizes are whole numbers up to 2**40; N//2 rounds down, ceil(N/2) up"
+            )
+        return found
+
+
+def at(value: Any, sizes: Mapping[str, Any]) -> Any:
+    """A given value at sizes: an expression's number, anything else as it is."""
+    return value.at(sizes) if isinstance(value, Expression) else value
+
+
+def sizes_text(values: Mapping[str, Any]) -> str:
+    """``B=2, N=64``."""
+    return ", ".join(f"{name}={value}" for name, value in values.items()) or "no sizes"
+
+
+def parsed(text: str, where: str) -> Expression:
+    """An arithmetic expression over symbols; RequestError for anything else."""
+    try:
+        tree = parse(text.strip(), longest=LONGEST_SIZE)
+        if not names_in(tree):
+            evaluate(tree, str, SIZES)  # a number is one, or none
+    except FormulaError as error:
+        raise RequestError(
+            f"{where}: '{short(text)}' is not a size: {error}; type numbers and names with "
+            f"+ - * / // % **, brackets and {', '.join(FUNCTIONS)}, like h*d"
+        ) from error
+    return Expression(text.strip())
+
+
+def hints_for(names: Iterable[str], asked: Mapping[str, int]) -> dict[str, int]:
+    """A value for every symbol: the asked one, or a number that coincides with no other."""
+    others = iter(_OTHERS)
+    return {name: asked.get(name) or HINTS.get(name) or next(others, 37) for name in sorted(names)}
+
+
+def largest(name: str, hint: int = 0) -> int:
+    """Up to where a size is tried, and at least twice a hint."""
+    return max(FURTHEST.get(name, 4096), 2 * hint)
 
 
 @dataclass(frozen=True)
@@ -93,3 +198,68 @@ class Target:
             symbols=free,
             step=self.step and self.step.fixed(**sizes),
         )
+
+
+# -- arithmetic of sizes of which some are torch's -----------------------------------------
+
+
+def _is_symbolic(value: Any) -> bool:
+    return hasattr(value, "node")
+
+
+def _either(exact: Callable[..., Any], symbolic: Callable[..., Any]) -> Callable[..., Any]:
+    """The exact rule, or torch's where one of the values is symbolic."""
+
+    def rule(*args: Any) -> Any:
+        if not any(map(_is_symbolic, args)):
+            return exact(*args)
+        return symbolic(*(float(arg) if isinstance(arg, Fraction) else arg for arg in args))
+
+    return rule
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    """A power whose value at the sizes that the run looks at ends."""
+    seen = [value.node.hint if _is_symbolic(value) else value for value in (base, exponent)]
+    if all(isinstance(value, int) for value in seen):
+        check_power(bits_of(seen[0]), seen[1])
+    return base**exponent
+
+
+def _divided(a: Any, b: Any) -> Any:
+    """A quotient; of sizes a size where it is whole, which the run then relies on."""
+    import torch
+
+    whole = all(isinstance(value, int | torch.SymInt) for value in (a, b))
+    return a // b if whole and a % b == 0 else a / b
+
+
+def _called(name: str) -> Callable[..., Any]:
+    """A function of torch's for symbolic sizes."""
+
+    def call(*args: Any) -> Any:
+        import torch
+
+        function = getattr(torch, name)
+        return reduce(function, args) if len(args) > 1 else function(*args)
+
+    return call
+
+
+def _log(value: Any, base: Any = None) -> Any:
+    of_value = _called("_sym_log2")(value)
+    return of_value * math.log(2) if base is None else of_value / SIZES["log2"](base)
+
+
+_SYMBOLIC: dict[str, Callable[..., Any]] = {
+    "+": lambda *parts: reduce(operator.add, parts),
+    "*": lambda *parts: reduce(operator.mul, parts),
+    "neg": operator.neg, "/": _divided, "//": operator.floordiv, "%": operator.mod,
+    "**": _power, "sqrt": _called("sym_sqrt"), "log": _log, "log2": _called("_sym_log2"),
+    "exp": lambda x: math.e**x,
+    "max": _called("sym_max"), "min": _called("sym_min"), "ceil": math.ceil, "floor": math.floor,
+}  # fmt: skip
+#: Rules for sizes of which some, or all, are torch's.
+SIZES: Rules = {
+    **EXACT, **{name: _either(EXACT[name], rule) for name, rule in _SYMBOLIC.items()}
+}  # fmt: skip

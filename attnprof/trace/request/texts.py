@@ -9,8 +9,7 @@ from typing import Any
 
 from attnprof.algebra.parser import name_of, parts_of, short
 from attnprof.errors import RequestError, closest
-from attnprof.trace.request.expressions import DEFAULT, Expression, parsed
-from attnprof.trace.request.target import Input
+from attnprof.trace.request.target import DEFAULT, Expression, Input, parsed
 
 #: A tensor's element type as an input's last word, with torch's own shorter names.
 DTYPES = {

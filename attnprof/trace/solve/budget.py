@@ -10,8 +10,7 @@ from typing import Any
 from attnprof.errors import AttnprofError
 from attnprof.trace.evaluation import evaluate
 from attnprof.trace.events import Trace, totals, trains
-from attnprof.trace.request.expressions import sizes_text
-from attnprof.trace.request.target import Target
+from attnprof.trace.request.target import Target, sizes_text
 from attnprof.trace.run.runs import Limit, TooLongError, record
 
 #: Operations of one run outside of a search: at an asked shape, where a formula does not hold.

@@ -13,8 +13,7 @@ from typing import Any
 
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.trace.events import Call, Trace, peak, totals, trains
-from attnprof.trace.request.expressions import EVEN, SMALL, SMALL_LENGTHS, hints_for, sizes_text
-from attnprof.trace.request.target import Target
+from attnprof.trace.request.target import EVEN, SMALL, SMALL_LENGTHS, Target, hints_for, sizes_text
 from attnprof.trace.run.runs import MOST_BYTES, TooLongError, record, weight_bytes
 from attnprof.trace.solve.budget import A_LONG_RUN
 from attnprof.user_code import error_text, line_of

@@ -12,9 +12,8 @@ from typing import Any
 from attnprof.errors import CannotRunError, RequestError, closest
 from attnprof.trace.events import PHASES, totals, trains
 from attnprof.trace.report.derivation import Derivation, PhaseForms
-from attnprof.trace.request.expressions import SHORTER, hints_for, sizes_text
 from attnprof.trace.request.lookup import Texts, target_of
-from attnprof.trace.request.target import Target
+from attnprof.trace.request.target import SHORTER, Target, hints_for, sizes_text
 from attnprof.trace.run.runs import TooLongError, record
 from attnprof.trace.solve.budget import A_LONG_RUN, NoFormulaError
 from attnprof.trace.solve.count import PartedError, on_real_tensors, tried, value_reason

@@ -16,8 +16,7 @@ from typing import Any
 
 from attnprof.errors import AttnprofError
 from attnprof.trace.events import Trace
-from attnprof.trace.request.expressions import EVEN_ANCHOR
-from attnprof.trace.request.target import Target
+from attnprof.trace.request.target import EVEN_ANCHOR, Target
 from attnprof.trace.run.runs import TooLongError
 from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError, Runs, differences
 from attnprof.trace.solve.grid import ShapeGrid

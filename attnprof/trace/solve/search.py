@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from attnprof.trace.events import Trace
-from attnprof.trace.request.expressions import sizes_text
+from attnprof.trace.request.target import sizes_text
 from attnprof.trace.solve.budget import NoFormulaError, Runs
 from attnprof.trace.solve.columns import sheet
 from attnprof.trace.solve.grid import MOST, degree
@@ -90,8 +90,7 @@ class Probe:
         known = self.known.get(name)
         if known is None or known.nodes[0] != self.anchor[name]:
             return None
-        ladder = self._ladder(name, known.step, thorough=False)
-        if ladder is None:
+        if not (ladder := self._ladder(name, known.step, thorough=False)):
             return None
         line = replace(known, nodes=ladder[0], smooth=ladder[1], borders=dict(known.borders))
         ends = self.fits(line, [known.low, known.high])
@@ -110,30 +109,19 @@ class Probe:
                 return None
             sizes.append(start + place * step)
             traces.append(trace)
-            if place < 2:
-                continue
-            found = self._fit(sizes, traces)
+            found = self._fit(sizes, traces) if place >= 2 else None
             if found is None:
                 continue
             nodes = sizes[: found[0] + 1]
-            if not thorough:
-                return nodes, found[1]
-            return self._far(name, step, sizes, traces, nodes)
+            if thorough:  # sizes well above and below are to fit as well
+                stride = abs(step)
+                above = start + stride * max(len(sizes) + 1, start // stride)
+                below = start - stride * ((start - max(2, start // 2)) // stride)
+                far = {size: self._at(name, size) for size in {above, below} - set(sizes)}
+                ran = {size: trace for size, trace in far.items() if trace is not None}
+                found = self._fit([*sizes, *ran], [*traces, *ran.values()])
+            return (nodes, found[1]) if found and found[0] < len(nodes) else None
         return None
-
-    def _far(
-        self, name: str, step: int, sizes: list[int], traces: list[Trace], nodes: list[int]
-    ) -> tuple[list[int], bool] | None:
-        """The same nodes, if sizes well above and below fit as well."""
-        start, stride = nodes[0], abs(step)
-        above = start + stride * max(len(sizes) + 1, start // stride)
-        below = start - stride * ((start - max(2, start // 2)) // stride)
-        for size in {above, below} - set(sizes):
-            trace = self._at(name, size)
-            if trace is not None:
-                sizes, traces = [*sizes, size], [*traces, trace]
-        found = self._fit(sizes, traces)
-        return (nodes, found[1]) if found and found[0] < len(nodes) else None
 
     def _fit(
         self, sizes: Sequence[int], traces: Sequence[Trace], *, peaks: bool = True
@@ -143,20 +131,18 @@ class Probe:
         Without ``peaks``, of counts alone.
         """
         found = sheet(traces, self.runs.phases)
-        highest = 0
+        highest, smooth = 0, True
         for column in set(found.counts()):
             of = degree(sizes, column)
             if of is None:
                 return None
             highest = max(highest, of)
-        smooth = True
         for phase, held in found.held.items() if peaks else ():
             degrees = {column: degree(sizes, column) for column in held}
-            known = [column for column, of in degrees.items() if of is not None]
+            known = {column: of for column, of in degrees.items() if of is not None}
             # what is no polynomial does not matter where it is never the worst moment
-            if tuple(map(max, zip(*known, strict=True))) != found.most[phase]:
-                smooth = False
-            highest = max([highest, *(of for of in degrees.values() if of is not None)])
+            smooth &= tuple(map(max, zip(*known, strict=True))) == found.most[phase]
+            highest = max(highest, *known.values(), 0)
         return highest, smooth
 
     # -- smaller strides, further ends ---------------------------------------------------
@@ -169,11 +155,10 @@ class Probe:
         beyond = range(1, 3 if len(line.nodes) == 1 else 2)  # more than an accident
         confirming = [line.nodes[-1] + line.step * k for k in beyond]
         sizes = list(dict.fromkeys([*line.nodes, *confirming, *more]))
-        traces = [self._at(line.name, size) for size in sizes]
-        kept = [trace for trace in traces if trace is not None]
-        if len(kept) < len(traces):
+        traces = [trace for size in sizes if (trace := self._at(line.name, size)) is not None]
+        if len(traces) < len(sizes):
             return False
-        found = self._fit(sizes, kept, peaks=peaks)
+        found = self._fit(sizes, traces, peaks=peaks)
         smooth = line.smooth and peaks
         return found is not None and found[0] < len(line.nodes) and found[1] >= smooth
 

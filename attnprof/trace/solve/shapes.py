@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isqrt, log2
 
-from attnprof.trace.request.expressions import largest
+from attnprof.trace.request.target import largest
 
 #: Shapes that are looked at for one inside a domain; sizes of a class that are all run.
 _TRIES, _FEW = 1500, 20

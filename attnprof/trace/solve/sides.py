@@ -10,8 +10,7 @@ from attnprof.costs import Number
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.trace.evaluation import evaluate
 from attnprof.trace.report.derivation import Derivation, PhaseForms
-from attnprof.trace.request.expressions import sizes_text
-from attnprof.trace.request.target import Target
+from attnprof.trace.request.target import Target, sizes_text
 from attnprof.trace.solve.derive import derived
 from attnprof.workload import Workload
 
@@ -43,26 +42,26 @@ class DerivedSide:
 
     def at_width(self, metric: str, head_dim: int) -> DerivedCost:
         """The cost at a head width, by the formula for all widths if that holds there."""
-        cost = self._cost(metric, None, {"d": head_dim})
-        if "d" not in self.target.symbols or cost.somewhere:
-            return cost
-        return self._cost(metric, head_dim, {})
-
-    def _cost(self, metric: str, given: int | None, width: Mapping[str, int]) -> DerivedCost:
-        found = self._derived(given)
-        return DerivedCost(found, found.phases[self.workload.phase], QUANTITY_OF[metric], width)
+        for given, width in ((None, {"d": head_dim}), (head_dim, {})):
+            found = self._derived(given)
+            forms = found.phases[self.workload.phase]
+            cost = DerivedCost(found, forms, QUANTITY_OF[metric], width)
+            if "d" not in self.target.symbols or cost.somewhere:
+                break
+        return cost
 
     def _derived(self, head_dim: int | None) -> Derivation:
         if head_dim not in self._found:
             sizes = self.workload.by_symbol()
-            given = {name: sizes[name] for name in ("B", "h") if name in self.target.symbols}
-            width = {} if head_dim is None else {"d": head_dim}
-            target = self.target.fixed(**given, **width)
+            given: dict[str, int] = {n: sizes[n] for n in ("B", "h") if n in self.target.symbols}
+            if head_dim is not None:
+                given["d"] = head_dim
             try:
-                self._found[head_dim] = derived(target, [self.workload.phase], {})
+                found = derived(self.target.fixed(**given), [self.workload.phase])
             except CannotRunError as error:
                 said = f"{error} (in attnprof derive)" if "--at" in str(error) else str(error)
                 raise CannotRunError(said) from error
+            self._found[head_dim] = found
         return self._found[head_dim]
 
 
@@ -91,8 +90,6 @@ class DerivedCost:
                 raise RequestError(
                     f"{self.derivation.name}: its formula divides by 0 at {sizes_text(shape)}"
                 ) from error
-        if self.forms.counted is None:
-            raise RequestError(f"{self.derivation.name} has no formula for {self.quantity}")
         return self.forms.counted(shape)[self.quantity]
 
     def holds(self, seq_len: int) -> bool:
@@ -105,11 +102,9 @@ class DerivedCost:
     @property
     def somewhere(self) -> bool:
         """Whether it holds at any usual length."""
-        return any(map(self.holds, _PLACES)) or any(
-            self.holds(shape.get("N", 0) + more)
-            for shape in self.forms.verified_at
-            for more in (-1, 0, 1)
-        )
+        lengths = [shape.get("N", 0) for shape in self.forms.verified_at]
+        near = (length + more for length in lengths for more in (-1, 0, 1))
+        return any(map(self.holds, (*_PLACES, *near)))
 
     @property
     def said(self) -> str:
@@ -119,9 +114,8 @@ class DerivedCost:
     @property
     def doubt(self) -> str:
         """That it is a lower bound, if it is one."""
-        if self.forms.bound(self.quantity) == "exact":
-            return ""
-        return f"{self.quantity} of {self.derivation.name} is at least what is compared here"
+        told = f"{self.quantity} of {self.derivation.name} is at least what is compared here"
+        return told if self.forms.bound(self.quantity) == "at least" else ""
 
     def _shape(self, seq_len: Any, head_dim: Any) -> dict[str, Any]:
         shape = {"N": seq_len, "d": head_dim}

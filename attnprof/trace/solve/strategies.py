@@ -14,8 +14,7 @@ from attnprof.trace.report.derivation import (
     Formula,
     PhaseForms,
 )
-from attnprof.trace.request.expressions import ANCHOR, REAL_ANCHOR, hints_for, sizes_text
-from attnprof.trace.request.target import Target
+from attnprof.trace.request.target import ANCHOR, REAL_ANCHOR, Target, hints_for, sizes_text
 from attnprof.trace.run.runs import TooLongError
 from attnprof.trace.solve.budget import (
     A_LONG_RUN,

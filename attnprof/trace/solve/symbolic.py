@@ -8,8 +8,7 @@ from typing import Any
 
 from attnprof.errors import AttnprofError
 from attnprof.trace.events import Trace, totals, trains
-from attnprof.trace.request.expressions import largest
-from attnprof.trace.request.target import Target
+from attnprof.trace.request.target import Target, largest
 from attnprof.trace.run.runs import Limit, record
 from attnprof.trace.run.symbols import BENDS, Bend, symbolic_sizes
 from attnprof.trace.sizes import spoken
