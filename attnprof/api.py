@@ -6,23 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attnprof import arguments as given
 from attnprof import registry
-from attnprof.arguments import (
-    at_least,
-    choice,
-    file_path,
-    flag,
-    name_text,
-    number,
-    seed_of,
-    several,
-    shown,
-    sizes_by_name,
-    tensor_size,
-    text,
-    texts,
-    threads_of,
-)
 from attnprof.costs import CostTable
 from attnprof.errors import RequestError
 from attnprof.record import Report
@@ -51,7 +36,7 @@ def build(
     """
     from attnprof.blocks.assemble import build_layer, checked_sizes
 
-    spec = registry.get(name_text(name), **params)
+    spec = registry.get(given.name_text(name), **params)
     sizes = checked_sizes(spec, d_model, num_heads, seq_len, num_kv_heads, value_head_dim)
     return build_layer(spec, registry.module_of(name), sizes)
 
@@ -72,15 +57,15 @@ def attend(
     """
     from attnprof.blocks.assemble import attend_core
 
-    spec = registry.get(name_text(name), **params)
-    seed, causal = seed_of(seed), flag("causal", causal)
+    spec = registry.get(given.name_text(name), **params)
+    seed, causal = given.seed_of(seed), given.flag("causal", causal)
     return attend_core(spec, registry.module_of(name), q, k, v, causal, seed, weights)
 
 
 def cost(name: str, workload: Workload, scope: str = "layer", **params: Any) -> CostTable:
     """The closed form of a mechanism for a workload, by stage: numbers, or sympy expressions."""
-    spec = registry.get(name_text(name), **params)
-    return spec.cost(_workload(workload), choice("scope", scope, SCOPES))
+    spec = registry.get(given.name_text(name), **params)
+    return spec.cost(_workload(workload), given.choice("scope", scope, SCOPES))
 
 
 def crossover(
@@ -108,15 +93,17 @@ def crossover(
     from attnprof import __version__
     from attnprof.closed_form.crossover import DERIVED, KINDS, METRICS, Meeting, report
 
-    widths = [at_least("head_dim", width, 1) for width in several("head_dim", head_dim)]
-    asked_kinds = [choice("kind", kind, (*KINDS, DERIVED)) for kind in several("kinds", kinds)]
-    asked_metrics = [choice("metric", name, METRICS) for name in several("metrics", metrics)]
-    first, second = registry.configured([name_text(a), name_text(b)], params)
-    heads, batch = at_least("num_heads", num_heads, 1), at_least("batch_size", batch_size, 1)
+    widths = [given.at_least("head_dim", width, 1) for width in given.several("head_dim", head_dim)]
+    possible = (*KINDS, DERIVED)
+    asked_kinds = [given.choice("kind", name, possible) for name in given.several("kinds", kinds)]
+    asked = [given.choice("metric", name, METRICS) for name in given.several("metrics", metrics)]
+    first, second = registry.configured([given.name_text(a), given.name_text(b)], params)
+    heads = given.at_least("num_heads", num_heads, 1)
+    batch = given.at_least("batch_size", batch_size, 1)
     workload = Workload(1, heads, min(widths), batch, causal=causal, phase=phase, dtype=dtype)
-    meeting = Meeting(first, second, workload, choice("scope", scope, SCOPES))
+    meeting = Meeting(first, second, workload, given.choice("scope", scope, SCOPES))
     return report(
-        meeting, widths, asked_kinds, asked_metrics, with_curves=flag("curves", curves),
+        meeting, widths, asked_kinds, asked, with_curves=given.flag("curves", curves),
         environment={"attnprof": __version__},
     )  # fmt: skip
 
@@ -151,13 +138,13 @@ def derive(
 
     return derive_anything(
         module_or_factory, None if workload is None else _workload(workload),
-        args=texts("args", args), inputs=texts("inputs", inputs),
+        args=given.texts("args", args), inputs=given.texts("inputs", inputs),
         phases=None if phases is None else [
-            text("a phase", name, "forward") for name in several("phases", phases)
-        ], at=sizes_by_name(at),
-        dtype=choice("dtype", dtype, DTYPES),
-        scope=None if scope is None else choice("scope", scope, SCOPES),
-        causal=flag("causal", causal), params=params,
+            given.text("a phase", name, "forward") for name in given.several("phases", phases)
+        ], at=given.sizes_by_name(at),
+        dtype=given.choice("dtype", dtype, DTYPES),
+        scope=None if scope is None else given.choice("scope", scope, SCOPES),
+        causal=given.flag("causal", causal), params=params,
     )  # fmt: skip
 
 
@@ -195,25 +182,25 @@ def profile(
     from attnprof.measure.batch import measure_points, plan_points
     from attnprof.measure.request import Budget, configured
 
-    names = [name_text(name) for name in several("attention", attention)]
-    width, heads = tensor_size("d_model", d_model), tensor_size("num_heads", num_heads)
+    names = [given.name_text(name) for name in given.several("attention", attention)]
+    width, heads = given.tensor_size("d_model", d_model), given.tensor_size("num_heads", num_heads)
     if width % heads:
         raise RequestError(f"num_heads={heads} does not divide d_model={width}")
     workloads = [
         Workload(
-            tensor_size("seq_len", n), heads, width // heads, tensor_size("batch_size", batch_size),
-            causal=causal, phase=phase, dtype=dtype,
+            given.tensor_size("seq_len", n), heads, width // heads,
+            given.tensor_size("batch_size", batch_size), causal=causal, phase=phase, dtype=dtype,
         )
-        for n in several("seq_len", seq_len)
+        for n in given.several("seq_len", seq_len)
     ]  # fmt: skip
     mechanisms = dict(zip(names, configured(names, params), strict=True))
     points = plan_points(
-        mechanisms, workloads, scope=choice("scope", scope, SCOPES),
-        device=text("device", device, "cpu"), seed=seed_of(seed), threads=threads_of(threads),
-        budget=Budget(samples, min_time_s, max_time_s), check=flag("check", check),
-        compiled=flag("compiled", compiled),
+        mechanisms, workloads, scope=given.choice("scope", scope, SCOPES),
+        device=given.text("device", device, "cpu"), seed=given.seed_of(seed),
+        threads=given.threads_of(threads), budget=Budget(samples, min_time_s, max_time_s),
+        check=given.flag("check", check), compiled=given.flag("compiled", compiled),
     )  # fmt: skip
-    apart = None if isolate is None else flag("isolate", isolate)
+    apart = None if isolate is None else given.flag("isolate", isolate)
     return with_roofline(measure_points(points, isolate=apart))
 
 
@@ -245,37 +232,37 @@ def sweep(
     """Measure every combination of these values into a results file, or what it lacks of them.
 
     Sizes, names and ``params`` take one value or several. Each point is measured in a process of
-    its own (``isolate``), for at most ``limit_s`` seconds, ``processes`` times. Returns what the
-    file holds in the end; its records are :class:`attnprof.record.ProfileRecord`. Raises
-    :class:`attnprof.errors.RequestError` for a file that is no sweep's.
+    its own (``isolate``), for at most ``limit_s`` seconds, ``processes`` times. Returns the whole
+    file as :class:`attnprof.record.ProfileRecord`; RequestError says that it is no sweep's.
     """
     from attnprof.device.roofline import with_roofline
     from attnprof.measure.request import Budget
     from attnprof.measure.sweep import plan, results, runner
 
     def sizes(name: str, value: Any) -> list[int]:
-        return [tensor_size(name, one) for one in several(name, value)]
+        return [given.tensor_size(name, one) for one in given.several(name, value)]
 
     grid = plan.Grid(
-        [name_text(name) for name in several("attention", attention)],
+        [given.name_text(name) for name in given.several("attention", attention)],
         sizes("seq_len", seq_len), sizes("d_model", d_model), sizes("num_heads", num_heads),
-        sizes("batch_size", batch_size), several("dtype", dtype), several("phase", phase),
-        [text("device", name, "cpu") for name in several("device", device)],
-        [flag("causal", value) for value in several("causal", causal)],
-        [choice("scope", name, SCOPES) for name in several("scope", scope)],
-        {name: several(name, value) for name, value in params.items()},
+        sizes("batch_size", batch_size), given.several("dtype", dtype),
+        given.several("phase", phase),
+        [given.text("device", name, "cpu") for name in given.several("device", device)],
+        [given.flag("causal", value) for value in given.several("causal", causal)],
+        [given.choice("scope", name, SCOPES) for name in given.several("scope", scope)],
+        {name: given.several(name, value) for name, value in params.items()},
     )  # fmt: skip
     points = plan.points_of(
-        [grid], Budget(samples, min_time_s, max_time_s), seed=seed_of(seed),
-        threads=threads_of(threads), check=flag("check", check),
-        compiled=flag("compiled", compiled),
+        [grid], Budget(samples, min_time_s, max_time_s), seed=given.seed_of(seed),
+        threads=given.threads_of(threads), check=given.flag("check", check),
+        compiled=given.flag("compiled", compiled),
     )  # fmt: skip
-    limit = None if limit_s is None else number("limit_s", limit_s)
+    limit = None if limit_s is None else given.number("limit_s", limit_s)
     if limit is not None and limit <= 0:
         raise RequestError(f"limit_s must be above 0, not {limit}")
-    terms = runner.SweepOptions(apart=flag("isolate", isolate), limit_s=limit)
-    path = file_path("output", output)
-    times = at_least("processes", processes, 1, 10_000)
+    terms = runner.SweepOptions(apart=given.flag("isolate", isolate), limit_s=limit)
+    path = given.file_path("output", output)
+    times = given.at_least("processes", processes, 1, 10_000)
     runner.sweep(runner.tasks_of(points, times), path, terms)
     return with_roofline(results.load_results(path))
 
@@ -283,6 +270,5 @@ def sweep(
 def _workload(value: Any) -> Workload:
     if isinstance(value, Workload):
         return value
-    raise RequestError(
-        f"a workload is needed, like Workload(1024, num_heads=8, head_dim=64), not {shown(value)}"
-    )
+    needed = "a workload is needed, like Workload(1024, num_heads=8, head_dim=64)"
+    raise RequestError(f"{needed}, not {given.shown(value)}")

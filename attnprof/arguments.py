@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import Field
 from numbers import Integral, Real
@@ -186,17 +186,28 @@ def parameter_value(item: Field[Any], value: Any) -> Any:
     text = value.strip()
     if text.lower() in ("none", "null") and "None" in kind:
         return None
-    readers: dict[str, Callable[[str], Any]] = {"bool": _boolean, "int": _integer, "float": _real}
-    for name, reader in readers.items():
-        if name in kind:
-            try:
-                return reader(text)
-            except ValueError:
-                raise RequestError(
-                    f"{item.name}={value}: not usable; {item.name} takes {kind}, "
-                    f"for example {item.name}={item.default}"
-                ) from None
-    return text
+    found: Any = None
+    with suppress(ValueError):
+        if "bool" in kind:
+            found = _FLAGS.get(text.lower())
+        elif "int" in kind:
+            found = int(text) if abs(int(text)) <= LARGEST else None
+        elif "float" in kind:
+            found = float(text) if math.isfinite(float(text)) else None
+        else:
+            return text
+    if found is None:
+        raise RequestError(
+            f"{item.name}={value}: not usable; {item.name} takes {kind}, "
+            f"for example {item.name}={item.default}"
+        )
+    return found
+
+
+_FLAGS = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
 
 
 def _passed(name: str, kind: str, value: Any) -> Any:
@@ -212,21 +223,3 @@ def _passed(name: str, kind: str, value: Any) -> Any:
     if any(word in kind for word in ("bool", "int", "float", "str")):
         raise RequestError(f"{name} must be {kind}, not {shown(value)}")
     return value
-
-
-def _integer(text: str) -> int:
-    if abs(value := int(text)) <= LARGEST:
-        return value
-    raise ValueError(text)
-
-
-def _real(text: str) -> float:
-    if math.isfinite(value := float(text)):
-        return value
-    raise ValueError(text)
-
-
-def _boolean(text: str) -> bool:
-    if (word := text.lower()) in ("true", "yes", "on", "1", "false", "no", "off", "0"):
-        return word in ("true", "yes", "on", "1")
-    raise ValueError(text)

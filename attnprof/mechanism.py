@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from inspect import signature
 from typing import Any, ClassVar, Self
 
-from attnprof.arguments import parameter_value
+from attnprof.arguments import choice, parameter_value
 from attnprof.costs import CostTable, Number
 from attnprof.errors import RequestError, closest
 from attnprof.ops.definition import Definition
@@ -248,8 +248,7 @@ class Mechanism:
     # -- refusals ------------------------------------------------------------------------
     def check(self, workload: Workload, scope: str) -> None:
         """Refuse what this mechanism cannot do, with the reason."""
-        if scope not in SCOPES:
-            raise RequestError(f"unknown scope '{scope}': {closest(scope, list(SCOPES))}")
+        choice("scope", scope, SCOPES)
         asked = {
             "causal": workload.causal,
             "decode": workload.phase == "decode",

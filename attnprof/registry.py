@@ -49,18 +49,12 @@ def names() -> list[str]:
 
 
 def get(name: str, **params: Any) -> Mechanism:
-    """A mechanism with its parameters: shipped, from an entry point, or ``path.py:Class``.
-
-    Raises :class:`RequestError` for an unknown name and for a plug-in that does not load.
-    """
+    """A mechanism with its parameters: shipped, from an entry point, or ``path.py:Class``."""
     return _class_of(name)[0]().with_params(params)
 
 
 def configured(names: Sequence[str], values: Mapping[str, Any]) -> list[Mechanism]:
-    """The named mechanisms, each with those of the values it has a parameter for.
-
-    Raises :class:`RequestError` for an unknown name, and for a value that none of them takes.
-    """
+    """The named mechanisms, each with those of the values that it takes; one must take each."""
     found = [get(name) for name in names]
     known = {name for mechanism in found for name in mechanism.parameter_names()}
     for name, value in values.items():
@@ -83,7 +77,11 @@ def module_of(name: str) -> Any:
     Raises :class:`RequestError` where it holds neither ``CORES`` nor ``LAYERS``.
     """
     mechanism, where = _class_of(name)
-    module = where if isinstance(where, ModuleType) else _beside(where)
+    module: ModuleType | None = where if isinstance(where, ModuleType) else import_module(where)
+    if isinstance(where, str):  # the ``module`` of a package that has one
+        beside = f"{where}.module"
+        folder = hasattr(module, "__path__") and find_spec(beside)
+        module = import_module(beside) if folder else None
     if mechanism.name in {**getattr(module, "CORES", {}), **getattr(module, "LAYERS", {})}:
         return module
     if mechanism.is_text():
@@ -98,12 +96,6 @@ def module_of(name: str) -> Any:
     )
 
 
-def _beside(package: str) -> ModuleType | None:
-    """The ``module`` of a package that has one."""
-    folder = hasattr(import_module(package), "__path__")
-    return import_module(f"{package}.module") if folder and find_spec(f"{package}.module") else None
-
-
 def _class_of(name: str) -> tuple[type[Mechanism], str | ModuleType]:
     """The class, and the package or module where its torch side is."""
     if name in _shipped():
@@ -111,8 +103,16 @@ def _class_of(name: str) -> tuple[type[Mechanism], str | ModuleType]:
     if ".py:" in name:
         return _from_file(name)
     points = {point.name: point for point in _entry_points()}
-    if name in points:
-        return _from_entry_point(points[name])
+    if point := points.get(name):
+        try:
+            found = point.load()
+        except Exception as error:
+            from attnprof.user_code import error_text
+
+            raise RequestError(f"{origin(point)} does not load: {error_text(error)}") from error
+        mechanism = _checked(found, origin(point))
+        package, _, last = mechanism.__module__.rpartition(".")
+        return mechanism, package if last == "spec" else sys.modules[mechanism.__module__]
     hint = HINTS.get(name.lower()) or closest(name, [*names(), *points])
     raise NotFoundError(f"unknown mechanism '{name}': {hint} (see: attnprof list)")
 
@@ -121,18 +121,6 @@ def _entry_points() -> list[EntryPoint]:
     from importlib.metadata import entry_points
 
     return list(entry_points(group=ENTRY_POINTS))
-
-
-def _from_entry_point(point: EntryPoint) -> tuple[type[Mechanism], str | ModuleType]:
-    try:
-        found = point.load()
-    except Exception as error:
-        from attnprof.user_code import error_text
-
-        raise RequestError(f"{origin(point)} does not load: {error_text(error)}") from error
-    mechanism = _checked(found, origin(point))
-    package, _, last = mechanism.__module__.rpartition(".")
-    return mechanism, package if last == "spec" else sys.modules[mechanism.__module__]
 
 
 @cache
@@ -176,14 +164,16 @@ def origin(point: EntryPoint) -> str:
 
 def plugins() -> list[tuple[EntryPoint, str | None]]:
     """Entry points from metadata, none imported, each with why it cannot work (or None)."""
-    return [(point, _broken(point)) for point in _entry_points()]
-
-
-def _broken(point: EntryPoint) -> str | None:
-    if point.name in _shipped():
-        return "a shipped mechanism has this name"
-    module, _, attribute = point.value.partition(":")
-    if not attribute:
-        return f"'{point.value}' is not module:Class"
-    top = module.split(".", 1)[0]
-    return None if find_spec(top) else f"there is no module '{top}'"
+    found = []
+    for point in _entry_points():
+        module, _, attribute = point.value.partition(":")
+        top = module.split(".", 1)[0]
+        broken = None
+        if point.name in _shipped():
+            broken = "a shipped mechanism has this name"
+        elif not attribute:
+            broken = f"'{point.value}' is not module:Class"
+        elif not find_spec(top):
+            broken = f"there is no module '{top}'"
+        found.append((point, broken))
+    return found

@@ -47,7 +47,7 @@ def error_text(error: BaseException) -> str:
     first = next((one.strip() for one in text.splitlines() if one.strip()), "")[:300]
     if isinstance(error, ZeroDivisionError) and "Fraction(" in first:
         first = "division by zero"  # a fraction's own words for it
-    quoted = "" if first else _frame_of(error).line
+    quoted = "" if first else _innermost(traceback.extract_tb(error.__traceback__)).line
     said = f"{name}: {first}" if first else f"{name} in `{quoted}`" if quoted else name
     return f"{said} ({line})" if line else said
 
@@ -56,30 +56,28 @@ def line_of(error: BaseException) -> str:
     """The innermost line that is neither attnprof's, torch's, nor the import machinery's."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{Path(error.filename).name}:{error.lineno}"
-    frame = _frame_of(error)
-    return f"{Path(frame.filename).name}:{frame.lineno}" if frame.filename else ""
-
-
-def _frame_of(error: BaseException) -> traceback.FrameSummary:
-    """The innermost frame of the user's code; an empty one where there is none."""
-    frames = reversed(traceback.extract_tb(error.__traceback__))
-    own = (frame for frame in frames if not _foreign(frame.filename))
-    return next(own, traceback.FrameSummary("", None, "", line=""))
+    return _place(_innermost(traceback.extract_tb(error.__traceback__)))
 
 
 def calling_line() -> str:
     """The innermost line that runs now, of the same code."""
-    for frame in reversed(traceback.extract_stack()):
-        if not _foreign(frame.filename):
-            return f"{Path(frame.filename).name}:{frame.lineno}"
-    return ""
+    return _place(_innermost(traceback.extract_stack()))
 
 
-def _foreign(filename: str) -> bool:
+def _innermost(frames: traceback.StackSummary) -> traceback.FrameSummary:
+    """The innermost frame of the user's code; an empty one where there is none."""
     ours = str(Path(__file__).parent)
-    parts = Path(filename).parts
-    standard = filename.startswith(_STANDARD) and "site-packages" not in parts
-    return standard or filename.startswith((ours, "<")) or not {"torch", "sympy"}.isdisjoint(parts)
+    for frame in reversed(frames):
+        name, parts = frame.filename, Path(frame.filename).parts
+        standard = name.startswith(_STANDARD) and "site-packages" not in parts
+        library = standard or not {"torch", "sympy"}.isdisjoint(parts)
+        if not library and not name.startswith((ours, "<")):
+            return frame
+    return traceback.FrameSummary("", None, "", line="")
+
+
+def _place(frame: traceback.FrameSummary) -> str:
+    return f"{Path(frame.filename).name}:{frame.lineno}" if frame.filename else ""
 
 
 def module_in(path: str, asked: str) -> ModuleType:
@@ -111,7 +109,7 @@ def module_in(path: str, asked: str) -> ModuleType:
     return module
 
 
-def module_named(name: str, asked: str) -> ModuleType:
+def _module_named(name: str, asked: str) -> ModuleType:
     """The same for ``package.module``, as Python finds it from the current folder."""
     if not all(part.isidentifier() for part in name.split(".")):
         raise RequestError(
@@ -167,7 +165,7 @@ def loaded(text: str) -> Any:
     importing fails, with the exception and its line.
     """
     path, _, name = (text, "", "") if text.endswith(".py") else text.rpartition(":")
-    module = module_in(path, text) if path.endswith(".py") else module_named(path, text)
+    module = module_in(path, text) if path.endswith(".py") else _module_named(path, text)
     if not name:
         names = [f"{path}:{own}" for own in _derivable(module)[:_SHOWN]]
         hint = f"type {' or '.join(names)}" if names else f"{path} {_NOTHING}"

@@ -18,8 +18,8 @@ import typer
 import attnprof
 from attnprof.cli.options import in_groups
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
-from attnprof.record.destinations import one_command
 from attnprof.record.escapes import visible
+from attnprof.record.recognition import one_command
 
 #: Commands in the order help shows them; each is a file of this folder, loaded when asked for.
 COMMANDS = {
@@ -107,7 +107,7 @@ def _program(asked: str, *, debug: bool, is_main: bool) -> typer.Typer:
         if name == asked:
             app.command(name)(_ending(name, debug=debug, is_main=is_main))
         else:
-            app.command(name, help=summary)(_named_only)
+            app.command(name, help=summary)(lambda: None)
     return app
 
 
@@ -118,13 +118,13 @@ def _ending(name: str, *, debug: bool, is_main: bool) -> Callable[..., None]:
     @wraps(function)
     def run(**given: Any) -> None:
         with one_command(_names_in(given.values())):
-            subject = foreign_code(name, given) if is_main else None
-            if subject is None:
+            if (subject := foreign_code(name, given) if is_main else None) is None:
                 raise typer.Exit(_guarded(lambda: function(**given), debug))
             from attnprof.processes.supervision import supervised
 
-            code = supervised(lambda: _guarded(lambda: function(**given), debug), subject)
-            raise typer.Exit(code)
+            raise typer.Exit(
+                supervised(lambda: _guarded(lambda: function(**given), debug), subject)
+            )
 
     return run
 
@@ -147,23 +147,16 @@ def _globals(
     """What holds for every command."""
 
 
-def _named_only() -> None:
-    """Stands for a command that was not asked for."""
-
-
 def command_function(name: str) -> Callable[..., Any]:
     """A command's function: the one named like its file, ``list_`` for ``list``."""
     own = name.replace("-", "_")
-    module = import_module(f"attnprof.cli.{own}")
-    function: Callable[..., Any] = getattr(module, f"{own}_", None) or getattr(module, own)
+    found = vars(import_module(f"attnprof.cli.{own}"))
+    function: Callable[..., Any] = found.get(f"{own}_") or found[own]
     return function
 
 
 def foreign_code(command: str, given: Mapping[str, Any]) -> str | None:
-    """What to call the code that is run, by its name if it has one; None where it is all ours.
-
-    ``given`` are the command's parameters: only mechanisms and targets can be somebody's code.
-    """
+    """What to call the code that is run, by its name if it has one; None where it is all ours."""
     names: list[str] = []
     if command != "reproduce":
         values = (given.get(parameter) for parameter in TARGETS)
@@ -191,61 +184,50 @@ def _guarded(work: Callable[[], Any], debug: bool) -> int:
     try:
         result = work()
         sys.stdout.flush()
-    except AttnprofError as error:
-        return _failed(f"attnprof: {error}", error.exit_code)
-    except (KeyboardInterrupt, typer.Abort) as error:
-        return _interrupted(error)
+    except typer.Exit as ended:
+        return int(ended.exit_code)
     except BrokenPipeError:
         from attnprof.processes.supervision import give_up_answers
 
         give_up_answers()  # the reader (head, less) has what it wanted
         return 0
-    except typer.Exit as ended:
-        return int(ended.exit_code)
     except BaseException as error:  # noqa: BLE001 - the last resort: one line, never a traceback
-        return _unforeseen(error, debug) if isinstance(error, Exception) else _ended_by(error)
+        message, code = _failure(error, debug)
+        with contextlib.suppress(OSError):  # stderr itself may be closed
+            sys.stderr.write(visible(f"attnprof: {message}") + "\n")
+        return code
     return result if isinstance(result, int) else 0
 
 
-def _interrupted(error: BaseException) -> int:
-    """Ctrl-C, or another signal that asks for an end; somebody's code may raise the same."""
-    cause = error.__cause__ if isinstance(error, typer.Abort) else error
-    code = getattr(cause, "exit_code", None)
-    supervision = sys.modules.get("attnprof.processes.supervision")
-    if code is None and cause is not None and supervision and supervision.is_supervised():
-        return _ended_by(cause)
-    said = "interrupted" if code in (None, INTERRUPTED) else f"ended by {cause}"
-    return _failed(f"attnprof: {said}", code or INTERRUPTED)
+def _failure(error: BaseException, debug: bool) -> tuple[str, int]:
+    """The message and the exit code of what was raised: a refusal, an end, or a bug."""
+    if isinstance(error, AttnprofError):
+        return str(error), error.exit_code
+    ends: BaseException | None = None if isinstance(error, Exception) else error
+    if isinstance(error, (KeyboardInterrupt, typer.Abort)):
+        ends = error.__cause__ if isinstance(error, typer.Abort) else error
+        code = getattr(ends, "exit_code", None)
+        supervision = sys.modules.get("attnprof.processes.supervision")
+        if code is not None or ends is None or not supervision or not supervision.is_supervised():
+            said = "interrupted" if code in (None, INTERRUPTED) else f"ended by {ends}"
+            return said, code or INTERRUPTED
+    if ends is not None:
+        from attnprof.user_code import error_text
 
-
-def _ended_by(error: BaseException) -> int:
-    """Somebody's code wanted to end the program; its code is not ours."""
-    from attnprof.user_code import error_text
-
-    told = f"the code it ran raised {error_text(error)}, which ends a program: there is no result"
-    return _failed(f"attnprof: {told}", CannotRunError.exit_code)
-
-
-def _unforeseen(error: Exception, debug: bool) -> int:
-    """A name that no file can have, a requirement this environment lacks, or else a bug of ours."""
+        told = f"the code it ran raised {error_text(ends)}, which ends a program"
+        return f"{told}: there is no result", CannotRunError.exit_code
     if isinstance(error, OSError) and error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-        message = f"attnprof: cannot use {str(error.filename)[:60]}…: {error.strerror}"
-        return _failed(message, RequestError.exit_code)
+        name = f"{str(error.filename)[:60]}…"
+        return f"cannot use {name}: {error.strerror}", RequestError.exit_code
     missing = (getattr(error, "name", None) or "").split(".")[0]
     if isinstance(error, ModuleNotFoundError) and missing in NEEDED:
         advice = f"pip install {missing} (see: attnprof doctor)"
-        message = f"attnprof: this command needs {missing}, which is not installed here: {advice}"
-        return _failed(message, CannotRunError.exit_code)
+        needs = f"this command needs {missing}, which is not installed here: {advice}"
+        return needs, CannotRunError.exit_code
     if debug:
         import traceback
 
         sys.stderr.write(visible(traceback.format_exc(), lines=True))
     first_line = str(error).split("\n", 1)[0] or "no message"
     hint = "this is a bug in attnprof; run with --debug for the traceback"
-    return _failed(f"attnprof: {type(error).__name__}: {first_line} ({hint})", BUG)
-
-
-def _failed(message: str, code: int) -> int:
-    with contextlib.suppress(OSError):  # stderr itself may be closed
-        sys.stderr.write(visible(message) + "\n")
-    return code
+    return f"{type(error).__name__}: {first_line} ({hint})", BUG

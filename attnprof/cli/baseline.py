@@ -36,7 +36,7 @@ def baseline(
 
     terms = CheckOptions(timed=suite.time, formulas=suite.formula, limit_s=suite.limit)
     cases = suite.cases()
-    with current_tree().running(terms.limit_s) as head, working("recording") as tell:
+    with current_tree(limit_s=terms.limit_s) as head, working("recording") as tell:
         report = record_baseline(cases, head, terms, tell)
     report.save(output)
     deliver(report, fmt, None)

@@ -13,8 +13,8 @@ from attnprof.cli.output import Output, ensure_writable, note
 from attnprof.cli.request import some_of
 from attnprof.errors import RequestError
 from attnprof.record import CalibrationRecord, Report
-from attnprof.record.destinations import reading_back
 from attnprof.record.files import why_of
+from attnprof.record.recognition import reading_back
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
@@ -41,7 +41,17 @@ def calibrate(
     if not 0 < seconds < 3600:
         raise RequestError(f"--seconds {seconds}: give a time from above 0 to an hour")
     wanted = some_of(dtype, DTYPES, "--dtype")
-    path = _kept_in(file, force=to.force)
+    from attnprof.device.roofline import default_path, entries
+
+    path = default_path() if file is None else file
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise RequestError(f"cannot make the folder {path.parent}: {why_of(error)}") from error
+    ensure_writable(path, force=to.force, flag="--file", extended=True)
+    if not to.force:
+        with reading_back():
+            entries(path)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
 
@@ -66,19 +76,3 @@ def calibrate(
     missing = [name for name in wanted if name not in found.flops_per_s]
     summary = {"file": str(path), "not_multiplied": missing}
     to.deliver(Report("calibrate", records, summary, describe_environment(where)))
-
-
-def _kept_in(file: Path | None, *, force: bool) -> Path:
-    """Where the ceilings go; :class:`RequestError` where they cannot."""
-    from attnprof.device.roofline import default_path, entries
-
-    path = default_path() if file is None else file
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        raise RequestError(f"cannot make the folder {path.parent}: {why_of(error)}") from error
-    ensure_writable(path, force=force, flag="--file", extended=True)
-    if not force:
-        with reading_back():
-            entries(path)
-    return path

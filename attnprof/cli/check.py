@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,15 +15,11 @@ from attnprof.cli.measurement import Suite
 from attnprof.cli.output import Output, append, ensure_writable, note
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.record import Report, write_whole
-from attnprof.record.destinations import reading_back, take_modules
+from attnprof.record.recognition import reading_back, take_modules
 from attnprof.render.progress import working
 
 if TYPE_CHECKING:
-    from attnprof.gate.baselines import Baseline
-    from attnprof.gate.cases import Case
     from attnprof.gate.rules import CheckOptions
-    from attnprof.gate.times import Tell
-    from attnprof.gate.trees import RunningTree
 
 EXAMPLE = "attnprof check --against origin/main --suite bench.toml"
 
@@ -79,47 +75,57 @@ def check(
         ensure_writable(path, force=to.force, flag=flag)
     if asked.update:
         ensure_writable(baseline, force=to.force, flag="--baseline", extended=True)
-    from attnprof.gate.rules import CheckOptions
+    from attnprof.gate.rules import CheckOptions, rule_named
 
     terms = CheckOptions(
         asked.rule, asked.inconclusive, asked.budget, suite.time, suite.formula,
         asked.stored_times, limit_s=suite.limit,
     )  # fmt: skip
     if asked.self_test:
-        return _self_test(terms, to)
+        from attnprof.gate.self_test import self_test_report
+
+        with working("racing unchanged and slowed code") as tell:
+            report = self_test_report(rule_named(terms.rule or "default"), terms.budget_s, tell)
+        to.deliver(report)
+        return 0
     if baseline is None and against is None:
         raise RequestError(f"check needs --against or --baseline: type {EXAMPLE}")
     if asked.update and baseline is None:
         raise RequestError("--update writes a baseline: say which with --baseline FILE")
+    return _compared(baseline, against, suite, asked, to, terms)
+
+
+def _compared(
+    baseline: Path | None, against: str | None, suite: Suite, asked: CheckFlags, to: Output,
+    terms: CheckOptions,
+) -> int:  # fmt: skip
+    """Count and time both sides, write what was found; with ``--update`` record it anew."""
     from attnprof.gate.baselines import load_baseline
-    from attnprof.gate.trees import current_tree
+    from attnprof.gate.check import check_against, check_baseline, record_baseline
+    from attnprof.gate.trees import current_tree, tree_of
 
     with reading_back() if asked.update else nullcontext():
         stored = load_baseline(baseline) if baseline else None
-    cases = suite.cases() if suite.is_asked() or stored is None else list(stored.cases)
+    named = suite.suite is not None or suite.flags()
+    cases = suite.cases() if named or stored is None else list(stored.cases)
     take_modules(case.request.mechanism for case in cases)
-    with current_tree().running(terms.limit_s) as head:
-        with working("checking") as tell:
-            report = _checked(cases, stored, str(baseline), against, head, terms, tell)
+    with current_tree(limit_s=terms.limit_s) as head:
+        with working("checking") as tell, ExitStack() as stack:
+            if against is not None:
+                tree = stack.enter_context(tree_of(against, limit_s=terms.limit_s))
+                base = stack.enter_context(tree)
+                report = check_against(cases, base, head, terms, tell, stored)
+            elif stored is not None:
+                report = check_baseline(cases, stored, head, terms, tell, str(baseline))
         _outputs(report, asked)
         to.deliver(report, verbose=asked.verbose)
-        if asked.update and baseline is not None:
-            return _accept(cases, baseline, head, terms)
+        if asked.update and baseline is not None:  # what was shown is accepted
+            with working("recording") as tell:
+                recorded = record_baseline(cases, head, terms, tell)
+            recorded.save(baseline)
+            note(f"accepted: wrote {baseline}")
+            return CannotRunError.exit_code if recorded.summary["failed"] else 0
     return int(report.summary["exit_code"])
-
-
-def _checked(
-    cases: list[Case], stored: Baseline | None, name: str, against: str | None, head: RunningTree,
-    terms: CheckOptions, tell: Tell,
-) -> Report:  # fmt: skip
-    from attnprof.gate.check import check_against, check_baseline
-    from attnprof.gate.trees import tree_of
-
-    if against is None:
-        assert stored is not None
-        return check_baseline(cases, stored, head, terms, tell, name)
-    with tree_of(against) as base, base.running(terms.limit_s) as other:
-        return check_against(cases, other, head, terms, tell, stored)
 
 
 def _outputs(report: Report, asked: CheckFlags) -> None:
@@ -135,25 +141,3 @@ def _outputs(report: Report, asked: CheckFlags) -> None:
         sys.stderr.write(render_annotations(report))  # stdout is for data; GitHub reads both
     if step := os.environ.get("GITHUB_STEP_SUMMARY"):
         append(Path(step), page(report))
-
-
-def _accept(cases: list[Case], path: Path, head: RunningTree, terms: CheckOptions) -> int:
-    """Record anew; the result of the check was shown, and is accepted."""
-    from attnprof.gate.check import record_baseline
-
-    with working("recording") as tell:
-        report = record_baseline(cases, head, terms, tell)
-    report.save(path)
-    note(f"accepted: wrote {path}")
-    return CannotRunError.exit_code if report.summary["failed"] else 0
-
-
-def _self_test(terms: CheckOptions, to: Output) -> int:
-    """Rates of this machine, as a report of its own."""
-    from attnprof.gate.rules import rule_named
-    from attnprof.gate.self_test import self_test_report
-
-    with working("racing unchanged and slowed code") as tell:
-        report = self_test_report(rule_named(terms.rule or "default"), terms.budget_s, tell)
-    to.deliver(report)
-    return 0

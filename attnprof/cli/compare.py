@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from attnprof import registry
 from attnprof.cli import options as opt
+from attnprof.cli import request
 from attnprof.cli.output import Output, environment
-from attnprof.cli.request import (
-    Conditions,
-    Shape,
-    closed_form_request,
-    parse_names,
-    some_of,
-)
 from attnprof.closed_form.totals import CONTESTED, compare_records
-from attnprof.record import CompareRecord, Report
+from attnprof.record import Report
 
 
 def compare(
     *,
-    shape: Shape,
-    conditions: Conditions,
+    shape: request.Shape,
+    conditions: request.Conditions,
     scope: opt.ScopeOption = "layer",
     kind: opt.KindOption = None,
     quantity: opt.QuantityOption = None,
@@ -33,18 +27,14 @@ def compare(
 
     Example: attnprof compare --attention standard,efficient,sdpa --seq 1024,4096 --causal
     """
-    some_of(kind, ("formula",), "--kind")
-    shown = some_of(quantity, CONTESTED, "--quantity")
-    names = registry.names() if shape.attention is None else parse_names(shape.attention)
-    records = compare_records(*closed_form_request(shape, conditions, names), scope)
-    report = Report("compare", records, {"winners": _winners(records)}, environment())
-    to.deliver(report, quantities=shown)
-
-
-def _winners(records: list[CompareRecord]) -> dict[str, dict[str, list[str]]]:
-    """By length and quantity, who is lowest."""
-    found: dict[str, dict[str, list[str]]] = {}
+    request.some_of(kind, ("formula",), "--kind")
+    shown = request.some_of(quantity, CONTESTED, "--quantity")
+    names = registry.names() if shape.attention is None else request.parse_names(shape.attention)
+    records = compare_records(*request.closed_form_request(shape, conditions, names), scope)
+    winners: dict[str, dict[str, list[str]]] = {}  # by length and quantity, who is lowest
     for record in records:
         for name in record.wins.split(",") if record.wins else ():
-            found.setdefault(str(record.seq_len), {}).setdefault(name, []).append(record.mechanism)
-    return found
+            of_length = winners.setdefault(str(record.seq_len), {})
+            of_length.setdefault(name, []).append(record.mechanism)
+    report = Report("compare", records, {"winners": winners}, environment())
+    to.deliver(report, quantities=shown)

@@ -8,22 +8,9 @@ from dataclasses import dataclass
 from typer import Option
 
 from attnprof.cli import options as opt
+from attnprof.cli import request
 from attnprof.cli.output import Output, environment
-from attnprof.cli.request import (
-    Conditions,
-    Shape,
-    closed_form_request,
-    parse_names,
-    parse_size,
-    some_of,
-)
-from attnprof.closed_form.cost_records import (
-    KINDS,
-    QUANTITIES,
-    Asked,
-    cost_records,
-    identity,
-)
+from attnprof.closed_form.cost_records import KINDS, QUANTITIES, Asked, cost_records, identity
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.record import CostRecord, Report
@@ -31,7 +18,7 @@ from attnprof.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
-class CostShape(Shape):
+class CostShape(request.Shape):
     """Standard attention where none is named."""
 
     attention: opt.AttentionOption = "standard"
@@ -40,7 +27,7 @@ class CostShape(Shape):
 def cost(
     *,
     shape: CostShape,
-    conditions: Conditions,
+    conditions: request.Conditions,
     scope: opt.ScopeOption = "layer",
     kind: opt.KindOption = None,
     quantity: opt.QuantityOption = None,
@@ -58,13 +45,14 @@ def cost(
 
     Example: attnprof cost --attention efficient --seq 4096 --symbolic
     """
-    quantities, kinds = some_of(quantity, QUANTITIES, "--quantity"), some_of(kind, KINDS, "--kind")
+    quantities = request.some_of(quantity, QUANTITIES, "--quantity")
+    kinds = request.some_of(kind, KINDS, "--kind")
     in_full = symbolic or to.fmt != opt.Format.TABLE
     asked = Asked(quantities, kinds, convention, closed_forms=in_full, latex=latex)
-    mechanisms, workloads = closed_form_request(
-        shape, conditions, parse_names(shape.attention or ""),
-        num_kv_heads=None if kv_heads is None else parse_size(kv_heads, "--kv-heads"),
-        kv_seq_len=None if kv_seq is None else parse_size(kv_seq, "--kv-seq"),
+    mechanisms, workloads = request.closed_form_request(
+        shape, conditions, request.parse_names(shape.attention or ""),
+        num_kv_heads=None if kv_heads is None else request.parse_size(kv_heads, "--kv-heads"),
+        kv_seq_len=None if kv_seq is None else request.parse_size(kv_seq, "--kv-seq"),
     )  # fmt: skip
     records = _records(mechanisms, workloads, scope, asked)
     report = Report("cost", records, {"convention": convention}, environment())
@@ -74,10 +62,7 @@ def cost(
 def _records(
     mechanisms: Sequence[Mechanism], workloads: Sequence[Workload], scope: str, asked: Asked
 ) -> list[CostRecord]:
-    """Records of every mechanism at every length; one that refuses is a row with its reason.
-
-    Raises the refusal itself where nothing at all could be counted.
-    """
+    """Records of every mechanism at every length; one that refuses is a row with its reason."""
     records: list[CostRecord] = []
     refusals: list[RequestError] = []
     for mechanism in mechanisms:

@@ -8,17 +8,8 @@ from typer import Argument, Option
 
 from attnprof.algebra.parser import short
 from attnprof.cli import options as opt
+from attnprof.cli import request
 from attnprof.cli.output import DrawnOutput, environment
-from attnprof.cli.request import (
-    TAYLORSHIFT,
-    Conditions,
-    check_points,
-    names_of,
-    parse_size,
-    parse_sizes,
-    some_of,
-    targets_of,
-)
 from attnprof.closed_form.crossover import ALL_KINDS, DERIVED, KINDS, METRICS, Meeting, report
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
@@ -40,7 +31,7 @@ def crossover(
     attention: opt.AttentionOption = None,
     d: str = Option("64", metavar="SIZES", help="Head widths: a list 8,16 or a range 8:128:x2."),
     heads: str = Option("1", metavar="SIZE", help="Number of heads."),
-    conditions: Conditions,
+    conditions: request.Conditions,
     scope: opt.OwnScopeOption = None,
     kind: opt.KindOption = None,
     metric: str | None = Option(None, metavar="NAMES", help="flops, memory or both."),
@@ -55,15 +46,20 @@ def crossover(
 
     Example: attnprof crossover --d 8,16,32,64,128
     """
-    metrics, head_dims = _metrics(metric, quantity), parse_sizes(d, "--d")
-    check_points(len(head_dims), f"--d {short(d)}")
-    workload = conditions.workload(1, parse_size(heads, "--heads"), head_dims[0])
-    names = pair_of((mechanism_a, mechanism_b), attention, TAYLORSHIFT)
-    first, second = targets_of(
-        names, conditions.settings, modules, causal=conditions.causal, dtype=conditions.dtype
-    )
+    metrics, head_dims = _metrics(metric, quantity), request.parse_sizes(d, "--d")
+    request.check_points(len(head_dims), f"--d {short(d)}")
+    workload = conditions.workload(1, request.parse_size(heads, "--heads"), head_dims[0])
+    default = list(request.TAYLORSHIFT)
+    names = request.names_of((mechanism_a, mechanism_b), attention) or default
+    if len(names) != 2 or names[0] == names[1]:
+        raise RequestError(
+            f"{' '.join(names)}: this command compares two different mechanisms; "
+            f"type two names, like {' '.join(default)}"
+        )
+    first, second = request.targets_of(names, conditions, modules)
     own = not (isinstance(first, Mechanism) and isinstance(second, Mechanism))
-    kinds = some_of(kind, ALL_KINDS, "--kind") if kind else [DERIVED] if own else list(KINDS)
+    kinds = [DERIVED] if own else list(KINDS)
+    kinds = request.some_of(kind, ALL_KINDS, "--kind") if kind else kinds
     scope = scope or ("layer" if own else "core")  # a module is a layer: so is its rival
     how: dict[str, Any] = {"with_curves": to.plot is not None, "environment": environment()}
     if set(kinds) <= set(KINDS) and not own:
@@ -72,7 +68,6 @@ def crossover(
         from attnprof.measure.measured_crossovers import meet
 
         found = meet(first, second, workload, scope, head_dims, kinds, metrics, **how)
-    to.draw(found)
     in_table = to.fmt == opt.Format.TABLE
     to.deliver(found, more=_memory_difference((first, second), workload, found) if in_table else "")
 
@@ -88,24 +83,11 @@ def _memory_difference(pair: tuple[Any, Any], workload: Workload, found: Report)
     return why_memory_differs(*pair, workload, rows[0].scope) or ""
 
 
-def pair_of(
-    arguments: tuple[str | None, ...], attention: str | None, default: tuple[str, ...]
-) -> list[str]:
-    """The two mechanisms of a command; :class:`RequestError` for one, for three, and for twins."""
-    names = names_of(arguments, attention) or list(default)
-    if len(names) != 2 or names[0] == names[1]:
-        raise RequestError(
-            f"{' '.join(names)}: this command compares two different mechanisms; "
-            f"type two names, like {' '.join(default)}"
-        )
-    return names
-
-
 def _metrics(metric: str | None, quantity: str | None) -> list[str]:
     """Metrics asked for, by ``--metric`` or as quantities; both where nothing is asked."""
     if metric is not None and quantity is not None:
         raise RequestError("--metric and --quantity say the same thing; leave one of them out")
     if quantity is None:
-        return some_of(metric, METRICS, "--metric")
-    asked = some_of(quantity, tuple(METRIC_OF), "--quantity")
+        return request.some_of(metric, METRICS, "--metric")
+    asked = request.some_of(quantity, tuple(METRIC_OF), "--quantity")
     return list(dict.fromkeys(METRIC_OF[name] for name in asked))

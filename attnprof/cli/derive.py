@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
-from typing import Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -12,7 +12,6 @@ from attnprof.cli import options as opt
 from attnprof.cli.output import Output, environment, note
 from attnprof.cli.request import parse_named_sizes, parse_set, some_of
 from attnprof.errors import RequestError
-from attnprof.record import Report
 from attnprof.render.progress import working
 
 PHASES = ("forward", "backward", "train", "decode")
@@ -36,10 +35,7 @@ def derive(
         None, metavar="SIZES", help="Numbers, too, at a shape: B=1,N=4096,h=8,d=64."
     ),
     quantity: opt.QuantityOption = None,
-    scope: str | None = Option(
-        None, metavar="SCOPE", callback=opt.known_scope,
-        help="Of a mechanism: core, or layer (the default).",
-    ),
+    scope: Annotated[str | None, opt.scope("Of a mechanism: core, or layer (the default).")] = None,
     causal: opt.CausalOption = False,
     dtype: opt.DtypeOption = "float32",
     settings: opt.SetOption = None,
@@ -58,29 +54,24 @@ def derive(
         raise RequestError(f"derive needs what to derive: type {EXAMPLE}")
     phases = some_of(phase, PHASES, "--phase")
     asked = parse_named_sizes(at, "--at")
-    how = {"params": parse_set(settings), "scope": scope, "causal": causal, "dtype": dtype}
-    with redirect_stdout(sys.stderr):  # what somebody's module prints is no data
-        report = _report(target, modules, phases, asked, quantity, to.fmt, how)
-    to.deliver(report, latex=latex)
-
-
-def _report(
-    text: str, modules: opt.Modules, phases: list[str], asked: dict[str, int],
-    quantity: str | None, fmt: str, how: dict[str, Any],
-) -> Report:  # fmt: skip
+    how: dict[str, Any] = {
+        "params": parse_set(settings), "scope": scope, "causal": causal, "dtype": dtype,
+    }  # fmt: skip
     from attnprof.trace.events import QUANTITIES
     from attnprof.trace.report.records import report_of
     from attnprof.trace.request.lookup import target_of
     from attnprof.trace.solve.derive import derived
 
-    quantities = some_of(quantity, QUANTITIES, "--quantity")
-    found = target_of(text, modules.args, modules.inputs, **how)
-    for line in found.notes:
-        note(line)
-    with working(f"deriving {text}: {', '.join(phases)}"):
-        derivation = derived(found, phases, asked)
-    import torch
+    with redirect_stdout(sys.stderr):  # what somebody's module prints is no data
+        quantities = some_of(quantity, QUANTITIES, "--quantity")
+        found = target_of(target, modules.args, modules.inputs, **how)
+        for line in found.notes:
+            note(line)
+        with working(f"deriving {target}: {', '.join(phases)}"):
+            derivation = derived(found, phases, asked)
+        import torch
 
-    where = environment(torch=torch.__version__)
-    in_steps = fmt == opt.Format.MARKDOWN
-    return report_of(derivation, quantities, environment=where, in_steps=in_steps, **how)
+        where = environment(torch=torch.__version__)
+        in_steps = to.fmt == opt.Format.MARKDOWN
+        report = report_of(derivation, quantities, environment=where, in_steps=in_steps, **how)
+    to.deliver(report, latex=latex)

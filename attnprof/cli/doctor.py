@@ -96,10 +96,8 @@ def _cuda() -> tuple[str, str]:
         built = torch.version.cuda
         why = f"torch is built for CUDA {built}" if built else "torch is a CPU build"
         return f"no device; {why}; measurements run on the CPU", "none"
-    names = []
-    for index in range(torch.cuda.device_count()):
-        seen = torch.cuda.get_device_properties(index)
-        names.append(f"cuda:{index} {seen.name}, {seen.total_memory / 2**30:.1f} GiB")
+    seen = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    names = [f"cuda:{i} {it.name}, {it.total_memory / 2**30:.1f} GiB" for i, it in enumerate(seen)]
     return f"CUDA {torch.version.cuda}: {'; '.join(names)}", "ok"
 
 

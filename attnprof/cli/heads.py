@@ -5,15 +5,8 @@ from __future__ import annotations
 from typer import Argument, Option
 
 from attnprof.cli import options as opt
+from attnprof.cli import request
 from attnprof.cli.output import DrawnOutput, environment
-from attnprof.cli.request import (
-    TAYLORSHIFT,
-    Conditions,
-    names_of,
-    parse_size,
-    parse_sizes,
-    some_of,
-)
 from attnprof.closed_form.heads import KINDS, QUANTITIES, curves_of, divisors, heads_report
 from attnprof.errors import RequestError
 
@@ -27,7 +20,7 @@ def heads_(
     d_model: str = Option("512", metavar="SIZE", help="Model width."),
     seq: str = Option("1024", metavar="SIZE", help="Sequence length."),
     heads: str | None = Option(None, metavar="SIZES", help="Only these; all divisors otherwise."),
-    conditions: Conditions,
+    conditions: request.Conditions,
     scope: opt.ScopeOption = "core",
     kind: opt.KindOption = None,
     quantity: opt.QuantityOption = None,
@@ -40,25 +33,20 @@ def heads_(
 
     Example: attnprof heads --d-model 256 --seq 1025
     """
-    width, length = parse_size(d_model, "--d-model"), parse_size(seq, "--seq")
-    counts, workload = _head_counts(heads, width), conditions.workload(length, 1, width)
-    names = list(dict.fromkeys(names_of(mechanisms or (), attention) or TAYLORSHIFT))
-    curves = curves_of(
-        conditions.configured(names), workload, scope,
-        some_of(kind, KINDS, "--kind"), some_of(quantity, QUANTITIES, "--quantity"),
-    )  # fmt: skip
-    found = heads_report(curves, width, length, counts, environment())
-    to.draw(found)
-    to.deliver(found)
-
-
-def _head_counts(text: str | None, width: int) -> list[int]:
+    width, length = request.parse_size(d_model, "--d-model"), request.parse_size(seq, "--seq")
     possible = divisors(width)
-    asked = possible if text is None else sorted(parse_sizes(text, "--heads"))
-    wrong = [h for h in asked if width % h]
-    if wrong:
+    counts = possible if heads is None else sorted(request.parse_sizes(heads, "--heads"))
+    if wrong := [h for h in counts if width % h]:
+        more = ", …" if possible[24:] else ""
         raise RequestError(
             f"--heads {wrong[0]}: does not divide d_model {width}; "
-            f"possible: {', '.join(str(h) for h in possible[:24])}{', …' if possible[24:] else ''}"
+            f"possible: {', '.join(map(str, possible[:24]))}{more}"
         )
-    return asked
+    workload = conditions.workload(length, 1, width)
+    named = request.names_of(mechanisms or (), attention) or request.TAYLORSHIFT
+    names = list(dict.fromkeys(named))
+    curves = curves_of(
+        conditions.configured(names), workload, scope,
+        request.some_of(kind, KINDS, "--kind"), request.some_of(quantity, QUANTITIES, "--quantity"),
+    )  # fmt: skip
+    to.deliver(heads_report(curves, width, length, counts, environment()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from typer import Argument, Option
 
@@ -39,12 +40,7 @@ def heatmap(
     heads: str = Option("1,2,4,8", metavar="SIZES", help="Head counts, a panel each."),
     d: str | None = Option(None, hidden=True),
     conditions: TrainingConditions,
-    scope: str | None = Option(
-        None,
-        metavar="SCOPE",
-        callback=opt.known_scope,
-        help="core or layer; formula default: layer.",
-    ),
+    scope: Annotated[str | None, opt.scope("core or layer; formula default: layer.")] = None,
     kind: str = Option("published", help="published or formula."),
     quantity: str | None = Option(None, help="flops, matmul_flops, peak_bytes, … (default flops)."),
     convention: opt.ConventionOption = "flops",
@@ -58,7 +54,7 @@ def heatmap(
         None, "--output", "-o", metavar="FILE", help="Write data, or a figure, to a file."
     ),
     force: opt.ForceOption = False,
-) -> None:
+) -> None:  # fmt: skip
     """Ratio of two costs over sequence length and model width, for several head counts.
 
     The table shows mean and maximum excess of A over B. A file named .png, .svg or .pdf is a
@@ -66,6 +62,9 @@ def heatmap(
 
     Example: attnprof heatmap standard efficient --output ratio.png
     """
+    from attnprof.render.formats import render_csv
+    from attnprof.render.plots import plot_report
+
     if d is not None:
         raise RequestError("a heatmap's width axis is d_model: type --d-model 64,128, not --d")
     figures, data = _targets(plot, output, fmt, force=force)
@@ -79,7 +78,11 @@ def heatmap(
     )  # fmt: skip
     report = heatmap_report(asked, environment())
     _note_missing(report)
-    _draw(report, figures)
+    for path in figures:
+        plot_report(report, path)
+        beside = path.with_suffix(".csv")
+        write_whole(beside, render_csv(report))
+        note(f"wrote {path} and {beside}")
     by_suffix = FORMATS.get(data.suffix.lower()) if data else None
     deliver(report, fmt or by_suffix or Format.TABLE, data)
 
@@ -145,14 +148,3 @@ def _note_missing(report: Report) -> None:
             f"out of the mean, heads do not divide the width ({'; '.join(named)}); "
             "means of different head counts are over different cells"
         )
-
-
-def _draw(report: Report, figures: list[Path]) -> None:
-    from attnprof.render.formats import render_csv
-    from attnprof.render.plots import plot_report
-
-    for path in figures:
-        plot_report(report, path)
-        beside = path.with_suffix(".csv")
-        write_whole(beside, render_csv(report))
-        note(f"wrote {path} and {beside}")

@@ -22,35 +22,27 @@ def list_(
     Example: attnprof list --format json
     """
     if verify:
-        report = _verified()
+        import torch
+
+        from attnprof.measure.growth import subjects
+        from attnprof.measure.growth import verify as verified
+
+        asked = subjects(registry.names())
+        made_with = environment(torch=torch.__version__)
+        with progress_bar(len(asked), "verify") as show:
+            report = verified(asked, environment=made_with, on_progress=show)
         to.deliver(report)
         return 1 if report.summary["unexpected"] or report.summary["miscounted"] else 0
-    records = [_shipped(name) for name in registry.names()] + _plugins()
-    to.deliver(Report("list", records, {}, environment()))
-    return 0
-
-
-def _verified() -> Report:
-    """Claimed against found, for every shipped mechanism."""
-    import torch
-
-    from attnprof.measure.growth import subjects, verify
-
-    asked = subjects(registry.names())
-    made_with = environment(torch=torch.__version__)
-    with progress_bar(len(asked), "verify") as show:
-        return verify(asked, environment=made_with, on_progress=show)
-
-
-def _shipped(name: str) -> MechanismRecord:
-    mechanism = registry.get(name)
     fields = ("title", "family", "time_order", "memory_order", "params", "document")
-    return MechanismRecord(
-        mechanism=name,
-        causal=mechanism.abilities.causal,
-        decode=mechanism.abilities.decode,
-        **{field: getattr(mechanism, field) for field in fields},
-    )
+    records = [
+        MechanismRecord(
+            mechanism=name, causal=mechanism.abilities.causal, decode=mechanism.abilities.decode,
+            **{field: getattr(mechanism, field) for field in fields},
+        )
+        for name, mechanism in ((name, registry.get(name)) for name in registry.names())
+    ]  # fmt: skip
+    to.deliver(Report("list", records + _plugins(), {}, environment()))
+    return 0
 
 
 def _plugins() -> list[MechanismRecord]:

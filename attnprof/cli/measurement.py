@@ -14,8 +14,8 @@ from attnprof.arguments import MOST_THREADS, shown
 from attnprof.cli import options as opt
 from attnprof.cli.request import MOST, parse_names, parse_set, parse_sizes
 from attnprof.errors import RequestError, closest
-from attnprof.record.destinations import take_modules
 from attnprof.record.files import read_toml
+from attnprof.record.recognition import take_modules
 
 if TYPE_CHECKING:
     from attnprof.gate.cases import Case
@@ -102,29 +102,27 @@ class Points(opt.Modules):
     def grid(self, causal: str = "no") -> Grid:
         """The grid; a ``--set`` value may be a list: ``window=64,128``."""
         known = {"no": [False], "yes": [True], "both": [False, True]}
-        axes = _axes(self.texts(), _flag)
         params = {name: value.split(",") for name, value in parse_set(self.settings).items()}
         if causal not in known:
             raise RequestError(f"--causal {causal}: possible are no, yes and both")
-        return _grid("the grid", axes, causal=known[causal], params=params, args=self.args or (),
-                     inputs=self.inputs or ())  # fmt: skip
+        return _grid(
+            "the grid", self.texts(), _flag, causal=known[causal], params=params,
+            args=self.args or (), inputs=self.inputs or (),
+        )  # fmt: skip
 
 
 def _flag(key: str) -> str:
     return f"--{key.replace('_', '-')}"
 
 
-def _axes(texts: Mapping[str, str], flag: Callable[[str], str]) -> dict[str, Any]:
-    """Sizes and names by the grid's own fields; ``flag`` is what a message calls a key."""
-    sizes = {key: parse_sizes(text, flag(key)) for key, text in texts.items() if key in SIZES}
-    names = {key: parse_names(text, flag(key)) for key, text in texts.items() if key in NAMES}
-    return {**{SIZES[key]: found for key, found in sizes.items()}, **names}
-
-
-def _grid(where: str, axes: Mapping[str, Any], **more: Any) -> Grid:
-    """The grid; :class:`RequestError` for more points than anybody measures."""
+def _grid(where: str, texts: Mapping[str, str], flag: Callable[[str], str], **more: Any) -> Grid:
+    """The grid of sizes and names as texts; ``flag`` is what a message calls a key."""
     from attnprof.measure.sweep.plan import Grid
 
+    axes: dict[str, Any] = {
+        SIZES.get(key, key): (parse_sizes if key in SIZES else parse_names)(text, flag(key))
+        for key, text in texts.items()
+    }
     grid = Grid(**axes, **more)
     axes_of = (grid.attention, grid.seq_len, grid.d_model, grid.num_heads, grid.batch_size,
                grid.dtype, grid.phase, grid.device, grid.causal, grid.scope)  # fmt: skip
@@ -135,18 +133,12 @@ def _grid(where: str, axes: Mapping[str, Any], **more: Any) -> Grid:
 
 
 def grids_from_file(path: Path) -> list[Grid]:
-    """The ``[[grid]]`` tables of a TOML file.
-
-    Raises :class:`RequestError` for a missing file, wrong TOML, or an unknown key.
-    """
+    """The ``[[grid]]`` tables of a TOML file; :class:`RequestError` says what is wrong where."""
     return [grid_of(table, where) for table, where in tables_of(path, "grid")]
 
 
 def tables_of(path: Path, name: str) -> list[tuple[Mapping[str, Any], str]]:
-    """The ``[[name]]`` tables of a TOML file, each with the place to tell in a message.
-
-    Raises :class:`RequestError` for a missing file, wrong TOML, or none of them.
-    """
+    """The ``[[name]]`` tables of a TOML file, each with the place to tell in a message."""
     tables = read_toml(path).get(name)
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         tables = []
@@ -156,10 +148,7 @@ def tables_of(path: Path, name: str) -> list[tuple[Mapping[str, Any], str]]:
 
 
 def grid_of(table: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> Grid:
-    """One table as a grid; keys in ``more`` are for the caller.
-
-    Raises :class:`RequestError` for an unknown or a missing key.
-    """
+    """One table as a grid; keys in ``more`` are for the caller."""
     known = [*SIZES, *NAMES, "causal", *LISTS.values(), *more]
     for key in table:
         if key not in known:
@@ -171,7 +160,6 @@ def grid_of(table: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> G
         key: ",".join(map(str, _listed(table[key], f"{where}: {key}")))
         for key in (*SIZES, *NAMES) if key in table
     }  # fmt: skip
-    axes = _axes(texts, lambda key: f"{where}: {key}")
     causal = _listed(table.get("causal", False), f"{where}: causal", (bool,), "true or false")
     settings = table.get("set", {})
     if not isinstance(settings, dict):
@@ -184,8 +172,12 @@ def grid_of(table: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> G
     args, inputs = (
         _listed(table.get(key, []), f"{where}: {key}", (str,), "texts") for key in ("arg", "input")
     )
-    take_modules(axes["attention"])
-    return _grid(where, axes, causal=causal, params=params, args=args, inputs=inputs)
+    grid = _grid(
+        where, texts, lambda key: f"{where}: {key}", causal=causal, params=params, args=args,
+        inputs=inputs,
+    )  # fmt: skip
+    take_modules(grid.attention)
+    return grid
 
 
 def _listed(
@@ -217,10 +209,6 @@ class Suite(Points):
         help="After these a process that counts or times one case is ended (default 300).",
     )  # fmt: skip
 
-    def is_asked(self) -> bool:
-        """Whether cases are named at all."""
-        return self.suite is not None or bool(self.flags())
-
     def cases(self) -> list[Case]:
         """The cases of the file, of the flags, or of the built-in suite."""
         flags = self.flags()
@@ -244,27 +232,24 @@ def suite_from_file(path: Path, limit_s: float | None = None) -> list[Case]:
     ``rule``, ``time``, ``formula`` and ``compile`` belong to all cases of a table. Raises
     :class:`RequestError`, naming the place.
     """
-    found: list[Case] = []
-    for table, where in tables_of(path, "case"):
-        found += _cases(grid_of(table, where, CASE_KEYS), limit_s, **_options(table, where))
-    return found
-
-
-def _options(table: Mapping[str, Any], where: str) -> dict[str, Any]:
     from attnprof.gate.rules import rule_named
 
-    for key in ("time", "formula", "compile"):
-        if not isinstance(table.get(key, True), bool):
-            raise RequestError(f"{where}: {key} = {table[key]!r}: write true or false")
-    rule = str(table.get("rule", "default"))
-    try:
-        rule_named(rule)
-    except RequestError as error:
-        raise RequestError(f"{where}: {error}") from error
-    return {
-        "rule": rule, "timed": table.get("time", True), "formulas": table.get("formula", True),
-        "compiled": table.get("compile", False),
-    }  # fmt: skip
+    found: list[Case] = []
+    for table, where in tables_of(path, "case"):
+        grid = grid_of(table, where, CASE_KEYS)
+        for key in CASE_KEYS[1:]:
+            if not isinstance(table.get(key, True), bool):
+                raise RequestError(f"{where}: {key} = {table[key]!r}: write true or false")
+        rule = str(table.get("rule", "default"))
+        try:
+            rule_named(rule)
+        except RequestError as error:
+            raise RequestError(f"{where}: {error}") from error
+        found += _cases(
+            grid, limit_s, rule=rule, timed=table.get("time", True),
+            formulas=table.get("formula", True), compiled=table.get("compile", False),
+        )  # fmt: skip
+    return found
 
 
 def _cases(

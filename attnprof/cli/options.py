@@ -73,7 +73,9 @@ def _among(flag: str, possible: Sequence[str]) -> Callable[[str | None], str | N
     return lambda value: value if value is None else one_of(value, possible, flag)
 
 
-known_scope = _among("--scope", SCOPES)
+def scope(words: str) -> Any:
+    """A ``--scope``, with ``words`` for its help."""
+    return Option(metavar="SCOPE", callback=_among("--scope", SCOPES), help=words)
 
 
 def _device(text: str) -> str:
@@ -91,20 +93,8 @@ AttentionOption = Annotated[
 ]
 SeqOption = Annotated[str | None, Option(metavar="SIZES", help=f"Sequence length: {_SIZES}.")]
 BatchOption = Annotated[str, Option(metavar="SIZE", help="Batch size.")]
-ScopeOption = Annotated[
-    str,
-    Option(
-        metavar="SCOPE", callback=known_scope,
-        help="core (after q, k, v exist) or layer (with projections).",
-    ),
-]  # fmt: skip
-OwnScopeOption = Annotated[
-    str | None,
-    Option(
-        metavar="SCOPE", callback=known_scope,
-        help="core (default; layer beside a module) or layer.",
-    ),
-]  # fmt: skip
+ScopeOption = Annotated[str, scope("core (after q, k, v exist) or layer (with projections).")]
+OwnScopeOption = Annotated[str | None, scope("core (default; layer beside a module) or layer.")]
 PhaseOption = Annotated[
     str,
     Option(metavar="PHASE", help="forward, prefill (causal forward), backward, train or decode."),
@@ -115,30 +105,21 @@ KindOption = Annotated[
 QuantityOption = Annotated[
     str | None, Option(metavar="NAMES", help="Quantities, separated by commas.")
 ]
-ConventionOption = Annotated[
-    str,
-    Option(
-        metavar="NAME", callback=_among("--convention", ("flops", "operations")),
-        help="flops (what the code executes) or operations (the definition, k-1 additions a dot).",
-    ),
-]  # fmt: skip
+ConventionOption = Annotated[str, Option(
+    metavar="NAME", callback=_among("--convention", ("flops", "operations")),
+    help="flops (what the code executes) or operations (the definition, k-1 additions a dot).",
+)]  # fmt: skip
 CausalOption = Annotated[
     bool, Option("--causal/--no-causal", help="Token t attends to tokens 1 to t.")
 ]
-DtypeOption = Annotated[
-    str,
-    Option(
-        metavar="DTYPE", callback=_among("--dtype", DTYPES),
-        help="float64, float32, bfloat16 or float16; sets bytes per element.",
-    ),
-]  # fmt: skip
-DeviceOption = Annotated[
-    str,
-    Option(
-        metavar="DEVICE", callback=_device,
-        help="auto (CUDA if there is one), cpu, cuda or cuda:1.",
-    ),
-]  # fmt: skip
+DtypeOption = Annotated[str, Option(
+    metavar="DTYPE", callback=_among("--dtype", DTYPES),
+    help="float64, float32, bfloat16 or float16; sets bytes per element.",
+)]  # fmt: skip
+DeviceOption = Annotated[str, Option(
+    metavar="DEVICE", callback=_device,
+    help="auto (CUDA if there is one), cpu, cuda or cuda:1.",
+)]  # fmt: skip
 SetOption = Annotated[
     list[str] | None,
     Option("--set", metavar="K=V", help="A mechanism's parameter, like bias=false; repeatable."),

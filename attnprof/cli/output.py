@@ -15,9 +15,9 @@ import attnprof
 from attnprof.cli.options import ForceOption, Format, FormatOption, OutputOption, PlotOption
 from attnprof.errors import RequestError
 from attnprof.record import Report, write_whole
-from attnprof.record.destinations import check_unlost, claimed, is_stream
 from attnprof.record.escapes import visible
 from attnprof.record.files import kind_of_file, why_of
+from attnprof.record.recognition import check_unlost, claimed, is_stream
 
 
 def note(text: str) -> None:
@@ -41,8 +41,7 @@ def ensure_writable(
     """Refuse an output that cannot or must not be written, before the work is done.
 
     What is there is overwritten only where attnprof wrote it, or with ``force``; what this command
-    reads never; what is ``extended`` is added to and may be there. Raises :class:`RequestError`
-    naming what is wrong.
+    reads never; what is ``extended`` is added to and may be there.
     """
     if path is None:
         return
@@ -111,13 +110,14 @@ class DrawnOutput(Output):
         super().__post_init__()
         ensure_figure(self.plot, force=self.force)
 
-    def draw(self, report: Report) -> None:
-        """Draw the report, where that was asked for."""
+    def deliver(self, report: Report, **how: Any) -> None:
+        """Draw the report, where that was asked for, and write it."""
         if self.plot is not None:
             from attnprof.render.plots import plot_report
 
             plot_report(report, self.plot)
             note(f"wrote {self.plot}")
+        super().deliver(report, **how)
 
 
 def answering() -> contextlib.AbstractContextManager[None]:
@@ -127,10 +127,7 @@ def answering() -> contextlib.AbstractContextManager[None]:
 
 
 def deliver(report: Report, fmt: str, output: Path | None, **how: Any) -> None:
-    """Write a report in the format asked for, to stdout or to a file.
-
-    ``how`` is for its tables. Raises :class:`RequestError` for an unwritable file.
-    """
+    """Write a report in the format asked for, to stdout or to a file; ``how`` is for its tables."""
     from attnprof.render.formats import print_tables, render
 
     if fmt == Format.TABLE and output is None:

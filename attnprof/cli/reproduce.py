@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -23,6 +23,8 @@ from attnprof.papers.regenerated import figure_values, regenerate, table_values
 from attnprof.papers.replay import accept as accept_verdicts
 from attnprof.papers.replay import only, replay
 from attnprof.record import Report, ReproduceRecord
+from attnprof.render import reproduction as pages
+from attnprof.render.plots.documents import plot_figure
 from attnprof.render.progress import progress_bar
 
 #: Claims named on stderr before the rest is only counted.
@@ -79,19 +81,20 @@ def reproduce(
     _refuse_contradictions(asked, plot, reports)
     shown = some_of(verdict, VERDICTS, "--verdict") if verdict else None
     if reports is not None:
-        from attnprof.render.reproduction import files_there, make_folder
-
-        make_folder(reports)
-        for path in files_there(reports, asked.documents):
+        pages.make_folder(reports)
+        for path in pages.files_there(reports, asked.documents):
             ensure_writable(path, force=force, flag="--reports")
-    with _measured(asked.documents, measure) as made:
+    with ExitStack() as stack:  # inside, measurements are those made now, where that was asked
+        again = asked.documents if measure else []
+        made = {number: stack.enter_context(fresh(number, note)) for number in again}
         found = _replayed(asked, plot)
         failed = _written(found, asked.documents, reports) if reports is not None else {}
         kept = found if shown is None else only(found, shown)
         in_full = shown is not None or bool(documents) or asked.by_name
         if fmt == PageFormat.HTML:
             whole = (everything or bool(documents)) and not asked.by_name
-            write(_html(kept, asked.documents if whole else []), output)
+            made_again = {number: regenerate(number) for number in asked.documents if whole}
+            write(pages.reproduction_html(kept, made_again), output)
         else:
             deliver(kept, fmt, output, everything=everything, in_full=in_full,
                     by_name=asked.by_name)  # fmt: skip
@@ -123,31 +126,23 @@ def asked_for(
         raise RequestError("ask for one of --claim, --table and --figure")
     numbers = [its.number for its in known.find_documents(names)]
     if claim is not None:
-        return _claims(numbers, known.find_claims(parse_names(claim, "--claim")))
+        ids = known.find_claims(parse_names(claim, "--claim"))
+        theirs = [claims()[name].document for name in ids]
+        for name, number in zip(ids, theirs, strict=True):
+            if number not in numbers:
+                raise RequestError(f"{name} is a claim of {number}: leave {' '.join(numbers)} out")
+        return ReplayRequest(sorted(set(theirs)), ids)
+    if (table or figure) is not None and len(numbers) != 1:
+        flag = f"--figure {figure}" if table is None else f"--table {table}"
+        raise RequestError(f"{flag} of which document? type: attnprof reproduce 004 {flag}")
     if table is not None:
-        number = _only(numbers, f"--table {table}")
-        key, _ = known.find_table(number, table)
-        return ReplayRequest([number], known.claims_of_table(number, key), table=key)
+        key, _ = known.find_table(numbers[0], table)
+        return ReplayRequest(numbers, known.claims_of_table(numbers[0], key), table=key)
     if figure is not None:
-        number = _only(numbers, f"--figure {figure}")
-        key, _ = known.find_figure(number, figure)
-        return ReplayRequest([number], known.claims_of_figure(number, key), figure=key)
+        key, _ = known.find_figure(numbers[0], figure)
+        return ReplayRequest(numbers, known.claims_of_figure(numbers[0], key), figure=key)
     ids = [name for name, its in claims().items() if its.document in numbers]
     return ReplayRequest(numbers, ids, by_name=False)
-
-
-def _claims(numbers: list[str], ids: list[str]) -> ReplayRequest:
-    theirs = [claims()[name].document for name in ids]
-    for name, number in zip(ids, theirs, strict=True):
-        if number not in numbers:
-            raise RequestError(f"{name} is a claim of {number}: leave {' '.join(numbers)} out")
-    return ReplayRequest(sorted(set(theirs)), ids)
-
-
-def _only(numbers: list[str], flag: str) -> str:
-    if len(numbers) != 1:
-        raise RequestError(f"{flag} of which document? type: attnprof reproduce 004 {flag}")
-    return numbers[0]
 
 
 def _refuse_contradictions(asked: ReplayRequest, plot: Path | None, reports: Path | None) -> None:
@@ -158,16 +153,6 @@ def _refuse_contradictions(asked: ReplayRequest, plot: Path | None, reports: Pat
         )
     if reports is not None and asked.by_name:
         raise RequestError("--reports writes whole documents: leave --claim, --table, --figure out")
-
-
-@contextmanager
-def _measured(numbers: list[str], measure: bool) -> Iterator[dict[str, dict[str, Any]]]:
-    """Inside, measurements are those made now, where that was asked; gives them by document."""
-    made: dict[str, dict[str, Any]] = {}
-    with ExitStack() as stack:
-        for number in numbers if measure else ():
-            made[number] = stack.enter_context(fresh(number, note))
-        yield made
 
 
 def _replayed(asked: ReplayRequest, plot: Path | None) -> Report:
@@ -181,8 +166,6 @@ def _replayed(asked: ReplayRequest, plot: Path | None) -> Report:
         data = figure.data()
         more["figure"] = figure_values(asked.figure, figure, data)
         if plot is not None:
-            from attnprof.render.plots.documents import plot_figure
-
             plot_figure(number, asked.figure, data, plot)
             note(f"wrote {plot}")
     return replace(found, summary={**found.summary, **more})
@@ -190,23 +173,14 @@ def _replayed(asked: ReplayRequest, plot: Path | None) -> Report:
 
 def _written(found: Report, numbers: list[str], folder: Path) -> dict[str, str]:
     """The reports on disk; gives what could not be made."""
-    from attnprof.render.reproduction import write_document, write_page
-
     failed: dict[str, str] = {}
     for number in numbers:
         made = regenerate(number)
-        missing = write_document(number, found, made, folder / number)
+        missing = pages.write_document(number, found, made, folder / number)
         failed |= {f"{number} {name}": why for name, why in missing.items()}
-    write_page(found, folder)
+    pages.write_page(found, folder)
     note(f"wrote {folder / 'reproduction.md'} and {', '.join(numbers)} beside it")
     return failed
-
-
-def _html(report: Report, numbers: Sequence[str]) -> str:
-    """The page; of these documents with all tables and figures."""
-    from attnprof.render.reproduction import reproduction_html
-
-    return reproduction_html(report, {number: regenerate(number) for number in numbers})
 
 
 def _accept(found: Report, made: dict[str, dict[str, Any]]) -> None:
@@ -228,16 +202,12 @@ def _ended(found: Report, failed: dict[str, str]) -> int:
     """What to tell at the end, and the exit code."""
     for name, why in failed.items():
         note(f"{name} could not be made: {why}")
-    for what, key in (
-        ("no check or a broken one", "errors"),
-        ("no committed verdict", "not_committed"),
-    ):
-        names = found.summary[key]
-        if names:
+    told = {"no check or a broken one": "errors", "no committed verdict": "not_committed"}
+    for what, key in told.items():
+        if names := found.summary[key]:
             more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
             note(f"{what}: {', '.join(names[:NAMED])}{more}")
-    changed = found.summary["changed"]
-    if changed:
+    if changed := found.summary["changed"]:
         raise CheckFailedError(
             f"{len(changed)} of {len(found.records)} verdicts are not the committed ones: "
             f"{', '.join(changed)}; see attnprof reproduce --claim {changed[0]}, or take them over "

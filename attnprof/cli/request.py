@@ -88,7 +88,15 @@ def head_shape(d_model: str | None, heads: str | None, d: str | None) -> tuple[i
     count = None if heads is None else parse_size(heads, "--heads")
     width = None if d_model is None else parse_size(d_model, "--d-model")
     if d is None:
-        return _divided(width or 512, count or 8)
+        width, count = width or 512, count or 8
+        if width % count:
+            near = [h for h in range(1, min(width, 4096) + 1) if width % h == 0]
+            below, above = [h for h in near if h < count], [h for h in near if h > count]
+            options = " or ".join(map(str, below[-1:] + above[:1]))
+            raise RequestError(
+                f"{count} heads do not divide d_model {width}: try --heads {options or 1}"
+            )
+        return count, width // count
     head_dim = parse_size(d, "--d")
     if width is None:
         return count or 8, head_dim
@@ -96,17 +104,6 @@ def head_shape(d_model: str | None, heads: str | None, d: str | None) -> tuple[i
         asked = f"--d-model {width} --d {head_dim}" + (f" --heads {count}" if count else "")
         raise RequestError(f"{asked}: d_model must be heads times d; leave one of them out")
     return width // head_dim, head_dim
-
-
-def _divided(width: int, count: int) -> tuple[int, int]:
-    if width % count:
-        near = [h for h in range(1, min(width, 4096) + 1) if width % h == 0]
-        below, above = [h for h in near if h < count], [h for h in near if h > count]
-        options = " or ".join(str(h) for h in below[-1:] + above[:1])
-        raise RequestError(
-            f"{count} heads do not divide d_model {width}: try --heads {options or 1}"
-        )
-    return count, width // count
 
 
 def _part(part: str, flag: str) -> Iterator[int]:
@@ -122,10 +119,9 @@ def _part(part: str, flag: str) -> Iterator[int]:
         raise RequestError(f"{flag} {part}: the range ends before it starts; {HOW}")
     if multiplies and step < 2:
         raise RequestError(f"{flag} {part}: a factor of {step} never reaches {last}; take x2")
-    value = first
-    while value <= last:
-        yield value
-        value = value * step if multiplies else value + step
+    while first <= last:
+        yield first
+        first = first * step if multiplies else first + step
 
 
 def _number(text: str, flag: str, part: str) -> int:
@@ -176,21 +172,14 @@ class Conditions:
         )  # fmt: skip
 
     def configured(self, names: Sequence[str]) -> list[Mechanism]:
-        """The named mechanisms, each with those ``--set`` texts it has a parameter for.
-
-        Raises :class:`RequestError` for an unknown name, and for a setting that none of them has.
-        """
+        """The named mechanisms, each with those ``--set`` texts it has a parameter for."""
         return registry.configured(names, parse_set(self.settings))
 
 
 def closed_form_request(
     shape: Shape, conditions: Conditions, names: Sequence[str], **more: int | None
 ) -> tuple[list[Mechanism], list[Workload]]:
-    """Mechanisms and workloads of a closed-form command, each mechanism at each length.
-
-    ``more`` are further sizes of a workload. Raises :class:`RequestError` saying which flag is
-    wrong.
-    """
+    """Mechanisms and workloads of a closed-form command; ``more`` are further sizes."""
     workloads = shape.workloads(conditions, **more)
     check_points(len(names) * len(workloads), f"--seq {short(str(shape.seq))}")
     return conditions.configured(names), workloads
@@ -215,44 +204,37 @@ def some_of(text: str | None, possible: Sequence[str], flag: str) -> list[str]:
 
 
 def names_of(arguments: Sequence[str | None], attention: str | None) -> list[str]:
-    """The mechanisms of a command, from its arguments or ``--attention``; none by default.
-
-    Raises :class:`RequestError` for both ways at once.
-    """
+    """The mechanisms of a command, from its arguments or else ``--attention``; none by default."""
     given = [name for name in arguments if name is not None]
     if given and attention is not None:
         raise RequestError("name the mechanisms once: as A B, or as --attention A,B")
     return given if attention is None else parse_names(attention)
 
 
-def targets_of(
-    names: list[str], settings: list[str] | None, modules: opt.Modules, *, causal: bool, dtype: str
-) -> list[Any]:
+def targets_of(names: list[str], conditions: Conditions, modules: opt.Modules) -> list[Any]:
     """Registered mechanisms with their settings; modules like ``my.py:A`` as targets to derive."""
-    own = [name for name in names if ":" in name and not _is_mechanism(name)]
+
+    def is_module(name: str) -> bool:  # no specification of a mechanism
+        from attnprof.user_code import loaded
+
+        found = loaded(name)
+        return not (isinstance(found, type) and issubclass(found, Mechanism))
+
+    own = [name for name in names if ":" in name and is_module(name)]
     registered = [name for name in names if name not in own]
     if (modules.args or modules.inputs) and not own:
         raise RequestError("--arg and --input are for modules like my.py:MyAttention")
-    found: dict[str, Any] = dict(
-        zip(registered, registry.configured(registered, parse_set(settings)), strict=True)
-    )
+    found: dict[str, Any] = dict(zip(registered, conditions.configured(registered), strict=True))
+    args, inputs = list(modules.args or ()), list(modules.inputs or ())
     for name in own:
         from attnprof.trace.request.lookup import target_of
 
-        args, inputs = modules.args, modules.inputs
-        target = target_of(name, args, inputs, None, None, causal, dtype)
-        asked = {"args": list(args or ()), "inputs": list(inputs or ())}
-        found[name] = replace(target, asked=asked)
+        target = target_of(
+            name, modules.args, modules.inputs, None, None, conditions.causal, conditions.dtype
+        )
+        found[name] = replace(target, asked={"args": args, "inputs": inputs})
         for line in target.notes:
             note(f"{target.name}: {line}")
         if "d" not in target.symbols:
             note(f"{target.name}: its sizes are its own; head widths and heads do not reach it")
     return [found[name] for name in names]
-
-
-def _is_mechanism(name: str) -> bool:
-    """Whether ``path.py:Name`` is a specification of a mechanism and no torch module."""
-    from attnprof.user_code import loaded
-
-    found = loaded(name)
-    return isinstance(found, type) and issubclass(found, Mechanism)

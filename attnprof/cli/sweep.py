@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from typer import Option
 
@@ -18,8 +17,7 @@ from attnprof.cli.measurement import Measurement, Points, grids_from_file
 from attnprof.cli.output import deliver, ensure_writable, note
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.record import Report, write_whole
-from attnprof.record.destinations import reading_back
-from attnprof.record.recognition import is_journal
+from attnprof.record.recognition import is_journal, reading_back
 from attnprof.render.progress import progress_bar
 from attnprof.units import format_time
 
@@ -83,8 +81,15 @@ def sweep(
     from attnprof.measure.sweep.plan import points_of
     from attnprof.measure.sweep.runner import SweepOptions, here, on_workers, tasks_of
 
+    if grid is None:
+        points.need("sweep", f"(or --grid FILE): type {EXAMPLE}")
+        grids = [points.grid(points.causal)]
+    elif flags := points.flags():
+        raise RequestError(f"--grid {grid} says which points; leave out {', '.join(flags)}")
+    else:
+        grids = grids_from_file(grid)
     planned = points_of(
-        _grids(grid, points), measurement.budget(), counts=running.counts, error=running.error,
+        grids, measurement.budget(), counts=running.counts, error=running.error,
         limit_s=running.limit, **measurement.terms(),
     )  # fmt: skip
     options = SweepOptions(
@@ -98,45 +103,41 @@ def sweep(
     return 0 if found.summary["measured"] else CannotRunError.exit_code
 
 
-def _grids(path: Path | None, points: SweptPoints) -> list[Any]:
-    if path is None:
-        points.need("sweep", f"(or --grid FILE): type {EXAMPLE}")
-        return [points.grid(points.causal)]
-    if flags := points.flags():
-        raise RequestError(f"--grid {path} says which points; leave out {', '.join(flags)}")
-    return grids_from_file(path)
-
-
 def _run(tasks: list[Task], files: _Files, options: SweepOptions, executor: Executor) -> Report:
     from attnprof.measure.sweep.results import load_results
     from attnprof.measure.sweep.runner import sweep as run_sweep
 
-    files.begin()
+    if files.overwritten:  # now that the request is known to be right
+        write_whole(files.journal, "")
+    torn = files.torn_lines()
     with progress_bar(len(tasks), "sweep") as show:
 
         def on_progress(done: int, _: int, task: Task) -> None:
-            files.follow()
+            files.write(at_most_every_s=2.0)
             if show is not None:
                 show(done, task)
 
         new = run_sweep(tasks, files.journal, options, executor, on_progress)
-    kept = len(tasks) - new
-    note(f"{files.journal}: {new} measured now, {kept} there before")
-    files.tell_torn()
+    note(f"{files.journal}: {new} measured now, {len(tasks) - new} there before")
+    for path in sorted(files.torn_lines() - torn):
+        note(f"the last line was torn, its point was measured again; it is kept in {path}")
     with reading_back():
         report = load_results(files.journal)
     files.write()
-    note(_time_line(report.summary["time"]))
+    spent = report.summary["time"]
+    measured, overhead = (format_time(spent[name] or 0.0) for name in ("measured_s", "overhead_s"))
+    rest = "".join(
+        f", {words} {format_time(seconds)}"
+        for words, name in (("compiling", "compile_s"), ("process starts", "start_s"))
+        if (seconds := spent[name])
+    )
+    share = spent["overhead_share"] or 0.0
+    note(f"measuring {measured}, overhead {overhead} ({share:.1%} of both){rest}")
     return report
 
 
 class _Files:
-    """The journal, and where asked for a CSV beside it: always whole, at most seconds late.
-
-    Raises :class:`RequestError` where one of them is somebody's, or cannot be written.
-    """
-
-    EVERY_S = 2.0
+    """The journal, and where asked for a CSV beside it: always whole, at most seconds late."""
 
     def __init__(self, output: Path, *, force: bool) -> None:
         from attnprof.measure.sweep.journal import check_journal
@@ -146,33 +147,18 @@ class _Files:
         self._written = time.monotonic()
         ensure_writable(self.journal, force=force, extended=True)
         ensure_writable(self.wanted, force=force)
-        self._overwritten = force and not is_journal(self.journal)
-        if not self._overwritten:
+        self.overwritten = force and not is_journal(self.journal)
+        if not self.overwritten:
             check_journal(self.journal)
-        self._torn = self._torn_lines()
 
-    def begin(self) -> None:
-        """Empty what is to be overwritten, now that the request is known to be right."""
-        if self._overwritten:
-            write_whole(self.journal, "")
-
-    def tell_torn(self) -> None:
-        """Say where a torn last line was moved to."""
-        for path in sorted(self._torn_lines() - self._torn):
-            note(f"the last line was torn, its point was measured again; it is kept in {path}")
-
-    def _torn_lines(self) -> set[Path]:
+    def torn_lines(self) -> set[Path]:
+        """Where torn last lines were moved to."""
         name = f"{self.journal.name}.torn"
         return {path for path in self.journal.parent.iterdir() if path.name.startswith(name)}
 
-    def follow(self) -> None:
-        """Write it again if the last time is a while ago."""
-        if self.wanted and time.monotonic() - self._written > self.EVERY_S:
-            self.write()
-
-    def write(self) -> None:
-        """The journal's records as they are now."""
-        if self.wanted is None:
+    def write(self, at_most_every_s: float = 0.0) -> None:
+        """The journal's records as they are now, if the last time is a while ago."""
+        if self.wanted is None or time.monotonic() - self._written < at_most_every_s:
             return
         from attnprof.measure.sweep.results import load_results
         from attnprof.render.formats import render_csv
@@ -182,18 +168,6 @@ class _Files:
                 found = load_results(self.journal)
             write_whole(self.wanted, render_csv(found))
         self._written = time.monotonic()
-
-
-def _time_line(spent: Mapping[str, float | None]) -> str:
-    """Where the time went, of all points in the file."""
-    measured, overhead = (format_time(spent[name] or 0.0) for name in ("measured_s", "overhead_s"))
-    rest = "".join(
-        f", {words} {format_time(seconds)}"
-        for words, name in (("compiling", "compile_s"), ("process starts", "start_s"))
-        if (seconds := spent[name])
-    )
-    share = spent["overhead_share"] or 0.0
-    return f"measuring {measured}, overhead {overhead} ({share:.1%} of both){rest}"
 
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,10 +83,14 @@ def verify_formula(
         formula, target = None, formula
     if target is not None and attention is not None:
         raise RequestError(f"two targets: {target} and --attention {attention}; give one")
-    _possible(phase, reading.up_to, kind)
-    from attnprof.verify.own_formulas import Source
-    from attnprof.verify.printed import Printed, meanings, with_phase
+    from attnprof.verify.comparison import UP_TO
+    from attnprof.verify.own_formulas import KINDS, Source
+    from attnprof.verify.printed import PHASES, Printed, meanings, with_phase
 
+    one_of(phase, PHASES, "--phase")
+    one_of(reading.up_to, UP_TO, "--up-to")
+    if kind is not None:
+        one_of(kind, KINDS, "--kind")
     source = Source(
         target or attention or "", kind or "", convention, scope or "", causal, dtype,
         tuple(modules.args or ()), tuple(modules.inputs or ()), tuple(parse_set(settings).items()),
@@ -96,17 +101,6 @@ def verify_formula(
         at=parse_named_sizes(reading.at, "--at"), up_to=reading.up_to,
     )  # fmt: skip
     _answer(_rows(with_phase(row, phase), table), to)
-
-
-def _possible(phase: str, up_to: str, kind: str | None) -> None:
-    from attnprof.verify.comparison import UP_TO
-    from attnprof.verify.own_formulas import KINDS
-    from attnprof.verify.printed import PHASES
-
-    one_of(phase, PHASES, "--phase")
-    one_of(up_to, UP_TO, "--up-to")
-    if kind is not None:
-        one_of(kind, KINDS, "--kind")
 
 
 def _rows(row: Printed, table: Path | None) -> list[Printed]:
@@ -130,13 +124,9 @@ def _answer(rows: list[Printed], to: Output) -> None:
     targets = ", ".join(dict.fromkeys(row.source.target for row in rows))
     with redirect_stdout(sys.stderr), working(f"verifying: {targets}"):
         records = verified(rows)
-    counts = {
-        verdict: sum(record.verdict == verdict for record in records)
-        for verdict in ("match", ERRATUM, None)
-    }
+    counts = Counter(record.verdict for record in records)
     summary = {"match": counts["match"], "erratum": counts[ERRATUM], "not compared": counts[None]}
-    report = Report("verify-formula", records, summary, environment())
-    to.deliver(report)
+    to.deliver(Report("verify-formula", records, summary, environment()))
     if counts[ERRATUM]:
         raise CheckFailedError(f"{counts[ERRATUM]} of {len(records)} formulas differ")
     if counts[None] == len(records):

@@ -19,9 +19,8 @@ from attnprof.measure.clocks import Clock, CudaClock, sample
 from attnprof.measure.environment import device_name
 from attnprof.measure.request import Budget
 from attnprof.record import ProfileRecord, Report
-from attnprof.record.destinations import reading_back
 from attnprof.record.files import TEXT_LIMIT, read_json, write_whole
-from attnprof.record.recognition import SCHEMA
+from attnprof.record.recognition import SCHEMA, reading_back
 from attnprof.record.report import fits
 
 TERA, GIGA = 10**12, 10**9

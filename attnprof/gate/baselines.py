@@ -130,10 +130,7 @@ def _check_summary(data: Mapping[str, Any]) -> None:
 
 
 def _checked_records(rows: Any) -> dict[str, BaselineRecord]:
-    """All records by what their cases are called today, which may have changed.
-
-    RequestError with a row's number and case, also for a case that is there twice.
-    """
+    """All records by what their cases are called today; RequestError with a row and its case."""
     _check(rows, list[Any], "records")
     if not rows:
         raise RequestError("it has no cases")
@@ -187,7 +184,7 @@ def _check_values(row: Mapping[str, Any]) -> None:
 
 
 #: Fields that may be missing; of all else every field must be there.
-_OPTIONAL = {
+_OPTIONAL: dict[Any, set[str]] = {
     PointRequest: set(get_type_hints(PointRequest))
     - {"mechanism", "seq_len", "num_heads", "head_dim", "budget"},
     Operation: {"dtype", "shape"},
@@ -198,26 +195,21 @@ def _check(value: Any, hint: Any, where: str) -> None:
     """RequestError for the innermost value that is not of its annotated type."""
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if is_dataclass(kind):
-        _check_fields(value, kind, where)
-    elif inner and isinstance(value, dict) and issubclass(dict, kind):
+        _check(value, dict[str, Any], where)
+        at = f"{where}." if where else ""
+        known = get_type_hints(kind)
+        if odd := sorted(set(value) - set(known)):
+            raise RequestError(f"{at}{odd[0]} is not known")
+        if left := sorted(set(known) - _OPTIONAL.get(kind, set()) - set(value)):
+            raise RequestError(f"{at}{left[0]} is missing")
         for name, item in value.items():
-            _check(item, inner[-1], f"{where}.{name}")
-    elif inner and kind is list and isinstance(value, list):
-        for place, item in enumerate(value):
-            _check(item, inner[-1], f"{where}[{place}]")
+            _check(item, known[name], f"{at}{name}")
+    elif inner and isinstance(value, (dict, list)) and issubclass(type(value), kind):
+        pairs: Any = enumerate(value) if isinstance(value, list) else value.items()
+        place = "{}[{}]" if isinstance(value, list) else "{}.{}"
+        for name, item in pairs:
+            _check(item, inner[-1], place.format(where, name))
     elif not fits(value, hint):
         raise RequestError(f"{where or 'it'} is {shown(value)}, not {told(hint)}")
     elif isinstance(value, float) and not math.isfinite(value):
         raise RequestError(f"{where} is {value}, not a finite number")
-
-
-def _check_fields(value: Any, kind: Any, where: str) -> None:
-    _check(value, dict[str, Any], where)
-    at = f"{where}." if where else ""
-    known = get_type_hints(kind)
-    if odd := sorted(set(value) - set(known)):
-        raise RequestError(f"{at}{odd[0]} is not known")
-    if left := sorted(set(known) - _OPTIONAL.get(kind, set()) - set(value)):
-        raise RequestError(f"{at}{left[0]} is missing")
-    for name, item in value.items():
-        _check(item, known[name], f"{at}{name}")

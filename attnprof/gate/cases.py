@@ -45,23 +45,17 @@ def name_of(request: PointRequest) -> str:
         request.dtype if request.dtype != "float32" else "",
         request.device if request.device != "cpu" else "",
         "compiled" if request.compiled else "",
-        *_settings(request),
     ]
-    return f"{request.mechanism}[{' '.join(filter(None, parts))}]"
-
-
-def _settings(request: PointRequest) -> list[str]:
     if is_place(request.mechanism):
-        return [text.replace(" ", "") for text in request.params.get("args", ())]
-    try:
-        usual = registry.get(request.mechanism).params
-    except RequestError:  # a baseline may name what is not there any more
-        usual = {}
-    return [
-        f"{name}={setting_text(value)}"
-        for name, value in request.params.items()
-        if usual.get(name) != value
-    ]
+        parts += [text.replace(" ", "") for text in request.params.get("args", ())]
+    else:
+        try:
+            usual = registry.get(request.mechanism).params
+        except RequestError:  # a baseline may name what is not there any more
+            usual = {}
+        params = request.params.items()
+        parts += [f"{name}={setting_text(v)}" for name, v in params if usual.get(name) != v]
+    return f"{request.mechanism}[{' '.join(filter(None, parts))}]"
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
-from typing import Any
+from operator import attrgetter
 
 from attnprof.gate.cases import Counted, Operation
 from attnprof.units import format_bytes, format_count
@@ -89,7 +89,12 @@ class Change:
 
 def changes(baseline: Counted, current: Counted) -> list[Change]:
     """Every operation that is not as before, in the order of the current side."""
-    before, now = _alike(baseline.operations, current.operations)
+    before, now = baseline.operations, current.operations
+    if any(_is_view(row) and not row.line for row in (*before, *now)):  # written down so
+        before, now = without_views(before), without_views(now)
+    moving = [[row for row in rows if not _is_view(row)] for rows in (before, now)]
+    if any(rows and not any(row.dtype for row in rows) for rows in moving):
+        before, now = _bare(before), _bare(now)
     known = set(map(_key, before))
     first = {_key(r): r.line for r in reversed(current.operations) if _key(r) not in known}
     lines = first | {key: line for key, line in _lines(before, now).items() if line}
@@ -115,20 +120,10 @@ def _key(row: Operation) -> tuple[str, str]:
 
 def sums(rows: Rows) -> tuple[int, int, int]:
     """Calls, bytes moved and FLOPs of some rows."""
-    return (
-        sum(row.times for row in rows),
-        sum(row.bytes_moved for row in rows),
-        sum(row.flops for row in rows),
+    times, moved, flops = (
+        map(attrgetter(name), rows) for name in ("times", "bytes_moved", "flops")
     )
-
-
-def _alike(before: Rows, now: Rows) -> tuple[Rows, Rows]:
-    """Both without results, or without places of views, where one was written down without."""
-    if any(_is_view(row) and not row.line for row in (*before, *now)):
-        before, now = without_views(before), without_views(now)
-    moving = [[row for row in rows if not _is_view(row)] for rows in (before, now)]
-    known = all(not rows or any(row.dtype for row in rows) for rows in moving)
-    return (before, now) if known else (_bare(before), _bare(now))
+    return sum(times), sum(moved), sum(flops)
 
 
 def _is_view(row: Operation) -> bool:
@@ -166,7 +161,7 @@ def _lines(before: Rows, now: Rows) -> dict[tuple[str, str], str]:
     New is what has no counterpart when both orders are laid side by side. Of neighbours that are
     alike, it is the one at a line to which no line of the baseline with that operation went.
     """
-    sides = [_without_lines(before), _without_lines(now)]
+    sides = [[replace(row, line="") for row in rows] for rows in (before, now)]
     went: dict[str, Counter[str]] = {}
     gone: dict[tuple[str, str], str] = {}
     new: dict[tuple[str, str], str] = {}
@@ -179,25 +174,14 @@ def _lines(before: Rows, now: Rows) -> dict[tuple[str, str], str]:
         for rows, found in ((before[i1:i2], gone), (now[j1:j2], new)):
             for row in rows:
                 found.setdefault(_key(row), row.line)
-    return {**gone, **new, **_elsewhere(before, now, went)}
-
-
-def _elsewhere(
-    before: Rows, now: Rows, went: Mapping[str, Counter[str]]
-) -> dict[tuple[str, str], str]:
-    """By operation, the first line that none of its lines in the baseline became."""
     became = {line: lines.most_common(1)[0][0] for line, lines in went.items()}
     known = {(_key(row), became.get(row.line)) for row in before}
     lost = {key for key, line in known if line is None}
-    found: dict[tuple[str, str], str] = {}
+    elsewhere: dict[tuple[str, str], str] = {}  # lines that none of those in the baseline became
     for row in now:
         if _key(row) not in lost and (_key(row), row.line) not in known:
-            found.setdefault(_key(row), row.line)
-    return found
-
-
-def _without_lines(rows: Rows) -> list[Any]:
-    return [(row.op, row.part, row.dtype, row.shape, *sums([row])) for row in rows]
+            elsewhere.setdefault(_key(row), row.line)
+    return {**gone, **new, **elsewhere}
 
 
 def _bytes(results: Mapping[Result, int]) -> int:

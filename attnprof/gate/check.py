@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from statistics import median
 from typing import Any
 
 from attnprof.errors import RequestError
@@ -14,7 +15,7 @@ from attnprof.gate.baselines import Baseline, baseline_record, baseline_report
 from attnprof.gate.cases import Case, Counted
 from attnprof.gate.exact import compare
 from attnprof.gate.rules import FAIL, VERDICTS, CheckOptions, exit_code, worst
-from attnprof.gate.times import Tell, race_cases, stored_record, time_alone, usual_noise
+from attnprof.gate.times import Tell, race_cases, stored_record, time_alone
 from attnprof.gate.trees import RunningTree, TreeError
 from attnprof.measure.environment import dated_environment, differs, fingerprint, noted
 from attnprof.record import CheckRecord, Report
@@ -24,39 +25,32 @@ def check_against(
     cases: Sequence[Case], base: RunningTree, head: RunningTree, options: CheckOptions, tell: Tell,
     stored: Baseline | None = None,
 ) -> Report:  # fmt: skip
-    """Old and new code in one job: counted side by side, then raced.
-
-    With a ``stored`` baseline, what is exact is compared with that, and only times with ``base``.
-    """
-    _distinct(cases)
+    """Old and new code in one job: counted side by side (or beside ``stored``), then raced."""
     counted = _count(cases, [head] if stored else [base, head], options, tell)
     before = stored.counted if stored else {name: pair[0] for name, pair in counted.items()}
-    records = _exact(cases, before, {name: pair[-1] for name, pair in counted.items()})
+    exact = _exact(before, {name: pair[-1] for name, pair in counted.items()})
     racing = [
         case for case in cases
         if case.timed and options.timed and all(pair.runs for pair in counted[case.name])
     ]  # fmt: skip
     start = time.monotonic()  # the budget is for times
     times, powers = race_cases(base, head, racing, options, tell)
-    summary = {"mode": "against", "base": base.label, "head": head.label, "power": powers,
-               "notes": [], "spent_s": time.monotonic() - start}  # fmt: skip
-    return _report(cases, records, times, options, summary)
+    return _report(
+        cases, exact, times, options, start, mode="against", base=base.label, head=head.label,
+        power=powers, notes=[],
+    )  # fmt: skip
 
 
 def check_baseline(
     cases: Sequence[Case], stored: Baseline, head: RunningTree, options: CheckOptions, tell: Tell,
     name: str = "baseline",
 ) -> Report:  # fmt: skip
-    """The code as it is beside a baseline: exact metrics gate; times advise, unless asked.
-
-    ``name`` is what to call the baseline.
-    """
-    _distinct(cases)
+    """The code as it is beside a baseline called ``name``: counts gate, times advise."""
+    counted = {key: found[0] for key, found in _count(cases, [head], options, tell).items()}
     here = fingerprint(cases[0].request.device)
     foreign = differs(here, stored.fingerprint)
+    exact = _exact(stored.counted, counted)
     times: dict[str, CheckRecord] = {}
-    counted = {name: found[0] for name, found in _count(cases, [head], options, tell).items()}
-    records = _exact(cases, stored.counted, counted)
     start = time.monotonic()
     for case in cases:
         before = stored.times_s.get(case.name)
@@ -66,20 +60,16 @@ def check_baseline(
             tell(f"timing {case.name}")
         times[case.name] = stored_record(case, before, head, options, foreign)
     note = noted(here, stored.fingerprint)
-    summary = {
-        "mode": "baseline", "base": name, "head": head.label,
-        "power": [], "notes": [note] if note else [], "not_comparable": foreign,
-        "spent_s": time.monotonic() - start,
-    }  # fmt: skip
-    return _report(cases, records, times, options, summary)
+    return _report(
+        cases, exact, times, options, start, mode="baseline", base=name, head=head.label, power=[],
+        notes=[note] if note else [], not_comparable=foreign,
+    )  # fmt: skip
 
 
 def record_baseline(
     cases: Sequence[Case], head: RunningTree, options: CheckOptions, tell: Tell
 ) -> Report:
     """What the code as it is counts and takes, to be compared with later."""
-    _distinct(cases)
-    device = cases[0].request.device
     records = []
     counted = _count(cases, [head], options, tell)
     for case in cases:
@@ -92,23 +82,24 @@ def record_baseline(
                 found = replace(found, error=str(error))
         records.append(baseline_record(case, found, times))
     failed = [record.case for record in records if record.error]
+    device = cases[0].request.device
     return baseline_report(
         records, fingerprint(device), dated_environment(device), head=head.label, failed=failed
     )
 
 
-def _distinct(cases: Sequence[Case]) -> None:
+def _count(
+    cases: Sequence[Case], sides: Sequence[RunningTree], options: CheckOptions, tell: Tell
+) -> dict[str, list[Counted]]:
+    """What every side counts of each case, all sides at the same time.
+
+    Raises :class:`RequestError` where there are no cases, and for one that is there twice.
+    """
     twice = [name for name, times in Counter(case.name for case in cases).items() if times > 1]
     if twice:
         raise RequestError(f"the suite has {', '.join(twice)} twice: leave one out")
     if not cases:
         raise RequestError("the suite has no cases; write a [[case]] table with attention and seq")
-
-
-def _count(
-    cases: Sequence[Case], sides: Sequence[RunningTree], options: CheckOptions, tell: Tell
-) -> dict[str, list[Counted]]:
-    """What every side counts of each case, all sides at the same time."""
     found = {}
     for case in cases:
         tell(f"counting {case.name}")
@@ -124,28 +115,31 @@ def _count(
 
 
 def _exact(
-    cases: Sequence[Case], before: Mapping[str, Counted], after: Mapping[str, Counted]
+    before: Mapping[str, Counted], after: Mapping[str, Counted]
 ) -> dict[str, list[CheckRecord]]:
     """Records of what is exact; cases that only ``before`` has are missing."""
-    names = [case.name for case in cases]
-    gone = [name for name in before if name not in after]
-    return {name: compare(name, before.get(name), after.get(name)) for name in [*names, *gone]}
+    names = dict.fromkeys([*after, *before])
+    return {name: compare(name, before.get(name), after.get(name)) for name in names}
 
 
 def _report(
     cases: Sequence[Case], exact: Mapping[str, list[CheckRecord]], times: Mapping[str, CheckRecord],
-    options: CheckOptions, summary: Mapping[str, Any],
+    options: CheckOptions, start: float, **summary: Any,
 ) -> Report:  # fmt: skip
+    """Records of each case with its time; ``start`` is when the first one was taken."""
+    spent_s = time.monotonic() - start
     records = []
     for name, some in exact.items():
         records += [*some, times[name]] if name in times else some
     found = [record.verdict for record in records]
     counts = Counter(found)
+    noises = [record.noise for record in times.values() if record.noise is not None]
     device = cases[0].request.device
     return Report(
         "check", records,
         {
             **summary,
+            "spent_s": spent_s,
             "rule": options.rule or "each case's own",
             "inconclusive": options.inconclusive,
             "counts": {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]},
@@ -154,7 +148,7 @@ def _report(
             "fingerprint": fingerprint(device),
             "not_comparable": summary.get("not_comparable"),
             "budget_s": options.budget_s,
-            "noise": usual_noise(times),
+            "noise": median(noises) if noises else None,
         },
         dated_environment(device),
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from attnprof.errors import AttnprofError, CannotRunError, NotFoundError
 from attnprof.gate.cases import Counted, Operation
 from attnprof.measure.counters import run_of, target_of
 from attnprof.measure.request import PointRequest
-from attnprof.trace.events import KINDS, QUANTITIES, Call, flops_of, grouped, totals
+from attnprof.trace.events import KINDS, QUANTITIES, flops_of, grouped, totals
 
 #: A run of more operations is given up; a thousand take about a fifth of a second.
 OPERATIONS = 100_000
@@ -51,19 +51,16 @@ def _counted(request: PointRequest) -> Counted:
     metrics["dispatched_operations"] = len(calls)
     metrics["uncounted_operations"] = sum(bool(call.uncounted) for call in calls)
     metrics["unknown_scratch"] = sum(bool(call.scratch) for call in calls)
-    return Counted(metrics, _operations(calls), sizes=sizes)
-
-
-def _operations(calls: Sequence[Call]) -> list[Operation]:
-    """Calls of the same operation at the same line together, in the order they first ran."""
+    # calls of the same operation at the same line together, in the order they first ran
     groups = grouped(calls, lambda c: (c.op, c.part, c.line, c.dtype, "×".join(map(str, c.shape))))
-    return [
+    operations = [
         Operation(
             op, part, line, len(group), sum(int(c.bytes_moved) for c in group),
             int(flops_of(group)), dtype, shape,
         )
         for (op, part, line, dtype, shape), group in groups.items()
     ]  # fmt: skip
+    return Counted(metrics, operations, sizes=sizes)
 
 
 def _with_formulas(found: Counted, request: PointRequest) -> Counted:

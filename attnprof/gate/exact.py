@@ -9,8 +9,7 @@ from operator import attrgetter
 from attnprof.gate.cases import Counted
 from attnprof.gate.changes import Change, changes
 from attnprof.gate.formulas import compare_formulas
-from attnprof.gate.rules import ERROR, IMPROVED, MISSING, NEW, OK, REGRESSED
-from attnprof.gate.sentences import WHOLE
+from attnprof.gate.rules import ERROR, IMPROVED, MISSING, NEW, OK, REGRESSED, WHOLE
 from attnprof.record import CheckRecord
 from attnprof.units import format_count
 
@@ -29,17 +28,12 @@ def compare(case: str, baseline: Counted | None, current: Counted | None) -> lis
     found = changes(baseline, current)
     names = dict.fromkeys((*baseline.metrics, *current.metrics))
     records = [_metric(case, name, baseline, current, found) for name in names]
-    places = {record.metric: record.place for record in records}
-    lines = [change.line for change in found]
-    return [
-        *records,
-        *(
-            replace(record, place=places.get(record.metric.partition(":")[2]) or lines[0])
-            if record.verdict in (REGRESSED, IMPROVED) and lines
-            else record
-            for record in compare_formulas(case, baseline, current)
-        ),
-    ]
+    places = {f"formula:{record.metric}": record.place for record in records}
+    for record in compare_formulas(case, baseline, current):
+        changed = record.verdict in (REGRESSED, IMPROVED) and found
+        place = (places.get(record.metric) or found[0].line) if changed else ""
+        records.append(replace(record, place=place))
+    return records
 
 
 def _unable(baseline: Counted | None, current: Counted | None) -> tuple[str, str] | None:
@@ -68,7 +62,14 @@ def _metric(
         return replace(record, verdict=NEW, why="not counted in the baseline")
     if now is None:
         return replace(record, verdict=MISSING, why="not counted any more")
-    causes = _causes(name, now - before, found)
+    amount = now - before
+    seen = _SEEN.get(name, attrgetter("flops"))
+    causes = [change for change in found if seen(change)]
+    if name not in _SEEN and (same := [c for c in causes if c.flops == amount]):
+        causes = same[:1]
+    else:  # the largest first; all where none went the same way
+        along = [change for change in causes if seen(change) * amount > 0]
+        causes = sorted(along or causes, key=lambda change: -abs(seen(change)))
     return replace(
         record,
         ratio=now / before if before else None,
@@ -87,16 +88,6 @@ _SEEN: Mapping[str, Callable[[Change], int]] = {
     "uncounted_operations": lambda change: change.times if not change.flops else 0,
     "unknown_scratch": lambda change: change.times,
 }
-
-
-def _causes(name: str, amount: int, found: Sequence[Change]) -> list[Change]:
-    """The changes that made a metric more (or less), the largest first; all where none did."""
-    seen = _SEEN.get(name, attrgetter("flops"))
-    causes = [change for change in found if seen(change)]
-    if name not in _SEEN and (same := [c for c in causes if c.flops == amount]):
-        return same[:1]
-    along = [change for change in causes if seen(change) * amount > 0]
-    return sorted(along or causes, key=lambda change: -abs(seen(change)))
 
 
 def _explanation(name: str, amount: int, causes: Sequence[Change], sizes: Mapping[str, int]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -22,10 +21,7 @@ _HIGHEST = 64
 
 @cache
 def formula(text: str) -> Any:
-    """The sympy expression of a text over sizes; ValueError for anything but arithmetic.
-
-    What is read may come from anywhere: nothing of it is evaluated as Python.
-    """
+    """The sympy expression of a text from anywhere; ValueError for anything but arithmetic."""
     try:
         return expression_of(parse(text, stored=True), rules=_rules())
     except (FormulaError, TypeError, RecursionError) as error:
@@ -70,20 +66,16 @@ def _term(term: Any) -> str:
     factor, rest = term.as_coeff_Mul()
     sign, size = "−" if factor.is_negative else "+", abs(factor)
     powers = sorted(rest.as_powers_dict().items(), key=lambda pair: str(pair[0]))
-    shown = [_powered(base, exponent) for base, exponent in powers if base != 1]
+    shown = []
+    for base, exponent in powers:
+        high = str(exponent).translate(_HIGH) if exponent.is_Integer and exponent > 0 else ""
+        power = "" if exponent == 1 else high or f"^({exponent})"
+        if base != 1:
+            shown.append((f"({base})" if base.is_Add else str(base)) + power)
     if size != 1 or not shown:
         broken = f"({size})" if size.is_Rational else str(size)
         shown.insert(0, f"{int(size):,}" if size.is_Integer else broken)
     return f"{sign} {'·'.join(shown)}"
-
-
-def _powered(base: Any, exponent: Any) -> str:
-    text = f"({base})" if base.is_Add else str(base)
-    if exponent == 1:
-        return text
-    if exponent.is_Integer and exponent > 0:
-        return text + str(exponent).translate(_HIGH)
-    return f"{text}^({exponent})"
 
 
 #: What a formula counts, as one reads it.
@@ -96,42 +88,6 @@ UNITS = {
 }
 #: How much longer than here a long sequence is: what grows fastest has won by then.
 _LONG = 2**40
-
-
-@dataclass(frozen=True)
-class FormulaChange:
-    """``text`` is the current side's minus the baseline's; signs are of its value.
-
-    ``here`` at the case's sizes, ``long`` for longer and longer sequences, ``large`` for all sizes
-    growing. ``branch``: the text is of the branch that is taken at the case's sizes, and empty
-    where only others differ.
-    """
-
-    text: str
-    here: int
-    long: int
-    large: int
-    branch: bool
-
-    @property
-    def verdict(self) -> str:
-        """Worse where it is more here or will be for longer sequences."""
-        signs = {self.here, self.long}
-        sign = 1 if 1 in signs else -1 if -1 in signs else self.large
-        return {1: REGRESSED, -1: IMPROVED, 0: OK}[sign]
-
-    def explanation(self, unit: str) -> str:
-        """``+ 2·B·N²·h additions``, and where signs differ, that they do."""
-        text = f"{self.text} {unit}" if self.text else "another branch"
-        if self.branch and self.text:
-            text += " in the branch of this shape"
-        if self.here == self.long == self.large == 0:
-            return f"{text}: the same at this shape and for larger sizes"
-        if self.here == self.long == 0:
-            return f"{text}: the same at this shape, {_HERE[self.large]} for larger sizes"
-        if self.here == self.long:
-            return text
-        return f"{text}: {_HERE[self.here]} at this shape, {_HERE[self.long]} for longer sequences"
 
 
 _HERE = {1: "more", 0: "the same", -1: "fewer"}
@@ -154,20 +110,20 @@ def _record(case: str, name: str, baseline: Counted, current: Counted) -> CheckR
     elif before != now:
         was, is_ = baseline.metrics.get(name), current.metrics.get(name)
         here = None if was is None or is_ is None else (is_ > was) - (is_ < was)
-        found = difference(before, now, current.sizes or baseline.sizes, here)
-        if found is not None:
-            verdict, why = found.verdict, found.explanation(UNITS.get(name, name))
+        sizes, unit = current.sizes or baseline.sizes, UNITS.get(name, name)
+        verdict, why = difference(before, now, sizes, here, unit)
     return CheckRecord(
         case=case, metric=f"formula:{name}", baseline=before, current=now, verdict=verdict, why=why
     )
 
 
 def difference(
-    before: str, now: str, sizes: Mapping[str, int], here: int | None = None
-) -> FormulaChange | None:
-    """How two formulas differ; None where they are the same in other words.
+    before: str, now: str, sizes: Mapping[str, int], here: int | None, unit: str
+) -> tuple[str, str]:
+    """Verdict on two formulas, and how they differ: ``+ 2·B·N²·h additions``.
 
-    ``here`` is the sign at the case's shape, where a run has counted it.
+    ``here`` is the sign of the change at these sizes, where a run has counted it. Worse is what is
+    more here or will be for longer sequences; where both are the same, for all sizes growing.
     """
     import sympy
 
@@ -184,15 +140,20 @@ def difference(
         key=lambda found: len(sympy.Add.make_args(found)) if found else 0,
     )
     if old == new or (apart == 0 and not branch):
-        return None
-    large = {n: size if symbol(n) in ones else size * _LONG for n, size in at.items()}
-    return FormulaChange(
-        spelled(apart) if apart != 0 else "",
-        _signed(old, new, at) if here is None else here,
-        _signed(old, new, {**at, "N": at.get("N", 1) * _LONG}),
-        _signed(old, new, large),
-        branch,
-    )
+        return OK, ""
+    grown = {n: size if symbol(n) in ones else size * _LONG for n, size in at.items()}
+    here = _signed(old, new, at) if here is None else here
+    long, large = _signed(old, new, {**at, "N": at.get("N", 1) * _LONG}), _signed(old, new, grown)
+    where = " in the branch of this shape" if branch else ""
+    text = f"{spelled(apart)} {unit}{where}" if apart != 0 else "another branch"
+    if here == long == large == 0:
+        text += ": the same at this shape and for larger sizes"
+    elif here == long == 0:
+        text += f": the same at this shape, {_HERE[large]} for larger sizes"
+    elif here != long:
+        text += f": {_HERE[here]} at this shape, {_HERE[long]} for longer sequences"
+    sign = 1 if 1 in (here, long) else min(here, long) or large
+    return {1: REGRESSED, -1: IMPROVED, 0: OK}[sign], text
 
 
 def chosen(expression: Any, at: Mapping[str, int], *kinds: Any) -> Any:

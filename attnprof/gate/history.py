@@ -13,8 +13,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +22,7 @@ from statistics import median
 from typing import Any
 
 from attnprof.arguments import shown
-from attnprof.errors import RequestError
+from attnprof.errors import RequestError, closest
 from attnprof.record import BaselineRecord, CheckRecord, HistoryRecord, Report
 from attnprof.record.files import REPORT_LIMIT
 from attnprof.record.report import object_in
@@ -44,14 +44,14 @@ class SavedResult:
     dated: bool
     commit: str
     machine: str
-    values: Mapping[tuple[str, str], int | float] = field(default_factory=dict)
+    values: Mapping[tuple[str, str], int | float]
 
 
-def history_report(folder: str | Path) -> Report:
-    """Every run of every series, with change points; what was no result is in the summary.
-
-    Raises :class:`RequestError` for a folder without results.
-    """
+def history_report(
+    folder: str | Path, case: str | None = None, metrics: Sequence[str] | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Report:  # fmt: skip
+    """Every run of every series (of a case, of metrics), with change points; the rest is told."""
     runs, left_out = _runs(Path(folder))
     if not runs:
         said = "; ".join(left_out) or "it has no .json files"
@@ -59,7 +59,19 @@ def history_report(folder: str | Path) -> Report:
             f"no results in {folder}: {said}; save some there: attnprof check … --output "
             f"{Path(folder) / 'NAME.json'} --format json"
         )
+    for run in left_out:
+        tell(f"left out {run}")
     records = [record for key, series in _series(runs).items() for record in _records(key, series)]
+    if case is not None:
+        cases = list(dict.fromkeys(record.case for record in records))
+        records = [record for record in records if case in record.case]
+        if not records:
+            raise RequestError(f"--case {case}: no case has it; {closest(case, cases)}")
+    there = sorted({record.metric for record in records})
+    for name in metrics or ():
+        if name not in there:
+            raise RequestError(f"--metric {name}: {closest(name, there)}")
+    records = [record for record in records if record.metric in (metrics or there)]
     summary = {
         "runs": len(runs),
         "series": len({(r.case, r.metric, r.machine) for r in records}),
@@ -71,11 +83,16 @@ def history_report(folder: str | Path) -> Report:
 
 def _runs(folder: Path) -> tuple[list[SavedResult], list[str]]:
     """What the folder holds, by time where every file tells its own, else by name."""
+
+    def natural(path: Path) -> list[tuple[int, str]]:  # run10 after run9
+        parts = re.findall(r"\d+|\D+", path.name)
+        return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
     if not folder.is_dir():
         raise RequestError(f"{folder} is no folder: give the one that results were saved to")
     runs, left_out = [], []
     try:
-        found = sorted(folder.glob("*.json"), key=_natural)
+        found = sorted(folder.glob("*.json"), key=natural)
     except OSError as error:
         raise RequestError(f"cannot read {folder}: {error.strerror}") from error
     for path in found:
@@ -88,44 +105,37 @@ def _runs(folder: Path) -> tuple[list[SavedResult], list[str]]:
     return runs, left_out
 
 
-def _natural(path: Path) -> list[tuple[int, str]]:
-    """``run10`` after ``run9``."""
-    parts = re.findall(r"\d+|\D+", path.name)
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
-
-
 def _run(path: Path) -> SavedResult:
     report = Report.load(path, REPORT_LIMIT)
     if report.command not in ("check", "baseline"):
         raise RequestError(f"a report of {report.command}, not of check or baseline")
     environment = report.environment
     date = environment.get("time")
-    return SavedResult(
-        file=path.name,
-        at=_moment(date, path) if date else datetime.fromtimestamp(path.stat().st_mtime, UTC),
-        dated=bool(date),
-        commit=str(environment.get("git") or report.summary.get("head") or ""),
-        machine=_machine(report, path),
-        values={(c, m): value for c, m, value in _values(report) if c and _is_count(value)},
-    )
-
-
-def _moment(date: Any, path: Path) -> datetime:
-    """A time of a file; :class:`RequestError` for what is none."""
     try:
-        at = datetime.fromisoformat(date)
+        changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+        at = datetime.fromisoformat(date) if date else changed
         at = at if at.tzinfo else at.replace(tzinfo=UTC)
         at.astimezone(UTC)  # as it is when runs are put in their order
     except (TypeError, ValueError, OverflowError) as error:
         raise RequestError(f"{path}: environment.time is {shown(date)}, no date") from error
-    return at
+    commit = str(environment.get("git") or report.summary.get("head") or "")
+    values = {
+        (case, metric): value for case, metric, value in _values(report)
+        if case and isinstance(value, int | float) and math.isfinite(value) and value >= 0
+    }  # fmt: skip
+    return SavedResult(path.name, at, bool(date), commit, _machine(report, path), values)
 
 
 def _machine(report: Report, path: Path) -> str:
-    """What tells machines apart, as text; a result that does not say is alone."""
+    """The device's name and a few letters of all that is said; what says nothing is alone."""
     found = object_in(report.summary, "fingerprint", f"{path}: summary")
     found = {name: value for name, value in found.items() if name != "attnprof"}
-    return json.dumps(found, sort_keys=True) if found else f"not known ({path.name})"
+    if not found:
+        return f"not known ({path.name})"
+    from hashlib import sha256
+
+    said = sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+    return f"{found.get('device_name') or 'unnamed'} #{said[:6]}"
 
 
 def _values(report: Report) -> Iterator[tuple[str, str, Any]]:
@@ -136,11 +146,6 @@ def _values(report: Report) -> Iterator[tuple[str, str, Any]]:
             yield from ((record.case, name, value) for name, value in record.metrics.items())
             if medians := [median(times) for times in record.times_s if times]:
                 yield record.case, TIME, median(medians)
-
-
-def _is_count(value: Any) -> bool:
-    """Formulas and what could not be counted have no series."""
-    return isinstance(value, int | float) and math.isfinite(value) and value >= 0
 
 
 Series = list[tuple[int, SavedResult, int | float]]
@@ -168,29 +173,12 @@ def _records(key: Key, series: Series) -> Iterator[HistoryRecord]:
             number, run, value = series[place]
             first = before is not None and place == start
             yield HistoryRecord(
-                case=case, metric=metric, machine=_short(machine), at=run.at.isoformat(),
-                commit=run.commit, file=run.file, run=number, value=value, unit=unit_of(metric),
-                level=level, change_point=first,
-                ratio=level / before if first and before else None,
+                case=case, metric=metric, machine=machine, at=run.at.isoformat(),
+                commit=run.commit, file=run.file, run=number, value=value,
+                unit="s" if metric == TIME else "B" if "bytes" in metric else "", level=level,
+                change_point=first, ratio=level / before if first and before else None,
             )  # fmt: skip
         before = level
-
-
-def unit_of(metric: str) -> str:
-    """Seconds, bytes, or nothing."""
-    if metric == TIME:
-        return "s"
-    return "B" if "bytes" in metric else ""
-
-
-def _short(machine: str) -> str:
-    """The device's name and a few letters of all that was said of it."""
-    if not machine.startswith("{"):
-        return machine
-    from hashlib import sha256
-
-    name = json.loads(machine).get("device_name") or "unnamed"
-    return f"{name} #{sha256(machine.encode()).hexdigest()[:6]}"
 
 
 def count_changes(values: Sequence[float]) -> list[int]:
@@ -199,25 +187,18 @@ def count_changes(values: Sequence[float]) -> list[int]:
 
 
 def time_changes(values: Sequence[float]) -> list[int]:
-    """Places at which a level of times begins; none in fewer runs than two levels have."""
+    """Places at which a level of times begins; none in fewer runs than two levels have.
+
+    Noise is the standard deviation by the median step between neighbours, which levels do not
+    enter; a little more for few runs, where that median may be small by chance.
+    """
     import numpy as np
     import ruptures
 
     if len(values) < 2 * LEAST or min(values) <= 0:
         return []
     logs = np.log(np.asarray(values, dtype=float))
-    penalty = PENALTY * _noise(logs) * math.log(logs.size)
-    search = ruptures.Pelt(model="l1", min_size=LEAST, jump=1).fit(logs)
-    return [int(place) for place in search.predict(pen=penalty)[:-1]]
-
-
-def _noise(logs: Any) -> float:
-    """Standard deviation by the median step between neighbours, which levels do not enter.
-
-    A little more for few runs, where that median may be small by chance.
-    """
-    import numpy as np
-
     step = float(np.median(np.abs(np.diff(logs))))
-    spread: float = step / (0.6745 * math.sqrt(2)) * (1 + 2 / logs.size)
-    return max(spread, LEAST_NOISE)
+    noise = max(step / (0.6745 * math.sqrt(2)) * (1 + 2 / logs.size), LEAST_NOISE)
+    search = ruptures.Pelt(model="l1", min_size=LEAST, jump=1).fit(logs)
+    return [int(place) for place in search.predict(pen=PENALTY * noise * math.log(logs.size))[:-1]]

@@ -10,16 +10,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from attnprof.errors import CannotRunError, CheckFailedError, RequestError, closest
-from attnprof.gate import trees
+from attnprof.arguments import choice
+from attnprof.errors import CannotRunError, CheckFailedError, RequestError
+from attnprof.gate import rules, trees
 from attnprof.gate.baselines import Baseline, baseline_record, baseline_report, load_baseline
 from attnprof.gate.cases import Case, Counted
 from attnprof.gate.check import check_against
 from attnprof.gate.counts import count
 from attnprof.gate.exact import compare
-from attnprof.gate.rules import ERROR, IMPROVED, MISSING, OK, REGRESSED, CheckOptions
-from attnprof.gate.sentences import sentence, told_once
-from attnprof.gate.trees import Tree, current_tree, tree_of
+from attnprof.gate.trees import RunningTree, current_tree, tree_of
 from attnprof.measure.batch import COUNTING
 from attnprof.measure.environment import dated_environment, fingerprint
 from attnprof.measure.request import PointRequest
@@ -51,7 +50,7 @@ class TestGate:
     _open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     @cached_property
-    def _base(self) -> Tree:
+    def _base(self) -> RunningTree:
         """The code to compare with, there until :meth:`close`."""
         return self._open.enter_context(tree_of(str(self.against), self.root))
 
@@ -67,10 +66,7 @@ class TestGate:
 
     @cached_property
     def baseline(self) -> Baseline:
-        """What the file has; no cases where there is no file.
-
-        Raises :class:`RequestError` for a file that is no baseline.
-        """
+        """What the file has; no cases where there is no file."""
         return load_baseline(self.file) if self.file.exists() else Baseline([], {}, {}, {})
 
     def check(self, attention: Any, *, formulas: bool = True, **sizes: Any) -> list[CheckRecord]:
@@ -84,8 +80,8 @@ class TestGate:
         with contextlib.chdir(self.root):
             case = Case(request_for(attention, **sizes), formulas=formulas)
             if self.against:
-                terms, here = CheckOptions(budget_s=LIMIT_S), current_tree(self.root)
-                with self._base.running() as base, here.running() as head:
+                terms = rules.CheckOptions(budget_s=LIMIT_S)
+                with self._base as base, current_tree(self.root) as head:
                     report = check_against([case], base, head, terms, lambda _: None)
                 return self._judged(case, self._base.label, report.of(CheckRecord))
             before = self.baseline.counted.get(case.name)
@@ -93,41 +89,33 @@ class TestGate:
                 return self._record(case, before)
             if before is None:
                 raise RequestError(f"{case.name} is not in {self._name}; record it by: {UPDATE}")
-            return self._judged(case, self._name, self._compared(case, before))
-
-    def _compared(self, case: Case, before: Counted) -> list[CheckRecord]:
-        """Closed forms take longer: they are asked for to name what changed."""
-        records = compare(case.name, before, count_apart(case.request, formulas=False))
-        changed = any(record.verdict != OK for record in records)
-        if changed and case.formulas and before.formulas:
-            return compare(case.name, before, count_apart(case.request, formulas=True))
-        return records
+            records = compare(case.name, before, count_apart(case.request, formulas=False))
+            changed = any(record.verdict != rules.OK for record in records)
+            if changed and case.formulas and before.formulas:  # they take longer, and name it
+                records = compare(case.name, before, count_apart(case.request, formulas=True))
+            return self._judged(case, self._name, records)
 
     def _judged(self, case: Case, base: str, records: list[CheckRecord]) -> list[CheckRecord]:
         """The records, where none of them is worse or could not be had."""
-        told = [f"  {r.verdict} {sentence(r)}" + (f" ({r.place})" if r.place else "")
-                for r in told_once([r for r in records if r.verdict != OK])]  # fmt: skip
+        odd = rules.told_once([record for record in records if record.verdict != rules.OK])
+        places = [f" ({record.place})" if record.place else "" for record in odd]
+        told = [f"  {r.verdict} {rules.sentence(r)}{at}" for r, at in zip(odd, places, strict=True)]
         verdicts = {record.verdict for record in records}
-        if REGRESSED in verdicts:
-            hints = [] if self.against else [*self._elsewhere(), _ACCEPT]
-            raise CheckFailedError(
-                "\n".join([f"{case.name} got worse than {base}:", *told, *hints])
-            )
-        if {ERROR, MISSING} & verdicts:
+        if rules.REGRESSED in verdicts:
+            if not self.against:  # a library's other version may count other operations
+                here, there = fingerprint("cpu"), self.baseline.fingerprint
+                told += [
+                    f"  the file was recorded with {name} {there.get(name)}, here is {here[name]}"
+                    for name in ("torch", "attnprof") if here[name] != there.get(name)
+                ]  # fmt: skip
+                told.append(_ACCEPT)
+            raise CheckFailedError("\n".join([f"{case.name} got worse than {base}:", *told]))
+        if {rules.ERROR, rules.MISSING} & verdicts:
             raise CannotRunError("\n".join([f"{case.name} could not be compared:", *told]))
-        if IMPROVED in verdicts:
+        if rules.IMPROVED in verdicts:
             hint = "" if self.against else f"; {_ACCEPT}"
             self.notes.append(f"{case.name} got better than {base}{hint}")
         return records
-
-    def _elsewhere(self) -> list[str]:
-        """A library's other version may count other operations."""
-        here, there = fingerprint("cpu"), self.baseline.fingerprint
-        return [
-            f"  the file was recorded with {name} {there.get(name)}, here is {here[name]}"
-            for name in ("torch", "attnprof")
-            if here[name] != there.get(name)
-        ]
 
     def _record(self, case: Case, before: Counted | None) -> list[CheckRecord]:
         other = self.updated.get(case.name)
@@ -207,16 +195,14 @@ def request_for(
 ) -> PointRequest:
     """The request for a mechanism's id, ``my.py:MyAttention``, or a class or function itself.
 
-    ``args`` and ``inputs`` are a module's, as ``--arg`` and ``--input`` of derive take them,
-    ``params`` a mechanism's. Raises :class:`RequestError`.
+    ``args`` and ``inputs`` are as ``--arg`` and ``--input`` of derive take them.
     """
     from attnprof.measure.request import configured
     from attnprof.measure.sweep.plan import is_module_apart
 
     if heads < 1 or d_model % heads:
         raise RequestError(f"d_model {d_model} cannot be split into {heads} heads")
-    if scope not in SCOPES:
-        raise RequestError(f"scope '{scope}': {closest(scope, list(SCOPES))}")
+    choice("scope", scope, SCOPES)
     name = place_of(attention)
     spec = configured(
         [name], params or {}, _texts(args, "="), _texts(inputs, ": "), is_module_apart

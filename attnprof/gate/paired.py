@@ -71,10 +71,7 @@ def bounds_of_median(values: Sequence[float], alpha: float) -> tuple[float, floa
 
 
 def judge(log_ratios: Sequence[float], rule: Rule, *, last: bool = False) -> Judgement:
-    """What the pairs so far say; ``inconclusive`` asks for more, at the ``last`` look it is final.
-
-    Raises ValueError for no pairs.
-    """
+    """What the pairs so far say; ``inconclusive`` asks for more, except at the ``last`` look."""
     values = medians(log_ratios)
     sure = bounds_of_median(values, _LOOK_ALPHA)
     low, high = sure or (min(values), max(values))
@@ -167,29 +164,24 @@ def _one_process(
     chance: random.Random,
 ) -> int:  # fmt: skip
     """Pairs of one fresh process of each side; how many calls make a block."""
+    sides = (baseline, current)
     try:
-        for side in (baseline, current):
+        for side in sides:
             side.ask_open(request)
-        seconds = [side.opened() for side in (baseline, current)]
+        seconds = [side.opened() for side in sides]
         calls = calls or block_calls(max(seconds))
         for _ in range(PAIRS):
-            _pair(baseline, current, calls, found, chance)
+            times = {side: side.block(calls) for side in chance.sample(sides, 2)}
+            (old, old_wall), (new, new_wall) = times[baseline], times[current]
+            if min(old, new, old_wall, new_wall) <= 0:
+                raise TreeError(
+                    "a block of calls took no time at all: the clock cannot tell them apart"
+                )
+            found.log_ratios.append(math.log(new / old))
+            found.wall_log_ratios.append(math.log(new_wall / old_wall))
+            found.baseline_s.append(old / calls)
+            found.current_s.append(new / calls)
     finally:
-        for side in (baseline, current):
+        for side in sides:
             side.close()
     return calls
-
-
-def _pair(
-    baseline: RunningTree, current: RunningTree, calls: int, found: Race, chance: random.Random
-) -> None:
-    first = chance.random() < 0.5
-    order = (baseline, current) if first else (current, baseline)
-    times = {id(side): side.block(calls) for side in order}
-    (old, old_wall), (new, new_wall) = times[id(baseline)], times[id(current)]
-    if min(old, new, old_wall, new_wall) <= 0:
-        raise TreeError("a block of calls took no time at all: the clock cannot tell them apart")
-    found.log_ratios.append(math.log(new / old))
-    found.wall_log_ratios.append(math.log(new_wall / old_wall))
-    found.baseline_s.append(old / calls)
-    found.current_s.append(new / calls)

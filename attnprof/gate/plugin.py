@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,12 +89,7 @@ def attnprof_check(pytestconfig: pytest.Config) -> Callable[..., Any]:
     ``dtype``, ``scope``, ``args`` and ``inputs`` as ``attnprof derive`` takes them, ``params`` of a
     mechanism. It gives the records, one a metric.
     """
-
-    def check(attention: Any, **sizes: Any) -> Any:
-        __tracebackhide__ = True
-        return _check(pytestconfig, attention, **sizes)
-
-    return check
+    return partial(_check, pytestconfig)
 
 
 @pytest.hookimpl(wrapper=True)

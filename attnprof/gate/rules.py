@@ -1,11 +1,15 @@
-"""What a case of the gate can get, by which rule, and how a check is made."""
+"""What a case of the gate can get, by which rule, how a check is made, and in which words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+from attnprof.arguments import choice
 from attnprof.errors import RequestError, closest
+from attnprof.record import CheckRecord
+from attnprof.units import format_bytes, format_count, format_time
 
 OK, IMPROVED, REGRESSED = "ok", "improved", "regressed"
 INCONCLUSIVE, NOT_COMPARABLE = "inconclusive", "not-comparable"
@@ -68,9 +72,7 @@ RULES = {
 
 def rule_named(name: str) -> Rule:
     """A preset; :class:`RequestError` lists them."""
-    if name not in RULES:
-        raise RequestError(f"rule '{name}': {closest(name, list(RULES))}")
-    return RULES[name]
+    return RULES[choice("rule", name, list(RULES))]
 
 
 PASS, FAIL, RETRY = "pass", "fail", "retry"
@@ -109,3 +111,59 @@ class CheckOptions:
             raise RequestError(f"--limit {self.limit_s}: give seconds above 0, like 60")
         if not 0 < self.budget_s < 1e9:
             raise RequestError(f"--budget {self.budget_s}: give seconds above 0, like 300")
+
+
+TIME = "time"
+#: The metric of a record that speaks for a whole case: one that could not run, or is new.
+WHOLE = "case"
+
+
+def values_text(record: CheckRecord) -> str:
+    """``1,024 → 2,048 (2.000×)``; what is not known, and formulas, are left to ``why``."""
+    if record.metric == TIME:
+        return time_text(record)
+    before, after = (_value(x, record.unit) for x in (record.baseline, record.current))
+    if not before and not after:
+        return ""
+    ratio = f" ({record.ratio:.3f}×)" if record.ratio is not None else ""
+    return f"{before or '–'} → {after or '–'}{ratio}"
+
+
+def _value(value: Any, unit: str) -> str:
+    """Bytes as people read them and as they are compared."""
+    if value is None or isinstance(value, str):
+        return ""
+    if unit == "s":
+        return format_time(value)
+    exact = format_count(value)
+    if unit not in ("bytes", "B"):
+        return exact
+    short = format_bytes(value)
+    return short if short == f"{exact} B" else f"{short} [{exact}]"
+
+
+def time_text(record: CheckRecord | None) -> str:
+    """``1.103× (1.085 to 1.121)``: the ratio of times with its bounds, where there is one."""
+    if record is None or record.ratio is None:
+        return ""
+    if record.ci_low is None or record.ci_high is None:
+        return f"{record.ratio:.3f}×"
+    return f"{record.ratio:.3f}× ({record.ci_low:.3f} to {record.ci_high:.3f})"
+
+
+def sentence(record: CheckRecord) -> str:
+    """What happened to one metric: its name, its values, why."""
+    name = "" if record.metric == WHOLE else record.metric
+    head = " ".join(part for part in (name, values_text(record)) if part)
+    return ": ".join(part for part in (head, record.why) if part) or record.verdict
+
+
+def told_once(records: Sequence[CheckRecord]) -> list[CheckRecord]:
+    """The same with reasons that an earlier one has left out, for readers."""
+    seen: set[str] = set()
+    found = []
+    for record in records:
+        again = record.why in seen and record.why != ""
+        found.append(replace(record, why="as above", place="") if again else record)
+        seen.add(record.why)
+    return found

@@ -7,8 +7,8 @@ a slower revision does it some times more.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from statistics import median
 
@@ -92,51 +92,37 @@ def write_revision(folder: Path, slowdown: float) -> None:
 SLOWDOWNS = (0.0, 0.05, 0.10, 0.20)
 
 
-def rehearse(rule: Rule, budget_s: float, tell: Tell) -> dict[float, list[Race]]:
-    """Races by slowdown, in turn over the modules, until the budget is spent; once at least.
+def self_test_report(rule: Rule, budget_s: float, tell: Tell) -> Report:
+    """Races of unchanged and of slowed code, in turn over the modules; a record a slowdown.
 
-    Each round has processes of its own.
+    Each round has processes of its own. It ends when the budget is spent, after one race at least.
     """
     found: dict[float, list[Race]] = {slowdown: [] for slowdown in SLOWDOWNS}
-    end, seed = time.monotonic() + budget_s, 0
-    while True:
+    seeds, end = count(), time.monotonic() + budget_s
+    while time.monotonic() <= end or not found[0.0]:
         with ExitStack() as stack:
-            base, *heads = (_revision(stack, slowdown) for slowdown in (0.0, *SLOWDOWNS))
+            sides = []
+            for slowdown in (0.0, *SLOWDOWNS):
+                folder = stack.enter_context(temporary_folder())
+                write_revision(folder, slowdown)
+                side = RunningTree(folder, f"{slowdown:.0%} slower")
+                sides.append(stack.enter_context(side))
             for request in REHEARSED:
-                for races, head in zip(found.values(), heads, strict=True):
-                    races.append(race(base, head, request, rule, seed=seed))
-                    seed += 1
-                tell(f"{len(found[SLOWDOWNS[0]])} rounds")
+                for races, head in zip(found.values(), sides[1:], strict=True):
+                    races.append(race(sides[0], head, request, rule, seed=next(seeds)))
+                tell(f"{len(found[0.0])} rounds")
                 if time.monotonic() > end:
-                    return found
-
-
-def _revision(stack: ExitStack, slowdown: float) -> RunningTree:
-    """A revision in a folder that goes at the end, running."""
-    folder = stack.enter_context(temporary_folder())
-    write_revision(folder, slowdown)
-    return stack.enter_context(RunningTree(folder, f"{slowdown:.0%} slower"))
-
-
-def self_test_report(rule: Rule, budget_s: float, tell: Tell) -> Report:
-    """Races of unchanged and of slowed code until the budget is spent; a record a slowdown."""
-    found = rehearse(rule, budget_s, tell)
-    return Report(
-        "check --self-test", [_record(rule, slowdown, races) for slowdown, races in found.items()],
-        {"rule": rule.name, "budget_s": budget_s, "fingerprint": fingerprint("cpu")},
-        describe_environment("cpu"),
-    )  # fmt: skip
-
-
-def _record(rule: Rule, slowdown: float, races: Sequence[Race]) -> SelfTestRecord:
-    judged = [race.found for race in races if race.found]
-    return SelfTestRecord(
-        slowdown=slowdown,
-        rule=rule.name,
-        trials=len(judged),
-        regressed=sum(item.verdict == REGRESSED for item in judged),
-        inconclusive=sum(item.verdict == INCONCLUSIVE for item in judged),
-        ratio=median(item.ratio for item in judged),
-        noise=median(item.noise for item in judged),
-        case_s=median(race.spent_s for race in races),
-    )
+                    break
+    records = []
+    for slowdown, races in found.items():
+        judged = [race.found for race in races if race.found]
+        records.append(SelfTestRecord(
+            slowdown=slowdown, rule=rule.name, trials=len(judged),
+            regressed=sum(item.verdict == REGRESSED for item in judged),
+            inconclusive=sum(item.verdict == INCONCLUSIVE for item in judged),
+            ratio=median(item.ratio for item in judged),
+            noise=median(item.noise for item in judged),
+            case_s=median(race.spent_s for race in races),
+        ))  # fmt: skip
+    summary = {"rule": rule.name, "budget_s": budget_s, "fingerprint": fingerprint("cpu")}
+    return Report("check --self-test", records, summary, describe_environment("cpu"))

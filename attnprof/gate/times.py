@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
 from attnprof.gate import paired, rules
 from attnprof.gate.cases import Case
 from attnprof.gate.paired import Race
-from attnprof.gate.rules import CheckOptions, Rule
-from attnprof.gate.sentences import TIME
+from attnprof.gate.rules import TIME, CheckOptions, Rule
 from attnprof.gate.trees import RunningTree, TreeError
 from attnprof.record import CheckRecord
 
@@ -151,7 +149,8 @@ def stored_record(
     """Times now beside stored ones, which fail a check only where that is asked.
 
     Times of two jobs on a shared machine drift; those of another machine, where ``foreign`` says
-    what differs, are not compared, and so not taken again.
+    what differs, are not compared, and so not taken again. The ratio is of two independent medians,
+    with bounds that hold for both.
     """
     before = [median(process) for process in stored]
     if foreign:
@@ -160,32 +159,26 @@ def stored_record(
         after = [median(process) for process in time_alone(side, case)]
     except TreeError as error:
         return time_record(case, rules.ERROR, str(error))
-    record = time_record(case, rules.OK, baseline=median(before), current=median(after))
-    return _beside(record, before, after, rule_of(case, options), options)
-
-
-def _beside(
-    record: CheckRecord, before: Sequence[float], after: Sequence[float], rule: Rule,
-    options: CheckOptions,
-) -> CheckRecord:  # fmt: skip
-    """The ratio of two independent medians, with bounds that hold for both."""
-    low_0, high_0 = paired.bounds_of_median(before, paired.ALPHA) or (min(before), max(before))
-    low_1, high_1 = paired.bounds_of_median(after, paired.ALPHA) or (min(after), max(after))
+    (low_0, high_0), (low_1, high_1) = (
+        paired.bounds_of_median(times, paired.ALPHA) or (min(times), max(times))
+        for times in (before, after)
+    )
     ratio, low, high = median(after) / median(before), low_1 / high_0, high_1 / low_0
-    found = replace(record, ratio=ratio, ci_low=low, ci_high=high, noise=(high - low) / 2)
+    rule, fails = rule_of(case, options), options.stored_times == rules.FAIL
+    verdict, why = rules.OK, ""
     if low > 1 + rule.bound and ratio > 1 + rule.point:
-        if options.stored_times == rules.FAIL:
-            return replace(found, verdict=rules.REGRESSED, why="slower than what is stored")
-        advice = (
-            "slower than what is stored, but the speed of a machine drifts from job to job: "
-            "check --against a revision to be sure, or --stored-times fail"
+        verdict, why = (
+            rules.INCONCLUSIVE,
+            (
+                "slower than what is stored, but the speed of a machine drifts from job to job: "
+                "check --against a revision to be sure, or --stored-times fail"
+            ),
         )
-        return replace(found, verdict=rules.INCONCLUSIVE, why=advice)
-    better = high < 1 / (1 + rule.point) and options.stored_times == rules.FAIL
-    return replace(found, verdict=rules.IMPROVED if better else rules.OK)
-
-
-def usual_noise(records: Mapping[str, CheckRecord]) -> float | None:
-    """The median noise of the cases that have one."""
-    noises = [record.noise for record in records.values() if record.noise is not None]
-    return median(noises) if noises else None
+        if fails:
+            verdict, why = rules.REGRESSED, "slower than what is stored"
+    elif fails and high < 1 / (1 + rule.point):
+        verdict = rules.IMPROVED
+    return time_record(
+        case, verdict, why, baseline=median(before), current=median(after), ratio=ratio,
+        ci_low=low, ci_high=high, noise=(high - low) / 2,
+    )  # fmt: skip

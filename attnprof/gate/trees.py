@@ -7,7 +7,6 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,20 +20,10 @@ from attnprof.processes.forks import Ended
 from attnprof.processes.pool import Pool, PoolError
 
 
-@dataclass(frozen=True)
-class Tree:
-    """A folder of code, and what to call it."""
-
-    path: Path
-    label: str
-
-    def running(self, limit_s: float | None = None) -> RunningTree:
-        """Processes that run it, each order for so many seconds at most."""
-        return RunningTree(self.path, self.label, limit_s)
-
-
 @contextmanager
-def tree_of(text: str, here: Path | None = None) -> Iterator[Tree]:
+def tree_of(
+    text: str, here: Path | None = None, limit_s: float | None = None
+) -> Iterator[RunningTree]:
     """The folder ``text`` names; or what the git revision ``text`` has where ``here`` lies.
 
     A revision gets a folder of its own, removed at the end. Raises :class:`RequestError` for
@@ -42,7 +31,7 @@ def tree_of(text: str, here: Path | None = None) -> Iterator[Tree]:
     """
     here = here or Path.cwd()
     if (folder := here / text).is_dir():
-        yield Tree(folder.resolve(), str(text))
+        yield RunningTree(folder.resolve(), str(text), limit_s)
         return
     commit = _commit(text, here)
     inside = git(here, "rev-parse", "--show-prefix")
@@ -51,7 +40,7 @@ def tree_of(text: str, here: Path | None = None) -> Iterator[Tree]:
         _check_out(here, commit, place, text)
         if not (place / inside).is_dir():
             raise RequestError(f"{text} has no folder {inside}: run this where it has one")
-        yield Tree(place / inside, f"{text} ({commit[:12]})")
+        yield RunningTree(place / inside, f"{text} ({commit[:12]})", limit_s)
 
 
 def _check_out(here: Path, commit: str, place: Path, text: str) -> None:
@@ -72,11 +61,11 @@ def _check_out(here: Path, commit: str, place: Path, text: str) -> None:
         raise CannotRunError(f"git cannot check out {text}: {why}") from error
 
 
-def current_tree(here: Path | None = None) -> Tree:
+def current_tree(here: Path | None = None, limit_s: float | None = None) -> RunningTree:
     """The working folder, with its commit where it has one."""
     here = here or Path.cwd()
     state = git_state.__wrapped__(here)  # as it is now
-    return Tree(here, f"working folder ({state})" if state else "working folder")
+    return RunningTree(here, f"working folder ({state})" if state else "working folder", limit_s)
 
 
 def _commit(text: str, here: Path) -> str:
@@ -122,25 +111,26 @@ class TreeError(Exception):
 
 
 class RunningTree:
-    """A tree of code with a pool of processes that run it.
+    """A folder of code and what to call it; inside its context, a pool of processes that run it.
 
-    Questions are asked (``ask_…``) before answers are taken, so that two sides can work at the
-    same time. What fails is a :class:`TreeError`; the pool survives it.
+    Each order gets ``limit_s`` seconds. Questions are asked (``ask_…``) before answers are taken,
+    so that two sides can work at the same time. What fails is a :class:`TreeError`; the pool
+    survives it.
     """
 
-    def __init__(self, tree: Path, label: str, limit_s: float | None = None) -> None:
-        self.label = label
+    def __init__(self, path: Path, label: str, limit_s: float | None = None) -> None:
+        self.path, self.label = path, label
         self._limit_s = limit_s
         self._open = False
-        # both sides see paths of the same length: where a stack starts depends on such things
         self._alias = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        # both sides see paths of the same length: where a stack starts depends on such things
         place = self._alias.enter_context(temporary_folder()) / "tree"
-        place.symlink_to(tree.resolve(), target_is_directory=True)
+        place.symlink_to(self.path.resolve(), target_is_directory=True)
         first = [str(part) for part in (place, place / "src") if part.is_dir()]
         waiting = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
         self._pool = Pool(str(_WORKER), place, first, {**waiting, **_STEADY})
-
-    def __enter__(self) -> Self:
         self._pool.start()
         return self
 

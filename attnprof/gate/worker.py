@@ -13,6 +13,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import asdict, fields
+from functools import wraps
 from importlib import import_module
 from typing import Any
 
@@ -44,55 +45,45 @@ def preload(order: Line) -> None:
     import_module("torch")
 
 
-def count(order: Line, say: Say, _more: More) -> int:
-    """Say what has no noise, of one request (see :mod:`attnprof.gate.counts`)."""
+def _told(work: Callable[[Line, Say, More], None]) -> Callable[[Line, Say, More], int]:
+    """The work with an exit code; what it raises is said."""
 
-    def work() -> None:
-        found = _counts().count(_request(order), order["formulas"])
-        say({"counted": asdict(found)})
-
-    return _guarded(work, say)
-
-
-def measure(order: Line, say: Say, more: More) -> int:
-    """Build a request's module, warm it up, and time as many calls as is asked, until none is."""
-
-    def work() -> None:
-        block = _opened(order, say)
-        while (asked := more()) is not None and "calls" in asked:
-            say(block(asked["calls"]))
-
-    return _guarded(work, say)
-
-
-def _guarded(work: Callable[[], None], say: Say) -> int:
-    try:
-        work()
-    except BaseException as error:  # noqa: BLE001 - somebody's code may raise anything
-        kinds = {
-            kind.__name__ for kind in type(error).__mro__
-        }  # the tree may hold another attnprof
+    @wraps(work)
+    def run(order: Line, say: Say, more: More) -> int:
         try:
-            say({"error": _reason(error), "missing": "NotFoundError" in kinds})
-        except OSError:
-            return MUTE
-        return 1
-    return 0
+            work(order, say, more)
+        except BaseException as error:  # noqa: BLE001 - somebody's code may raise anything
+            name, first = type(error).__name__, (str(error).splitlines() or [""])[0][:400]
+            if not type(error).__module__.startswith("attnprof."):
+                first = f"{name}: {first}" if first else name
+            # by name: the tree may hold another attnprof
+            missing = "NotFoundError" in {kind.__name__ for kind in type(error).__mro__}
+            try:
+                say({"error": first, "missing": missing})
+            except OSError:
+                return MUTE
+            return 1
+        return 0
+
+    return run
 
 
-def _reason(error: BaseException) -> str:
-    first = (str(error).splitlines() or [""])[0][:400]
-    if type(error).__module__.startswith("attnprof."):
-        return first
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
-
-
-def _counts() -> Any:
-    """What counts in this tree; the file had another name in older ones."""
+@_told
+def count(order: Line, say: Say, _more: More) -> None:
+    """Say what has no noise, of one request (see :mod:`attnprof.gate.counts`)."""
     try:
-        return import_module("attnprof.gate.counts")
-    except ModuleNotFoundError:
-        return import_module("attnprof.gate.counting")
+        counts = import_module("attnprof.gate.counts")
+    except ModuleNotFoundError:  # the file had another name in older trees
+        counts = import_module("attnprof.gate.counting")
+    say({"counted": asdict(counts.count(_request(order), order["formulas"]))})
+
+
+@_told
+def measure(order: Line, say: Say, more: More) -> None:
+    """Build a request's module, warm it up, and time as many calls as is asked, until none is."""
+    block = _opened(order, say)
+    while (asked := more()) is not None and "calls" in asked:
+        say(block(asked["calls"]))
 
 
 def _request(order: Line) -> Any:
@@ -118,8 +109,7 @@ def _opened(order: Line, say: Say) -> Callable[[int], Line]:
     gc.disable()
     seconds, end, calls = [], time.perf_counter() + WARM_S, 0
     while calls < WARM_CALLS or time.perf_counter() < end:
-        found = timed(1)
-        seconds.append(max(found["cpu_s"], 1e-7))
+        seconds.append(max(timed(1)["cpu_s"], 1e-7))
         calls += 1
     say({"call_s": sorted(seconds)[len(seconds) // 2]})
     return timed

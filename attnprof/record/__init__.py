@@ -1,6 +1,6 @@
 """What comes out: records by kind, and the report that carries them."""
 
-from attnprof.record.base import FORMATS, KINDS, ColumnarRecords, Record, column
+from attnprof.record.base import KINDS, ColumnarRecords, Record, column
 from attnprof.record.files import write_whole
 from attnprof.record.kinds import (
     CompareRecord,
@@ -27,29 +27,9 @@ from attnprof.record.recognition import SCHEMA
 from attnprof.record.report import Report
 
 __all__ = [
-    "FORMATS",
-    "KINDS",
-    "SCHEMA",
-    "BaselineRecord",
-    "CalibrationRecord",
-    "CheckRecord",
-    "ColumnarRecords",
-    "CompareRecord",
-    "CostRecord",
-    "CrossoverRecord",
-    "DeriveRecord",
-    "DoctorRecord",
-    "GrowthRecord",
-    "HeadsRecord",
-    "HeatmapRecord",
-    "HistoryRecord",
-    "MechanismRecord",
-    "ProfileRecord",
-    "Record",
-    "Report",
-    "ReproduceRecord",
-    "SelfTestRecord",
-    "VerificationRecord",
-    "column",
-    "write_whole",
-]
+    "KINDS", "SCHEMA", "BaselineRecord", "CalibrationRecord", "CheckRecord",
+    "ColumnarRecords", "CompareRecord", "CostRecord", "CrossoverRecord", "DeriveRecord",
+    "DoctorRecord", "GrowthRecord", "HeadsRecord", "HeatmapRecord", "HistoryRecord",
+    "MechanismRecord", "ProfileRecord", "Record", "Report", "ReproduceRecord", "SelfTestRecord",
+    "VerificationRecord", "column", "write_whole",
+]  # fmt: skip

@@ -7,12 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-#: How a column is written.
-FORMATS = (
-    "text", "count", "bytes", "time", "ratio", "percent", "flops_rate", "bytes_rate",
-    "number",
-)  # fmt: skip
-
 
 def column(title: str, unit: str = "", fmt: str = "text", default: Any = None) -> Any:
     """A record's field with what a renderer needs to know; ``default`` may be list or dict."""

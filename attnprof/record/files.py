@@ -10,12 +10,12 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from attnprof.errors import RequestError
-from attnprof.record.destinations import check_unlost, is_stream, taken_as_input
+from attnprof.record.recognition import check_unlost, is_stream, taken_as_input
 
 MIB = 1 << 20
 #: Bytes that are read at most: of suites, grids and tables, of saved reports, of a sweep's results.
@@ -104,7 +104,7 @@ def json_of(text: str) -> Any:
     """
     try:
         found = json.loads(
-            text, parse_constant=_no_number, parse_int=_whole, parse_float=_real,
+            text, parse_constant=_real, parse_int=_whole, parse_float=_real,
             object_pairs_hook=_object,
         )  # fmt: skip
     except RecursionError as error:
@@ -119,10 +119,6 @@ def json_of(text: str) -> Any:
 
 
 _DEEP = f"it is nested deeper than {DEPTH} levels"
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
 
 
 def _whole(digits: str) -> int:
@@ -181,22 +177,18 @@ def read_table(path: str | Path) -> list[dict[str, str]]:
     Raises :class:`RequestError` for what is none, for a name that is twice there, and for more
     than ``ROWS`` rows.
     """
+    text = read_text(path)
     try:
-        rows = list(_rows(read_text(path)))
-    except (ValueError, csv.Error) as error:
+        reader = csv.DictReader(text.splitlines(keepends=True), restval="", strict=True)
+        names = [name for name in reader.fieldnames or () if name]
+        rows = list(islice(reader, ROWS + 1))
+    except csv.Error as error:
         raise refusal(path, f"not readable as CSV: {error}") from error
-    return rows
-
-
-def _rows(text: str) -> Iterator[dict[str, str]]:
-    reader = csv.DictReader(text.splitlines(keepends=True), restval="", strict=True)
-    names = [name for name in reader.fieldnames or () if name]
     if len(set(names)) < len(names):
-        raise ValueError("a name is twice in its first line")
-    for number, row in enumerate(reader, 1):
-        if number > ROWS:
-            raise ValueError(f"more than {ROWS} rows")
-        yield {name: (row[name] or "").strip() for name in names}
+        raise refusal(path, "not readable as CSV: a name is twice in its first line")
+    if len(rows) > ROWS:
+        raise refusal(path, f"not readable as CSV: more than {ROWS} rows")
+    return [{name: (row[name] or "").strip() for name in names} for row in rows]
 
 
 #: Seconds that a pipe may take until somebody reads it.
@@ -250,17 +242,10 @@ def _replace(target: Path, data: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
-        Path(name).chmod(_mode(target))
+        os.umask(umask := os.umask(0))
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o666 & ~umask
+        Path(name).chmod(mode)
         Path(name).replace(target)
     except BaseException:
         Path(name).unlink()
         raise
-
-
-def _mode(target: Path) -> int:
-    """A file's own mode; a new one's by the umask."""
-    if target.exists():
-        return stat.S_IMODE(target.stat().st_mode)
-    umask = os.umask(0)
-    os.umask(umask)
-    return 0o666 & ~umask

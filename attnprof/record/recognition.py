@@ -1,13 +1,19 @@
-"""Which files attnprof wrote: by their schema, their header, or the mark that pages have."""
+"""Which files attnprof wrote, and what a command reads and writes: nobody's file is overwritten."""
 
 from __future__ import annotations
 
 import csv
 import errno
+import os
 import re
 import stat
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from attnprof.errors import RequestError
 from attnprof.record.base import KINDS, heading
 
 SCHEMA = "attnprof/1"
@@ -86,8 +92,9 @@ def _has_columns(line: str) -> bool:
     """Whether a line is the header of a CSV or a Markdown table of records of ours."""
     if line.startswith("| "):
         cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
-        kinds = (kind.columns() for kind in KINDS.values())
-        return any(_ordered(cells, [heading(*column) for column in columns]) for columns in kinds)
+        heads = (iter([heading(*one) for one in kind.columns()]) for kind in KINDS.values())
+        # at least three cells are headings of one kind, in its order
+        return len(cells) >= 3 and any(all(cell in own for cell in cells) for own in heads)
     try:
         cells = next(csv.reader([line]), [])
     except csv.Error:
@@ -100,12 +107,6 @@ def _has_columns(line: str) -> bool:
     )
 
 
-def _ordered(cells: list[str], heads: list[str]) -> bool:
-    """Whether at least three cells are headings of one kind, in its order."""
-    rest = iter(heads)
-    return len(cells) >= 3 and all(cell in rest for cell in cells)
-
-
 def _in_folder_of_ours(path: Path) -> bool:
     """Whether a README of ours beside a regenerated table or figure names it."""
     page = path.with_name("README.md")
@@ -113,3 +114,112 @@ def _in_folder_of_ours(path: Path) -> bool:
         return False
     lines = page.read_text(encoding="utf-8", errors="replace").splitlines()
     return any(map(_MARK.fullmatch, lines[-1:])) and any(f"]({path.name})" in x for x in lines)
+
+
+#: What tells a file from others: its place with all links followed, and its number on the disk.
+Identity = tuple[int, int] | str
+
+
+@dataclass
+class Destinations:
+    """Inputs and outputs of a command by what they are on the disk, whatever they are called."""
+
+    force: bool = False
+    inputs: dict[Identity, str] = field(default_factory=dict)
+    outputs: dict[Identity, str] = field(default_factory=dict)
+
+    def check(self, path: Path, told: str, *, only_inputs: bool = False) -> None:
+        """:class:`RequestError` for an input, and for a file that is not ours without force."""
+        if not self.inputs.keys().isdisjoint(identities(path)):
+            raise _is_input(told)
+        if only_inputs or self.force or is_ours(path):
+            return
+        why = "nothing in it says that attnprof wrote it"
+        why = "it holds a sweep's results" if is_journal(path) else why
+        raise RequestError(f"cannot overwrite {told}: {why}; type --force, or give another name")
+
+
+def _is_input(told: str) -> RequestError:
+    return RequestError(f"cannot overwrite {told}: this command reads it; give another name")
+
+
+_COMMAND: ContextVar[Destinations | None] = ContextVar("attnprof_command", default=None)
+
+
+@contextmanager
+def one_command(modules: Iterable[str] = (), *, tracked: bool = True) -> Iterator[None]:
+    """Inside, files are inputs and outputs of one command; ``modules`` are texts that name code."""
+    before = _COMMAND.set(Destinations() if tracked else None)
+    try:
+        take_modules(modules)
+        yield
+    finally:
+        _COMMAND.reset(before)
+
+
+def reading_back() -> AbstractContextManager[None]:
+    """Inside, what is read is what the running command itself extends: no input."""
+    return one_command(tracked=False)
+
+
+def taken_as_input(path: str | Path) -> None:
+    """Say that the running command reads a file; :class:`RequestError` where it writes it, too."""
+    if command := _COMMAND.get():
+        own = identities(path)
+        command.inputs |= dict.fromkeys(own, str(path))
+        for one in own & command.outputs.keys():
+            raise _is_input(command.outputs[one])
+
+
+def take_modules(texts: Iterable[str]) -> None:
+    """Say so of the files that ``my.py:MyAttention`` and ``package.module:Name`` name."""
+    for text in texts:
+        place = text if text.endswith(".py") else text.rpartition(":")[0]
+        inside = place.replace(".", "/")
+        for name in (place, f"{inside}.py", f"{inside}/__init__.py"):
+            if name.endswith(".py") and stat.S_ISREG(_mode(Path(name))):
+                taken_as_input(name)
+
+
+def claimed(path: Path, flag: str, *, force: bool, extended: bool = False) -> None:
+    """Take a file as an output; what is ``extended`` is kept, and added to by one who knows it."""
+    command = _COMMAND.get() or Destinations()
+    command.force = force
+    if is_stream(path):
+        return
+    own, told = identities(path), f"{flag} {path}"
+    for one in own & command.outputs.keys():
+        if command.outputs[one] != told:
+            raise RequestError(f"{told} is the file of {command.outputs[one]}, too: name two")
+    command.outputs |= dict.fromkeys(own, told)
+    command.check(path, told, only_inputs=extended)
+
+
+def check_unlost(path: Path, *, only_inputs: bool = False) -> None:
+    """Look again just before a file is written: it may have come since."""
+    if (command := _COMMAND.get()) and not is_stream(path):
+        told = next((command.outputs[one] for one in identities(path) & command.outputs.keys()), "")
+        command.check(path, told or str(path), only_inputs=only_inputs)
+
+
+def identities(path: str | Path) -> set[Identity]:
+    """What a name leads to, links followed: its place, and its number where it is there."""
+    try:
+        found = Path(path).stat()
+    except (OSError, ValueError):
+        return {os.path.realpath(path)} if "\0" not in str(path) else {str(path)}
+    return {os.path.realpath(path), (found.st_dev, found.st_ino)}
+
+
+def is_stream(path: Path) -> bool:
+    """Whether a pipe, a terminal or another device is there, which is written to as it is."""
+    mode = _mode(path)
+    return stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
+
+
+def _mode(path: Path) -> int:
+    """What is there, as ``stat`` has it; 0 for nothing, and for a name that no file can have."""
+    try:
+        return path.stat().st_mode
+    except (OSError, ValueError):
+        return 0

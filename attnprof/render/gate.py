@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnprof.gate import rules
-from attnprof.gate.sentences import TIME, sentence
+from attnprof.gate.rules import TIME, sentence
 from attnprof.record import CheckRecord, Report
 from attnprof.record.escapes import visible
 from attnprof.units import format_value

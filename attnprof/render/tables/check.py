@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnprof.gate import rules
-from attnprof.gate.sentences import WHOLE, sentence, time_text, told_once, values_text
+from attnprof.gate.rules import WHOLE, sentence, time_text, told_once, values_text
 from attnprof.record import CheckRecord, Report, SelfTestRecord
 from attnprof.record.escapes import markdown_code, markdown_text
 from attnprof.render import gate
