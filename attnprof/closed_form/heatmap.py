@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,11 @@ if TYPE_CHECKING:
     import numpy as np
 
 KINDS = ("published", "formula")
+#: Fields of a cell, and of the summary by head count.
+CELLS = ("seq_len", "d_model", "num_heads", "value_a", "value_b", "ratio")
+EXCESS = ("mean_excess_percent", "max_excess_percent", "max_at")
+#: Both costs over (seq_len, d_model), by head count and widths.
+Values = Callable[[int, Sequence[int]], "list[np.ndarray]"]
 #: Cells of one report; a few gigabytes of columns.
 MOST_CELLS = 20_000_000
 
@@ -44,35 +48,43 @@ class Heatmap:
     dtype: str = "float32"
 
 
-@dataclass(frozen=True)
-class Panel:
-    """One head count: both costs and their ratio over (seq_len, d_model).
-
-    ``present`` tells for each d_model whether its cells have values; the ratio is NaN where they
-    have none or the second cost is zero.
-    """
-
-    num_heads: int
-    value_a: np.ndarray
-    value_b: np.ndarray
-    ratio: np.ndarray
-    present: np.ndarray
-
-
 def heatmap_report(asked: Heatmap, environment: dict[str, Any] | None = None) -> Report:
     """The cells as records, with mean and maximum excess per head count in the summary.
 
     Raises :class:`RequestError` where the two may not be compared as asked.
     """
     _check(asked)
-    panels, terms = (_published if asked.kind == "published" else _formula)(asked)
+    published = asked.kind == "published"
+    values, terms = (_published if published else _formula)(asked)
+    columns: dict[str, list[Any]] = {name: [] for name in CELLS}
+    excess: dict[str, dict[str, Any]] = {name: {} for name in EXCESS}
+    missing: dict[str, list[int]] = {}
+    for heads in asked.num_heads:  # by head count, then length, then width
+        fits = {width: published or width % heads == 0 for width in asked.d_models}
+        present = [fits[width] for width in asked.d_models]
+        a, b = values(heads, [width for width in asked.d_models if fits[width]])
+        ratio = _ratio(a, b, present)
+        cells = (
+            [n for n in asked.seq_lens for _ in asked.d_models],
+            [*asked.d_models] * len(asked.seq_lens), [heads] * ratio.size,
+            _listed(a, present), _listed(b, present),
+            [None if isnan(value) else value for value in ratio.ravel().tolist()],
+        )  # fmt: skip
+        for name, some in zip(CELLS, cells, strict=True):
+            columns[name] += some
+        for name, value in zip(EXCESS, _excess(asked, ratio), strict=True):
+            excess[name][str(heads)] = value
+        if not all(present):
+            missing[str(heads)] = [width for width in asked.d_models if not fits[width]]
+    what = {"kind": asked.kind, "quantity": asked.quantity, "phase": asked.phase}
     summary = {
         "mechanism_a": asked.a.name, "mechanism_b": asked.b.name,
-        "params_a": asked.a.params, "params_b": asked.b.params,
-        "kind": asked.kind, "quantity": asked.quantity, "phase": asked.phase,
-        "causal": asked.causal, **terms, **_excess(asked, panels),
+        "params_a": asked.a.params, "params_b": asked.b.params, **what,
+        "causal": asked.causal, **terms, **excess, "cells": len(columns["ratio"]),
+        "null_cells": columns["ratio"].count(None), "not_divisible_d_model": missing,
     }  # fmt: skip
-    return Report("heatmap", _records(asked, panels), summary, environment or {})
+    records = ColumnarRecords(HeatmapRecord, columns, what)
+    return Report("heatmap", records, summary, environment or {})
 
 
 def _check(asked: Heatmap) -> None:
@@ -91,28 +103,24 @@ def _check(asked: Heatmap) -> None:
         )
 
 
-def _published(asked: Heatmap) -> tuple[list[Panel], dict[str, Any]]:
+def _published(asked: Heatmap) -> tuple[Values, dict[str, Any]]:
     # the same names for phases as everywhere: prefill is a causal forward
     named = Workload(1, 1, 1, phase=asked.phase, causal=asked.causal)
-    first, second = published_pair(
+    pair = published_pair(
         asked.a, asked.b, quantity=asked.quantity, phase=named.phase, causal=named.causal,
         scope=asked.scope, heads=asked.num_heads,
     )  # fmt: skip
-    columns = range(len(asked.d_models))
-    panels = []
-    for heads in asked.num_heads:
-        values = [
-            published_values(form, heads, asked.seq_lens, asked.d_models)
-            for form in (first, second)
-        ]
-        panels.append(_panel(heads, values, columns, len(columns)))
-    return panels, {
-        "scope": first.scope, "convention": first.convention,
-        "source_a": first.source, "source_b": second.source,
+
+    def values(heads: int, widths: Sequence[int]) -> list[np.ndarray]:
+        return [published_values(form, heads, asked.seq_lens, widths) for form in pair]
+
+    return values, {
+        "scope": pair[0].scope, "convention": pair[0].convention,
+        "source_a": pair[0].source, "source_b": pair[1].source,
     }  # fmt: skip
 
 
-def _formula(asked: Heatmap) -> tuple[list[Panel], dict[str, Any]]:
+def _formula(asked: Heatmap) -> tuple[Values, dict[str, Any]]:
     scope = asked.scope or "layer"
     if all(width % heads for heads in asked.num_heads for width in asked.d_models):
         raise RequestError(
@@ -120,96 +128,60 @@ def _formula(asked: Heatmap) -> tuple[list[Panel], dict[str, Any]]:
             f"{_shown(asked.d_models)}; type widths that are multiples, like --d-model "
             f"{asked.num_heads[0]}:{asked.num_heads[0] * 16}:x2"
         )
-    panels = []
-    for heads in asked.num_heads:
-        columns = [i for i, width in enumerate(asked.d_models) if width % heads == 0]
-        dims = [asked.d_models[i] // heads for i in columns]
+
+    def values(heads: int, widths: Sequence[int]) -> list[np.ndarray]:
         workload = Workload(
             1, heads, 1, asked.batch_size,
             causal=asked.causal, phase=asked.phase, dtype=asked.dtype,
         )  # fmt: skip
-        values = [
+        dims = [width // heads for width in widths]
+        return [
             formula_values(mechanism, workload, scope, asked.quantity, asked.seq_lens, dims)
             for mechanism in (asked.a, asked.b)
         ]
-        panels.append(_panel(heads, values, columns, len(asked.d_models)))
+
     convention = "operations" if asked.quantity == "operations" else "flops"
-    return panels, {"scope": scope, "convention": convention, "source_a": None, "source_b": None}
+    return values, {
+        "scope": scope, "convention": convention, "source_a": None, "source_b": None,
+    }  # fmt: skip
 
 
 def _shown(sizes: Sequence[int]) -> str:
     return ", ".join(map(str, sizes[:6])) + (", …" if len(sizes) > 6 else "")
 
 
-def _panel(heads: int, values: Sequence[np.ndarray], columns: Sequence[int], width: int) -> Panel:
-    """A panel from both costs over the columns that have values."""
+def _ratio(a: np.ndarray, b: np.ndarray, present: Sequence[bool]) -> np.ndarray:
+    """Over all widths; NaN where one has no cells or the second cost is zero."""
     import numpy as np
 
-    a, b = values
-    present = np.zeros(width, dtype=bool)
-    present[list(columns)] = True
-    ratio = np.full((len(a), width), np.nan)
+    ratio = np.full((len(a), len(present)), np.nan)
     zero = b == 0
     quotient = a / np.where(zero, 1, b)
     ratio[:, present] = np.where(zero, np.nan, quotient.astype(np.float64))
-    return Panel(heads, a, b, ratio, present)
+    return ratio
 
 
-def _excess(asked: Heatmap, panels: Sequence[Panel]) -> dict[str, Any]:
-    """Mean and maximum of 100·(ratio - 1) over the cells that have one, by head count."""
+def _excess(asked: Heatmap, ratio: np.ndarray) -> tuple[Any, Any, Any]:
+    """Mean and maximum of 100·(ratio - 1) over the cells that have one, and where the latter is."""
     import numpy as np
 
-    mean: dict[str, float | None] = {}
-    largest: dict[str, float | None] = {}
-    where: dict[str, dict[str, int] | None] = {}
-    missing: dict[str, list[int]] = {}
-    for panel in panels:
-        key, known = str(panel.num_heads), np.isfinite(panel.ratio)
-        mean[key] = largest[key] = where[key] = None
-        if known.any():
-            mean[key] = 100 * (float(panel.ratio[known].mean()) - 1)
-            row, column = divmod(int(np.nanargmax(panel.ratio)), len(asked.d_models))
-            largest[key] = 100 * (float(panel.ratio[row, column]) - 1)
-            where[key] = {"seq_len": asked.seq_lens[row], "d_model": asked.d_models[column]}
-        if not panel.present.all():
-            widths = zip(asked.d_models, panel.present.tolist(), strict=True)
-            missing[key] = [width for width, there in widths if not there]
-    cells = sum(panel.ratio.size for panel in panels)
-    empty = sum(int(np.count_nonzero(~np.isfinite(panel.ratio))) for panel in panels)
-    return {
-        "mean_excess_percent": mean,
-        "max_excess_percent": largest,
-        "max_at": where,
-        "cells": cells,
-        "null_cells": empty,
-        "not_divisible_d_model": missing,
-    }
+    known = np.isfinite(ratio)
+    if not known.any():
+        return None, None, None
+    row, column = divmod(int(np.nanargmax(ratio)), len(asked.d_models))
+    return (
+        100 * (float(ratio[known].mean()) - 1),
+        100 * (float(ratio[row, column]) - 1),
+        {"seq_len": asked.seq_lens[row], "d_model": asked.d_models[column]},
+    )
 
 
-def _records(asked: Heatmap, panels: Sequence[Panel]) -> ColumnarRecords:
-    """One record a cell: by head count, then length, then width."""
-    rows, widths = asked.seq_lens, list(asked.d_models)
-    seq = list(chain.from_iterable([n] * len(widths) for n in rows))
-    columns: dict[str, list[Any]] = {
-        "seq_len": seq * len(panels),
-        "d_model": widths * (len(rows) * len(panels)),
-        "num_heads": list(chain.from_iterable([p.num_heads] * len(seq) for p in panels)),
-        "value_a": list(chain.from_iterable(_listed(p.value_a, p.present) for p in panels)),
-        "value_b": list(chain.from_iterable(_listed(p.value_b, p.present) for p in panels)),
-        "ratio": [
-            None if isnan(ratio) else ratio for p in panels for ratio in p.ratio.ravel().tolist()
-        ],
-    }
-    constants = {"kind": asked.kind, "quantity": asked.quantity, "phase": asked.phase}
-    return ColumnarRecords(HeatmapRecord, columns, constants)
-
-
-def _listed(values: np.ndarray, present: np.ndarray) -> list[Any]:
+def _listed(values: np.ndarray, present: Sequence[bool]) -> list[Any]:
     """Python numbers, None in the columns that have none."""
     import numpy as np
 
-    if present.all():
-        return values.ravel().tolist()
-    full = np.full((len(values), len(present)), None, dtype=object)
-    full[:, present] = values
+    full = values
+    if not all(present):
+        full = np.full((len(values), len(present)), None, dtype=object)
+        full[:, present] = values
     return list(full.ravel().tolist())

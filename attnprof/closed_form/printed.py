@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnprof.algebra.expressions import expression_text, symbol
 from attnprof.closed_form.quantities import SAFE
@@ -101,31 +101,21 @@ def published_values(
     """
     import numpy as np
 
-    def evaluated(widths: Sequence[int]) -> np.ndarray:
-        whole = all(width % num_heads == 0 for width in widths)
-        top = max(widths)
-        corner = formula.formula(_cell(max(seq_lens), num_heads, -(-top // num_heads), top))
-        kind = np.int64 if corner < SAFE else object
-        n = np.array(seq_lens, dtype=kind)[:, None]
-        width = np.array(widths, dtype=kind)[None, :]
-        head_dim = width // num_heads if whole else width / num_heads
-        values = np.asarray(formula.formula(_cell(n, num_heads, head_dim, width)))
-        return np.broadcast_to(values, (len(seq_lens), len(widths)))
+    def column(width: int) -> np.ndarray:
+        def at(n: Any, head_dim: Number) -> Any:
+            return formula.formula(
+                FreeWidthWorkload(seq_len=n, num_heads=num_heads, head_dim=head_dim, width=width)
+            )
 
-    fits = [i for i, width in enumerate(d_models) if width % num_heads == 0]
-    others = [i for i, width in enumerate(d_models) if width % num_heads]
-    parts = [(part, evaluated([d_models[i] for i in part])) for part in (fits, others) if part]
-    kinds = {values.dtype for _, values in parts}
-    together = np.empty(
-        (len(seq_lens), len(d_models)), dtype=kinds.pop() if len(kinds) == 1 else object
-    )
-    for part, values in parts:
-        together[:, part] = values
-    return together
+        above = -(-width // num_heads)
+        n = np.array(seq_lens, dtype=np.int64 if at(max(seq_lens), above) < SAFE else object)
+        head_dim = np.array([width / num_heads]) if width % num_heads else above
+        return np.broadcast_to(at(n, head_dim), n.shape)
 
-
-def _cell(n: Number, num_heads: int, head_dim: Number, width: Number) -> FreeWidthWorkload:
-    return FreeWidthWorkload(seq_len=n, num_heads=num_heads, head_dim=head_dim, width=width)
+    columns = [column(width) for width in d_models]
+    if len({values.dtype for values in columns}) > 1:
+        columns = [values.astype(object) for values in columns]
+    return np.stack(columns, axis=1)
 
 
 def why_memory_differs(a: Mechanism, b: Mechanism, workload: Workload, scope: str) -> str | None:
