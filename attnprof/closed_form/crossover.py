@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from itertools import product
 from typing import Any
 
 from attnprof.algebra.polynomials import NotPiecewisePolynomialError
 from attnprof.algebra.roots import closed_form, positive_roots
 from attnprof.closed_form.crossings import SAME, Crossings, bisected, crossings_of, pieces
 from attnprof.closed_form.lengths import EVERY, CostOf, KnownCost, Lengths
-from attnprof.closed_form.printed import Pair, comparable, speaking
+from attnprof.closed_form.printed import comparable, speaking
 from attnprof.closed_form.quantities import quantity_of
 from attnprof.costs import Number
 from attnprof.errors import AttnprofError, CannotRunError, RequestError, closest
@@ -54,11 +56,9 @@ class Meeting:
                 side.check(self.workload, self.scope)
 
 
-def quantity_in(metric: str, kind: str) -> tuple[str, str]:
-    """What a metric is called as a quantity of a kind, and its unit."""
-    if metric == "flops":
-        return "flops", "flops"
-    return ("peak_entries", "entries") if kind == "published" else ("peak_bytes", "bytes")
+#: What a metric is as a quantity of printed formulas and of code that runs, and its unit there.
+PRINTED_AS = {"flops": ("flops", "flops"), "memory": ("peak_entries", "entries")}
+COUNTED_AS = {"flops": ("flops", "flops"), "memory": ("peak_bytes", "bytes")}
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Contest:
     @property
     def unit(self) -> str:
         """Unit of the metric in this kind."""
-        return quantity_in(self.metric, self.kind)[1]
+        return (PRINTED_AS if self.kind == "published" else COUNTED_AS)[self.metric][1]
 
     def at(self, head_dim: int) -> Sequence[KnownCost]:
         """Both costs at a head width."""
@@ -111,16 +111,19 @@ def contests(
         if wrong:
             raise RequestError(f"'{wrong[0]}': {closest(wrong[0], list(possible))}")
     found = []
-    a, b = meeting.a, meeting.b
+    a, b, w, scope = meeting.a, meeting.b, meeting.workload, meeting.scope
     for metric in metrics:
         if not isinstance(a, OwnModule) and not isinstance(b, OwnModule):
-            if "published" in kinds and (pair := _printed(a, b, meeting, metric)):
-                source = ", ".join(dict.fromkeys(form.source for form in pair))
-                costs = (pair[0].formula, pair[1].formula)
-                found.append(Contest(metric, "published", costs, source))
+            pairs = speaking(
+                comparable(a, b), PRINTED_AS[metric][0], w.phase, w.causal, scope, (w.num_heads,)
+            )
+            if "published" in kinds and pairs:  # for one head, the one-head form comes first
+                x, y = min(pairs, key=lambda pair: pair[0].heads != "one")
+                source = ", ".join(dict.fromkeys((x.source, y.source)))
+                found.append(Contest(metric, "published", (x.formula, y.formula), source))
             if "formula" in kinds:
-                costs = _cost(a, meeting.scope, metric), _cost(b, meeting.scope, metric)
-                found.append(Contest(metric, "formula", costs))
+                count = partial(quantity_of, scope=scope, quantity=COUNTED_AS[metric][0])
+                found.append(Contest(metric, "formula", (partial(count, a), partial(count, b))))
         if DERIVED in kinds and meeting.derived is not None:
             found.append(Contest(metric, DERIVED, known=partial(meeting.derived, metric)))
     if found:
@@ -129,24 +132,11 @@ def contests(
         raise RequestError(
             f"{a.name} and {b.name} can be compared by what they execute only: use --kind derived"
         )
-    w = meeting.workload
     raise RequestError(
         f"no document prints {' or '.join(metrics)} of both {a.name} and {b.name} on the same "
-        f"terms for scope {meeting.scope}, phase {w.phase}{', causal' if w.causal else ''}, "
+        f"terms for scope {scope}, phase {w.phase}{', causal' if w.causal else ''}, "
         f"{w.num_heads} head(s); use --kind formula"
     )
-
-
-def _cost(mechanism: Mechanism, scope: str, metric: str) -> CostOf:
-    quantity = quantity_in(metric, "formula")[0]
-    return lambda workload: quantity_of(mechanism, workload, scope, quantity)
-
-
-def _printed(a: Mechanism, b: Mechanism, meeting: Meeting, metric: str) -> Pair | None:
-    """The two printed forms for what is asked; for one head, the one-head form comes first."""
-    w, quantity = meeting.workload, quantity_in(metric, "published")[0]
-    found = speaking(comparable(a, b), quantity, w.phase, w.causal, meeting.scope, (w.num_heads,))
-    return min(found, key=lambda pair: pair[0].heads != "one", default=None)
 
 
 def blank(
@@ -259,7 +249,52 @@ def report(
         raise refused[0]
     summary: dict[str, Any] = {"mechanism_a": meeting.a.name, "mechanism_b": meeting.b.name}
     if with_curves:
-        from attnprof.closed_form.crossover_curves import curves
-
-        summary["curves"] = curves(meeting, matches, records)
+        summary["curves"] = _curves(meeting, matches, records)
     return Report("crossover", records, summary, environment)
+
+
+# -- figures ---------------------------------------------------------------------------
+#: Points of a curve, and how far around the crossovers it goes.
+POINTS = 64
+AROUND = 8
+WITHOUT_CROSSOVER = 1024
+
+
+def _curves(
+    meeting: Meeting, matches: Sequence[Contest], records: Sequence[CrossoverRecord]
+) -> list[dict[str, Any]]:
+    """Both costs of each contest at each head width, at lengths where both are known."""
+    found: list[dict[str, Any]] = []
+    widths = dict.fromkeys(r.head_dim for r in records if r.head_dim is not None)
+    for contest, head_dim in product(matches, widths):
+        marks = [x for r in records if r.head_dim == head_dim for x in r.all_crossings if x >= 1]
+        try:
+            costs, known = contest.at(head_dim), contest.lengths(head_dim)
+        except (RequestError, CannotRunError):
+            continue  # a row says why
+        lengths = _lengths(marks, known)
+        for mechanism, cost in zip((meeting.a, meeting.b), costs, strict=True):
+            points: dict[int, Number] = {}
+            for n in lengths:
+                with suppress(RequestError):  # a length that the mechanism refuses
+                    points[n] = cost.of(meeting.workload.with_(seq_len=n, head_dim=head_dim))
+            curve = {
+                "metric": contest.metric, "unit": contest.unit, "kind": contest.kind,
+                "mechanism": mechanism.name, "head_dim": head_dim, "seq_len": list(points),
+                "value": list(points.values()),
+            }  # fmt: skip
+            found += [curve] if points else []
+    return found
+
+
+def _lengths(marks: Sequence[float], known: Lengths) -> list[int]:
+    """Known lengths around the crossovers; without one, around a usual length or all there are."""
+    first, last = known.stretches[0][0], known.stretches[-1][1]
+    marks = marks or [WITHOUT_CROSSOVER]
+    low, high = max(1.0, min(marks) / AROUND), max(marks) * AROUND
+    low, high = max(low, float(first)), high if last is None else min(high, float(last))
+    if low > high:  # what is known lies elsewhere
+        low, high = float(first), float(last or first * AROUND**2)
+    steps = ((high / low) ** (i / (POINTS - 1)) for i in range(POINTS))
+    found = {known.after(round(low * step)) for step in steps}
+    return sorted(length for length in found if length is not None)

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -37,7 +38,12 @@ class Curve:
     kind: str
     quantity: str
     source: str | None
-    cost: Callable[[Number, Number], Number]
+    workload: Workload
+    count: Callable[[Workload], Number]
+
+    def cost(self, h: Number, d: Number) -> Number:
+        """The cost of h heads of width d."""
+        return self.count(self.workload.with_(num_heads=h, head_dim=d))
 
 
 @dataclass(frozen=True)
@@ -74,10 +80,17 @@ def curves_of(
     for mechanism in mechanisms:
         mechanism.check(workload, scope)
         for quantity in quantities:
+            asked = (scope, workload.phase, workload.causal, quantity, "any")
+            printed = [
+                Curve(mechanism.name, "published", quantity, form.source, workload, form.formula)
+                for form in mechanism.published()
+                if (form.scope, form.phase, form.causal, form.quantity, form.heads) == asked
+            ]
             if "published" in kinds:
-                found += _printed(mechanism, workload, scope, quantity)
+                found += printed[:1]
             if "formula" in kinds:
-                found.append(_formula(mechanism, workload, scope, quantity))
+                count = partial(quantity_of, mechanism, scope=scope, quantity=quantity)
+                found.append(Curve(mechanism.name, "formula", quantity, None, workload, count))
     if not found:
         names = ", ".join(mechanism.name for mechanism in mechanisms)
         raise RequestError(
@@ -87,39 +100,17 @@ def curves_of(
     return found
 
 
-def _printed(mechanism: Mechanism, w: Workload, scope: str, quantity: str) -> list[Curve]:
-    asked = (scope, w.phase, w.causal, quantity, "any")
-    return [
-        Curve(
-            mechanism.name,
-            "published",
-            quantity,
-            form.source,
-            lambda h, d, form=form: form.formula(w.with_(num_heads=h, head_dim=d)),  # type: ignore[misc]  # mypy cannot infer a lambda with a default
-        )
-        for form in mechanism.published()
-        if (form.scope, form.phase, form.causal, form.quantity, form.heads) == asked
-    ][:1]
-
-
-def _formula(mechanism: Mechanism, w: Workload, scope: str, quantity: str) -> Curve:
-    def cost(h: Number, d: Number) -> Number:
-        return quantity_of(mechanism, w.with_(num_heads=h, head_dim=d), scope, quantity)
-
-    return Curve(mechanism.name, "formula", quantity, None, cost)
-
-
-def optimum(curve: Curve, d_model: int, num_heads: int) -> Optimum | None:
+def optimum(curve: Curve, d_model: int, num_heads: int) -> Optimum:
     """The minimum over real head widths, by setting the derivative to zero.
 
     A term h^i·d^j at h = d_model/d is d_model^i·d^(j-i). ``num_heads`` is where comparisons of
-    sizes are decided. None where the cost is no polynomial in heads and width.
+    sizes are decided. No equation where the cost is no polynomial in heads and width.
     """
     branches = Branches((num_heads, d_model // num_heads))
     try:
         terms = terms_of(lambda: curve.cost(branches.size(0), branches.size(1)))
     except NotPiecewisePolynomialError:
-        return None
+        return Optimum((), None, general=False)
     slopes: defaultdict[int, Fraction] = defaultdict(Fraction)
     for (i, j), factor in terms.items():
         slopes[j - i - 1] += Fraction(factor) * (j - i) * d_model**i
@@ -127,23 +118,15 @@ def optimum(curve: Curve, d_model: int, num_heads: int) -> Optimum | None:
     span = range(min(powers), max(powers) + 1) if powers else ()
     whole = in_integers([slopes[power] for power in span])
     equation = tuple(value // math.gcd(*whole) for value in whole)
-    return Optimum(equation, _minimum(equation), not branches.decided)
+    turns = [root for root in positive_roots(equation) if root.crosses]
+    # the cost falls before every other turn: the last one, if it rises from there on
+    lowest = turns[::-2] if equation and equation[-1] > 0 else turns[-2::-2]
+    return Optimum(equation, lowest[0] if lowest else None, not branches.decided)
 
 
-def _minimum(equation: tuple[int, ...]) -> Root | None:
-    """The last root at which the slope turns from falling to rising."""
-    rising = bool(equation) and equation[-1] > 0
-    for root in reversed(positive_roots(equation)):
-        if root.crosses:
-            if rising:
-                return root
-            rising = True
-    return None
-
-
-def trend(found: Optimum | None, d_model: int, values: Sequence[int]) -> str:
+def trend(found: Optimum, d_model: int, values: Sequence[int]) -> str:
     """How a cost goes with the head count, computed: over every h, or over the divisors."""
-    if found and found.general and found.equation:
+    if found.general and found.equation:
         inside = [r for r in positive_roots(found.equation) if r.crosses and 1 < r.at < d_model]
         slope = value_at(found.equation, Fraction(1 + d_model, 2))
         if not inside and slope:
@@ -200,14 +183,13 @@ def heads_report(
 def _described(curve: Curve, d_model: int, values: Mapping[int, int]) -> dict[str, Any]:
     best = min(values, key=lambda h: (values[h], h))
     found = optimum(curve, d_model, best)
-    root = found.root if found else None
     return {
         "mechanism": curve.mechanism, "kind": curve.kind, "quantity": curve.quantity,
         "source": curve.source,
-        "optimum_head_dim": float(root.at) if root else None,
-        "optimum_num_heads": float(d_model / root.at) if root else None,
+        "optimum_head_dim": float(found.root.at) if found.root else None,
+        "optimum_num_heads": float(d_model / found.root.at) if found.root else None,
         "best_divisor": best,
-        "closed_form": root_text(found) if found else None,
-        "equation": f"{text(found.equation)} = 0" if found and found.equation else None,
+        "closed_form": root_text(found),
+        "equation": f"{text(found.equation)} = 0" if found.equation else None,
         "trend": trend(found, d_model, list(values.values())),
     }  # fmt: skip
