@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from attnprof.papers.checks import MEASURED, NOT_REPRODUCIBLE, Checks, within
+from attnprof.papers.checks import MEASURED, NOT_REPRODUCIBLE, Check, Checks, within
 from attnprof.papers.measured import measured
 from attnprof.papers.taylorshift.checks_accuracy import column, setting
 from attnprof.papers.taylorshift.formulas import DOCUMENT, WIDTHS, published, quoted
 from attnprof.workload import Workload
 
-CHECKS = Checks()
 #: Table 6: images at a time, and MiB.
 BATCH, MIB = 16, 2**20
 #: An allocator rounds, and the table to whole MiB.
 CLOSE = within(absolute=2.5)
 #: Bytes of an entry: powers run in float32 under autocast, products in float16.
-SINGLE, HALF = 4, 2
-DIRECT = column("direct_mem_mib_at16")
-EFFICIENT = column("efficient_mem_mib_at16")
+BYTES = {"direct": 4, "efficient": 2}
+PRINTED = {form: column(f"{form}_mem_mib_at16") for form in BYTES}
 #: How near "about 18d" and "half" must be.
 ABOUT, NEARLY = 0.1, 0.02
 #: Memory of the efficient encoder as a share of the standard one's, by length.
@@ -35,26 +34,117 @@ def crossovers(place: str) -> dict[str, int]:
     return {name: int(quoted(f"{place}_{name}_crossover_tokens")) for name in ("memory", "speed")}
 
 
-@CHECKS.answers(
-    "004-800",
-    crossovers("abstract"),
-    how="the same two lengths as Sec 5.2 reports them, of Fig 2",
-    why="Sec 5.2, where the measurement is reported, has 900 and 1800 tokens; the abstract "
-    "has 100 less for both.",
-)
-def _reported() -> dict[str, int]:
-    return crossovers("sec52")
+def tokens() -> int:
+    """CIFAR's pixels and one token that collects what is classified."""
+    return int(quoted("cifar_seq_len")) + 1
 
 
-@CHECKS.answers(
-    "004-d62",
-    [int(d) for d in quoted("fig1_incomplete_d").split(";")],
-    how="the two widest heads of Table 2: where the direct form runs out of memory first",
-    why="There is no d = 62: Table 2 and Fig 1 go in powers of two. 64 is meant.",
-    tables=("2",),
-)
-def _widest() -> list[int]:
-    return sorted(WIDTHS)[-2:]
+def model_width() -> int:
+    """Width of Table 6's model, that of CIFAR."""
+    return int(setting("d_embed")["cifar_pixel"])
+
+
+def mebibytes(form: str, heads: int) -> float:
+    """The printed entries of all heads at Table 6's width and batch."""
+    sizes = Workload(tokens(), heads, model_width() // heads)
+    entries = int(published(f"004-MHSA-ENT-{form.upper()}").formula(sizes))
+    return entries * BATCH * BYTES[form] / MIB
+
+
+def beside_entries() -> float:
+    """MiB of the direct form that its entries do not account for, from two heads on."""
+    sizes = column("direct_mem_mib_at16")
+    return median(sizes[h] - mebibytes("direct", h) for h in sizes if h > 1)
+
+
+def memory(form: str, heads: int) -> float:
+    """MiB of a form's entries, and of what is there beside them."""
+    return mebibytes(form, heads) + beside_entries()
+
+
+def _memory_told(said: Any, found: Any) -> str:
+    by_entries = [h for h in found if CLOSE(said[h], found[h])]
+    alone, boxes = PRINTED["direct"][1], BATCH * BYTES["efficient"] * tokens() * model_width() ** 2
+    on_line = within(relative=0.02)
+    others = [h for h in found if on_line(said[h], alone + boxes / MIB / int(h))]
+    return (
+        f"The printed entries in float16 and the {beside_entries():.0f} MiB that the direct form "
+        f"has beside its own give h = {', '.join(by_entries)}. The memory at h = "
+        f"{', '.join(others)} lies on {alone:.0f} + {boxes / MIB:.0f}/h MiB instead: what the "
+        "direct form shows at one head, and the keys' box products in float16; 125 at h = 64 is "
+        "far off that line. Missing: the precision of each tensor, and what else was alive at the "
+        "peak."
+    )
+
+
+def by_width(name: str) -> dict[str, float]:
+    """A column of the measured crossovers, by ``d=8`` and so on."""
+    found = measured("004", "crossovers")
+    return {f"d={d}": value for d, value in zip(found["d"], found[name], strict=True)}
+
+
+def _crossing_told(said: Any, ours: Any) -> str:
+    worst = max(abs(ours[d] / said[d] - 1) for d in ours)
+    return (
+        f"The peaks of this project's modules meet up to {worst:.0%} away from N1. The efficient "
+        "form's lies one step later than Sec 4.2 says, where Q⊠Q meets A_mod and the result "
+        "N × (d+1) is there too; and V, an input, is not part of the direct form's. Missing: the "
+        "document's implementation and how its memory was read."
+    )
+
+
+CHECKS = Checks([
+    Check(
+        "004-800",
+        crossovers("abstract"),
+        partial(crossovers, "sec52"),
+        how="the same two lengths as Sec 5.2 reports them, of Fig 2",
+        why="Sec 5.2, where the measurement is reported, has 900 and 1800 tokens; the abstract "
+        "has 100 less for both.",
+    ),
+    Check(
+        "004-d62",
+        [int(d) for d in quoted("fig1_incomplete_d").split(";")],
+        lambda: sorted(WIDTHS)[-2:],
+        how="the two widest heads of Table 2: where the direct form runs out of memory first",
+        why="There is no d = 62: Table 2 and Fig 1 go in powers of two. 64 is meant.",
+        tables=("2",),
+    ),
+    Check(
+        "004-T6-dirmem",
+        {str(h): mib for h, mib in PRINTED["direct"].items()},
+        lambda: {str(h): memory("direct", h) for h in PRINTED["direct"]},
+        how="printed entries d_e·N + 2N²h at N = 1025, batch 16, 4 bytes, and the median of what "
+        "Table 6 has beside them: from 2 heads on",
+        agree=CLOSE,
+        note=lambda _: (
+            f"128.25 MiB a head, {beside_entries():.0f} MiB beside. At one head the entries ask "
+            f"for {mebibytes('direct', 1):.0f} MiB, where {PRINTED['direct'][1]} are printed"
+        ),
+        unchecked={"1": "at one head another moment of the network decides, which is not given"},
+    ),
+    Check(
+        "004-T6-effmem",
+        {str(h): mib for h, mib in PRINTED["efficient"].items()},
+        lambda: {str(h): memory("efficient", h) for h in PRINTED["efficient"]},
+        how="printed entries at N = 1025, batch 16, 2 bytes, and what the direct form has beside",
+        agree=CLOSE,
+        why=_memory_told,
+        otherwise=NOT_REPRODUCIBLE,
+    ),
+    Check(
+        "004-06",
+        {f"d={row['d']}": int(row["N1"]) for row in DOCUMENT.rows("table02_transition_points")},
+        partial(by_width, "N1hat"),
+        how="first lengths at which the allocator gives the efficient form no more than the "
+        "direct one, against N1 of Table 2",
+        agree=within(relative=float(quoted("N1hat_vs_N1_max_error_pct")) / 100),
+        why=_crossing_told,
+        otherwise=NOT_REPRODUCIBLE,
+        basis=MEASURED,
+        tables=("2",),
+    ),
+])  # fmt: skip
 
 
 @CHECKS.answers(
@@ -67,86 +157,11 @@ def _widest() -> list[int]:
     tables=("6",),
 )
 def _more_heads() -> dict[str, bool]:
-    speeds, sizes = column("efficient_tp_ims_s").values(), EFFICIENT.values()
+    speeds = column("efficient_tp_ims_s").values()
     return {
         "faster": all(a < b for a, b in pairwise(speeds)),
-        "less memory": all(a > b for a, b in pairwise(sizes)),
+        "less memory": all(a > b for a, b in pairwise(PRINTED["efficient"].values())),
     }
-
-
-def tokens() -> int:
-    """CIFAR's pixels and one token that collects what is classified."""
-    return int(quoted("cifar_seq_len")) + 1
-
-
-def model_width() -> int:
-    """Width of Table 6's model, that of CIFAR."""
-    return int(setting("d_embed")["cifar_pixel"])
-
-
-def mebibytes(form: str, heads: int, item_size: int) -> float:
-    """The printed entries of all heads at Table 6's width and batch."""
-    sizes = Workload(tokens(), heads, model_width() // heads)
-    entries = int(published(f"004-MHSA-ENT-{form.upper()}").formula(sizes))
-    return entries * BATCH * item_size / MIB
-
-
-def beside_entries() -> float:
-    """MiB of the direct form that its entries do not account for, from two heads on."""
-    sizes = column("direct_mem_mib_at16")
-    return median(sizes[h] - mebibytes("direct", h, SINGLE) for h in sizes if h > 1)
-
-
-def direct_memory(heads: int) -> float:
-    """MiB of the direct form: its entries in float32, and what is there beside them."""
-    return mebibytes("direct", heads, SINGLE) + beside_entries()
-
-
-def efficient_memory(heads: int) -> float:
-    """MiB that the efficient form's entries need in float16, and what is there beside them."""
-    return mebibytes("efficient", heads, HALF) + beside_entries()
-
-
-@CHECKS.answers(
-    "004-T6-dirmem",
-    {str(h): memory for h, memory in DIRECT.items()},
-    how="printed entries d_e·N + 2N²h at N = 1025, batch 16, 4 bytes, and the median of what "
-    "Table 6 has beside them: from 2 heads on",
-    agree=CLOSE,
-    note=lambda _: (
-        f"128.25 MiB a head, {beside_entries():.0f} MiB beside. At one head the entries ask "
-        f"for {mebibytes('direct', 1, SINGLE):.0f} MiB, where {DIRECT[1]} are printed"
-    ),
-    unchecked={"1": "at one head another moment of the network decides, which is not given"},
-)
-def _direct_by_entries() -> dict[str, float]:
-    return {str(h): direct_memory(h) for h in DIRECT}
-
-
-def _memory_told(said: Any, found: Any) -> str:
-    by_entries = [h for h in found if CLOSE(said[h], found[h])]
-    alone, boxes = DIRECT[1], BATCH * HALF * tokens() * model_width() ** 2 / MIB
-    on_line = within(relative=0.02)
-    others = [h for h in found if on_line(said[h], alone + boxes / int(h))]
-    return (
-        f"The printed entries in float16 and the {beside_entries():.0f} MiB that the direct form "
-        f"has beside its own give h = {', '.join(by_entries)}. The memory at h = "
-        f"{', '.join(others)} lies on {alone:.0f} + {boxes:.0f}/h MiB instead: what the direct "
-        "form shows at one head, and the keys' box products in float16; 125 at h = 64 is far off "
-        "that line. Missing: the precision of each tensor, and what else was alive at the peak."
-    )
-
-
-@CHECKS.answers(
-    "004-T6-effmem",
-    {str(h): memory for h, memory in EFFICIENT.items()},
-    how="printed entries at N = 1025, batch 16, 2 bytes, and what the direct form has beside",
-    agree=CLOSE,
-    why=_memory_told,
-    otherwise=NOT_REPRODUCIBLE,
-)
-def _efficient_by_entries() -> dict[str, float]:
-    return {str(h): efficient_memory(h) for h in EFFICIENT}
 
 
 @CHECKS.answers(
@@ -157,15 +172,10 @@ def _efficient_by_entries() -> dict[str, float]:
     tables=("6",),
 )
 def _tokens_by_memory() -> int:
-    heads = [h for h in DIRECT if h > 1]  # the scores decide the direct form's memory there
-    slope = (DIRECT[heads[-1]] - DIRECT[heads[0]]) / (heads[-1] - heads[0])
-    return round(float((slope * MIB / (2 * BATCH * SINGLE)) ** 0.5))
-
-
-def by_width(name: str) -> dict[str, float]:
-    """A column of the measured crossovers, by ``d=8`` and so on."""
-    found = measured("004", "crossovers")
-    return {f"d={d}": value for d, value in zip(found["d"], found[name], strict=True)}
+    direct = PRINTED["direct"]
+    heads = [h for h in direct if h > 1]  # the scores decide the direct form's memory there
+    slope = (direct[heads[-1]] - direct[heads[0]]) / (heads[-1] - heads[0])
+    return round(float((slope * MIB / (2 * BATCH * BYTES["direct"])) ** 0.5))
 
 
 def _delays_told(_: Any, ours: Any) -> str:
@@ -193,31 +203,6 @@ def _delay_in_time() -> float:
     rows = list(zip(found["d"], found["N0hat"], found["N0"], strict=True))
     slope = sum(d * (seen - n0) for d, seen, n0 in rows) / sum(d * d for d, *_ in rows)
     return round(float(slope), 2)
-
-
-def _crossing_told(said: Any, ours: Any) -> str:
-    worst = max(abs(ours[d] / said[d] - 1) for d in ours)
-    return (
-        f"The peaks of this project's modules meet up to {worst:.0%} away from N1. The efficient "
-        "form's lies one step later than Sec 4.2 says, where Q⊠Q meets A_mod and the result "
-        "N × (d+1) is there too; and V, an input, is not part of the direct form's. Missing: the "
-        "document's implementation and how its memory was read."
-    )
-
-
-@CHECKS.answers(
-    "004-06",
-    {f"d={row['d']}": int(row["N1"]) for row in DOCUMENT.rows("table02_transition_points")},
-    how="first lengths at which the allocator gives the efficient form no more than the "
-    "direct one, against N1 of Table 2",
-    agree=within(relative=float(quoted("N1hat_vs_N1_max_error_pct")) / 100),
-    why=_crossing_told,
-    otherwise=NOT_REPRODUCIBLE,
-    basis=MEASURED,
-    tables=("2",),
-)
-def _memory_crossings() -> dict[str, float]:
-    return by_width("N1hat")
 
 
 @CHECKS.answers(

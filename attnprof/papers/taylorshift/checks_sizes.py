@@ -124,44 +124,31 @@ def _off(expression: str, printed: dict[str, float], ours: dict[str, float]) -> 
     )
 
 
-def _law(claim: str, expression: str, error: float, **more: Any) -> Check:
-    """A law beside the sizes of the caption's rows."""
-    return Check(
-        claim,
-        printed_sizes(expression),
-        partial(sizes, expression, SPHERE),
-        how=HOW,
-        agree=within(relative=error),
-        **more,
-    )
-
-
 CHECKS = Checks([
     *(
-        _law(
+        Check(
             claim,
-            expression,
-            ERROR,
+            printed_sizes(expression),
+            partial(sizes, expression),
+            how=HOW,
+            agree=within(relative=error),
             note="Within the 1 % that B.2 grants; the column of ones in V makes up the size.",
+            why=partial(_off, expression),
         )
-        for claim, expression in (("004-T1-Amod", "A_mod"), ("004-T1-sq", "(QK^T)^2 V"))
+        for claim, expression, error in (
+            ("004-T1-Amod", "A_mod", ERROR), ("004-T1-sq", "(QK^T)^2 V", ERROR),
+            ("004-T1-lin", "QK^T V", 2 * ERROR), ("004-T1-Y", "Y", 2 * ERROR),
+        )
     ),
-    *(
-        _law(claim, expression, 2 * ERROR, why=partial(_off, expression))
-        for claim, expression in (("004-T1-lin", "QK^T V"), ("004-T1-Y", "Y"))
+    Check(
+        "004-T1-den",
+        printed_laws()["Y_denom"],
+        lambda: str(denominator()),
+        how="N times the mean of 1 + x + x²/2 for x = q·k of unit vectors: E x = 0, E x² = 1/d",
+        why="1 + 1/(2d) is (2d+1)/(2d), not (d+2)/(2d): the 2 stands at the wrong place. At large "
+        "d the printed law is half of the right one.",
     ),
 ])  # fmt: skip
-
-
-@CHECKS.answers(
-    "004-T1-den",
-    printed_laws()["Y_denom"],
-    how="N times the mean of 1 + x + x²/2 for x = q·k of unit vectors: E x = 0, E x² = 1/d",
-    why="1 + 1/(2d) is (2d+1)/(2d), not (d+2)/(2d): the 2 stands at the wrong place. At large "
-    "d the printed law is half of the right one.",
-)
-def _denominator() -> str:
-    return str(denominator())
 
 
 @CHECKS.answers(

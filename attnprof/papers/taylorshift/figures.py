@@ -32,6 +32,8 @@ ABOUT, COMPETITIVE, EXPONENT = 0.1, 0.25, 0.2
 ALIKE = 0.03
 #: What B.2 grants for large N; sampling adds twice its standard error.
 ERROR = float(quoted("fig5_error_pct_large_N")) / 100
+#: Crossovers of Figure 1 by name: the panel they are marked in.
+CROSSOVERS = {"N0": "time_s", "N0hat": "time_s", "N1": "peak_bytes", "N1hat": "peak_bytes"}
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -39,20 +41,17 @@ Rows = Sequence[Mapping[str, Any]]
 def heads() -> FigureData:
     """Figure 1: one head; columns by d, time above memory."""
     found = measured("004", "crossovers")
-    rows = [dict(row) for row in found["curves"]]
-    return FigureData(rows, tuple(_said_of_heads(found)), {"marks": list(_marks(found))})
-
-
-def _marks(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The four crossovers of each column: which panel, where, and how high the curves are."""
+    marks: list[dict[str, Any]] = []
     for place, d in enumerate(found["d"]):
         direct = [r for r in found["curves"] if r["d"] == d and r["form"] == DIRECT]
-        for name, field in (("N0", "time_s"), ("N0hat", "time_s"), ("N1", "peak_bytes"),
-                            ("N1hat", "peak_bytes")):  # fmt: skip
+        for name, field in CROSSOVERS.items():
             length = found[name][place]
-            yield {"d": d, "name": name, "field": field, "seq_len": length,
-                   "value": height(direct, field, length),
-                   "extrapolated": name == "N0hat" and found["extrapolated"][place]}  # fmt: skip
+            marks.append({
+                "d": d, "name": name, "field": field, "seq_len": length,
+                "value": height(direct, field, length),
+                "extrapolated": name == "N0hat" and found["extrapolated"][place],
+            })  # fmt: skip
+    return FigureData(found["curves"], tuple(_said_of_heads(found)), {"marks": marks})
 
 
 def height(rows: Rows, field: str, length: float) -> float | None:
@@ -107,11 +106,11 @@ def _listed(values: Mapping[Any, str]) -> str:
 
 def _growth(curves: Rows) -> Described:
     """Exponents of the times' growth where they are longest: in the widest column."""
-    widest = max(row["d"] for row in curves)
-    found = {
-        form: exponent([r for r in curves if (r["d"], r["form"]) == (widest, form)])
-        for form in (DIRECT, EFFICIENT)
-    }
+    widest, found = max(row["d"] for row in curves), {}
+    for form in (DIRECT, EFFICIENT):
+        own = [r for r in curves if (r["d"], r["form"]) == (widest, form)]
+        times = {row["seq_len"]: row["time_s"] for row in own if not row["extrapolated"]}
+        found[form] = log(times[max(times)] / times[max(times) // 2]) / log(2)
     return Described(
         "growth of the time with N", "quadratic for the direct form, linear for the efficient one",
         f"N^{found[DIRECT]:.2f} and N^{found[EFFICIENT]:.2f} over the last doubling timed for "
@@ -120,19 +119,12 @@ def _growth(curves: Rows) -> Described:
     )  # fmt: skip
 
 
-def exponent(rows: Rows) -> float:
-    """How the time grew over the last doubling that was timed."""
-    times = {row["seq_len"]: row["time_s"] for row in rows if not row["extrapolated"]}
-    end = max(times)
-    return log(times[end] / times[end // 2]) / log(2)
-
-
 def encoders() -> FigureData:
     """Figure 2: an encoder with d = 32 in three versions."""
     found = measured("004", "encoder")
-    known = {(row["mechanism"], row["seq_len"]): row for row in found["curves"]}
+    known = {row["seq_len"]: row for row in found["curves"] if row["mechanism"] == STANDARD}
     rows = [
-        {**row, **{f"{word}_ratio": row[field] / known[STANDARD, row["seq_len"]][field]
+        {**row, **{f"{word}_ratio": row[field] / known[row["seq_len"]][field]
                    for word, field in (("memory", "peak_bytes"), ("time", "time_s"))}}
         for row in found["curves"]
     ]  # fmt: skip
@@ -208,30 +200,34 @@ def _rows() -> tuple[dict[str, Any], ...]:
 
 def norms() -> FigureData:
     """Figure 4: the sizes."""
-    return FigureData(_rows(), tuple(_said_of_norms()), {"laws": _laws()})
+    return FigureData(_rows(), tuple(_said_of_norms()), {"laws": printed_laws()})
 
 
 def errors() -> FigureData:
     """Figure 5: relative errors of the laws."""
-    facts = {"laws": _laws(), "granted": ERROR, "corrected": {"Y_denom": str(denominator())}}
+    facts = {"laws": printed_laws(), "granted": ERROR, "corrected": {"Y_denom": str(denominator())}}
     return FigureData(_rows(), tuple(_said_of_errors()), facts)
-
-
-def _laws() -> dict[str, str]:
-    """The printed laws by expression."""
-    return {name: printed_laws()[name] for name in EXPRESSIONS}
 
 
 def _said_of_norms() -> Iterator[Described]:
     ratios: dict[tuple[str, str], dict[int, float]] = {}
     constants: dict[tuple[str, str], list[str]] = {}
     for fit in measured("004", "fits"):
-        key = (fit["expression"], fit["values"])
+        key, d, length = (fit["expression"], fit["values"]), fit["d"], 1e12
         constants.setdefault(key, []).append(f"{fit['constant']:.4g}")
-        limit = _limit(fit["expression"], fit["d"])
-        ratios.setdefault(key, {})[fit["d"]] = fit["constant"] / limit
-    for name in EXPRESSIONS:
-        yield _law(name, ", ".join(constants[name, NORMAL]), ratios[name, NORMAL])
+        # the printed law's own constant c of c·N^p for long sequences
+        limit = _function(key[0], None)(length, d) / float(length ** POWERS[key[0]])
+        ratios.setdefault(key, {})[d] = fit["constant"] / limit
+    for name, text in printed_laws().items():
+        power = {1.0: "N", 0.5: "√N", -0.5: "1/√N"}[POWERS[name]]
+        own = ratios[name, NORMAL]
+        least, most = min(own.values()), max(own.values())
+        yield Described(
+            f"how {name} grows", text,
+            f"{', '.join(constants[name, NORMAL])} times {power} for d = "
+            f"{', '.join(map(str, own))}: {least:.3f} to {most:.3f} of the printed law",
+            1 - least <= ALIKE and most - 1 <= ALIKE,
+        )  # fmt: skip
     off = {name: list(ratios[name, SPHERE].values()) for name in ("QK^T V", "Y")}
     yield Described(
         "how rows of V are drawn", "uniformly from the unit sphere",
@@ -241,23 +237,6 @@ def _said_of_norms() -> Iterator[Described]:
             for name, values in off.items()
         ),
         all(abs(ratio - 1) <= ALIKE for values in off.values() for ratio in values),
-    )  # fmt: skip
-
-
-def _limit(expression: str, d: int) -> float:
-    """The printed law's own constant c of c·N^p for long sequences."""
-    length = 1e12
-    return _function(expression, None)(length, d) / float(length ** POWERS[expression])
-
-
-def _law(name: str, constants: str, ratios: Mapping[int, float]) -> Described:
-    """The fitted constants by width, and their ratios to the printed law's."""
-    power = {1.0: "N", 0.5: "√N", -0.5: "1/√N"}[POWERS[name]]
-    least, most = min(ratios.values()), max(ratios.values())
-    return Described(
-        f"how {name} grows", printed_laws()[name],
-        f"{constants} times {power} for d = {', '.join(map(str, ratios))}: {least:.3f} to "
-        f"{most:.3f} of the printed law", 1 - least <= ALIKE and most - 1 <= ALIKE,
     )  # fmt: skip
 
 

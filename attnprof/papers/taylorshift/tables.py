@@ -7,34 +7,14 @@ from typing import Any
 
 from attnprof.papers.checks import rounded, within
 from attnprof.papers.regenerated import Cell, Table
-from attnprof.papers.taylorshift.checks_accuracy import (
-    DATASETS,
-    OURS,
-    accuracies,
-    average,
-    column,
-    common_head_width,
-    deltas,
-    setting,
-)
-from attnprof.papers.taylorshift.checks_quoted import (
-    CLOSE,
-    DIRECT,
-    EFFICIENT,
-    beside_entries,
-    direct_memory,
-    efficient_memory,
-)
-from attnprof.papers.taylorshift.checks_sizes import (
-    ERROR,
-    LENGTH,
-    NORMAL,
-    law,
-    printed_laws,
-    printed_sizes,
-    sizes,
-)
+from attnprof.papers.taylorshift import checks_accuracy, checks_sizes
+from attnprof.papers.taylorshift.checks_accuracy import DATASETS, OURS, accuracies
+from attnprof.papers.taylorshift.checks_quoted import CLOSE, PRINTED, beside_entries, memory
+from attnprof.papers.taylorshift.checks_sizes import ERROR, LENGTH, NORMAL
 from attnprof.papers.taylorshift.formulas import DOCUMENT, first_lengths
+
+#: Heads of each dataset's model.
+HEADS = checks_accuracy.setting("heads")
 
 
 def _short(value: float) -> float:
@@ -44,14 +24,16 @@ def _short(value: float) -> float:
 def intermediate_sizes() -> Table:
     """Table 1: the laws, and what they and the exact moments give for long sequences."""
     rows: list[dict[str, Any]] = []
-    for expression, printed in printed_laws().items():
-        said, ours = printed_sizes(expression), sizes(expression)
+    for expression, printed in checks_sizes.printed_laws().items():
+        said, ours = checks_sizes.printed_sizes(expression), checks_sizes.sizes(expression)
+        normal = checks_sizes.sizes(expression, NORMAL)
+        agree = within(relative=ERROR)
         rows.append({
             "expression": expression,
             "size": printed,
-            "root mean square": str(law(expression)),
-            **{d: Cell(_short(said[d]), _short(ours[d]), within(relative=ERROR)) for d in said},
-            "unit variance, d=64": _short(sizes(expression, NORMAL)["d=64"]),
+            "root mean square": str(checks_sizes.law(expression)),
+            **{d: Cell(_short(said[d]), _short(ours[d]), agree) for d in said},
+            "unit variance, d=64": _short(normal["d=64"]),
         })  # fmt: skip
     notes = (
         f"numbers at N = {LENGTH}; ours: rows on the unit sphere, V with a column of ones",
@@ -63,7 +45,7 @@ def intermediate_sizes() -> Table:
 def normalisation() -> Table:
     """Table 4; its last line stands in Tables 6 (direct, four heads) and 3 (efficient) too."""
     elsewhere = {
-        "direct_acc_pct": column("acc_pct")[int(setting("heads")["cifar_pixel"])],
+        "direct_acc_pct": checks_accuracy.column("acc_pct")[int(HEADS["cifar_pixel"])],
         "efficient_acc_pct": accuracies()[OURS]["cifar_pixel"],
     }
     rows: list[dict[str, Any]] = []
@@ -84,11 +66,16 @@ def hyperparameters() -> Table:
     for row in DOCUMENT.rows("table07_hyperparameters"):
         made: dict[str, Any] = {name: row[name] for name in ("param", *DATASETS)}
         if row["param"] == "d_embed":
-            widths = {d: common_head_width() * int(h) for d, h in setting("heads").items()}
-            made |= {d: Cell(int(row[d]), width) for d, width in widths.items()}
+            width = checks_accuracy.common_head_width()
+            made |= {d: Cell(int(row[d]), width * int(h)) for d, h in HEADS.items()}
         rows.append(made)
     note = "d_embed: 64 a head, as in all models but ImageNet S"
     return Table("Model sizes and training hyperparameters", rows, (note,))
+
+
+def memory_cell(form: str, heads: int) -> Cell:
+    """Table 6's memory of a form, beside what its entries account for."""
+    return Cell(PRINTED[form][heads], round(memory(form, heads), 1), CLOSE)
 
 
 TABLES: dict[str, Callable[[], Table]] = {
@@ -100,7 +87,9 @@ TABLES: dict[str, Callable[[], Table]] = {
     ]),
     "3": lambda: Table("Accuracy in percent", [
         {"model": row["model"], **{name: row[name] for name in DATASETS},
-         "average": Cell(float(row["average"]), average(row["model"]), rounded(1))}
+         "average": Cell(
+             float(row["average"]), checks_accuracy.average(row["model"]), rounded(1)
+         )}
         for row in DOCUMENT.rows("table03_accuracy")
     ], ("accuracies are trainings, shown as printed; Linformer's average is over four",)),
     "4": normalisation,
@@ -108,16 +97,16 @@ TABLES: dict[str, Callable[[], Table]] = {
         {"dataset": row["dataset"],
          "linear": Cell(float(row["linear_acc_pct"]), accuracies()[OURS][row["dataset"]]),
          "convolutional": float(row["conv_acc_pct"]),
-         "delta": Cell(float(row["delta"]), deltas()[row["dataset"]], rounded(1))}
+         "delta": Cell(float(row["delta"]), checks_accuracy.deltas()[row["dataset"]], rounded(1))}
         for row in DOCUMENT.rows("table05_token_embedding")
     ], ("linear: beside Table 3",)),
     "6": lambda: Table("Accuracy, throughput and memory by head count, CIFAR Pixel", [
         {"h": (h := int(row["h"])),
          "accuracy": row["acc_pct"],
          "direct ims/s": row["direct_tp_ims_s"],
-         "direct MiB": Cell(DIRECT[h], round(direct_memory(h), 1), CLOSE),
+         "direct MiB": memory_cell("direct", h),
          "efficient ims/s": row["efficient_tp_ims_s"],
-         "efficient MiB": Cell(EFFICIENT[h], round(efficient_memory(h), 1), CLOSE)}
+         "efficient MiB": memory_cell("efficient", h)}
         for row in DOCUMENT.rows("table06_heads")
     ], (
         f"direct MiB: entries at N = 1025, batch 16, 4 bytes; {beside_entries():.0f} MiB more",
