@@ -73,10 +73,14 @@ class Size:
         return (-self).__add__(other)
 
     def __mul__(self, other: Any) -> Size:
+        others = _terms(other)
+        if len(others) == 1:
+            (((k, m), b),) = others.items()
+            once = {(i + k, j + m): a * b for (i, j), a in self.terms.items()}
+            return Size(once, self.branches)
         terms: Polynomial = {}
-        others = _terms(other).items()
         for (i, j), a in self.terms.items():
-            for (k, m), b in others:
+            for (k, m), b in others.items():
                 terms[i + k, j + m] = terms.get((i + k, j + m), 0) + a * b
         return Size(_without_zeros(terms), self.branches)
 
@@ -98,7 +102,7 @@ class Size:
         ((k, m), factor) = next(iter(divisor.items()))
         if any(i < k or j < m for i, j in self.terms):
             raise NotPiecewisePolynomialError("a quotient that is no polynomial")
-        terms = {(i - k, j - m): Fraction(c) / factor for (i, j), c in self.terms.items()}
+        terms = {(i - k, j - m): _quotient(c, factor) for (i, j), c in self.terms.items()}
         return Size(terms, self.branches)
 
     def __floordiv__(self, other: Any) -> Size:
@@ -117,7 +121,9 @@ class Size:
 
     def _fractions(self) -> set[Any]:
         """Values modulo 1 at all integer sizes: they repeat with the denominators' multiples."""
-        period = math.lcm(*(Fraction(c).denominator for c in self.terms.values()))
+        period = math.lcm(*(c.denominator for c in self.terms.values()))
+        if period == 1:
+            return {0}
         used = [max((e[axis] for e in self.terms), default=0) > 0 for axis in (0, 1)]
         if period ** sum(used) > MOST_RESIDUES:
             raise NotPiecewisePolynomialError(f"a quotient by {period}")
@@ -152,6 +158,12 @@ def _terms(value: Any) -> Polynomial:
     if isinstance(value, (int, Fraction)):
         return {(0, 0): value} if value else {}
     raise NotPiecewisePolynomialError(f"{type(value).__name__} in a size")
+
+
+def _quotient(value: Any, divisor: Any) -> Any:
+    """An int wherever it is one: sums and products of fractions take ten times as long."""
+    whole, rest = divmod(value, divisor)
+    return Fraction(value) / divisor if rest else whole
 
 
 def _without_zeros(terms: Polynomial) -> Polynomial:

@@ -143,7 +143,7 @@ def test_a_sweep_over_hostile_modules_has_a_row_for_each(attnprof, tmp_path):
 
 
 @pytest.mark.parametrize(("how", "names"), [
-    ("--against", ("vanishes", "closes_descriptors", "forks")),
+    ("--against", ("closes_descriptors", "forks")),
     ("--baseline", ("vanishes", "kills_parent")),
 ])  # fmt: skip
 def test_a_check_of_what_vanishes_is_an_error_and_never_passes(attnprof, tmp_path, how, names):
