@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from attnprof.trace.rules.expansions import EXPANSIONS, STAND_INS
-from attnprof.trace.rules.moves import MOVES, OVERWRITES, VIEWS
-from attnprof.trace.rules.table import RULES
+from attnprof.trace.rules.table import MOVES, OVERWRITES, RULES, VIEWS
 
 PLACES = {
     "views": VIEWS,

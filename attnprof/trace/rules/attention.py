@@ -13,10 +13,9 @@ from typing import Any
 
 from attnprof.costs import exact_div, minimum
 from attnprof.trace.events import Size
-from attnprof.trace.rules.layouts import is_contiguous
 from attnprof.trace.rules.table import MAC, OTHER, A, Counts, D, E, M, Rule, rules
-from attnprof.trace.rules.workspaces import sum_width, threads, workspaces
-from attnprof.trace.sizes import is_floating, nbytes, numel, product, size_of
+from attnprof.trace.rules.workspaces import copied, sum_width, threads, workspaces
+from attnprof.trace.sizes import is_floating, numel, product, size_of
 
 #: Where the diagonal of a rectangular causal mask starts: torch's ``is_causal`` says top left;
 #: the FlashAttention kernels on CUDA align the last query with the last key.
@@ -59,7 +58,7 @@ def _backward(seen: Size, q: Any, v: Any, call: Any) -> Counts:
 
 def _extras(call: Any, dropped: int) -> Counts:
     """An addition a pair for a mask of numbers, a multiplication for each use of dropout."""
-    masks = [getattr(call, name, None) for name in ("attn_mask", "attn_bias", "bias")]
+    masks = (getattr(call, name, None) for name in ("attn_mask", "attn_bias", "bias"))
     masked = any(mask is not None and is_floating(mask) for mask in masks)
     return A * masked + M * (dropped if call.dropout_p else 0)
 
@@ -126,12 +125,11 @@ def _backward_inside(_out: Any, call: Any) -> Size:
 
     Threads need a head to work on; the gradient is laid out anew unless heads lie inside tokens.
     """
-    q, grad = call.query, call.grad_out
+    q = call.query
     rows, keys, half = _block(q), minimum(size_of(call.key.shape[2]), _KEYS), q.element_size() == 2
     own = threads() * rows * keys * 2 * (sum_width(q) + (2 if half else 0))
     busy = minimum(size_of(q.shape[0]) * size_of(q.shape[1]), threads())
-    anew = 0 if is_contiguous(grad.transpose(1, 2)) else nbytes(grad)
-    return own + busy * rows * sum_width(q) + anew
+    return own + busy * rows * sum_width(q) + copied(call.grad_out.transpose(1, 2))
 
 
 def _block(q: Any) -> Size:

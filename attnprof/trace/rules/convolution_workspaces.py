@@ -16,8 +16,13 @@ from torch import cpu
 
 from attnprof.costs import ceil_div, exact_div, maximum
 from attnprof.trace.events import Size
-from attnprof.trace.rules.layouts import copied, same
-from attnprof.trace.rules.workspaces import UnknownWorkspaceError, threads, workspaces
+from attnprof.trace.rules.workspaces import (
+    UnknownWorkspaceError,
+    copied,
+    same,
+    threads,
+    workspaces,
+)
 from attnprof.trace.sizes import nbytes, product, size_of
 
 #: oneDNN aligns what it takes besides tensors.
@@ -62,12 +67,6 @@ class _Convolution:
         entries = product(self.a.shape)
         return many and (self.groups != 1 or large or _at_least(samples, 2)
                          or _at_least(entries, 20481))  # fmt: skip
-
-    @property
-    def in_columns(self) -> bool:
-        """Whether oneDNN sums a channel's kernel gradient up in columns: wide ones it does."""
-        width, pad = size_of(self.weight.shape[-1]), self.padding[-1]
-        return self.by_channel and (width > 3 or pad > width // 2)
 
     def blocked(self, *, few: bool = True) -> tuple[Size, Size, Size]:
         """Bytes of input, kernel and result in oneDNN's layout.
@@ -115,14 +114,12 @@ def _at_least(value: Size, limit: int) -> bool:
 def _forward(out: Any, call: Any) -> Size:
     asked = _Convolution(call, out)
     if not asked.in_onednn:
-        held = _one_group(asked, _columns(asked), call.input)
-        return copied(call.input) + maximum(held, nbytes(out) if asked.split else 0)
+        own = _one_group(asked, _columns(asked), call.input)
+        return copied(call.input) + maximum(own, nbytes(out) if asked.split else 0)
     source, kernel, result = asked.blocked()
-    channels = size_of(call.weight.shape[0])
-    padded = 0
+    channels, inside = size_of(call.weight.shape[0]), source + kernel + result
     if call.bias is not None and _rounded(channels) != channels:
-        padded = 4 * _rounded(channels) + _ALIGNED
-    inside = source + kernel + result + padded
+        inside += 4 * _rounded(channels) + _ALIGNED
     return copied(call.input) + maximum(inside, nbytes(out) + result) - nbytes(out)
 
 
@@ -155,11 +152,13 @@ def _backward(out: Any, call: Any) -> Size:
         own = _one_group(shape, _columns(shape) if asked[1] else 0, a, call.grad_output)
         return copied(a) + maximum(own, gradients if shape.split else 0)
     source, kernel, result = shape.blocked(few=False)
-    held = gradients
+    held, width = gradients, size_of(weight.shape[-1])
     if asked[0]:
         held = maximum(held, maximum(source + kernel + result, nbytes(a) + source))
-    if asked[1] and shape.in_columns:
-        held = maximum(held, gradients + _columns_summed(shape))
+    if asked[1] and shape.by_channel and (width > 3 or shape.padding[-1] > width // 2):
+        # columns and four kernels for each thread
+        taps = 4 * product(weight.shape[2:]) * product(shape.result.shape[2:])
+        held = maximum(held, gradients + _team() * (taps + 4 * nbytes(weight)) + 2 * _ALIGNED)
     elif asked[1] and (shape.by_channel or _at_least(size_of(a.shape[1]), _register())):
         inside = source + kernel + result + _channels_summed(shape, kernel, bias=asked[2])
         held = maximum(held, gradients - nbytes(weight) + inside)
@@ -167,12 +166,6 @@ def _backward(out: Any, call: Any) -> Size:
     if asked[1] and not shape.by_channel:
         raise UnknownWorkspaceError(own)
     return own
-
-
-def _columns_summed(shape: _Convolution) -> Size:
-    """Columns and four kernels for each thread."""
-    taps = 4 * product(shape.weight.shape[2:]) * product(shape.result.shape[2:])
-    return _team() * (taps + 4 * nbytes(shape.weight)) + 2 * _ALIGNED
 
 
 def _channels_summed(shape: _Convolution, kernel: Size, *, bias: bool) -> Size:

@@ -56,10 +56,18 @@ def _multi_head(
 ) -> tuple[Any, Any]:  # fmt: skip
     """The fast path of ``nn.MultiheadAttention``: (batch, tokens, width)."""
     qkv = _projected(query, key, value, qkv_weight)
-    q, k, v = _scaled_heads(qkv, qkv_bias, heads)
+    split = aten._transform_bias_rescale_qkv.default
+    if isinstance(heads, torch.SymInt):  # which the operation's schema would fix
+        with _pop_mode_temporarily() as recorder:
+            q, k, v = recorder.__torch_dispatch__(split, (), (qkv, qkv_bias, heads))
+    else:
+        q, k, v = split(qkv, qkv_bias, heads)
     del qkv
     scores = torch.bmm(q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2)).view(*q.shape[:3], -1)
-    scores = _weights(scores, mask, mask_type)
+    if mask is None:
+        scores = aten._softmax.out(scores, scores.dim() - 1, False, out=scores)
+    else:
+        scores = aten._masked_softmax(scores, mask.bool(), scores.dim() - 1, mask_type)
     # the result takes the place of the queries
     torch.bmm(scores.flatten(0, 1), v.flatten(0, 1), out=q.flatten(0, 1))
     kept = scores if need_weights else None
@@ -72,15 +80,6 @@ def _multi_head(
     return out, kept
 
 
-def _scaled_heads(qkv: Any, bias: Any, heads: Any) -> Any:
-    """Queries, keys and values by head; the operation's schema would fix symbolic heads."""
-    split = aten._transform_bias_rescale_qkv.default
-    if not isinstance(heads, torch.SymInt):
-        return split(qkv, bias, heads)
-    with _pop_mode_temporarily() as recorder:
-        return recorder.__torch_dispatch__(split, (), (qkv, bias, heads))
-
-
 def _projected(query: Any, key: Any, value: Any, weight: Any) -> Any:
     if key is not value:
         parts = zip((query, key, value), weight.chunk(3), strict=True)
@@ -90,12 +89,6 @@ def _projected(query: Any, key: Any, value: Any, weight: Any) -> Any:
     else:
         return query.matmul(weight.t())
     return torch.cat([x.matmul(w.t()) for x, w in parts], 2)
-
-
-def _weights(scores: Any, mask: Any, mask_type: int | None) -> Any:
-    if mask is None:
-        return aten._softmax.out(scores, scores.dim() - 1, False, out=scores)
-    return aten._masked_softmax(scores, mask.bool(), scores.dim() - 1, mask_type)
 
 
 def _encoder_layer(*args: Any, **kwargs: Any) -> Any:
@@ -128,10 +121,6 @@ def _dropout(x: Any, p: float, train: bool | None = None) -> tuple[Any, Any]:
     return x.mul(mask).mul_(0 if p == 1 else 1 / (1 - p)), mask
 
 
-def _dropout_backward(grad: Any, mask: Any, scale: float) -> Any:
-    return grad * (mask.type_as(grad) * scale)
-
-
 def _split_heads(qkv: Any, _bias: Any, heads: int) -> tuple[Any, ...]:
     """Shapes alone: three (batch, heads, tokens, head width), in one storage."""
     batch, tokens, width = qkv.shape
@@ -154,7 +143,7 @@ EXPANSIONS: dict[str, Expansion] = {
     "_native_multi_head_attention": _multi_head,
     "_transformer_encoder_layer_fwd": _encoder_layer,
     "native_dropout": _dropout,
-    "native_dropout_backward": _dropout_backward,
+    "native_dropout_backward": lambda grad, mask, scale: grad * (mask.type_as(grad) * scale),
 }
 
 
@@ -190,12 +179,8 @@ STAND_INS: dict[str, Expansion] = {
     "binary_cross_entropy": _reduced_loss("binary_cross_entropy", 2),
     **{name: _reduced_loss(name, 1) for name in ("mse_loss", "smooth_l1_loss", "soft_margin_loss")},
 }
-
-
 #: Operations that are one piece, though torch can make them of others: questions, one kernel.
 WHOLE = {aten.size.default, aten.stride.default, aten.max_pool1d.default}
-
-
 #: The same by torch's own name of the function: called so, they take symbolic sizes.
 FAST_PATHS: dict[str, Expansion] = {
     name: EXPANSIONS[name]

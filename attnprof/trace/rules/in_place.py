@@ -79,18 +79,17 @@ class Watch:
         """
         if func is aten._linalg_svd.default and _INSIDE.get() in _SINGULAR and not _trains(args[0]):
             return func, (args[0], False, False)
-        return self._in_place(func, args, frame), args
-
-    def _in_place(self, func: Any, args: tuple[Any, ...], frame: FrameType | None) -> Any:
+        # by the engine where no Python code but autograd's own is between it and the operation
+        by_engine = frame is not None and frame.f_code.co_name == "_engine_run_backward"
         zeros, self._zeros = self._zeros, 0 if func is not aten.detach.default else self._zeros
         if func is aten.add.Tensor:
-            if _adds(args[1]) or (_is_engine(frame) and self._meets(*args[:2])):
-                return in_place_of(func)
-        elif _is_engine(frame):
-            placed = func in _PLACING and zeros == args[0].untyped_storage()._cdata
-            if placed or self._goes_on(func, args):
-                return in_place_of(func)
-        return func
+            placed = _adds(args[1]) or (by_engine and self._meets(*args[:2]))
+        else:
+            placed = by_engine and (
+                (func in _PLACING and zeros == args[0].untyped_storage()._cdata)
+                or self._goes_on(func, args)
+            )
+        return in_place_of(func) if placed else func, args
 
     def _goes_on(self, func: Any, args: tuple[Any, ...]) -> bool:
         """Whether a node goes on in a tensor of its own."""
@@ -123,11 +122,6 @@ def _adds(other: Any) -> bool:
 
 def _trains(tensor: Any) -> bool:
     return bool(torch.is_grad_enabled() and tensor.requires_grad)
-
-
-def _is_engine(frame: FrameType | None) -> bool:
-    """Whether no Python code but autograd's own is between the engine and an operation."""
-    return frame is not None and frame.f_code.co_name == "_engine_run_backward"
 
 
 def _holders(tensor: Any) -> tuple[int, int]:
@@ -183,11 +177,9 @@ def _marked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def marked(*args: Any, **kwargs: Any) -> Any:
         if torch._C._functorch.maybe_current_level() is not None:  # torch.vmap and its like
             return function(*args, **kwargs)
-        token = _INSIDE.set(name)
-        try:
+        with ExitStack() as stack:
+            stack.callback(_INSIDE.reset, _INSIDE.set(name))
             return function(*args, **kwargs)
-        finally:
-            _INSIDE.reset(token)
 
     builtins = torch.jit._builtins._get_builtin_table()  # type: ignore[no-untyped-call]
     if id(function) in builtins:

@@ -1,4 +1,4 @@
-"""Matrix products in every spelling; convolutions as products, every tap counted; pooling.
+"""Matrix products in every spelling; convolutions, every tap counted; pooling; transforms.
 
 Integer products count nothing; of a convolution taps on padding count, too.
 """
@@ -6,9 +6,13 @@ Integer products count nothing; of a convolution taps on padding count, too.
 from __future__ import annotations
 
 import math
+from itertools import permutations
 from typing import Any
 
+import torch
+
 from attnprof.arguments import several
+from attnprof.costs import maximum
 from attnprof.trace.events import Size
 from attnprof.trace.rules.table import (
     NOTHING,
@@ -26,7 +30,8 @@ from attnprof.trace.rules.table import (
     sums,
     tensors_in,
 )
-from attnprof.trace.sizes import numel, product, size_of
+from attnprof.trace.rules.workspaces import collapses, layout, workspaces
+from attnprof.trace.sizes import levels, nbytes, numel, product, size_of
 
 
 def _product(out: Any, call: Any) -> Counts:
@@ -67,31 +72,21 @@ def _linear_backward(_out: Any, call: Any) -> Counts:
 @rule("_trilinear")
 def _trilinear(out: Any, call: Any) -> Counts:
     """Two products: the first with the second, summed over what the third does not have."""
-    one, two, three = (
-        _spread(call.i1, call.expand1), _spread(call.i2, call.expand2),
-        _spread(call.i3, call.expand3),
-    )  # fmt: skip
+    one, two, three = map(list, (call.i1.shape, call.i2.shape, call.i3.shape))
+    expanded = (call.expand1, call.expand2, call.expand3)
+    for sizes, places in zip((one, two, three), expanded, strict=True):
+        for place in sorted(places):
+            sizes.insert(place, None)
     both = [b if a is None else a for a, b in zip(one, two, strict=True)]
     kept = [
         c if place in call.sumdim and c is None else (c if a is None else a)
         for place, (a, c) in enumerate(zip(both, three, strict=True))
     ]
-    counts = macs(out) * _size(both) + macs(out) * _size(kept)
+    pairs, results = (product(1 if n is None else n for n in sizes) for sizes in (both, kept))
+    counts = macs(out) * pairs + macs(out) * results
     if call.unroll_dim in call.sumdim:
         counts += sums(out) * numel(out) * size_of(both[call.unroll_dim])
     return counts
-
-
-def _spread(tensor: Any, expanded: Any) -> list[Any]:
-    """Sizes by dimension, None where the tensor is expanded."""
-    sizes = list(tensor.shape)
-    for place in sorted(expanded):
-        sizes.insert(place, None)
-    return sizes
-
-
-def _size(sizes: list[Any]) -> Size:
-    return product(1 if size is None else size for size in sizes)
 
 
 @rule("convolution _convolution convolution_overrideable mkldnn_convolution cudnn_convolution "
@@ -134,9 +129,57 @@ def _adaptive_taps(a: Any, sizes: Any) -> int | None:
     return total
 
 
-def _largest_to_size(_out: Any, call: Any) -> Counts | None:
-    taps = _adaptive_taps(call.self, call.output_size)
-    return None if taps is None else OTHER * taps
+# -- Fourier transforms, counted as radix 2 whatever the library does -------------------
+# A complex transform of F points has L = log2 F levels (rounded up) of F/2 butterflies, each of 4
+# multiplications and 6 additions; one between real points and half a spectrum is half of that.
+# The factor of a normalisation is taken to be part of the last level.
+def _complex(shape: Any, dims: Any) -> Counts:
+    """Transforms along every one of these dimensions, one after another."""
+    if not dims:
+        return NOTHING
+    deep: Size = sum((levels(size_of(shape[dim])) for dim in dims), start=0)
+    return (2 * M + 3 * A) * product(shape) * deep
+
+
+def _real(tensor: Any, dim: int) -> Counts:
+    """Half of the butterflies: 3/2 additions a point and level, rounded down."""
+    points = numel(tensor)
+    if isinstance(points, int):
+        half = points // 2
+    elif any(size_of(size // 2) * 2 == size_of(size) for size in tensor.shape):
+        half = points / 2
+    else:  # by torch's own arithmetic of sizes, which knows that they are whole
+        half = size_of(tensor.numel() // 2)
+    return (M * points + A * (points + half)) * levels(size_of(tensor.shape[dim]))
+
+
+def _to_spectrum(out: Any, call: Any) -> Counts:
+    """The last dimension from real points; the others over the spectrum that is computed."""
+    *others, last = call.dim
+    shape = list(out.shape)
+    if not call.onesided:
+        shape[last] = call.self.shape[last] // 2 + 1
+    return _real(call.self, last) + _complex(shape, others)
+
+
+def _relaid(a: Any, transformed: Any) -> Size:
+    """The library transforms a list of lines: other layouts become one first (``_exec_fft``).
+
+    It is one where the other dimensions, in the order of their strides, can be seen as one.
+    """
+    dims = layout(a)
+    inside = {dim % len(dims) for dim in transformed}
+    rest = [pair for i, pair in enumerate(dims) if i not in inside]
+    return 0 if any(collapses(list(order)) for order in permutations(rest)) else nbytes(a)
+
+
+def _inverse(out: Any, call: Any) -> Size:
+    """Of several dimensions the last is transformed last, from the others' result."""
+    a, (*others, last) = call.self, call.dim
+    if not others:
+        return _relaid(a, [last])
+    between = torch.ops.aten._fft_c2c(a, others, 0, False)
+    return nbytes(a) + maximum(_relaid(between, [last]), _relaid(a, others) - nbytes(out))
 
 
 rules(
@@ -172,6 +215,12 @@ rules(
         "max_pool1d max_pool2d_with_indices max_pool3d_with_indices": lambda out, c: (
             OTHER * numel(first_of(out)) * product(several("kernel_size", c.kernel_size))
         ),
-        "adaptive_max_pool2d adaptive_max_pool3d": _largest_to_size,
+        "adaptive_max_pool2d adaptive_max_pool3d": lambda _, c: (
+            None if (taps := _adaptive_taps(c.self, c.output_size)) is None else OTHER * taps
+        ),
+        "_fft_c2c": lambda _, c: _complex(c.self.shape, c.dim),
+        "_fft_r2c": _to_spectrum,
+        "_fft_c2r": lambda out, c: _real(out, c.dim[-1]) + _complex(c.self.shape, c.dim[:-1]),
     }
 )  # fmt: skip
+workspaces({"_fft_r2c _fft_c2c": lambda _, c: _relaid(c.self, c.dim), "_fft_c2r": _inverse})

@@ -8,19 +8,25 @@ source where it is not obvious; tests hold them to the allocator at random shape
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import torch
 
 from attnprof.trace.events import Size
-from attnprof.trace.rules.layouts import copied, has_unit_stride, is_contiguous, layout, same
-from attnprof.trace.rules.moves import words
 from attnprof.trace.sizes import nbytes, numel, product, size_of
 
 #: Bytes, from the result and the call.
 Workspace = Callable[[Any, Any], Size]
+Layout = list[tuple[Size, Size]]
 
 WORKSPACES: dict[str, Workspace] = {}
+
+
+def words(text: str) -> frozenset[str]:
+    """Names separated by spaces."""
+    return frozenset(text.split())
+
 
 #: What these take depends on values, or on a library's own choice of algorithm.
 UNKNOWN_WORKSPACE = words(
@@ -97,6 +103,58 @@ def sum_width(tensor: Any) -> int:
     return max(4, tensor.element_size())
 
 
+# -- how tensors lie: strides of int or symbolic size, no guards -------------------------
+def layout(tensor: Any) -> Layout:
+    """(size, stride) of each dimension."""
+    return list(zip(map(size_of, tensor.shape), map(_stride, tensor.stride()), strict=True))
+
+
+def _stride(stride: Any) -> Size:
+    """Without torch's max(1, size): it differs only for tensors without entries."""
+    found = size_of(stride)
+    if isinstance(found, int):
+        return found
+    import sympy
+
+    least = {part: sympy.Max(*(arg for arg in part.args if arg != 1))
+             for part in found.atoms(sympy.Max) if 1 in part.args}  # fmt: skip
+    return found.xreplace(least) if least else found
+
+
+def same(one: Size, other: Size) -> bool:
+    """Whether two sizes are the same number, or the same expression."""
+    if isinstance(one, int) and isinstance(other, int):
+        return one == other
+    import sympy
+
+    return bool(sympy.expand(one - other) == 0)
+
+
+def is_contiguous(tensor: Any) -> bool:
+    """Whether entries lie in order without gaps."""
+    wide = [(size, stride) for size, stride in layout(tensor) if size != 1]
+    return collapses(wide) and (not wide or same(wide[-1][1], 1))
+
+
+def collapses(dims: Layout) -> bool:
+    """Whether dimensions can be seen as one."""
+    wide = [(size, stride) for size, stride in dims if size != 1]
+    return all(same(outer, size * stride) for (_, outer), (size, stride) in pairwise(wide))
+
+
+def copied(*tensors: Any) -> Size:
+    """Bytes of those tensors that are laid out anew before they are read."""
+    anew = (x for x in tensors if x is not None and not is_contiguous(x))
+    return sum(map(nbytes, anew), start=0)
+
+
+def has_unit_stride(tensor: Any) -> bool:
+    """Whether a matrix (or each of a batch) has rows or columns that lie in order, as BLAS asks."""
+    (rows, row), (columns, column) = layout(tensor)[-2:]
+    return bool(columns == 1 or rows == 1 or same(column, 1) or same(row, 1))
+
+
+# -- what kernels take -----------------------------------------------------------------
 def _promoted(_out: Any, call: Any) -> Size:
     """Operands of other number formats are converted first (TensorIterator, on CPU)."""
     from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KINDS
@@ -112,17 +170,6 @@ def _promoted(_out: Any, call: Any) -> Size:
     _, common = elementwise_dtypes(*values, type_promotion_kind=KINDS.DEFAULT)
     other = [x for x in tensors if x.dtype != common and x.dim()]
     return sum((numel(x) * common.itemsize for x in other), start=0)
-
-
-def _picked(out: Any, call: Any) -> Size:
-    """Of each mask the places that it picks."""
-    masks = [(place, x) for place, x in enumerate(call.indices) if x is not None and is_mask(x)]
-    return sum((8 * x.dim() * size_of(out.shape[place]) for place, x in masks), start=0)
-
-
-def _safe_softmax(_out: Any, call: Any) -> Size:
-    """Whether entries are -inf, and whether all of a row are; before that softmax's own copy."""
-    return copied(call.self) or numel(call.self) + rows_of(call.self, call.dim)
 
 
 def _layer_norm_backward(_out: Any, call: Any) -> Size:
@@ -161,21 +208,6 @@ def _with_gaps(call: Any) -> list[Any]:
     return [x for x in _tensors(call)[-2:] if not has_unit_stride(x)]
 
 
-def _entropy_of_logits(_out: Any, call: Any) -> Size:
-    """The sigmoid's logarithms and what they are made of, of a copy, or the weights less one.
-
-    The losses are in it if they are added up.
-    """
-    weights = 0 if call.pos_weight is None else nbytes(call.pos_weight)
-    return (copied(call.self) or weights) + nbytes(call.self) * (1 + bool(call.reduction))
-
-
-def _folded(_out: Any, call: Any) -> Size:
-    """Which windows an entry is in."""
-    windows = (size_of(call.input_sizes[call.dim]) - call.size) // call.step
-    return 8 * (windows * call.step + call.size)
-
-
 workspaces(
     {
         "add sub mul div maximum minimum pow eq ne lt le gt ge where atan2 fmod hypot remainder "
@@ -185,7 +217,11 @@ workspaces(
         "count_nonzero": lambda _, c: 0 if c.dim is None else 9 * numel(c.self),
         # positions along each dimension
         "repeat": lambda out, _: 32 * out.dim(),
-        "index": _picked,
+        # of each mask the places that it picks
+        "index": lambda out, c: sum(
+            8 * x.dim() * size_of(out.shape[place])
+            for place, x in enumerate(c.indices) if x is not None and is_mask(x)
+        ),
         # magnitudes, and two comparisons
         "isinf": lambda _, c: nbytes(c.self) if c.self.is_floating_point() else 0,
         "isfinite": lambda _, c: (
@@ -203,7 +239,8 @@ workspaces(
         "_softmax_backward_data _log_softmax_backward_data": lambda _, c: copied(
             c.grad_output, c.output
         ),
-        "_safe_softmax": _safe_softmax,
+        # whether entries are -inf, and whether all of a row are; before that softmax's own copy
+        "_safe_softmax": lambda _, c: copied(c.self) or numel(c.self) + rows_of(c.self, c.dim),
         # one line of positions
         "sort": lambda _, c: 8 * size_of(c.self.shape[c.dim]) if c.self.dim() else 0,
         # a copy that is partitioned, and its positions
@@ -229,11 +266,19 @@ workspaces(
         "mm addmm": lambda _, c: sum(map(nbytes, _with_gaps(c)), start=0),
         "bmm baddbmm": lambda _, c: sum((nbytes(x[0]) for x in _with_gaps(c)), start=0),
         "im2col": lambda _, c: nbytes(c.self),
-        "unfold_backward": _folded,
-        "binary_cross_entropy_with_logits": _entropy_of_logits,
+        # which windows an entry is in
+        "unfold_backward": lambda _, c: (
+            8 * ((size_of(c.input_sizes[c.dim]) - c.size) // c.step * c.step + c.size)
+        ),
+        # the sigmoid's logarithms and what they are made of, of a copy, or the weights less one;
+        # the losses are in it if they are added up
+        "binary_cross_entropy_with_logits": lambda _, c: (
+            (copied(c.self) or (0 if c.pos_weight is None else nbytes(c.pos_weight)))
+            + nbytes(c.self) * (1 + bool(c.reduction))
+        ),
         # the losses, if those are added up
         "mse_loss smooth_l1_loss huber_loss": lambda _, c: nbytes(c.self) if c.reduction else 0,
         # exponentials, and those plus one
         "soft_margin_loss_backward": lambda _, c: 2 * nbytes(c.self),
     }
-)
+)  # fmt: skip

@@ -7,7 +7,8 @@ noticed when the next operation starts.
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -100,34 +101,28 @@ class Recorder(TorchDispatchMode):
     @contextmanager
     def put_back(self, output: Any) -> Iterator[None]:
         """Inside, gradients that torch computes otherwise without a mode are recorded that way."""
-        nodes = told_apart(output)
-        self.trace.notes += depends_on_values(nodes)
-        hooks = [hook for node in nodes for hook in self._put_back(node)]
-        try:
-            yield
-        finally:  # a node and its hooks hold each other
-            for hook in hooks:
-                hook.remove()
 
-    def _put_back(self, node: Any) -> tuple[Any, Any]:
         def before(_grads: Any) -> None:
             self._paused = True
 
-        def after(found: Any, grads: Any) -> Any:
+        def after(node: Any, found: Any, grads: Any) -> Any:
             self._paused, self._node = False, node
             try:
-                self._select(selects(node))
+                if op := selects(node):  # which takes as much as the values say
+                    line, own = self._line(), f"aten.{op}"
+                    call = Call(op, {}, 0, self.part, line, uncounted=own, scratch=own)
+                    self.trace.calls.append(call)
                 return gradients_of(node, found, grads[0])
             finally:
                 self._node = None
 
-        return node.register_prehook(before), node.register_hook(after)
-
-    def _select(self, op: str) -> None:
-        """An operation that takes as much as the values say."""
-        if op:
-            line, said = self._line(), f"aten.{op}"
-            self.trace.calls.append(Call(op, {}, 0, self.part, line, uncounted=said, scratch=said))
+        nodes = told_apart(output)
+        self.trace.notes += depends_on_values(nodes)
+        with ExitStack() as stack:  # a node and its hooks hold each other
+            for node in nodes:
+                stack.callback(node.register_prehook(before).remove)
+                stack.callback(node.register_hook(partial(after, node)).remove)
+            yield
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -141,7 +136,9 @@ class Recorder(TorchDispatchMode):
                 return inside(*args, **kwargs)
         if self.before_each:
             self.before_each()
-        dead = self._buried()
+        # storages that died since the operation before
+        dead = [key for key, held in self._known.items() if held.dead]
+        died = [held for held in map(self._known.pop, dead) if held.number]
         line = self._line()
         func, args = self._watch.unwatched(func, args, sys._getframe(1))
         if self._values is None:
@@ -166,13 +163,13 @@ class Recorder(TorchDispatchMode):
                 part=self.part,
                 line=line,
                 takes=sum((held.bytes for held in born), start=0),
-                gives=sum((held.bytes for held in dead), start=0),
+                gives=sum((held.bytes for held in died), start=0),
                 workspace=found.workspace,
                 uncounted=found.uncounted,
                 touched=found.touched,
                 scratch=found.scratch,
                 born=tuple((held.number, held.bytes) for held in born),
-                died=tuple(held.number for held in dead),
+                died=tuple(held.number for held in died),
                 dtype=str(results[0].dtype).removeprefix("torch.") if results else "",
                 shape=tuple(map(size_of, results[0].shape)) if results else (),
             )
@@ -189,16 +186,9 @@ class Recorder(TorchDispatchMode):
                 self._known[key_of(tensor)] = found[-1]
         return found
 
-    def _buried(self) -> list[_Held]:
-        """Storages that died since the operation before."""
-        dead = [key for key, held in self._known.items() if held.dead]
-        return [held for held in map(self._known.pop, dead) if held.number]
-
     def _line(self) -> str:
         """The user's line; a backward operation has that of the operation it differentiates."""
-        node = None
-        if self.part == "backward":
-            node = self._node or _current_autograd_node()
+        node = (self._node or _current_autograd_node()) if self.part == "backward" else None
         if node is not None:
             return self._lines.get(node._sequence_nr(), "")
         line = _place(sys._getframe(2))
@@ -211,13 +201,10 @@ def _place(frame: FrameType | None) -> str:
     layer = ""
     while frame is not None and frame.f_code.co_filename != _START:
         name = frame.f_code.co_filename
+        spelled = f"{name.rsplit('/', 1)[-1]}:{frame.f_lineno}"
         if not name.startswith(_OURS) and "torch_dispatch" not in frame.f_code.co_name:
-            return _spelled(frame)
+            return spelled
         if not layer and name.startswith(_LAYERS) and not name.endswith("/module.py"):
-            layer = _spelled(frame)
+            layer = spelled
         frame = frame.f_back
     return layer
-
-
-def _spelled(frame: FrameType) -> str:
-    return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"

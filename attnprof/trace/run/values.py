@@ -16,7 +16,7 @@ import torch
 
 from attnprof.trace.events import Decision
 from attnprof.trace.rules import name_of, tensors_in
-from attnprof.trace.rules.layouts import same
+from attnprof.trace.rules.workspaces import same
 from attnprof.trace.sizes import numel
 
 _NUMBERS, _SHAPES = torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
