@@ -50,7 +50,7 @@ def _euclidean(a: Any, b: Any) -> Any:
 
 
 def _multi_head(
-    query: Any, key: Any, value: Any, _width: int, heads: int, qkv_weight: Any, qkv_bias: Any,
+    query: Any, key: Any, value: Any, _width: int, heads: Any, qkv_weight: Any, qkv_bias: Any,
     weight: Any, bias: Any, mask: Any = None, need_weights: bool = True,
     average_attn_weights: bool = True, mask_type: int | None = None,
 ) -> tuple[Any, Any]:  # fmt: skip

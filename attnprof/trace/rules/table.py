@@ -7,7 +7,6 @@ counts, or None where it does not know the case: the operation is then named.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -15,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch._ops import HigherOrderOperator
 
-from attnprof.trace.events import KINDS, Size
+from attnprof.trace.events import KINDS, Call, Size
 from attnprof.trace.rules.workspaces import words, workspace_of
 from attnprof.trace.sizes import is_floating, nbytes, numel
 
@@ -106,22 +105,6 @@ Known = TypeVar("Known", bound=Rule)
 RULES: dict[str, Rule] = {}
 
 
-@dataclass(frozen=True)
-class Found:
-    """What one operation costs.
-
-    ``uncounted`` names it where ``counts`` leave something out, ``scratch`` where its kernel takes
-    memory that ``workspace`` does not know.
-    """
-
-    counts: Mapping[str, Size] = field(default_factory=dict)
-    bytes_moved: Size = 0
-    workspace: Size = 0
-    uncounted: str = ""
-    touched: Size = 0
-    scratch: str = ""
-
-
 def rule(names: str) -> Callable[[Known], Known]:
     """Enter a rule for these operations (without ``aten::``, overload or final ``_``)."""
 
@@ -185,15 +168,20 @@ def has_reals(call: Any) -> bool:
     return any(map(is_floating, tensors_in(vars(call))))
 
 
-def cost_of(func: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Found:
-    """The cost of one dispatched operation."""
+def cost_of(
+    func: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any], **seen: Any
+) -> Call:
+    """One dispatched operation and what it costs; ``seen`` is what is known of it besides."""
+    full = name_of(func)
+    seen = {"op": full.removeprefix("aten."), "part": "forward", "line": "", **seen}
     if isinstance(func, HigherOrderOperator):
         touched = sum(nbytes(x) for x in tensors_in((args, kwargs, out)))
-        said = name_of(func)
-        return Found(bytes_moved=touched, uncounted=said, touched=touched, scratch=said)
+        return Call(
+            counts={}, bytes_moved=touched, uncounted=full, touched=touched, scratch=full, **seen
+        )
     name, base, outs = _names(func)
     if name in VIEWS:
-        return Found()
+        return Call(counts={}, bytes_moved=0, **seen)
     given = {key: value for key, value in kwargs.items() if key not in outs}
     # every operand is read once, every result written once; rows left alone are not
     makes = name.endswith("_like") or name.startswith("new_")
@@ -203,13 +191,15 @@ def cost_of(func: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         moved = moved - nbytes(args[0]) + nbytes(out)
     if base == "index_copy":  # the source is read, and written
         moved = moved - 2 * nbytes(args[0]) + nbytes(args[3])
-    call = bound(func, args, given)
-    workspace, known = workspace_of(base, out, call)
-    scratch = "" if known else name_of(func)
-    found = RULES.get(base, lambda *_: NOTHING if base in MOVES else None)(out, call)
-    if found is None:
-        return Found({}, moved, workspace, name_of(func), moved, scratch)
-    return Found(found, moved, workspace, scratch=scratch)
+    asked = bound(func, args, given)
+    workspace, known = workspace_of(base, out, asked)
+    counts = RULES.get(base, lambda *_: NOTHING if base in MOVES else None)(out, asked)
+    if counts is None:
+        seen |= {"uncounted": full, "touched": moved}
+    return Call(
+        counts=counts or {}, bytes_moved=moved, workspace=workspace,
+        scratch="" if known else full, **seen,
+    )  # fmt: skip
 
 
 def name_of(func: Any) -> str:

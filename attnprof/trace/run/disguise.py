@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from types import ModuleType
@@ -30,7 +30,7 @@ class _Stranger(torch.Tensor):
     """What code outside of torch finds under the name of torch's fake tensors: no tensor is one."""
 
 
-#: What code outside of torch finds under these names of torch's: as where all tensors are real.
+#: What such code finds under these names of torch's: as where all tensors are real.
 _ANSWERS: dict[str, Any] = {
     "FakeTensor": _Stranger,
     "is_fake": lambda *_: False,
@@ -90,15 +90,13 @@ def copied_in_place() -> Iterator[None]:
         "__deepcopy__": _copied,
         "__reduce_ex__": reduced,
     }
-    token = _PICKLED.set(held)
-    try:
-        with (
-            patch.multiple(FakeTensorMode, create=True, **mode),
-            patch.multiple(FakeTensor, create=True, **tensor),
-        ):
-            yield
-    finally:
-        _PICKLED.reset(token)
+    with (
+        ExitStack() as stack,
+        patch.multiple(FakeTensorMode, create=True, **mode),
+        patch.multiple(FakeTensor, create=True, **tensor),
+    ):
+        stack.callback(_PICKLED.reset, _PICKLED.set(held))
+        yield
 
 
 #: Fake tensors that were pickled in this world, by id.
@@ -136,32 +134,26 @@ def uncompiled() -> Iterator[None]:
 
     Compiled code cannot be watched, and compiling fake tensors under a mode ends in a crash.
     """
-    token = _COMPILED.set([])
-    try:
-        with ExitStack() as stack:
-            stack.enter_context(patch.object(torch, "compile", _as_written))
-            compiler = sys.modules.get("torch._dynamo.eval_frame")
-            if compiler is not None:  # something may have been compiled already
-                stack.enter_context(torch.compiler.set_stance("force_eager"))
-                told = _telling(compiler._callback_from_stance)
-                stack.enter_context(patch.object(compiler, "_callback_from_stance", told))
-            yield
-    finally:
-        _COMPILED.reset(token)
+    compiler = sys.modules.get("torch._dynamo.eval_frame")
+    with ExitStack() as stack:
+        stack.callback(_COMPILED.reset, _COMPILED.set([]))
+        stack.enter_context(patch.object(torch, "compile", _as_written))
+        if compiler is not None:  # something may have been compiled already
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            plain = compiler._callback_from_stance
+
+            def told(callback: Any) -> Any:
+                if callback not in (None, False):
+                    _COMPILED.get().append(EAGER)
+                return plain(callback)
+
+            stack.enter_context(patch.object(compiler, "_callback_from_stance", told))
+        yield
 
 
 def notes_of_compiling() -> list[str]:
     """What to say of the run in this world: nothing where nothing would be compiled."""
     return list(dict.fromkeys(_COMPILED.get([])))
-
-
-def _telling(plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def told(callback: Any) -> Any:
-        if callback not in (None, False):
-            _COMPILED.get().append(EAGER)
-        return plain(callback)
-
-    return told
 
 
 def _as_written(model: Any = None, **_settings: Any) -> Any:

@@ -20,7 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnprof.trace.events import Call, Size, Trace
-from attnprof.trace.rules import cost_of, expansion_of, name_of, result_of, tensors_in
+from attnprof.trace.rules import cost_of, expansion_of, result_of, tensors_in
 from attnprof.trace.rules.gradients import depends_on_values, gradients_of, selects, told_apart
 from attnprof.trace.rules.in_place import Watch
 from attnprof.trace.run.values import CountedOff, Values, counted_off, key_of, refuse_outside
@@ -84,15 +84,6 @@ class Recorder(TorchDispatchMode):
         """Nothing is compiled in here: torch need not guard each call against it."""
         return False
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """What runs inside is not recorded; tensors made there count as given from outside."""
-        self._paused = True
-        try:
-            yield
-        finally:
-            self._paused = False
-
     def given(self, tensors: Any) -> None:
         """Tensors that were there before: parameters, inputs, output gradients."""
         for tensor in tensors_in(tensors):
@@ -154,26 +145,16 @@ class Recorder(TorchDispatchMode):
         born = self._born(results)
         if born and self._values is None and "alpha" not in kwargs:
             born[0].counted = counted_off(func, out, args, self._known)
-        found = cost_of(func, out, args, kwargs)
-        self.trace.calls.append(
-            Call(
-                op=name_of(func).removeprefix("aten."),
-                counts=found.counts,
-                bytes_moved=found.bytes_moved,
-                part=self.part,
-                line=line,
-                takes=sum((held.bytes for held in born), start=0),
-                gives=sum((held.bytes for held in died), start=0),
-                workspace=found.workspace,
-                uncounted=found.uncounted,
-                touched=found.touched,
-                scratch=found.scratch,
-                born=tuple((held.number, held.bytes) for held in born),
-                died=tuple(held.number for held in died),
-                dtype=str(results[0].dtype).removeprefix("torch.") if results else "",
-                shape=tuple(map(size_of, results[0].shape)) if results else (),
-            )
-        )
+        call = cost_of(
+            func, out, args, kwargs, part=self.part, line=line,
+            takes=sum((held.bytes for held in born), start=0),
+            gives=sum((held.bytes for held in died), start=0),
+            born=tuple((held.number, held.bytes) for held in born),
+            died=tuple(held.number for held in died),
+            dtype=str(results[0].dtype).removeprefix("torch.") if results else "",
+            shape=tuple(map(size_of, results[0].shape)) if results else (),
+        )  # fmt: skip
+        self.trace.calls.append(call)
         return out
 
     def _born(self, results: list[Any]) -> list[_Held]:

@@ -7,6 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._python_dispatch import _pop_mode_temporarily
 from torch.utils._pytree import tree_leaves
 
 from attnprof.trace.events import Trace
@@ -83,10 +84,9 @@ def record(
         values = Values(flipped) if real else None
         check = before_each or Limit(most)
         recorder = Recorder(check, values)
-        if real:
-            recorder.before_each = _within_memory(recorder.trace, check)
         recorder.given([*parameters, *buffers, *inputs])
         if values is not None:
+            recorder.before_each = _within_memory(recorder.trace, check)
             for tensor in inputs:  # zeros make matrices singular
                 if tensor.is_floating_point():
                     tensor.normal_()
@@ -143,7 +143,7 @@ def _train(subject: Any, positional: Any, named: Any, inputs: Any, recorder: Rec
         kept = subject(*positional, **named)
         output = first_tensor(kept)
         recorder.trace.notes += _left_out(kept, output)
-        with recorder.paused():
+        with _pop_mode_temporarily():  # the recorder: what the run is given is no part of it
             ones = torch.ones_like(output)
             recorder.given(ones)
         recorder.part = "backward"

@@ -68,8 +68,7 @@ def symbolic_sizes(
 ) -> tuple[Any, dict[str, Any], dict[Any, Any]]:
     """A shape environment, torch's size for every name, and torch's symbols → the user's.
 
-    ``bend`` gives floats that sizes become other values; ``integers``: what the code makes an
-    ``int`` of stays symbolic.
+    ``bend`` and ``integers`` are those of its :class:`Conversions`.
     """
     from torch._dynamo.source import ConstantSource
     from torch._guards import SLoc
@@ -128,8 +127,10 @@ class _Integer(int, metaclass=_Keeping):
 def _patches() -> Iterator[Any]:
     named = _kept()
     kept = {getattr(math, name): function for name, function in named.items()}
-    for place, name, plain in _bindings(set(kept)):
-        yield patch.object(place, name, kept[plain])
+    for module in (math, *_modules(_STANDARD)):  # and under the names they were imported by
+        for name, value in list(getattr(module, "__dict__", {}).items()):
+            if isinstance(value, BuiltinFunctionType) and value in kept:
+                yield patch.object(module, name, kept[value])
     yield patch.object(torch.SymInt, "__float__", lambda size: _number(size.node), create=True)
     yield patch.object(sym_node.SymNode, "guard_float", _number)
     # a size in a text is the number that it is in a run without symbols
@@ -137,18 +138,15 @@ def _patches() -> Iterator[Any]:
     yield patch.object(
         torch.SymInt, "__format__", lambda size, how: format(int(_number(size.node)), how)
     )
-    yield patch.object(torch.SymInt, "bit_length", _bit_length(torch.SymInt.bit_length))
+    plain = torch.SymInt.bit_length
+
+    def bit_length(size: Any) -> Any:
+        return math.floor(_sym_log2(size)) + 1 if size > 0 else plain(size)
+
+    yield patch.object(torch.SymInt, "bit_length", bit_length)
     for kind in (torch.SymInt, torch.SymFloat):  # numpy calls methods of what is no number
         for name in ("sqrt", "log2", "log", "exp"):
             yield patch.object(kind, name, named[name], create=True)
-
-
-def _bindings(functions: set[Any]) -> Iterator[tuple[Any, str, Any]]:
-    """Where these functions are bound: in :mod:`math` and in modules that imported them."""
-    for module in (math, *_modules(_STANDARD)):
-        for name, value in list(getattr(module, "__dict__", {}).items()):
-            if isinstance(value, BuiltinFunctionType) and value in functions:
-                yield module, name, value
 
 
 def _modules(others: frozenset[str]) -> list[Any]:
@@ -167,13 +165,15 @@ def _number(node: Any, *_place: Any) -> float:
 
 def _kept() -> dict[str, Callable[..., Any]]:
     """Functions by their names in :mod:`math`; at plain numbers they are those of it."""
+    log = _where_symbolic(math.log, _unary("log"))
     return {
         "sqrt": _where_symbolic(math.sqrt, torch.sym_sqrt),
         "log2": _where_symbolic(math.log2, _sym_log2),
         "pow": _where_symbolic(math.pow, lambda x, y: _sym_float(x) ** _sym_float(y)),
         "isqrt": _where_symbolic(math.isqrt, lambda x: math.floor(torch.sym_sqrt(x))),
         "exp": _where_symbolic(math.exp, _unary("exp")),
-        "log": _where_symbolic(math.log, _log),
+        # with a base, a quotient of two logarithms, as Python computes it
+        "log": _where_symbolic(math.log, lambda x, *base: log(x) / log(*base) if base else log(x)),
     }
 
 
@@ -199,16 +199,3 @@ def _unary(name: str) -> Callable[[Any], Any]:
         return torch.SymFloat(symbolic_node)  # type: ignore[no-untyped-call]
 
     return kept
-
-
-def _log(value: Any, base: Any = None) -> Any:
-    """``math.log``: with a base, a quotient of two logarithms, as Python computes it."""
-    log = _where_symbolic(math.log, _unary("log"))
-    return log(value) if base is None else log(value) / log(base)
-
-
-def _bit_length(plain: Callable[[Any], int]) -> Callable[[Any], Any]:
-    def bit_length(size: Any) -> Any:
-        return math.floor(_sym_log2(size)) + 1 if size > 0 else plain(size)
-
-    return bit_length

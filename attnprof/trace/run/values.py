@@ -16,7 +16,7 @@ import torch
 
 from attnprof.trace.events import Decision
 from attnprof.trace.rules import name_of, tensors_in
-from attnprof.trace.rules.workspaces import same
+from attnprof.trace.rules.workspaces import is_mask, same
 from attnprof.trace.sizes import numel
 
 _NUMBERS, _SHAPES = torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
@@ -64,20 +64,17 @@ def counted_off(func: Any, out: Any, args: tuple[Any, ...], held: Storages) -> C
 def refuse_outside(func: Any, args: tuple[Any, ...], held: Storages) -> None:
     """Raises :class:`IndexError` where a lookup goes beyond the table; else that is a condition."""
     name = name_of(func).removeprefix("aten.")
-    for table, dim, index in _lookups(name, args):
+    lookups: list[tuple[Any, int, Any]] = []
+    if name == "embedding":
+        lookups = [(args[0], 0, args[1])]
+    elif name in ("index_select", "gather"):
+        lookups = [(args[0], args[1], args[2])]
+    elif name == "index":
+        lookups = [(args[0], dim, index) for dim, index in enumerate(args[1]) if index is not None]
+    for table, dim, index in lookups:
         found, rows = _ends(index, held), table.shape[dim]
         if found and (found[1] >= rows or found[0] < (-rows if name == "index" else 0)):
             raise IndexError("index out of range in self")  # torch's words
-
-
-def _lookups(name: str, args: tuple[Any, ...]) -> list[tuple[Any, int, Any]]:
-    if name == "embedding":
-        return [(args[0], 0, args[1])]
-    if name in ("index_select", "gather"):
-        return [(args[0], args[1], args[2])]
-    if name == "index":
-        return [(args[0], dim, index) for dim, index in enumerate(args[1]) if index is not None]
-    return []
 
 
 def key_of(tensor: Any) -> int:
@@ -119,45 +116,30 @@ class Values:
 
     def after(
         self,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        out: Any,
-        line: str,
+        func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, line: str,
         decisions: list[Decision],
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         """The operation's result, turned round where that was asked; decisions are added."""
         by_values = self._depends((args, kwargs))
         tags = getattr(func, "tags", ())
-        asked = _masks(args) if func is _INDEX else (args, kwargs)
+        # what an index takes depends on masks' values, on other indices' number alone
+        asked = list(filter(is_mask, tensors_in(args[1]))) if func is _INDEX else (args, kwargs)
         if asked and (_NUMBERS in tags or _SHAPES in tags):
             truth = isinstance(out, bool)
             depends = self._depends(asked)
             decisions.append(Decision(name_of(func), line, depends, truth, _SHAPES in tags))
             if truth and len(decisions) - 1 == self._flipped:
                 return not out
-        self._follow(func, by_values, out)
+        name = name_of(func).removeprefix("aten.")
+        blank = name.endswith("_like") or name.startswith("new_")  # of the shape alone
+        schema = getattr(func, "_schema", None)
+        may_alias = schema is None or any(argument.alias_info for argument in schema.arguments)
+        for tensor in tensors_in(out):
+            if by_values and not blank:
+                self._made_of_them.add(key_of(tensor))
+            elif blank or not may_alias:
+                self._made_of_them.discard(key_of(tensor))
         return out
 
     def _depends(self, value: Any) -> bool:
         return any(key_of(tensor) in self._made_of_them for tensor in tensors_in(value))
-
-    def _follow(self, func: Any, by_values: bool, out: Any) -> None:
-        name = name_of(func).removeprefix("aten.")
-        blank = name.endswith("_like") or name.startswith("new_")  # of the shape alone
-        for tensor in tensors_in(out):
-            if by_values and not blank:
-                self._made_of_them.add(key_of(tensor))
-            elif blank or not _may_alias(func):
-                self._made_of_them.discard(key_of(tensor))
-
-
-def _masks(args: tuple[Any, ...]) -> list[Any]:
-    """The indices that pick by their values, not by their number."""
-    return [x for x in tensors_in(args[1]) if x.dtype in {torch.bool, torch.uint8}]
-
-
-def _may_alias(func: Any) -> bool:
-    """Whether a result may lie in the storage of an argument."""
-    schema = getattr(func, "_schema", None)
-    return schema is None or any(argument.alias_info for argument in schema.arguments)

@@ -60,13 +60,10 @@ def real_world(dtype: str = "float32") -> Iterator[None]:
 
     A module that exists already is copied.
     """
-    token = _REAL.set(True)
-    try:
-        with _world(dtype, drawn=True), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            yield
-    finally:
-        _REAL.reset(token)
+    with ExitStack() as stack, _world(dtype, drawn=True), torch.random.fork_rng(devices=[]):
+        stack.callback(_REAL.reset, _REAL.set(True))
+        torch.manual_seed(0)
+        yield
 
 
 #: Whether modules that exist are run on their own weights.
@@ -132,16 +129,12 @@ def faked(module: Any, mode: FakeTensorMode | None) -> Any:
     """
     if mode is None or not isinstance(module, torch.nn.Module):
         return copy.deepcopy(module) if _REAL.get() else module
-    held = [value for part in module.modules() for value in _tensors_of(part)]
+    held = [*module.parameters(), *module.buffers()]
+    for part in module.modules():
+        held += [value for value in vars(part).values() if isinstance(value, torch.Tensor)]
     with unset_fake_temporarily():
         fakes = {id(tensor): mode.from_tensor(tensor, static_shapes=True) for tensor in held}
         return copy.deepcopy(module, fakes)
-
-
-def _tensors_of(module: Any) -> Iterator[torch.Tensor]:
-    yield from module.parameters(recurse=False)
-    yield from module.buffers(recurse=False)
-    yield from (value for value in vars(module).values() if isinstance(value, torch.Tensor))
 
 
 @contextmanager
@@ -151,19 +144,16 @@ def _as_without_symbols() -> Iterator[None]:
     Its Python dispatcher would write dropout otherwise; layers that normalise would take a
     symbolic width for a list of sizes, and the fast paths of its attention would fix sizes.
     """
-    dropout = torch.ops.aten.dropout.default
-    kernels = dict(dropout.py_kernels)
+    dropout: Any = torch.ops.aten.dropout.default
     whole = SimpleNamespace(Integral=(numbers.Integral, torch.SymInt))
-    dropout.py_kernels.clear()
-    dropout._dispatch_cache.clear()
     fast: dict[str, Any] = dict(FAST_PATHS)
-    numbered = patch.object(torch.nn.modules.normalization, "numbers", whole)
-    try:
-        with numbered, patch.multiple(torch, **fast):
-            yield
-    finally:
-        dropout.py_kernels.update(kernels)
-        dropout._dispatch_cache.clear()
+    with (
+        patch.object(torch.nn.modules.normalization, "numbers", whole),
+        patch.multiple(torch, **fast),
+        patch.dict(dropout.py_kernels, clear=True),
+        patch.dict(dropout._dispatch_cache, clear=True),
+    ):
+        yield
 
 
 def _quiet() -> Iterator[Any]:
