@@ -106,10 +106,7 @@ def _longest(expression: Any) -> int:
 
 
 def check_size(expression: Any) -> None:
-    """Refuse what has no real value, and what algebra would not end with.
-
-    That is: steep powers, long numbers, sums of too many terms.
-    """
+    """Refuse what has no real value; steep powers, long numbers, sums of too many terms."""
     import sympy
 
     if expression.has(sympy.zoo, sympy.nan, sympy.oo, sympy.I):
@@ -151,8 +148,7 @@ def check_sides(tree: Tree) -> None:
 def expanded(expression: Any) -> Any:
     """The expression as a sum of monomials, branch by branch where a mechanism switches.
 
-    The branches of a maximum stay as they are: expanding them makes sympy compare them
-    pairwise, which takes seconds.
+    Those of a maximum stay as they are: sympy would compare them pairwise, for seconds.
     """
     import sympy
 
@@ -201,8 +197,7 @@ _SURELY = 1e-9
 def is_zero(expression: Any) -> bool:
     """Whether it is 0 wherever its symbols are positive.
 
-    A value that is not 0 decides; a quotient of polynomials that is 0 at sizes drawn at random is
-    0 everywhere. What else seems to be 0 is left to sympy.
+    Quotients of polynomials that are 0 at random sizes are; what else seems to be is for sympy.
     """
     import sympy
 

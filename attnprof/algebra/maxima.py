@@ -48,10 +48,8 @@ def maximum_of(candidates: Iterable[Any]) -> Any:
 def running_maximum(start: Any, steps: Iterable[tuple[Any, Any, Any]]) -> Any:
     """The most that is held at any time, as one sympy Max of what may be the largest.
 
-    ``start`` is held before; each step is (allocates, workspace, frees): what comes alive with
-    it, what lives only during it, and what is gone after it. A candidate is dropped where another
-    has every coefficient at least as large (sizes are at least 1); what remains may cross and
-    is kept.
+    ``start`` is held before; each step is (allocates, workspace, frees). A candidate is dropped
+    where another has every coefficient at least as large: sizes are at least 1.
     """
     import sympy
 

@@ -191,10 +191,7 @@ def _read(order: str) -> re.Match[str]:
 
 
 def settles(ratios: Sequence[Any]) -> bool | None:
-    """Whether ratios at lengths of four times as many bits each stay bounded; None: undecided.
-
-    Steps of one that settles shrink; a logarithm's are four times as large each time.
-    """
+    """Whether ratios at lengths of four times as many bits each stay bounded; None: undecided."""
     before, last = [after - ratio for ratio, after in pairwise(ratios)][-2:]
     if last * 2**NOISE <= ratios[-1]:
         return True

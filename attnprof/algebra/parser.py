@@ -1,8 +1,7 @@
 """Formula text as a tree of numbers, names and calls: arithmetic and functions, nothing is run.
 
-Every formula that anybody types or stores is read here: sizes of ``--arg`` and ``--input``, what
-``verify-formula`` and ``--where`` say, the closed forms of saved baselines. Length and nesting are
-bounded, so that reading takes milliseconds.
+Every formula that anybody types or stores is read here. Length and nesting are bounded, so that
+reading takes milliseconds.
 """
 
 from __future__ import annotations
@@ -158,25 +157,22 @@ class _Parser:
 
     def whole(self) -> Tree:
         """The tree of the whole text."""
-        if self._kind == "end":
+        if self._next[0] == "end":
             raise FormulaError("it is empty")
         found = self._value()
-        if self._kind != "end":
-            raise FormulaError(f"'{self._text[:20]}' cannot stand there")
+        kind, text = self._next
+        if kind != "end":
+            raise FormulaError(f"'{text[:20]}' cannot stand there")
         return found
 
     @property
-    def _kind(self) -> str:
-        return self._tokens[self._at][0]
-
-    @property
-    def _text(self) -> str:
-        return self._tokens[self._at][1]
+    def _next(self) -> tuple[str, str]:
+        return self._tokens[self._at]
 
     def _take(self, *signs: str) -> str:
         """The next token, if it is one of these signs."""
-        text = self._text
-        if self._kind != "sign" or text not in signs:
+        kind, text = self._next
+        if kind != "sign" or text not in signs:
             return ""
         self._at += 1
         return text
@@ -218,7 +214,7 @@ class _Parser:
         return _call("neg", (found,)) if negative else found
 
     def _atom(self) -> Tree:
-        kind, text = self._tokens[self._at]
+        kind, text = self._next
         if kind == "number":
             self._at += 1
             return Number(_number(text))
@@ -236,7 +232,7 @@ class _Parser:
         while self._take(","):
             values.append(self._value())
         if not self._take(")"):
-            there = f"'{self._text[:20]}'" if self._text else "its end"
+            there = f"'{self._next[1][:20]}'" if self._next[1] else "its end"
             raise FormulaError(f"a bracket is not closed before {there}")
         return _call("tuple", values)
 

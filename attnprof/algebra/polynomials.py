@@ -173,8 +173,7 @@ def _without_zeros(terms: Polynomial) -> Polynomial:
 def terms_of(run: Callable[[], Any]) -> Polynomial:
     """The polynomial a run returns; :class:`NotPiecewisePolynomialError` for whatever else happens.
 
-    A run may meet anything an integer can do and a polynomial cannot (``range``, ``math``), so
-    its errors mean "not this way"; the integers that follow raise those that are real.
+    A run's errors (of ``range``, ``math``) mean "not this way"; integers raise the real ones.
     """
     try:
         return _terms(run())

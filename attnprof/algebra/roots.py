@@ -87,10 +87,7 @@ def positive_roots(coefficients: tuple[int, ...]) -> tuple[Root, ...]:
 
 
 def _places(f: Poly, bits: int = BITS) -> list[Fraction]:
-    """Where a polynomial without double roots vanishes: cells of 2**-bits, told by Sturm's chain.
-
-    The chain changes its signs once less after each root.
-    """
+    """Where a polynomial without double roots vanishes: cells of 2**-bits, by Sturm's chain."""
     chain, lead = [f, derivative(f)], abs(f[-1])
     while len(chain[-1]) > 1:
         chain.append(times(divided(chain[-2], chain[-1])[1], (-1,)))

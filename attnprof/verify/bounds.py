@@ -92,10 +92,7 @@ def _all_ratios(
 
 
 def _evaluator(expression: Any, names: Sequence[str]) -> Callable[..., Any]:
-    """The expression at numbers of mpmath's, each of its parts evaluated once.
-
-    Compiling it takes sympy seconds. Raises ValueError for a function that has no rule.
-    """
+    """The expression at mpmath's numbers, each part evaluated once; ValueError without a rule."""
     rules = {
         **RULES, "Add": lambda *parts: mpmath.fsum(parts), "Pow": mpmath.power,
         "Mul": lambda *parts: mpmath.fprod(parts), "log": mpmath.log, "exp": mpmath.exp,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
@@ -131,11 +131,7 @@ def symbols_of(source: Source) -> tuple[str, ...]:
 
 
 def own_formulas(source: Source, phases: Sequence[str]) -> dict[str, Own]:
-    """Our formulas by phase.
-
-    Raises :class:`RequestError` for what cannot be asked of this target, like
-    ``attnprof derive`` and ``attnprof cost``.
-    """
+    """Our formulas by phase; RequestError for what cannot be asked of this target."""
     if is_place(source.target) and source.way == FORMULA:
         raise RequestError(
             f"--kind formula is for mechanisms of attnprof list; {source.target} is derived"
@@ -197,21 +193,19 @@ def _with_macs(forms: dict[str, Any]) -> dict[str, Any]:
 
 
 # -- closed forms ----------------------------------------------------------------------
-@dataclass(frozen=True)
-class ClosedForms(Mapping[str, Any]):
+class ClosedForms(dict[str, Any]):
     """A mechanism's closed forms by quantity, each made when it is asked for.
 
     ``at`` has the same in whole numbers, without any algebra.
     """
 
-    name: str
-    sizes: Workload
-    names: tuple[str, ...]
-    count: Callable[[Workload, str], Any]
+    def __init__(
+        self, name: str, sizes: Workload, names: Sequence[str], count: Callable[..., Any]
+    ) -> None:
+        super().__init__(dict.fromkeys(names))
+        self.name, self.sizes, self.count = name, sizes, count
 
     def __getitem__(self, quantity: str) -> Any:
-        if quantity not in self.names:
-            raise KeyError(quantity)
         try:
             return self.count(self.sizes, quantity)
         except TypeError as error:
@@ -219,12 +213,6 @@ class ClosedForms(Mapping[str, Any]):
                 f"{self.name} has no closed form in symbols with these parameters: "
                 "type --kind derived"
             ) from error
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)
 
     def at(self, quantity: str, shape: Mapping[str, int]) -> Any:
         """A quantity's value at a shape."""

@@ -43,8 +43,7 @@ class _Ready:
 def verified(rows: Sequence[Printed]) -> list[VerificationRecord]:
     """An answer for every row; what is asked of one target is derived once.
 
-    Raises :class:`RequestError` for a formula that cannot be read, a name that stands for
-    nothing, a quantity that is not counted.
+    RequestError for a formula that cannot be read, and for unknown names and quantities.
     """
     ready = [in_row(row.line, lambda row=row: _ready(row)) for row in rows]
     found: dict[Source, dict[str, Own]] = {}

@@ -1,9 +1,8 @@
 """Fused attention kernels on CPU and CUDA, forward and backward, and what those of the CPU take.
 
-They differ in the order of their arguments; the schema's names are the same. A causal kernel
-counts the triangle of pairs that its rows see, whatever blocks it computes. Memory is that of
-torch's ``FlashAttentionKernel.cpp``: each thread has a block of scores, in the format sums are kept
-in; a half-precision kernel has it in its own format too.
+A causal kernel counts the triangle of pairs that its rows see, whatever blocks it computes. Memory
+is that of torch's ``FlashAttentionKernel.cpp``: each thread has a block of scores, in the format
+sums are kept in; a half-precision kernel has it in its own format too.
 """
 
 from __future__ import annotations
@@ -46,10 +45,7 @@ def _forward(seen: Size, q: Any, v: Any, call: Any) -> Counts:
 
 
 def _backward(seen: Size, q: Any, v: Any, call: Any) -> Counts:
-    """Weights again; five products; the sums of gradient times output a row.
-
-    An entry: scaling, the shift by logsumexp, exp; minus the row's sum, times weights and scale.
-    """
+    """Weights again (scaled, shifted by logsumexp, exp); five products; a row's sum of g·out."""
     grad = call.grad_out if hasattr(call, "grad_out") else call.grad_out_
     each = 3 * M + 2 * A + E + _extras(call, 2)
     five = MAC * (seen * size_of(3 * q.shape[-1] + 2 * v.shape[-1]))

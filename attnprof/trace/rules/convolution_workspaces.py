@@ -124,11 +124,8 @@ def _forward(out: Any, call: Any) -> Size:
 
 
 def _one_group(asked: _Convolution, columns: Size, *read: Any) -> Size:
-    """What torch takes at once: a group's columns, and its channels of what is read.
-
-    One group alone is read where it lies; so are the channels of one sample.
-    """
-    if not asked.split:
+    """What torch takes at once: a group's columns, and copies of its channels of what is read."""
+    if not asked.split:  # it is read where it lies; so are the channels of one sample
         return columns
     several = _at_least(size_of(asked.a.shape[0]), 2)
     copies = sum(map(nbytes, read), start=0) if several else 0

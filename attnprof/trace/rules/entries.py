@@ -108,10 +108,6 @@ def _power(out: Any, call: Any) -> Counts | None:
     return known.get(exponent, OTHER) * numel(out)
 
 
-def _bounds(call: Any) -> int:
-    return (call.min is not None) + (call.max is not None)
-
-
 def _weighted(call: Any) -> Counts:
     return M * (call.weight is not None)
 
@@ -145,7 +141,9 @@ rules(
         "isclose allclose": lambda _, c: (
             (2 * A + M + 3 * OTHER) * numel(c.self) * is_floating(c.self)
         ),
-        "clamp": lambda out, c: OTHER * _bounds(c) * numel(out) * is_floating(out),
+        "clamp": lambda out, c: (
+            OTHER * ((c.min is not None) + (c.max is not None)) * numel(out) * is_floating(out)
+        ),
         # comparisons of integers count nothing; those of reals depend on the method
         "searchsorted bucketize sort argsort msort topk unique_consecutive unique_dim _unique "
         "_unique2": lambda _, c: None if has_reals(c) else NOTHING,

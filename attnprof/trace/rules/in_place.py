@@ -56,10 +56,7 @@ def in_place_of(func: Any) -> Any:
 
 
 class Watch:
-    """Says of each operation whether torch, unwatched, would do it in place.
-
-    Made where the run is made: fake tensors, or not.
-    """
+    """Whether torch, unwatched, would do an operation in place; made where the run is made."""
 
     def __init__(self) -> None:
         self._zeros: Any = 0
@@ -73,10 +70,7 @@ class Watch:
     def unwatched(
         self, func: Any, args: tuple[Any, ...], frame: FrameType | None
     ) -> tuple[Any, tuple[Any, ...]]:
-        """The operation and its arguments as they run without a mode.
-
-        ``frame`` is the Python code that called it.
-        """
+        """The operation, called by the code of a frame, and its arguments as without a mode."""
         if func is aten._linalg_svd.default and _INSIDE.get() in _SINGULAR and not _trains(args[0]):
             return func, (args[0], False, False)
         # by the engine where no Python code but autograd's own is between it and the operation
@@ -189,10 +183,7 @@ def _marked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def _pooled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``max_pool1d``, recorded as the one kernel that it is where no gradient is asked for.
-
-    Watched, it would be pooling in two dimensions, whose indices take twice its result.
-    """
+    """``max_pool1d`` without gradients as one kernel; watched it would be ``max_pool2d``."""
 
     def pooled(x: Any, *args: Any, **kwargs: Any) -> Any:
         mode = _get_current_dispatch_mode()

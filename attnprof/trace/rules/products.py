@@ -163,10 +163,7 @@ def _to_spectrum(out: Any, call: Any) -> Counts:
 
 
 def _relaid(a: Any, transformed: Any) -> Size:
-    """The library transforms a list of lines: other layouts become one first (``_exec_fft``).
-
-    It is one where the other dimensions, in the order of their strides, can be seen as one.
-    """
+    """What does not lie as a list of lines, in some order, is laid out anew (``_exec_fft``)."""
     dims = layout(a)
     inside = {dim % len(dims) for dim in transformed}
     rest = [pair for i, pair in enumerate(dims) if i not in inside]

@@ -212,12 +212,8 @@ def name_of(func: Any) -> str:
 
 @cache
 def _names(func: Any) -> tuple[str, str, frozenset[str]]:
-    """Name; name shared with the in-place spelling; arguments that only receive results.
-
-    An operation of another library than ``aten`` keeps its library's name and finds no rule.
-    """
-    full: str = func._schema.name
-    name = full.removeprefix("aten::")
+    """Name; name shared with the in-place spelling; arguments that only receive results."""
+    name: str = func._schema.name.removeprefix("aten::")  # others keep their library's
     base = name.strip("_") if name.startswith("__") else name.removesuffix("_")
     outs = frozenset(argument.name for argument in func._schema.arguments if argument.is_out)
     return name, base, outs

@@ -59,24 +59,10 @@ def _is_inside(module: str) -> bool:
 
 
 @contextmanager
-def unseen() -> Iterator[None]:
-    """Inside, code that is not torch's finds no tensor to be fake."""
-    with ExitStack() as stack:
-        for place in (torch._subclasses, fake_tensor, torch._guards):
-            stack.callback(setattr, place, "__class__", type(place))
-            place.__class__ = _Asked
-        for module in list(sys.modules.values()):  # names that were imported earlier
-            bound = getattr(module, "__dict__", {}).get("FakeTensor")
-            if bound is FakeTensor and not _is_inside(module.__name__):
-                stack.enter_context(patch.object(module, "FakeTensor", _Stranger))
-        yield
+def disguised() -> Iterator[None]:
+    """Inside, code that is not torch's finds no tensor to be fake.
 
-
-@contextmanager
-def copied_in_place() -> Iterator[None]:
-    """Inside, a copy of a fake tensor, also by way of pickle, belongs to the mode of the first.
-
-    Copied with the tensor, a mode would take tensors of the other one for constants.
+    A copy of a fake tensor, also by way of pickle, belongs to the mode of the first.
     """
     held: dict[int, Any] = {}
 
@@ -90,12 +76,17 @@ def copied_in_place() -> Iterator[None]:
         "__deepcopy__": _copied,
         "__reduce_ex__": reduced,
     }
-    with (
-        ExitStack() as stack,
-        patch.multiple(FakeTensorMode, create=True, **mode),
-        patch.multiple(FakeTensor, create=True, **tensor),
-    ):
+    with ExitStack() as stack:
+        for place in (torch._subclasses, fake_tensor, torch._guards):
+            stack.callback(setattr, place, "__class__", type(place))
+            place.__class__ = _Asked
+        for module in list(sys.modules.values()):  # names that were imported earlier
+            bound = getattr(module, "__dict__", {}).get("FakeTensor")
+            if bound is FakeTensor and not _is_inside(module.__name__):
+                stack.enter_context(patch.object(module, "FakeTensor", _Stranger))
         stack.callback(_PICKLED.reset, _PICKLED.set(held))
+        stack.enter_context(patch.multiple(FakeTensorMode, create=True, **mode))
+        stack.enter_context(patch.multiple(FakeTensor, create=True, **tensor))
         yield
 
 
@@ -130,10 +121,7 @@ def _like(tensor: Any, made: Any) -> Any:
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Inside, what was compiled, or is, runs as it was written; ``notes_of_compiling`` say so.
-
-    Compiled code cannot be watched, and compiling fake tensors under a mode ends in a crash.
-    """
+    """Inside, what was compiled, or is, runs as it was written; ``notes_of_compiling`` say so."""
     compiler = sys.modules.get("torch._dynamo.eval_frame")
     with ExitStack() as stack:
         stack.callback(_COMPILED.reset, _COMPILED.set([]))

@@ -60,11 +60,10 @@ def record(
     """A forward pass without autograd, or a forward and a backward pass with it.
 
     The gradient of the (first) output is given, of ones; ``.grad`` is empty before.
-    :class:`TooLongError` ends a run of more than ``most`` operations; ``before_each`` is called
-    before every one in place of that check, and what it raises ends the run. ``swift`` runs on
-    meta tensors: three times faster than fake ones, but kernels are not those of a device.
-    ``real`` runs on real tensors: zeros, floating ones random, weights as the module draws them;
-    the truth value number ``flipped`` that the code takes from values is turned round.
+    :class:`TooLongError` ends a run of more than ``most`` operations; ``before_each``, called at
+    every one, replaces that check. ``swift`` runs on meta tensors, thrice as fast as fake ones, but
+    kernels are not those of a device; ``real`` on real ones, where the truth value number
+    ``flipped`` that the code takes from values is turned round.
     """
     real = real or target.real
     swift = swift and not real
@@ -154,16 +153,15 @@ def _train(subject: Any, positional: Any, named: Any, inputs: Any, recorder: Rec
 
 def _left_out(result: Any, output: Any) -> list[str]:
     """A note where more than one tensor of a result has a gradient."""
+
+    def shape(tensor: Any) -> str:
+        return "(" + ", ".join(str(size_of(size)) for size in tensor.shape) + ")"
+
     others = [x for x in tensors_of(result) if x.requires_grad and x is not output]
-    if not others:
-        return []
-    more = ", ".join(map(_shape, others[:3])) + (", …" if len(others) > 3 else "")
-    told = f"of shape {_shape(output)}; {len(others)} more, of {more}, are not differentiated"
-    return [f"the backward pass is that of the first output with a gradient, {told}"]
-
-
-def _shape(tensor: Any) -> str:
-    return "(" + ", ".join(str(size_of(size)) for size in tensor.shape) + ")"
+    more = ", ".join(map(shape, others[:3])) + (", …" if len(others) > 3 else "")
+    told = f"of shape {shape(output)}; {len(others)} more, of {more}, are not differentiated"
+    note = f"the backward pass is that of the first output with a gradient, {told}"
+    return [note] if others else []
 
 
 def tensors_of(result: Any) -> list[Any]:

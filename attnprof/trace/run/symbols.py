@@ -1,10 +1,9 @@
 """Symbolic sizes, and where one becomes a Python number: kept as a function of it, or noticed.
 
-Inside a symbolic run the functions of :mod:`math` keep a symbolic argument symbolic, also under
-the names that modules imported them by. Where only a float or a text will do there is one, and its
-place is noted: the run is then repeated with other numbers (:data:`BENDS`), and must do the same.
-A size made an integer pins it, which ends the run; it is then made once more with an ``int`` that
-leaves sizes as they are.
+Inside a symbolic run the functions of :mod:`math` keep a symbolic argument symbolic. Where only a
+float or a text will do there is one, and its place is noted: the run is then repeated with other
+numbers (:data:`BENDS`), and must do the same. A size made an integer ends the run; it is then made
+once more with an ``int`` that leaves sizes as they are.
 """
 
 from __future__ import annotations
@@ -75,10 +74,7 @@ def symbolic_sizes(
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
     class Environment(ShapeEnv):
-        """One that does not look for the line behind every guard.
-
-        Torch imports its whole exporter to tell its own lines from the user's.
-        """
+        """One that looks for no line behind a guard, for which torch imports its exporter."""
 
         def _get_stack_summary(self, *_args: Any, **_named: Any) -> tuple[SLoc, str]:
             return SLoc("", None), ""

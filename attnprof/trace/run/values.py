@@ -1,9 +1,7 @@
 """What a run depends on beside sizes: indices that were counted off, and the values of tensors.
 
-``table[torch.arange(N)]`` runs as far as the table reaches, but tensors without numbers look
-nothing up. The smallest and the largest index are followed from where they were counted, so that
-a lookup outside of a table fails as it does on real tensors, and the length of the table is a
-condition of a symbolic run.
+``table[torch.arange(N)]`` runs as far as the table reaches. The smallest and the largest index are
+followed from where they were counted: a lookup outside fails, the table's length is a condition.
 """
 
 from __future__ import annotations

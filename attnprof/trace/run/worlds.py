@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from attnprof.trace.rules.expansions import FAST_PATHS
-from attnprof.trace.run.disguise import copied_in_place, uncompiled, unseen
+from attnprof.trace.run.disguise import disguised, uncompiled
 from attnprof.trace.run.symbols import conversions_kept
 
 
@@ -38,8 +38,7 @@ def fake_world(environment: Any = None, dtype: str = "float32") -> Iterator[Fake
         mode = stack.enter_context(
             FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
         )
-        stack.enter_context(unseen())
-        stack.enter_context(copied_in_place())
+        stack.enter_context(disguised())
         if environment is not None:  # keys of symbolic shapes cost more than the work they save
             mode.cache_enabled = False
             stack.enter_context(_as_without_symbols())
@@ -72,10 +71,7 @@ _REAL: ContextVar[bool] = ContextVar("real", default=False)
 
 @contextmanager
 def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
-    """What every run has: no warnings, nothing compiled, floating tensors of a type.
-
-    No weights either, unless they are to be ``drawn``.
-    """
+    """What every run has: no warnings, nothing compiled, a type; weights only where ``drawn``."""
     with ExitStack() as stack:
         stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         torch.set_default_dtype(getattr(torch, dtype))
@@ -103,8 +99,7 @@ class _OnlyMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def constructed(build: Callable[[], Any], sizes: Iterable[Any]) -> Any:
     """What ``build`` makes: of fake tensors inside a fake world.
 
-    A constructor that cannot work on those (it goes through numpy, or reads a value) runs for
-    real where sizes are numbers; what it made becomes fake.
+    A constructor that cannot work on those runs for real where sizes are numbers.
     """
     mode = current_mode()
     if mode is None or any(isinstance(size, torch.SymInt) for size in sizes):
@@ -141,8 +136,7 @@ def faked(module: Any, mode: FakeTensorMode | None) -> Any:
 def _as_without_symbols() -> Iterator[None]:
     """Under symbolic sizes torch takes the ways it takes under numbers.
 
-    Its Python dispatcher would write dropout otherwise; layers that normalise would take a
-    symbolic width for a list of sizes, and the fast paths of its attention would fix sizes.
+    Dropout, layers that normalise and the fast paths of attention would take others, or fix sizes.
     """
     dropout: Any = torch.ops.aten.dropout.default
     whole = SimpleNamespace(Integral=(numbers.Integral, torch.SymInt))
@@ -157,10 +151,7 @@ def _as_without_symbols() -> Iterator[None]:
 
 
 def _quiet() -> Iterator[Any]:
-    """Patches for the time of a run: no initialisation, no log of torch's.
-
-    Torch logs the traceback of what fails on fake tensors, which callers catch and tell.
-    """
+    """Patches for the time of a run: no initialisation, no log of what fails on fake tensors."""
     for place in ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes"):
         yield patch.object(logging.getLogger(place), "disabled", new=True)
     for place, name in _initialisers():
