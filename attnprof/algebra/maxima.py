@@ -12,34 +12,6 @@ from typing import Any
 Monomials = dict[Any, Any]
 
 
-class _Reader:
-    """Expressions as monomials; what repeats (most tensors' sizes do) is expanded once."""
-
-    def __init__(self) -> None:
-        self._seen: dict[Any, Monomials] = {}
-        self._names: dict[Any, Any] = {}
-
-    def monomials(self, expression: Any) -> Monomials:
-        import sympy
-
-        expression = sympy.sympify(expression)
-        found = self._seen.get(expression)
-        if found is None:
-            # expanding would walk through a switch's condition: a name stands in for it
-            for switch in expression.atoms(sympy.Piecewise):
-                self._names.setdefault(switch, sympy.Dummy(nonnegative=True))
-            plain = sympy.expand(expression.xreplace(self._names))
-            found = self._seen[expression] = dict(plain.as_coefficients_dict())
-        return found
-
-    def expression(self, table: Monomials) -> Any:
-        import sympy
-
-        back = {name: switch for switch, name in self._names.items()}
-        terms = sympy.Add(*(factor * term for term, factor in table.items()))
-        return terms.xreplace(back) if back else terms
-
-
 def maximum_of(candidates: Iterable[Any]) -> Any:
     """The largest of several expressions in sizes (each at least 1), as one sympy Max."""
     return running_maximum(0, [(candidate, 0, candidate) for candidate in candidates])
@@ -53,15 +25,29 @@ def running_maximum(start: Any, steps: Iterable[tuple[Any, Any, Any]]) -> Any:
     """
     import sympy
 
-    reader = _Reader()
-    held, peaks = dict(reader.monomials(start)), list[Monomials]()
+    seen: dict[Any, Monomials] = {}  # most tensors' sizes repeat: they are expanded once
+    names: dict[Any, Any] = {}
+
+    def monomials(expression: Any) -> Monomials:
+        expression = sympy.sympify(expression)
+        if expression not in seen:
+            # expanding would walk through a switch's condition: a name stands in for it
+            for switch in expression.atoms(sympy.Piecewise):
+                names.setdefault(switch, sympy.Dummy(nonnegative=True))
+            plain = sympy.expand(expression.xreplace(names))
+            seen[expression] = dict(plain.as_coefficients_dict())
+        return seen[expression]
+
+    held, peaks = monomials(start), list[Monomials]()
     for allocates, workspace, frees in steps:
-        held = _plus(held, reader.monomials(allocates), 1)
-        peak = _plus(held, reader.monomials(workspace), 1)
+        held = _plus(held, monomials(allocates), 1)
+        peak = _plus(held, monomials(workspace), 1)
         if not any(_dominates(other, peak) for other in peaks):
             peaks = [*(other for other in peaks if not _dominates(peak, other)), peak]
-        held = _plus(held, reader.monomials(frees), -1)
-    terms = [reader.expression(table) for table in peaks or [held]]
+        held = _plus(held, monomials(frees), -1)
+    back = {name: switch for switch, name in names.items()}
+    sums = (sympy.Add(*(n * term for term, n in table.items())) for table in peaks or [held])
+    terms = [found.xreplace(back) for found in sums]
     return terms[0] if len(terms) == 1 else sympy.Max(*terms, evaluate=False)
 
 

@@ -78,11 +78,8 @@ def leading_terms(expression: Any, growing: Sequence[str]) -> list[Term] | None:
         before = found.get(term.key)
         found[term.key] = term if before is None else Term(term.growth, before.factor + term.factor)
     terms = [term for term in found.values() if not is_zero(term.factor)]
-    return [
-        term
-        for term in terms
-        if not any(term.stays_below(other.growth) for other in terms if other is not term)
-    ]
+    below = [any(x.stays_below(y.growth) for y in terms if y is not x) for x in terms]
+    return [term for term, hidden in zip(terms, below, strict=True) if not hidden]
 
 
 def total(terms: Sequence[Term], *, factors: bool = True) -> Any:
@@ -101,8 +98,8 @@ def same_terms(a: Sequence[Term], b: Sequence[Term]) -> bool:
 def bounds(upper: Sequence[Term], lower: Sequence[Term]) -> bool:
     """Whether ``lower`` stays below a multiple of ``upper``, in whatever way the sizes grow.
 
-    Sizes that grow like powers t^w of one t: in no direction w may a term of ``lower`` outgrow
-    all of ``upper``. N*d stays below N^2 + d^2, although below neither of the two.
+    Where sizes grow like powers of one t, no term of ``lower`` may outgrow all of ``upper``: N*d
+    stays below N^2 + d^2, although below neither of the two.
     """
     names = sorted({name for term in (*upper, *lower) for name in term.growth})
     for direction in product(range(STEPS + 1), repeat=len(names)):

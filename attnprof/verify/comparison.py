@@ -92,28 +92,29 @@ def ordered(
         return Comparison(None, None, "undecided: our formula does not hold for long lengths")
     mine, theirs = (_leading(side, growing) for side in (ours, printed))
     if mine is None or theirs is None or _rounded(theirs) or not mine or not theirs:
-        below, above = beside(ours, printed, kind, growing, shape, holds)
-        return Comparison(*_bound(kind, below, above, VALUES))
+        return _bounded(kind, *beside(ours, printed, kind, growing, shape, holds), VALUES)
     below, above = bounds(theirs, mine), bounds(mine, theirs)
     printed_order, own_order = (str(total(terms, factors=False)) for terms in (theirs, mine))
-    found = _bound(kind, below, above, f"ours grows like {own_order}")
-    return Comparison(*found, printed_order, own_order, below and above)
+    how = f"ours grows like {own_order}"
+    return _bounded(kind, below, above, how, printed_order, own_order, below and above)
 
 
-def _bound(
-    kind: str, below: bool | None, above: bool | None, how: str
-) -> tuple[bool | None, None, str]:
-    """Whether a bound of this kind holds, in words; ``how`` says what it was told from."""
+def _bounded(
+    kind: str, below: bool | None, above: bool | None, how: str, *leading: Any
+) -> Comparison:
+    """Whether a bound of this kind holds; ``how`` says what it was told from."""
     asked = {"O": [below], "Ω": [above], "Θ": [below, above]}[kind]
     if False in asked:
         words = "faster" if below is False and kind != "Ω" else "slower"
-        return False, None, f"ours grows {words} than what is printed: {how}"
+        said = f"ours grows {words} than what is printed: {how}"
+        return Comparison(False, None, said, *leading)
     if None in asked:
-        return None, None, "undecided: neither terms nor values tell how the two grow"
-    loose = above is False if kind == "O" else below is False
-    if loose and kind != "Θ":
-        return True, None, f"a bound that is not tight: {how}"
-    return True, None, how if how == VALUES else ""
+        said = "undecided: neither terms nor values tell how the two grow"
+        return Comparison(None, None, said, *leading)
+    loose = kind != "Θ" and (above if kind == "O" else below) is False
+    tight = how if how == VALUES else ""
+    said = f"a bound that is not tight: {how}" if loose else tight
+    return Comparison(True, None, said, *leading)
 
 
 def _leading(expression: Any, growing: Sequence[str]) -> list[Term] | None:

@@ -153,7 +153,10 @@ def _compared(
         leading_printed=answer.leading_printed,
         leading_ours=answer.leading_ours,
         leading_agrees=answer.leading_agrees,
-        values=[_values(printed, form, shape) for shape in shown],
+        values=[
+            {"sizes": dict(shape), "printed": _known(printed, shape), "ours": _known(form, shape)}
+            for shape in shown
+        ],
     )
 
 
@@ -178,13 +181,9 @@ def _fixed(form: Any, fixed: Mapping[str, int]) -> Any:
     return expression.subs(values) if values else expression
 
 
-def _values(printed: Any, ours: Any, shape: Mapping[str, int]) -> dict[str, Any]:
-    numbers = {"printed": value(printed, shape), "ours": value(ours, shape)}
-    known = {
-        name: None if isinstance(number, float) and isnan(number) else number
-        for name, number in numbers.items()
-    }
-    return {"sizes": dict(shape), **known}
+def _known(form: Any, shape: Mapping[str, int]) -> int | float | None:
+    number = value(form, shape)
+    return None if isinstance(number, float) and isnan(number) else number
 
 
 def _hint(

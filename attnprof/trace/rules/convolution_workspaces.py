@@ -1,9 +1,8 @@
 """What convolutions take for themselves on the CPU.
 
-Two libraries share the work (``use_mkldnn`` of torch's ``Convolution.cpp``). torch's own lays the
-entries under the kernel out as columns. oneDNN lays input, kernel and result out anew, in blocks of
-as many channels as a vector register holds numbers. How it shares the sums of a dense kernel's
-gradient among threads, where there are few channels, is its own choice and is not predicted.
+Of two libraries (``use_mkldnn`` of torch's ``Convolution.cpp``) torch's own lays the entries under
+the kernel out as columns; oneDNN lays input, kernel and result out anew, in blocks of as many
+channels as a vector register holds numbers. How it sums a dense kernel's gradient is not predicted.
 """
 
 from __future__ import annotations
@@ -30,7 +29,10 @@ _ALIGNED = 128
 
 
 class _Convolution:
-    """One convolution's tensors (input, kernel, result) and settings."""
+    """One convolution's tensors (input, kernel, result) and settings.
+
+    ``by_channel``: each channel has a kernel of its own; ``split``: there is more than one group.
+    """
 
     def __init__(self, call: Any, result: Any) -> None:
         if call.transposed:
@@ -38,21 +40,10 @@ class _Convolution:
         self.a, self.weight, self.result = call.input, call.weight, result
         self.stride, self.padding, self.dilation = call.stride, call.padding, call.dilation
         self.groups = size_of(call.groups)
-
-    @property
-    def by_channel(self) -> bool:
-        """Whether each channel has a kernel of its own (depthwise)."""
-        channels, results = size_of(self.a.shape[1]), size_of(self.weight.shape[0])
-        return same(self.groups, channels) and same(self.groups, results)
-
-    @property
-    def split(self) -> bool:
-        """Whether there is more than one group."""
-        return not same(self.groups, 1)
-
-    @property
-    def one_by_one(self) -> bool:
-        return all(size_of(size) == 1 for size in self.weight.shape[2:])
+        self.channels, self.results = size_of(self.a.shape[1]), size_of(self.weight.shape[0])
+        self.by_channel = same(self.groups, self.channels) and same(self.groups, self.results)
+        self.split = not same(self.groups, 1)
+        self.one_by_one = all(size_of(size) == 1 for size in self.weight.shape[2:])
 
     @property
     def in_onednn(self) -> bool:
@@ -73,7 +64,7 @@ class _Convolution:
 
         ``few``: a kernel for few channels, where there is one, reads them as they lie.
         """
-        channels, results = size_of(self.a.shape[1]), size_of(self.weight.shape[0])
+        channels, results = self.channels, self.results
         taps, result = product(self.weight.shape[2:]), _rounded(results) * _rest(self.result)
         if self.by_channel:
             source, pairs = _rounded(channels) * _rest(self.a), _rounded(results)
@@ -117,9 +108,9 @@ def _forward(out: Any, call: Any) -> Size:
         own = _one_group(asked, _columns(asked), call.input)
         return copied(call.input) + maximum(own, nbytes(out) if asked.split else 0)
     source, kernel, result = asked.blocked()
-    channels, inside = size_of(call.weight.shape[0]), source + kernel + result
-    if call.bias is not None and _rounded(channels) != channels:
-        inside += 4 * _rounded(channels) + _ALIGNED
+    inside = source + kernel + result
+    if call.bias is not None and _rounded(asked.results) != asked.results:
+        inside += 4 * _rounded(asked.results) + _ALIGNED
     return copied(call.input) + maximum(inside, nbytes(out) + result) - nbytes(out)
 
 
@@ -136,7 +127,7 @@ def _columns(asked: _Convolution) -> Size:
     """Every entry under the kernel, for every result; a kernel of one reads the input itself."""
     if asked.one_by_one and all(s == 1 for s in asked.stride) and not any(asked.padding):
         return 0
-    taps = size_of(asked.a.shape[1]) * product(asked.weight.shape[2:])
+    taps = asked.channels * product(asked.weight.shape[2:])
     return taps * _rest(asked.result) * asked.a.element_size()
 
 
@@ -156,7 +147,7 @@ def _backward(out: Any, call: Any) -> Size:
         # columns and four kernels for each thread
         taps = 4 * product(weight.shape[2:]) * product(shape.result.shape[2:])
         held = maximum(held, gradients + _team() * (taps + 4 * nbytes(weight)) + 2 * _ALIGNED)
-    elif asked[1] and (shape.by_channel or _at_least(size_of(a.shape[1]), _register())):
+    elif asked[1] and (shape.by_channel or _at_least(shape.channels, _register())):
         inside = source + kernel + result + _channels_summed(shape, kernel, bias=asked[2])
         held = maximum(held, gradients - nbytes(weight) + inside)
     own = copied(a, call.grad_output) + held - gradients
@@ -167,7 +158,7 @@ def _backward(out: Any, call: Any) -> Size:
 
 def _channels_summed(shape: _Convolution, kernel: Size, *, bias: bool) -> Size:
     """Threads that have no channels of their own sum up other samples, in a kernel each."""
-    channels = _rounded(size_of(shape.weight.shape[0]))
+    channels = _rounded(shape.results)
     if not shape.by_channel or not isinstance(channels, int):
         return 0
     more = min(_team() // (channels // _register()), size_of(shape.a.shape[0])) - 1

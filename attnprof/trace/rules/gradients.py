@@ -1,14 +1,13 @@
 """Gradients that torch computes in another way where no mode watches it.
 
-Products and extremes of all entries look at the values of plain tensors: entries that are zero, a
-largest one that is not a number. Under a dispatch mode they take a way that is right for any
-values, and longer. Here is the way of plain tensors without such entries. Source: torch's
+Products and extremes of all entries take a longer way, right for any values, under a dispatch mode.
+Here is that of plain tensors without zeros and what is no number. Source: torch's
 torch/csrc/autograd/FunctionsManual.cpp and aten/src/ATen/native/ReduceOps.cpp.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 #: Of a node: its input, its result and the gradient of that.
@@ -90,8 +89,13 @@ def depends_on_values(nodes: list[Any]) -> list[str]:
 
 def told_apart(output: Any) -> list[Any]:
     """The nodes behind an output whose gradient is another one without a mode."""
-    named = {*_GRADIENTS, _SELECTING}
-    return [node for node in _behind(output) if node.name() in named]
+    seen, waiting = set[Any](), [output.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [before for before, _ in node.next_functions]
+    return [node for node in seen if node.name() in {*_GRADIENTS, _SELECTING}]
 
 
 def selects(node: Any) -> str:
@@ -109,13 +113,3 @@ def gradients_of(node: Any, found: tuple[Any, ...], grad: Any) -> tuple[Any, ...
     else:
         x, y = node._saved_self, node._saved_result
     return (_GRADIENTS[node.name()](node, x, y, grad), *found[1:])
-
-
-def _behind(output: Any) -> Iterator[Any]:
-    seen, waiting = set[Any](), [output.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            waiting += [before for before, _ in node.next_functions]
-            yield node

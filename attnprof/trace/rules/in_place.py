@@ -1,10 +1,8 @@
 """What torch does in another way where a mode watches it, mostly out of place, not in place.
 
-Backward formulas, the sum of gradients that meet, and a few functions made of others (a linear map
-of a strided input, attention without a fused kernel, pooling, singular values) ask whether any
-tensor "looks like a subclass"; under a dispatch mode all do. Here they are put back as they run
-unwatched. Sources: torch's aten/src/ATen/TensorSubclassLikeUtils.h and who includes it,
-autograd/input_buffer.cpp.
+Backward formulas, the sum of gradients that meet, and a few functions made of others ask whether
+any tensor "looks like a subclass"; under a mode all do. Here they are put back. Sources: torch's
+aten/src/ATen/TensorSubclassLikeUtils.h and who includes it, autograd/input_buffer.cpp.
 """
 
 from __future__ import annotations
@@ -77,7 +75,12 @@ class Watch:
         by_engine = frame is not None and frame.f_code.co_name == "_engine_run_backward"
         zeros, self._zeros = self._zeros, 0 if func is not aten.detach.default else self._zeros
         if func is aten.add.Tensor:
-            placed = _adds(args[1]) or (by_engine and self._meets(*args[:2]))
+            # the last step of a function that adds to its own result, or gradients that meet
+            inside = _INSIDE.get()
+            adds = inside in _ADDING or (inside in _RECURRENT and args[1].dim() == 1)
+            meets = isinstance(args[1], torch.Tensor) and args[0].dim() == args[1].dim()
+            # the engine reuses a gradient that nobody else holds
+            placed = adds or (by_engine and meets and _holders(args[0]) == self._alone)
         else:
             placed = by_engine and (
                 (func in _PLACING and zeros == args[0].untyped_storage()._cdata)
@@ -95,23 +98,12 @@ class Watch:
             self._node, self._own = node, set()
         return func in _STEPS and args[0].untyped_storage()._cdata in self._own
 
-    def _meets(self, one: Any, other: Any) -> bool:
-        """Whether a gradient is added to one that nobody else holds: the engine then reuses it."""
-        same = isinstance(other, torch.Tensor) and one.dim() == other.dim()
-        return same and _holders(one) == self._alone
-
     def ran(self, func: Any, out: Any) -> None:
         """Remember zeros: what comes next may be put into them."""
         if func in _ZEROS:
             self._zeros = out.untyped_storage()._cdata
         if self._node is not None and func is not aten.neg.default:
             self._own |= {x.untyped_storage()._cdata for x in tensors_in(out)}
-
-
-def _adds(other: Any) -> bool:
-    """Whether an addition is the last step of a function that adds to its own result."""
-    inside = _INSIDE.get()
-    return inside in _ADDING or (inside in _RECURRENT and other.dim() == 1)
 
 
 def _trains(tensor: Any) -> bool:

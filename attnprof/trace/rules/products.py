@@ -194,11 +194,9 @@ rules(
         "conv_tbc": lambda out, c: (
             macs(out) * numel(out) * product(c.weight.shape[:2]) + sums(out) * numel(out)
         ),
-        "avg_pool2d avg_pool3d": lambda out, c: (
-            _averaged(out, numel(out) * product(c.kernel_size))
-        ),
+        "avg_pool2d avg_pool3d": lambda out, c: _averaged(out, product(c.kernel_size) * numel(out)),
         "avg_pool2d_backward avg_pool3d_backward": lambda _, c: (
-            _averaged(c.grad_output, numel(c.grad_output) * product(c.kernel_size))
+            _averaged(c.grad_output, product(c.kernel_size) * numel(c.grad_output))
         ),
         "_adaptive_avg_pool2d _adaptive_avg_pool3d": lambda out, c: (
             _averaged(out, _adaptive_taps(c.self, c.output_size))

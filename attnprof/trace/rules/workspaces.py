@@ -148,12 +148,6 @@ def copied(*tensors: Any) -> Size:
     return sum(map(nbytes, anew), start=0)
 
 
-def has_unit_stride(tensor: Any) -> bool:
-    """Whether a matrix (or each of a batch) has rows or columns that lie in order, as BLAS asks."""
-    (rows, row), (columns, column) = layout(tensor)[-2:]
-    return bool(columns == 1 or rows == 1 or same(column, 1) or same(row, 1))
-
-
 # -- what kernels take -----------------------------------------------------------------
 def _promoted(_out: Any, call: Any) -> Size:
     """Operands of other number formats are converted first (TensorIterator, on CPU)."""
@@ -170,12 +164,6 @@ def _promoted(_out: Any, call: Any) -> Size:
     _, common = elementwise_dtypes(*values, type_promotion_kind=KINDS.DEFAULT)
     other = [x for x in tensors if x.dtype != common and x.dim()]
     return sum((numel(x) * common.itemsize for x in other), start=0)
-
-
-def _layer_norm_backward(_out: Any, call: Any) -> Size:
-    """Two rows for each thread, where the parameters have gradients."""
-    rows = 2 * threads() * product(call.normalized_shape) * sum_width(call.input)
-    return (rows if any(call.output_mask[1:]) else 0) + copied(call.grad_out, call.input)
 
 
 def _batch_norm_backward(_out: Any, call: Any) -> Size:
@@ -205,7 +193,8 @@ def _distances(_out: Any, call: Any) -> Size:
 
 def _with_gaps(call: Any) -> list[Any]:
     """Factors (the last two tensors) whose rows and columns both have gaps: laid out anew."""
-    return [x for x in _tensors(call)[-2:] if not has_unit_stride(x)]
+    ends = [(x, *layout(x)[-2:]) for x in _tensors(call)[-2:]]
+    return [x for x, *dims in ends if not any(n == 1 or same(step, 1) for n, step in dims)]
 
 
 workspaces(
@@ -253,7 +242,11 @@ workspaces(
         # the mask as numbers
         "native_dropout": lambda _, c: nbytes(c.input),
         "native_layer_norm": lambda _, c: copied(c.input),
-        "native_layer_norm_backward": _layer_norm_backward,
+        # two rows for each thread, where the parameters have gradients
+        "native_layer_norm_backward": lambda _, c: copied(c.grad_out, c.input) + (
+            2 * threads() * product(c.normalized_shape) * sum_width(c.input)
+            if any(c.output_mask[1:]) else 0
+        ),
         # two sums for each sample and channel
         "native_group_norm_backward": lambda _, c: (
             2 * size_of(c.N) * size_of(c.C) * sum_width(c.input)

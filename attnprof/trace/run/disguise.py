@@ -1,7 +1,6 @@
 """What code would do otherwise because its tensors are fake, it does as on real ones.
 
-Code that asks for fake tensors is told that there are none; copies of fake tensors stay in their
-own mode; what is compiled runs uncompiled, which the trace says.
+Asking for fake tensors finds none, copies stay in their mode, what is compiled runs uncompiled.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Watches one run: every ATen operation, what it counts, and which storages live.
 
-The recorder keeps no tensor alive: storages are followed by weak references, whose death is
-noticed when the next operation starts.
+Storages are followed by weak references, whose death is noticed when the next operation starts.
 """
 
 from __future__ import annotations
