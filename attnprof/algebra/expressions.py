@@ -33,10 +33,7 @@ def symbol(name: str) -> Any:
 def expression_of(
     tree: Tree, *, rules: Rules | None = None, meanings: Mapping[str, Any] | None = None
 ) -> Any:
-    """The sympy expression of a tree; FormulaError for what has no value or would never end.
-
-    ``meanings`` are expressions that stand for names.
-    """
+    """A tree in sympy, with ``meanings`` in place of names; FormulaError if it has no value."""
     known = meanings or {}
     return evaluate(
         tree, lambda name: known[name] if name in known else symbol(name), rules or rules_of()

@@ -169,10 +169,7 @@ def _winner(choice: Any, growing: Sequence[str]) -> Any:
 
 # -- orders as text, and counts at lengths ----------------------------------------------
 def order_value(order: str, n: int) -> float:
-    """An order of growth such as ``N^1.5`` or ``N log N`` at a length.
-
-    Raises :class:`RequestError` for an order that is not written like that.
-    """
+    """An order of growth like ``N^1.5`` or ``N log N`` at a length; RequestError for others."""
     found = _read(order)
     value = math.pow(n, float(found["power"] or 1))
     return value * math.log2(n) if found["log"] else value

@@ -93,10 +93,7 @@ def parse(text: str, *, longest: int = LONGEST, stored: bool = False) -> Tree:
 
 
 def name_of(text: str) -> str:
-    """The name in the form Python itself gives identifiers (``ℓ`` is ``l``), or "" for no name.
-
-    Words of Python, ``None`` and ``True`` among them, are no names of sizes.
-    """
+    """The name as Python writes it (``ℓ`` is ``l``); "" for none, or a word of Python's own."""
     name = unicodedata.normalize("NFKC", text.strip())
     usable = name.isidentifier() and not keyword.iskeyword(name) and len(name) <= LONGEST_NAME
     return name if usable else ""

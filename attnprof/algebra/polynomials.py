@@ -1,8 +1,7 @@
 """Sizes as exact polynomials in (seq_len, head_dim) that decide comparisons at a sample point.
 
-A mechanism's cost, run on such sizes, is one polynomial for a whole range of lengths: the
-range over which every comparison made on the way keeps its answer. This is what turns maxima,
-minima and switches into pieces, and it needs no symbolic algebra.
+A mechanism's cost, run on such sizes, is one polynomial for the range of lengths over which every
+comparison made on the way keeps its answer: maxima, minima and switches become pieces.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ class Branches:
 
     def size(self, which: int) -> Size:
         """The variable number ``which``: 0 is seq_len, 1 is head_dim."""
-        exponents = (1, 0) if which == 0 else (0, 1)
-        return Size({exponents: 1}, self)
+        return Size({(1, 0) if which == 0 else (0, 1): 1}, self)
 
     def sign(self, terms: Polynomial) -> int:
         """The sign at the sample; remembered unless it is the same everywhere."""
@@ -89,10 +87,7 @@ class Size:
     def __pow__(self, power: Any) -> Size:
         if not isinstance(power, int) or power < 0:
             raise NotPiecewisePolynomialError(f"a power of {power}")
-        result = Size({(0, 0): 1}, self.branches)
-        for _ in range(power):
-            result = result * self
-        return result
+        return math.prod([self] * power, start=Size({(0, 0): 1}, self.branches))
 
     def __truediv__(self, other: Any) -> Size:
         """By a number, or by a size like h or 2·h·d where that is exact; sizes are never zero."""

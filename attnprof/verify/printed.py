@@ -73,7 +73,7 @@ def without_bound(text: str) -> tuple[str, str]:
 
 
 def read_formula(text: str, meanings: Mapping[str, Any] | None = None) -> Any:
-    """A formula as a sympy expression, every name a positive symbol or what it stands for.
+    """A formula as a sympy expression, names as positive symbols or what they stand for.
 
     Raises :class:`RequestError` that says what cannot be read and what can.
     """
@@ -107,10 +107,7 @@ def check_names(expression: Any, known: Sequence[str], text: str) -> None:
 
 
 def meanings(texts: Sequence[str]) -> dict[str, str]:
-    """``n=N; D=h*d`` as a mapping; several texts add up.
-
-    Raises :class:`RequestError` for what is not a name and a formula.
-    """
+    """``n=N; D=h*d`` as a mapping; several add up; RequestError for what is no name and formula."""
     found = {}
     for text in (part for whole in texts for part in _BETWEEN.split(whole)):
         if not text.strip():
@@ -128,8 +125,7 @@ def meanings(texts: Sequence[str]) -> dict[str, str]:
 def rows_of(path: Path, defaults: Printed) -> tuple[list[Printed], list[str]]:
     """The rows of a file, and which of its columns say nothing here.
 
-    Raises :class:`RequestError` for a file that is none, a row without a formula or target, and
-    a value that is not possible, with the row.
+    Raises :class:`RequestError`, with the row, for what is lacking or not possible.
     """
     lines = read_table(path)
     if not lines or "formula" not in lines[0]:

@@ -128,13 +128,6 @@ def _split_heads(qkv: Any, _bias: Any, heads: int) -> tuple[Any, ...]:
     return tuple(made.unbind(0))
 
 
-def _dense_flex(*args: Any, **kwargs: Any) -> Any:
-    """``flex_attention`` as torch runs it without ``torch.compile``: the dense scores."""
-    from torch._higher_order_ops.flex_attention import sdpa_dense
-
-    return sdpa_dense(*args, **kwargs)
-
-
 #: By operation, in the overload without results to write to.
 EXPANSIONS: dict[str, Expansion] = {
     "_safe_softmax": _safe_softmax,
@@ -192,7 +185,11 @@ FAST_PATHS: dict[str, Expansion] = {
 def expansion_of(func: Any) -> Expansion | None:
     """What an operation is made of; None where it is one piece."""
     if isinstance(func, HigherOrderOperator):
-        return _dense_flex if func._name == "flex_attention" else None
+        if func._name != "flex_attention":
+            return None
+        from torch._higher_order_ops.flex_attention import sdpa_dense
+
+        return sdpa_dense  # as torch runs it without ``torch.compile``
     name = name_of(func).removeprefix("aten.")
     if name in EXPANSIONS and func._overloadname == "default":
         return EXPANSIONS[name]

@@ -156,10 +156,7 @@ def macs(of: Any) -> Counts:
 
 
 def is_factor(value: Any) -> bool:
-    """Whether a scalar costs a multiplication: 1 changes nothing, -1 only a sign.
-
-    One that is computed from symbolic sizes is a factor; comparing it would fix the sizes.
-    """
+    """Whether a scalar costs a multiplication: one of symbolic sizes, or neither 1 nor -1."""
     return hasattr(value, "node") or bool(abs(value) != 1)
 
 

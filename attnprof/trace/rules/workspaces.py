@@ -53,15 +53,13 @@ _HALVES = (torch.bfloat16, torch.float16)
 
 
 def workspace_of(base: str, out: Any, call: Any) -> tuple[Size, bool]:
-    """Bytes an operation holds only while it runs, and whether that is all of it.
-
-    What an operation from elsewhere takes is not known (``base`` has its namespace then).
-    """
+    """Bytes an operation holds only while it runs, and whether that is all of it."""
     try:
         held = WORKSPACES[base](out, call) if base in WORKSPACES else 0
     except UnknownWorkspaceError as error:
         return error.at_least, False
     by_processor = base in _PRODUCTS and any(x.dtype in _HALVES for x in _tensors(call))
+    # an operation from elsewhere has its namespace in its name
     return held, not (base in UNKNOWN_WORKSPACE or "::" in base or by_processor)
 
 

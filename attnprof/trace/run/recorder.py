@@ -56,8 +56,7 @@ class _Held:
 class Recorder(TorchDispatchMode):
     """Fills a :class:`Trace` with the operations that run inside it.
 
-    ``before_each`` is called before each one; what it raises ends the run. ``values`` follows what
-    the code takes from values, in a run that has some.
+    What ``before_each`` raises ends the run; ``values`` follows what the code takes from values.
     """
 
     supports_higher_order_operators = True

@@ -99,10 +99,7 @@ _KEEP = ("clone", "_to_copy", "repeat", "flip", "roll")
 
 # -- what code takes from values in a run on real tensors ---------------------------------
 class Values:
-    """Follows which tensors are made of inputs and weights; others depend on sizes alone.
-
-    The truth value number ``flipped``, of all that the code takes, is turned round.
-    """
+    """Which tensors are made of inputs and weights; truth value ``flipped`` is turned round."""
 
     def __init__(self, flipped: int | None = None) -> None:
         self._flipped = flipped

@@ -77,8 +77,16 @@ def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
         torch.set_default_dtype(getattr(torch, dtype))
         stack.enter_context(warnings.catch_warnings())
         stack.enter_context(uncompiled())
-        for place in () if drawn else _quiet():
-            stack.enter_context(place)
+        if not drawn:
+            for place in ("_subclasses.fake_tensor", "fx.experimental.symbolic_shapes"):
+                log = logging.getLogger(f"torch.{place}")  # of what fails, which callers tell
+                stack.enter_context(patch.object(log, "disabled", new=True))
+            for owner, name in _initialisers():
+                stack.enter_context(patch.object(owner, name, lambda tensor, *_, **__: tensor))
+            flexible = sys.modules.get("torch.nn.attention.flex_attention")
+            if flexible is not None:  # it would compile, which torch refuses under a dispatch mode
+                plain = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
+                stack.enter_context(patch.object(flexible, plain, new=True))
         warnings.simplefilter("ignore")
         yield
 
@@ -148,17 +156,6 @@ def _as_without_symbols() -> Iterator[None]:
         patch.dict(dropout._dispatch_cache, clear=True),
     ):
         yield
-
-
-def _quiet() -> Iterator[Any]:
-    """Patches for the time of a run: no initialisation, no log of what fails on fake tensors."""
-    for place in ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes"):
-        yield patch.object(logging.getLogger(place), "disabled", new=True)
-    for place, name in _initialisers():
-        yield patch.object(place, name, lambda tensor, *_, **__: tensor)
-    flexible = sys.modules.get("torch.nn.attention.flex_attention")
-    if flexible is not None:  # it would compile, which torch refuses under a dispatch mode
-        yield patch.object(flexible, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", new=True)
 
 
 @cache
