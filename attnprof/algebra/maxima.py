@@ -1,7 +1,6 @@
 """The maximum of many size polynomials, pruned.
 
-Comparing sympy expressions pairwise takes seconds; as dictionaries of monomials with
-non-negative coefficients, the dominated ones drop out at once.
+Sympy compares expressions for seconds; of dictionaries of monomials those dominated drop out.
 """
 
 from __future__ import annotations

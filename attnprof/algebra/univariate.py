@@ -1,7 +1,6 @@
 """Polynomials in the head width with integer coefficients: quotients, squares, text.
 
-Sizes here are tiny, and importing an algebra system costs more than all the rest of a command;
-what is written is what ``sympy.sympify`` reads.
+An algebra system takes longer to import; what is written is what ``sympy.sympify`` reads.
 """
 
 from __future__ import annotations

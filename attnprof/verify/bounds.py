@@ -27,8 +27,6 @@ FEW = 2
 #: A ratio that goes to one is this near to it at the longest length.
 ONE = 1e-2
 
-_Ray = Mapping[str, int]
-
 
 def value(expression: Any, shape: Sizes) -> int | float:
     """The expression at sizes: an int where it is whole, nan where it has no value."""
@@ -128,7 +126,7 @@ def _rounded(to: Callable[[Any], Any], x: Any) -> Any:
 
 
 def _lengths(
-    shape: Sizes, ray: _Ray, lengths: Sequence[int], holds: Holds
+    shape: Sizes, ray: Sizes, lengths: Sequence[int], holds: Holds
 ) -> Iterator[list[dict[str, int]]]:
     """Sizes that grow along a ray, a list a way to end a length, where our formula holds."""
     for ending in _ENDINGS:
@@ -139,7 +137,7 @@ def _lengths(
                 break
 
 
-def _rays(growing: Sequence[str], *, alone: bool) -> Iterator[_Ray]:
+def _rays(growing: Sequence[str], *, alone: bool) -> Iterator[Sizes]:
     """The powers with which sizes grow: each by itself, all alike, one faster than the others."""
     if alone or len(growing) == 1:
         yield from ({name: 1} for name in growing)
@@ -160,7 +158,7 @@ _ENDINGS: tuple[Callable[[int], int], ...] = (
 )  # fmt: skip
 
 
-def _grown(shape: Sizes, ray: _Ray, bits: int, ending: Callable[[int], int]) -> dict[str, int]:
+def _grown(shape: Sizes, ray: Sizes, bits: int, ending: Callable[[int], int]) -> dict[str, int]:
     most = max(ray.values())
     own = {name: bits * power // most for name, power in ray.items()}
     return {**shape, **{name: 2**mine + ending(mine) for name, mine in own.items()}}

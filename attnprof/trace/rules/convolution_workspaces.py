@@ -15,13 +15,7 @@ from torch import cpu
 
 from attnprof.costs import ceil_div, exact_div, maximum
 from attnprof.trace.events import Size
-from attnprof.trace.rules.workspaces import (
-    UnknownWorkspaceError,
-    copied,
-    same,
-    threads,
-    workspaces,
-)
+from attnprof.trace.rules.workspaces import UnknownWorkspaceError, copied, same, threads, workspaces
 from attnprof.trace.sizes import nbytes, product, size_of
 
 #: oneDNN aligns what it takes besides tensors.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator
@@ -100,15 +100,14 @@ M, A, D, E, OTHER, MM = (Counts({kind: 1}) for kind in KINDS)
 MAC = M + A + 2 * MM
 
 Rule = Callable[[Any, Any], Counts | None]
-Known = TypeVar("Known", bound=Rule)
 
 RULES: dict[str, Rule] = {}
 
 
-def rule(names: str) -> Callable[[Known], Known]:
+def rule(names: str) -> Callable[[Rule], Rule]:
     """Enter a rule for these operations (without ``aten::``, overload or final ``_``)."""
 
-    def enter(function: Known) -> Known:
+    def enter(function: Rule) -> Rule:
         rules({names: function})
         return function
 
