@@ -18,7 +18,7 @@ from attnprof.record.files import read_toml
 from attnprof.record.recognition import take_modules
 
 if TYPE_CHECKING:
-    from attnprof.gate.cases import Case
+    from attnprof.gate.counts import Case
     from attnprof.measure.request import Budget
     from attnprof.measure.sweep.plan import Grid
 
@@ -255,7 +255,7 @@ def suite_from_file(path: Path, limit_s: float | None = None) -> list[Case]:
 def _cases(
     grid: Any, limit_s: float | None, *, compiled: bool = False, **options: Any
 ) -> list[Case]:
-    from attnprof.gate.cases import Case
+    from attnprof.gate.counts import Case
     from attnprof.measure.request import Budget
     from attnprof.measure.sweep.plan import points_of
 

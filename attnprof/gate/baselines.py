@@ -11,9 +11,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from attnprof.arguments import shown
 from attnprof.errors import AttnprofError, RequestError
-from attnprof.gate.cases import Case, Counted, Operation, name_of
 from attnprof.gate.changes import without_views
-from attnprof.gate.formulas import formula
+from attnprof.gate.counts import Case, Counted, Operation, name_of
+from attnprof.gate.exact import formula
 from attnprof.gate.rules import rule_named
 from attnprof.measure.request import PointRequest
 from attnprof.record import BaselineRecord, Report

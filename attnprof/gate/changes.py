@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from operator import attrgetter
 
-from attnprof.gate.cases import Counted, Operation
+from attnprof.gate.counts import Counted, Operation
 from attnprof.units import format_bytes, format_count
 
 #: Number format and shape of a result.

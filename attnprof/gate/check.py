@@ -12,7 +12,7 @@ from typing import Any
 
 from attnprof.errors import RequestError
 from attnprof.gate.baselines import Baseline, baseline_record, baseline_report
-from attnprof.gate.cases import Case, Counted
+from attnprof.gate.counts import Case, Counted
 from attnprof.gate.exact import compare
 from attnprof.gate.rules import FAIL, VERDICTS, CheckOptions, exit_code, worst
 from attnprof.gate.times import Tell, race_cases, stored_record, time_alone

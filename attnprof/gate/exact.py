@@ -1,16 +1,34 @@
-"""What has no noise, compared exactly: any increase is worse, and every change has a name."""
+"""What has no noise, compared exactly: any increase is worse, and every change has a name.
+
+Formulas were written down; they are read without running anything.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from operator import attrgetter
+from typing import Any
 
-from attnprof.gate.cases import Counted
+from attnprof.algebra.evaluation import Rules
+from attnprof.algebra.expressions import expression_of, rules_of, symbol
+from attnprof.algebra.parser import FormulaError, parse
 from attnprof.gate.changes import Change, changes
-from attnprof.gate.formulas import compare_formulas
-from attnprof.gate.rules import ERROR, IMPROVED, MISSING, NEW, OK, REGRESSED, WHOLE
+from attnprof.gate.counts import Counted
+from attnprof.gate.rules import (
+    ERROR,
+    IMPROVED,
+    MISSING,
+    NEW,
+    NOT_COMPARABLE,
+    OK,
+    REGRESSED,
+    WHOLE,
+)
 from attnprof.record import CheckRecord
+from attnprof.trace.evaluation import evaluate
+from attnprof.trace.request.target import hints_for
 from attnprof.units import format_count
 
 #: Changes named by name; the rest is counted.
@@ -103,3 +121,167 @@ def _explanation(name: str, amount: int, causes: Sequence[Change], sizes: Mappin
         longer = "longer" if amount > 0 else "shorter"
         return f"results are held {longer}" + (f"; changed: {named}" if named else "")
     return named
+
+
+#: Powers that closed forms go up to.
+_HIGHEST = 64
+
+
+@cache
+def formula(text: str) -> Any:
+    """The sympy expression of a text from anywhere; ValueError for anything but arithmetic."""
+    try:
+        return expression_of(parse(text, stored=True), rules=_rules())
+    except (FormulaError, TypeError, RecursionError) as error:
+        raise ValueError(f"'{text[:60]}' is no formula: {error}") from error
+
+
+@cache
+def _rules() -> Rules:
+    """What closed forms have: cases and conditions; largest and smallest stay as written."""
+    import sympy
+
+    return {
+        **rules_of(_HIGHEST),
+        "max": lambda *sides: sympy.Max(*sides, evaluate=False),
+        "min": lambda *sides: sympy.Min(*sides, evaluate=False),
+        "Piecewise": lambda *pairs: sympy.Piecewise(*pairs, evaluate=False),
+        "tuple": lambda *pair: pair,
+        "Mod": sympy.Mod, "Eq": sympy.Eq, "Ne": sympy.Ne,
+        "<": sympy.StrictLessThan, "<=": sympy.LessThan,
+        ">": sympy.StrictGreaterThan, ">=": sympy.GreaterThan,
+        "&": sympy.And, "|": sympy.Or,
+    }  # fmt: skip
+
+
+#: Exponents as one reads them.
+_HIGH = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def spelled(expression: Any) -> str:
+    """``+ 2·B·N²·h − 3·N``: a sum with its signs, what grows fastest with N first."""
+    import sympy
+
+    def rank(term: Any) -> tuple[Any, ...]:
+        powers = term.as_powers_dict()
+        return (-powers.get(symbol("N"), 0), -sum(powers.values()), str(term))
+
+    terms = sympy.Add.make_args(sympy.expand(expression))
+    return " ".join(_term(term) for term in sorted(terms, key=rank))
+
+
+def _term(term: Any) -> str:
+    factor, rest = term.as_coeff_Mul()
+    sign, size = "−" if factor.is_negative else "+", abs(factor)
+    powers = sorted(rest.as_powers_dict().items(), key=lambda pair: str(pair[0]))
+    shown = []
+    for base, exponent in powers:
+        high = str(exponent).translate(_HIGH) if exponent.is_Integer and exponent > 0 else ""
+        power = "" if exponent == 1 else high or f"^({exponent})"
+        if base != 1:
+            shown.append((f"({base})" if base.is_Add else str(base)) + power)
+    if size != 1 or not shown:
+        broken = f"({size})" if size.is_Rational else str(size)
+        shown.insert(0, f"{int(size):,}" if size.is_Integer else broken)
+    return f"{sign} {'·'.join(shown)}"
+
+
+#: What a formula counts, as one reads it.
+UNITS = {
+    "other": "other operations",
+    "flops": "FLOPs",
+    "matmul_flops": "FLOPs of matrix products",
+    "bytes_moved": "bytes moved",
+    "peak_bytes": "bytes at the peak",
+}
+#: How much longer than here a long sequence is: what grows fastest has won by then.
+_LONG = 2**40
+
+
+_HERE = {1: "more", 0: "the same", -1: "fewer"}
+
+
+def compare_formulas(case: str, baseline: Counted, current: Counted) -> list[CheckRecord]:
+    """A record for every quantity that either side has a formula for."""
+    names = dict.fromkeys((*baseline.formulas, *current.formulas))
+    asked = all(side.formulas or side.no_formula for side in (baseline, current))
+    return [_record(case, name, baseline, current) for name in names] if asked else []
+
+
+def _record(case: str, name: str, baseline: Counted, current: Counted) -> CheckRecord:
+    before, now = baseline.formulas.get(name), current.formulas.get(name)
+    verdict, why = OK, ""
+    if now is None:
+        verdict, why = NOT_COMPARABLE, f"no closed form any more: {current.no_formula}"
+    elif before is None:
+        verdict, why = NEW, "the baseline has no closed form of it"
+    elif before != now:
+        was, is_ = baseline.metrics.get(name), current.metrics.get(name)
+        here = None if was is None or is_ is None else (is_ > was) - (is_ < was)
+        sizes, unit = current.sizes or baseline.sizes, UNITS.get(name, name)
+        verdict, why = difference(before, now, sizes, here, unit)
+    return CheckRecord(
+        case=case, metric=f"formula:{name}", baseline=before, current=now, verdict=verdict, why=why
+    )
+
+
+def difference(
+    before: str, now: str, sizes: Mapping[str, int], here: int | None, unit: str
+) -> tuple[str, str]:
+    """Verdict on two formulas, and how they differ: ``+ 2·B·N²·h additions``.
+
+    ``here`` is the sign of the change at these sizes, where a run has counted it. Worse is what is
+    more here or will be for longer sequences; where both are the same, for all sizes growing.
+    """
+    import sympy
+
+    old, new = formula(before), formula(now)
+    at = hints_for(_names(old) | _names(new), sizes)
+    branch = any(side.has(sympy.Max, sympy.Min, sympy.Piecewise) for side in (old, new))
+    # one side may hold for any size, the other where a size is 1, as it is here
+    ones = {symbol(name): 1 for name in _names(old) ^ _names(new) if at[name] == 1}
+    apart = min(
+        (
+            sympy.expand(chosen(b, at) - chosen(a, at) if branch else b - a)
+            for a, b in ((old, new), (old.subs(ones), new.subs(ones)))
+        ),
+        key=lambda found: len(sympy.Add.make_args(found)) if found else 0,
+    )
+    if old == new or (apart == 0 and not branch):
+        return OK, ""
+    grown = {n: size if symbol(n) in ones else size * _LONG for n, size in at.items()}
+    here = _signed(old, new, at) if here is None else here
+    long, large = _signed(old, new, {**at, "N": at.get("N", 1) * _LONG}), _signed(old, new, grown)
+    where = " in the branch of this shape" if branch else ""
+    text = f"{spelled(apart)} {unit}{where}" if apart != 0 else "another branch"
+    if here == long == large == 0:
+        text += ": the same at this shape and for larger sizes"
+    elif here == long == 0:
+        text += f": the same at this shape, {_HERE[large]} for larger sizes"
+    elif here != long:
+        text += f": {_HERE[here]} at this shape, {_HERE[long]} for longer sequences"
+    sign = 1 if 1 in (here, long) else min(here, long) or large
+    return {1: REGRESSED, -1: IMPROVED, 0: OK}[sign], text
+
+
+def chosen(expression: Any, at: Mapping[str, int], *kinds: Any) -> Any:
+    """An expression with the branch that is taken at these sizes, of all kinds of branches."""
+    import sympy
+
+    def branch(node: Any) -> Any:
+        if isinstance(node, sympy.Piecewise):
+            return next(value for value, condition in node.args if evaluate(condition, at))
+        value = evaluate(node, at)
+        return next(arg for arg in node.args if evaluate(arg, at) == value)
+
+    kinds = kinds or (sympy.Min, sympy.Max, sympy.Piecewise)
+    return expression.replace(lambda node: isinstance(node, kinds), branch)
+
+
+def _names(expression: Any) -> set[str]:
+    return {size.name for size in expression.free_symbols}
+
+
+def _signed(old: Any, new: Any, sizes: Mapping[str, int]) -> int:
+    value = evaluate(new, sizes) - evaluate(old, sizes)
+    return int(value > 0) - int(value < 0)

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from attnprof.gate import paired, rules
-from attnprof.gate.cases import Case
+from attnprof.gate.counts import Case
 from attnprof.gate.paired import Race
 from attnprof.gate.rules import TIME, CheckOptions, Rule
 from attnprof.gate.trees import RunningTree, TreeError

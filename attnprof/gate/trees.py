@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.gate import worker
-from attnprof.gate.cases import Counted
+from attnprof.gate.counts import Counted
 from attnprof.measure.environment import git, git_state
 from attnprof.measure.request import PointRequest
 from attnprof.processes.folders import temporary_folder

@@ -14,8 +14,7 @@ from attnprof.gate.baselines import (
     baseline_report,
     load_baseline,
 )
-from attnprof.gate.cases import Case, Counted, Operation
-from attnprof.gate.counts import count
+from attnprof.gate.counts import Case, Counted, Operation, count
 from attnprof.gate.exact import compare
 from attnprof.measure.environment import TITLES, differs, fingerprint, noted
 from attnprof.measure.request import Budget, PointRequest

@@ -12,9 +12,8 @@ from attnprof import registry
 from attnprof.algebra.expressions import symbol
 from attnprof.errors import CannotRunError
 from attnprof.gate import counts
-from attnprof.gate.cases import Counted
-from attnprof.gate.counts import count
-from attnprof.gate.formulas import formula
+from attnprof.gate.counts import Counted, count
+from attnprof.gate.exact import formula
 from attnprof.measure.request import PointRequest
 from attnprof.trace.evaluation import evaluate
 from attnprof.trace.events import KINDS, QUANTITIES

@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from attnprof.gate.cases import Counted, Operation
-from attnprof.gate.counts import count
+from attnprof.gate.counts import Counted, Operation, count
 from attnprof.gate.exact import compare
 from attnprof.gate.rules import VERDICTS, exit_code
 

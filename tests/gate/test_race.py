@@ -6,7 +6,7 @@ import random
 import pytest
 
 from attnprof.gate import paired
-from attnprof.gate.cases import Case
+from attnprof.gate.counts import Case
 from attnprof.gate.paired import LOOKS, MORE_LOOKS, PAIRS, race
 from attnprof.gate.rules import RULES, CheckOptions
 from attnprof.gate.times import power_text, race_cases, raced_record, stored_record

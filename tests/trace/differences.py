@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attnprof.costs import CostTable
-from attnprof.gate.formulas import chosen
+from attnprof.gate.exact import chosen
 from attnprof.trace.events import KINDS, Size, Trace, added, peak
 
 #: Bytes of a number that autograd saves, as the 8.0 of ``x / 8.0``; dispatched operations show
