@@ -109,17 +109,6 @@ def module_in(path: str, asked: str) -> ModuleType:
     return module
 
 
-def _module_named(name: str, asked: str) -> ModuleType:
-    """The same for ``package.module``, as Python finds it from the current folder."""
-    if not all(part.isidentifier() for part in name.split(".")):
-        raise RequestError(
-            f"{asked}: type path/to/file.py:Name or package.module:Name, like my.py:MyAttention"
-        )
-    with _reachable(Path.cwd()):
-        module: ModuleType = _imported(asked, name, lambda: import_module(name))
-    return module
-
-
 @contextmanager
 def _reachable(folder: Path) -> Iterator[None]:
     """What lies in the folder can be imported, as where Python runs a script; later on, too."""
@@ -165,7 +154,15 @@ def loaded(text: str) -> Any:
     importing fails, with the exception and its line.
     """
     path, _, name = (text, "", "") if text.endswith(".py") else text.rpartition(":")
-    module = module_in(path, text) if path.endswith(".py") else _module_named(path, text)
+    if path.endswith(".py"):
+        module = module_in(path, text)
+    elif not all(part.isidentifier() for part in path.split(".")):
+        raise RequestError(
+            f"{text}: type path/to/file.py:Name or package.module:Name, like my.py:MyAttention"
+        )
+    else:
+        with _reachable(Path.cwd()):  # as Python finds it from the current folder
+            module = _imported(text, path, lambda: import_module(path))
     if not name:
         names = [f"{path}:{own}" for own in _derivable(module)[:_SHOWN]]
         hint = f"type {' or '.join(names)}" if names else f"{path} {_NOTHING}"

@@ -9,7 +9,7 @@ from typer import Option
 
 from attnprof.cli import options as opt
 from attnprof.cli.measurement import Suite
-from attnprof.cli.output import deliver, ensure_writable, note
+from attnprof.cli.options import deliver, ensure_writable, note
 from attnprof.errors import CannotRunError
 from attnprof.record import BaselineRecord
 from attnprof.render.progress import working

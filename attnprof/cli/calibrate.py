@@ -8,8 +8,7 @@ from pathlib import Path
 from typer import Option
 
 from attnprof.cli.measurement import ThreadsOption
-from attnprof.cli.options import DeviceOption
-from attnprof.cli.output import Output, ensure_writable, note
+from attnprof.cli.options import DeviceOption, Output, ensure_writable, note
 from attnprof.cli.request import some_of
 from attnprof.errors import RequestError
 from attnprof.record import CalibrationRecord, Report

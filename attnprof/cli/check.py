@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from contextlib import ExitStack, nullcontext
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING
 from typer import Option
 
 from attnprof.cli.measurement import Suite
-from attnprof.cli.output import Output, append, ensure_writable, note
+from attnprof.cli.options import Output, ensure_writable, note
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.record import Report, write_whole
-from attnprof.record.recognition import reading_back, take_modules
+from attnprof.record.files import kind_of_file, why_of
+from attnprof.record.recognition import check_unlost, reading_back, take_modules
 from attnprof.render.progress import working
 
 if TYPE_CHECKING:
@@ -141,3 +143,18 @@ def _outputs(report: Report, asked: CheckFlags) -> None:
         sys.stderr.write(render_annotations(report))  # stdout is for data; GitHub reads both
     if step := os.environ.get("GITHUB_STEP_SUMMARY"):
         append(Path(step), page(report))
+
+
+def append(path: Path, text: str) -> None:
+    """Add to a step's summary, which other programs write to as well; a failure is a note."""
+    try:
+        kind = kind_of_file(path.stat().st_mode) if path.exists() else ""
+        if kind:
+            raise OSError(errno.EINVAL, f"it is {kind}")  # noqa: TRY301 - told like the others
+        check_unlost(path, only_inputs=True)
+        with path.open("a", encoding="utf-8", errors="replace") as stream:
+            stream.write(text)
+    except (OSError, ValueError) as error:
+        note(f"cannot write the step summary {path}: {why_of(error)}")
+    except RequestError as error:
+        note(str(error))

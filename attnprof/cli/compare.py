@@ -5,7 +5,7 @@ from __future__ import annotations
 from attnprof import registry
 from attnprof.cli import options as opt
 from attnprof.cli import request
-from attnprof.cli.output import Output, environment
+from attnprof.cli.options import Output, environment
 from attnprof.closed_form.totals import CONTESTED, compare_records
 from attnprof.record import Report
 

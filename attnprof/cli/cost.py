@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from typer import Option
 
 from attnprof.cli import options as opt
 from attnprof.cli import request
-from attnprof.cli.output import Output, environment
+from attnprof.cli.options import Output, environment
 from attnprof.closed_form.cost_records import KINDS, QUANTITIES, Asked, cost_records, identity
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
@@ -17,16 +16,9 @@ from attnprof.record import CostRecord, Report
 from attnprof.workload import Workload
 
 
-@dataclass(frozen=True, kw_only=True)
-class CostShape(request.Shape):
-    """Standard attention where none is named."""
-
-    attention: opt.AttentionOption = "standard"
-
-
 def cost(
     *,
-    shape: CostShape,
+    shape: request.Shape = request.Shape(attention="standard"),
     conditions: request.Conditions,
     scope: opt.ScopeOption = "layer",
     kind: opt.KindOption = None,

@@ -9,7 +9,7 @@ from typer import Argument, Option
 from attnprof.algebra.parser import short
 from attnprof.cli import options as opt
 from attnprof.cli import request
-from attnprof.cli.output import DrawnOutput, environment
+from attnprof.cli.options import DrawnOutput, environment
 from attnprof.closed_form.crossover import ALL_KINDS, DERIVED, KINDS, METRICS, Meeting, report
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism

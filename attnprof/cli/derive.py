@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from attnprof.cli import options as opt
-from attnprof.cli.output import Output, environment, note
+from attnprof.cli.options import Output, environment, note
 from attnprof.cli.request import parse_named_sizes, parse_set, some_of
 from attnprof.errors import RequestError
 from attnprof.render.progress import working

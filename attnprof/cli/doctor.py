@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import attnprof
-from attnprof.cli.output import Output, environment
+from attnprof.cli.options import Output, environment
 from attnprof.errors import CannotRunError
 from attnprof.record import DoctorRecord, Report
 

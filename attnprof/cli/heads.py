@@ -6,7 +6,7 @@ from typer import Argument, Option
 
 from attnprof.cli import options as opt
 from attnprof.cli import request
-from attnprof.cli.output import DrawnOutput, environment
+from attnprof.cli.options import DrawnOutput, environment
 from attnprof.closed_form.heads import KINDS, QUANTITIES, curves_of, divisors, heads_report
 from attnprof.errors import RequestError
 

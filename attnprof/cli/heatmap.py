@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
 from attnprof.cli import options as opt
-from attnprof.cli.options import Format
-from attnprof.cli.output import deliver, ensure_writable, environment, note
+from attnprof.cli.options import Format, deliver, ensure_writable, environment, note
 from attnprof.cli.request import Conditions, parse_names, parse_size, parse_sizes
 from attnprof.closed_form.heatmap import Heatmap, heatmap_report
 from attnprof.errors import RequestError
@@ -20,13 +18,6 @@ from attnprof.render.plots.style import check_figure_path, is_figure_path
 POWERS = "1:1024:x2"
 #: What a file's suffix says of its format, where --format does not.
 FORMATS = {".json": Format.JSON, ".csv": Format.CSV, ".md": Format.MARKDOWN}
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingConditions(Conditions):
-    """A training step, as the document's heatmaps show it."""
-
-    phase: opt.PhaseOption = "train"
 
 
 def heatmap(
@@ -39,7 +30,7 @@ def heatmap(
     d_model: str = Option(POWERS, metavar="SIZES", help="Model widths: a list or a range."),
     heads: str = Option("1,2,4,8", metavar="SIZES", help="Head counts, a panel each."),
     d: str | None = Option(None, hidden=True),
-    conditions: TrainingConditions,
+    conditions: Conditions = Conditions(phase="train"),  # as the document's heatmaps show it
     scope: Annotated[str | None, opt.scope("core or layer; formula default: layer.")] = None,
     kind: str = Option("published", help="published or formula."),
     quantity: str | None = Option(None, help="flops, matmul_flops, peak_bytes, … (default flops)."),

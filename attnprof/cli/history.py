@@ -7,7 +7,7 @@ from pathlib import Path
 
 from typer import Argument, Option
 
-from attnprof.cli.output import DrawnOutput, environment, note
+from attnprof.cli.options import DrawnOutput, environment, note
 from attnprof.cli.request import parse_names
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typer import Option
 
 from attnprof import registry
-from attnprof.cli.output import Output, environment
+from attnprof.cli.options import Output, environment
 from attnprof.record import MechanismRecord, Report
 from attnprof.render.progress import progress_bar
 

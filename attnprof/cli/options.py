@@ -1,14 +1,18 @@
-"""The flags that commands share: ``Annotated`` types for Typer, and groups of them.
+"""The flags that commands share, as ``Annotated`` types and groups of them; and where results go.
 
 A group is a dataclass whose fields are flags. A command takes it as one parameter, and
 :func:`in_groups` shows Typer the fields. List-valued flags arrive as text and are read by
-:mod:`attnprof.cli.request`.
+:mod:`attnprof.cli.request`. Data goes to stdout or a file, notes to stderr.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import os
+import platform
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
@@ -18,7 +22,12 @@ from typing import Annotated, Any, get_type_hints
 
 from typer import Option
 
+import attnprof
 from attnprof.errors import RequestError, closest
+from attnprof.record import Report, write_whole
+from attnprof.record.escapes import visible
+from attnprof.record.files import kind_of_file, why_of
+from attnprof.record.recognition import claimed, is_stream
 from attnprof.workload import DTYPES, SCOPES
 
 
@@ -32,7 +41,10 @@ class Format(StrEnum):
 
 
 def in_groups(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with the fields of its groups for parameters, each group where it stands."""
+    """The command with the fields of its groups for parameters, each group where it stands.
+
+    A group's defaults are those of the parameter's own default, where it has one.
+    """
     plain: list[inspect.Parameter] = []
     groups: dict[str, tuple[Any, set[str]]] = {}
     for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
@@ -42,9 +54,10 @@ def in_groups(function: Callable[..., Any]) -> Callable[..., Any]:
             continue
         hints = get_type_hints(group, include_extras=True)
         groups[name] = group, {field.name for field in fields(group)}
+        example = group if parameter.default is parameter.empty else parameter.default
         plain += [
-            parameter.replace(name=field.name, annotation=hints[field.name], default=field.default)
-            for field in fields(group)
+            parameter.replace(name=name, annotation=hints[name], default=getattr(example, name))
+            for name in (field.name for field in fields(group))
         ]
 
     @wraps(function)
@@ -145,3 +158,130 @@ class Modules:
     inputs: list[str] | None = Option(
         None, "--input", metavar="'NAME: DIMS'", help="A module's input, like 'x: B, N, h*d'."
     )
+
+
+def note(text: str) -> None:
+    """A line for the reader, on stderr."""
+    sys.stderr.write(visible(text) + "\n")
+
+
+def environment(**more: Any) -> dict[str, Any]:
+    """What every report says of where it was made; callers add what they loaded."""
+    return {
+        "attnprof": attnprof.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        **more,
+    }
+
+
+def ensure_writable(
+    path: Path | None, *, force: bool = False, flag: str = "--output", extended: bool = False
+) -> None:
+    """Refuse an output that cannot or must not be written, before the work is done.
+
+    What is there is overwritten only where attnprof wrote it, or with ``force``; what this command
+    reads never; what is ``extended`` is added to and may be there.
+    """
+    if path is None:
+        return
+    try:
+        why = _unwritable(path)
+    except (OSError, ValueError) as error:
+        why = why_of(error)
+    if why:
+        raise RequestError(
+            f"cannot write {flag} {path}: {why}; give a path in a folder that exists "
+            "and can be written"
+        )
+    claimed(path, flag, force=force, extended=extended)
+
+
+def _unwritable(path: Path) -> str:
+    """Why a path cannot be written; empty where it can."""
+    parent = (Path(os.path.realpath(path)) if path.is_symlink() else path).parent
+    try:
+        kind = kind_of_file(path.stat().st_mode)
+    except FileNotFoundError:
+        if not parent.is_dir():
+            return f"there is no folder {parent}"
+    else:
+        if is_stream(path):
+            return "" if os.access(path, os.W_OK) else f"{kind} that takes nothing"
+        if kind:
+            return f"it is {kind}"
+        if not os.access(path, os.W_OK):
+            return "the file is write-protected"
+    return "" if os.access(parent, os.W_OK) else f"the folder {parent} cannot be written"
+
+
+def ensure_figure(path: Path | None, *, force: bool) -> None:
+    """Refuse a figure's path before the work is done; :class:`RequestError` says why."""
+    if path is not None:
+        from attnprof.render.plots.style import check_figure_path
+
+        ensure_writable(path, force=force, flag="--plot")
+        check_figure_path(path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """How a result is written, and where; an output that must not be written is refused here."""
+
+    fmt: FormatOption = Format.TABLE
+    output: OutputOption = None
+    force: ForceOption = False
+
+    def __post_init__(self) -> None:
+        ensure_writable(self.output, force=self.force)
+
+    def deliver(self, report: Report, **how: Any) -> None:
+        """Write the report; ``how`` is for its tables."""
+        deliver(report, self.fmt, self.output, **how)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnOutput(Output):
+    """The same with a figure beside it."""
+
+    plot: PlotOption = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ensure_figure(self.plot, force=self.force)
+
+    def deliver(self, report: Report, **how: Any) -> None:
+        """Draw the report, where that was asked for, and write it."""
+        if self.plot is not None:
+            from attnprof.render.plots import plot_report
+
+            plot_report(report, self.plot)
+            note(f"wrote {self.plot}")
+        super().deliver(report, **how)
+
+
+def answering() -> contextlib.AbstractContextManager[None]:
+    """Inside, what is printed is the answer; elsewhere somebody's code may print, to stderr."""
+    supervision = sys.modules.get("attnprof.processes.supervision")
+    return supervision.answering() if supervision else contextlib.nullcontext()
+
+
+def deliver(report: Report, fmt: str, output: Path | None, **how: Any) -> None:
+    """Write a report in the format asked for, to stdout or to a file; ``how`` is for its tables."""
+    from attnprof.render.formats import print_tables, render
+
+    if fmt == Format.TABLE and output is None:
+        with answering():
+            print_tables(report, **how)
+        return
+    write(render(report, fmt, **how), output)
+
+
+def write(text: str, output: Path | None) -> None:
+    """Write to stdout, or to a file and say so."""
+    if output is None:
+        with answering():
+            sys.stdout.write(text)
+        return
+    write_whole(output, text)
+    note(f"wrote {output}")

@@ -7,8 +7,7 @@ from typing import Any
 
 from typer import Argument, Option
 
-from attnprof.cli.options import ForceOption, one_of
-from attnprof.cli.output import ensure_writable, note
+from attnprof.cli.options import ForceOption, ensure_writable, note, one_of
 from attnprof.errors import RequestError
 from attnprof.record import ProfileRecord, Report
 from attnprof.record.files import REPORT_LIMIT

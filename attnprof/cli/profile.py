@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 from typer import Option
 
 from attnprof.cli import options as opt
 from attnprof.cli.measurement import Measurement
-from attnprof.cli.output import Output
+from attnprof.cli.options import Output
 from attnprof.cli.request import Conditions, Shape, parse_names, parse_set
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.request import configured
@@ -18,16 +17,9 @@ from attnprof.render.progress import progress_bar
 EXAMPLE = "attnprof profile --attention efficient --seq 4096"
 
 
-@dataclass(frozen=True, kw_only=True)
-class MeasuredShape(Shape):
-    """No length unless one is named."""
-
-    seq: opt.SeqOption = None
-
-
 def profile(
     *,
-    shape: MeasuredShape,
+    shape: Shape = Shape(seq=None),
     conditions: Conditions,
     scope: opt.ScopeOption = "layer",
     modules: opt.Modules,

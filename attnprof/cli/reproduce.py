@@ -11,8 +11,7 @@ from typing import Any
 
 from typer import Argument, Option
 
-from attnprof.cli.options import ForceOption, OutputOption
-from attnprof.cli.output import deliver, ensure_figure, ensure_writable, environment, note, write
+from attnprof.cli import options as opt
 from attnprof.cli.request import parse_names, some_of
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError
 from attnprof.papers import documents as known
@@ -65,8 +64,8 @@ def reproduce(
         False, "--accept", help="Take these verdicts (and measurements) as the committed ones."
     ),
     fmt: PageFormat = Option(PageFormat.TABLE, "--format", "-f", help="How to write the result."),
-    output: OutputOption = None,
-    force: ForceOption = False,
+    output: opt.OutputOption = None,
+    force: opt.ForceOption = False,
 ) -> int:  # fmt: skip
     """Recompute every claim, table and figure of the documents: does it hold, or what is right?
 
@@ -75,18 +74,18 @@ def reproduce(
 
     Example: attnprof reproduce 004 --table 2
     """
-    ensure_writable(output, force=force)
-    ensure_figure(plot, force=force)
+    opt.ensure_writable(output, force=force)
+    opt.ensure_figure(plot, force=force)
     asked = asked_for(documents or [], claim, table, figure)
     _refuse_contradictions(asked, plot, reports)
     shown = some_of(verdict, VERDICTS, "--verdict") if verdict else None
     if reports is not None:
         pages.make_folder(reports)
         for path in pages.files_there(reports, asked.documents):
-            ensure_writable(path, force=force, flag="--reports")
+            opt.ensure_writable(path, force=force, flag="--reports")
     with ExitStack() as stack:  # inside, measurements are those made now, where that was asked
         again = asked.documents if measure else []
-        made = {number: stack.enter_context(fresh(number, note)) for number in again}
+        made = {number: stack.enter_context(fresh(number, opt.note)) for number in again}
         found = _replayed(asked, plot)
         failed = _written(found, asked.documents, reports) if reports is not None else {}
         kept = found if shown is None else only(found, shown)
@@ -94,9 +93,9 @@ def reproduce(
         if fmt == PageFormat.HTML:
             whole = (everything or bool(documents)) and not asked.by_name
             made_again = {number: regenerate(number) for number in asked.documents if whole}
-            write(pages.reproduction_html(kept, made_again), output)
+            opt.write(pages.reproduction_html(kept, made_again), output)
         else:
-            deliver(kept, fmt, output, everything=everything, in_full=in_full,
+            opt.deliver(kept, fmt, output, everything=everything, in_full=in_full,
                     by_name=asked.by_name)  # fmt: skip
         if accept:
             _accept(found, made)
@@ -157,7 +156,7 @@ def _refuse_contradictions(asked: ReplayRequest, plot: Path | None, reports: Pat
 
 def _replayed(asked: ReplayRequest, plot: Path | None) -> Report:
     with progress_bar(len(asked.claims), "replaying") as tell:
-        found = replay(asked.claims, environment=environment(), tell=tell)
+        found = replay(asked.claims, environment=opt.environment(), tell=tell)
     number, more = asked.documents[0], {}
     if asked.table is not None:
         more["table"] = table_values(asked.table, known.find_table(number, asked.table)[1]())
@@ -167,7 +166,7 @@ def _replayed(asked: ReplayRequest, plot: Path | None) -> Report:
         more["figure"] = figure_values(asked.figure, figure, data)
         if plot is not None:
             plot_figure(number, asked.figure, data, plot)
-            note(f"wrote {plot}")
+            opt.note(f"wrote {plot}")
     return replace(found, summary={**found.summary, **more})
 
 
@@ -179,14 +178,14 @@ def _written(found: Report, numbers: list[str], folder: Path) -> dict[str, str]:
         missing = pages.write_document(number, found, made, folder / number)
         failed |= {f"{number} {name}": why for name, why in missing.items()}
     pages.write_page(found, folder)
-    note(f"wrote {folder / 'reproduction.md'} and {', '.join(numbers)} beside it")
+    opt.note(f"wrote {folder / 'reproduction.md'} and {', '.join(numbers)} beside it")
     return failed
 
 
 def _accept(found: Report, made: dict[str, dict[str, Any]]) -> None:
     """What came out now becomes what later replays are compared with."""
     for path in accept_verdicts(found.of(ReproduceRecord)):
-        note(f"wrote {path}")
+        opt.note(f"wrote {path}")
     for number, values in made.items():
         if values:
             import torch
@@ -195,18 +194,18 @@ def _accept(found: Report, made: dict[str, dict[str, Any]]) -> None:
 
             where = describe_environment("cuda" if torch.cuda.is_available() else "cpu")
             for path in ship(number, values, where):
-                note(f"wrote {path}")
+                opt.note(f"wrote {path}")
 
 
 def _ended(found: Report, failed: dict[str, str]) -> int:
     """What to tell at the end, and the exit code."""
     for name, why in failed.items():
-        note(f"{name} could not be made: {why}")
+        opt.note(f"{name} could not be made: {why}")
     told = {"no check or a broken one": "errors", "no committed verdict": "not_committed"}
     for what, key in told.items():
         if names := found.summary[key]:
             more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-            note(f"{what}: {', '.join(names[:NAMED])}{more}")
+            opt.note(f"{what}: {', '.join(names[:NAMED])}{more}")
     if changed := found.summary["changed"]:
         raise CheckFailedError(
             f"{len(changed)} of {len(found.records)} verdicts are not the committed ones: "

@@ -13,8 +13,7 @@ from attnprof import registry
 from attnprof.algebra.parser import name_of, short
 from attnprof.arguments import LARGEST
 from attnprof.cli import options as opt
-from attnprof.cli.options import one_of
-from attnprof.cli.output import note
+from attnprof.cli.options import note, one_of
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.workload import Workload

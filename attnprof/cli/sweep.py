@@ -14,7 +14,7 @@ from typer import Option
 
 from attnprof.cli import options as opt
 from attnprof.cli.measurement import Measurement, Points, grids_from_file
-from attnprof.cli.output import deliver, ensure_writable, note
+from attnprof.cli.options import deliver, ensure_writable, note
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.record import Report, write_whole
 from attnprof.record.recognition import is_journal, reading_back

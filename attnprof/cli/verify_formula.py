@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from typer import Argument, Option
 
 from attnprof.cli import options as opt
-from attnprof.cli.options import one_of
-from attnprof.cli.output import Output, environment, note
+from attnprof.cli.options import Output, environment, note, one_of
 from attnprof.cli.request import parse_named_sizes, parse_names, parse_set
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError
 from attnprof.record import Report

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -61,7 +62,7 @@ def history_report(
         )
     for run in left_out:
         tell(f"left out {run}")
-    records = [record for key, series in _series(runs).items() for record in _records(key, series)]
+    records = list(_records(runs))
     if case is not None:
         cases = list(dict.fromkeys(record.case for record in records))
         records = [record for record in records if case in record.case]
@@ -123,19 +124,13 @@ def _run(path: Path) -> SavedResult:
         (case, metric): value for case, metric, value in _values(report)
         if case and isinstance(value, int | float) and math.isfinite(value) and value >= 0
     }  # fmt: skip
-    return SavedResult(path.name, at, bool(date), commit, _machine(report, path), values)
-
-
-def _machine(report: Report, path: Path) -> str:
-    """The device's name and a few letters of all that is said; what says nothing is alone."""
     found = object_in(report.summary, "fingerprint", f"{path}: summary")
-    found = {name: value for name, value in found.items() if name != "attnprof"}
-    if not found:
-        return f"not known ({path.name})"
-    from hashlib import sha256
-
-    said = sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
-    return f"{found.get('device_name') or 'unnamed'} #{said[:6]}"
+    said = {name: value for name, value in found.items() if name != "attnprof"}
+    machine = f"not known ({path.name})"  # it is alone
+    if said:  # the device's name, and a few letters of all that was said
+        text = json.dumps(said, sort_keys=True).encode()
+        machine = f"{said.get('device_name') or 'unnamed'} #{sha256(text).hexdigest()[:6]}"
+    return SavedResult(path.name, at, bool(date), commit, machine, values)
 
 
 def _values(report: Report) -> Iterator[tuple[str, str, Any]]:
@@ -148,37 +143,29 @@ def _values(report: Report) -> Iterator[tuple[str, str, Any]]:
                 yield record.case, TIME, median(medians)
 
 
-Series = list[tuple[int, SavedResult, int | float]]
-Key = tuple[str, str, str]
-
-
-def _series(runs: Sequence[SavedResult]) -> dict[Key, Series]:
-    """By case, metric and, for times, machine: the runs that have it, with their number."""
-    found: dict[Key, Series] = {}
+def _records(runs: Sequence[SavedResult]) -> Iterator[HistoryRecord]:
+    """By case, metric and, for times, machine: the runs that have it, each with its level."""
+    found: dict[tuple[str, str, str], list[tuple[int, SavedResult, int | float]]] = {}
     for number, run in enumerate(runs, 1):
         for (case, metric), value in run.values.items():
             machine = run.machine if metric == TIME else ""
             found.setdefault((case, metric, machine), []).append((number, run, value))
-    return found
-
-
-def _records(key: Key, series: Series) -> Iterator[HistoryRecord]:
-    case, metric, machine = key
-    values = [value for _, _, value in series]
-    starts = time_changes(values) if metric == TIME else count_changes(values)
-    before = None
-    for start, end in pairwise([0, *starts, len(values)]):
-        level = median(values[start:end])
-        for place in range(start, end):
-            number, run, value = series[place]
-            first = before is not None and place == start
-            yield HistoryRecord(
-                case=case, metric=metric, machine=machine, at=run.at.isoformat(),
-                commit=run.commit, file=run.file, run=number, value=value,
-                unit="s" if metric == TIME else "B" if "bytes" in metric else "", level=level,
-                change_point=first, ratio=level / before if first and before else None,
-            )  # fmt: skip
-        before = level
+    for (case, metric, machine), series in found.items():
+        values = [value for _, _, value in series]
+        starts = time_changes(values) if metric == TIME else count_changes(values)
+        before = None
+        for start, end in pairwise([0, *starts, len(values)]):
+            level = median(values[start:end])
+            for place in range(start, end):
+                number, run, value = series[place]
+                first = before is not None and place == start
+                yield HistoryRecord(
+                    case=case, metric=metric, machine=machine, at=run.at.isoformat(),
+                    commit=run.commit, file=run.file, run=number, value=value,
+                    unit="s" if metric == TIME else "B" if "bytes" in metric else "", level=level,
+                    change_point=first, ratio=level / before if first and before else None,
+                )  # fmt: skip
+            before = level
 
 
 def count_changes(values: Sequence[float]) -> list[int]:

@@ -134,7 +134,12 @@ def restored(kind: type[Kind], row: Any, where: str) -> Kind:
         value = row[item.name]
         if not fits(value, hint) and not (value is None and hint is float):  # NaN is saved as null
             raise RequestError(f"{where}: {item.name} is {shown(value)}, not {told(hint)}")
-        _check_size(value, item, f"{where}: {item.name}")
+        least, meta = 1 if item.name in SIZES else 0, item.metadata
+        if least or meta.get("format") in _COUNTED or meta.get("unit") == "s":
+            inner = value.values() if isinstance(value, dict) else value
+            for one in inner if isinstance(value, (list, dict)) else [value]:
+                if isinstance(one, (int, float)) and one < least:
+                    raise RequestError(f"{where}: {item.name} is {shown(one)}, below {least}")
         found[item.name] = value
     return kind(**found)
 
@@ -169,17 +174,6 @@ def told(hint: Any) -> str:
     words = _WORDS.get(kind, "a value")
     of = inner[-1] if kind in (list, dict) else Any
     return words if of is Any else f"{words} of which each is {told(of)}"
-
-
-def _check_size(value: Any, item: Field[Any], where: str) -> None:
-    meta: Mapping[str, Any] = item.metadata
-    least = 1 if item.name in SIZES else 0
-    if not least and meta.get("format") not in _COUNTED and meta.get("unit") != "s":
-        return
-    inner = value.values() if isinstance(value, dict) else value
-    for one in inner if isinstance(value, (list, dict)) else [value]:
-        if isinstance(one, (int, float)) and one < least:
-            raise RequestError(f"{where} is {shown(one)}, below {least}")
 
 
 def object_in(data: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
