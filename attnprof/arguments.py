@@ -176,10 +176,7 @@ def sizes_by_name(value: Any) -> dict[str, int] | None:
 
 # -- parameters of mechanisms ----------------------------------------------------------
 def parameter_value(item: Field[Any], value: Any) -> Any:
-    """A parameter's value from text, or as Python passes it, by the type of its default.
-
-    Raises :class:`RequestError` for what the type is not.
-    """
+    """A parameter's value from text, or as Python passes it, by the type of its default."""
     kind = str(item.type)
     if not isinstance(value, str):
         return _passed(item.name, kind, value)

@@ -89,10 +89,7 @@ class Mechanism:
         return [item.name for item in fields(cls)]
 
     def with_params(self, params: dict[str, Any]) -> Self:
-        """The same mechanism with parameters set, from values or their text.
-
-        Raises :class:`RequestError` for an unknown name or an unusable value.
-        """
+        """The same mechanism with parameters set, from values or their text."""
         known = {item.name: item for item in fields(self)}
         for name in params:
             if name not in known:

@@ -81,11 +81,7 @@ def _place(frame: traceback.FrameSummary) -> str:
 
 
 def module_in(path: str, asked: str) -> ModuleType:
-    """The module that a file is, run once however often, and by whatever path, it is asked for.
-
-    ``asked`` begins the messages. Raises :class:`NotFoundError` where there is no file, and
-    :class:`RequestError` where it does not import, with the exception and its line.
-    """
+    """The module that a file is, run once however often; ``asked`` begins the messages."""
     where = Path(path)
     if not where.is_file():
         near = sorted(p.name for p in where.parent.glob("*.py")) if where.parent.is_dir() else []
@@ -148,11 +144,7 @@ def is_place(text: str) -> bool:
 
 
 def loaded(text: str) -> Any:
-    """The class, function or module that ``path.py:Name`` or ``package.module:Name`` names.
-
-    Raises :class:`RequestError` where nothing is found, with the names that exist, and where
-    importing fails, with the exception and its line.
-    """
+    """The class, function or module that ``path.py:Name`` or ``package.module:Name`` names."""
     path, _, name = (text, "", "") if text.endswith(".py") else text.rpartition(":")
     if path.endswith(".py"):
         module = module_in(path, text)

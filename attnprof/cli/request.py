@@ -28,8 +28,7 @@ HOW = "type a size like 128, a list like 128,256,512, or a range like 128:16384:
 def parse_sizes(text: str, flag: str) -> list[int]:
     """Sizes from a list of numbers and ranges (both ends included), in the order typed.
 
-    ``flag`` is what the message names. Raises :class:`RequestError` for anything that is not a
-    whole number from 1 to 2**40, for ranges that go nowhere, and for more than 100000 values.
+    Whole numbers from 1 to 2**40, at most 100000; ``flag`` is what a message names.
     """
     found: dict[int, None] = {}
     for part in text.split(","):
@@ -79,11 +78,7 @@ def parse_names(text: str, flag: str = "--attention") -> list[str]:
 
 
 def head_shape(d_model: str | None, heads: str | None, d: str | None) -> tuple[int, int]:
-    """Number of heads and head width from ``--d-model``, ``--heads`` and ``--d``.
-
-    Any two give the third; the defaults are d_model 512 and 8 heads. Raises
-    :class:`RequestError` where heads do not divide the width or the three disagree.
-    """
+    """Number of heads and their width: any two of the three flags give the third."""
     count = None if heads is None else parse_size(heads, "--heads")
     width = None if d_model is None else parse_size(d_model, "--d-model")
     if d is None:

@@ -124,10 +124,7 @@ _TOTALS = (*KINDS, "flops", "bytes_moved", "peak_bytes", "parameters")
 
 
 def count(case_request: PointRequest, formulas: bool) -> Counted:
-    """Exact metrics, operations and (where asked) closed forms of a case's phase, of eager code.
-
-    Nothing is raised for what the gated code does: ``missing`` and ``error`` say it.
-    """
+    """Exact metrics, operations and (where asked) closed forms of a case's phase, of eager code."""
     with _repeatable(case_request.seed):
         try:
             found = _counted(case_request)
@@ -162,11 +159,7 @@ def _counted(request: PointRequest) -> Counted:
 
 
 def _with_formulas(found: Counted, request: PointRequest) -> Counted:
-    """The same with closed forms over the request's sizes, or with the reason for having none.
-
-    A size of 1 can be a case of its own (a copy becomes a view): where the form for all sizes does
-    not give what was counted, that with the sizes of 1 given does.
-    """
+    """The same with closed forms over the request's sizes, or with the reason for having none."""
     ones = {name: size for name, size in found.sizes.items() if size == 1}
     formulas: dict[str, str] = {}
     reasons: list[str] = []

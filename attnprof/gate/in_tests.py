@@ -69,11 +69,10 @@ class TestGate:
         return load_baseline(self.file) if self.file.exists() else Baseline([], {}, {}, {})
 
     def check(self, attention: Any, *, formulas: bool = True, **sizes: Any) -> list[CheckRecord]:
-        """Count a case (see :func:`request_for`) and compare it with the file.
+        """Count a case (see :func:`request_for`) and compare it with the file: a record a metric.
 
-        Gives a record a metric. Raises :class:`CheckFailedError` with the named differences where
-        it got worse, :class:`CannotRunError` where it cannot be counted, and
-        :class:`RequestError` where the file lacks it.
+        Raises :class:`CheckFailedError` with the named differences where it got worse, other errors
+        where it cannot be counted or the file lacks it.
         """
         # a case has one name wherever pytest was started, and whatever a test did
         with contextlib.chdir(self.root):

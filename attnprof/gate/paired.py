@@ -136,11 +136,7 @@ def race(
     baseline: RunningTree, current: RunningTree, request: PointRequest, rule: Rule, *,
     limit_s: float = 30.0, more: bool = True, seed: int = 0,
 ) -> Race:  # fmt: skip
-    """Take turns until the rule is sure, the looks are used up, or ``limit_s`` is spent.
-
-    ``more`` allows looks beyond the planned ones while the result is open. Raises
-    :class:`TreeError` where a side cannot run it.
-    """
+    """Take turns until the rule is sure, the looks are used up, or ``limit_s`` is spent."""
     chance, start = random.Random(seed), time.monotonic()  # noqa: S311 - an order, no secret
     looks = LOOKS + MORE_LOOKS if more else LOOKS
     found, calls = Race(rule), 0

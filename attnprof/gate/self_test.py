@@ -65,21 +65,20 @@ class Projected(nn.Module):
 '''
 
 
-def _rehearsed(module: str, n: int, h: int, d: int, phase: str = "forward") -> PointRequest:
-    """One module of the file at a shape, relative to the revision's folder."""
-    args = ["head_dim=d"] if module == "Projected" else []
-    params = {"args": args, "inputs": [f"{name}: B, h, N, d" for name in "qkv"]}
-    return PointRequest(f"{FILE}:{module}", n, h, d, phase=phase, params=params, threads=1)
-
-
-#: Calls of about six milliseconds.
-REHEARSED = (
-    _rehearsed("Softmax", 64, 4, 64),
-    _rehearsed("Softmax", 128, 1, 64),
-    _rehearsed("Softmax", 48, 2, 32, "train"),
-    _rehearsed("Features", 64, 4, 64),
-    _rehearsed("Projected", 64, 4, 64),
-)
+#: Modules of the file at shapes, of calls of about six milliseconds.
+REHEARSED = tuple(
+    PointRequest(
+        f"{FILE}:{module}", n, h, d, phase=phase, threads=1, params={
+            "args": ["head_dim=d"] if module == "Projected" else [],
+            "inputs": [f"{name}: B, h, N, d" for name in "qkv"],
+        },
+    )
+    for module, n, h, d, phase in (
+        ("Softmax", 64, 4, 64, "forward"), ("Softmax", 128, 1, 64, "forward"),
+        ("Softmax", 48, 2, 32, "train"), ("Features", 64, 4, 64, "forward"),
+        ("Projected", 64, 4, 64, "forward"),
+    )
+)  # fmt: skip
 
 
 def write_revision(folder: Path, slowdown: float) -> None:
@@ -93,10 +92,7 @@ SLOWDOWNS = (0.0, 0.05, 0.10, 0.20)
 
 
 def self_test_report(rule: Rule, budget_s: float, tell: Tell) -> Report:
-    """Races of unchanged and of slowed code, in turn over the modules; a record a slowdown.
-
-    Each round has processes of its own. It ends when the budget is spent, after one race at least.
-    """
+    """Races of unchanged and of slowed code until the budget is spent; a record a slowdown."""
     found: dict[float, list[Race]] = {slowdown: [] for slowdown in SLOWDOWNS}
     seeds, end = count(), time.monotonic() + budget_s
     while time.monotonic() <= end or not found[0.0]:

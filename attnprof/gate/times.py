@@ -34,10 +34,7 @@ def race_cases(
     baseline: RunningTree, current: RunningTree, cases: Sequence[Case], options: CheckOptions,
     tell: Tell,
 ) -> tuple[dict[str, CheckRecord], list[str]]:  # fmt: skip
-    """A record of each case's time, and sentences on what could have been seen.
-
-    Every case gets its share of what is left of the budget; open results are tried again.
-    """
+    """A record of each case's time, and sentences on what could have been seen."""
     end = time.monotonic() + options.budget_s
     races: dict[str, Race] = {}
     records: dict[str, CheckRecord] = {}
@@ -146,11 +143,9 @@ def stored_record(
     case: Case, stored: Sequence[Sequence[float]], side: RunningTree, options: CheckOptions,
     foreign: str | None = None,
 ) -> CheckRecord:  # fmt: skip
-    """Times now beside stored ones, which fail a check only where that is asked.
+    """Times now beside stored ones, which fail a check only where that is asked: they drift.
 
-    Times of two jobs on a shared machine drift; those of another machine, where ``foreign`` says
-    what differs, are not compared, and so not taken again. The ratio is of two independent medians,
-    with bounds that hold for both.
+    Those of another machine, where ``foreign`` says what differs, are not taken again.
     """
     before = [median(process) for process in stored]
     if foreign:

@@ -24,11 +24,7 @@ from attnprof.processes.pool import Pool, PoolError
 def tree_of(
     text: str, here: Path | None = None, limit_s: float | None = None
 ) -> Iterator[RunningTree]:
-    """The folder ``text`` names; or what the git revision ``text`` has where ``here`` lies.
-
-    A revision gets a folder of its own, removed at the end. Raises :class:`RequestError` for
-    what is neither, :class:`CannotRunError` where git cannot check it out.
-    """
+    """The folder ``text`` names, or a git revision's files where ``here`` lies, for a while."""
     here = here or Path.cwd()
     if (folder := here / text).is_dir():
         yield RunningTree(folder.resolve(), str(text), limit_s)
@@ -44,10 +40,9 @@ def tree_of(
 
 
 def _check_out(here: Path, commit: str, place: Path, text: str) -> None:
-    """The commit's files into a new folder, by an index of their own; the repository stays.
+    """The commit's files into a new folder, by an index of their own, without hooks.
 
-    No hook and no file-system monitor runs; a filter (``git lfs``) does where attributes of the
-    repository name it, for without it the files would be others.
+    A filter (``git lfs``) runs where attributes of the repository name it.
     """
     place.mkdir()
     apart = {"GIT_INDEX_FILE": str(place.with_name("index"))}

@@ -43,8 +43,7 @@ def heading(name: str, meta: Mapping[str, Any]) -> str:
 class ColumnarRecords(Sequence[Record]):
     """Reads like a list of records; a million of them cost as much as their columns.
 
-    ``columns`` maps a field to one list (all of one length) of ints, floats and None;
-    ``constants`` maps the other fields to the value all records share.
+    ``columns`` maps fields to lists of numbers and None, ``constants`` others to what all share.
     """
 
     def __init__(

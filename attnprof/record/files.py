@@ -43,8 +43,7 @@ def why_of(error: OSError | ValueError) -> str:
 def read_bytes(path: str | Path, limit: int = REPORT_LIMIT, hint: str = "") -> bytes:
     """A plain file of at most ``limit`` bytes, which is then an input of this command.
 
-    Raises :class:`RequestError`, which ends with ``hint``, for everything else: before a byte is
-    read of a pipe, a device, or a file that is too large.
+    For everything else :class:`RequestError`, ending with ``hint``, before a byte is read of it.
     """
     try:
         _check(path, Path(path).stat(), limit, hint)
@@ -97,11 +96,7 @@ def read_text(path: str | Path, limit: int = TEXT_LIMIT, hint: str = "") -> str:
 
 
 def json_of(text: str) -> Any:
-    """A JSON text's value; ValueError for what is none, or could not have been written by us.
-
-    NaN and infinities, a name that is twice in an object, numbers beyond 10**100, and more than
-    ``DEPTH`` levels are refused.
-    """
+    """A JSON text's value; ValueError for what is none, or not written by us (NaN, names twice)."""
     try:
         found = json.loads(
             text, parse_constant=_real, parse_int=_whole, parse_float=_real,
@@ -172,11 +167,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def read_table(path: str | Path) -> list[dict[str, str]]:
-    """The rows of a CSV file by the names of its first line; missing cells are empty.
-
-    Raises :class:`RequestError` for what is none, for a name that is twice there, and for more
-    than ``ROWS`` rows.
-    """
+    """The rows (``ROWS`` at most) of a CSV file by the names of its first line; no cell is ""."""
     text = read_text(path)
     try:
         reader = csv.DictReader(text.splitlines(keepends=True), restval="", strict=True)

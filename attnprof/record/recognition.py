@@ -44,11 +44,7 @@ def written_by(command: str) -> str:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether nothing of anybody's is lost where a file is overwritten.
-
-    It is not there, is empty, or begins or ends as what attnprof writes does. A sweep's results
-    are not overwritten: they are added to.
-    """
+    """Whether nothing is lost where a file is overwritten: it begins or ends as ours do."""
     try:
         head, tail = ends_of(path)
     except FileNotFoundError:

@@ -120,8 +120,7 @@ _COUNTED = ("count", "bytes", "time")
 def restored(kind: type[Kind], row: Any, where: str) -> Kind:
     """A row as the record it was saved from; names that the kind does not have are left out.
 
-    ``where`` is the file and the place in it. Raises :class:`RequestError` that names the field,
-    what it is and what it must be.
+    :class:`RequestError` names the place, the field, what it is and what it must be.
     """
     if not isinstance(row, dict):
         raise RequestError(f"{where} is {shown(row)}, not an object")
