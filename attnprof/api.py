@@ -149,27 +149,13 @@ def derive(
 
 
 def profile(
-    attention: str | Sequence[str],
-    seq_len: int | Sequence[int],
-    *,
-    d_model: int = 512,
-    num_heads: int = 8,
-    batch_size: int = 1,
-    causal: bool = False,
-    phase: str = "forward",
-    dtype: str = "float32",
-    scope: str = "layer",
-    device: str = "auto",
-    seed: int = 0,
-    threads: int | None = None,
-    samples: int = 20,
-    min_time_s: float = 0.5,
-    max_time_s: float = 5.0,
-    isolate: bool | None = None,
-    check: bool = True,
-    compiled: bool = False,
-    **params: Any,
-) -> Report:
+    attention: str | Sequence[str], seq_len: int | Sequence[int], *, d_model: int = 512,
+    num_heads: int = 8, batch_size: int = 1, causal: bool = False, phase: str = "forward",
+    dtype: str = "float32", scope: str = "layer", device: str = "auto", seed: int = 0,
+    threads: int | None = None, samples: int = 20, min_time_s: float = 0.5,
+    max_time_s: float = 5.0, isolate: bool | None = None, check: bool = True,
+    compiled: bool = False, **params: Any,
+) -> Report:  # fmt: skip
     """Build mechanisms, time them, measure and count them, beside their closed forms.
 
     ``attention`` and ``seq_len`` take one value or several; ``params`` go to every mechanism
@@ -205,30 +191,15 @@ def profile(
 
 
 def sweep(
-    attention: str | Sequence[str],
-    seq_len: int | Sequence[int],
-    output: str | Path,
-    *,
-    d_model: int | Sequence[int] = 512,
-    num_heads: int | Sequence[int] = 8,
-    batch_size: int | Sequence[int] = 1,
-    causal: bool | Sequence[bool] = False,
-    phase: str | Sequence[str] = "forward",
-    dtype: str | Sequence[str] = "float32",
-    scope: str | Sequence[str] = "layer",
-    device: str | Sequence[str] = "auto",
-    seed: int = 0,
-    threads: int | None = None,
-    samples: int = 20,
-    min_time_s: float = 0.5,
-    max_time_s: float = 5.0,
-    isolate: bool = True,
-    limit_s: float | None = None,
-    processes: int = 1,
-    check: bool = True,
-    compiled: bool = False,
-    **params: Any,
-) -> Report:
+    attention: str | Sequence[str], seq_len: int | Sequence[int], output: str | Path, *,
+    d_model: int | Sequence[int] = 512, num_heads: int | Sequence[int] = 8,
+    batch_size: int | Sequence[int] = 1, causal: bool | Sequence[bool] = False,
+    phase: str | Sequence[str] = "forward", dtype: str | Sequence[str] = "float32",
+    scope: str | Sequence[str] = "layer", device: str | Sequence[str] = "auto", seed: int = 0,
+    threads: int | None = None, samples: int = 20, min_time_s: float = 0.5,
+    max_time_s: float = 5.0, isolate: bool = True, limit_s: float | None = None,
+    processes: int = 1, check: bool = True, compiled: bool = False, **params: Any,
+) -> Report:  # fmt: skip
     """Measure every combination of these values into a results file, or what it lacks of them.
 
     Sizes, names and ``params`` take one value or several. Each point is measured in a process of

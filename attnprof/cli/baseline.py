@@ -9,7 +9,6 @@ from typer import Option
 
 from attnprof.cli import options as opt
 from attnprof.cli.measurement import Suite
-from attnprof.cli.options import deliver, ensure_writable, note
 from attnprof.errors import CannotRunError
 from attnprof.record import BaselineRecord
 from attnprof.render.progress import working
@@ -29,7 +28,7 @@ def baseline(
     Example: attnprof baseline --suite bench.toml -o baseline.json
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    ensure_writable(output, force=force)
+    opt.ensure_writable(output, force=force)
     from attnprof.gate.check import record_baseline
     from attnprof.gate.rules import CheckOptions
     from attnprof.gate.trees import current_tree
@@ -39,9 +38,9 @@ def baseline(
     with current_tree(limit_s=terms.limit_s) as head, working("recording") as tell:
         report = record_baseline(cases, head, terms, tell)
     report.save(output)
-    deliver(report, fmt, None)
-    note(f"wrote {output}; compare with it: attnprof check --baseline {output}")
+    opt.deliver(report, fmt, None)
+    opt.note(f"wrote {output}; compare with it: attnprof check --baseline {output}")
     for record in report.of(BaselineRecord):
         if record.error:
-            note(f"{record.case}: {record.error}")
+            opt.note(f"{record.case}: {record.error}")
     return CannotRunError.exit_code if report.summary["failed"] else 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from attnprof import registry
 from attnprof.cli import options as opt
 from attnprof.cli import request
-from attnprof.cli.options import Output, environment
 from attnprof.closed_form.totals import CONTESTED, compare_records
 from attnprof.record import Report
 
@@ -18,7 +17,7 @@ def compare(
     kind: opt.KindOption = None,
     quantity: opt.QuantityOption = None,
     convention: opt.ConventionOption = "flops",  # noqa: ARG001 - both are columns
-    to: Output,
+    to: opt.Output,
 ) -> None:
     """Mechanisms side by side for the same workload; the lowest of each column is marked.
 
@@ -36,5 +35,5 @@ def compare(
         for name in record.wins.split(",") if record.wins else ():
             of_length = winners.setdefault(str(record.seq_len), {})
             of_length.setdefault(name, []).append(record.mechanism)
-    report = Report("compare", records, {"winners": winners}, environment())
+    report = Report("compare", records, {"winners": winners}, opt.environment())
     to.deliver(report, quantities=shown)

@@ -8,7 +8,6 @@ from typer import Option
 
 from attnprof.cli import options as opt
 from attnprof.cli import request
-from attnprof.cli.options import Output, environment
 from attnprof.closed_form.cost_records import KINDS, QUANTITIES, Asked, cost_records, identity
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
@@ -28,7 +27,7 @@ def cost(
     kv_seq: str | None = Option(None, metavar="SIZE", help="Key length, for cross-attention."),
     symbolic: bool = Option(False, "--symbolic", help="Show the closed forms in B N h d."),
     latex: bool = Option(False, "--latex", help="Show the closed forms in LaTeX."),
-    to: Output,
+    to: opt.Output,
 ) -> None:
     """Closed forms and numbers by stage: operations, bytes moved, peak memory, parameters.
 
@@ -47,7 +46,7 @@ def cost(
         kv_seq_len=None if kv_seq is None else request.parse_size(kv_seq, "--kv-seq"),
     )  # fmt: skip
     records = _records(mechanisms, workloads, scope, asked)
-    report = Report("cost", records, {"convention": convention}, environment())
+    report = Report("cost", records, {"convention": convention}, opt.environment())
     to.deliver(report, quantities=quantities, symbolic=symbolic, latex=latex)
 
 
@@ -67,15 +66,11 @@ def _records(
                 records.append(CostRecord(**who, stage="total", skipped=str(refusal)))
     if len(refusals) == len(records) and refusals:
         raise refusals[0]
-    if not records:
-        raise RequestError(_nothing(mechanisms, asked))
-    return records
-
-
-def _nothing(mechanisms: Sequence[Mechanism], asked: Asked) -> str:
+    if records:
+        return records
     names = ", ".join(mechanism.name for mechanism in mechanisms)
     if "formula" in asked.kinds:
-        return (
+        raise RequestError(
             f"none of {', '.join(asked.quantities)} is counted for {names} "
             f"with --convention {asked.convention}"
         )
@@ -86,4 +81,6 @@ def _nothing(mechanisms: Sequence[Mechanism], asked: Asked) -> str:
         for form in mechanism.published()
     ]
     printed = f"printed: {'; '.join(forms)}" if forms else "the documents print none"
-    return f"no published formula of {names} speaks of this scope, phase, mask and batch; {printed}"
+    raise RequestError(
+        f"no published formula of {names} speaks of this scope, phase, mask and batch; {printed}"
+    )

@@ -9,7 +9,6 @@ from typer import Argument, Option
 from attnprof.algebra.parser import short
 from attnprof.cli import options as opt
 from attnprof.cli import request
-from attnprof.cli.options import DrawnOutput, environment
 from attnprof.closed_form.crossover import ALL_KINDS, DERIVED, KINDS, METRICS, Meeting, report
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
@@ -37,7 +36,7 @@ def crossover(
     metric: str | None = Option(None, metavar="NAMES", help="flops, memory or both."),
     quantity: opt.QuantityOption = None,
     modules: opt.Modules,
-    to: DrawnOutput,
+    to: opt.DrawnOutput,
 ) -> None:
     """The length from which one mechanism is cheaper than another, in FLOPs and in memory.
 
@@ -61,7 +60,7 @@ def crossover(
     kinds = [DERIVED] if own else list(KINDS)
     kinds = request.some_of(kind, ALL_KINDS, "--kind") if kind else kinds
     scope = scope or ("layer" if own else "core")  # a module is a layer: so is its rival
-    how: dict[str, Any] = {"with_curves": to.plot is not None, "environment": environment()}
+    how: dict[str, Any] = {"with_curves": to.plot is not None, "environment": opt.environment()}
     if set(kinds) <= set(KINDS) and not own:
         found = report(Meeting(first, second, workload, scope), head_dims, kinds, metrics, **how)
     else:  # code has to run

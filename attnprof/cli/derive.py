@@ -9,7 +9,6 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from attnprof.cli import options as opt
-from attnprof.cli.options import Output, environment, note
 from attnprof.cli.request import parse_named_sizes, parse_set, some_of
 from attnprof.errors import RequestError
 from attnprof.render.progress import working
@@ -40,7 +39,7 @@ def derive(
     dtype: opt.DtypeOption = "float32",
     settings: opt.SetOption = None,
     latex: bool = Option(False, "--latex", help="Show the formulas in LaTeX."),
-    to: Output,
+    to: opt.Output,
 ) -> None:  # fmt: skip
     """Closed forms from anybody's torch code: FLOPs by kind, bytes, parameters, peak memory.
 
@@ -66,12 +65,12 @@ def derive(
         quantities = some_of(quantity, QUANTITIES, "--quantity")
         found = target_of(target, modules.args, modules.inputs, **how)
         for line in found.notes:
-            note(line)
+            opt.note(line)
         with working(f"deriving {target}: {', '.join(phases)}"):
             derivation = derived(found, phases, asked)
         import torch
 
-        where = environment(torch=torch.__version__)
+        where = opt.environment(torch=torch.__version__)
         in_steps = to.fmt == opt.Format.MARKDOWN
         report = report_of(derivation, quantities, environment=where, in_steps=in_steps, **how)
     to.deliver(report, latex=latex)

@@ -6,7 +6,6 @@ from typer import Argument, Option
 
 from attnprof.cli import options as opt
 from attnprof.cli import request
-from attnprof.cli.options import DrawnOutput, environment
 from attnprof.closed_form.heads import KINDS, QUANTITIES, curves_of, divisors, heads_report
 from attnprof.errors import RequestError
 
@@ -24,7 +23,7 @@ def heads_(
     scope: opt.ScopeOption = "core",
     kind: opt.KindOption = None,
     quantity: opt.QuantityOption = None,
-    to: DrawnOutput,
+    to: opt.DrawnOutput,
 ) -> None:
     """FLOPs and entries against the number of heads at fixed model width.
 
@@ -49,4 +48,4 @@ def heads_(
         conditions.configured(names), workload, scope,
         request.some_of(kind, KINDS, "--kind"), request.some_of(quantity, QUANTITIES, "--quantity"),
     )  # fmt: skip
-    to.deliver(heads_report(curves, width, length, counts, environment()))
+    to.deliver(heads_report(curves, width, length, counts, opt.environment()))

@@ -8,7 +8,6 @@ from typing import Annotated
 from typer import Argument, Option
 
 from attnprof.cli import options as opt
-from attnprof.cli.options import Format, deliver, ensure_writable, environment, note
 from attnprof.cli.request import Conditions, parse_names, parse_size, parse_sizes
 from attnprof.closed_form.heatmap import Heatmap, heatmap_report
 from attnprof.errors import RequestError
@@ -17,7 +16,7 @@ from attnprof.render.plots.style import check_figure_path, is_figure_path
 
 POWERS = "1:1024:x2"
 #: What a file's suffix says of its format, where --format does not.
-FORMATS = {".json": Format.JSON, ".csv": Format.CSV, ".md": Format.MARKDOWN}
+FORMATS = {".json": opt.Format.JSON, ".csv": opt.Format.CSV, ".md": opt.Format.MARKDOWN}
 
 
 def heatmap(
@@ -38,7 +37,7 @@ def heatmap(
     plot: Path | None = Option(
         None, metavar="FILE", help="Figure (.png, .svg, .pdf), its CSV beside it."
     ),
-    fmt: Format | None = Option(
+    fmt: opt.Format | None = Option(
         None, "--format", "-f", help="How to write the result (default table)."
     ),
     output: Path | None = Option(
@@ -67,19 +66,19 @@ def heatmap(
         causal=conditions.causal, batch_size=parse_size(conditions.batch, "--batch"),
         dtype=conditions.dtype,
     )  # fmt: skip
-    report = heatmap_report(asked, environment())
+    report = heatmap_report(asked, opt.environment())
     _note_missing(report)
     for path in figures:
         plot_report(report, path)
         beside = path.with_suffix(".csv")
         write_whole(beside, render_csv(report))
-        note(f"wrote {path} and {beside}")
+        opt.note(f"wrote {path} and {beside}")
     by_suffix = FORMATS.get(data.suffix.lower()) if data else None
-    deliver(report, fmt or by_suffix or Format.TABLE, data)
+    opt.deliver(report, fmt or by_suffix or opt.Format.TABLE, data)
 
 
 def _targets(
-    plot: Path | None, output: Path | None, fmt: Format | None, *, force: bool
+    plot: Path | None, output: Path | None, fmt: opt.Format | None, *, force: bool
 ) -> tuple[list[Path], Path | None]:
     """Figures to draw and the file the data goes to, each known to be writable."""
     if plot is not None:
@@ -88,11 +87,11 @@ def _targets(
     data = None if is_figure_path(output) else output
     beside = [figure.with_suffix(".csv") for figure in figures]
     for path in figures:
-        ensure_writable(path, force=force, flag="--output" if path is output else "--plot")
+        opt.ensure_writable(path, force=force, flag="--output" if path is output else "--plot")
     for path in beside:
-        ensure_writable(path, force=force, flag="the cells,")
-    if data not in beside or fmt not in (None, Format.CSV):  # else it is the same table
-        ensure_writable(data, force=force)
+        opt.ensure_writable(path, force=force, flag="the cells,")
+    if data not in beside or fmt not in (None, opt.Format.CSV):  # else it is the same table
+        opt.ensure_writable(data, force=force)
     return figures, data
 
 
@@ -134,7 +133,7 @@ def _note_missing(report: Report) -> None:
         more = f" and {len(widths) - 6} more" if len(widths) > 6 else ""
         named.append(f"{heads} heads: d_model {shown}{more}")
     if named:
-        note(
+        opt.note(
             f"{report.summary['null_cells']} of {report.summary['cells']} cells are empty and left "
             f"out of the mean, heads do not divide the width ({'; '.join(named)}); "
             "means of different head counts are over different cells"

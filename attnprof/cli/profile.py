@@ -8,7 +8,6 @@ from typer import Option
 
 from attnprof.cli import options as opt
 from attnprof.cli.measurement import Measurement
-from attnprof.cli.options import Output
 from attnprof.cli.request import Conditions, Shape, parse_names, parse_set
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.request import configured
@@ -28,7 +27,7 @@ def profile(
         None, "--isolate/--in-process",
         help="Each point in a process of its own; by default those that may run out of memory.",
     ),
-    to: Output,
+    to: opt.Output,
 ) -> int:  # fmt: skip
     """Build the real module and measure it beside the closed form.
 

@@ -13,7 +13,6 @@ from attnprof import registry
 from attnprof.algebra.parser import name_of, short
 from attnprof.arguments import LARGEST
 from attnprof.cli import options as opt
-from attnprof.cli.options import note, one_of
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.workload import Workload
@@ -194,7 +193,7 @@ def some_of(text: str | None, possible: Sequence[str], flag: str) -> list[str]:
     """A list of names out of what is possible, all of them where nothing is asked."""
     if text is None:
         return list(possible)
-    return [one_of(name, possible, flag) for name in parse_names(text, flag)]
+    return [opt.one_of(name, possible, flag) for name in parse_names(text, flag)]
 
 
 def names_of(arguments: Sequence[str | None], attention: str | None) -> list[str]:
@@ -228,7 +227,7 @@ def targets_of(names: list[str], conditions: Conditions, modules: opt.Modules) -
         )
         found[name] = replace(target, asked={"args": args, "inputs": inputs})
         for line in target.notes:
-            note(f"{target.name}: {line}")
+            opt.note(f"{target.name}: {line}")
         if "d" not in target.symbols:
-            note(f"{target.name}: its sizes are its own; head widths and heads do not reach it")
+            opt.note(f"{target.name}: its sizes are its own; head widths and heads do not reach it")
     return [found[name] for name in names]

@@ -14,7 +14,6 @@ from typer import Option
 
 from attnprof.cli import options as opt
 from attnprof.cli.measurement import Measurement, Points, grids_from_file
-from attnprof.cli.options import deliver, ensure_writable, note
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.record import Report, write_whole
 from attnprof.record.recognition import is_journal, reading_back
@@ -99,7 +98,7 @@ def sweep(
     elsewhere = partial(on_workers, workers=workers, scheduler=scheduler)
     executor = elsewhere if workers or scheduler else here
     found = _run(tasks_of(planned, running.processes), files, options, executor)
-    deliver(with_roofline(found), fmt, None)
+    opt.deliver(with_roofline(found), fmt, None)
     return 0 if found.summary["measured"] else CannotRunError.exit_code
 
 
@@ -118,9 +117,9 @@ def _run(tasks: list[Task], files: _Files, options: SweepOptions, executor: Exec
                 show(done, task)
 
         new = run_sweep(tasks, files.journal, options, executor, on_progress)
-    note(f"{files.journal}: {new} measured now, {len(tasks) - new} there before")
+    opt.note(f"{files.journal}: {new} measured now, {len(tasks) - new} there before")
     for path in sorted(files.torn_lines() - torn):
-        note(f"the last line was torn, its point was measured again; it is kept in {path}")
+        opt.note(f"the last line was torn, its point was measured again; it is kept in {path}")
     with reading_back():
         report = load_results(files.journal)
     files.write()
@@ -132,7 +131,7 @@ def _run(tasks: list[Task], files: _Files, options: SweepOptions, executor: Exec
         if (seconds := spent[name])
     )
     share = spent["overhead_share"] or 0.0
-    note(f"measuring {measured}, overhead {overhead} ({share:.1%} of both){rest}")
+    opt.note(f"measuring {measured}, overhead {overhead} ({share:.1%} of both){rest}")
     return report
 
 
@@ -145,8 +144,8 @@ class _Files:
         self.wanted = output if output.suffix.lower() == ".csv" else None
         self.journal = output.with_suffix(".jsonl") if self.wanted else output
         self._written = time.monotonic()
-        ensure_writable(self.journal, force=force, extended=True)
-        ensure_writable(self.wanted, force=force)
+        opt.ensure_writable(self.journal, force=force, extended=True)
+        opt.ensure_writable(self.wanted, force=force)
         self.overwritten = force and not is_journal(self.journal)
         if not self.overwritten:
             check_journal(self.journal)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from typer import Argument, Option
 
 from attnprof.cli import options as opt
-from attnprof.cli.options import Output, environment, note, one_of
 from attnprof.cli.request import parse_named_sizes, parse_names, parse_set
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError
 from attnprof.record import Report
@@ -69,7 +68,7 @@ def verify_formula(
     causal: opt.CausalOption = False,
     reading: Reading,
     dtype: opt.DtypeOption = "float32",
-    to: Output,
+    to: opt.Output,
 ) -> None:  # fmt: skip
     """Check a published formula, or a table of them, against code: match or erratum.
 
@@ -86,10 +85,10 @@ def verify_formula(
     from attnprof.verify.own_formulas import KINDS, Source
     from attnprof.verify.printed import PHASES, Printed, meanings, with_phase
 
-    one_of(phase, PHASES, "--phase")
-    one_of(reading.up_to, UP_TO, "--up-to")
+    opt.one_of(phase, PHASES, "--phase")
+    opt.one_of(reading.up_to, UP_TO, "--up-to")
     if kind is not None:
-        one_of(kind, KINDS, "--kind")
+        opt.one_of(kind, KINDS, "--kind")
     source = Source(
         target or attention or "", kind or "", convention, scope or "", causal, dtype,
         tuple(modules.args or ()), tuple(modules.inputs or ()), tuple(parse_set(settings).items()),
@@ -99,33 +98,26 @@ def verify_formula(
         growing=tuple(parse_names(reading.growing, "--in")) if reading.growing else (),
         at=parse_named_sizes(reading.at, "--at"), up_to=reading.up_to,
     )  # fmt: skip
-    _answer(_rows(with_phase(row, phase), table), to)
+    _answer(with_phase(row, phase), table, to)
 
 
-def _rows(row: Printed, table: Path | None) -> list[Printed]:
-    if table is None:
-        if not row.formula or not row.source.target:
-            raise RequestError(f"verify-formula needs a formula and what it is of: type {EXAMPLE}")
-        return [row]
-    if row.formula:
-        raise RequestError("give FORMULA or --table, not both")
+def _answer(row: Printed, table: Path | None, to: opt.Output) -> None:
     from attnprof.verify.printed import rows_of
-
-    rows, unused = rows_of(table, row)
-    if unused:
-        note(f"{table}: not read are the columns {', '.join(unused)}")
-    return rows
-
-
-def _answer(rows: list[Printed], to: Output) -> None:
     from attnprof.verify.verification import ERRATUM, verified
 
+    if table is None and not (row.formula and row.source.target):
+        raise RequestError(f"verify-formula needs a formula and what it is of: type {EXAMPLE}")
+    if table is not None and row.formula:
+        raise RequestError("give FORMULA or --table, not both")
+    rows, unused = ([row], []) if table is None else rows_of(table, row)
+    if unused:
+        opt.note(f"{table}: not read are the columns {', '.join(unused)}")
     targets = ", ".join(dict.fromkeys(row.source.target for row in rows))
     with redirect_stdout(sys.stderr), working(f"verifying: {targets}"):
         records = verified(rows)
     counts = Counter(record.verdict for record in records)
     summary = {"match": counts["match"], "erratum": counts[ERRATUM], "not compared": counts[None]}
-    to.deliver(Report("verify-formula", records, summary, environment()))
+    to.deliver(Report("verify-formula", records, summary, opt.environment()))
     if counts[ERRATUM]:
         raise CheckFailedError(f"{counts[ERRATUM]} of {len(records)} formulas differ")
     if counts[None] == len(records):

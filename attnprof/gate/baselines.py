@@ -69,19 +69,14 @@ class _Compact(Report):
     def to_json(self) -> str:
         """The JSON text, with a newline at its end."""
         shell = Report(self.command, (), self.summary, self.environment).to_json()
-        records = ",\n".join(map(_lines, self.to_dict()["records"]))
-        return shell.removesuffix("[]\n}\n") + f"[\n{records}\n ]\n}}\n"
-
-
-def _lines(record: Mapping[str, Any]) -> str:
-    parts = []
-    for name, value in record.items():
-        text = json.dumps(value, allow_nan=False)
-        if name == "operations" and value:
-            rows = ",\n    ".join(json.dumps(row) for row in value)
-            text = f"[\n    {rows}\n   ]"
-        parts.append(f"   {json.dumps(name)}: {text}")
-    return "  {\n" + ",\n".join(parts) + "\n  }"
+        records = []
+        for record in self.to_dict()["records"]:
+            texts = {name: json.dumps(value, allow_nan=False) for name, value in record.items()}
+            if rows := ",\n    ".join(map(json.dumps, record["operations"])):
+                texts["operations"] = f"[\n    {rows}\n   ]"
+            lines = [f"   {json.dumps(name)}: {text}" for name, text in texts.items()]
+            records.append("  {\n" + ",\n".join(lines) + "\n  }")
+        return shell.removesuffix("[]\n}\n") + "[\n" + ",\n".join(records) + "\n ]\n}\n"
 
 
 def load_baseline(path: str | Path) -> Baseline:

@@ -29,7 +29,18 @@ def tree_of(
     if (folder := here / text).is_dir():
         yield RunningTree(folder.resolve(), str(text), limit_s)
         return
-    commit = _commit(text, here)
+    known = f"--against {text}: no such folder"
+    try:
+        git(here, "rev-parse", "--git-dir")
+    except (OSError, subprocess.SubprocessError) as error:
+        raise RequestError(f"{known}, and {here} is not in a git repository") from error
+    try:
+        commit = git(here, "rev-parse", "--verify", "--end-of-options", f"{text}^{{commit}}")
+    except subprocess.SubprocessError as error:
+        raise RequestError(
+            f"{known} and no git revision; a shallow clone lacks older ones "
+            "(git fetch --unshallow, fetch-depth: 0 in a workflow)"
+        ) from error
     inside = git(here, "rev-parse", "--show-prefix")
     with temporary_folder() as temporary:
         place = temporary / "tree"
@@ -63,21 +74,6 @@ def current_tree(here: Path | None = None, limit_s: float | None = None) -> Runn
     return RunningTree(here, f"working folder ({state})" if state else "working folder", limit_s)
 
 
-def _commit(text: str, here: Path) -> str:
-    known = f"--against {text}: no such folder"
-    try:
-        git(here, "rev-parse", "--git-dir")
-    except (OSError, subprocess.SubprocessError) as error:
-        raise RequestError(f"{known}, and {here} is not in a git repository") from error
-    try:
-        return git(here, "rev-parse", "--verify", "--end-of-options", f"{text}^{{commit}}")
-    except subprocess.SubprocessError as error:
-        raise RequestError(
-            f"{known} and no git revision; a shallow clone lacks older ones "
-            "(git fetch --unshallow, fetch-depth: 0 in a workflow)"
-        ) from error
-
-
 #: Seconds after which one order is given up: building, counting or a block of calls.
 LIMIT_S = 300.0
 _WORKER = Path(worker.__file__).resolve()
@@ -85,14 +81,10 @@ _WORKER = Path(worker.__file__).resolve()
 #: process was put: two processes of the same code were seen 17 % apart for all of their life, and
 #: less than 2 % with memory kept. The rest keeps a tree as it was found.
 _STEADY = {
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
-    "MALLOC_TOP_PAD_": str(64 << 20),
-    "PYTHONHASHSEED": "0",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-}
+    "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "MALLOC_TOP_PAD_": str(64 << 20), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1",
+    "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
+}  # fmt: skip
 
 
 class TreeError(Exception):
