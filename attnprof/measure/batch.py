@@ -14,6 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from attnprof import registry
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.measure.correctness import check_key
@@ -38,8 +40,6 @@ def resolve_device(asked: str) -> str:
 
     Raises :class:`RequestError` for another name and :class:`CannotRunError` for a missing GPU.
     """
-    import torch
-
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", asked):
         raise RequestError(f"unknown device '{asked}': possible are auto, cpu, cuda and cuda:1")
     if asked == "auto":

@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from attnprof import registry
+from attnprof.blocks.assemble import attend_core
 from attnprof.errors import RequestError
 from attnprof.measure.request import PointRequest, UserModule, is_module
 from attnprof.measure.subject import build_subject, make_inputs, make_module
@@ -65,8 +68,6 @@ _KINDS = {"forward": "forward", "backward": "training", "train": "training", "de
 
 
 def _verdict(request: PointRequest) -> Verdict:
-    import torch
-
     kind = _KINDS[request.phase]
     small = replace(
         request, seq_len=TOKENS, num_heads=HEADS, head_dim=min(WIDTH, request.head_dim),
@@ -142,8 +143,6 @@ class SmallModule:
 
         None if its weights are others.
         """
-        import torch
-
         module, weights = make_module(request), self.module.state_dict()
         shapes = ({k: v.shape for k, v in some.items()} for some in (module.state_dict(), weights))
         if next(shapes) != next(shapes):
@@ -164,8 +163,6 @@ class SmallModule:
 
     def with_other_later_tokens(self) -> list[Any]:
         """The inputs, the second half of the tokens drawn anew."""
-        import torch
-
         changed = [x.clone() for x in self.inputs]
         for x in changed:
             x[..., TOKENS // 2 :, :] = torch.randn_like(x[..., TOKENS // 2 :, :])
@@ -173,8 +170,6 @@ class SmallModule:
 
     def decoded(self) -> Any:
         """The first rows, decoded one by one."""
-        import torch
-
         of_core = [] if self.request.scope == "layer" else [self.inputs[0].new_empty(0)]
         state = self.module.init_state(1, *of_core)
         rows = []
@@ -186,8 +181,6 @@ class SmallModule:
 
     def gradients(self, module: Any, inputs: Sequence[Any]) -> Any:
         """Those of inputs and parameters in one row: zeros are held against the largest, too."""
-        import torch
-
         leaves = [x.clone().requires_grad_() for x in inputs]
         with torch.enable_grad():
             module(*leaves, causal=self.request.causal).sum().backward()
@@ -242,10 +235,6 @@ def distance_from_standard(request: PointRequest) -> float | None:
     None where there is nothing to compare: a module of somebody's own, a mechanism without
     queries and keys, or one that cannot be built at this shape.
     """
-    import torch
-
-    from attnprof.blocks.assemble import attend_core
-
     spec = request.spec
     if isinstance(spec, UserModule) or not spec.abilities.attend:
         return None

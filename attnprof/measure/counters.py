@@ -12,6 +12,7 @@ from typing import Any
 
 from attnprof.errors import AttnprofError, RequestError
 from attnprof.measure.request import PointRequest, UserModule, counted
+from attnprof.measure.subject import build_subject, make_inputs
 from attnprof.user_code import contained, error_text
 
 #: Operations that are followed before a run is given up; a thousand take about half a second.
@@ -52,8 +53,6 @@ def count_with_torch(request: PointRequest, *, meta: bool = False) -> TorchCount
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from attnprof.measure.subject import build_subject
-
     mode: Any = torch.device("meta")
     if not meta:
         from torch._subclasses.fake_tensor import FakeTensorMode
@@ -84,8 +83,6 @@ def count_with_fvcore(request: PointRequest) -> FvcoreCount:
     import torch
     from fvcore.nn import FlopCountAnalysis
     from fvcore.nn.jit_handles import bmm_flop_jit
-
-    from attnprof.measure.subject import build_subject, make_inputs
 
     real: Counter[str] = Counter()
     batched: Counter[str] = Counter()

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+import torch
+
 from attnprof.closed_form.crossover import (
     ALL_KINDS,
     DERIVED,
@@ -187,8 +189,6 @@ def peaks_of(side: Mechanism | Target, workload: Workload, scope: str) -> Callab
 
     What a module raises becomes a :class:`RequestError` with its line.
     """
-    import torch
-
     params = side.asked if isinstance(side, Target) else side.params
 
     @cache

@@ -11,6 +11,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.clocks import Clock, cuda_clock, sample, threads
 from attnprof.measure.correctness import check_code, check_module, distance_from_standard
@@ -92,8 +94,6 @@ def fit(request: PointRequest, available: int | None = None) -> tuple[str | None
 def available_bytes(device: str) -> int:
     """Memory a device can still give: free on a GPU, available to this process group on a CPU."""
     if device.startswith("cuda"):
-        import torch
-
         free, _ = torch.cuda.mem_get_info(torch.device(device))
         cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
         return int(free + cached)
@@ -203,8 +203,6 @@ def run_point(request: PointRequest, record: ProfileRecord) -> ProfileRecord:
             return record
     if request.error:
         record = replace(record, error=distance_from_standard(request))
-    import torch
-
     subject = build_subject(request, compiled=request.compiled)
     on_gpu = request.device.startswith("cuda")
     clock = cuda_clock(torch, request.device) if on_gpu else Clock()
@@ -238,8 +236,6 @@ def run_point(request: PointRequest, record: ProfileRecord) -> ProfileRecord:
 
 def _memory(request: PointRequest, subject: Subject, record: ProfileRecord) -> ProfileRecord:
     """The peak beside the predicted one, its parts, and how many kernels make it."""
-    import torch
-
     peak = measure_peak(subject, request.device, torch)
     predicted = record.peak_bytes_predicted or 0
     rows = peak_differences(request.mechanism, predicted, peak, compiled=request.compiled)

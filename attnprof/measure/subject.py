@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
+
 from attnprof import registry
 from attnprof.blocks import assemble
+from attnprof.blocks.cache import positioned
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.measure.request import PointRequest, UserModule, built
 from attnprof.trace.request.target import sizes_text
@@ -44,8 +47,6 @@ class Subject:
 
 def make_module(request: PointRequest) -> Any:
     """The layer (or core), its weights drawn from the seed, on torch's current default device."""
-    import torch
-
     spec = request.spec
     if isinstance(spec, UserModule):
         torch.manual_seed(request.seed)
@@ -67,8 +68,6 @@ def make_module(request: PointRequest) -> Any:
 @contextmanager
 def default_dtype(name: str) -> Iterator[None]:
     """Parameters made inside have this number format."""
-    import torch
-
     before = torch.get_default_dtype()
     torch.set_default_dtype(getattr(torch, name))
     try:
@@ -79,8 +78,6 @@ def default_dtype(name: str) -> Iterator[None]:
 
 def make_inputs(request: PointRequest, *, requires_grad: bool = False) -> list[Any]:
     """Inputs on torch's default device: normal random numbers, zeros where whole ones."""
-    import torch
-
     made = []
     for shape, name in request.inputs:
         dtype = getattr(torch, name)
@@ -95,8 +92,6 @@ def build_subject(
     request: PointRequest, device: str | None = None, *, compiled: bool = False
 ) -> Subject:
     """The module and its call for the phase asked for, on a device; the call maybe compiled."""
-    import torch
-
     with torch.device(device or request.device):
         module = make_module(request)
         if request.phase == "decode":
@@ -116,8 +111,6 @@ def build_subject(
 
 def code_of(function: Any) -> Any:
     """A module or a function as compiled code, for the shapes of its first call only."""
-    import torch
-
     torch.compiler.reset()  # what other points left; past a few shapes the compiler gives up
     return torch.compile(function, backend=BACKEND, dynamic=False)
 
@@ -188,8 +181,6 @@ def _training(request: PointRequest, module: Any, inputs: list[Any], run: Any) -
 
     The output's gradient, ones, is made beforehand; gradients start empty.
     """
-    import torch
-
     leaves = [*inputs, *module.parameters()]
     with torch.no_grad():
         ones = torch.ones_like(module(*inputs, causal=request.causal))
@@ -227,10 +218,6 @@ def position(module: Any, request: PointRequest) -> Any:
     Shipped mechanisms' states are filled at once with random rows; one that does not know how to
     advance, by real steps. Raises :class:`CannotRunError` when those take more than a minute.
     """
-    import torch
-
-    from attnprof.blocks.cache import positioned
-
     like = torch.empty(0, dtype=getattr(torch, request.dtype))
     state = module.init_state(request.batch_size, *([] if request.scope == "layer" else [like]))
     tokens, start = request.seq_len - 1, time.perf_counter()
