@@ -208,12 +208,12 @@ def sweep(
     """
     from attnprof.device.roofline import with_roofline
     from attnprof.measure.request import Budget
-    from attnprof.measure.sweep import plan, results, runner
+    from attnprof.measure.sweep import results, runner
 
     def sizes(name: str, value: Any) -> list[int]:
         return [given.tensor_size(name, one) for one in given.several(name, value)]
 
-    grid = plan.Grid(
+    grid = runner.Grid(
         [given.name_text(name) for name in given.several("attention", attention)],
         sizes("seq_len", seq_len), sizes("d_model", d_model), sizes("num_heads", num_heads),
         sizes("batch_size", batch_size), given.several("dtype", dtype),
@@ -223,7 +223,7 @@ def sweep(
         [given.choice("scope", name, SCOPES) for name in given.several("scope", scope)],
         {name: given.several(name, value) for name, value in params.items()},
     )  # fmt: skip
-    points = plan.points_of(
+    points = runner.points_of(
         [grid], Budget(samples, min_time_s, max_time_s), seed=given.seed_of(seed),
         threads=given.threads_of(threads), check=given.flag("check", check),
         compiled=given.flag("compiled", compiled),

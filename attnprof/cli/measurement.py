@@ -20,7 +20,7 @@ from attnprof.record.recognition import take_modules
 if TYPE_CHECKING:
     from attnprof.gate.counts import Case
     from attnprof.measure.request import Budget
-    from attnprof.measure.sweep.plan import Grid
+    from attnprof.measure.sweep.runner import Grid
 
 ThreadsOption = Annotated[
     int | None,
@@ -117,7 +117,7 @@ def _flag(key: str) -> str:
 
 def _grid(where: str, texts: Mapping[str, str], flag: Callable[[str], str], **more: Any) -> Grid:
     """The grid of sizes and names as texts; ``flag`` is what a message calls a key."""
-    from attnprof.measure.sweep.plan import Grid
+    from attnprof.measure.sweep.runner import Grid
 
     axes: dict[str, Any] = {
         SIZES.get(key, key): (parse_sizes if key in SIZES else parse_names)(text, flag(key))
@@ -257,7 +257,7 @@ def _cases(
 ) -> list[Case]:
     from attnprof.gate.counts import Case
     from attnprof.measure.request import Budget
-    from attnprof.measure.sweep.plan import points_of
+    from attnprof.measure.sweep.runner import points_of
 
     points = points_of([grid], Budget(), threads=1, check=False, compiled=compiled,
                        limit_s=limit_s)  # fmt: skip

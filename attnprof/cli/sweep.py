@@ -77,8 +77,7 @@ def sweep(
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     files = _Files(output, force=force)
     from attnprof.device.roofline import with_roofline
-    from attnprof.measure.sweep.plan import points_of
-    from attnprof.measure.sweep.runner import SweepOptions, here, on_workers, tasks_of
+    from attnprof.measure.sweep.runner import SweepOptions, here, on_workers, points_of, tasks_of
 
     if grid is None:
         points.need("sweep", f"(or --grid FILE): type {EXAMPLE}")

@@ -187,7 +187,7 @@ def request_for(
     ``args`` and ``inputs`` are as ``--arg`` and ``--input`` of derive take them.
     """
     from attnprof.measure.request import configured
-    from attnprof.measure.sweep.plan import is_module_apart
+    from attnprof.measure.sweep.runner import is_module_apart
 
     if heads < 1 or d_model % heads:
         raise RequestError(f"d_model {d_model} cannot be split into {heads} heads")

@@ -136,7 +136,6 @@ class Pool:
             assert self._process is not None
             assert self._process.stdin is not None
             self._process.stdin.write(json.dumps(dict(order)).encode() + b"\n")
-            self._process.stdin.flush()
         except OSError as error:
             raise PoolError(self._died()) from error
 

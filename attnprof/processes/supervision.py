@@ -19,8 +19,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, NoReturn, TextIO
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 from attnprof.errors import CannotRunError
 from attnprof.processes import folders, forks
@@ -44,16 +44,8 @@ class StoppedError(KeyboardInterrupt):
         self.exit_code = 128 + number
 
 
-@dataclass
-class _Inside:
-    """What a supervised command knows."""
-
-    ending: mmap.mmap | None = None
-    answers: TextIO | None = None
-    outputs: list[tuple[int, int]] = field(default_factory=list)
-
-
-_INSIDE = _Inside()
+#: What a supervised command knows: where it says its end, where answers go, what its outputs are.
+_INSIDE: Any = SimpleNamespace(ending=None, answers=None, outputs=[])
 
 
 def is_supervised() -> bool:

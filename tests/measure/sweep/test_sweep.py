@@ -15,9 +15,15 @@ from attnprof.errors import RequestError
 from attnprof.measure.environment import command_line
 from attnprof.measure.request import Budget
 from attnprof.measure.sweep.journal import read
-from attnprof.measure.sweep.plan import Grid, key_of, points_of
 from attnprof.measure.sweep.results import load_results, report_of
-from attnprof.measure.sweep.runner import SweepOptions, sweep, tasks_of
+from attnprof.measure.sweep.runner import (
+    Grid,
+    SweepOptions,
+    key_of,
+    points_of,
+    sweep,
+    tasks_of,
+)
 
 QUICK = Budget(samples=3, min_time_s=0.0, max_time_s=0.05, warmup_s=0.0)
 #: A mechanism whose forward pass never ends, and one that takes memory without saying so.
