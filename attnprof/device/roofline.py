@@ -161,12 +161,9 @@ def load(name: str, threads: int | None, path: Path | None = None) -> Ceilings |
 
     Raises :class:`RequestError` for a file that is no calibration.
     """
-    where = default_path() if path is None else path
-    for entry in entries(where):
+    for entry in entries(default_path() if path is None else path):
         if (entry["name"], entry["threads"]) == (name, threads):
-            return Ceilings(
-                name, entry["flops_per_s"], entry["bytes_per_s"], entry["source"], measured=True
-            )
+            return Ceilings(name, **{rate: entry[rate] for rate in RATES}, measured=True)
     return None
 
 

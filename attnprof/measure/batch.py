@@ -145,8 +145,6 @@ COUNTING = (
 )  # fmt: skip
 #: What a process needs of what is slow to import.
 PRELOAD = ("torch", "numpy", "fvcore.nn", "psutil", "attnprof.measure.point", *COUNTING)
-#: What a child writes: its record, what a point needs (before it is tried), why it gave up.
-_RECORD, _NEED, _REASON = "record.json", "need.txt", "reason.txt"
 
 
 def measure_apart(
@@ -167,37 +165,33 @@ def measure_apart(
         limit_s += COMPILING_S if request.compiled else 0.0
     key = check_key(request)
     asked = replace(request, check=request.check and key not in _CHECKED)
-    order = {"do": "measure", "request": asked.to_dict(), "memory_limit": memory_limit,
-             "try_all": try_all}  # fmt: skip
+    said: dict[str, Any] = {}
     with temporary_folder() as folder:
-        order["folder"] = str(folder)
+        answer = folder / "answer.json"
+        order = {"do": "measure", "request": asked.to_dict(), "memory_limit": memory_limit,
+                 "try_all": try_all, "answer": str(answer)}  # fmt: skip
         try:
             ended = _POOL.run(order, limit_s, memory=request.device == "cpu")
         except (PoolError, TimeoutError):
             _POOL.stop()
             vanished = "the process that measured it vanished: the process that kept it was ended"
             return blank(request, f"{vanished}, too")
-        if ended.timed_out:
-            return blank(request, f"stopped: no result after {limit_s:g} s in a process of its own")
-        if ended.code == 0 and (answer := _read(folder / _RECORD)):
-            record = ProfileRecord(**json.loads(answer))
-            spent = time.perf_counter() - start - spent_s(record)
-            if request.check and record.checked and record.skipped is None:
-                _CHECKED[key] = record.checked
-            checked = record.checked or (_CHECKED.get(key) if request.check else None)
-            return replace(record, start_s=spent, checked=checked)
-        return blank(request, _read(folder / _REASON) or _cause_of_death(ended, folder))
+        with suppress(OSError, ValueError):  # it came as far as it came
+            said = json.loads(answer.read_text(encoding="utf-8"))
+    if ended.timed_out:
+        return blank(request, f"stopped: no result after {limit_s:g} s in a process of its own")
+    if ended.code != 0 or "record" not in said:
+        return blank(request, said.get("reason") or _cause_of_death(ended, said.get("need", "")))
+    record = ProfileRecord(**said["record"])
+    if request.check and record.checked and record.skipped is None:
+        _CHECKED[key] = record.checked
+    checked = record.checked or (_CHECKED.get(key) if request.check else None)
+    spent = time.perf_counter() - start - spent_s(record)
+    return replace(record, start_s=spent, checked=checked)
 
 
-def _read(file: Path) -> str:
-    """What a child wrote, as far as it came."""
-    with suppress(OSError):
-        return file.read_text(encoding="utf-8", errors="replace")
-    return ""
-
-
-def _cause_of_death(ended: Ended, folder: Path) -> str:
-    who, need = "the process that measured it", _read(folder / _NEED)
+def _cause_of_death(ended: Ended, need: str) -> str:
+    who = "the process that measured it"
     if ended.code < 0 and not ended.stopped:
         cause = ", most likely out of memory" if ended.code == -signal.SIGKILL else ""
         return f"{who} was killed by {signal_name(-ended.code)}{cause}" + (need and f": {need}")
@@ -217,13 +211,17 @@ def preload(order: Mapping[str, Any]) -> None:
 
 
 def measure(order: Mapping[str, Any], _say: object, _more: object) -> int:
-    """In a process of the pool: measure a request, write the record into a folder."""
-    folder, limit = Path(order["folder"]), order["memory_limit"]
+    """In a process of the pool: measure a request; what it needs and the record go into a file."""
+    limit = order["memory_limit"]
     request = PointRequest.from_dict(order["request"])
+    said: dict[str, Any] = {}
+
+    def answer(**more: Any) -> None:
+        said.update(more)
+        Path(order["answer"]).write_text(json.dumps(said), encoding="utf-8")
 
     def before() -> None:
-        need = f"needs {format_bytes(needed_bytes(request))} by the closed form"
-        (folder / _NEED).write_text(need, encoding="utf-8")
+        answer(need=f"needs {format_bytes(needed_bytes(request))} by the closed form")
         if limit is not None:
             forks.limit_memory(limit)
 
@@ -231,8 +229,7 @@ def measure(order: Mapping[str, Any], _say: object, _more: object) -> int:
         record = tried_point(request, limit, try_all=order["try_all"], before=before)
     except BaseException as error:  # noqa: BLE001 - somebody's code may raise anything
         ours = isinstance(error, AttnprofError)
-        reason = str(error) if ours else f"it raised {error_text(error)}"
-        (folder / _REASON).write_text(reason, encoding="utf-8")
+        answer(reason=str(error) if ours else f"it raised {error_text(error)}")
         return CannotRunError.exit_code
-    (folder / _RECORD).write_text(json.dumps(asdict(record)), encoding="utf-8")
+    answer(record=asdict(record))
     return 0
