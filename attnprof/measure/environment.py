@@ -101,8 +101,7 @@ def fingerprint(device: str) -> dict[str, Any]:
 def differs(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
     """Why times of ``a`` (here) and ``b`` (there) cannot be compared; None where they can.
 
-    ``instructions AVX2, there AVX512; torch 2.13.0, there 2.11.0``. What one of them does not say
-    counts as different. Another attnprof is no reason: see :func:`noted`.
+    What one does not say counts as different. Another attnprof is no reason: :func:`noted`.
     """
     found = [_difference(name, a, b) for name in TITLES if a.get(name) != b.get(name)]
     return "; ".join(found) or None

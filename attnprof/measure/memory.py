@@ -220,9 +220,8 @@ def quiet_stderr() -> Iterator[None]:
 def measure_parts(subject: Subject, phase: str, device: str, torch: Any) -> dict[str, int]:
     """Bytes by purpose, by a record's names for them; a forward pass alone has none.
 
-    To train: activations, gradients and what AdamW keeps; they overlap in time, not in the peak:
-    activations are freed while gradients appear. After a decoding step: token caches, and all that
-    a state holds.
+    Activations, gradients and what AdamW keeps overlap in time, not in the peak. After a decoding
+    step: token caches, and all that a state holds.
     """
     found = {}
     if phase != "decode":

@@ -168,8 +168,8 @@ def spent_s(record: ProfileRecord) -> float:
 def count_point(request: PointRequest) -> ProfileRecord:
     """Closed form and second opinions; allocates nothing of the point's size.
 
-    Each builds the module anew, on tensors of its own kind: those of a recorded run belong to that
-    run's mode, torch's counter needs the point's device, fvcore traces on meta tensors.
+    Each builds the module anew: a recorded run has tensors of its own, torch's counter needs the
+    point's device, fvcore traces on meta tensors.
     """
     record = predict_point(request)
     torch_count = count_with_torch(request)

@@ -16,7 +16,7 @@ from attnprof import registry
 from attnprof.arguments import at_least, number
 from attnprof.costs import Cost, CostTable, Stage
 from attnprof.errors import RequestError
-from attnprof.mechanism import Abilities, Mechanism
+from attnprof.mechanism import Mechanism
 from attnprof.workload import SYMBOLS, Workload
 
 NO_STEP = "has no decoding step that attnprof knows; ask for --phase forward or train"
@@ -32,9 +32,6 @@ class UserModule:
 
     name: str
     params: Mapping[str, Any] = field(default_factory=dict)
-
-    abilities = Abilities(decode=False, attend=False)
-    same_as = None
 
     def target(self, workload: Workload) -> Any:
         """The module as a target, for the workload's mask and number format."""
@@ -67,14 +64,6 @@ class UserModule:
         heads = workload.num_heads if "h" in target.symbols else None
         head_dim = workload.head_dim if "d" in target.symbols else None
         return {"d_model": width, "num_heads": heads, "head_dim": head_dim}
-
-    def state_entries(self, workload: Workload) -> int:
-        """None: it does not decode."""
-        return 0
-
-    def refusal(self, ability: str) -> str:
-        """Why it does not do something."""
-        return NO_STEP if ability == "decode" else f"is a module, with no {ability} of its own"
 
     def __hash__(self) -> int:
         return hash((self.name, repr(self.params)))

@@ -2,10 +2,9 @@
 
 Run as a script, ``python server.py SETUP``, which uses the standard library alone: a pool of this
 version serves a folder that holds another version of the package, or none. A line of JSON on stdin
-orders a fresh process, in which the function that ``do`` names runs; it may read more lines. Lines
-on stdout are answers and carry the ``id`` of the order, for what somebody's code writes, and
-answers to what was asked before it died, are neither. When a process has ended a line says how,
-and nothing that it started is left.
+orders a fresh process, in which the function that ``do`` names runs and may read more lines. Lines
+on stdout are answers with the ``id`` of their order; the last says how the process ended, and
+nothing that it started is left.
 """
 
 from __future__ import annotations

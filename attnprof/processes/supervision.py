@@ -1,10 +1,9 @@
 """A whole command in a process that may die without taking the answer along.
 
-Somebody's code can end, crash or stop the process it is run in, and its parent. So a command that
-runs such code is split in three: this process, which was started and whose exit code counts; a
-keeper, which runs none of it; and the command. The command says in shared memory that it came to
-an end; where it did not, the exit code is 3 and a line says how it ended. What is asked of this
-process by a signal is passed on; when it is over, however that came about, nothing is left.
+Somebody's code can end, crash or stop the process it is run in, and its parent. So there are three:
+the one that was started, whose exit code counts; a keeper, which runs none of the code; and the
+command, which says in shared memory that it came to an end: else the exit code is 3, and a line
+says how it ended. Signals are passed on; when it is over, nothing is left.
 """
 
 from __future__ import annotations

@@ -70,10 +70,7 @@ def _total(records: Sequence[ProfileRecord], name: str) -> float | None:
 
 
 def joined(records: Sequence[ProfileRecord]) -> ProfileRecord:
-    """Several processes' records of one point as one: their times together, the interval over both.
-
-    A process that could not run is said in the notes; where none could, its reason stays.
-    """
+    """Records of one point from several processes as one: all times, the interval over them."""
     timed = [record for record in records if record.skipped is None and record.times_s]
     if len(records) == 1 or not timed:
         return records[0]
