@@ -34,6 +34,9 @@ class Sample(NamedTuple):
 class Clock:
     """``perf_counter_ns`` around each call; for devices that finish before they return."""
 
+    #: how it times
+    name = "perf_counter_ns"
+
     def __init__(
         self,
         now_ns: Callable[[], int] = time.perf_counter_ns,
@@ -41,11 +44,6 @@ class Clock:
     ) -> None:
         self._now_ns = now_ns
         self._cpu_ns = cpu_ns
-
-    @property
-    def name(self) -> str:
-        """How it times."""
-        return "perf_counter_ns"
 
     def now_s(self) -> float:
         """Seconds since an arbitrary moment, on the host."""
@@ -85,16 +83,7 @@ class CudaClock(Clock):
         self._cuda = cuda
         self._flush = flush
         self._wait_cycles = 0
-
-    @property
-    def name(self) -> str:
-        """How it times, and what stands in front of a call."""
-        parts = ["cuda events"]
-        if self._flush is not None:
-            parts.append("second-level cache flushed")
-        if self._wait_cycles:
-            parts.append("queued behind a waiting kernel")
-        return ", ".join(parts)
+        self.name = "cuda events" if flush is None else "cuda events, second-level cache flushed"
 
     def times(self, prepare: Call, call: Call, count: int) -> list[Sample]:
         """Seconds between the two events of each call."""
@@ -124,6 +113,7 @@ class CudaClock(Clock):
         self._cuda.synchronize()
         del kept
         if min(sample.wall_s for sample in self.times(prepare, call, 3)) < SHORT_S:
+            self.name += "" if self._wait_cycles else ", queued behind a waiting kernel"
             self._wait_cycles = max(1, int(2 * queued * CYCLES_PER_S))
 
     def settle(self) -> None:
@@ -219,7 +209,7 @@ def time_in_turns(
     import torch
 
     clock = clock or Clock(now_ns=time.thread_time_ns)
-    found: list[list[Sample]] = [[] for _ in subjects]
+    found: list[list[float]] = [[] for _ in subjects]
     pairs = list(zip(subjects, found, strict=True))
     with threads(1):
         torch.empty(KEPT, dtype=torch.uint8)
@@ -230,6 +220,6 @@ def time_in_turns(
             len(found[0]) >= budget.least and clock.now_s() - start >= budget.max_time_s
         ):
             for subject, times in pairs:
-                times.extend(clock.times(subject.prepare, subject.call, 1))
+                times.append(clock.times(subject.prepare, subject.call, 1)[0].wall_s)
             pairs.reverse()
-    return [[sample.wall_s for sample in times] for times in found]
+    return found

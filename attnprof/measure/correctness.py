@@ -123,9 +123,12 @@ class SmallModule:
                 settings = [f"{k}={v}" for k, v in twin.params.items() if v != usual[k]]
                 yield " ".join([twin.mechanism, *settings]), own, same, ALLOWED["float64"]
         if self.request.causal:
-            early = slice(TOKENS // 2)
-            again = self.ran(self.module, self.with_other_later_tokens())
-            rows = (again[..., early, :], self.output[..., early, :])
+            half = TOKENS // 2
+            changed = [x.clone() for x in self.inputs]
+            for x in changed:
+                x[..., half:, :] = torch.randn_like(x[..., half:, :])
+            again = self.ran(self.module, changed)
+            rows = (again[..., :half, :], self.output[..., :half, :])
             yield "itself with other later tokens", *rows, ALLOWED[dtype]
         if kind == "decode":
             whole = self.output[..., :STEPS, :]
@@ -160,13 +163,6 @@ class SmallModule:
             return None if copy is None else self.ran(*copy)
         except RuntimeError:  # torch's word for all it cannot do, NotImplementedError included
             return None
-
-    def with_other_later_tokens(self) -> list[Any]:
-        """The inputs, the second half of the tokens drawn anew."""
-        changed = [x.clone() for x in self.inputs]
-        for x in changed:
-            x[..., TOKENS // 2 :, :] = torch.randn_like(x[..., TOKENS // 2 :, :])
-        return changed
 
     def decoded(self) -> Any:
         """The first rows, decoded one by one."""

@@ -93,15 +93,6 @@ def ignore_signals() -> None:
             signal.signal(number, signal.SIG_IGN)
 
 
-def obey_signals() -> None:
-    """Signals mean what they mean to a new process."""
-    for number in signal.valid_signals() - {signal.SIGPIPE}:
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            if signal.getsignal(number) is not signal.SIG_DFL:
-                signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 def children(pid: int) -> list[int]:
     """Processes a process is the parent of, zombies included."""
     found: list[int] = []
@@ -205,7 +196,11 @@ def _child(work: Callable[[], int], keeper: int, stderr: int) -> None:
     write, code = os.write, RAISED
     try:
         os.setsid()
-        obey_signals()
+        for number in signal.valid_signals() - {signal.SIGPIPE}:  # as in a new process
+            with contextlib.suppress(OSError, ValueError, TypeError):
+                if signal.getsignal(number) is not signal.SIG_DFL:
+                    signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         die_with_parent(keeper)
         die_first()
         os.dup2(stderr, 2)
