@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Self
 from attnprof.arguments import choice, parameter_value
 from attnprof.costs import CostTable, Number
 from attnprof.errors import RequestError, closest
-from attnprof.ops.definition import Definition
-from attnprof.ops.layer import LayerSizes, Weight, merge_heads
+from attnprof.ops.layer import Definition, LayerSizes, Weight, merge_heads
 from attnprof.published import Published
 from attnprof.workload import SCOPES, Workload
 
@@ -71,6 +70,10 @@ class Mechanism:
     #: mechanism ("": itself) and parameters that compute the same; a name binds no subclass
     same_as: ClassVar[tuple[str, dict[str, Any]] | None] = None
     reasons: ClassVar[dict[str, str]] = {}  #: what the refusals say, by ability
+    #: what parameters may be, by name: one of these values, or so much at least (or None)
+    allowed: ClassVar[dict[str, tuple[Any, ...] | int]] = {}
+    #: the closed forms the documents print for it
+    printed: ClassVar[tuple[Published, ...]] = ()
     _takes: ClassVar[frozenset[str]] = frozenset()  #: names of the core's arguments
 
     def __init_subclass__(cls) -> None:
@@ -83,6 +86,17 @@ class Mechanism:
             )
 
     # -- parameters --------------------------------------------------------------------
+    def __post_init__(self) -> None:
+        for name, possible in self.allowed.items():
+            value, default = getattr(self, name), getattr(type(self), name)
+            if isinstance(possible, int):
+                if value is not None and value < possible:
+                    hint = "none for its default" if default is None else f"{name}={default}"
+                    raise RequestError(f"{name}={value}: at least {possible}; for example {hint}")
+            elif value not in possible:
+                known = ", ".join(map(str, possible))
+                raise RequestError(f"{self.name} has no {name} '{value}': possible: {known}")
+
     @classmethod
     def parameter_names(cls) -> list[str]:
         """Names that ``--set`` takes."""
@@ -146,9 +160,9 @@ class Mechanism:
 
     def parameters(self, workload: Workload, scope: str = "layer") -> Number:
         """Number of trainable parameters."""
-        from attnprof.ops.host import parameter_count
+        from attnprof.ops.host import made
 
-        return parameter_count(self, self._fitted(workload), scope)
+        return made(self, self._fitted(workload), scope)[1].count
 
     def _fitted(self, workload: Workload) -> Workload:
         """With as many key and value heads as the mechanism fixes."""
@@ -156,7 +170,7 @@ class Mechanism:
 
     def published(self) -> tuple[Published, ...]:
         """The closed forms the documents print for this mechanism."""
-        return ()
+        return self.printed
 
     def state_entries(self, workload: Workload) -> Number:
         """Elements a decoder keeps after the token number ``seq_len``."""

@@ -32,9 +32,11 @@ def checked_sizes(
         )
     )  # fmt: skip
     if d_model % num_heads:
+        divisors = (n for n in range(1, d_model + 1) if d_model % n == 0)
+        near = min(divisors, key=lambda n: abs(n - num_heads))
         raise RequestError(
             f"num_heads={num_heads} does not divide d_model={d_model}: "
-            f"heads must share the width evenly, for example {_divisor(d_model, num_heads)} heads"
+            f"heads must share the width evenly, for example {near} heads"
         )
     abilities = spec.abilities
     if spec.kv_heads is not None and num_kv_heads not in (None, spec.kv_heads):
@@ -54,10 +56,6 @@ def checked_sizes(
     return LayerSizes(
         num_heads, head_dim, num_kv_heads or num_heads, value_head_dim or head_dim, seq_len
     )
-
-
-def _divisor(width: int, near: int) -> int:
-    return min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: abs(n - near))
 
 
 def build_layer(spec: Mechanism, module: Any, sizes: LayerSizes) -> nn.Module:

@@ -13,16 +13,25 @@ from torch import Tensor, nn
 from attnprof.ops.functional import wide_zeros
 
 
-class TokenCache:
+class FullCache:
+    """Rows (batch, room, width) that all have their memory from the start."""
+
+    def __init__(self, batch: int, width: int, like: Tensor, room: int) -> None:
+        self.rows = like.new_empty(batch, room, width)
+        self.length = 0
+
+    def advance(self, tokens: int) -> None:
+        """As after so many tokens with random rows, from an empty cache."""
+        self.rows.normal_()
+        self.length = tokens
+
+
+class TokenCache(FullCache):
     """Rows of shape (batch, tokens, width), appended one at a time.
 
-    Capacity doubles when it runs out, so a token costs a constant number of copies on average;
-    ``capacity`` (the sequence length, where known) avoids growth altogether.
+    The room doubles when it runs out, so a token costs a constant number of copies on average;
+    that of the sequence length, where known, avoids growth altogether.
     """
-
-    def __init__(self, batch: int, width: int, like: Tensor, capacity: int | None = None) -> None:
-        self.rows = like.new_empty(batch, capacity or 64, width)
-        self.length = 0
 
     def append(self, row: Tensor) -> Tensor:
         """Add (batch, 1, width) and return all (batch, tokens, width) so far, as a view."""
@@ -48,19 +57,6 @@ class TokenCache:
     def seen(self) -> Tensor:
         """(batch, tokens, width) appended so far."""
         return self.rows[:, : self.length]
-
-
-class FullCache:
-    """Rows (batch, room, width) that all have their memory from the start."""
-
-    def __init__(self, batch: int, width: int, like: Tensor, room: int) -> None:
-        self.rows = like.new_empty(batch, room, width)
-        self.length = 0
-
-    def advance(self, tokens: int) -> None:
-        """As after so many tokens with random rows, from an empty cache."""
-        self.rows.normal_()
-        self.length = tokens
 
 
 class WindowCache(FullCache):
@@ -101,7 +97,7 @@ class Caches:
 
     def __call__(self, heads: int, width: int) -> TokenCache:
         """An empty cache of rows (batch·heads, tokens, width)."""
-        return TokenCache(self.batch_size * heads, width, self.like, self.room)
+        return TokenCache(self.batch_size * heads, width, self.like, self.room or 64)
 
     def window(self, heads: int, width: int, first: int, latest: int) -> WindowCache:
         """One that keeps the ``first`` tokens, and the ``latest`` of the others."""

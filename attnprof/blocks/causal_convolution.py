@@ -1,7 +1,8 @@
 """Causal convolution over tokens, e_i = sum over j <= i of x_j * w_{i-j+1}: by FFT, by blocks.
 
 ``x`` is (batch, n, d); ``w`` is (n, d), a filter a channel, or (n, 1), one filter for all. Both
-ways keep nothing but their inputs for the backward pass and hold memory linear in n.
+ways keep nothing but their inputs for the backward pass and hold memory linear in n. Or ``w`` is
+(n, d, d), a matrix for each distance, and several distances are a product.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from attnprof.costs import Number, ceil_div, floor_div
 from attnprof.ops.fourier import irfft, rfft
 from attnprof.ops.function import Function
-from attnprof.ops.functional import add_product, wide_zeros, zeros_like
+from attnprof.ops.functional import add_product, copy_in_rows, empty_like, wide_zeros, zeros_like
 from attnprof.ops.layout import is_literally
 from attnprof.ops.loops import either, in_shrinking_blocks
 
@@ -20,14 +21,14 @@ from attnprof.ops.loops import either, in_shrinking_blocks
 Ways = tuple[Number, Number]
 
 
-def _convolved(
+def _either_way(
     x: Any, w: Any, *, ways: Ways, block: Number, length: Number
 ) -> tuple[Any, tuple[Any, ...]]:
     out = either(x, ways, lambda: _by_blocks(x, w, block), lambda: _by_frequencies(x, w, length))
     return out, (x, w)
 
 
-def _convolved_grads(
+def _either_grads(
     saved: tuple[Any, ...], grad: Any, *, needs: Sequence[bool], ways: Ways, block: Number,
     length: Number,
 ) -> tuple[Any, ...]:  # fmt: skip
@@ -124,7 +125,7 @@ def _by_blocks_grads(
     return _from_blocks(out, x, w), w_grad
 
 
-def _by_token(rows: Any, batch: Number, w: Any) -> Any:
+def _tokens_of(rows: Any, batch: Number, w: Any) -> Any:
     """Blocks (groups, blocks, m, block) seen as (batch, blocks, block, d)."""
     if not is_literally(w.shape[1], 1):
         return rows.permute(2, 1, 3, 0)
@@ -137,14 +138,14 @@ def _to_blocks(x: Any, w: Any, block: Number) -> Any:
     b, n, d = x.shape
     groups = w.shape[1]
     rows = wide_zeros(x, groups, ceil_div(n, block), b * d // groups, block)
-    _copy(_by_token(rows, b, w), x, block)
+    _copy(_tokens_of(rows, b, w), x, block)
     return rows
 
 
 def _from_blocks(rows: Any, like: Any, w: Any) -> Any:
     """Back to (b, n, d)."""
     out = like.new_empty(like.shape)
-    _copy(_by_token(rows, like.shape[0], w), out, rows.shape[3], back=True)
+    _copy(_tokens_of(rows, like.shape[0], w), out, rows.shape[3], back=True)
     return out
 
 
@@ -199,4 +200,68 @@ def _filter_grad(rows: Any, grads: Any, w: Any) -> Any:
 
 
 #: x (b, n, d), w (n, d) or (n, 1) → (b, n, d); ``block`` tokens of a block, ``length`` points.
-causal_convolution = Function(_convolved, _convolved_grads)
+causal_convolution = Function(_either_way, _either_grads)
+
+
+# -- a matrix for each distance -----------------------------------------------------------
+def _convolved(x: Any, w: Any, *, chunk: Number) -> tuple[Any, tuple[Any, ...]]:
+    """The last ``chunk`` inputs of every row stand side by side once.
+
+    The product for distances k … k + chunk - 1 reads all but the last k of these rows.
+    """
+    b, n, d = x.shape
+    past = _windows(x, chunk, chunk - 1)
+    out = x.new_zeros(n * b, d)
+    for block, left in in_shrinking_blocks(x, n, chunk):
+        maps = w[block].flip(0)
+        seen = past[: left * b, chunk - maps.shape[0] :].flatten(1, 2)
+        add_product(out[(n - left) * b :], seen, maps.view(-1, d))
+        del maps, seen
+    del past
+    return _by_token(out, x), (x, w)
+
+
+def _convolved_grads(
+    saved: tuple[Any, ...], grad: Any, *, needs: Sequence[bool], chunk: Number
+) -> tuple[Any, ...]:
+    """The next ``chunk`` gradients side by side serve both operands."""
+    x, w = saved
+    b, n, d = x.shape
+    coming = _windows(grad, chunk, 0)
+    rows = x.new_empty(n, b, d).copy_(x.transpose(0, 1)).view(n * b, d)
+    x_grad = x.new_zeros(n * b, d) if needs[0] else None
+    w_grad = empty_like(w) if needs[1] else None
+    for block, left in in_shrinking_blocks(x, n, chunk):
+        count = block.stop - block.start
+        later = coming[(n - left) * b :, :count].flatten(1, 2)
+        if w_grad is not None:
+            both = rows[: left * b].t().mm(later)
+            w_grad[block] = both.view(d, count, d).transpose(0, 1)
+            del both
+        if x_grad is not None:
+            maps = copy_in_rows(w[block].transpose(1, 2))
+            add_product(x_grad[: left * b], later, maps.view(-1, d))
+            del maps
+        del later
+    del coming, rows
+    return None if x_grad is None else _by_token(x_grad, x), w_grad
+
+
+def _windows(x: Any, chunk: Number, before: Number) -> Any:
+    """(b, n, d) → (n·b, chunk, d): ``before`` tokens back and on from there, zeros outside."""
+    b, n, d = x.shape
+    padded = x.new_zeros(n + chunk - 1, b, d)
+    padded[before : before + n] = x.transpose(0, 1)
+    windows = padded.unfold(0, chunk, 1).permute(0, 1, 3, 2)
+    return x.new_empty(n, b, chunk, d).copy_(windows).view(n * b, chunk, d)
+
+
+def _by_token(rows: Any, like: Any) -> Any:
+    """(n·b, d) → (b, n, d)."""
+    b, n, d = like.shape
+    return like.new_empty(b, n, d).copy_(rows.view(n, b, d).transpose(0, 1))
+
+
+#: e_i = sum over j <= i of x_j W_{i-j+1}: x (b, n, d), w (n, d, d) → (b, n, d), ``chunk``
+#: distances a product.
+matrix_convolution = Function(_convolved, _convolved_grads)

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from attnprof.blocks.hashed_attention import (
-    Pass,
-    attended,
-    joined_columns,
-    pass_of,
-    passes,
-)
+from attnprof.blocks.hashed_attention import Pass, attended, joined_columns, pass_of, passes
 from attnprof.blocks.hashing import ROWS, Indexes, Plan, indexes, mask_table, places_of
 from attnprof.costs import exact_div
 from attnprof.ops.function import Function

@@ -11,10 +11,8 @@ from attnprof.costs import Number, exact_div, is_plain
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities
 from attnprof.mechanisms.standard import SoftmaxAttention, eq24
-from attnprof.ops.definition import Definition
 from attnprof.ops.functional import copy_in_rows, linear
-from attnprof.ops.layer import LayerSizes, Weight, flat
-from attnprof.published import Published
+from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
 from attnprof.workload import Workload, pairs, rows
 
 
@@ -26,10 +24,7 @@ class Optimised(SoftmaxAttention):
     title: ClassVar[str] = "Optimised Attention"
     document: ClassVar[str] = "000"
     projections: ClassVar[str] = "qko"
-
-    def published(self) -> tuple[Published, ...]:
-        """Printed closed forms."""
-        return (eq24(12),)
+    printed = (eq24(12),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +35,7 @@ class Efficient(SoftmaxAttention):
     title: ClassVar[str] = "Efficient Attention"
     document: ClassVar[str] = "000"
     projections: ClassVar[str] = "qo"
+    printed = (eq24(9),)
 
     def init_state(self, sizes: LayerSizes, cache: Callable[[Number, Number], Any]) -> Any:
         """One empty cache under both names: keys and values are the same rows."""
@@ -50,10 +46,6 @@ class Efficient(SoftmaxAttention):
         """The new token attends to every token so far; ``v`` is ``k`` and is not kept again."""
         rows = state.keys.append(flat(k))
         return weighted_values(flat(q), rows, rows).view(*q.shape), state
-
-    def published(self) -> tuple[Published, ...]:
-        """Printed closed forms."""
-        return (eq24(9),)
 
 
 @dataclass
@@ -73,10 +65,7 @@ class Super(Efficient):
     name: ClassVar[str] = "super"
     title: ClassVar[str] = "Super Attention"
     abilities: ClassVar[Abilities] = Abilities(needs_seq_len=True)
-
-    def published(self) -> tuple[Published, ...]:
-        """Printed closed forms."""
-        return (eq24(12),)
+    printed = (eq24(12),)
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """The map over tokens, one or one a head, and its bias."""

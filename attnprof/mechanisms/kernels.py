@@ -10,17 +10,14 @@ from typing import Any, ClassVar
 from attnprof.blocks.kernel_attention import kernel_attention
 from attnprof.blocks.scan import FeatureMap, State, absorb, numerators, read
 from attnprof.costs import Cost, Number, is_plain, more_than_one
-from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Abilities, Mechanism
-from attnprof.ops.definition import Definition
-from attnprof.ops.layer import LayerSizes, Weight, flat
+from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
 from attnprof.workload import Workload, rows
 
 #: Rows of a causal chunk: about as dear inside (rows·(m + dv)) as across (2·m·dv) at 64 a head.
 CHUNK = 128
 #: Rows of a block where nothing is causal: features that stay in the processor's cache.
 BLOCK = 256
-FEATURES = ("softmax", "elu")
 #: elu(x) + 1 an entry: a comparison, an exponential, an addition
 ELU_PLUS_ONE = Cost(other=1, exponentials=1, additions=1)
 
@@ -31,8 +28,7 @@ class KernelAttention(Mechanism):
 
     document: ClassVar[str] = "003"
     family: ClassVar[str] = "kernel"
-    time_order: ClassVar[str] = "N"
-    memory_order: ClassVar[str] = "N"
+    time_order = memory_order = "N"
     abilities: ClassVar[Abilities] = Abilities(value_width=True, cross=True)
 
     @property
@@ -128,16 +124,7 @@ class Performer(KernelAttention):
 
     name: ClassVar[str] = "performer"
     title: ClassVar[str] = "Performer (FAVOR+)"
-
-    def __post_init__(self) -> None:
-        if self.features not in FEATURES:
-            raise RequestError(
-                f"unknown features '{self.features}': {closest(self.features, list(FEATURES))}"
-            )
-        if self.num_features is not None and self.num_features < 1:
-            raise RequestError(
-                f"num_features must be at least 1, not {self.num_features}; leave it out for d ln d"
-            )
+    allowed: ClassVar[dict[str, Any]] = {"features": ("softmax", "elu"), "num_features": 1}
 
     @property
     def softmax(self) -> bool:

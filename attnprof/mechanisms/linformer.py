@@ -10,10 +10,9 @@ from attnprof.blocks.row_attention import row_attention
 from attnprof.costs import is_plain
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
-from attnprof.ops.definition import Definition
 from attnprof.ops.function import Function
 from attnprof.ops.functional import add_product, square_root
-from attnprof.ops.layer import LayerSizes, Weight, flat, merge_heads, split_heads
+from attnprof.ops.layer import Definition, LayerSizes, Weight, flat, merge_heads, split_heads
 from attnprof.ops.loops import each
 from attnprof.workload import Workload, rows
 
@@ -34,19 +33,15 @@ class Linformer(Mechanism):
     title: ClassVar[str] = "Linformer"
     document: ClassVar[str] = "003"
     family: ClassVar[str] = "low-rank"
-    time_order: ClassVar[str] = "N"
-    memory_order: ClassVar[str] = "N"
+    time_order = memory_order = "N"
     flat: ClassVar[bool] = False
+    allowed: ClassVar[dict[str, Any]] = {"proj_len": 1}
     abilities: ClassVar[Abilities] = Abilities(causal=False, decode=False, needs_seq_len=True)
     reasons: ClassVar[dict[str, str]] = {
         "causal": "mixes all tokens into each compressed key, so a row would see later tokens; "
         "leave --causal out",
         "decode": "compresses a whole sequence at once and has no step; use --phase forward",
     }
-
-    def __post_init__(self) -> None:
-        if self.proj_len < 1:
-            raise RequestError(f"proj_len={self.proj_len}: at least 1, for example proj_len=256")
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """E and F (proj_len, N_max); one of them if shared."""

@@ -11,10 +11,8 @@ from attnprof.blocks.band import band_mask, in_band
 from attnprof.blocks.gathered import Block, gathered_attention, hidden
 from attnprof.blocks.softmax import KeyValueState, causal_mask, row_products, weighted_values
 from attnprof.costs import Number, exact_div, maximum, minimum
-from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism, Variant
-from attnprof.ops.definition import Definition
-from attnprof.ops.layer import LayerSizes, flat
+from attnprof.ops.layer import Definition, LayerSizes, flat
 from attnprof.workload import Workload, rows
 
 #: Rows of a block: small windows still make products worth their start-up.
@@ -43,21 +41,16 @@ class Longformer(Mechanism):
     title: ClassVar[str] = "Longformer"
     document: ClassVar[str] = "003"
     family: ClassVar[str] = "sparse"
-    time_order: ClassVar[str] = "N"
-    memory_order: ClassVar[str] = "N"
+    time_order = memory_order = "N"
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant({"impl": "dense-mask"}, "N^2", "N^2", "the whole N×N product, then a mask"),
     )
     same_as = ("", {"impl": "dense-mask"})
-
-    def __post_init__(self) -> None:
-        if self.window < 1 or self.global_tokens < 0:
-            raise RequestError(
-                f"window={self.window} global_tokens={self.global_tokens}: a window is at least 1 "
-                "token a side, global tokens at least 0"
-            )
-        if self.impl not in ("blocks", "dense-mask"):
-            raise RequestError(f"impl={self.impl}: possible: blocks, dense-mask")
+    allowed: ClassVar[dict[str, Any]] = {
+        "window": 1,
+        "global_tokens": 0,
+        "impl": ("blocks", "dense-mask"),
+    }
 
     # -- what runs -----------------------------------------------------------------------
     def core(self, q: Any, k: Any, v: Any, causal: bool) -> Any:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
-from attnprof.ops.definition import Definition
 from attnprof.ops.functional import square_root
-from attnprof.ops.layer import LayerSizes, Weight, flat
+from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
 from attnprof.workload import Workload
 
 
@@ -29,18 +27,14 @@ class LowRank(Mechanism):
     title: ClassVar[str] = "Low-rank factorised attention"
     document: ClassVar[str] = "003"
     family: ClassVar[str] = "low-rank"
-    time_order: ClassVar[str] = "N"
-    memory_order: ClassVar[str] = "N"
+    allowed: ClassVar[dict[str, Any]] = {"rank": 1}
+    time_order = memory_order = "N"
     abilities: ClassVar[Abilities] = Abilities(causal=False, decode=False, cross=True)
     reasons: ClassVar[dict[str, str]] = {
         "causal": "normalises its key factor over all tokens, so a row would see later ones; "
         "leave --causal out",
         "decode": "normalises over a whole sequence and has no step; use --phase forward",
     }
-
-    def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise RequestError(f"rank={self.rank}: at least 1, for example rank=64")
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """Scores of unit variance for queries of unit variance, once divided by sqrt d."""

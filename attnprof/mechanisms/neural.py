@@ -19,10 +19,9 @@ from attnprof.costs import (
 )
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism, Variant
-from attnprof.ops.definition import Definition
 from attnprof.ops.function import Function
 from attnprof.ops.functional import copy_in_rows, join, linear, square_root
-from attnprof.ops.layer import LayerSizes, Weight, flat
+from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
 from attnprof.ops.loops import either
 from attnprof.published import Published
 from attnprof.workload import Workload, pairs, rows
@@ -60,16 +59,16 @@ class Neural(Mechanism):
         Variant({"impl": "naive"}, "N^2", "N^2", "writes out every pair of a query and a key"),
     )
     same_as = ("", {"impl": "naive"})
+    allowed: ClassVar[dict[str, Any]] = {
+        "impl": ("factored", "naive"),
+        "down_dim": 1,
+        "hidden_dim": 1,
+    }
 
     def __post_init__(self) -> None:
-        if self.impl not in ("factored", "naive"):
-            raise RequestError(f"impl={self.impl}: possible: factored, naive")
+        super().__post_init__()
         if self.depth not in (1, 2):
             raise RequestError(f"depth={self.depth}: possible: 1 (Eq 4), 2 (the published sizes)")
-        for name in ("down_dim", "hidden_dim"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise RequestError(f"{name}={value}: at least 1, or none for the default")
 
     # -- sizes ---------------------------------------------------------------------------
     def widths(self, head_dim: Number) -> tuple[Number, ...]:

@@ -12,10 +12,9 @@ from attnprof.blocks.row_attention import row_attention
 from attnprof.costs import Cost, Number, floor_div, minimum
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism
-from attnprof.ops.definition import Definition
 from attnprof.ops.function import Function
 from attnprof.ops.functional import join, square_root
-from attnprof.ops.layer import LayerSizes, Weight, flat
+from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
 from attnprof.workload import Workload
 
 
@@ -38,9 +37,9 @@ class Nystromformer(Mechanism):
     title: ClassVar[str] = "Nystromformer"
     document: ClassVar[str] = "003"
     family: ClassVar[str] = "low-rank"
-    time_order: ClassVar[str] = "N"
-    memory_order: ClassVar[str] = "N"
+    time_order = memory_order = "N"
     flat: ClassVar[bool] = False
+    allowed: ClassVar[dict[str, Any]] = {"num_landmarks": 1, "iterations": 1}
     abilities: ClassVar[Abilities] = Abilities(causal=False, decode=False)
     reasons: ClassVar[dict[str, str]] = {
         "causal": "takes its landmarks as means over all tokens, so a row would see later ones; "
@@ -49,10 +48,7 @@ class Nystromformer(Mechanism):
     }
 
     def __post_init__(self) -> None:
-        if self.num_landmarks < 1 or self.iterations < 1:
-            raise RequestError(
-                f"num_landmarks={self.num_landmarks} iterations={self.iterations}: at least 1 each"
-            )
+        super().__post_init__()
         if self.conv_kernel is not None and (self.conv_kernel < 1 or self.conv_kernel % 2 == 0):
             raise RequestError(f"conv_kernel={self.conv_kernel}: odd, so that it has a middle")
 

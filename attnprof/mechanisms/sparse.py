@@ -23,9 +23,8 @@ from attnprof.costs import (
 )
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
-from attnprof.ops.definition import Definition
 from attnprof.ops.functional import join
-from attnprof.ops.layer import LayerSizes, flat
+from attnprof.ops.layer import Definition, LayerSizes, flat
 from attnprof.ops.loops import turns
 from attnprof.workload import Workload
 
@@ -49,15 +48,10 @@ class Sparse(Mechanism):
     family: ClassVar[str] = "sparse"
     time_order: ClassVar[str] = "N^1.5"
     memory_order: ClassVar[str] = "N"
+    allowed: ClassVar[dict[str, Any]] = {"pattern": ("strided", "fixed"), "stride": 1}
     reasons: ClassVar[dict[str, str]] = {
         "decode": "needs a stride that does not change while it decodes: set stride",
     }
-
-    def __post_init__(self) -> None:
-        if self.pattern not in ("strided", "fixed"):
-            raise RequestError(f"pattern={self.pattern}: possible: strided, fixed")
-        if self.stride is not None and self.stride < 1:
-            raise RequestError(f"stride={self.stride}: at least 1, or none for sqrt N")
 
     def stride_for(self, n: Number) -> Number:
         """The stride at a length."""

@@ -10,9 +10,8 @@ from attnprof.blocks import softmax
 from attnprof.blocks.softmax import KeyValueState, weighted_values
 from attnprof.costs import CostTable, Number, exact_div
 from attnprof.mechanism import Abilities, Mechanism
-from attnprof.ops.definition import Definition
 from attnprof.ops.functional import repeat_rows, scaled_dot_product_attention
-from attnprof.ops.layer import LayerSizes, flat
+from attnprof.ops.layer import Definition, LayerSizes, flat
 from attnprof.published import Published
 from attnprof.workload import Workload, pairs, rows
 
@@ -35,14 +34,6 @@ INFERENCE: dict[str, Form] = {
     "divisions": lambda t, _, h: 2 * t * h,
     "exponentials": lambda t, _, h: t * h,
 }
-
-
-def published_counts() -> tuple[Published, ...]:
-    """Every printed count of self-attention, training and inference."""
-    return (
-        *(layer_count("002-T3", name, "forward", form) for name, form in TRAINING.items()),
-        *(layer_count("002-T5", name, "decode", form) for name, form in INFERENCE.items()),
-    )
 
 
 def layer_count(source: str, quantity: str, phase: str, form: Form) -> Published:
@@ -73,8 +64,7 @@ class SoftmaxAttention(Mechanism):
     bias: bool = True
 
     family: ClassVar[str] = "exact"
-    time_order: ClassVar[str] = "N^2"
-    memory_order: ClassVar[str] = "N^2"
+    time_order = memory_order = "N^2"
 
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
         """Scaled queries, scores, softmax, values; grouped heads share their keys."""
@@ -119,10 +109,11 @@ class Standard(SoftmaxAttention):
     document: ClassVar[str] = "000"
     abilities: ClassVar[Abilities] = Abilities(grouped_kv=True, value_width=True, cross=True)
     same_as = ("sdpa", {})
-
-    def published(self) -> tuple[Published, ...]:
-        """Printed closed forms."""
-        return (eq24(15), *published_counts())
+    printed = (
+        eq24(15),
+        *(layer_count("002-T3", name, "forward", form) for name, form in TRAINING.items()),
+        *(layer_count("002-T5", name, "decode", form) for name, form in INFERENCE.items()),
+    )
 
 
 WORKSPACE = (
@@ -140,6 +131,7 @@ class Sdpa(Standard):
     flat: ClassVar[bool] = False
     abilities: ClassVar[Abilities] = Abilities(grouped_kv=True, value_width=False, cross=True)
     same_as = ("standard", {})
+    printed = ()  # no document of ours prints a form for the fused kernel
 
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
         """Q (b, h, n, d), k and v (b, g, m, d) → (b, h, n, d)."""
@@ -152,10 +144,6 @@ class Sdpa(Standard):
         k_all, v_all = (x.view(b, g, -1, x.shape[-1]) for x in (keys, values))
         group = weights.sizes.group
         return scaled_dot_product_attention(q, k_all, v_all, group=group), state
-
-    def published(self) -> tuple[Published, ...]:
-        """None: no document of ours prints a form for the fused kernel."""
-        return ()
 
     def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
         """Like the base's, with a note on what its peak leaves out."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any
 
 from attnprof.ops.tensor import Tensor
 
 
-@dataclass(frozen=True)
 class Function:
     """``forward`` and ``backward`` in tensor methods, run by torch's autograd or the counter's.
 
@@ -21,14 +19,14 @@ class Function:
     Neither is differentiated; operands are tensors or None, settings are plain values.
     """
 
-    forward: Callable[..., tuple[Any, tuple[Any, ...]]]
-    backward: Callable[..., tuple[Any, ...]]
-    _takes_keep: bool = field(init=False, default=False)
-    _takes_needs: bool = field(init=False, default=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_takes_keep", "keep" in signature(self.forward).parameters)
-        object.__setattr__(self, "_takes_needs", "needs" in signature(self.backward).parameters)
+    def __init__(
+        self,
+        forward: Callable[..., tuple[Any, tuple[Any, ...]]],
+        backward: Callable[..., tuple[Any, ...]],
+    ) -> None:
+        self.forward, self.backward = forward, backward
+        self._takes_keep = "keep" in signature(forward).parameters
+        self._takes_needs = "needs" in signature(backward).parameters
 
     def run(self, *operands: Any, keep: bool, **settings: Any) -> tuple[Any, tuple[Any, ...]]:
         """The forward pass: results, and what is saved."""

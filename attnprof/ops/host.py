@@ -105,11 +105,6 @@ def _map(name: str, weights: Weights, inner: Number, outer: Number, bias: bool) 
     return lambda x: x.linear(weight, shift, name)
 
 
-def parameter_count(spec: Mechanism, workload: Workload, scope: str) -> Number:
-    """Entries of all parameters; nothing runs."""
-    return _made(spec, workload, scope)[1].count
-
-
 def counted(spec: Mechanism, workload: Workload, scope: str) -> CostTable:
     """What a mechanism's text executes for a workload, by stage."""
     heads, groups = workload.num_heads, workload.num_kv_heads
@@ -123,7 +118,7 @@ def counted(spec: Mechanism, workload: Workload, scope: str) -> CostTable:
     return table.mapped(lambda size: sympy.sympify(size).subs(shared, heads / groups))
 
 
-def _made(spec: Mechanism, w: Workload, scope: str) -> tuple[Any, Weights]:
+def made(spec: Mechanism, w: Workload, scope: str) -> tuple[Any, Weights]:
     """A core or a layer, and its parameters."""
     weights = Weights(Counter(w.item_size, grad=w.phase in ("backward", "train")))
     sizes = LayerSizes(w.num_heads, w.head_dim, w.kv_heads, w.value_width, w.seq_len)
@@ -145,7 +140,7 @@ def _made(spec: Mechanism, w: Workload, scope: str) -> tuple[Any, Weights]:
 
 
 def _counted(spec: Mechanism, w: Workload, scope: str) -> CostTable:
-    host, weights = _made(spec, w, scope)
+    host, weights = made(spec, w, scope)
     counter = weights.counter
     if w.phase == "decode":
         state = spec.init_state(host.sizes, CountedCaches(counter, w))

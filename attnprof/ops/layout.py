@@ -7,9 +7,9 @@ are 1, so a layout then has several cases, and the number is an expression that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from itertools import combinations, pairwise
 
 from attnprof.costs import Number, factors_of, is_plain, is_symbolic, more_than_one, same_size
@@ -160,8 +160,13 @@ class _UnknownError(Exception):
 
 def _split(known: Known, strides: Shape, outcome: Decide) -> list[tuple[Known, Number, Shape]]:
     """A case with its outcome, or its sub-cases with theirs where a size must be told apart."""
+    ones = {size: 1 for size, many in known if not many}
+
+    def simple(shape: Shape) -> Shape:
+        return tuple(s.xreplace(ones) if ones and is_symbolic(s) else s for s in shape)
+
     try:
-        flag, lines = outcome(strides, lambda size: _is_many(size, known), partial(_simple, known))
+        flag, lines = outcome(strides, lambda size: _is_many(size, known), simple)
     except _UnknownError as error:
         size = error.size
         many = _split((*known, (size, True)), strides, outcome)
@@ -169,13 +174,6 @@ def _split(known: Known, strides: Shape, outcome: Decide) -> list[tuple[Known, N
         alike = len(many) == len(one) == 1 and many[0][1:] == one[0][1:]
         return [(known, *many[0][1:])] if alike else [*many, *one]
     return [(known, flag, lines)]
-
-
-def _simple(known: Known, shape: Shape) -> Shape:
-    ones = {size: 1 for size, many in known if not many}
-    if not ones:
-        return shape
-    return tuple(size.xreplace(ones) if is_symbolic(size) else size for size in shape)
 
 
 def _is_many(size: Number, known: Known) -> Number:
@@ -197,15 +195,11 @@ def _met(cases: Iterable[Known]) -> Number:
     for known in cases:
         ones = [size for size, many in known if not many]
         many = frozenset(size for size, many in known if many)
-        for chosen in _subsets(ones):  # a size is one: 1, less what it is where it is above
-            term = many | chosen
-            terms[term] = terms.get(term, 0) + (-1) ** len(chosen)
+        for length in range(len(ones) + 1):
+            for chosen in combinations(ones, length):  # a size is one: 1, less what it is above
+                term = many.union(chosen)
+                terms[term] = terms.get(term, 0) + (-1) ** length
     return sum(count * product(map(_above_one, term)) for term, count in terms.items() if count)
-
-
-def _subsets(sizes: Sequence[Number]) -> Iterator[frozenset[Number]]:
-    for length in range(len(sizes) + 1):
-        yield from map(frozenset, combinations(sizes, length))
 
 
 def as_flag(value: Number) -> Number:

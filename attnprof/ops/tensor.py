@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from attnprof.costs import Cost
 from attnprof.errors import RequestError
 from attnprof.ops import pointwise, products
 from attnprof.ops.counter import variable
 from attnprof.ops.groups import product
-from attnprof.ops.indexed import Indexed
 from attnprof.ops.pointwise import (
     ADD,
     EXP,
@@ -23,6 +22,7 @@ from attnprof.ops.pointwise import (
     TIMES,
     without,
 )
+from attnprof.ops.shaped import Ordered, Shaped
 
 
 def _function(
@@ -66,7 +66,7 @@ def _operation(
     return method
 
 
-class Tensor(Indexed):
+class Tensor(Shaped):
     """What a mechanism's text is run with to be counted; methods do what torch's of the name do.
 
     A stage is called as the variable that its result is stored in, else as the operation. A
@@ -190,20 +190,16 @@ class Tensor(Indexed):
         shape = without(self.shape, _dims(dim), keepdim)
         return self.result(variable("largest"), shape, Cost(other=self.count), [self])
 
-    def cummax(self, dim: int) -> _Cumulative:
+    def cummax(self, dim: int) -> Ordered:
         """Running maximum; the positions that torch gives with it live while it runs."""
         positions = self.count * self.counter.bytes_of(8)
         cost = Cost(other=self.count, bytes_moved=positions)
         name = variable("running maximum")
-        return _Cumulative(self.result(name, self.shape, cost, [self], workspace=positions))
+        return Ordered(self.result(name, self.shape, cost, [self], workspace=positions))
 
 
 #: Arguments that torch's functions hand on and that change no count.
 _WITHOUT = ("inplace", "_stacklevel", "dtype")
-
-
-class _Cumulative(NamedTuple):
-    values: Tensor
 
 
 def _dims(dim: Any) -> Sequence[int]:

@@ -17,7 +17,7 @@ from tests.oracles.aten import count_layer
 from tests.oracles.memory import allocator_peak
 
 NAMES = ("she", "he", "we", "me")
-IMPLS = [(name, impl) for name in NAMES for impl in registry.get(name).impls]
+IMPLS = [(name, impl) for name in NAMES for impl in registry.get(name).allowed["impl"]]
 N, H, D = sympy.symbols("n h d", positive=True)
 
 

@@ -59,35 +59,20 @@ INFERENCE: dict[str, tuple[str, Form, Form]] = {
         lambda t, d: t * d**2 + 2 * d**2 + d,
         lambda t, d: t * d**2 + 2 * d**2 - 3 * d,
     ),
-    "he": (
-        "002-T6",
-        lambda t, d: t * d + 3 * d**2 + d,
-        lambda t, d: t * d + 3 * d**2 - 4 * d,
-    ),
-    "we": (
-        "002-T6",
-        lambda t, d: t * d + 2 * d**2 + d,
-        lambda t, d: t * d + 2 * d**2 - 3 * d,
-    ),
+    "he": ("002-T6", lambda t, d: t * d + 3 * d**2 + d, lambda t, d: t * d + 3 * d**2 - 4 * d),
+    "we": ("002-T6", lambda t, d: t * d + 2 * d**2 + d, lambda t, d: t * d + 2 * d**2 - 3 * d),
     "me": ("002-T6", lambda t, d: t * d, lambda t, d: t * d - d),
 }
 
 
 def published_counts(name: str) -> tuple[Published, ...]:
     """Every printed form of one Extractor, training and inference."""
-    source, mult, add, parameters = TRAINING[name]
-    forms = (mult, add, _nothing, _nothing, parameters)
-    training = tuple(
-        _entry(source, quantity, "forward", form)
-        for quantity, form in zip(QUANTITIES, forms, strict=True)
-    )
-    source, mult, add = INFERENCE[name]
-    inference = tuple(
-        _entry(source, quantity, "decode", form)
-        for quantity, form in zip(QUANTITIES, (mult, add, _nothing, _nothing), strict=False)
-    )
-    return training + inference
+    return (*_counts("forward", *TRAINING[name]), *_counts("decode", *INFERENCE[name]))
 
 
-def _entry(source: str, quantity: str, phase: str, form: Form) -> Published:
-    return layer_count(source, quantity, phase, lambda n, d, _: form(n, d))
+def _counts(phase: str, source: str, mult: Form, add: Form, *more: Form) -> list[Published]:
+    forms = (mult, add, _nothing, _nothing, *more)
+    return [
+        layer_count(source, quantity, phase, lambda n, d, _, form=form: form(n, d))  # type: ignore[misc]
+        for quantity, form in zip(QUANTITIES, forms, strict=False)
+    ]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from attnprof.blocks.causal_convolution import causal_convolution
-from attnprof.blocks.matrix_convolution import matrix_convolution
+from attnprof.blocks.causal_convolution import causal_convolution, matrix_convolution
 from attnprof.costs import (
     Cost,
     CostTable,
@@ -18,13 +17,12 @@ from attnprof.costs import (
     minimum,
     not_dearer,
 )
-from attnprof.errors import RequestError, closest
+from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism, Variant
 from attnprof.mechanisms.extractors.published import published_counts
-from attnprof.ops.definition import Definition
 from attnprof.ops.fourier import padded_length
 from attnprof.ops.functional import square_root
-from attnprof.ops.layer import LayerSizes, Weight
+from attnprof.ops.layer import Definition, LayerSizes, Weight
 from attnprof.published import Published
 from attnprof.workload import Workload, rows
 
@@ -57,24 +55,15 @@ class Extractor(Mechanism):
     memory_order: ClassVar[str] = "N"
     abilities: ClassVar[Abilities] = Abilities(attend=False, needs_seq_len=True)
     same_as = ("", {"impl": "direct"})
-    impls: ClassVar[tuple[str, ...]] = ("auto", "direct", "fft")
+    allowed: ClassVar[dict[str, Any]] = {"impl": ("auto", "direct", "fft")}
     #: a matrix, a vector or a scalar for each distance
     weights: ClassVar[str] = ""
-
-    def __post_init__(self) -> None:
-        if self.impl not in self.impls:
-            raise RequestError(
-                f"{self.name} has no impl '{self.impl}': {closest(self.impl, list(self.impls))}"
-            )
+    inputs: ClassVar[tuple[str, ...]] = ()  #: maps before the extraction
 
     @property
     def maps(self) -> tuple[str, ...]:
         """The layer's linear maps, d_model to d_model each."""
         return ()
-
-    def weight_shape(self, window: Number, d: Number) -> tuple[Number, ...]:
-        """Shape of w_1 … w_l."""
-        return {"matrix": (window, d, d), "vector": (window, d), "scalar": (window,)}[self.weights]
 
     def chosen(self, n: Number) -> Number:
         """1 for direct sums by blocks, 0 for the FFT; ``auto`` decides by length."""
@@ -93,10 +82,11 @@ class Extractor(Mechanism):
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """w_1 … w_l (W_1 … W_l for SHE) by distance, nearest first."""
-        window: Number = sizes.seq_len
+        n: Number = sizes.seq_len
         d = sizes.d_model
-        terms = window * (d if self.weights == "matrix" else 1)
-        return {"weight": Weight(self.weight_shape(window, d), "uniform", square_root(terms))}
+        shape = {"matrix": (n, d, d), "vector": (n, d), "scalar": (n,)}[self.weights]
+        terms = n * (d if self.weights == "matrix" else 1)
+        return {"weight": Weight(shape, "uniform", square_root(terms))}
 
     def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
         """Each d_model to d_model."""
@@ -209,8 +199,8 @@ class Adjusted(Extractor):
     def maps(self) -> tuple[str, ...]:
         """The layer's linear maps, in the order they run."""
         if self.extract_only:
-            return ()
-        return ("adj_proj", "out_proj") if self.output else ("adj_proj",)
+            return self.inputs
+        return (*self.inputs, "adj_proj", *(["out_proj"] if self.output else []))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +217,7 @@ class SHE(Adjusted):
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant({}, "N^2", "N^2", "above 65,536 tokens a product takes N/4096 distances at once"),
     )
-    impls: ClassVar[tuple[str, ...]] = ("auto", "products", "direct")
+    allowed: ClassVar[dict[str, Any]] = {"impl": ("auto", "products", "direct")}
     weights: ClassVar[str] = "matrix"
 
     def chosen(self, n: Number) -> Number:
@@ -249,11 +239,7 @@ class HE(Adjusted):
     title: ClassVar[str] = "Higher-performance Extractor (HE)"
     time_order: ClassVar[str] = "N log N"
     weights: ClassVar[str] = "vector"
-
-    @property
-    def maps(self) -> tuple[str, ...]:
-        """The layer's linear maps, in the order they run."""
-        return ("in_proj", *super().maps)
+    inputs: ClassVar[tuple[str, ...]] = ("in_proj",)
 
 
 @dataclass(frozen=True, kw_only=True)

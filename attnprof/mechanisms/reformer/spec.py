@@ -22,9 +22,8 @@ from attnprof.costs import (
 )
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism, Variant
-from attnprof.ops.definition import Definition
 from attnprof.ops.functional import arange, join, row_norms, square_root
-from attnprof.ops.layer import LayerSizes, Weight, flat
+from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
 from attnprof.workload import Workload, rows
 
 
@@ -73,6 +72,7 @@ class Reformer(Mechanism):
     document: ClassVar[str] = "003"
     family: ClassVar[str] = "sparse"
     projections: ClassVar[str] = "qvo"
+    allowed: ClassVar[dict[str, Any]] = {"num_hashes": 1, "bucket_size": 1}
     time_order: ClassVar[str] = "N log N"
     memory_order: ClassVar[str] = "N"
     variants: ClassVar[tuple[Variant, ...]] = (
@@ -84,10 +84,7 @@ class Reformer(Mechanism):
     }
 
     def __post_init__(self) -> None:
-        if self.num_hashes < 1 or self.bucket_size < 1:
-            raise RequestError(
-                f"num_hashes={self.num_hashes} bucket_size={self.bucket_size}: at least 1 each"
-            )
+        super().__post_init__()
         buckets = self.num_buckets
         if buckets is not None and buckets != 1 and (buckets < 2 or buckets % 2):
             raise RequestError(
@@ -196,7 +193,8 @@ class Reformer(Mechanism):
         if w.phase == "decode":
             rank = floor_div(n - 1, buckets)
             alone = 1 if self.self_attention else 1 - more_than_one(rank + 1)
-            return seen_before(rank, size) + alone
+            # its own chunk and the one before
+            return minimum(rank, size + rank - size * floor_div(rank, size)) + alone
         full = floor_div(n, buckets)
         longer = n - full * buckets
         parts = ((longer, full + 1), (buckets - longer, full))
@@ -207,7 +205,10 @@ class Reformer(Mechanism):
         if self.self_attention:
             return seen
         # a token alone in its bucket sees itself
-        alone = sum(times * only_one(tokens) for times, tokens in parts)
+        alone = sum(
+            times * (at_least_one(tokens) - at_least_one(maximum(0, tokens - 1)))
+            for times, tokens in parts
+        )
         return seen - n + alone
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
@@ -227,13 +228,8 @@ class Reformer(Mechanism):
 
 
 # -- pairs of buckets that are filled evenly ---------------------------------------------------
-def seen_before(rank: Number, size: int) -> Number:
-    """Earlier tokens that a token of this rank in its bucket sees: own chunk and the one before."""
-    return minimum(rank, size + rank - size * floor_div(rank, size))
-
-
 def seen_until(ranks: Number, size: int) -> Number:
-    """The same, summed over the first so many ranks."""
+    """Earlier tokens seen in own chunk and the one before, by the first so many ranks together."""
     first = minimum(ranks, size)
     rest = ranks - first
     whole = floor_div(rest, size)
@@ -248,11 +244,6 @@ def seen_in_bucket(tokens: Number, size: int) -> Number:
     last = tokens - whole * size
     before = maximum(0, whole - 1) * size * size + at_least_one(whole) * last * size
     return whole * size * size + last * last + before
-
-
-def only_one(tokens: Number) -> Number:
-    """1 for a bucket of one token, 0 for any other."""
-    return at_least_one(tokens) - at_least_one(maximum(0, tokens - 1))
 
 
 MECHANISMS = (Reformer,)

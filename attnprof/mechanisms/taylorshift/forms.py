@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,27 +16,100 @@ from attnprof.blocks.taylor import (
     weighted,
     with_ones,
 )
-from attnprof.blocks.taylor_scan import BOXED, SYMMETRIC, RowFeatures, scan, sums
+from attnprof.blocks.taylor_scan import BOXED, SYMMETRIC, RowFeatures, built_state, scan, sums
 from attnprof.costs import Cost, Number
-from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Mechanism
-from attnprof.mechanisms.taylorshift import published
-from attnprof.mechanisms.taylorshift.state import TaylorState
-from attnprof.ops.definition import Definition
 from attnprof.ops.functional import square_root
-from attnprof.ops.layer import LayerSizes, Weight, flat
+from attnprof.ops.layer import Definition, LayerSizes, Weight, flat
 from attnprof.published import Published
 from attnprof.workload import Workload, pairs, rows
 
-IMPLS = ("boxed", "symmetric")
 #: Chunks of symmetric features at once, for fewer and larger products. A mask makes every chunk
 #: pay for its scores; without one there are none.
 SCANNED, AT_ONCE = 2, 8
 
 
-def _fourth_root(d: Any) -> float:
-    """Of a width; of one that is only counted with, any number."""
-    return d**0.25 if isinstance(d, int) else 2.0
+# -- the closed forms document 004 prints, untouched; each for one sequence -------------------
+# The head forms are printed in d_e = h·d; here they are written in d, so that ints stay ints.
+def direct_flops(w: Workload) -> Number:
+    """Eq 4, one head: 4·N²·d + 6·N²."""
+    return 4 * w.seq_len**2 * w.head_dim + 6 * w.seq_len**2
+
+
+def efficient_flops(w: Workload) -> Number:
+    """Eq 5, one head: N·(4d³ + 10d² + 8d + 3)."""
+    d = w.head_dim
+    return w.seq_len * (4 * d**3 + 10 * d**2 + 8 * d + 3)
+
+
+def direct_entries(w: Workload) -> Number:
+    """Sec 4.2, one head: d·N + 2·N² (values; scores and their Taylor map)."""
+    return w.head_dim * w.seq_len + 2 * w.seq_len**2
+
+
+def efficient_entries(w: Workload) -> Number:
+    """Sec 4.2, one head: d³ + (N+1)·d² + 3·N·d + N (A_mod, K⊠K, Q, K, V and ones)."""
+    n, d = w.seq_len, w.head_dim
+    return d**3 + (n + 1) * d**2 + 3 * n * d + n
+
+
+def _form(source: str, quantity: str, one: Callable[[Workload], Number], heads: str) -> Published:
+    # With d = d_e/h the printed head forms are h times those of one head, term by term.
+    many = one if heads == "one" else lambda w: w.num_heads * one(w)
+    convention = "flops" if quantity == "flops" else "entries"
+    return Published(source, quantity, "core", "forward", convention, formula=many, heads=heads)
+
+
+@dataclass
+class TaylorState:
+    """Caches of normalised keys and of values, (b·h, t, d); or, once built, their sums.
+
+    ``caches`` makes either; ``direct`` tells whether the token of a number is decoded directly,
+    where that changes on the way.
+    """
+
+    sizes: LayerSizes
+    caches: Any
+    features: RowFeatures
+    direct: Callable[[int], bool] | None = None
+    length: Any = 0
+    keys: Any = None
+    values: Any = None
+    sums: Any = None
+
+    def advance(self, tokens: int) -> None:
+        """As after so many tokens with random rows, from a fresh state."""
+        if self.sums is None and self.direct and tokens and not self.direct(tokens):
+            self.built(1)
+        if self.sums is not None:
+            self.sums.uniform_(0.5, 1.5)
+        else:
+            self._make_caches()
+            self.keys.advance(tokens)
+            self.values.advance(tokens)
+        self.length = tokens
+
+    def cached(self, k: Any, v: Any) -> tuple[Any, Any]:
+        """Append a token (b·h, 1, d); all keys and values so far."""
+        self._make_caches()
+        self.length += 1
+        return self.keys.append(k), self.values.append(v)
+
+    def _make_caches(self) -> None:
+        """Both caches, when the first token needs them."""
+        if self.keys is None:
+            h, d = self.sizes.num_heads, self.sizes.head_dim
+            self.keys, self.values = self.caches(h, d), self.caches(h, d)
+
+    def built(self, size: int) -> Any:
+        """The sums (b·h, features, d + 1); built once from the caches, which are let go."""
+        if self.sums is None and self.keys is not None:
+            self.sums = built_state(self.keys.seen, self.values.seen, size, self.features)
+        elif self.sums is None:
+            h, d = self.sizes.num_heads, self.sizes.head_dim
+            self.sums = self.caches.zeros(h, self.features.width(d), d + 1)
+        self.keys = self.values = None
+        return self.sums
 
 
 def normalised(q: Any, k: Any, weights: Any, length: Any = 1.0) -> tuple[Any, Any]:
@@ -87,12 +161,13 @@ class TaylorDirect(Taylor):
     name: ClassVar[str] = "taylor-direct"
     title: ClassVar[str] = "TaylorShift, direct form"
     same_as = ("taylor-efficient", {})
-    time_order: ClassVar[str] = "N^2"
-    memory_order: ClassVar[str] = "N^2"
-
-    def published(self) -> tuple[Published, ...]:
-        """Printed closed forms: Eq 4, entries, Sec 4.3."""
-        return published.DIRECT
+    time_order = memory_order = "N^2"
+    printed = (
+        _form("004-EQ4", "flops", direct_flops, "one"),
+        _form("004-ENT-DIRECT", "peak_entries", direct_entries, "one"),
+        _form("004-MHSA-triv", "flops", direct_flops, "any"),
+        _form("004-MHSA-ENT-DIRECT", "peak_entries", direct_entries, "any"),
+    )
 
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
         """(x + 1)² + 1 of every score (twice the Taylor map), row by row normalised."""
@@ -147,19 +222,14 @@ class TaylorEfficient(Taylor):
     name: ClassVar[str] = "taylor-efficient"
     title: ClassVar[str] = "TaylorShift, efficient form"
     same_as = ("taylor-direct", {})
-    time_order: ClassVar[str] = "N"
-    memory_order: ClassVar[str] = "N"
-
-    def __post_init__(self) -> None:
-        if self.chunk < 1:
-            raise RequestError(f"chunk must be at least 1 token, not {self.chunk}")
-        if self.impl not in IMPLS:
-            possible = closest(self.impl, list(IMPLS))
-            raise RequestError(f"unknown impl '{self.impl}' of {self.name}: {possible}")
-
-    def published(self) -> tuple[Published, ...]:
-        """Printed closed forms: Eq 5, entries, Sec 4.3."""
-        return published.EFFICIENT
+    time_order = memory_order = "N"
+    printed = (
+        _form("004-EQ5", "flops", efficient_flops, "one"),
+        _form("004-ENT-EFFICIENT", "peak_entries", efficient_entries, "one"),
+        _form("004-MHSA-eff", "flops", efficient_flops, "any"),
+        _form("004-MHSA-ENT-EFFICIENT", "peak_entries", efficient_entries, "any"),
+    )
+    allowed: ClassVar[dict[str, Any]] = {"impl": ("boxed", "symmetric"), "chunk": 1}
 
     def state_entries(self, workload: Workload) -> Number:
         """Features × (d + 1) a head, whatever the length."""
@@ -175,7 +245,8 @@ class TaylorEfficient(Taylor):
         """Algorithm 1: all tokens' sums; where causal a scan, with N := t in row t."""
         _, _, n, d = q.shape
         boxed = self.impl == "boxed"
-        length = _fourth_root(d) if boxed and not causal else 1.0
+        # the fourth root of a width; of one that is only counted with, any number
+        length = (d**0.25 if isinstance(d, int) else 2.0) if boxed and not causal else 1.0
         queries, keys = normalised(q, k, weights, length)
         if boxed and not causal:
             y, scale = boxed_sums(queries, keys, flat(v)), 1.0

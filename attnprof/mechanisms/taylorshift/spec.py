@@ -8,27 +8,29 @@ from typing import Any, ClassVar
 
 from attnprof.blocks.taylor_scan import built_state
 from attnprof.costs import (
+    Cost,
     CostTable,
     Number,
+    Stage,
     is_plain,
     is_symbolic,
     maximum,
     more_than_one,
     not_dearer,
 )
-from attnprof.errors import RequestError, closest
-from attnprof.mechanisms.taylorshift import published
-from attnprof.mechanisms.taylorshift.forms import Taylor, TaylorDirect, TaylorEfficient
-from attnprof.mechanisms.taylorshift.state import TaylorState
-from attnprof.mechanisms.taylorshift.switched import switched, times
+from attnprof.mechanisms.taylorshift.forms import (
+    Taylor,
+    TaylorDirect,
+    TaylorEfficient,
+    TaylorState,
+    direct_flops,
+    efficient_flops,
+)
 from attnprof.ops.counter import Counter
-from attnprof.ops.definition import Definition
 from attnprof.ops.functional import plain_size, records
-from attnprof.ops.layer import LayerSizes
+from attnprof.ops.layer import Definition, LayerSizes
 from attnprof.ops.tensor import Tensor
 from attnprof.workload import Workload
-
-SWITCHES = ("formula", "published", "memory")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,15 +49,8 @@ class TaylorShift(Taylor):
     name: ClassVar[str] = "taylorshift"
     title: ClassVar[str] = "TaylorShift, switching"
     same_as = ("taylor-efficient", {})
-    time_order: ClassVar[str] = "N"
-    memory_order: ClassVar[str] = "N"
-
-    def __post_init__(self) -> None:
-        if self.switch not in SWITCHES:
-            options = closest(self.switch, list(SWITCHES))
-            raise RequestError(f"unknown switch '{self.switch}': {options}")
-        if self.chunk < 1:
-            raise RequestError(f"chunk must be at least 1 token, not {self.chunk}")
+    time_order = memory_order = "N"
+    allowed: ClassVar[dict[str, Any]] = {"switch": ("formula", "published", "memory"), "chunk": 1}
 
     @property
     def direct(self) -> TaylorDirect:
@@ -73,7 +68,7 @@ class TaylorShift(Taylor):
         if w.phase == "backward":
             w = w.with_(phase="train")
         if self.switch == "published":
-            return not_dearer(published.direct_flops(w), published.efficient_flops(w))
+            return not_dearer(direct_flops(w), efficient_flops(w))
         direct, efficient = self.direct.cost(w, "core"), self.efficient.cost(w, "core")
         if self.switch == "memory":
             return not_dearer(direct.peak(), efficient.peak())
@@ -174,6 +169,59 @@ class TaylorShift(Taylor):
 @cache
 def _takes_direct(mechanism: TaylorShift, workload: Workload) -> bool:
     return bool(mechanism.direct_chosen(workload))
+
+
+def times(stage: Stage, flag: Number) -> Stage:
+    """A stage where ``flag`` is 1, nothing where it is 0."""
+    return replace(
+        stage,
+        cost=stage.cost * flag,
+        allocates=stage.allocates * flag,
+        frees=stage.frees * flag,
+        workspace=stage.workspace * flag,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchedTable(CostTable):
+    """The stages of both forms, each times the flag that says whether it is taken.
+
+    Totals and peaks come from the two tables, so that the flag stands in them twice and not
+    once a stage: with symbols it is a long expression.
+    """
+
+    first: CostTable = CostTable(())
+    second: CostTable = CostTable(())
+    flag: Number = 1
+
+    @property
+    def total(self) -> Cost:
+        """The sum of the stages that are executed."""
+        total: Cost = self.first.total * self.flag + self.second.total * (1 - self.flag)
+        return total
+
+    @property
+    def matmul_flops(self) -> Number:
+        """Operations of the matrix products that are executed."""
+        return self.total.matmul_flops
+
+    def peak(self) -> Number:
+        """The peak of the form that is taken, in bytes."""
+        return self.first.peak() * self.flag + self.second.peak() * (1 - self.flag)
+
+
+def switched(first: CostTable, second: CostTable, flag: Number) -> SwitchedTable:
+    """The table of ``first`` where ``flag`` is 1 and of ``second`` where it is 0."""
+    both = ((first, flag), (second, 1 - flag))
+    return SwitchedTable(
+        tuple(times(stage, taken) for table, taken in both for stage in table),
+        first.parameters,
+        sum(table.state_entries * taken for table, taken in both),
+        sum(table.live_before * taken for table, taken in both),
+        first=first,
+        second=second,
+        flag=flag,
+    )
 
 
 def _short(value: Number) -> Number:
