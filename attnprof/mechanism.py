@@ -71,7 +71,8 @@ class Mechanism:
     same_as: ClassVar[tuple[str, dict[str, Any]] | None] = None
     reasons: ClassVar[dict[str, str]] = {}  #: what the refusals say, by ability
     #: what parameters may be, by name: one of these values, or so much at least (or None)
-    allowed: ClassVar[dict[str, tuple[Any, ...] | int]] = {}
+    allowed: ClassVar[dict[str, tuple[str, ...] | int]] = {}
+    decodes_with: ClassVar[str] = ""  #: the parameter that decoding needs
     #: the closed forms the documents print for it
     printed: ClassVar[tuple[Published, ...]] = ()
     _takes: ClassVar[frozenset[str]] = frozenset()  #: names of the core's arguments
@@ -94,8 +95,9 @@ class Mechanism:
                     hint = "none for its default" if default is None else f"{name}={default}"
                     raise RequestError(f"{name}={value}: at least {possible}; for example {hint}")
             elif value not in possible:
-                known = ", ".join(map(str, possible))
-                raise RequestError(f"{self.name} has no {name} '{value}': possible: {known}")
+                near, known = closest(value, list(possible)), f"possible: {', '.join(possible)}"
+                hint = near if near == known else f"{near} {known}"
+                raise RequestError(f"{self.name} has no {name} '{value}': {hint}")
 
     @classmethod
     def parameter_names(cls) -> list[str]:
@@ -273,7 +275,8 @@ class Mechanism:
     def refuse_unless(self, **asked: bool) -> None:
         """Refuse the first of the abilities that is asked for and that it does not have."""
         for ability, wanted in asked.items():
-            if wanted and not getattr(self.abilities, ability):
+            lacks = ability == "decode" and getattr(self, self.decodes_with, True) is None
+            if wanted and (lacks or not getattr(self.abilities, ability)):
                 raise RequestError(f"{self.name} {self.refusal(ability)}")
 
     def refusal(self, ability: str) -> str:

@@ -38,20 +38,17 @@ def checked_sizes(
             f"num_heads={num_heads} does not divide d_model={d_model}: "
             f"heads must share the width evenly, for example {near} heads"
         )
-    abilities = spec.abilities
     if spec.kv_heads is not None and num_kv_heads not in (None, spec.kv_heads):
         raise RequestError(
             f"{spec.name} has {spec.kv_heads} heads of keys and values, not {num_kv_heads}"
         )
     num_kv_heads = num_kv_heads or spec.kv_heads
-    if num_kv_heads not in (None, num_heads, spec.kv_heads) and not abilities.grouped_kv:
-        raise RequestError(f"{spec.name} {spec.refusal('grouped_kv')}")
+    spec.refuse_unless(grouped_kv=num_kv_heads not in (None, num_heads, spec.kv_heads))
     if num_kv_heads is not None and num_heads % num_kv_heads:
         raise RequestError(f"num_kv_heads={num_kv_heads} does not divide num_heads={num_heads}")
     head_dim = d_model // num_heads
-    if value_head_dim not in (None, head_dim) and not abilities.value_width:
-        raise RequestError(f"{spec.name} {spec.refusal('value_width')}")
-    if abilities.needs_seq_len and seq_len is None:
+    spec.refuse_unless(value_width=value_head_dim not in (None, head_dim))
+    if spec.abilities.needs_seq_len and seq_len is None:
         raise RequestError(f"{spec.name} is built for one length: give seq_len")
     return LayerSizes(
         num_heads, head_dim, num_kv_heads or num_heads, value_head_dim or head_dim, seq_len
@@ -83,8 +80,7 @@ def attend_core(
     weights: dict[str, Tensor] | None,
 ) -> Tensor:
     """A mechanism's core on q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv)."""
-    if not spec.abilities.attend:
-        raise RequestError(f"{spec.name} {spec.refusal('attend')}")
+    spec.refuse_unless(attend=True)
     _check_tensors({"q": q, "k": k, "v": v})
     if weights is not None and not isinstance(weights, dict):
         raise RequestError(f"weights must be a dict of tensors by name, not {shown(weights)}")

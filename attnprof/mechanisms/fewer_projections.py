@@ -48,14 +48,6 @@ class Efficient(SoftmaxAttention):
         return weighted_values(flat(q), rows, rows).view(*q.shape), state
 
 
-@dataclass
-class MixedState:
-    """The input's rows and the mixed values of every token so far, (b·h, t, d) each."""
-
-    rows: Any
-    mixed: Any
-
-
 @dataclass(frozen=True, kw_only=True)
 class Super(Efficient):
     """Efficient Attention whose values a map over tokens mixes first (000, Def 4)."""
@@ -96,15 +88,13 @@ class Super(Efficient):
             mixed.add_(weights.mixing_bias.unsqueeze(1))
         return mixed.view(h, b, d, n).transpose(0, 1).reshape(b * h, d, n)
 
-    def init_state(self, sizes: LayerSizes, cache: Callable[[Number, Number], Any]) -> Any:
-        """Empty caches."""
-        return MixedState(*(cache(sizes.num_heads, sizes.head_dim) for _ in range(2)))
+    init_state = SoftmaxAttention.init_state  # the input's rows, and the mixed values
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
         """Mix the values so far into the token's own, then attend to all mixed values."""
-        _check_length(weights, state.rows.length + 1, at_most=True)
-        rows = state.rows.append(flat(k))
-        mixed = state.mixed.append(self._mixed_row(rows, q.shape[0], weights))
+        _check_length(weights, state.keys.length + 1, at_most=True)
+        rows = state.keys.append(flat(k))
+        mixed = state.values.append(self._mixed_row(rows, q.shape[0], weights))
         return weighted_values(flat(q), rows, mixed).view(*q.shape), state
 
     def _mixed_row(self, rows: Any, batch: Any, weights: Any) -> Any:

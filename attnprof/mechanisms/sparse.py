@@ -21,7 +21,6 @@ from attnprof.costs import (
     minimum,
     same_size,
 )
-from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.ops.functional import join
 from attnprof.ops.layer import Definition, LayerSizes, flat
@@ -49,8 +48,10 @@ class Sparse(Mechanism):
     time_order: ClassVar[str] = "N^1.5"
     memory_order: ClassVar[str] = "N"
     allowed: ClassVar[dict[str, Any]] = {"pattern": ("strided", "fixed"), "stride": 1}
+    decodes_with: ClassVar[str] = "stride"  # sqrt N would move with every token
     reasons: ClassVar[dict[str, str]] = {
-        "decode": "needs a stride that does not change while it decodes: set stride",
+        "decode": "needs a stride that does not change while it decodes: set stride "
+        "(--set stride=128)"
     }
 
     def stride_for(self, n: Number) -> Number:
@@ -70,8 +71,7 @@ class Sparse(Mechanism):
     # -- decoding ------------------------------------------------------------------------
     def init_state(self, sizes: LayerSizes, cache: Any) -> Any:
         """Keys and values of every token: each may be seen again a multiple of the stride later."""
-        if self.stride is None:
-            raise RequestError(f"sparse {self.refusal('decode')}")
+        self.refuse_unless(decode=True)
         return KeyValueState(*(cache(sizes.num_heads, sizes.head_dim) for _ in range(2)))
 
     def step(self, q: Any, k: Any, v: Any, state: Any, weights: Any) -> tuple[Any, Any]:
@@ -97,12 +97,6 @@ class Sparse(Mechanism):
         if self.pattern == "fixed":
             return t - before * stride + before
         return minimum(t, stride) + before
-
-    def check(self, workload: Workload, scope: str) -> None:
-        """Decoding needs a stride of its own: sqrt N would move with every token."""
-        super().check(workload, scope)
-        if workload.phase == "decode" and self.stride is None:
-            raise RequestError(f"{self.name} {self.refusal('decode')} (--set stride=128)")
 
     # -- the definition ------------------------------------------------------------------
     def pairs(self, w: Workload) -> Number:

@@ -6,7 +6,7 @@ import dis
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import CodeType
@@ -116,13 +116,6 @@ class Counter:
         first = next((i for i, s in enumerate(self.stages) if s.part == only), len(self.stages))
         before = sum((s.allocates - s.frees for s in self.stages[:first]), 0)
         return CostTable(tuple(self.stages[first:]), parameters, live_before=before)
-
-    def add(self, cost: Cost) -> None:
-        """What the last operation costs in addition."""
-        for turn in self._turns:
-            cost = cost * turn.times
-        last = self.stages[-1]
-        self.stages[-1] = replace(last, cost=last.cost + cost)
 
     @contextmanager
     def repeat(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attnprof.costs import Cost, CostTable, Number, is_symbolic, maximum, minimum
@@ -99,12 +100,6 @@ class CountedCore(CoreText):
 _MAPS = {"q_proj": "queries", "k_proj": "keys", "v_proj": "values", "o_proj": "output"}
 
 
-def _map(name: str, weights: Weights, inner: Number, outer: Number, bias: bool) -> Any:
-    weight = weights.add(outer, inner)
-    shift = weights.add(outer) if bias else None
-    return lambda x: x.linear(weight, shift, name)
-
-
 def counted(spec: Mechanism, workload: Workload, scope: str) -> CostTable:
     """What a mechanism's text executes for a workload, by stage."""
     heads, groups = workload.num_heads, workload.num_kv_heads
@@ -125,17 +120,17 @@ def made(spec: Mechanism, w: Workload, scope: str) -> tuple[Any, Weights]:
     own = spec.has_own_layer()
     host: Any = OwnText() if own else CountedCore()
     host.spec, host.sizes = spec, sizes
-    for name, weight in spec.core_weights(sizes).items():
-        made = weight and weights.add(*weight.shape, drawn=weight.drawn)
-        setattr(host, name, made)
+    for name, told in spec.core_weights(sizes).items():
+        setattr(host, name, told and weights.add(*told.shape, drawn=told.drawn))
     if scope == "core":
         return host, weights
     if not own:
         core, host = host, LayerText()
         host.spec, host.sizes, host.core = spec, sizes, core
     for name, (inner, outer) in spec.layer_maps(sizes).items():
+        weight, bias = weights.add(outer, inner), weights.add(outer) if spec.bias else None
         shown = name if own else _MAPS[name]
-        setattr(host, name, _map(shown, weights, inner, outer, spec.bias))
+        setattr(host, name, partial(Tensor.linear, weight=weight, bias=bias, name=shown))
     return host, weights
 
 

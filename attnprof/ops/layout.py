@@ -76,7 +76,8 @@ class Layout:
         if len(self.cases) == 1 and is_plain(*shape, *new, *self.cases[0][1]):
             strides = viewed_strides(shape, self.cases[0][1], new)
             return (1, Layout.rows(new)) if strides is None else (0, Layout((((), strides),)))
-        if self.is_rows(shape):
+        rows = map(same_size, self.cases[0][1], contiguous(shape))
+        if len(self.cases) == 1 and not self.cases[0][0] and all(rows):
             return 0, Layout.rows(new)
 
         def outcome(strides: Shape, ask: Ask, simple: Simple) -> Outcome:
@@ -133,11 +134,6 @@ class Layout:
             return flag, tuple(_where(flag, a, b) for a, b in zip(rows, strides, strict=True))
 
         return self._by_case(outcome)
-
-    def is_rows(self, shape: Shape) -> bool:
-        """Whether its strides are written as those of entries that lie row by row."""
-        (known, strides), *others = self.cases
-        return not (known or others) and all(map(same_size, strides, contiguous(shape)))
 
     def differs(self, shape: Shape) -> Number:
         """1 where entries do not lie row by row, else 0."""

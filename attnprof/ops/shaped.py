@@ -13,7 +13,7 @@ from attnprof.errors import RequestError
 from attnprof.ops import shapes
 from attnprof.ops.base import Base
 from attnprof.ops.counter import variable
-from attnprof.ops.groups import Shape
+from attnprof.ops.groups import Shape, product
 from attnprof.ops.layout import Layout, is_literally
 
 #: Bytes of a place.
@@ -257,9 +257,8 @@ class Shaped(Base):
         """Rows at these places of an axis: only they are read."""
         dim = dim % self.dim()
         shape = (*self.shape[:dim], index.count, *self.shape[dim + 1 :])
-        out = self.result(variable("selected"), shape, Cost(), [index])
-        self.counter.add(Cost(bytes_moved=out.size_bytes))
-        return out
+        read = Cost(bytes_moved=product(shape) * self.item_size)
+        return self.result(variable("selected"), shape, read, [index])
 
     def index_copy_(self, dim: int, index: Self, rows: Self) -> Self:
         """Rows put to these places of an axis: only they are written."""

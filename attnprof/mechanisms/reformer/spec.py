@@ -78,6 +78,7 @@ class Reformer(Mechanism):
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant({}, "N^2", "N", "N log N leaves out hashing to N/bucket_size buckets"),
     )
+    decodes_with: ClassVar[str] = "num_buckets"
     reasons: ClassVar[dict[str, str]] = {
         "decode": "needs a number of buckets that does not change while it decodes: set "
         "num_buckets (--set num_buckets=64)",
@@ -99,12 +100,6 @@ class Reformer(Mechanism):
     def half_buckets(self, n: Number) -> Number:
         """Directions of a round's hash, each with its opposite; none for one bucket."""
         return 0 if self.num_buckets == 1 else exact_div(self.buckets_for(n), 2)
-
-    def check(self, workload: Workload, scope: str) -> None:
-        """Decoding needs a number of buckets of its own."""
-        super().check(workload, scope)
-        if workload.phase == "decode" and self.num_buckets is None:
-            raise RequestError(f"{self.name} {self.refusal('decode')}")
 
     # -- what runs -----------------------------------------------------------------------
     def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
@@ -137,9 +132,8 @@ class Reformer(Mechanism):
     # -- decoding ------------------------------------------------------------------------
     def init_state(self, sizes: LayerSizes, cache: Any) -> BucketState:
         """Empty buckets; their number must not move with the length."""
-        if self.num_buckets is None:
-            raise RequestError(f"reformer {self.refusal('decode')}")
-        buckets = sizes.num_heads * self.num_hashes * self.num_buckets
+        self.refuse_unless(decode=True)
+        buckets = sizes.num_heads * self.num_hashes * self.buckets_for(1)
         rows = cache.zeros(buckets, 2 * self.bucket_size, 2 * sizes.head_dim)
         return BucketState(rows, cache.counts(buckets))
 
