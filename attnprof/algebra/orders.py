@@ -200,11 +200,8 @@ def keeps(order: str, value: Callable[[int], int]) -> bool | None:
     """Whether a count stays below a multiple of an order at lengths of up to 2**512."""
     found = _read(order)
     power, log = Fraction(found["power"] or 1), bool(found["log"])
-    ratios = []
-    for bits in FAR:
-        whole = 2 ** int(power * bits) * (bits if log else 1)
-        ratios.append(Fraction(value(2**bits), whole))
-    return settles(ratios)
+    growth = {bits: 2 ** int(power * bits) * (bits if log else 1) for bits in FAR}
+    return settles([Fraction(value(2**bits), grown) for bits, grown in growth.items()])
 
 
 def fitted(lengths: Sequence[int], values: Sequence[float]) -> float:

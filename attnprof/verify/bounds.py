@@ -45,10 +45,7 @@ def reaches(growing: Sequence[str], shape: Sizes, holds: Holds) -> bool:
 def beside(
     ours: Any, printed: Any, kind: str, growing: Sequence[str], shape: Sizes, holds: Holds
 ) -> tuple[bool | None, bool | None]:
-    """Whether ``ours`` stays below a multiple of ``printed`` as sizes grow, and above one.
-
-    None for what is undecided.
-    """
+    """Whether ours stays below a multiple of ``printed``, and above one; None: undecided."""
     below: list[bool | None] = []
     above: list[bool | None] = []
     for ratios in _all_ratios(ours, printed, growing, shape, holds):

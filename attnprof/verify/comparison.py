@@ -25,10 +25,7 @@ LONG = 150
 
 @dataclass(frozen=True)
 class Comparison:
-    """Whether two formulas agree as far as asked (None: undecided), and how they differ.
-
-    ``difference`` is ours minus printed, largest growth first; ``why`` says it in words.
-    """
+    """Whether two formulas agree (None: undecided), and ours minus printed; ``why`` in words."""
 
     agrees: bool | None
     difference: str | None

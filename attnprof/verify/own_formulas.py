@@ -43,10 +43,7 @@ SHAPES = tuple(
 
 @dataclass(frozen=True)
 class Source:
-    """Where our formula comes from.
-
-    ``fixed`` are sizes that are numbers, like ``h=1``; ``at`` is a shape at which code is run, too.
-    """
+    """Where our formula comes from; sizes that are ``fixed``, a shape ``at`` which code runs."""
 
     target: str
     kind: str = ""

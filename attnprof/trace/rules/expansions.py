@@ -1,8 +1,7 @@
 """Operations that torch makes of others below the level where they can be watched.
 
-Spelt out here as the kernels do it, so that what is inside is counted, and held, by itself.
-Sources: torch's aten/src/ATen/native: transformers/attention.cpp and transformer.cpp,
-ReduceOps.cpp, SoftMax.cpp, Dropout.cpp, Distance.cpp.
+Spelt out here as the kernels do it. Sources: torch's aten/src/ATen/native:
+transformers/{attention,transformer}.cpp, {ReduceOps,SoftMax,Dropout,Distance}.cpp.
 """
 
 from __future__ import annotations

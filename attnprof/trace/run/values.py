@@ -47,7 +47,7 @@ def counted_off(func: Any, out: Any, args: tuple[Any, ...], held: Storages) -> C
     name = name_of(func).removeprefix("aten.")
     if name == "arange":
         first, step = args[0] if len(args) > 1 else 0, args[2] if len(args) > 2 else 1
-        whole = _is_whole(first) and isinstance(step, int) and step == 1
+        whole = isinstance(first, int | torch.SymInt) and isinstance(step, int) and step == 1
         return CountedOff(first) if whole else None
     if name not in (*_KEEP, "add", "sub"):
         return None
@@ -84,13 +84,9 @@ def key_of(tensor: Any) -> int:
 def _ends(value: Any, held: Storages) -> Ends | None:
     """Of a tensor, or of a number: both are the number itself."""
     if not isinstance(value, torch.Tensor):
-        return (value, value) if _is_whole(value) else None
+        return (value, value) if isinstance(value, int | torch.SymInt) else None
     found = held.get(key_of(value))
     return found.counted.ends(value) if found and found.counted else None
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int | torch.SymInt)
 
 
 #: What leaves the numbers what they are.
@@ -110,8 +106,7 @@ class Values:
         self._made_of_them |= {key_of(tensor) for tensor in tensors_in(tensors)}
 
     def after(
-        self,
-        func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, line: str,
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, line: str,
         decisions: list[Decision],
     ) -> Any:  # fmt: skip
         """The operation's result, turned round where that was asked; decisions are added."""
