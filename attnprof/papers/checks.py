@@ -90,17 +90,13 @@ def between(published: Any, ours: Any) -> bool:
     )
 
 
+@lru_cache(maxsize=4096, typed=True)
 def formula(text: Any) -> Any:
     """A formula's text as a sympy expression, every name a positive symbol."""
     import sympy
 
-    return _parsed(text) if isinstance(text, str) else sympy.sympify(text)
-
-
-@lru_cache(maxsize=4096)
-def _parsed(text: str) -> Any:
-    import sympy
-
+    if not isinstance(text, str):
+        return sympy.sympify(text)
     tree = parse(text, stored=True)
     if isinstance(tree, Number) and isinstance(tree.value, Fraction):
         return sympy.Float(text)  # to as many digits as are printed
@@ -131,8 +127,8 @@ class Check:
 
     Args:
         claim: Its id in ``claims.csv``.
-        published: What the document says: numbers, a formula's text, a bool for a statement
-            ("the claim holds"), or a dict or list of these; from the document's tables if there.
+        published: What the document says: numbers, a formula's text, a bool for a statement,
+            or a dict or list of these; from the document's tables if there.
         ours: What our formulas, definitions, code, or measurements say, in the same form.
         how: What was computed from what, in one sentence.
         agree: Whether two such values are the same: an :class:`Agreement` or :func:`between`.
@@ -142,15 +138,12 @@ class Check:
         otherwise: What a difference means: ``erratum``, or ``not-reproducible`` where the value
             rests on something the document does not give (``why`` says what is missing).
         lacking: What ours takes from elsewhere because the document does not give it. Then even
-            an agreement is ``not-reproducible``: it says what those values would give.
-        part: What of the tables' numbers it tests, where a last digit more or less does not
-            matter: ``their order``; ``how`` says so.
-        unchecked: Names in a printed dict that are shown and not compared, with the reason;
-            ``how`` says so.
-        basis: ``computed``; ``measured`` where ``ours`` reads a measurement; ``reading`` where it
-            rests on facts that were read in the document.
-        tables: The document's tables it belongs to, as ``--table`` takes them, beside those that
-            the claim's place names.
+            an agreement is ``not-reproducible``.
+        part: What of the tables' numbers it tests where a last digit decides nothing; in ``how``.
+        unchecked: Names in a printed dict that are not compared, with the reason; in ``how``.
+        basis: ``measured`` where ``ours`` reads a measurement, ``reading`` where it rests on what
+            was read in the document.
+        tables: Tables it belongs to, as ``--table`` takes them, beside those of the claim's place.
     """
 
     claim: str

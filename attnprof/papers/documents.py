@@ -56,7 +56,12 @@ class Document:
 
         Raises :class:`RequestError` naming the tables there are.
         """
-        return _rows(self.path / "tables", table)
+        path = self.path / "tables" / f"{table}.csv"
+        if not path.is_file():
+            names = sorted(item.stem for item in path.parent.glob("*.csv"))
+            raise RequestError(f"table '{table}': {closest(table, names)}")
+        head, *rows = _read(path)
+        return [dict(zip(head, row, strict=True)) for row in rows]
 
 
 DOCUMENTS = {
@@ -82,15 +87,6 @@ def document(number: str) -> Document:
 def _read(path: Path) -> tuple[tuple[str, ...], ...]:
     with path.open(encoding="utf-8", newline="") as stream:
         return tuple(tuple(row) for row in csv.reader(stream))
-
-
-def _rows(folder: Path, table: str) -> list[dict[str, str]]:
-    path = folder / f"{table}.csv"
-    if not path.is_file():
-        names = sorted(item.stem for item in folder.glob("*.csv"))
-        raise RequestError(f"table '{table}': {closest(table, names)}")
-    head, *rows = _read(path)
-    return [dict(zip(head, row, strict=True)) for row in rows]
 
 
 def reason(error: Exception) -> str:
@@ -124,9 +120,7 @@ class Claim:
 @cache
 def claims() -> dict[str, Claim]:
     """All claims by id, in the documents' order."""
-    head, *rows = _read(HERE / "claims.csv")
-    assert head == ("claim", "document", "where", "says")
-    return {row[0]: Claim(*row) for row in rows}
+    return {row[0]: Claim(*row) for row in _read(HERE / "claims.csv")[1:]}
 
 
 def find_documents(names: Iterable[str]) -> list[Document]:

@@ -67,11 +67,9 @@ class FigureData:
 
 @dataclass(frozen=True)
 class Figure:
-    """A document's figure: ``data`` computes what it shows.
+    """A document's figure: ``data`` computes what it shows, ``measured`` where from a measurement.
 
     It is drawn by the drawing of the same key in ``render.plots.documents.<folder>.DRAWINGS``.
-
-    ``measured`` says that the data are read from a measurement (``--measure`` makes it again).
     """
 
     title: str

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from pkgutil import iter_modules
 
 from attnprof.papers import documents
@@ -20,7 +19,7 @@ Place = tuple[str, int, str]
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 #: Which of these are near to what is printed.
 FINE = (0, 2, 3, 4)
-_rows = documents._rows
+_rows = documents.Document.rows
 
 
 class _Row(dict[str, str]):
@@ -46,24 +45,24 @@ def tables(change: tuple[Place, str] | None = None) -> Iterator[set[Place]]:
     """Inside, tables have one changed cell; gives the places that were read."""
     read: set[Place] = set()
 
-    def rows(folder: Path, table: str) -> list[dict[str, str]]:
-        found = [_Row(row, (table, at), read) for at, row in enumerate(_rows(folder, table))]
+    def rows(its: documents.Document, table: str) -> list[dict[str, str]]:
+        found = [_Row(row, (table, at), read) for at, row in enumerate(_rows(its, table))]
         if change is not None and change[0][0] == table:
             (_, at, column), text = change
             found[at][column] = text
         return found
 
-    documents._rows = rows
+    documents.Document.rows = rows
     try:
         yield read
     finally:
-        documents._rows = _rows
+        documents.Document.rows = _rows
 
 
 def cell(number: str, place: Place) -> str:
     """What is printed there."""
     table, row, column = place
-    return _rows(documents.DOCUMENTS[number].path / "tables", table)[row].get(column, "")
+    return _rows(documents.DOCUMENTS[number], table)[row].get(column, "")
 
 
 def changes(text: str) -> list[str]:

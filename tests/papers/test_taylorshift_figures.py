@@ -59,7 +59,7 @@ def test_fitted_curves_meet_where_the_parabola_is_the_line():
 
 
 def test_the_memory_crossover_is_the_first_length_with_no_larger_peak():
-    first = measurements.memory_crossing(8, 47)
+    first = measurements.memory_crossing(8)
     direct, efficient = (peaks_of(get(f), Workload(1, 1, 8), "core") for f in measurements.FORMS)
     assert direct(first) >= efficient(first)
     assert direct(first - 1) < efficient(first - 1)

@@ -13,7 +13,6 @@ from attnprof.papers.approximation.program import DOCUMENT, STUDENTS, derived, l
 from attnprof.papers.checks import READING, Check, Checks, formula
 
 CLAIMS = "complexity_claims"
-TABLES = (CLAIMS,)
 #: The claimed orders in this project's spelling; other letters than N are constants.
 ORDERS = {"N*L": "N", "N*m": "N", "N*log(N)": "N log N", "N*sqrt(N)": "N^1.5"}
 #: Mechanisms by what the document's table calls them.
@@ -73,7 +72,7 @@ def _order(claim: str, name: str, *more: str, how: str = DERIVED, **said: Any) -
         claimed(name),
         lambda: leading(derived(name), ("N", *more)),
         how=how,
-        tables=TABLES,
+        tables=(CLAIMS,),
         **said,
     )
 

@@ -6,7 +6,7 @@ it, which is not always as its text does. Counts are derived from these function
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     from attnprof.trace.report.derivation import Derivation
 
 DOCUMENT = document("003")
-#: Size symbols beside batch B, tokens N and width d.
-_INPUTS: Mapping[str, Mapping[str, str]] = {
-    "linformer": {"compress": "N, L"},
-    "performer": {"directions": "d, m"},
-}
 #: What the document calls the number of tokens, the widths and its constants.
 SETTINGS = {row["key"]: row["value"] for row in DOCUMENT.rows("settings")}
 TOKENS, TEST_TOKENS, WIDTH = (int(SETTINGS[key]) for key in ("N", "N_TEST", "D_MODEL"))
@@ -67,18 +62,16 @@ def longformer(q: Tensor, k: Tensor, v: Tensor, *, window: int = WINDOW) -> Tens
     return weights @ v
 
 
-def attention(name: str, tokens: int, width: int, **sizes: int) -> Callable[..., Tensor]:
+def attention(
+    name: str, tokens: int, width: int, length: int = LENGTH, count: int = FEATURES
+) -> Callable[..., Tensor]:
     """A class as it is built: for so many tokens at most, with weights drawn as it draws them."""
     made = torch.Generator().manual_seed(0)
     if name == "linformer":
-        length = sizes.get("length", LENGTH)
         return partial(linformer, torch.randn(tokens, length, generator=made))
     if name == "performer":
-        count = sizes.get("features", FEATURES)
         return partial(performer, torch.randn(width, count, generator=made) / count**0.5)
-    if name == "longformer":
-        return partial(longformer, window=sizes.get("window", WINDOW))
-    return standard
+    return CLASSES[name]
 
 
 def derived(name: str, quantity: str = "flops") -> Any:
@@ -90,7 +83,8 @@ def derived(name: str, quantity: str = "flops") -> Any:
 def _derivation(name: str) -> Derivation:
     from attnprof.trace.solve.derive import derive_anything
 
-    inputs = {**_INPUTS.get(name, {}), **dict.fromkeys(("q", "k", "v"), "B, N, d")}
+    own = {"linformer": {"compress": "N, L"}, "performer": {"directions": "d, m"}}
+    inputs = {**own.get(name, {}), **dict.fromkeys(("q", "k", "v"), "B, N, d")}
     return derive_anything(
         CLASSES[name], None, args=None, inputs=inputs, phases=("forward",), at=None,
         dtype="float32", scope=None, causal=False, params={},
@@ -116,8 +110,11 @@ def listed(directions: Tensor, x: Tensor) -> Tensor:
     return features(directions / directions.shape[-1] ** 0.5, x)
 
 
-def errors(feature_map: Features) -> list[float]:
-    """Error of the weights by number of features, relative to the softmax's: mean of squares."""
+def error_power(feature_map: Features = listed) -> float:
+    """The power of the number of features with which the weights' error falls.
+
+    The error is the root of the mean square, relative to the softmax's weights.
+    """
     made = torch.Generator().manual_seed(4)
     q, k = (SPREAD * torch.randn(SAMPLE_TOKENS, SAMPLE_WIDTH, generator=made) for _ in range(2))
     exact = (q @ k.T).softmax(-1)
@@ -130,9 +127,4 @@ def errors(feature_map: Features) -> list[float]:
             weights = scores / scores.sum(-1, keepdim=True)
             total += float((weights - exact).square().sum() / exact.square().sum())
         found.append((total / DRAWS) ** 0.5)
-    return found
-
-
-def error_power(feature_map: Features = listed) -> float:
-    """The power of the number of features with which the error falls."""
-    return fitted(COUNTS, errors(feature_map))
+    return fitted(COUNTS, found)

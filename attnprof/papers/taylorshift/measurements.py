@@ -13,7 +13,7 @@ from typing import Any
 
 from attnprof.errors import CannotRunError
 from attnprof.measure.clocks import time_in_turns
-from attnprof.measure.measured_crossovers import first_crossing, peaks_of
+from attnprof.measure.measured_crossovers import first_crossing, meet, peaks_of
 from attnprof.measure.memory import measure_peak
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.statistics import estimate_median
@@ -56,9 +56,14 @@ def measure_crossovers(
     """
     found: dict[str, Any] = {name: [] for name in (*COLUMNS, "curves")}
     for d, span in spans.items():
-        curves = [row for n in lengths(*span) for row in _point(d, n, budget)]
+        curves = [
+            {"d": d, "form": form, "seq_len": n, **clocked(times), "peak_bytes": _peak(form, d, n),
+             "extrapolated": False}
+            for n in lengths(*span)
+            for form, times in zip(FORMS, _times(d, n, budget), strict=True)
+        ]  # fmt: skip
         column = {"d": d, **first_lengths(d), **_speed_crossing(d, curves, budget)}
-        column["N1hat"] = memory_crossing(d, first_lengths(d)["N1"])
+        column["N1hat"] = memory_crossing(d)
         for name, value in column.items():
             found[name].append(value)
         found["curves"] += curves
@@ -77,13 +82,6 @@ def clocked(times: Sequence[float]) -> dict[str, float]:
     known = estimate_median(times)
     ends = {"time_low_s": known.low_s, "time_high_s": known.high_s}
     return {"time_s": known.median_s, **ends, "samples": known.count}
-
-
-def _point(d: int, seq_len: int, budget: Budget) -> Iterator[dict[str, Any]]:
-    for form, times in zip(FORMS, _times(d, seq_len, budget), strict=True):
-        at = {"d": d, "form": form, "seq_len": seq_len}
-        peak = _peak(form, d, seq_len)
-        yield {**at, **clocked(times), "peak_bytes": peak, "extrapolated": False}
 
 
 def _peak(form: str, d: int, seq_len: int) -> int:
@@ -163,20 +161,14 @@ def _continued(d: int, curves: Sequence[Mapping[str, Any]]) -> Iterator[dict[str
                    "extrapolated": True}  # fmt: skip
 
 
-def memory_crossing(d: int, near: int) -> int:
-    """The first length at which the efficient form's measured peak is not the larger one.
-
-    Looked for around the closed forms' crossing, which itself is looked for around ``near``.
-    """
-    workload = Workload(near, 1, d)
-
-    def predicted(n: int) -> int:
-        direct, efficient = (get(f).cost(workload.with_(seq_len=n), "core").peak() for f in FORMS)
-        return int(direct - efficient)
-
-    direct, efficient = (peaks_of(get(form), workload, "core") for form in FORMS)
-    guess = first_crossing(predicted, near)
-    return first_crossing(lambda n: direct(n) - efficient(n), guess)
+def memory_crossing(d: int) -> int:
+    """The first length at which the efficient form's measured peak is not the larger one."""
+    direct, efficient = map(get, FORMS)
+    found = meet(
+        direct, efficient, Workload(1, 1, d), "core", [d], ["measured"], ["memory"], environment={}
+    )
+    row: Any = found.records[0]
+    return int(row.first_seq_len)
 
 
 def encoder(mechanism: str, seq_len: int) -> Subject:
