@@ -11,17 +11,10 @@ from attnprof import registry
 from attnprof.algebra import orders
 from attnprof.algebra.orders import fitted, order_value
 from attnprof.closed_form import growth
-from attnprof.papers.approximation import checks_orders, checks_program
+from attnprof.papers.approximation import checks_orders, checks_program, program
 from attnprof.papers.approximation.checks_orders import CLAIMS, claimed_order, mechanism_id
 from attnprof.papers.approximation.checks_program import FAILED, FIGURE_Z, HEADS, quoted
-from attnprof.papers.approximation.program import (
-    CLASSES,
-    DOCUMENT,
-    TEST_TOKENS,
-    TOKENS,
-    WIDTH,
-    derived,
-)
+from attnprof.papers.approximation.program import CLASSES, DOCUMENT, TOKENS, WIDTH, derived
 from attnprof.papers.measured import measured
 from attnprof.papers.regenerated import Cell, Described, Figure, FigureData, Table
 from attnprof.workload import Workload
@@ -33,13 +26,13 @@ HEAD_DIM = 64
 LENGTHS = tuple(2**power for power in range(9, 17))
 #: Lengths at which a clock and an allocator are asked, and torch's counter.
 SHORT = (512, 1024, 2048, 4096)
-#: The families of its figures; the listing's own Longformer is dense.
+#: The families of its figures by name; the listing's own Longformer is dense.
 DENSE = "longformer impl=dense-mask"
-FAMILIES: dict[str, tuple[str, ...]] = {
-    "D": (),
-    "E": ("linformer", "nystromformer", "low-rank"),
-    "F": ("performer", "linear"),
-    "G": ("longformer", DENSE, "reformer", "sparse"),
+FAMILIES: dict[str, tuple[str, list[str]]] = {
+    "D": ("standard attention", []),
+    "E": ("low-rank approximation", ["linformer", "nystromformer", "low-rank"]),
+    "F": ("kernel approximation", ["performer", "linear"]),
+    "G": ("sparse attention", ["longformer", DENSE, "reformer", "sparse"]),
 }
 PROJECTIONS = ("queries", "keys", "values")
 
@@ -93,7 +86,7 @@ def complexities() -> Table:
 def quoted_numbers() -> Table:
     """The numbers quoted of Figure Z and in the text."""
     rows: list[dict[str, Any]] = []
-    runs = checks_program.lengths_it_runs_at()[f"{TEST_TOKENS} tokens"]
+    runs = checks_program.lengths_it_runs_at()[f"{program.TEST_TOKENS} tokens"]
     for row in DOCUMENT.rows(FIGURE_Z):
         value, timed = float(row["value"]), row["quantity"] == "practical_speed"
         rows.append({
@@ -197,7 +190,7 @@ def family(key: str) -> FigureData:
     """D to G: growth of a family beside standard attention."""
     rows: list[dict[str, Any]] = []
     described, powers = [], {}
-    for label in ("standard", *FAMILIES[key]):
+    for label in ("standard", *FAMILIES[key][1]):
         its = points(label)
         rows += its
         powers[label] = {
@@ -255,16 +248,12 @@ def results() -> FigureData:
 
 
 TABLES = {CLAIMS: complexities, FIGURE_Z: quoted_numbers}
-FAMILY = {
-    "D": "standard attention", "E": "low-rank approximation", "F": "kernel approximation",
-    "G": "sparse attention",
-}  # fmt: skip
 FIGURES: dict[str, Figure] = {
     "B": Figure("Products that make Q, K and V", projections),
     "C": Figure("Multi-head attention by number of heads", heads),
     **{
         key: Figure(f"Growth of {name}", partial(family, key), measured=True)
-        for key, name in FAMILY.items()
+        for key, (name, _) in FAMILIES.items()
     },
     "Z": Figure("Quoted results beside ours", results, measured=True),
 }

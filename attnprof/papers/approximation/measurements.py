@@ -58,7 +58,7 @@ def model_times() -> dict[str, Any]:
 def growth() -> list[dict[str, Any]]:
     """The mechanisms of Figures D to G by length, one head: time, peak, and counted products."""
     budget = Budget(samples=9, min_time_s=0.1, max_time_s=1.5, warmup_s=0.05)
-    labels = ("standard", *(label for family in FAMILIES.values() for label in family))
+    labels = ("standard", *(label for _, family in FAMILIES.values() for label in family))
     asked = {
         (label, length): PointRequest(
             subject(label).mechanism.name, length, 1, HEAD_DIM, scope="core", threads=1,

@@ -13,15 +13,9 @@ import sympy
 from attnprof.papers.checks import formula, rounded, within
 from attnprof.papers.measured import measured
 from attnprof.papers.regenerated import Described, Figure, FigureData
+from attnprof.papers.taylorshift import checks_sizes
 from attnprof.papers.taylorshift.checks_quoted import SHARES
-from attnprof.papers.taylorshift.checks_sizes import (
-    LENGTH,
-    NORMAL,
-    SPHERE,
-    denominator,
-    law,
-    printed_laws,
-)
+from attnprof.papers.taylorshift.checks_sizes import LENGTH, NORMAL, SPHERE, law, printed_laws
 from attnprof.papers.taylorshift.formulas import WIDTHS, D, N, quoted
 from attnprof.papers.taylorshift.measurements import DIRECT, EFFICIENT, STANDARD
 from attnprof.papers.taylorshift.norms import EXPRESSIONS, POWERS
@@ -205,7 +199,11 @@ def norms() -> FigureData:
 
 def errors() -> FigureData:
     """Figure 5: relative errors of the laws."""
-    facts = {"laws": printed_laws(), "granted": ERROR, "corrected": {"Y_denom": str(denominator())}}
+    facts = {
+        "laws": printed_laws(),
+        "granted": ERROR,
+        "corrected": {"Y_denom": str(checks_sizes.denominator())},
+    }
     return FigureData(_rows(), tuple(_said_of_errors()), facts)
 
 

@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, Any
 from attnprof.papers.regenerated import FigureData
 from attnprof.record import HeatmapRecord, Report
 from attnprof.render.plots import style
-from attnprof.render.plots.documents import (
-    Drawings,
-    Place,
-    Rows,
-    curve,
-    draw_arrow,
-    draw_box,
-    of,
-)
+from attnprof.render.plots.documents import Drawings, Place, Rows, curve, draw_arrow, draw_box, of
 from attnprof.render.plots.heatmap import draw_heatmap
 
 if TYPE_CHECKING:
