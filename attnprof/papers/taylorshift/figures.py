@@ -127,40 +127,32 @@ def encoders() -> FigureData:
         for name, word in (("memory", "memory"), ("time", "speed"))
     }
     ours = {name: found[f"{name}_crossover"] for name in crossovers}
-    described = (
-        _crossover("needs less memory", crossovers["memory"], ours["memory"]),
-        _crossover("is faster", crossovers["time"], ours["time"]),
-        *_shares(found),
-        _competitive(rows, found),
-    )
+    described = tuple(_said_of_encoders(rows, found, crossovers))
     printed = {"crossovers": crossovers, "memory_shares": SHARES}
     return FigureData(rows, described, {"printed": printed, "ours": ours, "model": found["model"]})
 
 
-def _crossover(what: str, printed: int, ours: float | None) -> Described:
-    return Described(
-        f"tokens from which the efficient encoder {what}", str(printed),
-        "beyond those measured" if ours is None else f"{ours:.0f}",
-        ours is not None and within(absolute=50)(printed, ours),
-    )  # fmt: skip
-
-
-def _shares(found: Mapping[str, Any]) -> Iterator[Described]:
+def _said_of_encoders(
+    rows: Rows, found: Mapping[str, Any], crossovers: Mapping[str, int]
+) -> Iterator[Described]:
+    for name, what in (("memory", "needs less memory"), ("time", "is faster")):
+        printed, ours = crossovers[name], found[f"{name}_crossover"]
+        yield Described(
+            f"tokens from which the efficient encoder {what}", str(printed),
+            "beyond those measured" if ours is None else f"{ours:.0f}",
+            ours is not None and within(absolute=50)(printed, ours),
+        )  # fmt: skip
     ratios = dict(zip(found["seq_len"], found["memory_ratio"], strict=True))
     for length, share in SHARES.items():
         yield Described(
             f"memory of the efficient encoder at {length} tokens, as a share of the standard one's",
             f"{share:.0%}", f"{ratios[int(length)]:.1%}", rounded(2)(share, ratios[int(length)]),
         )  # fmt: skip
-
-
-def _competitive(rows: Rows, found: Mapping[str, Any]) -> Described:
-    """The direct encoder beside the standard one, below the memory crossover."""
-    short = [
-        r for r in rows if r["mechanism"] == DIRECT and r["seq_len"] <= found["memory_crossover"]
-    ]
+    # the direct encoder beside the standard one, below the memory crossover
+    direct = [row for row in rows if row["mechanism"] == DIRECT]
+    short = [row for row in direct if row["seq_len"] <= found["memory_crossover"]]
     most = {word: max(r[f"{word}_ratio"] for r in short) for word in ("time", "memory")}
-    return Described(
+    yield Described(
         "the direct encoder for shorter sequences", "competitive with the standard one",
         f"at most {most['time']:.2f} times its time and {most['memory']:.2f} times its memory",
         all(value <= 1 + COMPETITIVE for value in most.values()),
