@@ -20,15 +20,9 @@ if TYPE_CHECKING:
 
 
 def build(
-    name: str,
-    d_model: int,
-    num_heads: int,
-    seq_len: int | None = None,
-    *,
-    num_kv_heads: int | None = None,
-    value_head_dim: int | None = None,
-    **params: Any,
-) -> nn.Module:
+    name: str, d_model: int, num_heads: int, seq_len: int | None = None, *,
+    num_kv_heads: int | None = None, value_head_dim: int | None = None, **params: Any,
+) -> nn.Module:  # fmt: skip
     """A mechanism as a torch layer with ``forward(x, causal=False)`` on (batch, tokens, d_model).
 
     Parameters are those of ``attnprof list``. Weights come from torch's generator: seed it for
@@ -42,15 +36,9 @@ def build(
 
 
 def attend(
-    name: str,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    causal: bool = False,
-    seed: int = 0,
-    weights: dict[str, Tensor] | None = None,
-    **params: Any,
-) -> Tensor:
+    name: str, q: Tensor, k: Tensor, v: Tensor, causal: bool = False, seed: int = 0,
+    weights: dict[str, Tensor] | None = None, **params: Any,
+) -> Tensor:  # fmt: skip
     """A mechanism's core, without projections: (batch, heads, tokens, head_dim) in and out.
 
     ``weights`` replaces the core's own parameters by name; others are drawn with ``seed``.
@@ -69,21 +57,11 @@ def cost(name: str, workload: Workload, scope: str = "layer", **params: Any) -> 
 
 
 def crossover(
-    a: str,
-    b: str,
-    head_dim: int | Sequence[int] = 64,
-    *,
-    num_heads: int = 1,
-    batch_size: int = 1,
-    scope: str = "core",
-    phase: str = "forward",
-    causal: bool = False,
-    dtype: str = "float32",
-    kinds: Sequence[str] = ("published", "formula"),
-    metrics: Sequence[str] = ("flops", "memory"),
-    curves: bool = False,
-    **params: Any,
-) -> Report:
+    a: str, b: str, head_dim: int | Sequence[int] = 64, *, num_heads: int = 1, batch_size: int = 1,
+    scope: str = "core", phase: str = "forward", causal: bool = False, dtype: str = "float32",
+    kinds: Sequence[str] = ("published", "formula"), metrics: Sequence[str] = ("flops", "memory"),
+    curves: bool = False, **params: Any,
+) -> Report:  # fmt: skip
     """The length from which one mechanism is cheaper than the other, solved exactly.
 
     Records are :class:`attnprof.record.CrossoverRecord`, one a head width, metric and kind;
@@ -109,18 +87,12 @@ def crossover(
 
 
 def derive(
-    module_or_factory: Any,
-    workload: Workload | None = None,
-    *,
+    module_or_factory: Any, workload: Workload | None = None, *,
     inputs: Sequence[str] | Mapping[str, Any] | None = None,
-    args: Sequence[str] | Mapping[str, Any] | None = None,
-    phases: Sequence[str] | None = None,
-    at: Mapping[str, int] | None = None,
-    dtype: str = "float32",
-    scope: str | None = None,
-    causal: bool = False,
-    **params: Any,
-) -> Derivation:
+    args: Sequence[str] | Mapping[str, Any] | None = None, phases: Sequence[str] | None = None,
+    at: Mapping[str, int] | None = None, dtype: str = "float32", scope: str | None = None,
+    causal: bool = False, **params: Any,
+) -> Derivation:  # fmt: skip
     """Closed forms of running torch code: FLOPs by kind, bytes moved, parameters, peak memory.
 
     ``module_or_factory`` is an ``nn.Module`` class or a function that returns a module (called

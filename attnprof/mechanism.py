@@ -262,15 +262,12 @@ class Mechanism:
     def check(self, workload: Workload, scope: str) -> None:
         """Refuse what this mechanism cannot do, with the reason."""
         choice("scope", scope, SCOPES)
-        asked = {
-            "causal": workload.causal,
-            "decode": workload.phase == "decode",
-            "grouped_kv": workload.num_kv_heads not in (None, self.kv_heads),
-            "value_width": workload.value_head_dim is not None,
-            "cross": workload.kv_seq_len is not None,
-            "attend": scope == "core",
-        }
-        self.refuse_unless(**asked)
+        self.refuse_unless(
+            causal=workload.causal, decode=workload.phase == "decode",
+            grouped_kv=workload.num_kv_heads not in (None, self.kv_heads),
+            value_width=workload.value_head_dim is not None, cross=workload.kv_seq_len is not None,
+            attend=scope == "core",
+        )  # fmt: skip
 
     def refuse_unless(self, **asked: bool) -> None:
         """Refuse the first of the abilities that is asked for and that it does not have."""

@@ -28,9 +28,7 @@ class Workload:
     ``seq_len`` are the query tokens (for ``decode``: the number t of the new token, counted
     from 1), ``kv_seq_len`` the key tokens (default: the same). ``phase`` is ``forward``,
     ``backward``, ``train`` (both) or ``decode``; ``prefill`` is an alias for a causal forward.
-
-    Raises :class:`RequestError` for sizes below 1, unknown phases or formats, and grouped
-    heads that do not divide.
+    Raises :class:`RequestError` for what none of these can be.
     """
 
     seq_len: Number

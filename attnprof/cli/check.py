@@ -141,19 +141,16 @@ def _outputs(report: Report, asked: CheckFlags) -> None:
         write_whole(asked.summary, page(report))
     if os.environ.get("GITHUB_ACTIONS") == "true":
         sys.stderr.write(render_annotations(report))  # stdout is for data; GitHub reads both
-    if step := os.environ.get("GITHUB_STEP_SUMMARY"):
-        append(Path(step), page(report))
-
-
-def append(path: Path, text: str) -> None:
-    """Add to a step's summary, which other programs write to as well; a failure is a note."""
+    if not (step := os.environ.get("GITHUB_STEP_SUMMARY")):
+        return
+    path = Path(step)  # other programs write to it as well; a failure is a note
     try:
         kind = kind_of_file(path.stat().st_mode) if path.exists() else ""
         if kind:
             raise OSError(errno.EINVAL, f"it is {kind}")  # noqa: TRY301 - told like the others
         check_unlost(path, only_inputs=True)
         with path.open("a", encoding="utf-8", errors="replace") as stream:
-            stream.write(text)
+            stream.write(page(report))
     except (OSError, ValueError) as error:
         note(f"cannot write the step summary {path}: {why_of(error)}")
     except RequestError as error:

@@ -83,14 +83,12 @@ class Operation:
 
 @dataclass(frozen=True)
 class Counted:
-    """What has no noise on one side: exact metrics, operations, closed forms.
+    """What has no noise on one side: exact metrics, operations, closed forms over B, N, h, d.
 
-    ``metrics`` are FLOPs by kind, ``bytes_moved``, ``peak_bytes``, ``parameters``,
-    ``dispatched_operations``, of those the ``uncounted_operations`` that FLOPs leave out and those
-    whose kernels take memory of their own that ``peak_bytes`` leaves out (``unknown_scratch``).
-    ``formulas`` are over B, N, h, d, by quantity; ``no_formula`` says why there are none, and
-    ``sizes`` are the case's. ``error`` says why there is nothing at all, and ``missing`` that the
-    code asked for does not exist on this side.
+    Of the ``dispatched_operations``, ``uncounted_operations`` are left out of FLOPs, and the
+    kernels of ``unknown_scratch`` take memory that ``peak_bytes`` leaves out. ``no_formula`` says
+    why there are none, ``error`` why there is nothing at all, ``missing`` that the code does not
+    exist there.
     """
 
     metrics: Mapping[str, int] = field(default_factory=dict)

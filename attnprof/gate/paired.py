@@ -54,12 +54,6 @@ class Judgement:
         return max(1e-6, (math.log(self.high) - math.log(self.low)) / (2 * _Z))
 
 
-def medians(log_ratios: Sequence[float]) -> list[float]:
-    """One observation a process: the median of its pairs."""
-    starts = range(0, len(log_ratios), PAIRS)
-    return [median(log_ratios[start : start + PAIRS]) for start in starts]
-
-
 def bounds_of_median(values: Sequence[float], alpha: float) -> tuple[float, float] | None:
     """Lower and upper one-sided bounds of the median, each wrong with chance ``alpha`` at most.
 
@@ -72,7 +66,8 @@ def bounds_of_median(values: Sequence[float], alpha: float) -> tuple[float, floa
 
 def judge(log_ratios: Sequence[float], rule: Rule, *, last: bool = False) -> Judgement:
     """What the pairs so far say; ``inconclusive`` asks for more, except at the ``last`` look."""
-    values = medians(log_ratios)
+    starts = range(0, len(log_ratios), PAIRS)  # one observation a process: the median of its pairs
+    values = [median(log_ratios[start : start + PAIRS]) for start in starts]
     sure = bounds_of_median(values, _LOOK_ALPHA)
     low, high = sure or (min(values), max(values))
     ratio, below, above = (math.exp(x) for x in (median(values), low, high))

@@ -64,9 +64,8 @@ def _gate(config: pytest.Config) -> TestGate:
         home = config.inipath.parent if config.inipath else config.rootpath
         asked = config.getoption("--attnprof-baseline")
         file = Path(asked) if asked else home / config.getini("attnprof_baseline")
-        update = bool(config.getoption("--attnprof-update"))
-        against = config.getoption("--attnprof-against")
-        config.stash[_GATE] = TestGate(file, config.rootpath, update, against)
+        update, against = map(config.getoption, ("--attnprof-update", "--attnprof-against"))
+        config.stash[_GATE] = TestGate(file, config.rootpath, bool(update), against)
     return config.stash[_GATE]
 
 
@@ -119,8 +118,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Take over what one of pytest-xdist's processes has found."""
-    carried = getattr(node, "workeroutput", {}).get("attnprof")
-    if carried:
+    if carried := getattr(node, "workeroutput", {}).get("attnprof"):
         _gate(node.config).take(json.loads(carried))
 
 

@@ -82,13 +82,12 @@ ADVISE = "advise"
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """What a check is asked.
+    """What a check is asked; ``rule`` stands for every case's own where it is given.
 
-    ``rule`` stands for every case's own where it is given. ``inconclusive`` says what an open
-    result in time means: more pairs while the budget lasts and then a pass (``retry``), a pass at
-    once, or exit code 3. ``budget_s`` are seconds for all times together. ``stored_times`` says
-    whether times stored on the same machine may ``fail`` a check or only ``advise``. After
-    ``limit_s`` seconds a process that counts or times one case is ended.
+    ``inconclusive`` is what an open result in time means: more pairs while the budget lasts and
+    then a pass (``retry``), a pass at once, or exit code 3. ``budget_s`` are seconds for all times.
+    Times stored on the same machine may ``fail`` a check or only ``advise``. After ``limit_s``
+    seconds a process that counts or times one case is ended.
     """
 
     rule: str | None = None

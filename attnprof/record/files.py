@@ -189,9 +189,8 @@ PATIENCE_S = 5.0
 def write_whole(path: str | Path, content: str | bytes, *, known: bool = False) -> None:
     """Write a file so that it is whole or not there; :class:`RequestError` if it cannot be.
 
-    Links are followed, and a file keeps its mode; a device or pipe (``/dev/null``) is written to,
-    never replaced. Within a command nothing is overwritten that attnprof did not write, unless
-    ``known`` says that the file is one of the package's own.
+    Links are followed, modes kept; a device or pipe is written to, never replaced. Within a command
+    only what attnprof wrote is overwritten, unless ``known`` says that the file is its own.
     """
     data = content if isinstance(content, bytes) else content.encode(errors="replace")
     try:

@@ -28,10 +28,10 @@ class MechanismRecord(Record, commands=("list",)):
 class GrowthRecord(Record, commands=("list --verify",)):
     """``list --verify``: how one quantity grows with the length, claimed against found.
 
-    Exponents are fitted over the longer half of ``seq_lens``; ``claimed_exponent`` is the
-    claim's own over the same lengths. ``declared_order`` is what the specification says of these
-    parameters, ``expected`` whether the found growth stays within it. ``equals_formula`` says of
-    torch's count whether it is the closed form's at every length.
+    Exponents are fitted over the longer half of ``seq_lens``, the claim's own, too.
+    ``declared_order`` is what the specification says of these parameters, ``expected`` whether the
+    growth stays within it, ``equals_formula`` whether torch's count is the closed form's
+    everywhere.
     """
 
     mechanism: str = column("mechanism")
@@ -112,11 +112,10 @@ class CompareRecord(AtWorkload, commands=("compare",)):
 class CrossoverRecord(Record, commands=("crossover",)):
     """``crossover``: where two mechanisms cost the same, for one metric and kind.
 
-    ``method``: ``solved`` as polynomials, for every length; ``searched`` by integers, on a grid up
-    to 2**40 tokens and by bisection between its points, where costs round sizes up or down.
-    ``searched`` are the first and last length of each stretch at which both costs are known (null:
-    no end), every ``searched_step``-th of them; the verdict is of those lengths. ``bound`` says
-    which cost is a lower bound.
+    ``method``: ``solved`` as polynomials, for every length, or ``searched`` by integers on a grid
+    up to 2**40 tokens and by bisection, where costs round sizes. ``searched`` are first and last
+    length of each stretch at which both costs are known (null: no end), every ``searched_step``-th;
+    the verdict is of those. ``bound`` says which cost is a lower bound.
     """
 
     metric: str = column("metric")
@@ -205,11 +204,10 @@ class DeriveRecord(Record, commands=("derive",)):
 class VerificationRecord(Record, commands=("verify-formula",)):
     """``verify-formula``: a formula somebody printed beside the one of this project.
 
-    ``place`` is where it is printed. ``where`` says what its names stand for; ``up_to`` how far
-    the two were compared: ``exact``, ``leading`` terms, or ``order`` of growth. ``verdict``:
-    ``match`` or ``erratum``.
-    ``difference`` is ours minus printed. ``values`` has both at a few sizes. ``domain`` and
-    ``verified_at`` are those of our formula: where it holds and which runs gave the same numbers.
+    ``where`` says what its names stand for, ``up_to`` how far the two were compared: ``exact``,
+    ``leading`` terms or ``order`` of growth. ``difference`` is ours minus printed, ``values`` has
+    both at a few sizes. Our formula holds on ``domain`` and was the number of a run at
+    ``verified_at``.
     """
 
     place: str = column("place", default="")

@@ -12,17 +12,14 @@ from attnprof.record.base import Record, column
 class ProfileRecord(Record, commands=("profile", "sweep")):
     """``profile`` and ``sweep``: one point, closed form beside what was measured.
 
-    ``d_model``, ``num_heads`` and ``head_dim`` are those of the module, null where it keeps its own
-    and they are not known. ``contradicted`` is the difference for which nothing is computed from
-    the predicted counts. ``checked`` names what the module's output was compared with before it
-    was timed.
-    ``activations_bytes`` is what a forward pass leaves for the backward one, its output included;
-    ``gradients_bytes`` are those of parameters and inputs; ``optimizer_bytes`` AdamW's two
-    moments of the parameters, arithmetic and no part of the peak. ``kv_cache_bytes`` is the
-    storage of a decoder's token caches, room to grow included, ``state_bytes`` that of all it
-    keeps. ``conditions`` says how busy the machine was. ``measured_s`` went into warming up,
-    timing and memory, ``compile_s`` into the first call of compiled code, ``start_s`` into
-    starting a process, ``overhead_s`` into the rest.
+    Sizes are those of the module, null where it keeps its own and they are not known.
+    ``contradicted`` is the difference for which nothing is computed from the predicted counts,
+    ``checked`` what the output was compared with before it was timed. ``activations_bytes`` is what
+    a forward pass leaves for the backward one, its output included; ``optimizer_bytes`` AdamW's two
+    moments, arithmetic and no part of the peak; ``kv_cache_bytes`` the storage of a decoder's token
+    caches, room to grow included, ``state_bytes`` that of all it keeps. ``measured_s`` went into
+    warming up, timing and memory, ``compile_s`` into the first call of compiled code, ``start_s``
+    into starting a process, ``overhead_s`` into the rest.
     """
 
     mechanism: str = column("mechanism")
@@ -110,11 +107,11 @@ class DoctorRecord(Record, commands=("doctor",)):
 class CheckRecord(Record, commands=("check",)):
     """``check``: one metric of one case, before and now.
 
-    ``baseline`` and ``current`` are exact integers, seconds (metric ``time``) or a formula's text
-    (metrics ``formula:flops`` …); ``ratio`` is current / baseline with its bounds. ``why`` names
-    what changed, or why nothing can be said. ``place`` is a line of the user's code. For times,
-    ``pairs`` were taken, ``noise`` is half the bounds' distance as a share, ``wall_ratio`` the
-    same by the wall clock, and ``log_ratios`` the pairs' raw values.
+    Values are exact integers, seconds (metric ``time``) or a formula's text (``formula:flops`` …);
+    ``ratio`` is current / baseline with its bounds, ``why`` what changed or why nothing can be
+    said, ``place`` a line of the user's code. Of times, ``noise`` is half the bounds' distance as a
+    share, ``wall_ratio`` the same by the wall clock, ``log_ratios`` the raw values of the
+    ``pairs``.
     """
 
     case: str = column("case")
@@ -200,11 +197,10 @@ class HistoryRecord(Record, commands=("history",)):
 class ReproduceRecord(Record, commands=("reproduce",)):
     """``reproduce``: one claim of a document, what is printed, what comes out here.
 
-    ``published`` and ``ours`` are numbers, formulas as text, a bool for a statement, or lists and
-    dicts of these. ``verdict``: ``match``, ``erratum``, ``not-reproducible``; ``error`` where no
-    check answers the claim or its check could not run, with the reason in ``why``. ``basis``:
-    ``computed``, ``measured``, ``reading``. ``committed`` is the verdict that ships with the
-    package, which a changed verdict is told by.
+    ``published`` and ``ours`` are numbers, formulas, a bool for a statement, or lists and dicts of
+    these. ``verdict``: ``match``, ``erratum``, ``not-reproducible``, or ``error`` where no check
+    answers; ``why`` has the reason. ``basis``: ``computed``, ``measured``, ``reading``.
+    ``committed`` is the verdict that ships with the package.
     """
 
     claim: str = column("claim")

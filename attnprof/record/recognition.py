@@ -55,12 +55,16 @@ def is_ours(path: Path) -> bool:
         return True
     text = head.decode("utf-8-sig", "replace")
     lines = [*text.splitlines()[:1], *tail.decode("utf-8", "replace").splitlines()[-1:]]
+    page = path.with_name("README.md")  # of ours, beside a regenerated table or figure it names
+    rows: list[str] = []
+    if _REGENERATED.fullmatch(path.name) and page.is_file():
+        rows = page.read_text(encoding="utf-8", errors="replace").splitlines()
     return (
         any(mark in part for mark in _BINARY for part in (head, tail))
         or bool(_REPORT.match(text.lstrip()) or _XML.search(text))
         or any(_MARK.fullmatch(line.strip()) for line in lines)
         or _has_columns(lines[0] if lines else "")
-        or _in_folder_of_ours(path)
+        or (any(map(_MARK.fullmatch, rows[-1:])) and any(f"]({path.name})" in x for x in rows))
     )
 
 
@@ -101,15 +105,6 @@ def _has_columns(line: str) -> bool:
         cells[:1] == names[:1] and set(cells) <= set(names) and 2 * len(cells) >= len(names)
         for names in known
     )
-
-
-def _in_folder_of_ours(path: Path) -> bool:
-    """Whether a README of ours beside a regenerated table or figure names it."""
-    page = path.with_name("README.md")
-    if not _REGENERATED.fullmatch(path.name) or not page.is_file():
-        return False
-    lines = page.read_text(encoding="utf-8", errors="replace").splitlines()
-    return any(map(_MARK.fullmatch, lines[-1:])) and any(f"]({path.name})" in x for x in lines)
 
 
 #: What tells a file from others: its place with all links followed, and its number on the disk.
