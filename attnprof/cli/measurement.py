@@ -19,7 +19,6 @@ from attnprof.record.recognition import take_modules
 
 if TYPE_CHECKING:
     from attnprof.gate.counts import Case
-    from attnprof.measure.request import Budget
     from attnprof.measure.sweep.runner import Grid
 
 ThreadsOption = Annotated[
@@ -46,15 +45,13 @@ class Measurement:
         False, "--compile", help="Compile the module first (torch.compile, inductor)."
     )
 
-    def budget(self) -> Budget:
-        """How long a point may take."""
+    def terms(self) -> dict[str, Any]:
+        """What is asked of every point: how long it may take, and how it is run."""
         from attnprof.measure.request import Budget
 
-        return Budget(self.samples, self.min_time, self.max_time, spread=self.spread)
-
-    def terms(self) -> dict[str, Any]:
-        """What else is asked of every point."""
-        return {name: getattr(self, name) for name in ("seed", "threads", "check", "compiled")}
+        budget = Budget(self.samples, self.min_time, self.max_time, spread=self.spread)
+        others = {name: getattr(self, name) for name in ("seed", "threads", "check", "compiled")}
+        return {"budget": budget, **others}
 
 
 #: Keys of a grid, as flags and in a file: sizes, and names.

@@ -46,7 +46,7 @@ def profile(
 
     points = plan_points(
         dict(zip(names, chosen, strict=True)), workloads, scope=scope, device=conditions.device,
-        budget=measurement.budget(), **measurement.terms(),
+        **measurement.terms(),
     )  # fmt: skip
     with progress_bar(len(points), "profile") as show:
         report = measure_points(points, isolate=isolate, on_progress=show)

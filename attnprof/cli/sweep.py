@@ -87,8 +87,8 @@ def sweep(
     else:
         grids = grids_from_file(grid)
     planned = points_of(
-        grids, measurement.budget(), counts=running.counts, error=running.error,
-        limit_s=running.limit, **measurement.terms(),
+        grids, counts=running.counts, error=running.error, limit_s=running.limit,
+        **measurement.terms(),
     )  # fmt: skip
     options = SweepOptions(
         not running.in_process, running.limit, parse_bytes(running.memory_limit), running.try_all

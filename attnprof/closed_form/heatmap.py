@@ -64,7 +64,7 @@ def heatmap_report(asked: Heatmap, environment: dict[str, Any] | None = None) ->
         present = [fits[width] for width in asked.d_models]
         a, b = values(heads, [width for width in asked.d_models if fits[width]])
         ratio = _ratio(a, b, present)
-        cells = (
+        cells: tuple[list[Any], ...] = (
             [n for n in asked.seq_lens for _ in asked.d_models],
             [*asked.d_models] * len(asked.seq_lens), [heads] * ratio.size,
             _listed(a, present), _listed(b, present),

@@ -196,17 +196,17 @@ def _amount(value: int, written: Callable[[int], str], less: str) -> str:
 
 
 def _shown(results: Mapping[Result, int], sizes: Mapping[str, int]) -> str:
-    """``float32 1024×1024 (N×N)``, the largest first."""
+    """``float32 1024×1024 (N×N)``, the largest first.
+
+    N×N are the last two dimensions where both are the length and nothing else is.
+    """
+    n, width = sizes.get("N"), math.prod(sizes.get(name, 1) for name in "hd")
+    others = {size for name, size in sizes.items() if name != "N"} | {width, 1}
+    square = [] if n in others else [str(n)] * 2
     largest = sorted(results, key=lambda result: -_bytes({result: 1}))
-    texts = [f"{dtype} {shape}{symbols(shape, sizes)}".strip() for dtype, shape in largest]
+    texts = [
+        f"{dtype} {shape}".strip() + (" (N×N)" if shape.split("×")[-2:] == square else "")
+        for dtype, shape in largest
+    ]
     more = [f"{len(texts) - _SHOWN} more"] if len(texts) > _SHOWN else []
     return ", ".join([*texts[:_SHOWN], *more])
-
-
-def symbols(shape: str, sizes: Mapping[str, int]) -> str:
-    """`` (N×N)``: the last two dimensions where both are the length and nothing else is."""
-    n = sizes.get("N")
-    others = [size for name, size in sizes.items() if name != "N"]
-    width = math.prod(sizes.get(name, 1) for name in "hd")
-    last = shape.split("×")[-2:]
-    return " (N×N)" if n not in (*others, width, 1) and last == [str(n)] * 2 else ""
