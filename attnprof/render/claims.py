@@ -10,12 +10,7 @@ from attnprof.record import ReproduceRecord
 from attnprof.units import MISSING, format_number
 
 #: A verdict as it is read.
-WORDS = {
-    "match": "match",
-    "erratum": "erratum",
-    "not-reproducible": "not reproducible",
-    "error": "error",
-}
+WORDS = {name: name.replace("-", " ") for name in ("match", "erratum", "not-reproducible", "error")}
 #: Columns of the counts of a replay: the summary's keys, and how they are called.
 COUNTED = {"claims": "claims", **WORDS, "readings": "by reading"}
 

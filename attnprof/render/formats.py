@@ -23,40 +23,32 @@ def render(report: Report, fmt: str, **how: Any) -> str:
 
     Markdown is the records' table unless the command has a page of its own.
     """
-    if fmt == "table":
-        from attnprof.render.terminal import render_text
-
-        text, mark = render_text(_blocks(report, how)), written_by(report.command)
-        return f"{text}{'% ' if how.get('latex') else ''}{mark}\n"
+    if fmt in ("json", "csv"):
+        return render_csv(report) if fmt == "csv" else report.to_json()
+    module, shown = _prepared(report)
     if fmt == "markdown":
-        page = getattr(_module(report), "page", None)
-        return page(_shown(report), **how) if page else render_markdown(_shown(report))
-    return render_csv(report) if fmt == "csv" else report.to_json()
+        page = getattr(module, "page", None)
+        return page(shown, **how) if page else render_markdown(shown)
+    from attnprof.render.terminal import render_text
+
+    text, mark = render_text(module.tables(shown, **how)), written_by(report.command)
+    return f"{text}{'% ' if how.get('latex') else ''}{mark}\n"
 
 
 def print_tables(report: Report, **how: Any) -> None:
-    """Write a report's tables to stdout."""
+    """Write a report's tables to stdout: all of them, or none where one cannot be made."""
     from attnprof.render import terminal
 
-    terminal.print_tables(_blocks(report, how))
+    module, shown = _prepared(report)
+    terminal.print_tables([*module.tables(shown, **how)])
 
 
-def _blocks(report: Report, how: Mapping[str, Any]) -> list[Any]:
-    """What a command's tables are made of; all of it is made before any is shown."""
-    return [*_module(report).tables(_shown(report), **how)]
-
-
-def _shown(report: Report) -> Report:
-    """The report without control characters; columns hold numbers only."""
-    if isinstance(report.records, ColumnarRecords):
-        return report
-    shown: Report = readable(report)
-    return shown
-
-
-def _module(report: Report) -> Any:
+def _prepared(report: Report) -> tuple[Any, Report]:
+    """The module of its command's tables, and the report without control characters."""
     name = report.command.split()[0].replace("-", "_").replace("sweep", "profile")
-    return import_module(f"attnprof.render.tables.{name}")
+    # columns hold numbers only
+    shown = report if isinstance(report.records, ColumnarRecords) else readable(report)
+    return import_module(f"attnprof.render.tables.{name}"), shown
 
 
 def _columns(report: Report) -> list[tuple[str, Mapping[str, Any]]]:

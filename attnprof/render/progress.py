@@ -29,15 +29,12 @@ def progress_bar(total: int, title: str) -> Iterator[Callable[..., None] | None]
         task = bar.add_task(title, total=total)
 
         def show(done: int, *next_one: Any) -> None:
-            bar.update(task, completed=done, description=visible(_name(next_one[-1])))
+            # a text, or a point by its mechanism and length
+            now = getattr(next_one[-1], "point", next_one[-1])
+            name = now if isinstance(now, str) else f"{now.mechanism}, {now.seq_len} tokens"
+            bar.update(task, completed=done, description=visible(name))
 
         yield show
-
-
-def _name(point: Any) -> str:
-    """What is in work: a text, or a point by its mechanism and length."""
-    point = getattr(point, "point", point)
-    return point if isinstance(point, str) else f"{point.mechanism}, {point.seq_len} tokens"
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from io import StringIO
 from typing import Any
 
@@ -60,13 +60,6 @@ def new_table(
     return table
 
 
-def _heading(name: str, meta: Mapping[str, Any]) -> str:
-    title = str(meta.get("title") or name)
-    # bytes, times and rates carry their unit in each cell, scaled to the value
-    scaled = meta.get("format") in ("bytes", "time", "flops_rate")
-    return f"{title} [{meta['unit']}]" if meta.get("unit") and not scaled else title
-
-
 def record_table(
     records: Sequence[Record],
     names: Sequence[str],
@@ -77,7 +70,11 @@ def record_table(
     """Records as a table of the named fields: numbers right-aligned and never wrapped."""
     known = dict(type(records[0]).columns()) if records else {}
     fields = {name: known.get(name, {"title": name, "format": "text"}) for name in names}
-    headings = {name: _heading(name, meta) for name, meta in fields.items()}
+    headings = {name: str(meta.get("title") or name) for name, meta in fields.items()}
+    for name, meta in fields.items():
+        # bytes, times and rates carry their unit in each cell, scaled to the value
+        if meta.get("unit") and meta["format"] not in ("bytes", "time", "flops_rate"):
+            headings[name] += f" [{meta['unit']}]"
     numeric = {headings[name] for name, meta in fields.items() if is_numeric(meta["format"])}
     short = is_narrow()
     rows = (
@@ -114,11 +111,6 @@ def workload_text(row: Any) -> str:
         f"{row.scope}, {row.phase}{mask}, batch {row.batch_size}, seq {row.seq_len:,}, "
         f"d_model {row.d_model:,}, {heads} of {row.head_dim}, {row.dtype}"
     )
-
-
-def paragraphs(*lines: str, style: str = "") -> list[RenderableType]:
-    """Lines that are wrapped, where a plain string is not."""
-    return [Text(line, style) for line in lines]
 
 
 def print_tables(renderables: Iterable[RenderableType]) -> None:

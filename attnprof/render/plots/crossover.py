@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnprof.record import CrossoverRecord, Report
 from attnprof.render.plots import style
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Curve = Mapping[str, Any]
 #: What the paper calls the two crossovers.
@@ -19,7 +15,7 @@ SYMBOLS = {"flops": "N_0", "memory": "N_1"}
 UNITS = {"flops": "FLOPs", "entries": "memory [entries]", "bytes": "memory [B]", "s": "time [s]"}
 
 
-def draw_crossover(report: Report) -> Figure:
+def draw_crossover(report: Report) -> style.Figure:
     """The figure: a column a head width, a row a metric and its unit."""
     curves: Sequence[Curve] = report.summary["curves"]
     rows = list(dict.fromkeys((c["metric"], c["unit"]) for c in curves))
@@ -36,23 +32,31 @@ def draw_crossover(report: Report) -> Figure:
             found = [r for r in records if (r.metric, r.unit, r.head_dim) == place]
             _curves(axes, here, colour)
             _mark(axes, here, found)
-            _name(axes, found, SYMBOLS.get(metric, "N"), style.SMALL - (len(widths) > 3))
+            names = "\n".join(_name(record, SYMBOLS.get(metric, "N")) for record in found)
+            ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+            size = style.SMALL - (len(widths) > 3)
+            style.in_corner(axes, names, fontsize=size, bbox=ground, zorder=6)
         style.headroom(line[0])
         line[0].set_ylabel(UNITS.get(unit, unit))
     for axes, head_dim in zip(grid[0], widths, strict=True):
         axes.set_title(f"d = {head_dim}", fontsize=style.NORMAL)
     for axes in grid[-1]:
         axes.set_xlabel("sequence length")
-    _ticks(grid[-1])
+    plain = all(axes.get_xlim()[1] < 10_000 for axes in grid[-1])
+    for axes in grid[-1]:
+        low, high = (math.log2(end) for end in axes.get_xlim())
+        ends = math.ceil(low - 1e-9), math.floor(high + 1e-9)
+        exponents, labels = style.power_ticks(*ends, 5, plain=plain)
+        axes.set_xticks([2.0**e for e in exponents], labels)
     style.draw_legend(figure, colour, [c["kind"] for c in curves], marked=True)
     if records:
-        scope, phase, causal = records[0].scope, records[0].phase, records[0].causal
-        told = (f"scope {scope}", f"phase {phase}", "causal" * causal)
-        style.caption(figure, *told, style.sources_of(records))
+        one, sources = records[0], style.sources_of(records)
+        told = (f"scope {one.scope}", f"phase {one.phase}", "causal" * one.causal)
+        style.caption(figure, *told, sources)
     return figure
 
 
-def _curves(axes: Axes, curves: Sequence[Curve], colour: Mapping[str, str]) -> None:
+def _curves(axes: style.Axes, curves: Sequence[Curve], colour: Mapping[str, str]) -> None:
     style.log_axes(axes)
     for curve in curves:
         axes.plot(
@@ -64,17 +68,6 @@ def _curves(axes: Axes, curves: Sequence[Curve], colour: Mapping[str, str]) -> N
         axes.set_xlim(min(lengths), max(lengths))
 
 
-def _ticks(line: Any) -> None:
-    """A few powers of two, written out as far as they fit in every column."""
-    plain = all(axes.get_xlim()[1] < 10_000 for axes in line)
-    for axes in line:
-        low, high = (math.log2(end) for end in axes.get_xlim())
-        first, last = math.ceil(low - 1e-9), math.floor(high + 1e-9)
-        exponents = range(first, last + 1, max(1, -(-(last - first) // 4)))
-        labels = [str(2**e) if plain else f"$2^{{{e}}}$" for e in exponents]
-        axes.set_xticks([2.0**e for e in exponents], labels)
-
-
 def _lengths(record: CrossoverRecord) -> list[float]:
     """Where a record's two costs meet; nowhere if it was skipped or they never do."""
     if record.skipped:
@@ -83,7 +76,7 @@ def _lengths(record: CrossoverRecord) -> list[float]:
     return record.all_crossings or one
 
 
-def _mark(axes: Axes, curves: Sequence[Curve], records: Sequence[CrossoverRecord]) -> None:
+def _mark(axes: style.Axes, curves: Sequence[Curve], records: Sequence[CrossoverRecord]) -> None:
     """A marker on each crossover inside the panel, and a line down to its length."""
     for record in records:
         line = style.LINES.get(record.kind, "-")
@@ -95,17 +88,11 @@ def _mark(axes: Axes, curves: Sequence[Curve], records: Sequence[CrossoverRecord
                 axes.axvline(length, color=style.GREY, linewidth=0.5, linestyle=line)
 
 
-def _name(axes: Axes, records: Sequence[CrossoverRecord], symbol: str, size: float) -> None:
-    """The crossovers' values, where the curves leave room."""
-    lines = []
-    for record in records:
-        values = ", ".join(map(style.short_count, _lengths(record)))
-        none = "not known" if record.skipped else "no crossover"
-        lines.append(f"{f'${symbol}$ = {values}' if values else none} ({record.kind})")
-    axes.text(
-        0.03, 0.97, "\n".join(lines), transform=axes.transAxes, fontsize=size, va="top",
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5}, zorder=6,
-    )  # fmt: skip
+def _name(record: CrossoverRecord, symbol: str) -> str:
+    """The crossovers' values, in words."""
+    values = ", ".join(map(style.short_count, _lengths(record)))
+    none = "not known" if record.skipped else "no crossover"
+    return f"{f'${symbol}$ = {values}' if values else none} ({record.kind})"
 
 
 def _height(curves: Sequence[Curve], kind: str, length: float) -> float | None:

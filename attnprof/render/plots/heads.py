@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from attnprof.record import HeadsRecord, Report
 from attnprof.record.escapes import figure_text
 from attnprof.render.plots import style
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 TITLES = {
     "flops": "FLOPs",
@@ -22,7 +17,7 @@ TITLES = {
 }
 
 
-def draw_heads(report: Report) -> Figure:
+def draw_heads(report: Report) -> style.Figure:
     """The figure: a panel a quantity, a line a mechanism and kind."""
     records = [record for record in report.of(HeadsRecord) if record.value is not None]
     quantities = list(dict.fromkeys(record.quantity for record in records))
@@ -35,11 +30,19 @@ def draw_heads(report: Report) -> Figure:
         if quantity == "flops":
             _optimum(axes, report, [record.num_heads for record in records])
     style.draw_legend(figure, colour, [record.kind for record in records])
-    style.caption(figure, *_told(report, records))
+    length, best = report.summary.get("seq_len"), report.summary.get("best_divisor")
+    width = report.summary.get("d_model") or records[0].num_heads * records[0].head_dim
+    style.caption(
+        figure,
+        f"d_model = {width}",
+        f"sequence length {length}" if length else "",
+        f"best divisor: {best} heads" if isinstance(best, int) else "",
+        style.sources_of(records),
+    )
     return figure
 
 
-def _panel(axes: Axes, records: Sequence[HeadsRecord], colour: Mapping[str, str]) -> None:
+def _panel(axes: style.Axes, records: Sequence[HeadsRecord], colour: Mapping[str, str]) -> None:
     style.log_axes(axes)
     for curve in dict.fromkeys((record.mechanism, record.kind) for record in records):
         own = [record for record in records if (record.mechanism, record.kind) == curve]
@@ -54,13 +57,19 @@ def _panel(axes: Axes, records: Sequence[HeadsRecord], colour: Mapping[str, str]
     axes.set_xlabel("number of heads")
 
 
-def _optimum(axes: Axes, report: Report, heads: Sequence[int]) -> None:
+def _optimum(axes: style.Axes, report: Report, heads: Sequence[int]) -> None:
     """The real optimum of the FLOPs: a line inside the range, else an arrow towards it."""
     best = report.summary.get("optimum_num_heads")
     if not isinstance(best, int | float):
         return
     width = report.summary.get("optimum_head_dim")
-    text = f"{_whose(report, best)}real optimum: {style.short_count(best)} heads"
+    # which of the curves has this optimum, where the report says it
+    whose = [
+        f"{figure_text(entry['mechanism'])}, {entry['kind']}:\n"
+        for entry in report.summary.get("optima", ())
+        if entry["quantity"] == "flops" and entry["optimum_num_heads"] == best
+    ]
+    text = f"{''.join(whose[:1])}real optimum: {style.short_count(best)} heads"
     if isinstance(width, int | float):
         text += f"\nof width d = {width:.6g}"
     style.headroom(axes)
@@ -74,26 +83,5 @@ def _optimum(axes: Axes, report: Report, heads: Sequence[int]) -> None:
             "", (end, 0.76), (start, 0.76), xycoords="axes fraction",
             arrowprops={"arrowstyle": "->", "color": "black", "lw": 0.9},
         )  # fmt: skip
-    axes.text(
-        0.97 if right else 0.03, 0.98, text, transform=axes.transAxes, va="top",
-        ha="right" if right else "left", fontsize=style.SMALL, linespacing=1.25,
-    )  # fmt: skip
-
-
-def _whose(report: Report, best: float) -> str:
-    """Which of the curves has this optimum, where the report says it."""
-    for entry in report.summary.get("optima", ()):
-        if entry["quantity"] == "flops" and entry["optimum_num_heads"] == best:
-            return f"{figure_text(entry['mechanism'])}, {entry['kind']}:\n"
-    return ""
-
-
-def _told(report: Report, records: Sequence[HeadsRecord]) -> tuple[str, ...]:
-    length, best = report.summary.get("seq_len"), report.summary.get("best_divisor")
-    width = report.summary.get("d_model") or records[0].num_heads * records[0].head_dim
-    return (
-        f"d_model = {width}",
-        f"sequence length {length}" if length else "",
-        f"best divisor: {best} heads" if isinstance(best, int) else "",
-        style.sources_of(records),
-    )
+    side, x = ("right", 0.97) if right else ("left", 0.03)
+    style.in_corner(axes, text, x, 0.98, ha=side, linespacing=1.25)

@@ -6,15 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from attnprof.record import Report
 from attnprof.render.plots import style
-
-if TYPE_CHECKING:
-    import numpy as np
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 PHASES = {
     "train": "a training step",
@@ -41,13 +38,10 @@ class Scale:
     @classmethod
     def of(cls, ratios: np.ndarray) -> Scale:
         """From the smallest to the largest ratio; a little room where all are the same."""
-        import numpy as np
-
         known = ratios[np.isfinite(ratios) & (ratios > 0)]
         low, high = (float(known.min()), float(known.max())) if known.size else (1.0, 1.0)
-        if high <= low * (1 + 1e-9):
-            return cls(low / 1.05, high * 1.05)
-        return cls(low, high)
+        same = high <= low * (1 + 1e-9)
+        return cls(low / 1.05, high * 1.05) if same else cls(low, high)
 
     @property
     def two_sided(self) -> bool:
@@ -58,11 +52,6 @@ class Scale:
     def wide(self) -> bool:
         """Whether the scale is logarithmic."""
         return self.high / self.low > WIDE
-
-    @property
-    def colours(self) -> str:
-        """A colour map that colour-blind readers can use."""
-        return "PuOr" if self.two_sided else "viridis"
 
     def norm(self) -> Any:
         """Matplotlib's norm; around 1 the two sides are given the same depth."""
@@ -90,18 +79,8 @@ class Scale:
             found.append(1.0)
         return [v for v in sorted(found) if self.low < v < self.high]
 
-    def tick(self, bar: Any) -> None:
-        """Round ratios on the colour bar, written out."""
-        levels = self.levels()
-        bar.ax.minorticks_off()
-        bar.set_ticks(levels, labels=[f"{level:.4g}" for level in levels])
-        bar.ax.set_ylim(self.low, self.high)
-        bar.ax.tick_params(length=2)
-
-    def contours(self, axes: Axes, x: np.ndarray, y: np.ndarray, table: np.ndarray) -> None:
+    def contours(self, axes: style.Axes, x: np.ndarray, y: np.ndarray, table: np.ndarray) -> None:
         """Lines of equal ratio with their value; the line of equal cost is the heavy one."""
-        import numpy as np
-
         known = table[np.isfinite(table)]
         levels = [v for v in self.levels() if known.size and known.min() < v < known.max()]
         if min(table.shape) < 3 or not levels:
@@ -135,8 +114,6 @@ class Axis:
 
     def places(self) -> np.ndarray:
         """Coordinates of the sizes."""
-        import numpy as np
-
         values = np.asarray(self.sizes, dtype=float)
         return values if self.even else np.log2(values)
 
@@ -158,8 +135,6 @@ class Axis:
 
 def edges(centres: np.ndarray) -> np.ndarray:
     """Borders of cells around their centres, half-way to the neighbours."""
-    import numpy as np
-
     if len(centres) == 1:
         return np.array([centres[0] - 0.5, centres[0] + 0.5])
     middle = (centres[1:] + centres[:-1]) / 2
@@ -167,9 +142,9 @@ def edges(centres: np.ndarray) -> np.ndarray:
     return np.concatenate([[first], middle, [last]])
 
 
-def draw_heatmap(report: Report) -> Figure:
+def draw_heatmap(report: Report) -> style.Figure:
     """The figure: one panel a head count, one colour scale for all."""
-    cells = report.to_frame()
+    its, cells = report.summary, report.to_frame()
     heads = list(dict.fromkeys(cells["num_heads"]))
     rows, columns = Axis.of(cells["seq_len"]), Axis.of(cells["d_model"])
     scale = Scale.of(cells["ratio"].to_numpy(dtype=float))
@@ -190,11 +165,27 @@ def draw_heatmap(report: Report) -> Figure:
         axes.set_xlabel("model width d_model")
     for axes in grid[:, 0]:
         axes.set_ylabel("sequence length")
+    pair = f"{its['mechanism_a']} / {its['mechanism_b']}"
     bar = figure.colorbar(mesh, ax=flat[: len(heads)], aspect=32, pad=0.015)
-    bar.set_label(_unit(report, ",\n" if height < 3.6 else ", "), fontsize=style.NORMAL)
+    quantity = QUANTITIES.get(its["quantity"], its["quantity"].replace("_", " "))
+    what = f"{quantity} of {PHASES.get(its['phase'], its['phase'])}"
+    between = ",\n" if height < 3.6 else ", "
+    bar.set_label(f"{pair}{between}{what}", fontsize=style.NORMAL)
     bar.outline.set_linewidth(0.6)
-    scale.tick(bar)
-    style.caption(figure, *_told(report))
+    levels = scale.levels()
+    bar.ax.minorticks_off()
+    bar.set_ticks(levels, labels=[f"{level:.4g}" for level in levels])
+    bar.ax.set_ylim(scale.low, scale.high)
+    bar.ax.tick_params(length=2)
+    sources = " and ".join(dict.fromkeys(filter(None, (its["source_a"], its["source_b"]))))
+    style.caption(
+        figure,
+        f"{its['kind']} ({sources})" if sources else its["kind"],
+        f"scope {its['scope']}",
+        "causal" * its["causal"],
+        f"excess = 100·({pair} − 1)",
+        "grey: heads do not divide d_model" * bool(its["not_divisible_d_model"]),
+    )
     return figure
 
 
@@ -209,17 +200,17 @@ def _layout(panels: int) -> tuple[float, float, tuple[int, int]]:
     return style.PAGE_WIDTH, rows * (side * 0.86 + title) + 0.55, (rows, columns)
 
 
-def _panel(axes: Axes, table: np.ndarray, rows: Axis, columns: Axis, scale: Scale) -> Any:
+def _panel(axes: style.Axes, table: np.ndarray, rows: Axis, columns: Axis, scale: Scale) -> Any:
     """One head count's cells; a width with no values is left out and shows the grey ground."""
-    import numpy as np
-
     known = np.isfinite(table).any(axis=0)
     x_all, y = columns.places(), rows.places()
     axes.set_facecolor("0.88")
     axes.spines[:].set_visible(False)
     x, shown = (x_all[known], table[:, known]) if known.any() else (x_all, table)
     mesh = axes.pcolormesh(
-        edges(x), edges(y), np.ma.masked_invalid(shown), cmap=scale.colours, norm=scale.norm(),
+        edges(x), edges(y), np.ma.masked_invalid(shown), norm=scale.norm(),
+        # maps that colour-blind readers can use
+        cmap="PuOr" if scale.two_sided else "viridis",
         # thousands of vector rectangles would make a file that no reader opens
         rasterized=shown.size > 4096,
     )  # fmt: skip
@@ -234,31 +225,10 @@ def _panel(axes: Axes, table: np.ndarray, rows: Axis, columns: Axis, scale: Scal
 
 def _title(report: Report, heads: int, between: str) -> str:
     name = "1 head" if heads == 1 else f"{heads} heads"
-    mean = report.summary["mean_excess_percent"][str(heads)]
+    mean, largest = (
+        report.summary[f"{which}_excess_percent"][str(heads)] for which in ("mean", "max")
+    )
     if mean is None:
         return f"{name} · no values"
-    largest = report.summary["max_excess_percent"][str(heads)]
-    return f"{name}{between}mean {_percent(mean)}, max {_percent(largest)}"
-
-
-def _percent(value: float) -> str:
-    return f"{value:+,.2f} %" if abs(value) < 1000 else f"{value:+,.0f} %"
-
-
-def _unit(report: Report, between: str) -> str:
-    summary = report.summary
-    quantity = QUANTITIES.get(summary["quantity"], summary["quantity"].replace("_", " "))
-    phase = PHASES.get(summary["phase"], summary["phase"])
-    return f"{summary['mechanism_a']} / {summary['mechanism_b']}{between}{quantity} of {phase}"
-
-
-def _told(report: Report) -> tuple[str, ...]:
-    summary = report.summary
-    sources = dict.fromkeys(s for s in (summary["source_a"], summary["source_b"]) if s)
-    return (
-        f"{summary['kind']} ({' and '.join(sources)})" if sources else summary["kind"],
-        f"scope {summary['scope']}",
-        "causal" * summary["causal"],
-        f"excess = 100·({summary['mechanism_a']} / {summary['mechanism_b']} − 1)",
-        "grey: heads do not divide d_model" * bool(summary["not_divisible_d_model"]),
-    )
+    told = (f"{value:+,.{2 if abs(value) < 1000 else 0}f} %" for value in (mean, largest))
+    return f"{name}{between}mean {', max '.join(told)}"

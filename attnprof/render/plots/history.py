@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, groupby
 from textwrap import fill
-from typing import TYPE_CHECKING
 
 from attnprof.record import HistoryRecord, Report
 from attnprof.record.escapes import figure_text
 from attnprof.render.plots import style
 from attnprof.render.plots.series import need
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 COLUMNS = 3
 #: More panels than this nobody reads; those with change points come first.
@@ -27,20 +23,24 @@ UNITS: dict[str, tuple[tuple[float, str], ...]] = {
 }
 
 
-def draw_history(report: Report) -> Figure:
+def draw_history(report: Report) -> style.Figure:
     """A panel a case and metric (and machine, for times), over the runs in their order."""
     records = report.of(HistoryRecord)
     need(records, "the history has no values")
     groups: dict[tuple[str, str, str], list[HistoryRecord]] = {}
     for record in records:
         groups.setdefault((record.case, record.metric, record.machine), []).append(record)
-    series = _drawn(list(groups.values()))
+    # what changed, then times that did not; counts that never did where there is no other
+    changed = [its for its in groups.values() if any(r.change_point for r in its)]
+    flat = [its for its in groups.values() if its not in changed]
+    series = ([*changed, *(its for its in flat if its[0].unit == "s")] or flat)[:MOST]
     rows = -(-len(series) // COLUMNS)
     figure = style.new_figure(style.PAGE_WIDTH, 0.5 + 1.55 * rows)
     panels = list(figure.subplots(rows, COLUMNS, squeeze=False).flat)
     several = len({r.machine for r in records if r.machine}) > 1
+    runs = max(r.run for r in records)
     for axes, members in zip(panels, series, strict=False):
-        _draw(axes, members, max(r.run for r in records), several)
+        _draw(axes, members, runs, several)
     for axes in panels[len(series) :]:
         axes.set_axis_off()
     left, of = len(groups) - len(series), len(groups)
@@ -53,22 +53,19 @@ def draw_history(report: Report) -> Figure:
     return figure
 
 
-def _drawn(groups: Sequence[list[HistoryRecord]]) -> list[list[HistoryRecord]]:
-    """What changed, then times that did not; counts that never changed where there is no other."""
-    changed = [members for members in groups if any(r.change_point for r in members)]
-    flat = [members for members in groups if members not in changed]
-    times = [members for members in flat if members[0].unit == "s"]
-    return ([*changed, *times] or flat)[:MOST]
-
-
-def _draw(axes: Axes, members: Sequence[HistoryRecord], runs: int, several: bool) -> None:
+def _draw(axes: style.Axes, members: Sequence[HistoryRecord], runs: int, several: bool) -> None:
     numbers = [r.run for r in members]
-    unit, title = _unit(members)
-    axes.plot(numbers, [r.value / unit for r in members], ".", color=style.GREY, markersize=3.5)
-    for level in _levels(members):
-        ends = [level[0].run - 0.4, level[-1].run + 0.4]
-        axes.plot(ends, [level[0].level / unit] * 2, color=style.BLUE, linewidth=1.5)
-    _frame(axes, [r.value / unit for r in members], runs)
+    # what to divide by so that an axis has short numbers, and how that is called
+    largest, units = max(r.value for r in members), UNITS.get(members[0].unit, UNITS[""])
+    unit, title = next((known for known in units if largest >= known[0]), units[-1])
+    values = [r.value / unit for r in members]
+    axes.plot(numbers, values, ".", color=style.GREY, markersize=3.5)
+    level_of = accumulate(int(r.change_point) for r in members)
+    for _, level in groupby(zip(level_of, members, strict=True), key=lambda pair: pair[0]):
+        own = [record for _, record in level]
+        ends = [own[0].run - 0.4, own[-1].run + 0.4]
+        axes.plot(ends, [own[0].level / unit] * 2, color=style.BLUE, linewidth=1.5)
+    _frame(axes, values, runs)
     for record in members:
         if record.change_point:
             _mark(axes, record, runs)
@@ -79,23 +76,7 @@ def _draw(axes: Axes, members: Sequence[HistoryRecord], runs: int, several: bool
     axes.set_title("\n".join(lines), fontsize=style.SMALL - 1, loc="left")
 
 
-def _unit(members: Sequence[HistoryRecord]) -> tuple[float, str]:
-    """What to divide by so that an axis has short numbers, and how that is called."""
-    largest = max(r.value for r in members)
-    units = UNITS.get(members[0].unit, UNITS[""])
-    return next(((size, name) for size, name in units if largest >= size), units[-1])
-
-
-def _levels(members: Sequence[HistoryRecord]) -> list[list[HistoryRecord]]:
-    found: list[list[HistoryRecord]] = []
-    for record in members:
-        if record.change_point or not found:
-            found.append([])
-        found[-1].append(record)
-    return found
-
-
-def _frame(axes: Axes, values: Sequence[float], runs: int) -> None:
+def _frame(axes: style.Axes, values: Sequence[float], runs: int) -> None:
     """The same runs in every panel; a value axis with room above for what the marks say."""
     from matplotlib.ticker import MaxNLocator
 
@@ -110,7 +91,7 @@ def _frame(axes: Axes, values: Sequence[float], runs: int) -> None:
     axes.tick_params(labelsize=style.SMALL - 1)
 
 
-def _mark(axes: Axes, record: HistoryRecord, runs: int) -> None:
+def _mark(axes: style.Axes, record: HistoryRecord, runs: int) -> None:
     ratio = record.ratio
     shade = style.GREEN if ratio is not None and ratio < 1 else style.VERMILION
     axes.axvline(record.run - 0.5, color=shade, linestyle=(0, (3, 2)), linewidth=0.9)

@@ -5,15 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnprof.errors import RequestError
 from attnprof.record.escapes import figure_text
 from attnprof.render.plots import style
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Records = Sequence[Any]
 #: What may tell curves apart beside the mechanism, in the order a label names it, and its words.
@@ -52,37 +48,26 @@ def series_of(records: Records, axis: str, without: Sequence[str] = ()) -> list[
     fields = [name for name in _FIELDS if name != axis and name not in without]
     groups: dict[tuple[Any, ...], list[Any]] = {}
     for record in records:
-        key = (record.mechanism, *(_value(record, name) for name in fields))
-        groups.setdefault(key, []).append(record)
-    varying, settings = _varying(list(groups), fields), varying_params(records)
-    colour = style.colours([key[0] for key in groups])
+        # a module's own arguments are lists
+        params = tuple(sorted((key, str(item)) for key, item in record.params.items()))
+        told = (params if name == "params" else getattr(record, name) for name in fields)
+        groups.setdefault((record.mechanism, *told), []).append(record)
+    names, *columns = zip(*groups, strict=True)
+    # parameters tell curves apart within a mechanism only
+    varying = {
+        field for field, its in zip(fields, columns, strict=True)
+        if (len({*zip(names, its, strict=True)}) > len({*names}) if field == "params"
+            else len({*its}) > 1)
+    }  # fmt: skip
+    settings, colour = varying_params(records), style.colours(names)
     found: list[Series] = []
     for (name, *values), members in groups.items():
-        told = {field: v for field, v in zip(fields, values, strict=True) if field in varying}
+        differs = {field: v for field, v in zip(fields, values, strict=True) if field in varying}
         place = sum(series.mechanism == name for series in found)
         line, marker = STYLES[place % len(STYLES)]
         look = {"color": colour[name], "linestyle": line, "marker": marker}
         ordered = tuple(sorted(members, key=lambda r: getattr(r, axis)))
-        found.append(Series(name, _label(name, told, settings[name]), look, ordered))
-    return found
-
-
-def _value(record: Any, name: str) -> Any:
-    value = getattr(record, name)
-    if isinstance(value, dict):  # a module's own arguments are lists
-        return tuple(sorted((key, str(item)) for key, item in value.items()))
-    return value
-
-
-def _varying(keys: Sequence[tuple[Any, ...]], fields: Sequence[str]) -> set[str]:
-    """Fields in which two curves differ; parameters only within a mechanism."""
-    found = set()
-    for place, name in enumerate(fields, 1):
-        values: dict[Any, set[Any]] = {}
-        for key in keys:
-            values.setdefault(key[0] if name == "params" else None, set()).add(key[place])
-        if any(len(members) > 1 for members in values.values()):
-            found.add(name)
+        found.append(Series(name, _label(name, differs, settings[name]), look, ordered))
     return found
 
 
@@ -117,12 +102,12 @@ def need(records: Sequence[Any], why: str) -> None:
         raise RequestError(f"nothing to draw: {why}")
 
 
-def draw_curve(axes: Axes, series: Series, points: Sequence[Any], **look: Any) -> None:
+def draw_curve(axes: style.Axes, series: Series, points: Sequence[Any], **look: Any) -> None:
     """One curve in its own style, with its marker at every point."""
     axes.plot(*points, **{"markersize": 3, **series.look, **look})
 
 
-def length_axis(axes: Axes, lengths: Sequence[int], label: str = "sequence length") -> None:
+def length_axis(axes: style.Axes, lengths: Sequence[int], label: str = "sequence length") -> None:
     """Both axes logarithmic; a few powers of two below."""
     axes.set_xscale("log", base=2)
     if axes.dataLim.y1 > 0:
@@ -136,7 +121,7 @@ def length_axis(axes: Axes, lengths: Sequence[int], label: str = "sequence lengt
     axes.set_xlabel(label)
 
 
-def series_legend(figure: Figure, found: Sequence[Series]) -> None:
+def series_legend(figure: style.Figure, found: Sequence[Series]) -> None:
     """One entry a curve, above the panels."""
     letters = max(len(s.label) for s in found) + 9  # the line and the gap between columns
     columns = max(1, min(4, int(figure.get_figwidth() * 15 / letters)))

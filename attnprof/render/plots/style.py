@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attnprof.errors import RequestError
 from attnprof.record import write_whole
@@ -14,8 +14,12 @@ from attnprof.record.escapes import figure_text
 from attnprof.record.recognition import MAKER
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    import matplotlib.axes
+    import matplotlib.figure
+
+#: What every figure's module draws on; matplotlib is imported when one is drawn.
+Axes: TypeAlias = "matplotlib.axes.Axes"
+Figure: TypeAlias = "matplotlib.figure.Figure"
 
 #: Okabe and Ito's palette, told apart by colour-blind readers and in grey.
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
@@ -23,22 +27,13 @@ PURPLE, SKY, BLACK, YELLOW = "#CC79A7", "#56B4E9", "#000000", "#F0E442"
 PALETTE = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, YELLOW)
 #: Mechanisms that meet in one figure keep their colour through all of them.
 COLOURS = {
-    "standard": BLACK,
-    "sdpa": BLUE,
-    "optimised": SKY,
-    "efficient": GREEN,
-    "super": PURPLE,
-    "taylor-direct": VERMILION,
-    "taylor-efficient": BLUE,
-    "taylorshift": GREEN,
-}
+    "standard": BLACK, "sdpa": BLUE, "optimised": SKY, "efficient": GREEN, "super": PURPLE,
+    "taylor-direct": VERMILION, "taylor-efficient": BLUE, "taylorshift": GREEN,
+}  # fmt: skip
+#: The line of a kind of number.
 LINES: dict[str, Any] = {
-    "formula": "-",
-    "published": (0, (5, 2)),
-    "derived": ":",
-    "predicted": "-.",
-    "measured": "-",
-}
+    "formula": "-", "published": (0, (5, 2)), "derived": ":", "predicted": "-.", "measured": "-",
+}  # fmt: skip
 #: How a crossover or optimum of a kind is marked.
 MARKS: dict[str, dict[str, Any]] = {
     "published": {"marker": "o", "markersize": 5.5, "markerfacecolor": "none"},
@@ -49,28 +44,20 @@ MARKS: dict[str, dict[str, Any]] = {
 #: In points: a figure is printed at its own size, seven inches for a page's width.
 SMALL, NORMAL = 7, 8
 PAGE_WIDTH = 7.0
+MIB = 2**20
 GREY = "0.45"
 
 # Any: matplotlib types the keys as a closed list of its own version
 STYLE: Any = {
-    "font.size": NORMAL,
-    "axes.titlesize": NORMAL,
-    "axes.labelsize": NORMAL,
-    "xtick.labelsize": SMALL,
-    "ytick.labelsize": SMALL,
-    "legend.fontsize": SMALL,
-    "legend.frameon": False,
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
+    **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize"), NORMAL),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), SMALL),
+    **dict.fromkeys(("legend.frameon", "axes.spines.top", "axes.spines.right"), False),
+    **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.6),
+    **dict.fromkeys(("figure.dpi", "savefig.dpi"), 200),
     "axes.axisbelow": True,
     "grid.linewidth": 0.4,
     "grid.color": "0.88",
     "lines.linewidth": 1.3,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "figure.dpi": 200,
-    "savefig.dpi": 200,
     "pdf.fonttype": 42,
     # the same bytes from the same numbers
     "svg.hashsalt": "attnprof",
@@ -127,17 +114,35 @@ def label_panels(axes: Sequence[Axes]) -> None:
         panel.set_title(f"({chr(97 + place % 26)})", loc="left", fontsize=SMALL, color=GREY)
 
 
-def power_ticks(low: int, high: int, most: int = 6) -> tuple[list[int], list[str]]:
-    """Exponents of two from ``low`` to ``high``, at most ``most``, and how they are written."""
+def power_ticks(
+    low: int, high: int, most: int = 6, *, plain: bool | None = None
+) -> tuple[list[int], list[str]]:
+    """Exponents of two from ``low`` to ``high``, at most ``most``, and how they are written.
+
+    ``plain``: as whole numbers, by default where all are below 10,000.
+    """
     step = max(1, -(-(high - low) // (most - 1)))
     exponents = list(range(low, high + 1, step))
-    plain = 2**high < 10_000
+    plain = 2**high < 10_000 if plain is None else plain
     return exponents, [str(2**e) if plain else f"$2^{{{e}}}$" for e in exponents]
 
 
 def short_count(value: float) -> str:
     """A count in a figure: ``73``, ``4160.5``, ``1,048,577``."""
     return f"{value:,.0f}" if value >= 100_000 else f"{value:.1f}".removesuffix(".0")
+
+
+def in_corner(axes: Axes, text: str, x: float = 0.03, y: float = 0.97, **look: Any) -> None:
+    """A text below a place near the top of a panel, in shares of its size."""
+    look = {"fontsize": SMALL, **look}
+    axes.text(x, y, text, transform=axes.transAxes, va="top", **look)
+
+
+def beside(
+    axes: Axes, text: str, point: tuple[float, float], offset: tuple[float, float], **look: Any
+) -> None:
+    """A text so many points from a point of the data."""
+    axes.annotate(text, point, offset, textcoords="offset points", fontsize=SMALL - 1, **look)
 
 
 def sources_of(records: Sequence[Any]) -> str:

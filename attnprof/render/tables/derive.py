@@ -30,15 +30,17 @@ def tables(report: Report, *, latex: bool = False) -> Iterator[RenderableType]:
         # without what is 0, unless that is all there is
         costs = [row for row in rows if row.expression != "0"]
         title = f"{report.summary['name']}: {phase}"
+        domain = "; ".join(found["domain"]) or "all sizes"
         if latex:  # text to be pasted, so never wrapped
-            yield f"% {title}; holds for {domain_text(found)}"
+            yield f"% {title}; holds for {domain}"
             for row in costs:
                 yield f"% {row.quantity}"
                 yield row.latex or "% no formula"
             continue
         yield Text(title, style="bold")
         yield _formulas(costs or rows)
-        yield from (Padding(Text(line), (0, 0, 0, 1)) for line in _how(found))
+        for line in (f"holds for: {domain}", *_how(found)):
+            yield Padding(Text(line), (0, 0, 0, 1))
         yield ""
         if found.get("operations"):
             yield _operations(found["operations"])
@@ -88,11 +90,6 @@ def verified_text(shapes: Sequence[Mapping[str, Any]]) -> str:
     return f"{len(shapes)} shapes, {', '.join(ends)}"
 
 
-def domain_text(found: Mapping[str, Any]) -> str:
-    """The conditions, one after the other."""
-    return "; ".join(found["domain"]) or "all sizes"
-
-
 #: Each method in words.
 METHODS = {
     "symbolic": "symbolic (one run on symbolic sizes)",
@@ -101,16 +98,14 @@ METHODS = {
 }
 
 
-def how_found(found: Mapping[str, Any]) -> str:
-    """The method in words."""
+def _method(found: Mapping[str, Any]) -> str:
     return METHODS.get(found["method"], str(found["method"]))
 
 
 def _how(found: Mapping[str, Any]) -> Iterator[str]:
     checked = verified_text(found["verified_at"])
     runs = f"; runs agree at {checked}" if checked and found["method"] != "counted" else ""
-    yield f"holds for: {domain_text(found)}"
-    yield f"method: {how_found(found)}{runs}"
+    yield f"method: {_method(found)}{runs}"
     if found["uncounted"]:
         yield f"at least: not counted are {', '.join(found['uncounted'])}"
     yield from (f"note: {line}" for line in dict.fromkeys(found["notes"]))
@@ -126,14 +121,12 @@ def peak_lines(peak: Mapping[str, Any]) -> Iterator[str]:
     of = f", where it is {wins}" if wins and len(peak["regimes"]) > 1 else ""
     yield f"peak: {format_bytes(peak['bytes'])} during {peak['operation']}{place}{of}"
     if cuda := peak.get("cuda"):
+        sizes = {name: format_bytes(size) for name, size in cuda.items() if "bytes" in name}
         yield (
-            f"the same tensors on CUDA (a model of the caching allocator): requested "
-            f"{format_bytes(cuda['requested_bytes'])}, allocated "
-            f"{format_bytes(cuda['allocated_bytes'])}, reserved "
-            f"{format_bytes(cuda['reserved_bytes'])}; cuBLAS keeps "
-            f"{format_bytes(cuda['cublas_workspace_bytes'])} beside "
-            f"({format_bytes(cuda['cublas_workspace_bytes_hopper'])} on Hopper)"
-        )
+            "the same tensors on CUDA (a model of the caching allocator): requested "
+            "{requested_bytes}, allocated {allocated_bytes}, reserved {reserved_bytes}; cuBLAS "
+            "keeps {cublas_workspace_bytes} beside ({cublas_workspace_bytes_hopper} on Hopper)"
+        ).format_map(sizes)
 
 
 def _operations(found: Sequence[Mapping[str, Any]]) -> Table:
@@ -164,7 +157,7 @@ def calls_text(rows: Sequence[Mapping[str, Any]]) -> str:
 def page(report: Report, **_how: object) -> str:
     """The same as Markdown, with every condition, operation by operation."""
     filters = {
-        "name": quantity_text, "how": how_found, "shape": shape_text, "shapes": shapes_text,
+        "name": quantity_text, "how": _method, "shape": shape_text, "shapes": shapes_text,
         "calls": calls_text, "peak_lines": peak_lines, "bytes": format_bytes,
         "codes": lambda texts: ", ".join(map(markdown_code, texts)),
         "capital": lambda line: f"{line[:1].upper()}{line[1:]}",

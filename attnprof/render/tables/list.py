@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.record import GrowthRecord, MechanismRecord, Report
-from attnprof.render.terminal import new_table, paragraphs
+from attnprof.render.terminal import new_table
 from attnprof.units import MISSING, format_value
 
 CAPTION = (
@@ -57,7 +57,7 @@ def _growth(report: Report) -> list[RenderableType]:
         )  # fmt: skip
         notes += _notes(label, found)
     caption = CAPTION.format(head_dim=records[0].head_dim)
-    return [table, *paragraphs(*notes), Text(caption, style="dim")]
+    return [table, *map(Text, notes), Text(caption, style="dim")]
 
 
 def _claim(record: GrowthRecord) -> str:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from attnprof.papers.regenerated import FigureData
 from attnprof.render.plots import style
 from attnprof.render.plots.documents import Drawings, Rows, curve, of
-from attnprof.render.plots.growth import MIB
 from attnprof.render.plots.series import length_axis
+from attnprof.render.plots.style import MIB
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
