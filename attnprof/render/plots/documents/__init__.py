@@ -10,16 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnprof.errors import CannotRunError
 from attnprof.papers.documents import document
 from attnprof.papers.regenerated import FigureData
 from attnprof.render.plots import style
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from attnprof.render.plots.style import Axes, Figure
 
 Rows = Sequence[Mapping[str, Any]]
 Place = tuple[float, float]

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnprof.papers.regenerated import FigureData
 from attnprof.render.plots import style
 from attnprof.render.plots.documents import Drawings, Rows, curve, of
 from attnprof.render.plots.series import length_axis
-from attnprof.render.plots.style import MIB
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from attnprof.render.plots.style import MIB, Axes, Figure
 
 DRAWINGS = Drawings()
 GIGA = 1e9

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnprof.papers.regenerated import FigureData
 from attnprof.record import HeatmapRecord, Report
 from attnprof.render.plots import style
 from attnprof.render.plots.documents import Drawings, Place, Rows, curve, draw_arrow, draw_box, of
 from attnprof.render.plots.heatmap import draw_heatmap
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from attnprof.render.plots.style import Axes, Figure
 
 DRAWINGS = Drawings()
 #: In the order in which they are drawn: a line that coincides with one before lies on it, dashed.

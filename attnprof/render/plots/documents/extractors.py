@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnprof.papers.regenerated import FigureData
 from attnprof.render.plots import style
 from attnprof.render.plots.documents import Drawings, Place, Rows, draw_arrow, draw_box
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from attnprof.render.plots.style import Axes, Figure
 
 DRAWINGS = Drawings()
 #: Half a box, where steps are one apart in both directions.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnprof.papers.regenerated import FigureData
 from attnprof.render.plots import style
 from attnprof.render.plots.documents import Drawings, of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from attnprof.render.plots.style import Figure
 
 DRAWINGS = Drawings()
 COLOURS_OF = {"q": style.ORANGE, "k": style.SKY}

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import ceil, floor, log2
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnprof.papers.regenerated import FigureData
 from attnprof.render.plots import style
 from attnprof.render.plots.documents import Drawings, Rows, curve, of
-from attnprof.render.plots.style import MIB
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from attnprof.render.plots.style import MIB, Axes, Figure
 
 DRAWINGS = Drawings()
 PRINTED, DOTTED = (0, (4, 2)), (0, (1, 1.5))
