@@ -198,6 +198,4 @@ def _annotation(case: CaseRows, report: Report) -> str:
 
 def _escaped(text: str) -> str:
     """A message's text: GitHub undoes these three; what is left are signs to be seen."""
-    for sign, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A")):
-        text = text.replace(sign, code)
-    return visible(text)
+    return visible(text.translate({37: "%25", 13: "%0D", 10: "%0A"}))

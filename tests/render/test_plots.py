@@ -9,8 +9,7 @@ import pytest
 from attnprof.errors import RequestError
 from attnprof.record import CrossoverRecord, HeadsRecord, HeatmapRecord, Report
 from attnprof.render.plots import plot_report
-from attnprof.render.plots.crossover import draw_crossover
-from attnprof.render.plots.heads import draw_heads
+from attnprof.render.plots.curves import draw_crossover, draw_heads
 from attnprof.render.plots.heatmap import Axis, Scale, draw_heatmap, edges
 from attnprof.render.plots.style import PALETTE, check_figure_path, colours
 

@@ -14,5 +14,6 @@ def plot_report(report: Report, path: str | Path) -> None:
 
     Raises :class:`attnprof.errors.RequestError` for another suffix or an unwritable path.
     """
-    module = import_module(f"attnprof.render.plots.{report.command}")
+    name = "curves" if report.command in ("crossover", "heads") else report.command
+    module = import_module(f"attnprof.render.plots.{name}")
     plot(path, getattr(module, f"draw_{report.command}"), report)

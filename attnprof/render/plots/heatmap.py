@@ -129,8 +129,8 @@ class Axis:
         first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
         if last < first:  # no power of two lies between
             return list(self.places()), [str(size) for size in self.sizes]
-        exponents, labels = style.power_ticks(first, last)
-        return [float(exponent) for exponent in exponents], labels
+        powers, labels = style.power_ticks(first, last)
+        return [math.log2(power) for power in powers], labels
 
 
 def edges(centres: np.ndarray) -> np.ndarray:
@@ -224,7 +224,7 @@ def _panel(axes: style.Axes, table: np.ndarray, rows: Axis, columns: Axis, scale
 
 
 def _title(report: Report, heads: int, between: str) -> str:
-    name = "1 head" if heads == 1 else f"{heads} heads"
+    name = f"{heads} head{'s' * (heads > 1)}"
     mean, largest = (
         report.summary[f"{which}_excess_percent"][str(heads)] for which in ("mean", "max")
     )

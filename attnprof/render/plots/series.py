@@ -78,10 +78,7 @@ def varying_params(records: Records) -> dict[str, list[str]]:
         own = values.setdefault(record.mechanism, {})
         for name, value in record.params.items():
             own.setdefault(name, set()).add(str(value))
-    return {
-        mechanism: [name for name, found in own.items() if len(found) > 1]
-        for mechanism, own in values.items()
-    }
+    return {name: [k for k, its in own.items() if len(its) > 1] for name, own in values.items()}
 
 
 def _label(mechanism: str, told: Mapping[str, Any], settings: Sequence[str]) -> str:
@@ -115,8 +112,7 @@ def length_axis(axes: style.Axes, lengths: Sequence[int], label: str = "sequence
     axes.grid(visible=True)
     axes.minorticks_off()
     low, high = math.floor(math.log2(min(lengths))), math.ceil(math.log2(max(lengths)))
-    exponents, labels = style.power_ticks(low, max(high, low + 1))
-    axes.set_xticks([2.0**e for e in exponents], labels)
+    axes.set_xticks(*style.power_ticks(low, max(high, low + 1)))
     axes.set_xlim(min(lengths) / 1.25, max(lengths) * 1.6)
     axes.set_xlabel(label)
 

@@ -93,9 +93,9 @@ def colours(names: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def log_axes(axes: Axes, base: int = 2) -> None:
+def log_axes(axes: Axes) -> None:
     """Both axes logarithmic, over a grid, without ticks between the powers."""
-    axes.set_xscale("log", base=base)
+    axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.grid(visible=True)
     axes.tick_params(length=2)
@@ -116,15 +116,15 @@ def label_panels(axes: Sequence[Axes]) -> None:
 
 def power_ticks(
     low: int, high: int, most: int = 6, *, plain: bool | None = None
-) -> tuple[list[int], list[str]]:
-    """Exponents of two from ``low`` to ``high``, at most ``most``, and how they are written.
+) -> tuple[list[float], list[str]]:
+    """Powers of two between two exponents, at most ``most``, and how they are written.
 
     ``plain``: as whole numbers, by default where all are below 10,000.
     """
     step = max(1, -(-(high - low) // (most - 1)))
-    exponents = list(range(low, high + 1, step))
     plain = 2**high < 10_000 if plain is None else plain
-    return exponents, [str(2**e) if plain else f"$2^{{{e}}}$" for e in exponents]
+    labels = {2.0**e: str(2**e) if plain else f"$2^{{{e}}}$" for e in range(low, high + 1, step)}
+    return list(labels), list(labels.values())
 
 
 def short_count(value: float) -> str:
@@ -178,13 +178,10 @@ def draw_legend(
     looks: list[dict[str, Any]] = [
         {"color": shade, "label": figure_text(name)} for name, shade in colour.items()
     ]
-    plain = {"color": GREY, "markeredgecolor": "black"}
-    if len(set(kinds)) > 1:
-        looks += [
-            {**plain, "linestyle": LINES.get(kind, "-"), "label": kind}
-            | (MARKS.get(kind, {}) if marked else {})
-            for kind in dict.fromkeys(kinds)
-        ]
+    for kind in dict.fromkeys(kinds) if len(set(kinds)) > 1 else ():
+        mark = MARKS.get(kind, {}) if marked else {}
+        line = {"color": GREY, "markeredgecolor": "black", "linestyle": LINES.get(kind, "-")}
+        looks.append({**line, "label": kind, **mark})
     legend(figure, looks, handlelength=3)
 
 
@@ -195,7 +192,6 @@ METADATA: dict[str, dict[str, Any]] = {
     ".svg": {"Date": None, "Creator": MAKER},
     ".pdf": {"CreationDate": None, "Creator": MAKER, "Producer": None},
 }
-SUFFIXES = tuple(METADATA)
 
 
 def is_figure_path(path: Path | None) -> bool:
@@ -209,7 +205,7 @@ def check_figure_path(path: str | Path) -> str:
     if suffix not in METADATA:
         asked = f"'{suffix}'" if suffix else "no suffix"
         raise RequestError(
-            f"cannot draw {path}: {asked}; figures are written as {', '.join(SUFFIXES)}, "
+            f"cannot draw {path}: {asked}; figures are written as {', '.join(METADATA)}, "
             f"for example {Path(path).with_suffix('.png')}"
         )
     return suffix

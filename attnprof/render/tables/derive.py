@@ -98,14 +98,10 @@ METHODS = {
 }
 
 
-def _method(found: Mapping[str, Any]) -> str:
-    return METHODS.get(found["method"], str(found["method"]))
-
-
 def _how(found: Mapping[str, Any]) -> Iterator[str]:
     checked = verified_text(found["verified_at"])
     runs = f"; runs agree at {checked}" if checked and found["method"] != "counted" else ""
-    yield f"method: {_method(found)}{runs}"
+    yield f"method: {METHODS.get(found['method'], found['method'])}{runs}"
     if found["uncounted"]:
         yield f"at least: not counted are {', '.join(found['uncounted'])}"
     yield from (f"note: {line}" for line in dict.fromkeys(found["notes"]))
@@ -157,7 +153,7 @@ def calls_text(rows: Sequence[Mapping[str, Any]]) -> str:
 def page(report: Report, **_how: object) -> str:
     """The same as Markdown, with every condition, operation by operation."""
     filters = {
-        "name": quantity_text, "how": _method, "shape": shape_text, "shapes": shapes_text,
+        "name": quantity_text, "how": lambda found: METHODS.get(found["method"], str(found["method"])), "shape": shape_text, "shapes": shapes_text,
         "calls": calls_text, "peak_lines": peak_lines, "bytes": format_bytes,
         "codes": lambda texts: ", ".join(map(markdown_code, texts)),
         "capital": lambda line: f"{line[:1].upper()}{line[1:]}",

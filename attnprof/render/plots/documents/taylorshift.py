@@ -63,8 +63,7 @@ def draw_heads(figure: Figure, data: FigureData) -> str:
     for axes in grid[-1]:
         axes.set_xlabel("sequence length $N$")
         low, high = (log2(end) for end in axes.get_xlim())
-        exponents, labels = style.power_ticks(ceil(low), floor(high), 3)
-        axes.set_xticks([2.0**e for e in exponents], labels)
+        axes.set_xticks(*style.power_ticks(ceil(low), floor(high), 3))
     marks = [{"marker": "o", "markeredgecolor": style.BLACK, **look} for look in LOOKS.values()]
     continued = {"color": style.GREY, "linestyle": DOTTED, "label": "extrapolated"}
     forms = ("taylor-direct", "taylor-efficient")
