@@ -153,8 +153,9 @@ def calls_text(rows: Sequence[Mapping[str, Any]]) -> str:
 def page(report: Report, **_how: object) -> str:
     """The same as Markdown, with every condition, operation by operation."""
     filters = {
-        "name": quantity_text, "how": lambda found: METHODS.get(found["method"], str(found["method"])), "shape": shape_text, "shapes": shapes_text,
-        "calls": calls_text, "peak_lines": peak_lines, "bytes": format_bytes,
+        "name": quantity_text, "shape": shape_text, "shapes": shapes_text, "calls": calls_text,
+        "peak_lines": peak_lines, "bytes": format_bytes,
+        "how": lambda found: METHODS.get(found["method"], str(found["method"])),
         "codes": lambda texts: ", ".join(map(markdown_code, texts)),
         "capital": lambda line: f"{line[:1].upper()}{line[1:]}",
         "size": lambda size: "" if size == "0" else markdown_code(size),
