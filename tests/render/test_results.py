@@ -7,8 +7,7 @@ import pytest
 from attnprof.errors import RequestError
 from attnprof.measure.sweep.results import curve_crossings
 from attnprof.record import ProfileRecord, Report
-from attnprof.render.plots.results import KINDS, draw_results, plot_results
-from attnprof.render.plots.rooflines import _front
+from attnprof.render.plots.results import KINDS, _front, draw_results, plot_results
 from attnprof.render.plots.series import series_of
 
 CEILINGS = [{"device": "a device", "flops_per_s": {"float32": 1e11}, "bytes_per_s": 1e10,

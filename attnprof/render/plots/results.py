@@ -1,4 +1,4 @@
-"""Figures of measured results by kind: over length, width, heads, and under a roofline."""
+"""Figures of measured results by kind: over width and heads, under a roofline, by their error."""
 
 from __future__ import annotations
 
@@ -12,17 +12,14 @@ from typing import Any
 from attnprof.errors import RequestError
 from attnprof.record import ProfileRecord, Report
 from attnprof.record.escapes import figure_text
-from attnprof.render.plots import rooflines, series, style
-from attnprof.render.plots.series import Records, Series
+from attnprof.render.plots import series, style
+from attnprof.render.plots.series import Records
 from attnprof.render.plots.style import MIB
+from attnprof.units import format_rate
 
-#: More crossings than this are not named in the figure.
-MOST_NAMED = 6
-#: Settings that a caption names where all records share them, and their words.
-SETTINGS = {
-    "scope": "scope", "phase": "phase", "batch_size": "batch", "d_model": "d_model",
-    "num_heads": "heads", "dtype": "", "device": "on",
-}  # fmt: skip
+Ceiling = Mapping[str, Any]
+#: Distances below this are rounding.
+EXACT = 1e-9
 
 
 def plot_results(
@@ -47,72 +44,6 @@ def draw_results(reports: Sequence[Report], kind: str = "growth", **known: Any) 
         for record in report.of(ProfileRecord)
     ]
     return _DRAW[kind](records, **known)
-
-
-def _growth(records: Records, crossings: Sequence[tuple[float, float]] = ()) -> style.Figure:
-    """Median time with its interval, and peak memory (points measured, line predicted).
-
-    ``crossings`` are lengths and times at which two of the curves cross.
-    """
-    series.need(
-        [r for r in records if r.median_s or r.peak_bytes_predicted], "no record has a time"
-    )
-    found = series.series_of(records, "seq_len")
-    figure = style.new_figure(style.PAGE_WIDTH, 3.4)
-    time, memory = figure.subplots(1, 2)
-    for curve in found:
-        _times(time, curve)
-        predicted = curve.points("seq_len", "peak_bytes_predicted", MIB)
-        series.draw_curve(memory, curve, predicted, marker="", linewidth=1.0)
-        measured = curve.points("seq_len", "peak_bytes_measured", MIB)
-        series.draw_curve(memory, curve, measured, linestyle="none")
-        _ends(memory, curve, *measured)
-    for axes, label in ((time, "median time [s]"), (memory, "peak memory [MiB]")):
-        series.length_axis(axes, [record.seq_len for record in records])
-        axes.set_ylabel(label)
-    for length, height in sorted(crossings):
-        time.plot([length], [height], marker="o", markersize=6, markerfacecolor="none",
-                  markeredgecolor="black", markeredgewidth=0.9, zorder=6)  # fmt: skip
-    if 0 < len(crossings) <= MOST_NAMED:
-        lengths = ", ".join(style.short_count(round(length)) for length, _ in sorted(crossings))
-        style.in_corner(time, f"curves cross at {lengths}", color=style.GREY)
-    series.series_legend(figure, found)
-    same = [
-        f"{word} {getattr(records[0], name)}".strip() for name, word in SETTINGS.items()
-        if len({str(getattr(r, name)) for r in records}) == 1
-    ]  # fmt: skip
-    ends = " Crosses: the next length could not run." if any(r.skipped for r in records) else ""
-    style.caption(
-        figure, f"{', '.join(same)}. Bars: 95 % interval of the median. Memory: line by the closed "
-        f"form, points by the allocator. Circles: curves cross.{ends}",
-    )  # fmt: skip
-    return figure
-
-
-def _times(axes: style.Axes, curve: Series) -> None:
-    timed = [(r.seq_len, r.median_s, r.ci_low_s, r.ci_high_s) for r in curve.records if r.median_s]
-    below = [max(0.0, time - (low or time)) for _, time, low, _ in timed]
-    above = [max(0.0, (high or time) - time) for _, time, _, high in timed]
-    lengths, times = [length for length, *_ in timed], [time for _, time, *_ in timed]
-    axes.errorbar(
-        lengths, times, [below, above], markersize=3, capsize=2, elinewidth=0.8, **curve.look
-    )
-    _ends(axes, curve, lengths, times)
-
-
-def _ends(
-    axes: style.Axes, curve: Series, lengths: Sequence[float], heights: Sequence[float]
-) -> None:
-    """A cross after the last point where the next length could not run, with the reason's word."""
-    failed = [r.skipped for r in curve.records if r.skipped and lengths and r.seq_len > lengths[-1]]
-    if not failed:
-        return
-    word = "no result" if "no result" in failed[0] else "ends"
-    if "memory" in failed[0] or "does not fit" in failed[0]:
-        word = "OOM"
-    last, shade = (lengths[-1], heights[-1]), curve.look["color"]
-    style.beside(axes, word, last, (0, 6), color=shade, ha="center")
-    axes.plot(*last, marker="x", markersize=7, color=shade, markeredgewidth=1.4)
 
 
 #: FLOPs as a panel of figures over widths and heads: the field and what it is divided by.
@@ -191,8 +122,102 @@ def _told(figure: style.Figure, records: Records, more: str) -> style.Figure:
     return figure
 
 
+def _roofline(records: Records, ceilings: Sequence[Ceiling] = ()) -> style.Figure:
+    """FLOP/s against FLOPs a byte, each point a length, under the ceilings of its device.
+
+    ``ceilings`` have ``device``, ``flops_per_s`` by format, ``bytes_per_s`` and ``source``.
+    """
+    from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator
+
+    if not ceilings:
+        raise RequestError("no ceilings known for the device of these results: run attnprof "
+                           "calibrate there, then plot")  # fmt: skip
+    known = [r for r in records if r.flops_per_s and r.arithmetic_intensity]
+    series.need(known, "no record has a rate")
+    found = series.series_of(known, "seq_len")
+    figure = style.new_figure(4.8, 3.6)
+    axes = figure.subplots()
+    for curve in found:
+        points = curve.points("arithmetic_intensity", "flops_per_s")
+        series.draw_curve(axes, curve, points, linewidth=0.7)
+    reach = [r.arithmetic_intensity for r in known]
+    formats = dict.fromkeys(r.dtype for r in known)
+    for ceiling in ceilings:
+        _roof(axes, ceiling, list(formats), min(reach) / 2, max(reach) * 4)
+    axes.set(xscale="log", yscale="log")
+    axes.grid(visible=True, which="both")
+    # enough plain numbers where a decade is not passed
+    plain = FuncFormatter(lambda value, _: f"{value:g}")
+    for axis, written in ((axes.xaxis, plain), (axes.yaxis, EngFormatter(sep=" "))):
+        axis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))
+        axis.set_major_formatter(written)
+        axis.set_minor_formatter(written)
+    axes.tick_params(which="both", labelsize=style.SMALL)
+    axes.set_xlabel("arithmetic intensity [FLOP/B], by the closed forms")
+    axes.set_ylabel("achieved [FLOP/s]")
+    series.series_legend(figure, found)
+    style.caption(figure, "; ".join(f"{c['device']}: {c['source']}" for c in ceilings))
+    return figure
+
+
+def _roof(
+    axes: style.Axes, ceiling: Ceiling, formats: Sequence[str], low: float, high: float
+) -> None:
+    """The slope of the memory and a flat line a number format."""
+    grey, speed = style.GREY, ceiling["bytes_per_s"]
+    for dtype in formats:
+        rate = ceiling["flops_per_s"].get(dtype)
+        if not rate:
+            continue
+        xs = [low, rate / speed, max(high, 2 * rate / speed)]
+        axes.plot(xs, [min(rate, x * speed) for x in xs], color=grey, linewidth=1.0, zorder=1)
+        said = f"{figure_text(dtype)} {format_rate(rate)}"
+        style.beside(axes, said, (xs[2], rate), (0, 3), ha="right", color=grey)
+    style.beside(axes, format_rate(speed, "B/s"), (low, low * speed), (0, 16), color=grey)
+
+
+def _pareto(records: Records) -> style.Figure:
+    """Error against time, the best ones joined; for results that have errors."""
+    known = [r for r in records if r.median_s and r.error is not None]
+    series.need(known, "no record has an error beside its time")
+    found = series.series_of(known, "seq_len", without=("params",))
+    figure = style.new_figure(4.8, 3.6)
+    axes = figure.subplots()
+    least = min((r.error for r in known if r.error > EXACT), default=EXACT) / 10
+    settings = series.varying_params(known)
+    for curve in found:
+        points = sorted((r.median_s, max(r.error, least), r) for r in curve.records)
+        look = {"linestyle": "-", "markersize": 4, "linewidth": 0.6}
+        series.draw_curve(axes, curve, [[p[0] for p in points], [p[1] for p in points]], **look)
+        for x, y, record in points:
+            named = [record.params.get(name) for name in settings[record.mechanism]]
+            said = figure_text(", ".join(str(value) for value in named if value is not None))
+            style.beside(axes, said, (x, y), (3, 3), color=curve.look["color"])
+    best = _front([(r.median_s, max(r.error, least)) for r in known])
+    axes.step(*zip(*best, strict=True), where="post", color=style.GREY, linewidth=0.8, zorder=1)
+    axes.set(xscale="log", yscale="log", xlabel="median time [s]")
+    axes.set_ylabel("distance from softmax attention")
+    axes.grid(visible=True)
+    series.series_legend(figure, found)
+    told = [f"{name}: {', '.join(params)}" for name, params in settings.items() if params]
+    numbers = f" Numbers are {'; '.join(told)}." if told else ""
+    exact = " Exact ones stand below all others." if min(r.error for r in known) <= EXACT else ""
+    best_told = "Steps: no other point is both faster and nearer."
+    style.caption(figure, f"{best_told}{numbers}{exact}")
+    return figure
+
+
+def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Points that no other one beats in both."""
+    front: list[tuple[float, float]] = []
+    for x, y in sorted(points):
+        if not front or y < front[-1][1]:
+            front.append((x, y))
+    return front
+
+
 _DRAW: Mapping[str, Callable[..., style.Figure]] = {
-    "growth": _growth,
+    "growth": series.draw_growth,
     "surface": _surface,
     # document 000's Figure 2
     "width": partial(
@@ -208,7 +233,7 @@ _DRAW: Mapping[str, Callable[..., style.Figure]] = {
             "peak memory [MiB]": ("peak_bytes_measured", MIB),
         },
     ),
-    "roofline": rooflines.draw_roofline,
-    "pareto": rooflines.draw_pareto,
+    "roofline": _roofline,
+    "pareto": _pareto,
 }  # fmt: skip
 KINDS = tuple(_DRAW)

@@ -1,4 +1,4 @@
-"""Results as curves: which records belong to one line, and what the line is called."""
+"""Results as curves: which records belong to one line, how it is called; time and memory so."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from attnprof.errors import RequestError
 from attnprof.record.escapes import figure_text
 from attnprof.render.plots import style
+from attnprof.render.plots.style import MIB
 
 Records = Sequence[Any]
 #: What may tell curves apart beside the mechanism, in the order a label names it, and its words.
@@ -23,6 +24,14 @@ STYLES: tuple[tuple[Any, str], ...] = (
     ("-", "o"), ((0, (4, 1.5)), "s"), ((0, (1, 1)), "^"), ((0, (4, 1, 1, 1)), "D"), ("-", "v"),
     ((0, (4, 1.5)), "P"), ((0, (1, 1)), "X"), ((0, (4, 1, 1, 1)), "<"),
 )  # fmt: skip
+
+#: More crossings than this are not named in the figure.
+MOST_NAMED = 6
+#: Settings that a caption names where all records share them, and their words.
+SETTINGS = {
+    "scope": "scope", "phase": "phase", "batch_size": "batch", "d_model": "d_model",
+    "num_heads": "heads", "dtype": "", "device": "on",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -123,3 +132,67 @@ def series_legend(figure: style.Figure, found: Sequence[Series]) -> None:
     columns = max(1, min(4, int(figure.get_figwidth() * 15 / letters)))
     looks = [{**s.look, "markersize": 3, "label": s.label} for s in found]
     style.legend(figure, looks, columns, handlelength=3)
+
+
+def draw_growth(records: Records, crossings: Sequence[tuple[float, float]] = ()) -> style.Figure:
+    """Median time with its interval, and peak memory (points measured, line predicted).
+
+    ``crossings`` are lengths and times at which two of the curves cross.
+    """
+    need([r for r in records if r.median_s or r.peak_bytes_predicted], "no record has a time")
+    found = series_of(records, "seq_len")
+    figure = style.new_figure(style.PAGE_WIDTH, 3.4)
+    time, memory = figure.subplots(1, 2)
+    for curve in found:
+        _times(time, curve)
+        predicted = curve.points("seq_len", "peak_bytes_predicted", MIB)
+        draw_curve(memory, curve, predicted, marker="", linewidth=1.0)
+        measured = curve.points("seq_len", "peak_bytes_measured", MIB)
+        draw_curve(memory, curve, measured, linestyle="none")
+        _ends(memory, curve, *measured)
+    for axes, label in ((time, "median time [s]"), (memory, "peak memory [MiB]")):
+        length_axis(axes, [record.seq_len for record in records])
+        axes.set_ylabel(label)
+    for length, height in sorted(crossings):
+        time.plot([length], [height], marker="o", markersize=6, markerfacecolor="none",
+                  markeredgecolor="black", markeredgewidth=0.9, zorder=6)  # fmt: skip
+    if 0 < len(crossings) <= MOST_NAMED:
+        lengths = ", ".join(style.short_count(round(length)) for length, _ in sorted(crossings))
+        style.in_corner(time, f"curves cross at {lengths}", color=style.GREY)
+    series_legend(figure, found)
+    same = [
+        f"{word} {getattr(records[0], name)}".strip() for name, word in SETTINGS.items()
+        if len({str(getattr(r, name)) for r in records}) == 1
+    ]  # fmt: skip
+    ends = " Crosses: the next length could not run." if any(r.skipped for r in records) else ""
+    style.caption(
+        figure, f"{', '.join(same)}. Bars: 95 % interval of the median. Memory: line by the closed "
+        f"form, points by the allocator. Circles: curves cross.{ends}",
+    )  # fmt: skip
+    return figure
+
+
+def _times(axes: style.Axes, curve: Series) -> None:
+    timed = [(r.seq_len, r.median_s, r.ci_low_s, r.ci_high_s) for r in curve.records if r.median_s]
+    below = [max(0.0, time - (low or time)) for _, time, low, _ in timed]
+    above = [max(0.0, (high or time) - time) for _, time, _, high in timed]
+    lengths, times = [length for length, *_ in timed], [time for _, time, *_ in timed]
+    axes.errorbar(
+        lengths, times, [below, above], markersize=3, capsize=2, elinewidth=0.8, **curve.look
+    )
+    _ends(axes, curve, lengths, times)
+
+
+def _ends(
+    axes: style.Axes, curve: Series, lengths: Sequence[float], heights: Sequence[float]
+) -> None:
+    """A cross after the last point where the next length could not run, with the reason's word."""
+    failed = [r.skipped for r in curve.records if r.skipped and lengths and r.seq_len > lengths[-1]]
+    if not failed:
+        return
+    word = "no result" if "no result" in failed[0] else "ends"
+    if "memory" in failed[0] or "does not fit" in failed[0]:
+        word = "OOM"
+    last, shade = (lengths[-1], heights[-1]), curve.look["color"]
+    style.beside(axes, word, last, (0, 6), color=shade, ha="center")
+    axes.plot(*last, marker="x", markersize=7, color=shade, markeredgewidth=1.4)
