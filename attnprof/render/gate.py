@@ -43,11 +43,6 @@ class CaseRows:
         """The record of its time, where it was timed."""
         return next((record for record in self.records if record.metric == TIME), None)
 
-    @property
-    def place(self) -> str:
-        """The line of code of its worst record that knows one."""
-        return next((record.place for record in self.records if record.place), "")
-
 
 def by_case(report: Report) -> list[CaseRows]:
     """The report's cases, worst first, else in the order they were checked."""
@@ -181,7 +176,9 @@ def render_annotations(report: Report) -> str:
 
 
 def _annotation(case: CaseRows, report: Report) -> str:
-    file, _, line = case.place.rpartition(":")
+    # the line of code of its worst record that knows one
+    place = next((record.place for record in case.records if record.place), "")
+    file, _, line = place.rpartition(":")
     properties = {"title": f"attnprof {case.verdict}: {case.name}"}
     if file and line.isdigit():
         # as the case names it, where a line of code is known by its file's name only

@@ -54,6 +54,8 @@ def draw_history(report: Report) -> style.Figure:
 
 
 def _draw(axes: style.Axes, members: Sequence[HistoryRecord], runs: int, several: bool) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     numbers = [r.run for r in members]
     # what to divide by so that an axis has short numbers, and how that is called
     largest, units = max(r.value for r in members), UNITS.get(members[0].unit, UNITS[""])
@@ -65,7 +67,15 @@ def _draw(axes: style.Axes, members: Sequence[HistoryRecord], runs: int, several
         own = [record for _, record in level]
         ends = [own[0].run - 0.4, own[-1].run + 0.4]
         axes.plot(ends, [own[0].level / unit] * 2, color=style.BLUE, linewidth=1.5)
-    _frame(axes, values, runs)
+    # the same runs in every panel, and room above for what the marks say
+    low, high = min(values), max(values)
+    span, middle = max(high - low, LEAST_SPAN * high, 1e-12), (low + high) / 2
+    axes.set_ylim(max(0.0, middle - 0.65 * span), middle + 0.85 * span)
+    axes.set_xlim(0.4, runs + 0.6)
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(3))
+    axes.ticklabel_format(axis="y", useOffset=False, style="plain")
+    axes.tick_params(labelsize=style.SMALL - 1)
     for record in members:
         if record.change_point:
             _mark(axes, record, runs)
@@ -76,29 +86,13 @@ def _draw(axes: style.Axes, members: Sequence[HistoryRecord], runs: int, several
     axes.set_title("\n".join(lines), fontsize=style.SMALL - 1, loc="left")
 
 
-def _frame(axes: style.Axes, values: Sequence[float], runs: int) -> None:
-    """The same runs in every panel; a value axis with room above for what the marks say."""
-    from matplotlib.ticker import MaxNLocator
-
-    low, high = min(values), max(values)
-    span = max(high - low, LEAST_SPAN * high, 1e-12)
-    middle = (low + high) / 2
-    axes.set_ylim(max(0.0, middle - 0.65 * span), middle + 0.85 * span)
-    axes.set_xlim(0.4, runs + 0.6)
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(3))
-    axes.ticklabel_format(axis="y", useOffset=False, style="plain")
-    axes.tick_params(labelsize=style.SMALL - 1)
-
-
 def _mark(axes: style.Axes, record: HistoryRecord, runs: int) -> None:
     ratio = record.ratio
     shade = style.GREEN if ratio is not None and ratio < 1 else style.VERMILION
     axes.axvline(record.run - 0.5, color=shade, linestyle=(0, (3, 2)), linewidth=0.9)
     late = record.run > runs / 2
     said = " ".join(part for part in (f"{ratio:.3g}×" if ratio else "", record.commit[:7]) if part)
-    axes.annotate(
-        figure_text(said), (record.run - 0.5, 1.0), xycoords=("data", "axes fraction"),
-        fontsize=style.SMALL - 1, color=style.BLACK, va="top", ha="right" if late else "left",
-        xytext=(-2 if late else 2, -1), textcoords="offset points",
+    style.beside(
+        axes, figure_text(said), (record.run - 0.5, 1.0), (-2 if late else 2, -1), va="top",
+        ha="right" if late else "left", color=style.BLACK, xycoords=("data", "axes fraction"),
     )  # fmt: skip

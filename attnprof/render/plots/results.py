@@ -86,24 +86,20 @@ def _surface(records: Records) -> style.Figure:
         z = np.log10([[table.get((n, w), math.nan) for n in lengths] for w in widths])
         x, y = np.meshgrid(np.log2(lengths), np.log2(widths))
         axes.plot_wireframe(x, y, z, color=shade, linewidth=0.9)
-    _surface_axes(axes, known)
-    looks = [{"color": shade, "label": figure_text(name)} for name, shade in colour.items()]
-    style.legend(figure, looks)
-    return _told(figure, records, "{0.num_heads} head(s)")
-
-
-def _surface_axes(axes: Any, records: Records) -> None:
     for name, field in (("x", "seq_len"), ("y", "d_model")):
-        values = sorted({getattr(r, field) for r in records})
+        values = sorted({getattr(r, field) for r in known})
         shown = values[:: max(1, -(-len(values) // 5))]
         getattr(axes, f"set_{name}ticks")([math.log2(v) for v in shown], [str(v) for v in shown])
-    logs = [math.log10(r.flops_formula) for r in records]
+    logs = [math.log10(r.flops_formula) for r in known]
     decades = range(math.floor(min(logs)), math.ceil(max(logs)) + 1)
     axes.set_zticks(list(decades), [f"$10^{{{e}}}$" for e in decades])
     for name, label in {"x": "sequence length", "y": "model width", "z": "FLOPs"}.items():
         getattr(axes, f"set_{name}label")(label, fontsize=style.NORMAL)
     axes.tick_params(labelsize=style.SMALL)
     axes.view_init(elev=22, azim=-125)
+    looks = [{"color": shade, "label": figure_text(name)} for name, shade in colour.items()]
+    style.legend(figure, looks)
+    return _told(figure, records, "{0.num_heads} head(s)")
 
 
 def _with_flops(records: Records, axes: Mapping[str, str]) -> Records:
