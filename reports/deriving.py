@@ -63,8 +63,8 @@ def derive(name: str) -> list[dict[str, Any]]:
 def _equal(spec: Any, found: Any, phase: str, causal: bool) -> bool | None:
     """Whether FLOPs, bytes and parameters are the closed form's where they were verified."""
     from attnprof import Workload
-    from attnprof.trace.evaluation import evaluate
     from attnprof.trace.events import KINDS
+    from attnprof.trace.sizes import evaluate
 
     formulas = found.phases[phase].formulas
     for at in found.phases[phase].verified_at:

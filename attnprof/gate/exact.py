@@ -27,7 +27,7 @@ from attnprof.gate.rules import (
     WHOLE,
 )
 from attnprof.record import CheckRecord
-from attnprof.trace.evaluation import evaluate
+from attnprof.trace.sizes import evaluate
 from attnprof.trace.request.target import hints_for
 from attnprof.units import format_count
 

@@ -2,7 +2,7 @@
 
 To sympy ``N*0.07`` and ``log(N)/log(2)`` are real numbers, which it reorders; rounded up they can
 differ by one from what the code computes. These functions print as what they mean and are left as
-they are; :mod:`attnprof.trace.evaluation` computes them with floats.
+they are; :mod:`attnprof.trace.sizes` computes them with floats.
 """
 
 from __future__ import annotations

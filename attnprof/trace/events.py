@@ -126,6 +126,11 @@ def totals(trace: Trace, phase: str) -> dict[str, Size]:
     }
 
 
+def totals_by_phase(trace: Trace, phases: Iterable[str]) -> dict[str, dict[str, Size]]:
+    """The same of several phases that one run shows."""
+    return {phase: totals(trace, phase) for phase in phases}
+
+
 def added(values: list[Size]) -> Size:
     """The sum, expanded where it is symbolic."""
     if all(isinstance(value, int) for value in values):

@@ -1,10 +1,13 @@
-"""Sizes as the rules see them: ints stay ints, symbolic ones become sympy expressions."""
+"""Sizes as the rules see them: ints, or sympy expressions; and what those are at numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
 
     from attnprof.trace.events import Size
 
+Value = Any  # int | Fraction | float
 #: The expression over the user's symbols for one over torch's own; set while a run is symbolic.
 _SPOKEN: ContextVar[dict[Any, Any]] = ContextVar("spoken")
 
@@ -84,3 +88,78 @@ def levels(points: Size) -> Size:
 def is_floating(tensor: Any) -> bool:
     """Whether its arithmetic counts: real or complex numbers, not integers or booleans."""
     return bool(tensor.is_floating_point() or tensor.is_complex())
+
+
+# -- exact values: integers stay integers, at any size, in microseconds -------------------
+
+
+def evaluate(expression: Any, sizes: Mapping[str, Any]) -> Value:
+    """The expression at these sizes: an int wherever the value is whole.
+
+    Raises KeyError for a symbol that has no value.
+    """
+    value = _value(expression, sizes)
+    if isinstance(value, Fraction) and value.denominator == 1:
+        return value.numerator
+    return value
+
+
+def _value(node: Any, sizes: Mapping[str, Any]) -> Value:
+    if isinstance(node, int | float | Fraction):
+        return node
+    if node.is_Symbol:
+        return sizes[node.name]
+    if node.is_Integer:
+        return int(node)
+    if node.is_Rational or node.is_Float:
+        return Fraction(int(node.p), int(node.q)) if node.is_Rational else float(node)
+    rule = RULES.get(type(node).__name__)
+    if rule is None:
+        return node.subs(sizes)
+    return rule(*[_value(arg, sizes) for arg in node.args])
+
+
+def _power(base: Value, exponent: Value) -> Value:
+    if isinstance(exponent, int) and exponent >= 0:
+        return base**exponent
+    if isinstance(exponent, int):
+        return Fraction(1) / Fraction(base) ** -exponent
+    return float(base) ** float(exponent)
+
+
+def _log(value: Value, *base: Value) -> Value:
+    if not base and isinstance(value, int) and value & (value - 1) == 0:
+        return math.log(value)
+    return math.log(*map(float, (value, *base)))
+
+
+def _whole(rounded: Callable[[Any], int]) -> Callable[[Value], Value]:
+    """Rounding; of a quotient of logarithms that misses a whole number by its last digits, that."""
+
+    def whole(value: Value) -> Value:
+        if isinstance(value, float) and math.isclose(value, round(value), rel_tol=1e-14):
+            return round(value)
+        return rounded(value)
+
+    return whole
+
+
+#: By the name of the expression's class: sympy's, and those of :mod:`attnprof.trace.doubles`.
+RULES: dict[str, Callable[..., Value]] = {
+    "Add": lambda *args: sum(args), "Mul": lambda *args: math.prod(args), "Pow": _power,
+    "Max": max, "Min": min, "Abs": abs, "Mod": operator.mod, "log": _log, "exp": math.exp,
+    "floor": _whole(math.floor), "ceiling": _whole(math.ceil),
+    "Piecewise": lambda *cases: next(value for value, holds in cases if holds),
+    "ExprCondPair": lambda *case: case,
+    "DoubleSum": lambda a, b: float(a) + float(b),
+    "DoubleProduct": lambda a, b: float(a) * float(b),
+    "DoubleQuotient": lambda a, b: float(a) / float(b),
+    "DoublePower": lambda a, b: float(a) ** float(b),
+    "DoubleFloor": math.floor, "DoubleCeiling": math.ceil, "DoubleRound": round,
+    **{f"Double{name.title()}": getattr(math, name) for name in ("sqrt", "log", "log2", "exp")},
+    "bitwise_and": operator.and_, "bitwise_or": operator.or_, "bitwise_xor": operator.xor,
+    "StrictGreaterThan": operator.gt, "GreaterThan": operator.ge, "StrictLessThan": operator.lt,
+    "LessThan": operator.le, "Equality": operator.eq, "Unequality": operator.ne,
+    "BooleanTrue": lambda: True, "BooleanFalse": lambda: False, "Not": operator.not_,
+    "And": lambda *args: all(args), "Or": lambda *args: any(args),
+}  # fmt: skip

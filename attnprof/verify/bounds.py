@@ -11,7 +11,7 @@ import mpmath
 import sympy
 
 from attnprof.algebra.orders import NOISE, settles
-from attnprof.trace.evaluation import RULES, evaluate
+from attnprof.trace.sizes import RULES, evaluate
 
 Sizes = Mapping[str, int]
 Holds = Callable[[Sizes], bool]  # whether our formula is for these sizes

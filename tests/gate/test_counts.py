@@ -15,9 +15,9 @@ from attnprof.gate import counts
 from attnprof.gate.counts import Counted, count
 from attnprof.gate.exact import formula
 from attnprof.measure.request import PointRequest
-from attnprof.trace.evaluation import evaluate
 from attnprof.trace.events import KINDS, QUANTITIES
 from attnprof.trace.report.derivation import Formula, PhaseForms
+from attnprof.trace.sizes import evaluate
 
 from .samples import PLAIN, request_of
 

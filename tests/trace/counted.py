@@ -4,12 +4,11 @@ from math import prod
 
 import torch
 
-from attnprof.trace.evaluation import evaluate
 from attnprof.trace.events import KINDS, totals, uncounted
 from attnprof.trace.run.recorder import Recorder
 from attnprof.trace.run.symbols import symbolic_sizes
 from attnprof.trace.run.worlds import fake_world
-from attnprof.trace.sizes import spoken
+from attnprof.trace.sizes import evaluate, spoken
 
 #: M multiplications, A additions, D divisions, E exponentials, O others, P FLOPs of products.
 LETTERS = dict(zip("MADEOP", KINDS, strict=True))

@@ -7,11 +7,11 @@ from torch import nn
 
 import attnprof
 from attnprof.algebra.expressions import symbol
-from attnprof.trace.evaluation import evaluate
 from attnprof.trace.events import totals
 from attnprof.trace.report.records import operations, subtotals
 from attnprof.trace.request import lookup
 from attnprof.trace.run.runs import record
+from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.grid import coefficients, degree, expression, lower_set
 

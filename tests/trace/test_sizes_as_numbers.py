@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import attnprof
-from attnprof.trace.evaluation import evaluate
 from attnprof.trace.run.symbols import conversions_kept
+from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.shapes import telling_sizes
 from tests.trace.sizes_as_numbers import CASES, INPUTS, SHAPES, asked_of, compared, counted
 

@@ -85,10 +85,7 @@ def _derivation(name: str) -> Derivation:
 
     own = {"linformer": {"compress": "N, L"}, "performer": {"directions": "d, m"}}
     inputs = {**own.get(name, {}), **dict.fromkeys(("q", "k", "v"), "B, N, d")}
-    return derive_anything(
-        CLASSES[name], None, args=None, inputs=inputs, phases=("forward",), at=None,
-        dtype="float32", scope=None, causal=False, params={},
-    )  # fmt: skip
+    return derive_anything(CLASSES[name], inputs=inputs, phases=("forward",))
 
 
 CLASSES: dict[str, Callable[..., Tensor]] = {

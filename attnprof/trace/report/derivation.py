@@ -8,12 +8,10 @@ from typing import Any
 
 from attnprof.errors import RequestError
 from attnprof.record import Report
-from attnprof.trace.evaluation import Value, evaluate
 from attnprof.trace.events import QUANTITIES, Trace, at_least
 from attnprof.trace.request.target import sizes_text
+from attnprof.trace.sizes import Value, evaluate
 
-#: How a formula was found.
-SYMBOLIC, INTERPOLATED, COUNTED = "symbolic", "interpolated", "counted"
 #: Quantities that lack what an uncounted operation would add.
 _COUNTS = frozenset(QUANTITIES[:7])
 

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any
 
 from attnprof.record import DeriveRecord, Report
-from attnprof.trace.evaluation import evaluate
 from attnprof.trace.events import (
     KINDS,
     QUANTITIES,
@@ -22,6 +21,7 @@ from attnprof.trace.events import (
 from attnprof.trace.report.cuda_allocator import cublas_workspace, predict_cuda
 from attnprof.trace.report.derivation import Derivation, Formula, PhaseForms
 from attnprof.trace.request.target import LARGE
+from attnprof.trace.sizes import evaluate
 
 Sizes = Mapping[str, int]
 
@@ -43,6 +43,18 @@ def report_of(
         for forms in derivation.phases.values()
         for quantity in quantities
     ]
+    at = derivation.asked if set(derivation.asked) == set(derivation.symbols) else {}
+    phases = {}
+    for phase, forms in derivation.phases.items():
+        how = (forms.trace, phase, at)
+        phases[phase] = {
+            **_found(derivation, forms),
+            "notes": list(forms.notes),
+            "peak": _peak(forms.formulas["peak_bytes"], *how),
+            "operations": operations(*how),
+            "lines": subtotals(*how),
+            **({"steps": steps(*how)} if in_steps else {}),
+        }
     summary = {
         "name": derivation.name,
         "symbols": list(derivation.symbols),
@@ -51,14 +63,7 @@ def report_of(
         "dtype": derivation.dtype,
         **asked,
         "notes": list(derivation.notes),
-        "phases": {
-            phase: {
-                **_found(derivation, forms),
-                "notes": list(forms.notes),
-                **_origins(derivation, forms, in_steps=in_steps),
-            }
-            for phase, forms in derivation.phases.items()
-        },
+        "phases": phases,
     }
     return Report("derive", records, summary, environment or {})
 
@@ -107,18 +112,6 @@ def value_at(expression: Any, sizes: Sizes) -> Any:
         return None
     names = {symbol.name for symbol in getattr(expression, "free_symbols", ())}
     return evaluate(expression, sizes) if names <= set(sizes) and sizes else None
-
-
-def _origins(derivation: Derivation, forms: PhaseForms, *, in_steps: bool) -> dict[str, Any]:
-    """Where a phase's costs arise."""
-    at = derivation.asked if set(derivation.asked) == set(derivation.symbols) else {}
-    how = (forms.trace, forms.phase, at)
-    found = {
-        "peak": _peak(forms.formulas["peak_bytes"], *how),
-        "operations": operations(*how),
-        "lines": subtotals(*how),
-    }
-    return {**found, "steps": steps(*how)} if in_steps else found
 
 
 def _peak(formula: Formula, trace: Trace, phase: str, at: Sizes) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def width_of(arguments: Mapping[str, Any], parameters: Parameters) -> str:
     return "h*d"
 
 
-def passed_by_name(found: Mapping[str, Input], parameters: Parameters) -> frozenset[str]:
+def by_name(found: Mapping[str, Input], parameters: Parameters) -> frozenset[str]:
     """Inputs after a gap, or that can only be given by name; to ``*args`` tensors go in order."""
     if takes_any(parameters):
         return frozenset(name for name, item in found.items() if item.literal)

@@ -8,10 +8,10 @@ from math import inf
 from typing import Any
 
 from attnprof.errors import AttnprofError
-from attnprof.trace.evaluation import evaluate
-from attnprof.trace.events import Trace, totals, trains
+from attnprof.trace.events import Trace, totals_by_phase, trains
 from attnprof.trace.request.target import Target, sizes_text
 from attnprof.trace.run.runs import Limit, TooLongError, record
+from attnprof.trace.sizes import evaluate
 
 #: Operations of one run outside of a search: at an asked shape, where a formula does not hold.
 A_LONG_RUN = 25_000
@@ -74,24 +74,16 @@ class Runs:
 
     def settle(self, sizes: Mapping[str, int]) -> None:
         """Use meta tensors from here on if a run there does what a run on fake tensors does."""
-        fake = self.at(sizes)
-        self._swift = False
-        try:
-            swift = self._recorded(sizes, swift=True)
-        except Exception:  # noqa: BLE001 - whatever the user's code does there, fake tensors serve
-            return
-        self._swift = swift.calls == fake.calls and swift.parameters == fake.parameters
+        fake, swift = self.at(sizes), self._ran(sizes, swift=True)
+        self._swift = isinstance(swift, Trace) and (
+            (swift.calls, swift.parameters) == (fake.calls, fake.parameters)
+        )
 
     def at(self, sizes: Mapping[str, int]) -> Trace:
         """The run at a shape; what it raised, again, where it did."""
         key = _key(sizes)
         if key not in self._seen:
-            try:
-                self._seen[key] = self._recorded(sizes, swift=bool(self._swift))
-            except OutOfBudgetError:
-                raise
-            except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-                self._seen[key] = error
+            self._seen[key] = self._ran(sizes, swift=bool(self._swift))
         found = self._seen[key]
         if isinstance(found, Exception):
             raise found
@@ -108,20 +100,10 @@ class Runs:
 
     def length(self, sizes: Mapping[str, int]) -> int:
         """Operations of a run at a shape, on meta tensors if it runs there; what it raised."""
-        try:
-            return len(self._recorded(sizes, swift=True).calls)
-        except (OutOfBudgetError, TooLongError, AttnprofError):
-            raise
-        except Exception:  # noqa: BLE001 - whatever the user's code does there
-            return len(self.at(sizes).calls)
-
-    def counts(self, sizes: Mapping[str, int]) -> Counts:
-        """What the run at a shape counts; what it raised."""
-        return self.totals_of(self.at(sizes))
-
-    def totals_of(self, trace: Trace) -> Counts:
-        """Every quantity of the phases in a run."""
-        return {phase: totals(trace, phase) for phase in self.phases}
+        swift = self._ran(sizes, swift=True)
+        if isinstance(swift, OutOfBudgetError | TooLongError | AttnprofError):
+            raise swift
+        return len((swift if isinstance(swift, Trace) else self.at(sizes)).calls)
 
     def seen(self) -> list[dict[str, int]]:
         """Shapes at which runs were made and went well."""
@@ -138,7 +120,7 @@ class Runs:
         found: list[dict[str, int]] = []
         for shape in shapes:
             try:
-                counted = self.counts(shape)
+                counted = totals_by_phase(self.at(shape), self.phases)
             except (TooLongError, OutOfBudgetError):
                 raise
             except Exception:  # noqa: BLE001, S112 - the user's code may raise anything
@@ -149,7 +131,7 @@ class Runs:
                 self._swift = False  # tensors of another kind may live longer
                 self._seen.pop(_key(shape))
                 trace = self.tried(shape)
-                counted = self.totals_of(trace) if trace else counted
+                counted = totals_by_phase(trace, self.phases) if trace else counted
             refuse_contradiction(forms, counted, shape)
             found.append(dict(shape))
             long = self.operations > _OPERATIONS and len(found) >= HELD_OUT
@@ -157,16 +139,17 @@ class Runs:
                 break
         return found
 
-    def _recorded(self, sizes: Mapping[str, int], *, swift: bool) -> Trace:
-        count = Limit(self.longest)
-        training = trains(self.phases)
+    def _ran(self, sizes: Mapping[str, int], *, swift: bool) -> Trace | Exception:
+        """A run, or what it raises."""
+        count, training = Limit(self.longest), trains(self.phases)
+        found: Trace | Exception
         try:
-            return record(self.target, sizes, training=training, before_each=count, swift=swift)
-        finally:
-            self.operations += count.done * (1 if swift else 3)
-            self._made += 1
-            if self.left <= 0:
-                raise OutOfBudgetError("the runs it takes would be too long")
+            found = record(self.target, sizes, training=training, before_each=count, swift=swift)
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            found = error
+        self.operations += count.done * (1 if swift else 3)
+        self._made += 1
+        return found if self.left > 0 else OutOfBudgetError("the runs it takes would be too long")
 
 
 def _key(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:

@@ -108,9 +108,8 @@ def _summed(key: Key, calls: Sequence[Call]) -> Call:
 def _moments(trace: Trace, phase: str, *, aligned: bool) -> Iterator[tuple[Any, int]]:
     """Bytes held while each operation of a phase runs, by a name of that moment.
 
-    Where runs do not align, of all operations of one name at one line the first few and the last
-    few are moments of their own, for in a loop what is held grows or shrinks; of those between
-    only the largest is.
+    Where runs do not align, of all operations of one name at one line the first and last few are
+    moments of their own, as what a loop holds grows or shrinks; of those between the largest is.
     """
     now = 0
     found: dict[Key, list[int]] = {}

@@ -54,10 +54,9 @@ def count(target: Target, sizes: Sizes, phase: str, most: float = inf) -> Trace:
         except Exception:  # noqa: BLE001 - the same
             raise RequestError(f"{target.name} does not run: {error_text(error)}") from error
     try:
-        trace.notes += filter(None, [_checked(target, sizes, training, trace)])
+        trace.notes += _checked(target, sizes, training, trace)
     except PartedError as parted:
-        large = _too_large(target, sizes)
-        if large:
+        if large := _too_large(target, sizes):
             raise CannotRunError(
                 f"{target.name} does something else on real tensors, which it cannot run on here: "
                 f"{large}"
@@ -77,13 +76,10 @@ def tried(target: Target, asked: Sizes, *, training: bool = False) -> Target:
     failures = list[Exception]()
     names = target.symbols
     even = {name: asked.get(name) or EVEN.get(name, 16) for name in names}
-    for sizes in [dict(asked)] if set(asked) == set(names) else [hints_for(names, asked), even]:
-        backward = False
+    for sizes in [asked] if set(asked) == set(names) else [hints_for(names, asked), even]:
         try:
-            record(target, sizes, training=False, most=A_LONG_RUN)
-            backward = training
-            if backward:
-                record(target, sizes, training=True, most=A_LONG_RUN)
+            for backward in [False, True] if training else [False]:
+                record(target, sizes, training=backward, most=A_LONG_RUN)
         except TooLongError:
             return target  # so far it runs
         except Exception as error:
@@ -127,11 +123,19 @@ def value_reason(error: Exception) -> str:
 
 
 def _by_value(line: str) -> str:
-    place = f" ({line})" if line else ""
-    return f"its path depends on the value of a tensor, as by .item() or an if on one{place}"
+    how = "as by .item() or an if on one"
+    return f"its path depends on the value of a tensor, {how}{_place(line)}"
 
 
 # -- real tensors -------------------------------------------------------------------------
+
+
+def _ran(target: Target, sizes: Sizes, training: bool, **how: Any) -> Trace | Exception:
+    """A run, or what it raises."""
+    try:
+        return record(target, sizes, training=training, **how)
+    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+        return error
 
 
 def held(
@@ -144,58 +148,52 @@ def held(
     """
     why = "no small shape inside the domain runs"
     for sizes in filter(holds, [*_small_shapes(target), *others]):
-        try:
-            fake = record(target, sizes, training=training, most=MOST_CALLS)
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-            why = f"at {sizes_text(sizes)} it does not run: {error_text(error)}"
+        fake = _ran(target, sizes, training, most=MOST_CALLS)
+        if isinstance(fake, Exception):
+            why = f"at {sizes_text(sizes)} it does not run: {error_text(fake)}"
             continue
         real = _held_at(target, sizes, training, fake)
-        return f"{_UNHELD}: {real}" if isinstance(real, str) else (dict(sizes), real)
+        return real if isinstance(real, str) else (dict(sizes), real)
     return f"{_UNHELD}: {why}"
 
 
-def _checked(target: Target, sizes: Sizes, training: bool, fake: Trace) -> str:
+def _checked(target: Target, sizes: Sizes, training: bool, fake: Trace) -> list[str]:
     """Hold a run against one on real tensors: at a small shape where the code does the same.
 
     At its own shape where there is none. A note where neither runs within limits; raises
     :class:`PartedError` as :func:`held` does. What is ours, or was real, needs no check.
     """
     if target.own or target.real:
-        return ""
+        return []
     operations = [call.op for call in fake.calls]
     for shape in _small_shapes(target):
-        try:
-            small = record(target, shape, training=training, most=MOST_CALLS)
-        except Exception:  # noqa: BLE001, S112 - the user's code may raise anything
-            continue
-        if [call.op for call in small.calls] == operations:
+        small = _ran(target, shape, training, most=MOST_CALLS)
+        if isinstance(small, Trace) and [call.op for call in small.calls] == operations:
             sizes, fake = shape, small
             break
     found = _held_at(target, sizes, training, fake)
-    return f"{_UNHELD}: {found}" if isinstance(found, str) else ""
+    return [found] if isinstance(found, str) else []
 
 
 def _held_at(target: Target, sizes: Sizes, training: bool, fake: Trace) -> Trace | str:
-    """The run on real tensors at a shape, or why there is none.
-
-    Raises :class:`PartedError` at the first operation that is another one, or brings other
-    storages.
-    """
-    large = _too_large(target, sizes, fake)
-    if large:
-        return large
-    try:
-        real = record(target, sizes, training=training, real=True)
-    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-        return f"there it raises {error_text(error)}"
+    """The run on real tensors at a shape, or a note why there is none; PartedError as above."""
+    if large := _too_large(target, sizes, fake):
+        return f"{_UNHELD}: {large}"
+    real = _ran(target, sizes, training, real=True)
+    if isinstance(real, Exception):
+        return f"{_UNHELD}: there it raises {error_text(real)}"
     for one, other in zip_longest(fake.calls, real.calls):
         if one is None or other is None or _row(one) != _row(other):
             line = (one or other).line or (other or one).line
             raise PartedError(
-                f"the code does something else on real tensors{f' ({line})' if line else ''}: "
-                f"{_spelled(other)}, where fake ones show {_spelled(one)}"
+                f"the code does something else on real tensors{_place(line)}: {_spelled(other)}, "
+                f"where fake ones show {_spelled(one)}"
             )
     return real
+
+
+def _place(line: str) -> str:
+    return f" ({line})" if line else ""
 
 
 def _small_shapes(target: Target) -> Iterator[dict[str, int]]:
@@ -232,41 +230,31 @@ def _spelled(call: Call | None) -> str:
 def on_real_tensors(target: Target, *, training: bool) -> Target:
     """The target, to be run on real tensors from now on.
 
-    Raises :class:`CannotRunError` where its path depends on the values of its inputs or weights,
-    or where such a run takes too much; what the code raises where it runs nowhere.
+    Raises :class:`CannotRunError` where its path depends on values of inputs or weights, or where
+    such a run takes too much; what the code raises where it runs nowhere.
     """
     failure: Exception = CannotRunError(f"{target.name} runs at no small shape")
     for sizes in _small_shapes(target):
-        large = _too_large(target, sizes)
-        if large:
+        if large := _too_large(target, sizes):
             raise CannotRunError(
                 f"{target.name} has to run on real tensors, since its path depends on values; "
                 f"{large}: derive a smaller configuration of it"
             )
-        try:
-            trace = record(target, sizes, training=training, real=True)
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-            failure = error
+        trace = _ran(target, sizes, training, real=True)
+        if isinstance(trace, Exception):
+            failure = trace
             continue
+        rows = [_row(call) for call in trace.calls]
         for place, decision in enumerate(trace.decisions):
-            if not decision.by_values or (
-                decision.yes_or_no
-                and place < _DECISIONS
-                and _same_flipped(target, sizes, training, trace, place)
-            ):
+            if not decision.by_values:
                 continue
-            why, line = _by_value(decision.line), f" ({decision.line})" if decision.line else ""
-            if decision.shapes:
-                why = f"{_SHAPED}: {decision.op}{line}"
+            if decision.yes_or_no and place < _DECISIONS:
+                # no matter, where the other outcome makes no difference or is an error
+                other = _ran(target, sizes, training, real=True, flipped=place)
+                if isinstance(other, Exception) or [_row(call) for call in other.calls] == rows:
+                    continue
+            shaped = f"{_SHAPED}: {decision.op}{_place(decision.line)}"
+            why = shaped if decision.shapes else _by_value(decision.line)
             raise CannotRunError(f"{target.name} cannot be derived: {why}")
         return replace(target, real=True)
     raise failure
-
-
-def _same_flipped(target: Target, sizes: Sizes, training: bool, trace: Trace, place: int) -> bool:
-    """Whether the other outcome of a decision makes no difference, or is an error."""
-    try:
-        other = record(target, sizes, training=training, real=True, flipped=place)
-    except Exception:  # noqa: BLE001 - the values are checked: nothing else is counted
-        return True
-    return [_row(call) for call in other.calls] == [_row(call) for call in trace.calls]

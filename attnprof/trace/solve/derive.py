@@ -12,7 +12,7 @@ from typing import Any
 from attnprof.errors import CannotRunError, RequestError, closest
 from attnprof.trace.events import PHASES, totals, trains
 from attnprof.trace.report.derivation import Derivation, PhaseForms
-from attnprof.trace.request.lookup import Texts, target_of
+from attnprof.trace.request.lookup import target_of
 from attnprof.trace.request.target import SHORTER, Target, hints_for, sizes_text
 from attnprof.trace.run.runs import TooLongError, record
 from attnprof.trace.solve.budget import A_LONG_RUN, NoFormulaError
@@ -65,10 +65,7 @@ def derived(
 
 
 def _started(target: Target, asked: Sizes, *, training: bool) -> tuple[Target, Sizes]:
-    """The target and the sizes to begin with; a shorter length where it runs at no usual one.
-
-    Raises what :func:`attnprof.trace.solve.count.tried` does, of the usual lengths.
-    """
+    """The target and the sizes to begin with; a shorter length where it runs at no usual one."""
     try:
         return tried(target, asked, training=training), asked
     except RequestError:
@@ -191,24 +188,24 @@ class _Search:
 
 def derive_anything(
     thing: Any,
-    workload: Workload | None,
+    workload: Workload | None = None,
     *,
-    args: Texts,
-    inputs: Texts,
-    phases: Sequence[str] | None,
-    at: Mapping[str, int] | None,
-    dtype: str,
-    scope: str | None,
-    causal: bool,
-    params: Mapping[str, Any],
+    phases: Sequence[str] | None = None,
+    at: Mapping[str, int] | None = None,
+    dtype: str = "float32",
+    causal: bool = False,
+    **how: Any,
 ) -> Derivation:
-    """The same for what Python passes; a workload gives the shape, the number format, the mask."""
+    """The same for what Python passes; a workload gives the shape, the number format, the mask.
+
+    ``how`` is what else :func:`attnprof.trace.request.lookup.target_of` takes.
+    """
     if workload is not None:
         dtype, causal = workload.dtype, workload.causal or causal
     if dtype not in DTYPES:
         raise RequestError(f"unknown dtype '{dtype}': {closest(dtype, list(DTYPES))}")
     width = None if workload is None or isinstance(thing, str) else workload.d_model
-    target = target_of(thing, args, inputs, params, scope, causal, dtype, width=width)
+    target = target_of(thing, causal=causal, dtype=dtype, width=width, **how)
     sizes = {} if workload is None else workload.by_symbol()
     asked = {name: size for name, size in sizes.items() if name in target.symbols}
     if phases is None:

@@ -9,8 +9,7 @@ from typing import Any
 
 import sympy
 
-from attnprof.trace.evaluation import evaluate
-from attnprof.trace.sizes import translated
+from attnprof.trace.sizes import evaluate, translated
 
 #: Shapes at which conditions are compared, to say each once.
 _SHAPES = 400

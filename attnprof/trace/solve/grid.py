@@ -8,7 +8,7 @@ points are needed as there are monomials.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise, product
 from math import prod
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from attnprof.algebra.maxima import maximum_of
-from attnprof.trace.events import Trace
+from attnprof.trace.events import Trace, totals_by_phase
 from attnprof.trace.solve.budget import NoFormulaError, Runs
 from attnprof.trace.solve.columns import Column, Sheet, sheet
 from attnprof.trace.solve.shapes import Line
@@ -128,7 +128,7 @@ class ShapeGrid:
         fit.solve({*found.counts(), *found.others(), *found.moments()})
         peaks = {phase: fit.peak(found, phase) for phase in self.runs.phases}
         trace = fit.trace(found, held=found.aligned and None not in peaks.values())
-        forms = {phase: dict(form) for phase, form in self.runs.totals_of(trace).items()}
+        forms = totals_by_phase(trace, self.runs.phases)
         for phase, peak in peaks.items():
             forms[phase].pop("peak_bytes")
             if peak is not None:
@@ -181,35 +181,32 @@ def _degree_along(xs: Sequence[int], axis: int, points: Sequence[Index], column:
     return len(xs) - 1 if found is None else found
 
 
+@dataclass
 class _Fit:
     """From a column at the grid's shapes (and at ``more``) to its polynomial."""
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        nodes: Sequence[Sequence[int]],
-        indices: Sequence[Index],
-        more: Sequence[Mapping[str, int]],
-    ) -> None:
-        self._names, self._nodes, self._indices, self._more = names, nodes, indices, more
-        self._found: dict[Column, dict[Index, Fraction]] = {}
+    names: Sequence[str]
+    nodes: Sequence[Sequence[int]]
+    indices: Sequence[Index]
+    more: Sequence[Mapping[str, int]]
+    found: dict[Column, dict[Index, Fraction]] = field(default_factory=dict)
 
     def solve(self, columns: set[Column]) -> None:
         """All columns at once, from their first values: those on the grid."""
         order = sorted(columns)
-        values = {index: [c[place] for c in order] for place, index in enumerate(self._indices)}
-        table = coefficients(self._nodes, values)
+        values = {index: [c[place] for c in order] for place, index in enumerate(self.indices)}
+        table = coefficients(self.nodes, values)
         for place, column in enumerate(order):
-            self._found[column] = {i: row[place] for i, row in table.items() if row[place]}
+            self.found[column] = {i: row[place] for i, row in table.items() if row[place]}
 
     def __call__(self, column: Column) -> Any:
-        return expression(self._names, self._found[column])
+        return expression(self.names, self.found[column])
 
     def follows(self, column: Column) -> bool:
         """Whether the polynomial gives the column's further values, at those shapes."""
-        terms = self._found[column].items()
-        for shape, value in zip(self._more, column[len(self._indices) :], strict=True):
-            sizes = [shape[name] for name in self._names]
+        terms = self.found[column].items()
+        for shape, value in zip(self.more, column[len(self.indices) :], strict=True):
+            sizes = [shape[name] for name in self.names]
             if sum(factor * prod(map(pow, sizes, index)) for index, factor in terms) != value:
                 return False
         return True
@@ -225,7 +222,7 @@ class _Fit:
         """One trace whose sizes are polynomials; how many operations a call is may be none."""
         calls = []
         for call in found.trace.calls:
-            known = found.aligned or (self._more and self.follows(call.times))
+            known = found.aligned or (self.more and self.follows(call.times))
             times = (1 if found.aligned else self(call.times)) if known else None
             new = replace(call.mapped(self), times=times)
             if not held:

@@ -15,7 +15,7 @@ from math import log2
 from typing import Any
 
 from attnprof.errors import AttnprofError
-from attnprof.trace.events import Trace
+from attnprof.trace.events import Trace, totals_by_phase
 from attnprof.trace.request.target import EVEN_ANCHOR, Target
 from attnprof.trace.run.runs import TooLongError
 from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError, Runs, differences
@@ -88,13 +88,15 @@ class Interpolated:
                 yield {**self.fixed, **shape}
 
     def cut(self, shape: Mapping[str, int]) -> bool:
-        """End the range of the size that lies furthest out before a shape that does not fit.
-
-        False where nothing is left that would be worth saying.
-        """
+        """End the range of the size that is furthest out before a shape; False: nothing is left."""
         away = {name: abs(log2(shape[name] / line.nodes[0])) for name, line in self.lines.items()}
         name = max(away, key=lambda name: away[name])
-        return self.lines[name].end_before(shape[name])
+        line, size = self.lines[name], shape[name]
+        if size == line.nodes[0]:
+            return False
+        above = size > line.nodes[0]
+        line.end_at(size - line.stride if above else size + line.stride, above=above)
+        return len(line.sizes) > len(line.nodes) + 1  # else only the nodes would be left
 
 
 def interpolate(
@@ -106,10 +108,9 @@ def interpolate(
 ) -> Interpolated:
     """Formulas in the branch of the hints; sizes of 1 there stay 1.
 
-    ``known`` lines, of other phases of the same target, spare probing where they hold.
-
-    Raises :class:`NoFormulaError` where the cost is no polynomial in a size, and where finding it
-    out would take too long.
+    ``known`` lines, of other phases of the same target, spare probing where they hold. Raises
+    :class:`NoFormulaError` where the cost is no polynomial in a size, and where finding it out
+    would take too long.
     """
     runs = Runs(target, phases, A_RUN, BUDGET)
     anchor = _anchored(runs, hints, asked)
@@ -152,7 +153,7 @@ def _narrowed(found: Interpolated, runs: Runs) -> bool:
         corners = [{**found.fixed, **dict(zip(found.lines, end, strict=True))} for end in ends]
         traces = ((corner, runs.tried(corner)) for corner in corners)
         if not any(
-            trace and differences(found.forms, runs.totals_of(trace), corner)
+            trace and differences(found.forms, totals_by_phase(trace, runs.phases), corner)
             for corner, trace in traces
         ):
             return True

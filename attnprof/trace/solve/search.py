@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 from attnprof.trace.events import Trace
 from attnprof.trace.request.target import sizes_text
@@ -31,10 +32,7 @@ _A_LINE = 15_000
 
 @dataclass
 class Probe:
-    """Finds the lines through an anchor.
-
-    A ``known`` line of another phase is taken over where it holds for these, too.
-    """
+    """Finds the lines through an anchor; a ``known`` one of another phase where it holds, too."""
 
     runs: Runs
     anchor: Mapping[str, int]
@@ -60,30 +58,26 @@ class Probe:
 
     def _smooth_first(self, lines: Iterator[Line]) -> Iterator[Line]:
         """Those on which peaks are polynomials as they come, then the first of the others."""
-        others = list[Line]()
-        smooth = False
+        others, most = list[Line](), 2
         for line in lines:
             if line.smooth:
-                smooth = True
+                most = 1
                 yield line
             else:
                 others.append(line)
-        yield from others[: 1 if smooth else 2]
+        yield from others[:most]
 
     def _candidates(self, name: str, *, thorough: bool) -> Iterator[Line]:
         """Lines of ever larger strides, not many."""
-        found = 0
-        before = self.runs.left
-        for stride in _LONG if name == "N" or self.anchor[name] >= 64 else _SHORT:
-            for step in (stride, -stride):
-                spent = before - self.runs.left
-                if found > _TRIES or spent > _A_LINE:
-                    return
-                ladder = self._ladder(name, step, thorough=thorough)
-                if ladder:
-                    nodes, smooth = ladder
-                    yield Line(name, nodes, step, stride, min(nodes), max(nodes), smooth)
-                found += bool(found or ladder)
+        found, before = 0, self.runs.left
+        strides = _LONG if name == "N" or self.anchor[name] >= 64 else _SHORT
+        for stride, sign in product(strides, (1, -1)):
+            if found > _TRIES or before - self.runs.left > _A_LINE:
+                return
+            if ladder := self._ladder(name, sign * stride, thorough=thorough):
+                nodes, smooth = ladder
+                yield Line(name, nodes, sign * stride, stride, min(nodes), max(nodes), smooth)
+            found += bool(found or ladder)
 
     def _again(self, name: str) -> Line | None:
         """The known line, with nodes for these phases."""

@@ -120,13 +120,6 @@ class Line:
         else:
             self.low = size
 
-    def end_before(self, size: int) -> bool:
-        """Leave out a size and those beyond; False where only the nodes would be left."""
-        if size != self.nodes[0]:
-            above = size > self.nodes[0]
-            self.end_at(size - self.stride if above else size + self.stride, above=above)
-        return len(self.sizes) > len(self.nodes) + 1 and size != self.nodes[0]
-
     def halve(self) -> None:
         """A range half as wide around the anchor."""
         start = self.nodes[0]

@@ -8,9 +8,9 @@ from typing import Any
 
 from attnprof.costs import Number
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.trace.evaluation import evaluate
 from attnprof.trace.report.derivation import Derivation, PhaseForms
 from attnprof.trace.request.target import Target, sizes_text
+from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.derive import derived
 from attnprof.workload import Workload
 

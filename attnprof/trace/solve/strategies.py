@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from attnprof.errors import AttnprofError, CannotRunError
-from attnprof.trace.events import QUANTITIES, Trace, at_least, totals, trains, uncounted
-from attnprof.trace.report.derivation import (
-    COUNTED,
-    INTERPOLATED,
-    SYMBOLIC,
-    Formula,
-    PhaseForms,
-)
+from attnprof.trace.events import QUANTITIES, Trace, at_least, totals_by_phase, trains, uncounted
+from attnprof.trace.report.derivation import Formula, PhaseForms
 from attnprof.trace.request.target import ANCHOR, REAL_ANCHOR, Target, hints_for, sizes_text
 from attnprof.trace.run.runs import TooLongError
 from attnprof.trace.solve.budget import (
@@ -27,9 +22,9 @@ from attnprof.trace.solve.budget import (
     refuse_contradiction,
 )
 from attnprof.trace.solve.count import count, held
-from attnprof.trace.solve.interpolation import NOWHERE, Interpolated, interpolate
+from attnprof.trace.solve.interpolation import NOWHERE, interpolate
 from attnprof.trace.solve.shapes import Line, shapes_in
-from attnprof.trace.solve.symbolic import SymbolicRun, run_symbolically
+from attnprof.trace.solve.symbolic import run_symbolically
 from attnprof.user_code import error_text
 
 #: How often ranges are cut until runs inside agree.
@@ -39,26 +34,13 @@ Forms = dict[str, PhaseForms]
 Sizes = Mapping[str, int]
 
 
-@dataclass(frozen=True)
-class OneShape:
-    """What one run at a shape shows: numbers, no formulas."""
+class Found(NamedTuple):
+    """Formulas by phase, the run behind them, and where they hold: by shape, and in words."""
 
-    trace: Trace
     forms: Counts
-    shape: Sizes
-
-    @property
-    def domain(self) -> tuple[str, ...]:
-        """The shape."""
-        return (sizes_text(self.shape),)
-
-    def holds(self, sizes: Sizes) -> bool:
-        """Whether it is this one."""
-        return sizes == self.shape
-
-
-#: Formulas by phase, where they hold, and the run behind them.
-Found = SymbolicRun | Interpolated | OneShape
+    trace: Trace
+    holds: Callable[[Sizes], bool]
+    domain: tuple[str, ...]
 
 
 @dataclass
@@ -97,10 +79,11 @@ class Attempt:
         if self.complete:
             where = sizes_text(self.asked)
             try:
-                values = Runs(self.target, self.phases).counts(self.asked)
+                trace = Runs(self.target, self.phases).at(self.asked)
             except TooLongError:
                 notes.append(f"not run at {where}: more than {A_LONG_RUN} operations")
             else:
+                values = totals_by_phase(trace, self.phases)
                 refuse_contradiction(found.forms, values, self.asked)
                 shapes = _last(shapes, self.asked)
         if not self.target.real:
@@ -109,9 +92,8 @@ class Attempt:
                 notes.append(real)
             else:
                 shape, trace = real
-                counted = {phase: totals(trace, phase) for phase in self.phases}
                 try:
-                    refuse_contradiction(found.forms, counted, shape)
+                    refuse_contradiction(found.forms, totals_by_phase(trace, self.phases), shape)
                 except ContradictedError as wrong:
                     raise NoFormulaError(f"on real tensors, {wrong}") from wrong
                 shapes = _last(shapes, shape)
@@ -139,7 +121,7 @@ class Attempt:
 
         def told(phase: str) -> Iterator[str]:
             yield from dict.fromkeys(self.reasons)
-            if method == INTERPOLATED and "peak_bytes" not in found.forms[phase]:
+            if method == "interpolated" and "peak_bytes" not in found.forms[phase]:
                 yield "peak_bytes has no formula: what is held is no polynomial in the sizes"
             yield from (*notes, *found.trace.notes, *at_least(found.trace, phase))
 
@@ -175,7 +157,8 @@ def by_symbols(attempt: Attempt) -> Forms:
     runs = Runs(target, phases, 2 * len(found.trace.calls) + 100)
     most = 2 * MOST if found.most else MOST
     shapes = runs.agreeing(found.forms, shapes_in(hints, found.holds), most)
-    return attempt.verified(SYMBOLIC, found, shapes)
+    seen = Found(found.forms, found.trace, found.holds, found.domain)
+    return attempt.verified("symbolic", seen, shapes)
 
 
 def by_interpolation(attempt: Attempt) -> Forms:
@@ -195,7 +178,8 @@ def by_interpolation(attempt: Attempt) -> Forms:
             elif not found.cut(error.shape):
                 raise
         else:
-            return attempt.verified(INTERPOLATED, found, shapes)
+            seen = Found(found.forms, found.trace, found.holds, found.domain)
+            return attempt.verified("interpolated", seen, shapes)
     raise NoFormulaError(NOWHERE)
 
 
@@ -218,9 +202,10 @@ def at_one_shape(attempt: Attempt) -> Forms:
             f"{target.name}: no closed form found ({why}), and it cannot be counted at "
             f"{sizes_text(asked)}: {error_text(error)}"
         ) from error
-    values = {phase: totals(trace, phase) for phase in attempt.phases}
-    found = OneShape(trace, {phase: {} for phase in attempt.phases}, dict(asked))
-    return attempt.phase_forms(COUNTED, found, [asked], [], values)
+    values = totals_by_phase(trace, attempt.phases)
+    nothing: Counts = {phase: {} for phase in attempt.phases}
+    found = Found(nothing, trace, lambda sizes: sizes == asked, (sizes_text(asked),))
+    return attempt.phase_forms("counted", found, [asked], [], values)
 
 
 #: Ways to formulas in the order in which they are tried, and what a reason against one says.

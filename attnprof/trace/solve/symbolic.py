@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnprof.errors import AttnprofError
-from attnprof.trace.events import Trace, totals, trains
+from attnprof.trace.events import Trace, totals_by_phase, trains
 from attnprof.trace.request.target import Target, largest
 from attnprof.trace.run.runs import Limit, record
 from attnprof.trace.run.symbols import BENDS, Bend, symbolic_sizes
@@ -108,7 +108,7 @@ def _once(
         trace = _recorded(target, {**hints, **sizes}, phases, environment)
         guards = _guards(environment)
         trace = trace.mapped(guards.simplified)
-        forms = {phase: totals(trace, phase) for phase in phases}
+        forms = totals_by_phase(trace, phases)
         floats = environment.conversions
         formulas = [value for form in forms.values() for value in form.values()]
         parts = [x for x in (*formulas, *guards.relations) if not isinstance(x, int)]
