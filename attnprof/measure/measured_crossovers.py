@@ -103,7 +103,7 @@ def _derived(
     @cache
     def known(metric: str, head_dim: int) -> tuple[KnownCost, KnownCost]:
         costs = (side.at_width(metric, head_dim) for side in sides)
-        a, b = (KnownCost(c, c.holds, c.general, c.said, c.doubt) for c in costs)
+        a, b = (KnownCost(c, c.holds, *c.told()) for c in costs)
         return a, b
 
     return known

@@ -9,10 +9,9 @@ from typing import Any
 
 from attnprof.algebra.parser import parts_of
 from attnprof.errors import RequestError
-from attnprof.trace.request import conventions
-from attnprof.trace.request.conventions import ARGUMENTS, HEADS, TOKENS, WIDTHS, Parameters
+from attnprof.trace.request import texts
 from attnprof.trace.request.target import DEFAULT, Expression, Input, Sizes, Target, at, hints_for
-from attnprof.trace.request.texts import symbols_in
+from attnprof.trace.request.texts import ARGUMENTS, HEADS, TOKENS, WIDTHS, Parameters, symbols_in
 from attnprof.user_code import contained, error_text
 
 _CAUSAL = ("causal", "is_causal")
@@ -57,10 +56,10 @@ class Request:
 
         Raises :class:`RequestError` for a required one that nobody can guess.
         """
-        conventions.checked_names(self.given, parameters, "--arg", self.what)
+        texts.checked_names(self.given, parameters, "--arg", self.what)
         found = dict(self.given)
         for name, item in parameters.items():
-            if name in self.given or not conventions.is_required(item):
+            if name in self.given or not texts.is_required(item):
                 continue
             if name.lower() not in ARGUMENTS:
                 takes = ", ".join(map(str, parameters.values()))
@@ -74,12 +73,10 @@ class Request:
             self.notes.append("batch_first=True was set: inputs are (batch, tokens, width)")
             found["batch_first"] = True
         inputs = (
-            self.inputs.values()
-            if self.inputs
-            else [Expression(conventions.width_of(found, parameters))]
+            self.inputs.values() if self.inputs else [Expression(texts.width_of(found, parameters))]
         )
         used = symbols_in([*found.values(), *inputs])
-        return {**found, **self.guess(conventions.sizes_at_default(parameters, found, used))}
+        return {**found, **self.guess(texts.sizes_at_default(parameters, found, used))}
 
     def guess(self, sizes: Mapping[str, str]) -> dict[str, Expression]:
         """Sizes of arguments, told as guessed."""
@@ -94,13 +91,13 @@ class Request:
         Without ``width`` q, k and v are (B, h, N, d), as a function takes them. Raises
         :class:`RequestError` for a required one that nobody can guess.
         """
-        if not conventions.takes_any(parameters):
-            conventions.checked_names(self.inputs, parameters, "--input", what)
+        if not texts.takes_any(parameters):
+            texts.checked_names(self.inputs, parameters, "--input", what)
         found: dict[str, Input] = {}
         for name, item in parameters.items():
             if name in self.inputs:
                 found[name] = self.inputs[name]
-            elif conventions.is_required(item):
+            elif texts.is_required(item):
                 found[name] = self._guessed(what, name, width)
         found.update(self.inputs)
         if not found:
@@ -108,7 +105,7 @@ class Request:
                 f"{what} does not say what it takes: give its inputs in order, like --input "
                 '"q: B, h, N, d"'
             )
-        return tuple(found.values()), conventions.by_name(found, parameters)
+        return tuple(found.values()), texts.by_name(found, parameters)
 
     def _guessed(self, what: str, name: str, width: str) -> Input:
         tokens = f"B, N, {width or 'h*d'}"
@@ -130,40 +127,39 @@ class Request:
         """``--causal`` goes to the arguments or to the inputs, whichever take it."""
         if not self.causal:
             return
-        for name in _CAUSAL:
-            if name in parameters and name not in self.given:
-                self.given[name] = True
-                return
-        for name in _CAUSAL:
-            if name in taken and name not in self.inputs:
-                self.pass_values({name: True})
-                return
-        raise RequestError(
-            f"--causal: {self.what} takes neither causal nor is_causal; give its own argument "
-            'with --arg, or a mask with --input "mask: N, N bool"'
-        )
+        argument = next((n for n in _CAUSAL if n in parameters and n not in self.given), None)
+        flag = next((n for n in _CAUSAL if n in taken and n not in self.inputs), None)
+        if argument:
+            self.given[argument] = True
+        elif flag:
+            self.pass_values({flag: True})
+        else:
+            raise RequestError(
+                f"--causal: {self.what} takes neither causal nor is_causal; give its own argument "
+                'with --arg, or a mask with --input "mask: N, N bool"'
+            )
 
     def is_factory(self, function: Any) -> bool:
         """Whether a function makes a module: it takes sizes (or nothing), and no tensor."""
-        parameters = conventions.parameters_of(function, self.what)
-        if conventions.takes_any(parameters):
+        parameters = texts.parameters_of(function, self.what)
+        if texts.takes_any(parameters):
             return False
         if any(name.lower() in TOKENS | HEADS or name in self.inputs for name in parameters):
             return False
-        required = [name for name, item in parameters.items() if conventions.is_required(item)]
+        required = [name for name, item in parameters.items() if texts.is_required(item)]
         return all(name in self.given or name.lower() in ARGUMENTS for name in required)
 
 
 def of_class(layer: Any, request: Request) -> Target:
     """A module class: built with the given and guessed arguments, at any sizes."""
-    parameters, what = conventions.parameters_of(layer, request.what), f"{request.what}.forward"
+    parameters, what = texts.parameters_of(layer, request.what), f"{request.what}.forward"
     forward = inspect.getattr_static(layer, "forward")
     if hasattr(type(forward), "__get__"):  # bound as an instance has it, whatever that is called
         forward = type(forward).__get__(forward, object(), layer)
-    taken = conventions.parameters_of(forward, what)
+    taken = texts.parameters_of(forward, what)
     request.place_causal(parameters, taken)
     arguments = request.arguments(parameters)
-    width = conventions.width_of(arguments, parameters)
+    width = texts.width_of(arguments, parameters)
     return request.target(_maker(layer, arguments), what, taken, arguments, width)
 
 
@@ -186,7 +182,7 @@ def of_instance(module: Any, request: Request, width: int | None) -> Target:
     if request.given:
         raise RequestError(f"--arg: {request.what} exists already; its class takes arguments")
     what = f"{request.what}.forward"
-    taken = conventions.parameters_of(module.forward, what)
+    taken = texts.parameters_of(module.forward, what)
     request.place_causal({}, taken)
 
     def make(_sizes: Sizes) -> Any:
@@ -210,7 +206,7 @@ def of_factory(build: Any, request: Request) -> Target:
 
     from attnprof.trace.run.worlds import fake_world
 
-    parameters = conventions.parameters_of(build, request.what)
+    parameters = texts.parameters_of(build, request.what)
     request.place_causal(parameters, {})
     arguments = request.arguments(parameters)
     make = _maker(build, arguments)
@@ -225,28 +221,28 @@ def of_factory(build: Any, request: Request) -> Target:
             'tensors, give its inputs: --input "x: B, N, h*d"'
         )
     taken, width = (
-        conventions.parameters_of(made.forward, request.what),
-        conventions.width_of(arguments, parameters),
+        texts.parameters_of(made.forward, request.what),
+        texts.width_of(arguments, parameters),
     )
     return request.target(make, f"{request.what}().forward", taken, arguments, width)
 
 
 def of_function(function: Any, request: Request) -> Target:
     """A function of tensors, and of sizes that ``--arg`` gives."""
-    parameters = conventions.parameters_of(function, request.what)
+    parameters = texts.parameters_of(function, request.what)
     request.place_causal(parameters, {})
-    conventions.checked_names(request.given, parameters, "--arg", request.what)
+    texts.checked_names(request.given, parameters, "--arg", request.what)
     request.pass_values(request.given)
     # sizes that a function needs beside its tensors
     needed = ARGUMENTS.keys() - TOKENS - HEADS
     sizes = {
         name: ARGUMENTS[name.lower()]
         for name, item in parameters.items()
-        if conventions.is_required(item) and name not in request.inputs and name.lower() in needed
+        if texts.is_required(item) and name not in request.inputs and name.lower() in needed
     }
     request.pass_values(request.guess(sizes))
     inputs, _ = request.call(request.what, parameters)
-    left = conventions.sizes_at_default(parameters, request.inputs, symbols_in(inputs))
+    left = texts.sizes_at_default(parameters, request.inputs, symbols_in(inputs))
     left = {name: size for name, size in left.items() if name.lower() not in WIDTHS}  # dim: an axis
     request.pass_values(request.guess(left))
     return request.target(lambda _sizes: function, request.what, parameters, {})

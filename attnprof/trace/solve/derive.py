@@ -42,16 +42,15 @@ def derived(
     complete shape, a number can be had.
     """
     asked = dict(asked or {})
-    wrong = [phase for phase in phases if phase not in PHASES]
-    if wrong or not phases:
-        named = wrong[0] if wrong else ""
-        raise RequestError(f"phase '{named}' is not derived: {closest(named, list(PHASES))}")
-    unknown = [name for name in asked if name not in target.symbols]
-    if unknown:
-        raise RequestError(
-            f"--at {unknown[0]}={asked[unknown[0]]}: {target.name} has no size {unknown[0]}; its "
-            f"arguments and inputs use {', '.join(target.symbols) or 'none'}"
-        )
+    for phase in phases or [""]:
+        if phase not in PHASES:
+            raise RequestError(f"phase '{phase}' is not derived: {closest(phase, list(PHASES))}")
+    for name, size in asked.items():
+        if name not in target.symbols:
+            raise RequestError(
+                f"--at {name}={size}: {target.name} has no size {name}; its arguments and inputs "
+                f"use {', '.join(target.symbols) or 'none'}"
+            )
     target, start = _started(target, asked, training=trains(phases))
     try:
         forms = _forms(target, phases, start)
@@ -80,16 +79,14 @@ def _forms(target: Target, phases: Sequence[str], asked: Sizes) -> Forms:
     """Every phase: those together that one run shows; a decoding step is a run of its own."""
     if "decode" in phases and target.step is None:
         raise RequestError(f"{target.name} has no decoding step to derive; use --phase forward")
-    search, found = _Search(target, asked), dict[str, PhaseForms]()
-    step = _Search(target.step or target, asked)
+    searches = dict.fromkeys(PHASES, _Search(target, asked))
+    searches["decode"] = _Search(target.step or target, asked)
+    found = dict[str, PhaseForms]()
     for group in (("forward",), ("backward", "train"), ("decode",)):
-        wanted = [phase for phase in group if phase in phases]
-        if wanted:
-            found.update((step if "decode" in wanted else search).forms(wanted))
+        if wanted := [phase for phase in group if phase in phases]:
+            found |= searches[wanted[0]].forms(wanted)
     return {
-        phase: replace(
-            found[phase], counted=_by_run((step if phase == "decode" else search).target, phase)
-        )
+        phase: replace(found[phase], counted=_by_run(searches[phase].target, phase))
         for phase in phases
     }
 
@@ -105,15 +102,13 @@ def _by_run(target: Target, part: str) -> Callable[[Mapping[str, int]], Mapping[
     def counted(sizes: Mapping[str, int]) -> Mapping[str, Any]:
         try:
             return run(tuple(sorted(sizes.items())))
-        except TooLongError as error:
-            raise RequestError(
-                f"{sizes_text(sizes)} is outside of where the formula of {target.name} holds, and "
-                f"a run there takes {error}"
-            ) from error
         except Exception as error:
-            raise RequestError(
-                f"{target.name} does not run at {sizes_text(sizes)}: {error_text(error)}"
-            ) from error
+            where = sizes_text(sizes)
+            told = f"{target.name} does not run at {where}: {error_text(error)}"
+            if isinstance(error, TooLongError):
+                told = f"{where} is outside of where the formula of {target.name} holds, and a run "
+                told += f"there takes {error}"
+            raise RequestError(told) from error
 
     return counted
 
@@ -138,10 +133,9 @@ class _Search:
             return self._first(phases, [str(error)])
 
     def _first(self, phases: Sequence[str], reasons: list[str]) -> Forms:
-        """What the first strategy gives that does not fail.
+        """What the first strategy gives that does not fail, with all sizes free at first.
 
-        All sizes are free at first, then those of 1 are given; where the cost is no polynomial in
-        a size, with that one given, too.
+        Then those of 1 are given, and one in which the cost is no polynomial.
         """
         waiting = list(product(STRATEGIES, self._starts()))
         while waiting:

@@ -74,10 +74,9 @@ class Domain:
 
     @cached_property
     def conditions(self) -> tuple[str, ...]:
-        """The guards in words of the symbols, the shortest first.
+        """The guards in words, the shortest first; none that holds wherever the shorter ones do.
 
-        Those are left out that hold at every shape of a large sample where the shorter ones do:
-        torch asks the same in many ways.
+        That is seen in a large sample: torch asks the same in many ways.
         """
         names = sorted({s.name for c in self.relations for s in c.free_symbols})
         shapes = list(_sample(names))
@@ -103,8 +102,7 @@ def _sample(names: Sequence[str]) -> Iterator[dict[str, int]]:
 def _conditions(guard: Any) -> list[Any]:
     """A guard as conditions over the user's symbols, none that always holds.
 
-    Strides are made of max(1, size); a guard that equates one with the size itself asks for one
-    or more. An identity asks for nothing.
+    Strides are made of max(1, size): one that equals the size itself asks for one or more.
     """
     if isinstance(guard, sympy.Eq):
         difference = sympy.sympify(translated(guard.lhs)) - translated(guard.rhs)

@@ -122,7 +122,12 @@ class ShapeGrid:
         """
         indices = self._indices()
         shapes = [self._shape(index) for index in indices]
-        more = [s for s in self.runs.seen() if self._inside(s) and s not in shapes][:_CONFIRMING]
+        inside: dict[str, Sequence[int]] = {name: (size,) for name, size in self.anchor.items()}
+        inside |= {name: line.sizes for name, line in self.lines.items()}
+        seen = (
+            x for x in self.runs.seen() if all(size in inside[name] for name, size in x.items())
+        )
+        more = [shape for shape in seen if shape not in shapes][:_CONFIRMING]
         found = self._sheet([*shapes, *more])
         fit = _Fit([*self.lines], self._nodes, indices, more)
         fit.solve({*found.counts(), *found.others(), *found.moments()})
@@ -142,12 +147,6 @@ class ShapeGrid:
     def _shape(self, index: Index) -> dict[str, int]:
         places = zip(self.lines, self._nodes, index, strict=True)
         return {**self.anchor, **{name: xs[place] for name, xs, place in places}}
-
-    def _inside(self, shape: Mapping[str, int]) -> bool:
-        return all(
-            self.lines[name].holds(size) if name in self.lines else size == self.anchor[name]
-            for name, size in shape.items()
-        )
 
     def _sheet(self, shapes: Iterable[Mapping[str, int]]) -> Sheet:
         traces = []

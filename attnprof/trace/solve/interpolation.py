@@ -60,9 +60,8 @@ class Interpolated:
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether a shape lies in the class and range."""
-        return all(self.lines[name].holds(sizes[name]) for name in self.lines) and all(
-            sizes[name] == value for name, value in self.fixed.items()
-        )
+        fixed = all(sizes[name] == size for name, size in self.fixed.items())
+        return fixed and all(sizes[name] in line.sizes for name, line in self.lines.items())
 
     @property
     def domain(self) -> tuple[str, ...]:
@@ -131,10 +130,7 @@ def interpolate(
 
 
 def _keep_to_one_branch(found: Interpolated, runs: Runs) -> None:
-    """Narrow the ranges until all their corners fit: a border may move with another size.
-
-    Where only peaks do not fit, those lose their formula instead.
-    """
+    """Narrow ranges until all corners fit, as borders move with sizes; if need be without peaks."""
     ranges = {name: (line.low, line.high) for name, line in found.lines.items()}
     if _narrowed(found, runs):
         return

@@ -120,10 +120,7 @@ class Probe:
     def _fit(
         self, sizes: Sequence[int], traces: Sequence[Trace], *, peaks: bool = True
     ) -> tuple[int, bool] | None:
-        """The highest degree of all columns, and whether peaks are polynomials; or None.
-
-        Without ``peaks``, of counts alone.
-        """
+        """The highest degree of columns, and whether ``peaks`` are polynomials; None without."""
         found = sheet(traces, self.runs.phases)
         highest, smooth = 0, True
         for column in set(found.counts()):
@@ -142,9 +139,9 @@ class Probe:
     # -- smaller strides, further ends ---------------------------------------------------
 
     def fits(self, line: Line, more: Sequence[int], *, peaks: bool = True) -> bool:
-        """Whether further sizes lie on the polynomial; those that cannot run do not.
+        """Whether further sizes lie on the polynomial, what is held there, too, if it was smooth.
 
-        What is held is looked at, too, unless it never was a polynomial, or without ``peaks``.
+        Those that cannot run do not.
         """
         beyond = range(1, 3 if len(line.nodes) == 1 else 2)  # more than an accident
         confirming = [line.nodes[-1] + line.step * k for k in beyond]

@@ -91,10 +91,6 @@ class Line:
     smooth: bool = True
     borders: dict[int, str] = field(default_factory=dict)
 
-    def holds(self, size: int) -> bool:
-        """Whether a size lies in the class and in the range."""
-        return self.low <= size <= self.high and (size - self.nodes[0]) % self.stride == 0
-
     @property
     def conditions(self) -> list[str]:
         """The class in words, ``64 divides N - 37``, and where another branch is taken."""

@@ -14,8 +14,6 @@ from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.derive import derived
 from attnprof.workload import Workload
 
-#: What a metric of a crossover is called here.
-QUANTITY_OF = {"flops": "flops", "memory": "peak_bytes"}
 #: Lengths at which a formula is asked whether it holds at a head width at all.
 _PLACES = tuple(2**power * odd for power in range(1, 24) for odd in (1, 3, 5, 7))
 
@@ -42,10 +40,11 @@ class DerivedSide:
 
     def at_width(self, metric: str, head_dim: int) -> DerivedCost:
         """The cost at a head width, by the formula for all widths if that holds there."""
+        quantity = {"flops": "flops", "memory": "peak_bytes"}[metric]
         for given, width in ((None, {"d": head_dim}), (head_dim, {})):
             found = self._derived(given)
             forms = found.phases[self.workload.phase]
-            cost = DerivedCost(found, forms, QUANTITY_OF[metric], width)
+            cost = DerivedCost(found, forms, quantity, width)
             if "d" not in self.target.symbols or cost.somewhere:
                 break
         return cost
@@ -74,11 +73,6 @@ class DerivedCost:
     quantity: str
     width: Mapping[str, int]
 
-    @property
-    def general(self) -> bool:
-        """Whether the formula is one of the head width, too."""
-        return bool(self.width)
-
     def __call__(self, asked: Workload) -> Number:
         """By the formula; where there is none, by a run at the shape."""
         shape = self._shape(asked.seq_len, asked.head_dim)
@@ -106,16 +100,13 @@ class DerivedCost:
         near = (length + more for length in lengths for more in (-1, 0, 1))
         return any(map(self.holds, (*_PLACES, *near)))
 
-    @property
-    def said(self) -> str:
-        """Where it holds, in words."""
-        return f"{self.derivation.name} for {'; '.join(self.forms.domain) or 'all sizes'}"
-
-    @property
-    def doubt(self) -> str:
-        """That it is a lower bound, if it is one."""
-        told = f"{self.quantity} of {self.derivation.name} is at least what is compared here"
-        return told if self.forms.bound(self.quantity) == "at least" else ""
+    def told(self) -> tuple[bool, str, str]:
+        """Whether it is a formula of head widths, too; where it holds; that it is a lower bound."""
+        name, doubt = self.derivation.name, ""
+        if self.forms.bound(self.quantity) == "at least":
+            doubt = f"{self.quantity} of {name} is at least what is compared here"
+        where = f"{name} for {'; '.join(self.forms.domain) or 'all sizes'}"
+        return bool(self.width), where, doubt
 
     def _shape(self, seq_len: Any, head_dim: Any) -> dict[str, Any]:
         shape = {"N": seq_len, "d": head_dim}

@@ -34,7 +34,7 @@ Forms = dict[str, PhaseForms]
 Sizes = Mapping[str, int]
 
 
-class Found(NamedTuple):
+class FoundForms(NamedTuple):
     """Formulas by phase, the run behind them, and where they hold: by shape, and in words."""
 
     forms: Counts
@@ -45,10 +45,10 @@ class Found(NamedTuple):
 
 @dataclass
 class Attempt:
-    """Phases of one kind (``forward``, or ``backward`` and ``train``) with some sizes given.
+    """Phases that one run shows, with some sizes ``fixed``: ``target`` has the others.
 
-    ``target`` has the other sizes; ``asked`` are those of them that were asked for. ``reasons``
-    say why what was tried before did not do; ``lines`` are those of an earlier interpolation.
+    ``asked`` are those of them that were asked for. ``reasons`` say why what was tried before did
+    not do; ``lines`` are those of an earlier interpolation.
     """
 
     target: Target
@@ -68,7 +68,7 @@ class Attempt:
         """The asked sizes that a symbol can stand for: 1 is the special case."""
         return {name: size for name, size in self.asked.items() if size != 1}
 
-    def verified(self, method: str, found: Found, shapes: list[dict[str, int]]) -> Forms:
+    def verified(self, method: str, found: FoundForms, shapes: list[dict[str, int]]) -> Forms:
         """The phases, once a run at the asked shape and one on real tensors agree, too.
 
         Raises :class:`PartedError` where code does something else on real tensors.
@@ -102,7 +102,7 @@ class Attempt:
     def phase_forms(
         self,
         method: str,
-        found: Found,
+        found: FoundForms,
         shapes: Sequence[Sizes],
         notes: Sequence[str],
         values: Counts | None,
@@ -157,7 +157,7 @@ def by_symbols(attempt: Attempt) -> Forms:
     runs = Runs(target, phases, 2 * len(found.trace.calls) + 100)
     most = 2 * MOST if found.most else MOST
     shapes = runs.agreeing(found.forms, shapes_in(hints, found.holds), most)
-    seen = Found(found.forms, found.trace, found.holds, found.domain)
+    seen = FoundForms(found.forms, found.trace, found.holds, found.domain)
     return attempt.verified("symbolic", seen, shapes)
 
 
@@ -178,7 +178,7 @@ def by_interpolation(attempt: Attempt) -> Forms:
             elif not found.cut(error.shape):
                 raise
         else:
-            seen = Found(found.forms, found.trace, found.holds, found.domain)
+            seen = FoundForms(found.forms, found.trace, found.holds, found.domain)
             return attempt.verified("interpolated", seen, shapes)
     raise NoFormulaError(NOWHERE)
 
@@ -204,7 +204,7 @@ def at_one_shape(attempt: Attempt) -> Forms:
         ) from error
     values = totals_by_phase(trace, attempt.phases)
     nothing: Counts = {phase: {} for phase in attempt.phases}
-    found = Found(nothing, trace, lambda sizes: sizes == asked, (sizes_text(asked),))
+    found = FoundForms(nothing, trace, lambda sizes: sizes == asked, (sizes_text(asked),))
     return attempt.phase_forms("counted", found, [asked], [], values)
 
 
