@@ -92,14 +92,6 @@ class Trace:
     notes: list[str] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
 
-    def mapped(self, change: Callable[[Size], Size]) -> Trace:
-        """The same run with every size changed."""
-        return replace(
-            self,
-            calls=[call.mapped(change) for call in self.calls],
-            parameters=change(self.parameters),
-        )
-
     def part(self, phase: str) -> Iterator[Call]:
         """The calls that a phase counts: those of its part, or all of them."""
         return (call for call in self.calls if phase in {"train", "decode", call.part})

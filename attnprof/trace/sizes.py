@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from fractions import Fraction
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -133,22 +134,17 @@ def _log(value: Value, *base: Value) -> Value:
     return math.log(*map(float, (value, *base)))
 
 
-def _whole(rounded: Callable[[Any], int]) -> Callable[[Value], Value]:
+def _whole(rounded: Callable[[Any], int], value: Value) -> Value:
     """Rounding; of a quotient of logarithms that misses a whole number by its last digits, that."""
-
-    def whole(value: Value) -> Value:
-        if isinstance(value, float) and math.isclose(value, round(value), rel_tol=1e-14):
-            return round(value)
-        return rounded(value)
-
-    return whole
+    misses = isinstance(value, float) and math.isclose(value, round(value), rel_tol=1e-14)
+    return round(value) if misses else rounded(value)
 
 
 #: By the name of the expression's class: sympy's, and those of :mod:`attnprof.trace.doubles`.
 RULES: dict[str, Callable[..., Value]] = {
     "Add": lambda *args: sum(args), "Mul": lambda *args: math.prod(args), "Pow": _power,
     "Max": max, "Min": min, "Abs": abs, "Mod": operator.mod, "log": _log, "exp": math.exp,
-    "floor": _whole(math.floor), "ceiling": _whole(math.ceil),
+    "floor": partial(_whole, math.floor), "ceiling": partial(_whole, math.ceil),
     "Piecewise": lambda *cases: next(value for value, holds in cases if holds),
     "ExprCondPair": lambda *case: case,
     "DoubleSum": lambda a, b: float(a) + float(b),

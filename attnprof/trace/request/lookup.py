@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +15,8 @@ from attnprof.mechanism import Mechanism
 from attnprof.ops.layer import LayerSizes
 from attnprof.trace.request.modules import Request, of_class, of_factory, of_function, of_instance
 from attnprof.trace.request.target import DEFAULT, Expression, Input, Sizes, Target
-from attnprof.trace.request.texts import parse_arguments, parse_inputs, symbols_in
+from attnprof.trace.request.texts import Texts, parse_arguments, parse_inputs, symbols_in
 from attnprof.user_code import is_place, loaded
-
-Texts = Sequence[str] | Mapping[str, Any] | None
 
 
 def target_of(
@@ -54,7 +52,7 @@ def target_of(
     told = f"is for registered mechanisms; {name} takes --arg and --input"
     _refuse(told, set=params, scope=scope)
     asked = parse_inputs(inputs)
-    given = dict(parse_arguments(args, {*DEFAULT, *symbols_in(asked.values())}))
+    given = parse_arguments(args, {*DEFAULT, *symbols_in(asked.values())})
     request = Request(name, given, asked, causal, dtype)
     if isinstance(thing, nn.Module):
         return of_instance(thing, request, width)
@@ -130,13 +128,11 @@ def mechanism_target(
 
 
 def _inputs(spec: Any, scope: str, tokens: str = "N") -> tuple[Input, ...]:
-    if scope == "layer":
-        return (Input("x", tuple(map(Expression, ("B", tokens, "h*d")))),)
-    heads = {"q": "h", "k": str(spec.kv_heads or "h"), "v": str(spec.kv_heads or "h")}
-    return tuple(
-        Input(name, tuple(map(Expression, ("B", count, tokens, "d"))))
-        for name, count in heads.items()
-    )
+    dims: dict[str, tuple[str, ...]] = {"x": ("B", tokens, "h*d")}
+    if scope != "layer":
+        heads = str(spec.kv_heads or "h")
+        dims = {"q": ("B", "h", tokens, "d"), **dict.fromkeys("kv", ("B", heads, tokens, "d"))}
+    return tuple(Input(name, tuple(map(Expression, sizes))) for name, sizes in dims.items())
 
 
 def _step(spec: Any, target: Target, scope: str) -> Target:

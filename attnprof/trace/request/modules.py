@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from attnprof.algebra.parser import parts_of
@@ -160,19 +161,15 @@ def of_class(layer: Any, request: Request) -> Target:
     request.place_causal(parameters, taken)
     arguments = request.arguments(parameters)
     width = texts.width_of(arguments, parameters)
-    return request.target(_maker(layer, arguments), what, taken, arguments, width)
+    return request.target(partial(_made, layer, arguments), what, taken, arguments, width)
 
 
-def _maker(build: Any, arguments: Mapping[str, Any]) -> Any:
-    """Builds the module for sizes."""
+def _made(build: Any, arguments: Mapping[str, Any], sizes: Sizes) -> Any:
+    """The module for sizes."""
+    from attnprof.trace.run.worlds import constructed
 
-    def make(sizes: Sizes) -> Any:
-        from attnprof.trace.run.worlds import constructed
-
-        values = {name: at(value, sizes) for name, value in arguments.items()}
-        return constructed(lambda: build(**values), sizes.values())
-
-    return make
+    values = {name: at(value, sizes) for name, value in arguments.items()}
+    return constructed(lambda: build(**values), sizes.values())
 
 
 def of_instance(module: Any, request: Request, width: int | None) -> Target:
@@ -209,7 +206,7 @@ def of_factory(build: Any, request: Request) -> Target:
     parameters = texts.parameters_of(build, request.what)
     request.place_causal(parameters, {})
     arguments = request.arguments(parameters)
-    make = _maker(build, arguments)
+    make = partial(_made, build, arguments)
     try:
         with contained(), fake_world(None, request.dtype):
             made = make(hints_for({*DEFAULT, *symbols_in(arguments.values())}, {}))

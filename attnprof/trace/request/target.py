@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 from attnprof import arguments
@@ -139,11 +139,6 @@ class Input:
         body = f"{dims}," if len(self.dims) == 1 else dims or "()"
         return f"{self.name}: {body} {self.dtype}".rstrip()
 
-    def fixed(self, sizes: Mapping[str, int]) -> Input:
-        """The same with some sizes given."""
-        dims = (replace(dim, given={**dim.given, **sizes}) for dim in self.dims)
-        return replace(self, dims=tuple(dims))
-
     def made(self, sizes: Sizes, default_dtype: str, device: str) -> Any:
         """The tensor (zeros: values do not matter) or the value."""
         import torch
@@ -190,11 +185,16 @@ class Target:
 
     def fixed(self, **sizes: int) -> Target:
         """The same with some sizes given: what remains are symbols."""
+
+        def given(item: Input) -> Input:
+            dims = (replace(dim, given={**dim.given, **sizes}) for dim in item.dims)
+            return replace(item, dims=tuple(dims))
+
         free = tuple(name for name in self.symbols if name not in sizes)
         return replace(
             self,
             make=lambda rest: self.make({**sizes, **rest}),
-            inputs=tuple(item.fixed(sizes) for item in self.inputs),
+            inputs=tuple(map(given, self.inputs)),
             symbols=free,
             step=self.step and self.step.fixed(**sizes),
         )
@@ -207,15 +207,11 @@ def _is_symbolic(value: Any) -> bool:
     return hasattr(value, "node")
 
 
-def _either(exact: Callable[..., Any], symbolic: Callable[..., Any]) -> Callable[..., Any]:
-    """The exact rule, or torch's where one of the values is symbolic."""
-
-    def rule(*args: Any) -> Any:
-        if not any(map(_is_symbolic, args)):
-            return exact(*args)
-        return symbolic(*(float(arg) if isinstance(arg, Fraction) else arg for arg in args))
-
-    return rule
+def _either(exact: Callable[..., Any], symbolic: Callable[..., Any], *args: Any) -> Any:
+    """By the exact rule, or by torch's where one of the values is symbolic."""
+    if not any(map(_is_symbolic, args)):
+        return exact(*args)
+    return symbolic(*(float(arg) if isinstance(arg, Fraction) else arg for arg in args))
 
 
 def _power(base: Any, exponent: Any) -> Any:
@@ -234,20 +230,16 @@ def _divided(a: Any, b: Any) -> Any:
     return a // b if whole and a % b == 0 else a / b
 
 
-def _called(name: str) -> Callable[..., Any]:
-    """A function of torch's for symbolic sizes."""
+def _called(name: str, *args: Any) -> Any:
+    """By a function of torch's for symbolic sizes."""
+    import torch
 
-    def call(*args: Any) -> Any:
-        import torch
-
-        function = getattr(torch, name)
-        return reduce(function, args) if len(args) > 1 else function(*args)
-
-    return call
+    function = getattr(torch, name)
+    return reduce(function, args) if len(args) > 1 else function(*args)
 
 
 def _log(value: Any, base: Any = None) -> Any:
-    of_value = _called("_sym_log2")(value)
+    of_value = _called("_sym_log2", value)
     return of_value * math.log(2) if base is None else of_value / SIZES["log2"](base)
 
 
@@ -255,11 +247,11 @@ _SYMBOLIC: dict[str, Callable[..., Any]] = {
     "+": lambda *parts: reduce(operator.add, parts),
     "*": lambda *parts: reduce(operator.mul, parts),
     "neg": operator.neg, "/": _divided, "//": operator.floordiv, "%": operator.mod,
-    "**": _power, "sqrt": _called("sym_sqrt"), "log": _log, "log2": _called("_sym_log2"),
-    "exp": lambda x: math.e**x,
-    "max": _called("sym_max"), "min": _called("sym_min"), "ceil": math.ceil, "floor": math.floor,
+    "**": _power, "log": _log, "exp": lambda x: math.e**x, "ceil": math.ceil, "floor": math.floor,
+    "sqrt": partial(_called, "sym_sqrt"), "log2": partial(_called, "_sym_log2"),
+    "max": partial(_called, "sym_max"), "min": partial(_called, "sym_min"),
 }  # fmt: skip
 #: Rules for sizes of which some, or all, are torch's.
 SIZES: Rules = {
-    **EXACT, **{name: _either(EXACT[name], rule) for name, rule in _SYMBOLIC.items()}
+    **EXACT, **{name: partial(_either, EXACT[name], rule) for name, rule in _SYMBOLIC.items()}
 }  # fmt: skip

@@ -28,12 +28,12 @@ INPUT_HOW = (
 
 #: Sizes that a tensor may have: torch takes no more.
 MOST_SIZES = 64
+Texts = Sequence[str] | Mapping[str, Any] | None
 #: Longer values are no arguments that anybody types.
 LONGEST_VALUE = 4000
-Given = Mapping[str, Any]  # name → Expression, or a plain value
 
 
-def parse_arguments(texts: Iterable[str] | Mapping[str, Any] | None, known: set[str]) -> Given:
+def parse_arguments(texts: Texts, known: set[str]) -> dict[str, Any]:
     """``name=value`` texts (or a mapping from Python) as expressions and plain values.
 
     One word is a size where ``known`` has it or it is one letter, else text. Raises
@@ -43,7 +43,7 @@ def parse_arguments(texts: Iterable[str] | Mapping[str, Any] | None, known: set[
     return {name: _value(name, value, known) for name, value in _pairs(texts, "=", how)}
 
 
-def _pairs(texts: Any, sign: str, how: str) -> Iterator[tuple[str, Any]]:
+def _pairs(texts: Texts, sign: str, how: str) -> Iterator[tuple[str, Any]]:
     """Names, and what stands behind the sign; what a mapping has, as it is."""
     if isinstance(texts, Mapping):
         yield from texts.items()
@@ -89,7 +89,7 @@ def _literal(text: str) -> Any:
         return _NONE
 
 
-def parse_inputs(texts: Sequence[str] | Mapping[str, Any] | None) -> dict[str, Input]:
+def parse_inputs(texts: Texts) -> dict[str, Input]:
     """``name: dims`` texts (or a mapping of names to dims from Python) as inputs, by name.
 
     Raises :class:`RequestError` for anything else.

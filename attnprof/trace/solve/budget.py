@@ -81,7 +81,7 @@ class Runs:
 
     def at(self, sizes: Mapping[str, int]) -> Trace:
         """The run at a shape; what it raised, again, where it did."""
-        key = _key(sizes)
+        key = tuple(sorted(sizes.items()))
         if key not in self._seen:
             self._seen[key] = self._ran(sizes, swift=bool(self._swift))
         found = self._seen[key]
@@ -129,7 +129,7 @@ class Runs:
                 self.settle(shape)
             if self._swift and differences(forms, counted, shape):
                 self._swift = False  # tensors of another kind may live longer
-                self._seen.pop(_key(shape))
+                self._seen.pop(tuple(sorted(shape.items())))
                 trace = self.tried(shape)
                 counted = totals_by_phase(trace, self.phases) if trace else counted
             refuse_contradiction(forms, counted, shape)
@@ -150,10 +150,6 @@ class Runs:
         self.operations += count.done * (1 if swift else 3)
         self._made += 1
         return found if self.left > 0 else OutOfBudgetError("the runs it takes would be too long")
-
-
-def _key(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(sizes.items()))
 
 
 def differences(forms: Counts, counted: Counts, sizes: Mapping[str, int]) -> list[str]:

@@ -46,11 +46,6 @@ class Sheet:
             yield from (getattr(call, name) for name in _HELD)
             yield from (size for _, size in call.born)
 
-    def moments(self) -> Iterator[Column]:
-        """What is held at each moment of each phase."""
-        for held in self.held.values():
-            yield from held
-
 
 def sheet(traces: Sequence[Trace], phases: Iterable[str]) -> Sheet:
     """Traces as columns: operation by operation where they align, else by kind and line."""

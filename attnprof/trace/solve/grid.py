@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
 from math import prod
 from typing import Any
 
@@ -130,7 +130,7 @@ class ShapeGrid:
         more = [shape for shape in seen if shape not in shapes][:_CONFIRMING]
         found = self._sheet([*shapes, *more])
         fit = _Fit([*self.lines], self._nodes, indices, more)
-        fit.solve({*found.counts(), *found.others(), *found.moments()})
+        fit.solve({*found.counts(), *found.others(), *chain(*found.held.values())})
         peaks = {phase: fit.peak(found, phase) for phase in self.runs.phases}
         trace = fit.trace(found, held=found.aligned and None not in peaks.values())
         forms = totals_by_phase(trace, self.runs.phases)
@@ -166,7 +166,7 @@ class ShapeGrid:
         found = self._sheet(map(self._shape, points))
         indices = lower_set(
             tuple(_degree_along(xs, axis, points, column) for axis, xs in enumerate(self._nodes))
-            for column in {*found.counts(), *found.moments()}
+            for column in {*found.counts(), *chain(*found.held.values())}
         )
         if len(indices) > _MONOMIALS:
             raise NoFormulaError(f"{len(indices)} monomials are possible, too many to solve")

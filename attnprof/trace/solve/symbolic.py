@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from attnprof.errors import AttnprofError
@@ -107,7 +107,8 @@ def _once(
     with spoken(names):
         trace = _recorded(target, {**hints, **sizes}, phases, environment)
         guards = _guards(environment)
-        trace = trace.mapped(guards.simplified)
+        calls = [call.mapped(guards.simplified) for call in trace.calls]
+        trace = replace(trace, calls=calls, parameters=guards.simplified(trace.parameters))
         forms = totals_by_phase(trace, phases)
         floats = environment.conversions
         formulas = [value for form in forms.values() for value in form.values()]
