@@ -36,9 +36,7 @@ def spoken(names: dict[Any, Any]) -> Iterator[None]:
 def size_of(value: Any) -> Size:
     """A torch size as an int or an expression; also of what is neither, as it is."""
     node = getattr(value, "node", None)
-    if node is None:
-        return value
-    return translated(node.expr)
+    return value if node is None else translated(node.expr)
 
 
 def translated(expression: Any) -> Size:

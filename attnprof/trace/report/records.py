@@ -7,23 +7,11 @@ from dataclasses import asdict
 from typing import Any
 
 from attnprof.record import DeriveRecord, Report
-from attnprof.trace.events import (
-    KINDS,
-    QUANTITIES,
-    Call,
-    Size,
-    Trace,
-    added,
-    flops_of,
-    grouped,
-    times_of,
-)
+from attnprof.trace.events import KINDS, QUANTITIES, Call, Trace, added, flops_of, grouped, times_of
 from attnprof.trace.report.cuda_allocator import cublas_workspace, predict_cuda
 from attnprof.trace.report.derivation import Derivation, Formula, PhaseForms
-from attnprof.trace.request.target import LARGE
+from attnprof.trace.request.target import LARGE, Sizes
 from attnprof.trace.sizes import evaluate
-
-Sizes = Mapping[str, int]
 
 
 def report_of(
@@ -145,7 +133,7 @@ def _peak(formula: Formula, trace: Trace, phase: str, at: Sizes) -> dict[str, An
 def operations(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
     """Totals by ATen operation, most FLOPs first (then bytes), at a long sequence."""
 
-    def at_length(size: Size) -> Any:
+    def at_length(size: Any) -> Any:
         names = {symbol.name for symbol in getattr(size, "free_symbols", ())}
         return evaluate(size, {name: LARGE.get(name, 100) for name in names})
 
@@ -178,7 +166,7 @@ def steps(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
     ]
 
 
-def _moved(calls: Iterable[Call]) -> Size:
+def _moved(calls: Iterable[Call]) -> Any:
     return added([call.bytes_moved for call in calls])
 
 

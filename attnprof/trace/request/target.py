@@ -29,9 +29,6 @@ EVEN = {"B": 2, "N": 256, "h": 4, "d": 32}
 EVEN_ANCHOR = {**EVEN, "N": 512}
 #: Lengths to begin with where code does not run at those, as where its tables are shorter.
 SHORTER = (96, 64, 48, 24, 12)
-#: Lengths, beside small other sizes, at which a run on real tensors is short.
-SMALL = {"B": 2, "h": 2, "d": 8}
-SMALL_LENGTHS = (6, 9, 16, 37, 64, 128, 130, 256, 320, 512)
 #: Large and apart, so that orders of growth show.
 LARGE = {"N": 10**6, "h": 8, "d": 64, "B": 2}
 #: Up to where formulas are tried; where they hold no further, that is said.

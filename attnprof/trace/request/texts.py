@@ -60,8 +60,7 @@ def _value(name: str, given: Any, known: set[str]) -> Any:
     if not isinstance(given, str):
         return given
     text = given.strip()
-    literal = _literal(text)
-    if literal is not _NONE:
+    if (literal := _literal(text)) is not _NONE:
         return literal
     if name_of(text):
         return Expression(text) if name_of(text) in known or len(text) == 1 else text

@@ -5,7 +5,7 @@ Runs use fake tensors. Where code does something else on real ones, the real way
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import zip_longest
 from math import inf
@@ -13,19 +13,20 @@ from typing import Any
 
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.trace.events import Call, Trace, peak, totals, trains
-from attnprof.trace.request.target import EVEN, SMALL, SMALL_LENGTHS, Target, hints_for, sizes_text
+from attnprof.trace.request.target import EVEN, Sizes, Target, hints_for, sizes_text
 from attnprof.trace.run.runs import MOST_BYTES, TooLongError, record, weight_bytes
 from attnprof.trace.solve.budget import A_LONG_RUN
 from attnprof.user_code import error_text, line_of
 
 #: What a run on real tensors may take: FLOPs, operations.
 MOST_FLOPS, MOST_CALLS = 4 * 10**9, 6_000
+#: Lengths, beside small other sizes, at which a run on real tensors is short.
+_SMALL = {"B": 2, "h": 2, "d": 8}
+_SMALL_LENGTHS = (6, 9, 16, 37, 64, 128, 130, 256, 320, 512)
 #: Decisions by values that are tried the other way round.
 _DECISIONS = 12
 _UNHELD = "not held against a run on real tensors"
 _SHAPED = "the size of a result depends on the values of a tensor"
-
-Sizes = Mapping[str, int]
 
 
 class PartedError(Exception):
@@ -198,8 +199,8 @@ def _place(line: str) -> str:
 
 def _small_shapes(target: Target) -> Iterator[dict[str, int]]:
     """Shapes at which a run on real tensors is short."""
-    for length in SMALL_LENGTHS:
-        small = {**SMALL, "N": length}
+    for length in _SMALL_LENGTHS:
+        small = {**_SMALL, "N": length}
         yield {name: small.get(name, 8) for name in target.symbols}
 
 

@@ -13,20 +13,13 @@ from attnprof.errors import CannotRunError, RequestError, closest
 from attnprof.trace.events import PHASES, totals, trains
 from attnprof.trace.report.derivation import Derivation, PhaseForms
 from attnprof.trace.request.lookup import target_of
-from attnprof.trace.request.target import SHORTER, Target, hints_for, sizes_text
+from attnprof.trace.request.target import SHORTER, Sizes, Target, hints_for, sizes_text
 from attnprof.trace.run.runs import TooLongError, record
 from attnprof.trace.solve.budget import A_LONG_RUN, NoFormulaError
 from attnprof.trace.solve.count import PartedError, on_real_tensors, tried, value_reason
 from attnprof.trace.solve.interpolation import NotRunningError
 from attnprof.trace.solve.shapes import Line
-from attnprof.trace.solve.strategies import (
-    STRATEGIES,
-    Attempt,
-    Forms,
-    Sizes,
-    at_one_shape,
-    by_symbols,
-)
+from attnprof.trace.solve.strategies import STRATEGIES, Attempt, Forms, at_one_shape, by_symbols
 from attnprof.trace.solve.symbolic import PinnedError
 from attnprof.user_code import error_text
 from attnprof.workload import DTYPES, Workload

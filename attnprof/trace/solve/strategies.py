@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from types import SimpleNamespace
 
 from attnprof.errors import AttnprofError, CannotRunError
-from attnprof.trace.events import QUANTITIES, Trace, at_least, totals_by_phase, trains, uncounted
+from attnprof.trace.events import QUANTITIES, at_least, totals_by_phase, trains, uncounted
 from attnprof.trace.report.derivation import Formula, PhaseForms
-from attnprof.trace.request.target import ANCHOR, REAL_ANCHOR, Target, hints_for, sizes_text
+from attnprof.trace.request.target import ANCHOR, REAL_ANCHOR, Sizes, Target, hints_for, sizes_text
 from attnprof.trace.run.runs import TooLongError
 from attnprof.trace.solve.budget import (
     A_LONG_RUN,
@@ -22,25 +22,19 @@ from attnprof.trace.solve.budget import (
     refuse_contradiction,
 )
 from attnprof.trace.solve.count import count, held
-from attnprof.trace.solve.interpolation import NOWHERE, interpolate
+from attnprof.trace.solve.interpolation import NOWHERE, Interpolated, interpolate
 from attnprof.trace.solve.shapes import Line, shapes_in
-from attnprof.trace.solve.symbolic import run_symbolically
+from attnprof.trace.solve.symbolic import SymbolicRun, run_symbolically
 from attnprof.user_code import error_text
 
 #: How often ranges are cut until runs inside agree.
 _CUTS = 6
 
 Forms = dict[str, PhaseForms]
-Sizes = Mapping[str, int]
 
 
-class FoundForms(NamedTuple):
-    """Formulas by phase, the run behind them, and where they hold: by shape, and in words."""
-
-    forms: Counts
-    trace: Trace
-    holds: Callable[[Sizes], bool]
-    domain: tuple[str, ...]
+#: Formulas by phase, where they hold, and the run behind them; or what a run at one shape shows.
+FoundForms = SymbolicRun | Interpolated | SimpleNamespace
 
 
 @dataclass
@@ -157,8 +151,7 @@ def by_symbols(attempt: Attempt) -> Forms:
     runs = Runs(target, phases, 2 * len(found.trace.calls) + 100)
     most = 2 * MOST if found.most else MOST
     shapes = runs.agreeing(found.forms, shapes_in(hints, found.holds), most)
-    seen = FoundForms(found.forms, found.trace, found.holds, found.domain)
-    return attempt.verified("symbolic", seen, shapes)
+    return attempt.verified("symbolic", found, shapes)
 
 
 def by_interpolation(attempt: Attempt) -> Forms:
@@ -178,8 +171,7 @@ def by_interpolation(attempt: Attempt) -> Forms:
             elif not found.cut(error.shape):
                 raise
         else:
-            seen = FoundForms(found.forms, found.trace, found.holds, found.domain)
-            return attempt.verified("interpolated", seen, shapes)
+            return attempt.verified("interpolated", found, shapes)
     raise NoFormulaError(NOWHERE)
 
 
@@ -204,7 +196,9 @@ def at_one_shape(attempt: Attempt) -> Forms:
         ) from error
     values = totals_by_phase(trace, attempt.phases)
     nothing: Counts = {phase: {} for phase in attempt.phases}
-    found = FoundForms(nothing, trace, lambda sizes: sizes == asked, (sizes_text(asked),))
+    found = SimpleNamespace(
+        forms=nothing, trace=trace, holds=lambda sizes: sizes == asked, domain=(sizes_text(asked),)
+    )
     return attempt.phase_forms("counted", found, [asked], [], values)
 
 
