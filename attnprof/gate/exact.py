@@ -27,8 +27,8 @@ from attnprof.gate.rules import (
     WHOLE,
 )
 from attnprof.record import CheckRecord
-from attnprof.trace.sizes import evaluate
 from attnprof.trace.request.target import hints_for
+from attnprof.trace.sizes import evaluate
 from attnprof.units import format_count
 
 #: Changes named by name; the rest is counted.

@@ -66,10 +66,8 @@ def target_of(
 
 def _name(thing: Any) -> str:
     """What to call a Python object."""
-    if isinstance(thing, type) or inspect.isroutine(thing):
-        name = str(thing.__name__)
-        return "module" if name == "<lambda>" else name
-    return type(thing).__name__
+    named = thing if isinstance(thing, type) or inspect.isroutine(thing) else type(thing)
+    return "module" if named.__name__ == "<lambda>" else str(named.__name__)
 
 
 def _refuse(why: str, **flags: Any) -> None:

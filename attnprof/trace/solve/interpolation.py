@@ -21,7 +21,7 @@ from attnprof.trace.run.runs import TooLongError
 from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError, Runs, differences
 from attnprof.trace.solve.grid import ShapeGrid
 from attnprof.trace.solve.search import Probe
-from attnprof.trace.solve.shapes import Line
+from attnprof.trace.solve.shapes import Line, telling_sizes
 from attnprof.user_code import error_text
 
 #: Operations that all runs of one interpolation may take, and one run of them.
@@ -79,10 +79,11 @@ class Interpolated:
     def held_out(self) -> Iterator[dict[str, int]]:
         """Shapes inside: both ends together, then others than the nodes first. Repeatable."""
         chance = random.Random(0)  # noqa: S311 - no secret
-        sizes = {name: line.telling(_TRIED) for name, line in self.lines.items()}
+        lines = self.lines.items()
+        sizes = {name: telling_sizes(x.sizes, x.nodes[0], _TRIED) for name, x in lines}
         for attempt in range(_SHAPES):
             shape = {name: chance.choice(told) for name, told in sizes.items()}
-            nodes = all(shape[name] in line.nodes for name, line in self.lines.items())
+            nodes = all(shape[name] in line.nodes for name, line in lines)
             if not nodes or attempt > _SHAPES // 2:
                 yield {**self.fixed, **shape}
 

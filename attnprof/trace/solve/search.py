@@ -15,7 +15,7 @@ from attnprof.trace.request.target import sizes_text
 from attnprof.trace.solve.budget import NoFormulaError, Runs
 from attnprof.trace.solve.columns import sheet
 from attnprof.trace.solve.grid import MOST, degree
-from attnprof.trace.solve.shapes import Line
+from attnprof.trace.solve.shapes import Line, telling_sizes
 
 #: Strides tried for a length, and for other sizes.
 _LONG, _SHORT = (64, 256, 960, 1024, 16, 4, 1), (1, 8, 60, 64)
@@ -197,7 +197,8 @@ class Probe:
         """Sizes to run: fewer where a run takes long."""
         longest = self._at(line.name, line.high)
         calls = len(longest.calls) if longest else _ALL_CHECKS
-        return line.telling(max(_CHECKS[0], min(_CHECKS[1], _ALL_CHECKS // max(calls, 1))))
+        most = max(_CHECKS[0], min(_CHECKS[1], _ALL_CHECKS // max(calls, 1)))
+        return telling_sizes(line.sizes, line.nodes[0], most)
 
     def _border(self, line: Line, good: int, bad: int, *, peaks: bool = True) -> int:
         """The last size that fits before one that does not; says so if the code runs beyond it."""

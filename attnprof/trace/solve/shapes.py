@@ -105,10 +105,6 @@ class Line:
         """All sizes of the class in the range."""
         return range(self.low, self.high + 1, self.stride)
 
-    def telling(self, most: int) -> list[int]:
-        """Sizes at which to try it, nearest to the anchor first."""
-        return telling_sizes(self.sizes, self.nodes[0], most)
-
     def end_at(self, size: int, *, above: bool) -> None:
         """The last size of the range on one side of the anchor."""
         if above:
