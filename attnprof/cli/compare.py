@@ -5,7 +5,7 @@ from __future__ import annotations
 from attnprof import registry
 from attnprof.cli import options as opt
 from attnprof.cli import request
-from attnprof.closed_form.totals import CONTESTED, compare_records
+from attnprof.closed_form.cost_records import CONTESTED, compare_records
 from attnprof.record import Report
 
 

@@ -77,7 +77,7 @@ def _memory_difference(pair: tuple[Any, Any], workload: Workload, found: Report)
     kinds = {row.kind for row in rows}
     if not ("published" in kinds and kinds & {"derived", "measured"}):
         return ""
-    from attnprof.closed_form.printed import why_memory_differs
+    from attnprof.closed_form.quantities import why_memory_differs
 
     return why_memory_differs(*pair, workload, rows[0].scope) or ""
 

@@ -1,4 +1,4 @@
-"""Closed forms of a mechanism as records: every stage and the total, quantity by quantity.
+"""Closed forms of mechanisms as records: stage by stage, and their totals side by side.
 
 The same ``cost()`` runs twice: on the numbers of a workload, and on the symbols
 B N h d (and g, M for grouped heads and another key length).
@@ -14,10 +14,10 @@ from typing import Any
 
 from attnprof.algebra.expressions import expression_latex, expression_text, symbol
 from attnprof.costs import Cost, CostTable, Number
-from attnprof.errors import AttnprofError
+from attnprof.errors import AttnprofError, RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.published import Published
-from attnprof.record import CostRecord
+from attnprof.record import CompareRecord, CostRecord
 from attnprof.workload import SYMBOLS, Workload
 
 COUNTED = ("multiplications", "additions", "divisions", "exponentials", "other")
@@ -45,6 +45,11 @@ class Row:
         """What it is called by at other sizes, too: its place in a text, or its name."""
         return self.part, repr(self.place) if self.place else self.stage
 
+    @property
+    def base(self) -> tuple[str, str]:
+        """Part and name, without the number of those that share it."""
+        return self.part, self.stage.partition(" (")[0]
+
 
 def executed_rows(mechanism: Mechanism, workload: Workload, scope: str) -> list[Row]:
     """What the implementation executes, by stage; the total is last.
@@ -53,19 +58,15 @@ def executed_rows(mechanism: Mechanism, workload: Workload, scope: str) -> list[
     """
     table = mechanism.cost(workload, scope)
     entries = mechanism.cost(workload.with_(dtype="entry"), scope)
-    held = zip(table.live(), entries.live(), strict=True)
+    stages = zip(_unique(table), table.stages, table.live(), entries.live(), strict=True)
     rows = [
-        Row(
-            part, name, {**_counts(stage.cost), **dict(zip(MEMORY, live, strict=True))}, stage.place
-        )
-        for (part, name), stage, live in zip(_unique(table), table.stages, held, strict=True)
+        Row(*name, {**_counts(stage.cost), **dict(zip(MEMORY, held, strict=True))}, stage.place)
+        for name, stage, *held in stages
     ]
     whole = {
-        **_counts(table.total),
-        "peak_bytes": table.peak(),
-        "peak_entries": entries.peak(),
+        **_counts(table.total), "peak_bytes": table.peak(), "peak_entries": entries.peak(),
         "parameters": table.parameters,
-    }
+    }  # fmt: skip
     if mechanism.abilities.decode:
         whole["state_entries"] = table.state_entries
     return [*rows, Row("", TOTAL, whole)]
@@ -74,17 +75,9 @@ def executed_rows(mechanism: Mechanism, workload: Workload, scope: str) -> list[
 def defined_rows(mechanism: Mechanism, workload: Workload, scope: str) -> list[Row]:
     """What the definition asks for: k-1 additions a dot product, n-1 a sum."""
     table = mechanism.definition(workload, scope)
-    rows = [
-        Row(part, name, _operations(stage.cost))
-        for (part, name), stage in zip(_unique(table), table.stages, strict=True)
-    ]
+    stages = zip(_unique(table), table.stages, strict=True)
+    rows = [Row(*name, _operations(stage.cost)) for name, stage in stages]
     return [*rows, Row("", TOTAL, _operations(table.total))]
-
-
-def _defined_whole(mechanism: Mechanism, workload: Workload, scope: str) -> list[Row]:
-    """Its operations in all, beside what is executed."""
-    last = defined_rows(mechanism, workload, scope)[-1]
-    return [replace(last, values={"operations": last.values["operations"]})]
 
 
 def defined_total(mechanism: Mechanism, workload: Workload, scope: str) -> Number | None:
@@ -112,10 +105,10 @@ def _unique(table: CostTable) -> list[tuple[str, str]]:
     """
     seen: Counter[tuple[str, str]] = Counter({(stage.part, TOTAL): 1 for stage in table.stages})
     keys = []
-    for stage in table.stages:
-        seen[stage.part, stage.name] += 1
-        count = seen[stage.part, stage.name]
-        keys.append((stage.part, stage.name if count == 1 else f"{stage.name} ({count})"))
+    for part, name in ((stage.part, stage.name) for stage in table.stages):
+        seen[part, name] += 1
+        count = seen[part, name]
+        keys.append((part, name if count == 1 else f"{name} ({count})"))
     return keys
 
 
@@ -131,38 +124,13 @@ def symbolic(workload: Workload) -> Workload:
 Writer = Callable[[Mechanism, Workload, str], list[Row]]
 
 
-def expressions(
-    write: Writer, mechanism: Mechanism, workload: Workload, scope: str, rows: list[Row]
-) -> dict[tuple[str, str, str], Any]:
-    """Closed forms by part, stage and quantity; none where a mechanism needs plain sizes.
-
-    Symbols keep every branch of a mechanism that switches, so a stage may stand there twice:
-    its counts add up (one of them is zero). What is held does not add and has no form then.
-    """
-    forms = _in_symbols(write, mechanism, symbolic(workload), scope)
-    plain, general = (Counter(map(_base, side)) for side in (rows, forms))
-    found: dict[tuple[str, str, str], Any] = {}
-    for row in forms:
-        base = _base(row)
-        for name, value in row.values.items():
-            if row.place or plain[base] == general[base]:
-                found[*row.key, name] = value
-            elif plain[base] == 1 and name not in MEMORY:
-                found[*base, name] = found.get((*base, name), 0) + value
-    return found
-
-
 @cache
 def _in_symbols(write: Writer, mechanism: Mechanism, sizes: Workload, scope: str) -> list[Row]:
-    """The rows of a symbolic workload: the same for every length that is asked for."""
+    """The rows of a symbolic workload; none where a mechanism needs plain sizes."""
     try:
         return write(mechanism, sizes, scope)
     except (TypeError, ValueError, AttnprofError):
         return []
-
-
-def _base(row: Row) -> tuple[str, str]:
-    return row.part, row.stage.partition(" (")[0]
 
 
 # -- records ---------------------------------------------------------------------------
@@ -199,17 +167,18 @@ def cost_records(
     mechanism.check(workload, scope)
     records: list[CostRecord] = []
     if "formula" in asked.kinds:
-        executed = asked.convention == "flops"
-        writers = [executed_rows if executed else defined_rows]
-        if executed and defined_total(mechanism, workload, scope) is not None:
-            writers.append(_defined_whole)
-        for write in writers:
-            records += _formula(write, mechanism, workload, scope, asked)
+        records += _formula(
+            executed_rows if asked.convention == "flops" else defined_rows,
+            mechanism, workload, scope, asked,
+        )  # fmt: skip
+        if asked.convention == "flops" and defined_total(mechanism, workload, scope) is not None:
+            # operations of the definition in all, beside what is executed
+            whole = replace(asked, quantities=[q for q in asked.quantities if q == "operations"])
+            records += _formula(defined_rows, mechanism, workload, scope, whole, first=-1)
     if "published" in asked.kinds:
         forms = applicable(mechanism, workload, scope)
         records += [_published(form, mechanism, workload, scope, asked) for form in forms]
-    order = {name: place for place, name in enumerate(asked.quantities)}
-    return [record for record in records if record.quantity in order]
+    return [record for record in records if record.quantity in asked.quantities]
 
 
 def applicable(mechanism: Mechanism, workload: Workload, scope: str) -> list[Published]:
@@ -226,16 +195,31 @@ def applicable(mechanism: Mechanism, workload: Workload, scope: str) -> list[Pub
 
 
 def _formula(
-    write: Writer, mechanism: Mechanism, workload: Workload, scope: str, asked: Asked
-) -> list[CostRecord]:
-    rows = write(mechanism, workload, scope)
-    forms = expressions(write, mechanism, workload, scope, rows) if asked.in_symbols else {}
+    write: Writer, mechanism: Mechanism, workload: Workload, scope: str, asked: Asked,
+    first: int = 0,
+) -> list[CostRecord]:  # fmt: skip
+    """The records of what is counted, with closed forms where the mechanism has any.
+
+    Symbols keep every branch of a mechanism that switches, so a stage may stand there twice:
+    its counts add up (one of them is zero). What is held does not add and has no form then.
+    """
+    rows, forms = write(mechanism, workload, scope)[first:], list[Row]()
+    if asked.in_symbols:
+        forms = _in_symbols(write, mechanism, symbolic(workload), scope)[first:]
+    plain, general = (Counter(row.base for row in side) for side in (rows, forms))
+    found: dict[tuple[str, str, str], Any] = {}
+    for row in forms:
+        for name, value in row.values.items():
+            if row.place or plain[row.base] == general[row.base]:
+                found[*row.key, name] = value
+            elif plain[row.base] == 1 and name not in MEMORY:
+                found[*row.base, name] = found.get((*row.base, name), 0) + value
     who = identity(mechanism, workload, scope)
     convention = "flops" if write is executed_rows else "operations"
     return [
         CostRecord(
             **who, part=row.part or None, stage=row.stage, quantity=name, kind="formula",
-            convention=convention, value=value, **asked.texts(forms.get((*row.key, name))),
+            convention=convention, value=value, **asked.texts(found.get((*row.key, name))),
         )
         for row in rows
         for name, value in row.values.items()
@@ -259,17 +243,57 @@ def _published(
 
 def identity(mechanism: Mechanism, workload: Workload, scope: str) -> dict[str, Any]:
     """The fields that say which request a record answers."""
-    w = workload
+    sizes = (
+        "phase", "causal", "batch_size", "seq_len", "d_model", "num_heads", "head_dim", "dtype",
+    )  # fmt: skip
     return {
-        "mechanism": mechanism.name,
-        "params": mechanism.params,
-        "scope": scope,
-        "phase": w.phase,
-        "causal": w.causal,
-        "batch_size": w.batch_size,
-        "seq_len": w.seq_len,
-        "d_model": w.d_model,
-        "num_heads": w.num_heads,
-        "head_dim": w.head_dim,
-        "dtype": w.dtype,
-    }
+        "mechanism": mechanism.name, "params": mechanism.params, "scope": scope,
+        **{name: getattr(workload, name) for name in sizes},
+    }  # fmt: skip
+
+
+# -- side by side ----------------------------------------------------------------------
+#: What can be won: lowest is best.
+CONTESTED = (
+    "flops", "matmul_flops", "operations", "bytes_moved", "peak_bytes", "parameters", "state_bytes",
+)  # fmt: skip
+
+
+def compare_records(
+    mechanisms: Sequence[Mechanism], workloads: Sequence[Workload], scope: str
+) -> list[CompareRecord]:
+    """One record a mechanism and workload; ``wins`` names quantities in which one is lowest.
+
+    Equal lowest values win together; where all are equal nobody wins. A mechanism that refuses is
+    a record with the reason. Raises :class:`RequestError` where every one refuses.
+    """
+    found: list[CompareRecord] = []
+    for workload in workloads:
+        records = [_totals(mechanism, workload, scope) for mechanism in mechanisms]
+        values = {name: {getattr(record, name) for record in records} for name in CONTESTED}
+        known = {name: some - {None} for name, some in values.items()}
+        lowest = {name: min(some) for name, some in known.items() if len(some) > 1}
+        for record in records:
+            won = [name for name, least in lowest.items() if getattr(record, name) == least]
+            found.append(replace(record, wins=",".join(won)))
+    if all(record.skipped for record in found):
+        raise RequestError(found[0].skipped or "")
+    return found
+
+
+def _totals(mechanism: Mechanism, workload: Workload, scope: str) -> CompareRecord:
+    """What one mechanism costs in all for one workload."""
+    who: dict[str, Any] = identity(mechanism, workload, scope)
+    try:
+        table = mechanism.cost(workload, scope)
+        parameters = mechanism.parameters(workload, scope)
+    except RequestError as refusal:
+        return CompareRecord(**who, skipped=str(refusal))
+    total, decodes = table.total, mechanism.abilities.decode
+    return CompareRecord(
+        **who, flops=total.flops, matmul_flops=total.matmul_flops,
+        operations=defined_total(mechanism, workload, scope), bytes_moved=total.bytes_moved,
+        peak_bytes=table.peak(), parameters=parameters,
+        state_bytes=table.state_entries * workload.item_size if decodes else None,
+        arithmetic_intensity=total.flops / total.bytes_moved if total.bytes_moved else None,
+    )  # fmt: skip

@@ -68,33 +68,37 @@ def _traced(
         n = branches.size(0)
         d = branches.size(1) if symbolic_width else head_dim
         terms = terms_of(lambda n=n, d=d: difference(n, d))  # type: ignore[misc]
-        end = _end(branches.decided, head_dim, first)
+        asked = {at_width(one, head_dim) for one in branches.decided}
+        turns = [root for one in asked for root in positive_roots(one) if root.at >= first]
+        end = min(turns, default=None)  # there the first comparison may change its answer
         found.append(Piece(first, end, at_width(terms, head_dim), terms, symbolic_width))
         first = None if end is None else max(end.ceiling, first + 1)
     return found
-
-
-def _end(decided: list[Polynomial], head_dim: int, first: int) -> Root | None:
-    """Where the first comparison may change its answer, from ``first`` on."""
-    asked = {at_width(terms, head_dim) for terms in decided}
-    after = [root for one in asked for root in positive_roots(one) if root.at >= first]
-    return min(after, default=None)
 
 
 def _checked(found: list[Piece], difference: CostDifference, head_dim: int) -> list[Piece]:
     """Each piece against integers at its first length.
 
     At length 1 tensors broadcast instead of being summed, and a cost may take another path: the
-    length then is a piece of its own.
+    length then is a piece of its own. So is a single length that what follows does not pass.
     """
+
+    def agrees(piece: Piece) -> bool:
+        counted = difference(piece.first, head_dim)
+        return bool(value_of(piece.terms, piece.first, head_dim) == counted)
+
     start = found[0]
-    if start.first == 1 and not _agrees(start, difference, head_dim):
+    if start.first == 1 and not agrees(start):
         longer = start.end is None or start.end.at >= 2
         one = _alone(1, difference(1, head_dim), head_dim)
         found = [one, *([replace(start, first=2)] if longer else []), *found[1:]]
-    found = [_jump(piece, after, head_dim) for piece, after in pairwise(found)] + found[-1:]
+    for place, (piece, after) in enumerate(pairwise(list(found))):
+        value = value_of(piece.terms, piece.first, head_dim)
+        single = piece.end is not None and piece.end.at == piece.first
+        if single and value != value_of(after.terms, piece.first, head_dim):
+            found[place] = _alone(piece.first, value, head_dim)
     for piece in found:
-        if not _agrees(piece, difference, head_dim):
+        if not agrees(piece):
             raise NotPiecewisePolynomialError(f"integers disagree at length {piece.first}")
     return found
 
@@ -103,19 +107,6 @@ def _alone(length: int, value: int, head_dim: int) -> Piece:
     """A length of its own: it keeps its value until the next one."""
     terms: Polynomial = {(0, 0): value} if value else {}
     return Piece(length, exactly(length + 1), at_width(terms, head_dim), terms, general=False)
-
-
-def _jump(piece: Piece, after: Piece, head_dim: int) -> Piece:
-    """The piece; where it is a single length and what follows does not pass through it, alone."""
-    single = piece.end is not None and piece.end.at == piece.first
-    value = value_of(piece.terms, piece.first, head_dim)
-    if single and value != value_of(after.terms, piece.first, head_dim):
-        return _alone(piece.first, value, head_dim)
-    return piece
-
-
-def _agrees(piece: Piece, difference: CostDifference, head_dim: int) -> bool:
-    return bool(value_of(piece.terms, piece.first, head_dim) == difference(piece.first, head_dim))
 
 
 # -- signs -----------------------------------------------------------------------------
@@ -176,7 +167,13 @@ def crossings_of(
     start = exactly(first)
     for piece in pieces:
         if piece.end is None or piece.end.at - start.at > SAME:
-            runs += _runs(piece, start)
+            # each root of odd multiplicity turns the sign
+            last = _sign(piece.coefficients[-1]) if piece.coefficients else 0
+            roots = positive_roots(piece.coefficients)
+            after = [root for root in roots if root.crosses and root.at > start.at + SAME]
+            inside = [root for root in after if not piece.end or root.at < piece.end.at - SAME]
+            for turned, at in enumerate([start, *inside]):
+                runs.append(SignRun(at, last * (-1) ** (len(after) - turned), piece))
         start = piece.end or start
     runs = _joined(runs)
     if len(runs) > 1 and runs[0].sign == 0 and runs[1].start.ceiling <= first + 1:
@@ -184,16 +181,6 @@ def crossings_of(
     runs = _reached(runs, known)
     confirmed = _confirmed(runs, difference, known) if len(runs) > 1 else None
     return Crossings(tuple(runs), confirmed, known.start)
-
-
-def _runs(piece: Piece, start: Root) -> list[SignRun]:
-    """Signs within one piece: each root of odd multiplicity turns it."""
-    last = _sign(piece.coefficients[-1]) if piece.coefficients else 0
-    roots = positive_roots(piece.coefficients)
-    after = [root for root in roots if root.crosses and root.at > start.at + SAME]
-    inside = [root for root in after if not piece.end or root.at < piece.end.at - SAME]
-    starts = enumerate([start, *inside])
-    return [SignRun(at, last * (-1) ** (len(after) - turned), piece) for turned, at in starts]
 
 
 def _joined(runs: Iterable[SignRun]) -> list[SignRun]:

@@ -49,11 +49,11 @@ class GrowthCase:
 
     def orders(self, quantity: str) -> tuple[str, str, str]:
         """What the mechanism claims, what its specification says of these parameters, and why."""
-        memory = quantity == "peak_bytes"
-        claimed = self.mechanism.memory_order if memory else self.mechanism.time_order
+        which = "memory_order" if quantity == "peak_bytes" else "time_order"
+        claimed = getattr(self.mechanism, which)
         for known in self.mechanism.variants:
             if known.params == self.variant:
-                order = known.memory_order if memory else known.time_order
+                order = getattr(known, which)
                 return claimed, order, known.reason if order != claimed else ""
         return claimed, claimed, ""
 
@@ -62,16 +62,9 @@ class GrowthCase:
         return self.mechanism.cost(self.workload.with_(seq_len=n), self.scope)
 
     def record(
-        self,
-        quantity: str,
-        kind: str,
-        source: str,
-        lengths: Sequence[int],
-        values: Sequence[int],
-        *,
-        because: Callable[[], str] = str,
-        far: Callable[[int], int] | None = None,
-    ) -> GrowthRecord:
+        self, quantity: str, kind: str, source: str, lengths: Sequence[int], values: Sequence[int],
+        *, because: Callable[[], str] = str, far: Callable[[int], int] | None = None,
+    ) -> GrowthRecord:  # fmt: skip
         """A quantity's growth, judged; all values 0 is no growth to judge.
 
         Where ``far`` gives the count at any length, what leads in the end decides, too.
@@ -92,20 +85,15 @@ class GrowthCase:
             fitted(lengths, [order_value(order, n) for n in lengths])
             for order in (claimed, declared)
         )
-        faster = found > claim + TOLERANCE or _breaks(claimed, far)
-        reason = "; ".join(filter(None, (because(), why))) if faster else None
-        return replace(
-            blank,
-            claimed_exponent=round(claim, DIGITS),
-            found_exponent=round(found, DIGITS),
-            verdict=FASTER if faster else AGREES,
-            expected=found <= limit + TOLERANCE and not _breaks(declared, far),
-            reason=reason,
+        within, expected = (
+            found <= known + TOLERANCE and (far is None or keeps(order, far) is not False)
+            for order, known in ((claimed, claim), (declared, limit))
         )
-
-
-def _breaks(order: str, far: Callable[[int], int] | None) -> bool:
-    return far is not None and keeps(order, far) is False
+        return replace(
+            blank, claimed_exponent=round(claim, DIGITS), found_exponent=round(found, DIGITS),
+            verdict=AGREES if within else FASTER, expected=expected,
+            reason=None if within else "; ".join(filter(None, (because(), why))),
+        )  # fmt: skip
 
 
 def closed_form_growth(
@@ -123,9 +111,13 @@ def closed_form_growth(
             far=lambda n: int(count(subject.table(n))),
         )  # fmt: skip
 
+    def stage_of_peak() -> str:
+        live = tables[-1].live()
+        return f"the peak is in {tables[-1].stages[live.index(max(live))].name}"
+
     return (
         record("flops", lambda table: table.flops, lambda: _steepest_stage(lengths, tables)),
-        record("peak_bytes", CostTable.peak, lambda: _stage_of_peak(tables[-1])),
+        record("peak_bytes", CostTable.peak, stage_of_peak),
     )
 
 
@@ -144,10 +136,3 @@ def _steepest_stage(lengths: Sequence[int], tables: Sequence[CostTable]) -> str:
     ]
     slope, share, name = max(slopes)
     return f"{name} grows like N^{slope:g}, {share:.0%} at {lengths[-1]:,} tokens"
-
-
-def _stage_of_peak(table: CostTable) -> str:
-    """The stage at which memory peaks."""
-    live = table.live()
-    name = table.stages[live.index(max(live))].name
-    return f"the peak is in {name}"

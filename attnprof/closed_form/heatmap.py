@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from attnprof.closed_form.printed import published_pair, published_values
-from attnprof.closed_form.quantities import formula_values
+from attnprof.closed_form.quantities import (
+    comparable,
+    formula_values,
+    published_values,
+    speaking,
+)
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.record import ColumnarRecords, HeatmapRecord, Report
@@ -106,10 +110,24 @@ def _check(asked: Heatmap) -> None:
 def _published(asked: Heatmap) -> tuple[Values, dict[str, Any]]:
     # the same names for phases as everywhere: prefill is a causal forward
     named = Workload(1, 1, 1, phase=asked.phase, causal=asked.causal)
-    pair = published_pair(
-        asked.a, asked.b, quantity=asked.quantity, phase=named.phase, causal=named.causal,
-        scope=asked.scope, heads=asked.num_heads,
-    )  # fmt: skip
+    phase, causal, scope = named.phase, named.causal, asked.scope
+    pairs = comparable(asked.a, asked.b)
+    found = speaking(pairs, asked.quantity, phase, causal, scope, asked.num_heads)
+    if not found:
+        possible = dict.fromkeys(
+            f"--quantity {x.quantity} --phase {x.phase} --scope {x.scope}"
+            f"{' --causal' if x.causal else ''}{' --heads 1' if x.heads == 'one' else ''}"
+            f" ({x.source}, {y.source})"
+            for x, y in pairs
+        )
+        instead = f"printed for both: {'; '.join(possible)}; or"
+        raise RequestError(
+            f"no document prints {'causal ' if causal else ''}{asked.quantity} of phase {phase} "
+            f"for both {asked.a.name} and {asked.b.name}{f' in scope {scope}' if scope else ''}; "
+            f"{instead if pairs else 'nothing is printed for both on the same terms:'} "
+            "use --kind formula"
+        )
+    pair = found[0]
 
     def values(heads: int, widths: Sequence[int]) -> list[np.ndarray]:
         return [published_values(form, heads, asked.seq_lens, widths) for form in pair]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import gcd
 
 from attnprof.costs import Number
@@ -23,13 +23,6 @@ _SCANNED = 8192
 _TRIES = 8
 
 
-def grid() -> list[int]:
-    """Lengths looked at first: dense below, geometric above."""
-    start, stop = DENSE.bit_length() - 1, LONGEST.bit_length() - 1
-    steps = range(start * PER_DOUBLING, stop * PER_DOUBLING + 1)
-    return sorted({*range(1, DENSE + 1), *(round(2 ** (step / PER_DOUBLING)) for step in steps)})
-
-
 @dataclass(frozen=True)
 class Lengths:
     """Lengths where ``holds`` is true; inside a stretch, those it refuses are passed over."""
@@ -39,13 +32,7 @@ class Lengths:
     @cached_property
     def _scanned(self) -> list[int]:
         """The first few lengths: they tell the class."""
-        found: list[int] = []
-        for length in range(1, _SCANNED + 1):
-            if self.holds(length):
-                found.append(length)
-            if len(found) == 3:
-                break
-        return found
+        return list(islice(filter(self.holds, range(1, _SCANNED + 1)), 3))
 
     @cached_property
     def step(self) -> int:
@@ -71,13 +58,8 @@ class Lengths:
         """From where on an answer is for all lengths: 1, where only a single token is left out."""
         return 1 if self.holds(1) or self.holds(2) else self.stretches[0][0]
 
-    @property
-    def open(self) -> bool:
-        """Whether no end was found."""
-        return bool(self.stretches) and self.stretches[-1][1] is None
-
     def grid(self) -> list[int]:
-        """Lengths to look at first: dense below, geometric above, and every end."""
+        """Lengths to look at first, and every end."""
         near = (self._near(place) for place in self._places)
         ends = (end for stretch in self.stretches for end in stretch)
         return sorted({length for length in (*near, *ends) if length is not None})
@@ -90,13 +72,16 @@ class Lengths:
 
     def within(self, low: int, high: int) -> Iterator[int]:
         """All lengths from low to high."""
-        members = range(self._aligned(max(low, 1)), high + 1, self.step)
-        return (length for length in members if self.holds(length))
+        return filter(self.holds, range(self._aligned(max(low, 1)), high + 1, self.step))
 
     @cached_property
     def _places(self) -> list[int]:
-        """Members of the class, of all magnitudes."""
-        return sorted({self._aligned(place) for place in (*grid(), *self._scanned)})
+        """Members of the class, of all magnitudes: dense below, geometric above."""
+        start, stop = DENSE.bit_length() - 1, LONGEST.bit_length() - 1
+        steps = range(start * PER_DOUBLING, stop * PER_DOUBLING + 1)
+        geometric = (round(2 ** (step / PER_DOUBLING)) for step in steps)
+        places = (*range(1, DENSE + 1), *geometric, *self._scanned)
+        return sorted({self._aligned(place) for place in places})
 
     def _aligned(self, length: int) -> int:
         """The next member of the class."""
@@ -106,7 +91,7 @@ class Lengths:
     def _near(self, place: int) -> int | None:
         """The first of a few members of the class that holds."""
         members = range(place, place + _TRIES * self.step, self.step)
-        return next((length for length in members if self.holds(length)), None)
+        return next(filter(self.holds, members), None)
 
     def _border(self, outside: int, inside: int) -> int:
         """The last member on the way from a length inside to one outside that is near one."""

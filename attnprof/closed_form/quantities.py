@@ -1,14 +1,16 @@
-"""A mechanism's closed form over a whole grid of sizes at once, in exact integers."""
+"""Quantities of closed forms and of printed formulas, at sizes or over a whole grid of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from attnprof.algebra.expressions import expression_text, symbol
 from attnprof.costs import COST_FIELDS, Number
 from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Mechanism
+from attnprof.published import Published
 from attnprof.workload import Workload
 
 if TYPE_CHECKING:
@@ -48,13 +50,9 @@ def quantity_of(mechanism: Mechanism, workload: Workload, scope: str, quantity: 
 
 
 def formula_values(
-    mechanism: Mechanism,
-    workload: Workload,
-    scope: str,
-    quantity: str,
-    seq_lens: Sequence[int],
+    mechanism: Mechanism, workload: Workload, scope: str, quantity: str, seq_lens: Sequence[int],
     head_dims: Sequence[int],
-) -> np.ndarray:
+) -> np.ndarray:  # fmt: skip
     """A quantity over (seq_len, head_dim), the other sizes from ``workload``: exact integers.
 
     int64 where every value fits, Python integers in an object array where one does not.
@@ -65,25 +63,20 @@ def formula_values(
         return np.empty((len(seq_lens), 0), dtype=np.int64)
     largest = workload.with_(seq_len=max(seq_lens), head_dim=max(head_dims))
     corner = quantity_of(mechanism, largest, scope, quantity)
-    small = corner < SAFE and _bound(largest) < SAFE
+    # more than any attention here counts, the branch that a form does not take included
+    n, d, width = largest.seq_len, largest.head_dim, largest.d_model
+    bound = 256 * largest.batch_size * n * width * max(n, width, d * d)
+    small = corner < SAFE and bound < SAFE
     kind: Any = np.int64 if small else object
     values = np.empty((len(seq_lens), len(head_dims)), dtype=kind)
     for rows, seq in _blocks(seq_lens, max(1, CHUNK // len(head_dims)), kind):
-        for columns, width in _blocks(head_dims, len(head_dims), kind):
-            n = seq if isinstance(seq, int) else seq[:, None]
-            d = width if isinstance(width, int) else width[None, :]
-            cell = workload.with_(seq_len=n, head_dim=d)
+        for columns, dims in _blocks(head_dims, len(head_dims), kind):
+            cell = workload.with_(
+                seq_len=seq if isinstance(seq, int) else seq[:, None],
+                head_dim=dims if isinstance(dims, int) else dims[None, :],
+            )
             values[np.ix_(rows, columns)] = quantity_of(mechanism, cell, scope, quantity)
     return values
-
-
-def _bound(largest: Workload) -> int:
-    """More than any attention here counts: N·D·max(N, D, d²) and a generous factor.
-
-    Forms that switch compute the branch they do not take as well; this covers it.
-    """
-    n, d, width = largest.seq_len, largest.head_dim, largest.d_model
-    return int(256 * largest.batch_size * n * width * max(n, width, d * d))
 
 
 def _blocks(sizes: Sequence[int], most: int, kind: Any) -> Iterator[tuple[list[int], Any]]:
@@ -101,3 +94,86 @@ def _blocks(sizes: Sequence[int], most: int, kind: Any) -> Iterator[tuple[list[i
     for start in range(0, len(rest), most):
         part = rest[start : start + most]
         yield part, np.array([sizes[i] for i in part], dtype=kind)
+
+
+# -- printed formulas ------------------------------------------------------------------
+Pair = tuple[Published, Published]
+
+
+def comparable(a: Mechanism, b: Mechanism) -> list[Pair]:
+    """Printed formulas of both that agree in document, scope, phase, quantity and convention."""
+    return [(x, y) for x in a.published() for y in b.published() if x.terms == y.terms]
+
+
+def speaking(
+    pairs: Sequence[Pair], quantity: str, phase: str, causal: bool, scope: str | None,
+    heads: Sequence[int],
+) -> list[Pair]:  # fmt: skip
+    """The pairs that speak of what is asked, in any scope where none is."""
+    return [
+        (form, other)
+        for form, other in pairs
+        if (form.quantity, form.phase, form.causal) == (quantity, phase, causal)
+        and scope in (None, form.scope)
+        and (form.heads != "one" or set(heads) == {1})
+    ]
+
+
+@dataclass(frozen=True)
+class FreeWidthWorkload(Workload):
+    """A workload whose width stands by itself: documents plot widths that heads do not divide."""
+
+    width: Number = 1
+
+    @property
+    def d_model(self) -> Number:
+        """The width as given, not heads times head width."""
+        return self.width
+
+
+def published_values(
+    formula: Published, num_heads: int, seq_lens: Sequence[int], d_models: Sequence[int]
+) -> np.ndarray:
+    """A printed formula over (seq_len, d_model): exact integers where heads divide the width.
+
+    Where they do not, the formula is evaluated with the fractional head width, as documents do.
+    """
+    import numpy as np
+
+    def column(width: int) -> np.ndarray:
+        def at(n: Any, head_dim: Number) -> Any:
+            return formula.formula(
+                FreeWidthWorkload(seq_len=n, num_heads=num_heads, head_dim=head_dim, width=width)
+            )
+
+        above = -(-width // num_heads)
+        n = np.array(seq_lens, dtype=np.int64 if at(max(seq_lens), above) < SAFE else object)
+        head_dim = np.array([width / num_heads]) if width % num_heads else above
+        return np.broadcast_to(at(n, head_dim), n.shape)
+
+    columns = [column(width) for width in d_models]
+    if len({values.dtype for values in columns}) > 1:
+        columns = [values.astype(object) for values in columns]
+    return np.stack(columns, axis=1)
+
+
+def why_memory_differs(a: Mechanism, b: Mechanism, workload: Workload, scope: str) -> str | None:
+    """One sentence with the printed sums of entries and what the code holds at its worst moment.
+
+    None where no document prints both sides.
+    """
+    printed = next((pair for pair in comparable(a, b) if pair[0].quantity == "peak_entries"), None)
+    if printed is None:
+        return None
+    sizes = workload.with_(seq_len=symbol("N"), head_dim=symbol("d"))
+    said = [
+        f"{side.name} {expression_text(form.formula(sizes))}"
+        for side, form in zip((a, b), printed, strict=True)
+    ]
+    entry = sizes.with_(dtype="entry")
+    held = [f"{side.name} {expression_text(side.cost(entry, scope).peak())}" for side in (a, b)]
+    return (
+        "memory differs because the document adds up the entries of the tensors it names "
+        f"({'; '.join(said)}), while running code holds, at its worst moment, what autograd and "
+        f"evaluation order leave alive together ({'; '.join(held)} entries)"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import attnprof as package
-from attnprof.closed_form.totals import CONTESTED
+from attnprof.closed_form.cost_records import CONTESTED
 
 
 def test_numbers_are_those_of_the_closed_forms(attnprof):

@@ -75,20 +75,19 @@ CHECKS = Checks([
             f"{reachable(8, 2, False)}. Only with one head do they reach the same"
         ),
     ),
+    Check(
+        "000-EQ17-18",
+        EQ17,
+        lambda: {
+            "inside softmax": str(formula(EQ15).subs(formula("Q_head"), formula(EQ16))),
+            "after softmax": str(formula(EQ14) / formula("S")),
+        },
+        how="Eq 16 put into Eq 15, and what Eq 14 has after the scores",
+        why="Eq 14 to 16 divide by sqrt(d_k), not by d_m, and have no output map: a head's l x d_v "
+        "result meets d_v rows W_i^O in the sum that gives O, not W^O with all its rows. Eq 18 "
+        "repeats both",
+    ),
 ])  # fmt: skip
-
-
-@CHECKS.answers(
-    "000-EQ17-18",
-    EQ17,
-    how="Eq 16 put into Eq 15, and what Eq 14 has after the scores",
-    why="Eq 14 to 16 divide by sqrt(d_k), not by d_m, and have no output map: a head's l x d_v "
-    "result meets d_v rows W_i^O in the sum that gives O, not W^O with all its rows. Eq 18 "
-    "repeats both",
-)
-def _combined() -> dict[str, str]:
-    scores = formula(EQ15).subs(formula("Q_head"), formula(EQ16))
-    return {"inside softmax": str(scores), "after softmax": str(formula(EQ14) / formula("S"))}
 
 
 @CHECKS.answers(

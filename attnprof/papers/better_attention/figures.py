@@ -58,10 +58,10 @@ def blocks(mechanism: str) -> list[dict[str, str]]:
 def diagram() -> FigureData:
     """Figure 1: the blocks of all four mechanisms."""
     rows = [row for name in MECHANISMS for row in blocks(name)]
-    maps: dict[str, set[tuple[str, str]]] = {name: set() for name in MECHANISMS}
-    for row in rows:
-        if row["map"]:
-            maps[row["mechanism"]].add((row["block"], row["on"]))
+    maps = {
+        name: {(r["block"], r["on"]) for r in rows if r["mechanism"] == name and r["map"]}
+        for name in MECHANISMS
+    }
     full = maps["standard"]
     described = [
         Described(
@@ -180,30 +180,27 @@ def heatmap() -> FigureData:
         for cell in map(asdict, report.records)
         for sizes in [(cell["seq_len"], cell["d_model"], ONE_HEAD)]
     ]  # fmt: skip
-    exact = exact_excess()
-    described = []
+    mean, most = excess("mean"), max(excess("max").values())
+    means, largest = [], []
     for source, where in (("caption", "caption"), ("text_B2", "Sec B.2")):
-        mean, said = excess("mean"), quoted(source, "mean")
-        described.append(Described(
+        said, up_to = quoted(source, "mean"), max(quoted(source, "max").values())
+        means.append(Described(
             f"mean excess by heads, {where}",
             ", ".join(f"{said[str(h)]} % (h = {h})" for h in PANELS),
             ", ".join(f"{mean[str(h)]:.2f} % (h = {h})" for h in PANELS),
             all(round(mean[str(h)]) == said[str(h)] for h in PANELS),
         ))  # fmt: skip
-    most = max(excess("max").values())
-    for source, where in (("caption", "caption"), ("text_B2", "Sec B.2")):
-        up_to = max(quoted(source, "max").values())
-        described.append(Described(
+        largest.append(Described(
             f"largest excess, {where}", f"up to {up_to} %", f"{most:.2f} %", round(most) == up_to
         ))  # fmt: skip
-    described.append(
-        Described(
-            "counted from the definitions", "at most 67 %, less with more heads",
-            f"at most {exact['at most']:.0f} %, "
-            f"{'less' if exact['falls with the heads'] else 'not less'} with more heads",
-            exact["at most"] <= 67 and exact["falls with the heads"],
-        )
+    exact = exact_excess()
+    counted = Described(
+        "counted from the definitions", "at most 67 %, less with more heads",
+        f"at most {exact['at most']:.0f} %, "
+        f"{'less' if exact['falls with the heads'] else 'not less'} with more heads",
+        exact["at most"] <= 67 and exact["falls with the heads"],
     )  # fmt: skip
+    described = (*means, *largest, counted)
     return FigureData(rows, described, {"summary": report.summary, "grid": GRID})
 
 

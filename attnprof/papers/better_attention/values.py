@@ -16,29 +16,22 @@ from attnprof.workload import Workload
 
 DOCUMENT = document("000")
 MECHANISMS = ("standard", "optimised", "efficient", "super")
-#: File and dataset of a table; its own dataset column where it has several.
+#: Files of the tables by number.
 TABLES = {
-    "1": ("table01_main", ""),
-    "2": ("table02_text_classification", ""),
-    "3": ("table03_nmt", "NMT"),
-    "4": ("table04_edge_inference", ""),
-    "5": ("table05_mnist_heads", "MNIST"),
-    "6": ("table06_cifar100_heads", "CIFAR100"),
-    "7": ("table07_imagenet_equal_size", "ImageNet"),
-    "8": ("table08_imdb_heads", "IMDB"),
-    "9": ("table09_amazon_heads", "Amazon"),
-    "10": ("table10_nmt_heads", "NMT"),
+    str(int(path.stem[5:7])): path.stem
+    for path in sorted((DOCUMENT.path / "tables").glob("table*.csv"))
 }
 #: The table of one mechanism's results by head count, for a dataset of the main tables.
 BY_HEADS = {"MNIST": "5", "CIFAR100": "6", "IMDB": "8", "Amazon": "9", "NMT": "10"}
+#: Datasets of the tables that have one and do not name it.
+DATASETS = {"3": "NMT", "7": "ImageNet", **{table: data for data, table in BY_HEADS.items()}}
 
 
 def rows(table: str, attention: str = "") -> list[dict[str, str]]:
     """A table's rows, by its number: ``rows("5")``; each says its dataset; of one mechanism."""
-    name, dataset = TABLES[table]
-    found = DOCUMENT.rows(name)
+    found = DOCUMENT.rows(TABLES[table])
     for row in found:
-        row.setdefault("dataset", dataset)
+        row.setdefault("dataset", DATASETS.get(table, ""))
     return [row for row in found if attention in ("", row["attention"])]
 
 

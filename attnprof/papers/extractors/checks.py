@@ -156,6 +156,7 @@ def _not_perplexity(*_: Any) -> str:
     )
 
 
+_of_table_7 = partial(Check, tables=("7",))
 CHECKS = Checks([
     *(
         Check(
@@ -186,22 +187,20 @@ CHECKS = Checks([
         "Tables 3 and 4",
         why=_steps_told,
     ),
-    Check(
+    _of_table_7(
         "002-T7-tenth",
         0.1,
         lambda: _over("total_ops"),
         how="ME's operations over those of 1-head self-attention, d = l = 128",
         agree=rounded(2),
         why="the ratio is {1:.4f}".format,
-        tables=("7",),
     ),
-    Check(
+    _of_table_7(
         "002-T7-512",
         512,
         lambda: round(1 / _over("params"), 6),
         how="parameters of 1-head self-attention over ME's, d = l = 128",
         why="the ratio is 1/{1:g}".format,
-        tables=("7",),
     ),
     Check(
         "002-PPL",
@@ -210,7 +209,7 @@ CHECKS = Checks([
         how="both computed for the uniform guess over the vocabulary of Table 1",
         why=_not_perplexity,
     ),
-    Check(
+    _of_table_7(
         "002-HE-params",
         {name: {"operations": True, "parameters": True} for name in ("he", "we")},
         lambda: {
@@ -219,9 +218,8 @@ CHECKS = Checks([
         },
         how="HE against 32-head, WE against 1-head self-attention, counts of d = l = 128",
         why=_as_many,
-        tables=("7",),
     ),
-    Check(
+    _of_table_7(
         "002-SHE-ratio",
         dict.fromkeys(LARGER, True),
         lambda: {
@@ -230,7 +228,6 @@ CHECKS = Checks([
         },
         how=f"more than {FAR} times as many at d = l = 128, against 1 and against 32 heads",
         why="SHE's counts are less than an order of magnitude above self-attention's",
-        tables=("7",),
     ),
 ])  # fmt: skip
 

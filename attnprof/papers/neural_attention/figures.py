@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,9 +79,7 @@ def pair_tensor() -> FigureData:
         for j in range(1, TOKENS + 1)
         for k in range(1, 2 * REDUCED + 1)
     ]
-    copies = {row["holds"]: 0 for row in rows}
-    for row in rows:
-        copies[row["holds"]] += 1
+    copies = Counter(row["holds"] for row in rows)
     described = (
         Described("C is n x n x 2d'", f"{TOKENS} x {TOKENS} x {2 * REDUCED}",
                   f"{len(rows)} values", len(rows) == TOKENS**2 * 2 * REDUCED),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import ge
 from typing import Any
 
 from attnprof.papers.checks import rounded, within
@@ -50,7 +51,7 @@ def accuracies(table: str, dataset: str) -> Table:
 
 def costs(table: str, title: str, task: str) -> Table:
     """Tables 6 to 8."""
-    bound = partial(Cell, agree=at_least, bound="at least")
+    bound = partial(Cell, agree=ge, bound="at least")
     rows = [
         {**_row(row),
          MEMORY: bound(float(row["memory_gb_per_batch"]), least_memory(task, name_of(row)) / 2),
@@ -58,11 +59,6 @@ def costs(table: str, title: str, task: str) -> Table:
         for row in DOCUMENT.rows(table)
     ]  # fmt: skip
     return Table(f"Memory and speed, {title}", rows, (SMALLEST, FASTEST))
-
-
-def at_least(printed: Any, ours: Any) -> bool:
-    """What is printed is no less than its bound."""
-    return bool(printed >= ours)
 
 
 def _row(row: Mapping[str, str]) -> dict[str, Any]:
