@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from attnprof.closed_form.quantities import (
@@ -57,6 +56,8 @@ def heatmap_report(asked: Heatmap, environment: dict[str, Any] | None = None) ->
 
     Raises :class:`RequestError` where the two may not be compared as asked.
     """
+    import numpy as np
+
     _check(asked)
     published = asked.kind == "published"
     values, terms = (_published if published else _formula)(asked)
@@ -66,17 +67,18 @@ def heatmap_report(asked: Heatmap, environment: dict[str, Any] | None = None) ->
     for heads in asked.num_heads:  # by head count, then length, then width
         fits = {width: published or width % heads == 0 for width in asked.d_models}
         present = [fits[width] for width in asked.d_models]
-        a, b = values(heads, [width for width in asked.d_models if fits[width]])
-        ratio = _ratio(a, b, present)
+        widths = [width for width in asked.d_models if fits[width]]
+        a, b = values(heads, widths)
+        ratio = (a / np.where(b == 0, np.nan, b)).astype(np.float64)
+        size = len(asked.seq_lens) * len(present)
         cells: tuple[list[Any], ...] = (
-            [n for n in asked.seq_lens for _ in asked.d_models],
-            [*asked.d_models] * len(asked.seq_lens), [heads] * ratio.size,
-            _listed(a, present), _listed(b, present),
-            [None if isnan(value) else value for value in ratio.ravel().tolist()],
+            [n for n in asked.seq_lens for _ in present], [*asked.d_models] * len(asked.seq_lens),
+            [heads] * size, _listed(a, present), _listed(b, present),
+            _listed(np.where(np.isnan(ratio), np.array(None), ratio), present),
         )  # fmt: skip
         for name, some in zip(CELLS, cells, strict=True):
             columns[name] += some
-        for name, value in zip(EXCESS, _excess(asked, ratio), strict=True):
+        for name, value in zip(EXCESS, _excess(asked.seq_lens, widths, ratio), strict=True):
             excess[name][str(heads)] = value
         if not all(present):
             missing[str(heads)] = [width for width in asked.d_models if not fits[width]]
@@ -168,29 +170,20 @@ def _shown(sizes: Sequence[int]) -> str:
     return ", ".join(map(str, sizes[:6])) + (", …" if len(sizes) > 6 else "")
 
 
-def _ratio(a: np.ndarray, b: np.ndarray, present: Sequence[bool]) -> np.ndarray:
-    """Over all widths; NaN where one has no cells or the second cost is zero."""
-    import numpy as np
-
-    ratio = np.full((len(a), len(present)), np.nan)
-    zero = b == 0
-    quotient = a / np.where(zero, 1, b)
-    ratio[:, present] = np.where(zero, np.nan, quotient.astype(np.float64))
-    return ratio
-
-
-def _excess(asked: Heatmap, ratio: np.ndarray) -> tuple[Any, Any, Any]:
+def _excess(
+    seq_lens: Sequence[int], widths: Sequence[int], ratio: np.ndarray
+) -> tuple[Any, Any, Any]:
     """Mean and maximum of 100·(ratio - 1) over the cells that have one, and where the latter is."""
     import numpy as np
 
     known = np.isfinite(ratio)
     if not known.any():
         return None, None, None
-    row, column = divmod(int(np.nanargmax(ratio)), len(asked.d_models))
+    row, column = divmod(int(np.nanargmax(ratio)), len(widths))
     return (
         100 * (float(ratio[known].mean()) - 1),
         100 * (float(ratio[row, column]) - 1),
-        {"seq_len": asked.seq_lens[row], "d_model": asked.d_models[column]},
+        {"seq_len": seq_lens[row], "d_model": widths[column]},
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache, partial
 from itertools import combinations, product
 from typing import Any
@@ -19,6 +18,7 @@ from attnprof.papers.better_attention.values import (
     WIDTH,
     eq24,
     multiply_adds,
+    ratio,
     results_counted,
 )
 from attnprof.papers.checks import Check, Checks, rounded
@@ -34,13 +34,6 @@ SIZES = tuple(2**exponent for exponent in range(11))
 #: Grids up to this power of two are tried for the quoted means.
 LARGEST = 13
 GRID = "Eq 24 for l and d_m in 1, 2, 4, ..., 1024"
-
-
-def ratio(count: Callable[[str], Any]) -> Any:
-    """A count of standard over that of Efficient Attention."""
-    return sympy.cancel(count("standard") / count("efficient"))
-
-
 _about_eq24 = partial(Check, tables=("eq24",))
 _about_figure_3 = partial(Check, tables=("fig3",))
 CHECKS = Checks([

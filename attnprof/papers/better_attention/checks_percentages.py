@@ -9,14 +9,13 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-import sympy
-
 from attnprof.papers.better_attention.values import (
     DOCUMENT,
     EXPERIMENTS,
     LENGTH,
     eq24,
     multiply_adds,
+    ratio,
     rows,
     value,
 )
@@ -172,7 +171,7 @@ def time_ratios(mechanism: str, tables: tuple[str, ...]) -> dict[str, float]:
 
 def savings(mechanism: str) -> dict[str, float]:
     """Smallest and largest saving of training and inference time in percent, Tables 1 to 4."""
-    saved = [100 * (1 - 1 / ratio) for ratio in time_ratios(mechanism, MAIN).values()]
+    saved = [100 * (1 - 1 / times) for times in time_ratios(mechanism, MAIN).values()]
     return {"from": min(saved), "to": max(saved)}
 
 
@@ -187,7 +186,7 @@ def _range_why(mechanism: str, _: Any, ours: dict[str, float]) -> str:
 
 def bound(count: Any, mechanism: str) -> float:
     """The largest ratio of standard's count to the mechanism's: its limit for short contexts."""
-    return float(sympy.cancel(count("standard") / count(mechanism)).subs(LENGTH, 0))
+    return float(ratio(count, mechanism).subs(LENGTH, 0))
 
 
 def _reach_why(mechanism: str, missing: str, *_: Any) -> str:

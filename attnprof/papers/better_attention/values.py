@@ -110,6 +110,11 @@ def weights(mechanism: str) -> Any:
     return sympy.expand(registry.get(mechanism, bias=False).parameters(_workload("forward")))
 
 
+def ratio(count: Callable[[str], Any], mechanism: str = "efficient") -> Any:
+    """A count of standard over that of another mechanism."""
+    return sympy.cancel(count("standard") / count(mechanism))
+
+
 def products(mechanism: str) -> Any:
     """Matrix products of one forward pass as the definitions write them: one a head each.
 
