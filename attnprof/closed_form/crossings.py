@@ -23,7 +23,7 @@ from attnprof.algebra.roots import Root, exactly, positive_roots
 from attnprof.closed_form.lengths import EVERY, Lengths
 from attnprof.errors import RequestError
 
-#: CostDifference of two costs at (seq_len, head_dim); ints and polynomials alike.
+#: Difference of two costs at (seq_len, head_dim); ints and polynomials alike.
 CostDifference = Callable[[Any, Any], Any]
 MOST_PIECES = 300
 
