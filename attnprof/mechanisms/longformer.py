@@ -61,16 +61,12 @@ class Longformer(Mechanism):
             return weighted_values(*operands, self._dense_mask(n, causal, q), row_products).view(
                 q.shape
             )
-        masks, pattern = self._masks(n, causal, q), partial(self._blocks, causal)
+        masks, pattern = [], partial(self._blocks, causal)
+        if causal and self.global_tokens:  # that of the global rows
+            masks.append(hidden(causal_mask(minimum(self.global_tokens, n), q), q))
+        rows = minimum(block_rows(self.window), self._others(n))
+        masks.append(band_mask(rows, self.window, self._after(causal), q))  # shared by all blocks
         return gathered_attention(*operands, *masks, pattern=pattern, merges=False).view(q.shape)
-
-    def _masks(self, n: Any, causal: bool, like: Any) -> list[Any]:
-        """The band's mask, shared by all blocks; before it that of the global rows, if causal."""
-        masks = []
-        if causal and self.global_tokens:
-            masks.append(hidden(causal_mask(minimum(self.global_tokens, n), like), like))
-        rows, after = minimum(block_rows(self.window), self._others(n)), self._after(causal)
-        return [*masks, band_mask(rows, self.window, after, like)]
 
     def _others(self, n: Any) -> Any:
         """Tokens that are not global."""

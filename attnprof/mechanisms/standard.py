@@ -48,13 +48,9 @@ def layer_count(source: str, quantity: str, phase: str, form: Form) -> Published
 def eq24(constant: int) -> Published:
     """000, Eq 24: C·l·d_m + 15·h·l², one forward and backward pass."""
     return Published(
-        source="000-EQ24",
-        quantity="flops",
-        scope="layer",
-        phase="train",
-        convention="000: one per output element, times 3",
+        "000-EQ24", "flops", "layer", "train", "000: one per output element, times 3",
         formula=lambda w: constant * w.seq_len * w.d_model + 15 * w.num_heads * w.seq_len**2,
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -152,10 +152,9 @@ class CoreText:
         """Q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv) → (b, h, n, dv)."""
         return self.spec.run(q, k, v, causal, self)
 
-    def step(self, q: Any, k: Any, v: Any, state: Any) -> tuple[Any, Any]:
+    def step(self, q: Any, k: Any, v: Any, state: Any) -> Any:
         """One token: q (b, h, 1, d), k (b, g, 1, d), v (b, g, 1, dv) → (b, h, 1, dv), state."""
-        stepped: tuple[Any, Any] = self.spec.step(q, k, v, state, self)
-        return stepped
+        return self.spec.step(q, k, v, state, self)
 
 
 class OwnText:
@@ -168,10 +167,9 @@ class OwnText:
         """(b, n, d_model) → (b, n, d_model), causal by nature whatever ``causal`` says."""
         return self.spec.layer(self, x)
 
-    def step(self, x: Any, state: Any) -> tuple[Any, Any]:
+    def step(self, x: Any, state: Any) -> Any:
         """One token, (b, 1, d_model) → the same shape, and the new state."""
-        stepped: tuple[Any, Any] = self.spec.layer_step(self, x, state)
-        return stepped
+        return self.spec.layer_step(self, x, state)
 
 
 class LayerText:

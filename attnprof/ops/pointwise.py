@@ -192,14 +192,14 @@ def triangle(name: str, x: T, diagonal: int = 0, *, into: T | None = None) -> T:
 
 
 # -- along axes ------------------------------------------------------------------------------
-def without(shape: Shape, dims: Sequence[int], keepdim: bool) -> Shape:
-    """The shape without some dimensions, or with one entry there."""
-    gone = {dim % len(shape) for dim in dims}
+def without(shape: Shape, dims: int | Sequence[int], keepdim: bool) -> Shape:
+    """The shape without one dimension, or some, or with one entry there."""
+    gone = {dim % len(shape) for dim in ([dims] if isinstance(dims, int) else dims)}
     kept = (1 if place in gone else size for place, size in enumerate(shape))
     return tuple(s for place, s in enumerate(kept) if keepdim or place not in gone)
 
 
-def summed(name: str, x: T, dims: Sequence[int], keepdim: bool, *, mean: bool = False) -> T:
+def summed(name: str, x: T, dims: int | Sequence[int], keepdim: bool, *, mean: bool = False) -> T:
     """The sum, or the mean, over some axes; its gradient is stretched, and divided for a mean."""
     old, kept = x.shape, without(x.shape, dims, keepdim=True)
     shape = without(old, dims, keepdim)

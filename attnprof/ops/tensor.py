@@ -167,7 +167,7 @@ class Tensor(Shaped):
 
     def norm(self, *, dim: int, keepdim: bool = False) -> Tensor:
         """The root of the sum of squares along an axis; no gradient."""
-        shape, count = without(self.shape, [dim], keepdim), self.count
+        shape, count = without(self.shape, dim, keepdim), self.count
         rows = product(shape)
         cost = Cost(multiplications=count, additions=count, other=rows, reduction_outputs=rows)
         return self.result(variable("norm"), shape, cost, [self])
@@ -176,18 +176,18 @@ class Tensor(Shaped):
     def sum(self, dim: Any, keepdim: bool = False, dtype: type | None = None) -> Tensor:
         """The sum over an axis, or over several; ``dtype=int`` counts what is set in a mask."""
         if dtype is int:
-            shape, size = without(self.shape, _dims(dim), keepdim), self.counter.bytes_of(NUMBER)
+            shape, size = without(self.shape, dim, keepdim), self.counter.bytes_of(NUMBER)
             name = variable("count")
             return self.result(name, shape, Cost(), [self], item_size=size, whole=True)
-        return pointwise.summed(variable("sum"), self, _dims(dim), keepdim)
+        return pointwise.summed(variable("sum"), self, dim, keepdim)
 
     def mean(self, dim: Any, keepdim: bool = False) -> Tensor:
         """The mean over an axis, or over several."""
-        return pointwise.summed(variable("mean"), self, _dims(dim), keepdim, mean=True)
+        return pointwise.summed(variable("mean"), self, dim, keepdim, mean=True)
 
     def amax(self, dim: Any, keepdim: bool = False) -> Tensor:
         """The largest entry along an axis: a comparison an entry; no gradient."""
-        shape = without(self.shape, _dims(dim), keepdim)
+        shape = without(self.shape, dim, keepdim)
         return self.result(variable("largest"), shape, Cost(other=self.count), [self])
 
     def cummax(self, dim: int) -> Ordered:
@@ -200,7 +200,3 @@ class Tensor(Shaped):
 
 #: Arguments that torch's functions hand on and that change no count.
 _WITHOUT = ("inplace", "_stacklevel", "dtype")
-
-
-def _dims(dim: Any) -> Sequence[int]:
-    return dim if isinstance(dim, tuple | list) else (dim,)
