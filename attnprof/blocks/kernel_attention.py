@@ -26,7 +26,7 @@ from attnprof.ops.loops import in_blocks
 
 
 @dataclass
-class Call:
+class KernelRows:
     """Inputs, output rows, their sums' divisors and scales (None where no one needs them)."""
 
     q: Any
@@ -63,7 +63,7 @@ class Call:
         return self.tops[:, part.start - 1 : part.start]
 
 
-def causal_rows(s: Call) -> tuple[Any, Any]:
+def causal_rows(s: KernelRows) -> tuple[Any, Any]:
     """All rows by the chunked scan, which leaves no state."""
     state = empty_state(s.q, s.v, s.maps, s.maps.softmax)
     for part in in_blocks(s.q, s.q.shape[1], s.rows):
@@ -75,7 +75,7 @@ def causal_rows(s: Call) -> tuple[Any, Any]:
     return None, None
 
 
-def full_rows(s: Call) -> tuple[Any, Any]:
+def full_rows(s: KernelRows) -> tuple[Any, Any]:
     """All rows against all keys: one pass over keys, one over queries; the state's tensors."""
     state = empty_state(s.q, s.v, s.maps, s.maps.softmax)
     for part in in_blocks(s.q, s.k.shape[1], s.rows):
@@ -86,7 +86,7 @@ def full_rows(s: Call) -> tuple[Any, Any]:
 
 
 def put_key_grads(
-    s: Call, part: slice, grads: tuple[Any, Any], rows: Any, into: tuple[Any, Any]
+    s: KernelRows, part: slice, grads: tuple[Any, Any], rows: Any, into: tuple[Any, Any]
 ) -> None:
     """Keep a block's gradients of keys and of [V, 1] rows; a key's scale pulls on it too."""
     keys_grad, rows_grad = grads
@@ -98,7 +98,7 @@ def put_key_grads(
     into[0][:, part] = keys_grad
 
 
-def causal_grads(s: Call, grad: Any) -> tuple[Any, Any, Any]:
+def causal_grads(s: KernelRows, grad: Any) -> tuple[Any, Any, Any]:
     """Gradients (batch, n, ·): a forward rescan for queries, a reverse scan for keys, values."""
     to_q = empty_like(s.q, in_rows=True)
     state = empty_state(s.q, s.v, s.maps, s.maps.softmax)
@@ -112,7 +112,7 @@ def causal_grads(s: Call, grad: Any) -> tuple[Any, Any, Any]:
     return to_q, *into
 
 
-def _causal_query_chunk(s: Call, grad: Any, part: slice, state: State) -> Any:
+def _causal_query_chunk(s: KernelRows, grad: Any, part: slice, state: State) -> Any:
     keys, scale = keys_of(s.k[:, part], s.maps)
     rows = with_ones(s.v[:, part])
     sums_grad = s.sums_grad(grad, part)
@@ -130,7 +130,9 @@ def _causal_query_chunk(s: Call, grad: Any, part: slice, state: State) -> Any:
     return s.maps.input_grad(features_grad, s.maps.slope(s.q[:, part]))
 
 
-def _causal_key_chunk(s: Call, grad: Any, part: slice, later: State, into: tuple[Any, Any]) -> None:
+def _causal_key_chunk(
+    s: KernelRows, grad: Any, part: slice, later: State, into: tuple[Any, Any]
+) -> None:
     queries = s.maps.values(s.q[:, part])[0]
     keys, slope, top = s.maps.values_and_slope(s.k[:, part])
     scale = None if top is None else key_scale(s.k[:, part], top)
@@ -165,7 +167,7 @@ def _causal_key_chunk(s: Call, grad: Any, part: slice, later: State, into: tuple
     put_key_grads(s, part, (keys_grad, rows_grad), rows, into)
 
 
-def full_grads(s: Call, grad: Any, state: State) -> tuple[Any, Any, Any]:
+def full_grads(s: KernelRows, grad: Any, state: State) -> tuple[Any, Any, Any]:
     """Gradients of queries, keys and values: one pass over queries, one over keys."""
     to_q, to_k, to_v = (empty_like(x, in_rows=True) for x in (s.q, s.k, s.v))
     seen = empty_state(s.q, s.v, s.maps, False)
@@ -176,7 +178,7 @@ def full_grads(s: Call, grad: Any, state: State) -> tuple[Any, Any, Any]:
     return to_q, to_k, to_v
 
 
-def _full_query_block(s: Call, grad: Any, part: slice, state: State, seen: State) -> Any:
+def _full_query_block(s: KernelRows, grad: Any, part: slice, state: State, seen: State) -> Any:
     queries, slope = s.maps.values_and_slope(s.q[:, part])[:2]
     sums_grad = s.sums_grad(grad, part)
     seen.add(queries, sums_grad)
@@ -186,7 +188,9 @@ def _full_query_block(s: Call, grad: Any, part: slice, state: State, seen: State
     return s.maps.input_grad(features_grad, slope)
 
 
-def _full_key_block(s: Call, part: slice, state: State, seen: State, into: tuple[Any, Any]) -> None:
+def _full_key_block(
+    s: KernelRows, part: slice, state: State, seen: State, into: tuple[Any, Any]
+) -> None:
     keys, slope, top = s.maps.values_and_slope(s.k[:, part])
     rows = with_ones(s.v[:, part])
     sums = seen.like(rows)
@@ -212,7 +216,9 @@ def _forward(
     out = v.new_empty(b, n, v.shape[-1])
     totals = v.new_empty(b, n, 1) if keep else None
     scales = keep and softmax and causal
-    s = Call(q, k, v, out, totals, v.new_empty(b, n, 1) if scales else None, maps, rows, floor)
+    s = KernelRows(
+        q, k, v, out, totals, v.new_empty(b, n, 1) if scales else None, maps, rows, floor
+    )
     state = causal_rows(s) if causal else full_rows(s)
     return out, (q, k, v, projection, out, totals, s.tops, *state)
 
@@ -223,7 +229,7 @@ def _grads(
 ) -> tuple[Any, ...]:  # fmt: skip
     q, k, v, projection, out, totals, tops, sums, top = saved
     maps = FeatureMap(projection, softmax, q.shape[0])
-    s = Call(q, k, v, out, totals, tops, maps, rows)
+    s = KernelRows(q, k, v, out, totals, tops, maps, rows)
     grads = causal_grads(s, grad) if causal else full_grads(s, grad, State(sums, top))
     return *grads, None
 
