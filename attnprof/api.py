@@ -20,9 +20,15 @@ if TYPE_CHECKING:
 
 
 def build(
-    name: str, d_model: int, num_heads: int, seq_len: int | None = None, *,
-    num_kv_heads: int | None = None, value_head_dim: int | None = None, **params: Any,
-) -> nn.Module:  # fmt: skip
+    name: str,
+    d_model: int,
+    num_heads: int,
+    seq_len: int | None = None,
+    *,
+    num_kv_heads: int | None = None,
+    value_head_dim: int | None = None,
+    **params: Any,
+) -> nn.Module:
     """A mechanism as a torch layer with ``forward(x, causal=False)`` on (batch, tokens, d_model).
 
     Parameters are those of ``attnprof list``. Weights come from torch's generator: seed it for
@@ -36,9 +42,15 @@ def build(
 
 
 def attend(
-    name: str, q: Tensor, k: Tensor, v: Tensor, causal: bool = False, seed: int = 0,
-    weights: dict[str, Tensor] | None = None, **params: Any,
-) -> Tensor:  # fmt: skip
+    name: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool = False,
+    seed: int = 0,
+    weights: dict[str, Tensor] | None = None,
+    **params: Any,
+) -> Tensor:
     """A mechanism's core, without projections: (batch, heads, tokens, head_dim) in and out.
 
     ``weights`` replaces the core's own parameters by name; others are drawn with ``seed``.
@@ -57,11 +69,21 @@ def cost(name: str, workload: Workload, scope: str = "layer", **params: Any) -> 
 
 
 def crossover(
-    a: str, b: str, head_dim: int | Sequence[int] = 64, *, num_heads: int = 1, batch_size: int = 1,
-    scope: str = "core", phase: str = "forward", causal: bool = False, dtype: str = "float32",
-    kinds: Sequence[str] = ("published", "formula"), metrics: Sequence[str] = ("flops", "memory"),
-    curves: bool = False, **params: Any,
-) -> Report:  # fmt: skip
+    a: str,
+    b: str,
+    head_dim: int | Sequence[int] = 64,
+    *,
+    num_heads: int = 1,
+    batch_size: int = 1,
+    scope: str = "core",
+    phase: str = "forward",
+    causal: bool = False,
+    dtype: str = "float32",
+    kinds: Sequence[str] = ("published", "formula"),
+    metrics: Sequence[str] = ("flops", "memory"),
+    curves: bool = False,
+    **params: Any,
+) -> Report:
     """The length from which one mechanism is cheaper than the other, solved exactly.
 
     Records are :class:`attnprof.record.CrossoverRecord`, one a head width, metric and kind;
@@ -87,12 +109,18 @@ def crossover(
 
 
 def derive(
-    module_or_factory: Any, workload: Workload | None = None, *,
+    module_or_factory: Any,
+    workload: Workload | None = None,
+    *,
     inputs: Sequence[str] | Mapping[str, Any] | None = None,
-    args: Sequence[str] | Mapping[str, Any] | None = None, phases: Sequence[str] | None = None,
-    at: Mapping[str, int] | None = None, dtype: str = "float32", scope: str | None = None,
-    causal: bool = False, **params: Any,
-) -> Derivation:  # fmt: skip
+    args: Sequence[str] | Mapping[str, Any] | None = None,
+    phases: Sequence[str] | None = None,
+    at: Mapping[str, int] | None = None,
+    dtype: str = "float32",
+    scope: str | None = None,
+    causal: bool = False,
+    **params: Any,
+) -> Derivation:
     """Closed forms of running torch code: FLOPs by kind, bytes moved, parameters, peak memory.
 
     ``module_or_factory`` is an ``nn.Module`` class or a function that returns a module (called
@@ -121,13 +149,27 @@ def derive(
 
 
 def profile(
-    attention: str | Sequence[str], seq_len: int | Sequence[int], *, d_model: int = 512,
-    num_heads: int = 8, batch_size: int = 1, causal: bool = False, phase: str = "forward",
-    dtype: str = "float32", scope: str = "layer", device: str = "auto", seed: int = 0,
-    threads: int | None = None, samples: int = 20, min_time_s: float = 0.5,
-    max_time_s: float = 5.0, isolate: bool | None = None, check: bool = True,
-    compiled: bool = False, **params: Any,
-) -> Report:  # fmt: skip
+    attention: str | Sequence[str],
+    seq_len: int | Sequence[int],
+    *,
+    d_model: int = 512,
+    num_heads: int = 8,
+    batch_size: int = 1,
+    causal: bool = False,
+    phase: str = "forward",
+    dtype: str = "float32",
+    scope: str = "layer",
+    device: str = "auto",
+    seed: int = 0,
+    threads: int | None = None,
+    samples: int = 20,
+    min_time_s: float = 0.5,
+    max_time_s: float = 5.0,
+    isolate: bool | None = None,
+    check: bool = True,
+    compiled: bool = False,
+    **params: Any,
+) -> Report:
     """Build mechanisms, time them, measure and count them, beside their closed forms.
 
     ``attention`` and ``seq_len`` take one value or several; ``params`` go to every mechanism
@@ -163,15 +205,30 @@ def profile(
 
 
 def sweep(
-    attention: str | Sequence[str], seq_len: int | Sequence[int], output: str | Path, *,
-    d_model: int | Sequence[int] = 512, num_heads: int | Sequence[int] = 8,
-    batch_size: int | Sequence[int] = 1, causal: bool | Sequence[bool] = False,
-    phase: str | Sequence[str] = "forward", dtype: str | Sequence[str] = "float32",
-    scope: str | Sequence[str] = "layer", device: str | Sequence[str] = "auto", seed: int = 0,
-    threads: int | None = None, samples: int = 20, min_time_s: float = 0.5,
-    max_time_s: float = 5.0, isolate: bool = True, limit_s: float | None = None,
-    processes: int = 1, check: bool = True, compiled: bool = False, **params: Any,
-) -> Report:  # fmt: skip
+    attention: str | Sequence[str],
+    seq_len: int | Sequence[int],
+    output: str | Path,
+    *,
+    d_model: int | Sequence[int] = 512,
+    num_heads: int | Sequence[int] = 8,
+    batch_size: int | Sequence[int] = 1,
+    causal: bool | Sequence[bool] = False,
+    phase: str | Sequence[str] = "forward",
+    dtype: str | Sequence[str] = "float32",
+    scope: str | Sequence[str] = "layer",
+    device: str | Sequence[str] = "auto",
+    seed: int = 0,
+    threads: int | None = None,
+    samples: int = 20,
+    min_time_s: float = 0.5,
+    max_time_s: float = 5.0,
+    isolate: bool = True,
+    limit_s: float | None = None,
+    processes: int = 1,
+    check: bool = True,
+    compiled: bool = False,
+    **params: Any,
+) -> Report:
     """Measure every combination of these values into a results file, or what it lacks of them.
 
     Sizes, names and ``params`` take one value or several. Each point is measured in a process of

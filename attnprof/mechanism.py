@@ -263,11 +263,13 @@ class Mechanism:
         """Refuse what this mechanism cannot do, with the reason."""
         choice("scope", scope, SCOPES)
         self.refuse_unless(
-            causal=workload.causal, decode=workload.phase == "decode",
+            causal=workload.causal,
+            decode=workload.phase == "decode",
             grouped_kv=workload.num_kv_heads not in (None, self.kv_heads),
-            value_width=workload.value_head_dim is not None, cross=workload.kv_seq_len is not None,
+            value_width=workload.value_head_dim is not None,
+            cross=workload.kv_seq_len is not None,
             attend=scope == "core",
-        )  # fmt: skip
+        )
 
     def refuse_unless(self, **asked: bool) -> None:
         """Refuse the first of the abilities that is asked for and that it does not have."""

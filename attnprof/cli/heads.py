@@ -45,7 +45,10 @@ def heads_(
     named = request.names_of(mechanisms or (), attention) or request.TAYLORSHIFT
     names = list(dict.fromkeys(named))
     curves = curves_of(
-        conditions.configured(names), workload, scope,
-        request.some_of(kind, KINDS, "--kind"), request.some_of(quantity, QUANTITIES, "--quantity"),
-    )  # fmt: skip
+        conditions.configured(names),
+        workload,
+        scope,
+        request.some_of(kind, KINDS, "--kind"),
+        request.some_of(quantity, QUANTITIES, "--quantity"),
+    )
     to.deliver(heads_report(curves, width, length, counts, opt.environment()))

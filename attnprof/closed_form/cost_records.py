@@ -13,14 +13,15 @@ from functools import cache
 from typing import Any
 
 from attnprof.algebra.expressions import expression_latex, expression_text, symbol
-from attnprof.costs import Cost, CostTable, Number
+from attnprof.costs import COST_FIELDS, Cost, CostTable, Number
 from attnprof.errors import AttnprofError, RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.published import Published
 from attnprof.record import CompareRecord, CostRecord
+from attnprof.record.report import SIZES
 from attnprof.workload import SYMBOLS, Workload
 
-COUNTED = ("multiplications", "additions", "divisions", "exponentials", "other")
+COUNTED = COST_FIELDS[:5]
 EXECUTED = (*COUNTED, "flops", "matmul_flops", "bytes_moved")
 MEMORY = ("peak_bytes", "peak_entries")
 WHOLE = ("parameters", "state_entries")
@@ -181,9 +182,8 @@ def cost_records(
     return [record for record in records if record.quantity in asked.quantities]
 
 
-def applicable(mechanism: Mechanism, workload: Workload, scope: str) -> list[Published]:
+def applicable(mechanism: Mechanism, w: Workload, scope: str) -> list[Published]:
     """The printed forms that speak of this request: one sequence, same scope, phase, mask."""
-    w = workload
     if w.batch_size != 1 or w.kv_seq_len is not None or w.kv_heads != w.num_heads:
         return []
     return [
@@ -195,9 +195,13 @@ def applicable(mechanism: Mechanism, workload: Workload, scope: str) -> list[Pub
 
 
 def _formula(
-    write: Writer, mechanism: Mechanism, workload: Workload, scope: str, asked: Asked,
+    write: Writer,
+    mechanism: Mechanism,
+    workload: Workload,
+    scope: str,
+    asked: Asked,
     first: int = 0,
-) -> list[CostRecord]:  # fmt: skip
+) -> list[CostRecord]:
     """The records of what is counted, with closed forms where the mechanism has any.
 
     Symbols keep every branch of a mechanism that switches, so a stage may stand there twice:
@@ -215,11 +219,11 @@ def _formula(
             elif plain[row.base] == 1 and name not in MEMORY:
                 found[*row.base, name] = found.get((*row.base, name), 0) + value
     who = identity(mechanism, workload, scope)
-    convention = "flops" if write is executed_rows else "operations"
     return [
         CostRecord(
             **who, part=row.part or None, stage=row.stage, quantity=name, kind="formula",
-            convention=convention, value=value, **asked.texts(found.get((*row.key, name))),
+            value=value, convention="flops" if write is executed_rows else "operations",
+            **asked.texts(found.get((*row.key, name))),
         )
         for row in rows
         for name, value in row.values.items()
@@ -243,12 +247,9 @@ def _published(
 
 def identity(mechanism: Mechanism, workload: Workload, scope: str) -> dict[str, Any]:
     """The fields that say which request a record answers."""
-    sizes = (
-        "phase", "causal", "batch_size", "seq_len", "d_model", "num_heads", "head_dim", "dtype",
-    )  # fmt: skip
     return {
         "mechanism": mechanism.name, "params": mechanism.params, "scope": scope,
-        **{name: getattr(workload, name) for name in sizes},
+        **{name: getattr(workload, name) for name in ("phase", "causal", *SIZES, "dtype")},
     }  # fmt: skip
 
 

@@ -165,15 +165,19 @@ def _record(
         return blank(meeting, contest, head_dim, str(refusal))
     names = {1: meeting.b.name, -1: meeting.a.name, 0: None}
     return replace(
-        blank(meeting, contest, head_dim), closed_form=form, verdict=found.verdict,
+        blank(meeting, contest, head_dim),
+        closed_form=form,
+        verdict=found.verdict,
         crossover_seq_len=float(found.roots[-1].at) if found.roots else None,
         first_seq_len=found.first_seq_len,
         method="solved" if found.runs[-1].piece else "searched",
-        cheaper_below=names[found.runs[0].sign], cheaper_above=names[found.runs[-1].sign],
+        cheaper_below=names[found.runs[0].sign],
+        cheaper_above=names[found.runs[-1].sign],
         all_crossings=[float(root.at) for root in found.roots],
-        searched=[list(stretch) for stretch in known.stretches], searched_step=known.step,
+        searched=[list(stretch) for stretch in known.stretches],
+        searched_step=known.step,
         bound="; ".join(sorted(doubts)) or None,
-    )  # fmt: skip
+    )
 
 
 def solved(meeting: Meeting, contest: Contest, head_dim: int) -> tuple[Crossings, str | None]:
@@ -225,9 +229,14 @@ def _closed(found: Crossings, head_dim: int) -> str | None:
 
 
 def report(
-    meeting: Meeting, head_dims: Sequence[int], kinds: Sequence[str] = KINDS,
-    metrics: Sequence[str] = METRICS, *, with_curves: bool = False, environment: Mapping[str, Any],
-) -> Report:  # fmt: skip
+    meeting: Meeting,
+    head_dims: Sequence[int],
+    kinds: Sequence[str] = KINDS,
+    metrics: Sequence[str] = METRICS,
+    *,
+    with_curves: bool = False,
+    environment: Mapping[str, Any],
+) -> Report:
     """The report of ``crossover``; ``with_curves`` adds what a figure draws to its summary.
 
     Raises :class:`RequestError` where nothing can be compared or every row was refused.

@@ -62,9 +62,16 @@ class GrowthCase:
         return self.mechanism.cost(self.workload.with_(seq_len=n), self.scope)
 
     def record(
-        self, quantity: str, kind: str, source: str, lengths: Sequence[int], values: Sequence[int],
-        *, because: Callable[[], str] = str, far: Callable[[int], int] | None = None,
-    ) -> GrowthRecord:  # fmt: skip
+        self,
+        quantity: str,
+        kind: str,
+        source: str,
+        lengths: Sequence[int],
+        values: Sequence[int],
+        *,
+        because: Callable[[], str] = str,
+        far: Callable[[int], int] | None = None,
+    ) -> GrowthRecord:
         """A quantity's growth, judged; all values 0 is no growth to judge.
 
         Where ``far`` gives the count at any length, what leads in the end decides, too.
@@ -90,10 +97,13 @@ class GrowthCase:
             for order, known in ((claimed, claim), (declared, limit))
         )
         return replace(
-            blank, claimed_exponent=round(claim, DIGITS), found_exponent=round(found, DIGITS),
-            verdict=AGREES if within else FASTER, expected=expected,
+            blank,
+            claimed_exponent=round(claim, DIGITS),
+            found_exponent=round(found, DIGITS),
+            verdict=AGREES if within else FASTER,
+            expected=expected,
             reason=None if within else "; ".join(filter(None, (because(), why))),
-        )  # fmt: skip
+        )
 
 
 def closed_form_growth(

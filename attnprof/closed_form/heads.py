@@ -66,9 +66,12 @@ def divisors(width: int) -> list[int]:
 
 
 def curves_of(
-    mechanisms: Sequence[Mechanism], workload: Workload, scope: str, kinds: Sequence[str],
+    mechanisms: Sequence[Mechanism],
+    workload: Workload,
+    scope: str,
+    kinds: Sequence[str],
     quantities: Sequence[str],
-) -> list[Curve]:  # fmt: skip
+) -> list[Curve]:
     """Every cost that can be drawn: printed head forms first, then ours.
 
     Raises :class:`RequestError` where a mechanism refuses, or nothing is left.
@@ -148,9 +151,12 @@ def root_text(found: Optimum) -> str | None:
 
 
 def heads_report(
-    curves: Sequence[Curve], d_model: int, seq_len: int, head_counts: Sequence[int],
+    curves: Sequence[Curve],
+    d_model: int,
+    seq_len: int,
+    head_counts: Sequence[int],
     environment: Mapping[str, Any],
-) -> Report:  # fmt: skip
+) -> Report:
     """The report of ``heads``: every cost at every head count, and each cost's optimum.
 
     The optimum of the summary is that of the FLOPs of the mechanism named last, as published

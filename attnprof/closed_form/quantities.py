@@ -50,9 +50,13 @@ def quantity_of(mechanism: Mechanism, workload: Workload, scope: str, quantity: 
 
 
 def formula_values(
-    mechanism: Mechanism, workload: Workload, scope: str, quantity: str, seq_lens: Sequence[int],
+    mechanism: Mechanism,
+    workload: Workload,
+    scope: str,
+    quantity: str,
+    seq_lens: Sequence[int],
     head_dims: Sequence[int],
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """A quantity over (seq_len, head_dim), the other sizes from ``workload``: exact integers.
 
     int64 where every value fits, Python integers in an object array where one does not.
@@ -106,9 +110,13 @@ def comparable(a: Mechanism, b: Mechanism) -> list[Pair]:
 
 
 def speaking(
-    pairs: Sequence[Pair], quantity: str, phase: str, causal: bool, scope: str | None,
+    pairs: Sequence[Pair],
+    quantity: str,
+    phase: str,
+    causal: bool,
+    scope: str | None,
     heads: Sequence[int],
-) -> list[Pair]:  # fmt: skip
+) -> list[Pair]:
     """The pairs that speak of what is asked, in any scope where none is."""
     return [
         (form, other)

@@ -49,9 +49,11 @@ class SavedResult:
 
 
 def history_report(
-    folder: str | Path, case: str | None = None, metrics: Sequence[str] | None = None,
+    folder: str | Path,
+    case: str | None = None,
+    metrics: Sequence[str] | None = None,
     tell: Callable[[str], None] = lambda _: None,
-) -> Report:  # fmt: skip
+) -> Report:
     """Every run of every series (of a case, of metrics), with change points; the rest is told."""
     runs, left_out = _runs(Path(folder))
     if not runs:

@@ -174,6 +174,13 @@ def stored_record(
     elif fails and high < 1 / (1 + rule.point):
         verdict = rules.IMPROVED
     return time_record(
-        case, verdict, why, baseline=median(before), current=median(after), ratio=ratio,
-        ci_low=low, ci_high=high, noise=(high - low) / 2,
-    )  # fmt: skip
+        case,
+        verdict,
+        why,
+        baseline=median(before),
+        current=median(after),
+        ratio=ratio,
+        ci_low=low,
+        ci_high=high,
+        noise=(high - low) / 2,
+    )

@@ -63,15 +63,25 @@ def scaled(name: str, x: T, per_entry: Cost, into: T | None = None) -> T:
     size = number if x.whole and x.item_size == 1 else 0
     keeps: Number = NUMBER if x.item_size > 1 else 1
     return entrywise(
-        name, per_entry, x, backward=lambda grad: [scaled(f"{name}: grad", grad, per_entry)],
-        into=into, item_size=size, keeps=keeps,
-    )  # fmt: skip
+        name,
+        per_entry,
+        x,
+        backward=lambda grad: [scaled(f"{name}: grad", grad, per_entry)],
+        into=into,
+        item_size=size,
+        keeps=keeps,
+    )
 
 
 def added(
-    name: str, x: T, other: T | float, *, into: T | None = None, alpha: float = 1,
+    name: str,
+    x: T,
+    other: T | float,
+    *,
+    into: T | None = None,
+    alpha: float = 1,
     minus: bool = False,
-) -> T:  # fmt: skip
+) -> T:
     """The sum or difference of what broadcasts, or with a number; gradients are summed back."""
     if not isinstance(other, Base):
         return entrywise(name, ADD, x, backward=lambda grad: [grad], into=into)
@@ -153,9 +163,13 @@ def divided(name: str, x: T, other: T | float, *, into: T | None = None) -> T:
 def masked(name: str, x: T, mask: T, _value: float = 0, *, into: T | None = None) -> T:
     """Overwritten where a mask is set: no FLOPs; the gradient is masked into a new tensor."""
     return entrywise(
-        name, Cost(), x, mask, into=into,
+        name,
+        Cost(),
+        x,
+        mask,
+        into=into,
         backward=lambda grad: [masked(f"{name}: grad", grad, mask), None],
-    )  # fmt: skip
+    )
 
 
 def softmax(name: str, x: T, dim: int = -1, *, into: T | None = None) -> T:  # noqa: ARG001
@@ -186,9 +200,13 @@ def cast(name: str, x: T, item_size: int) -> T:
 def triangle(name: str, x: T, diagonal: int = 0, *, into: T | None = None) -> T:  # noqa: ARG001
     """Without what lies on one side of a diagonal; the gradient is cut the same way."""
     return x.result(
-        name, x.shape, Cost(), [x], into=into,
+        name,
+        x.shape,
+        Cost(),
+        [x],
+        into=into,
         backward=lambda grad: [triangle(f"{name}: grad", grad)],
-    )  # fmt: skip
+    )
 
 
 # -- along axes ------------------------------------------------------------------------------

@@ -135,9 +135,16 @@ def reproduction_html(report: Report, made: Mapping[str, Regenerated]) -> str:
         "picture": lambda image: f"data:image/png;base64,{b64encode(image).decode()}",
     }  # fmt: skip
     return filled(
-        "reproduction.html", filters, report=report, rows=rows, words=WORDS, tables=tables,
-        figures=figures, counted=list(COUNTED.items())[1:], notes=claims.notes,
-    )  # fmt: skip
+        "reproduction.html",
+        filters,
+        report=report,
+        rows=rows,
+        words=WORDS,
+        tables=tables,
+        figures=figures,
+        counted=list(COUNTED.items())[1:],
+        notes=claims.notes,
+    )
 
 
 def make_folder(folder: Path) -> None:

@@ -36,9 +36,13 @@ class Comparison:
 
 
 def compared(
-    printed: Any, ours: Any, up_to: str, growing: Sequence[str], shapes: Sequence[Sizes],
+    printed: Any,
+    ours: Any,
+    up_to: str,
+    growing: Sequence[str],
+    shapes: Sequence[Sizes],
     holds: Holds = lambda _: True,
-) -> Comparison:  # fmt: skip
+) -> Comparison:
     """The two, up to equality or up to leading terms in the ``growing`` sizes.
 
     Where algebra does not decide, both are evaluated at the shapes, and at long lengths for which
@@ -77,9 +81,13 @@ def _sizes(shapes: Sequence[Sizes], printed: Any, ours: Any) -> Sizes:
 
 
 def ordered(
-    printed: Any, ours: Any, kind: str, growing: Sequence[str], shapes: Sequence[Sizes],
+    printed: Any,
+    ours: Any,
+    kind: str,
+    growing: Sequence[str],
+    shapes: Sequence[Sizes],
     holds: Holds = lambda _: True,
-) -> Comparison:  # fmt: skip
+) -> Comparison:
     """Whether the printed growth bounds ours: from above (``O``), below (``Ω``) or both (``Θ``).
 
     By leading terms; where there are none to compare, by values at lengths where they tell.

@@ -51,9 +51,14 @@ _WORK = {"FLOPs (formula)": ("flops_formula", 1.0)}
 
 
 def _over(
-    records: Records, *, axis: str, example: str, label: str, more: str,
+    records: Records,
+    *,
+    axis: str,
+    example: str,
+    label: str,
+    more: str,
     panels: Mapping[str, tuple[str, float]] = _WORK,
-) -> style.Figure:  # fmt: skip
+) -> style.Figure:
     """A panel a field over the axis, a curve a mechanism (and length)."""
     known = _with_flops(records, {axis: example})
     found = series.series_of(known, axis)

@@ -154,8 +154,16 @@ def draw_growth(records: Records, crossings: Sequence[tuple[float, float]] = ())
         length_axis(axes, [record.seq_len for record in records])
         axes.set_ylabel(label)
     for length, height in sorted(crossings):
-        time.plot([length], [height], marker="o", markersize=6, markerfacecolor="none",
-                  markeredgecolor="black", markeredgewidth=0.9, zorder=6)  # fmt: skip
+        time.plot(
+            [length],
+            [height],
+            marker="o",
+            markersize=6,
+            markerfacecolor="none",
+            markeredgecolor="black",
+            markeredgewidth=0.9,
+            zorder=6,
+        )
     if 0 < len(crossings) <= MOST_NAMED:
         lengths = ", ".join(style.short_count(round(length)) for length, _ in sorted(crossings))
         style.in_corner(time, f"curves cross at {lengths}", color=style.GREY)
@@ -166,9 +174,10 @@ def draw_growth(records: Records, crossings: Sequence[tuple[float, float]] = ())
     ]  # fmt: skip
     ends = " Crosses: the next length could not run." if any(r.skipped for r in records) else ""
     style.caption(
-        figure, f"{', '.join(same)}. Bars: 95 % interval of the median. Memory: line by the closed "
+        figure,
+        f"{', '.join(same)}. Bars: 95 % interval of the median. Memory: line by the closed "
         f"form, points by the allocator. Circles: curves cross.{ends}",
-    )  # fmt: skip
+    )
     return figure
 
 

@@ -79,9 +79,13 @@ def _listed(title: str, records: Sequence[ReproduceRecord], *, verdicts: bool = 
     """A line a claim; what does not fit is cut."""
     places = not is_narrow()
     table = new_table(
-        "claim", *["place"] * places, *["verdict"] * verdicts, "printed",
-        "ours" if verdicts else "right", title=title,
-    )  # fmt: skip
+        "claim",
+        *["place"] * places,
+        *["verdict"] * verdicts,
+        "printed",
+        "ours" if verdicts else "right",
+        title=title,
+    )
     before = max((len(record.claim) for record in records), default=0) + GAP
     before += places * (PLACE + GAP) + verdicts * (VERDICT + GAP)
     most = max(16, (line_width() - before - 2 * GAP) // 2)

@@ -144,14 +144,19 @@ class Recorder(TorchDispatchMode):
         if born and self._values is None and "alpha" not in kwargs:
             born[0].counted = counted_off(func, out, args, self._known)
         call = cost_of(
-            func, out, args, kwargs, part=self.part, line=line,
+            func,
+            out,
+            args,
+            kwargs,
+            part=self.part,
+            line=line,
             takes=sum((held.bytes for held in born), start=0),
             gives=sum((held.bytes for held in died), start=0),
             born=tuple((held.number, held.bytes) for held in born),
             died=tuple(held.number for held in died),
             dtype=str(results[0].dtype).removeprefix("torch.") if results else "",
             shape=tuple(map(size_of, results[0].shape)) if results else (),
-        )  # fmt: skip
+        )
         self.trace.calls.append(call)
         return out
 

@@ -106,9 +106,14 @@ class Values:
         self._made_of_them |= {key_of(tensor) for tensor in tensors_in(tensors)}
 
     def after(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, line: str,
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        out: Any,
+        line: str,
         decisions: list[Decision],
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """The operation's result, turned round where that was asked; decisions are added."""
         by_values = self._depends((args, kwargs))
         tags = getattr(func, "tags", ())
