@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import combinations, pairwise
+from typing import Any
 
 from attnprof.costs import Number, factors_of, is_plain, is_symbolic, more_than_one, same_size
 from attnprof.ops.groups import Shape, groups, product, viewed_strides
@@ -23,6 +24,8 @@ Ask = Callable[[Number], Number]
 Simple = Callable[[Shape], Shape]
 Outcome = tuple[Number, Shape]
 Decide = Callable[[Shape, Ask, Simple], Outcome]
+#: A number that is 1 or 0, and the layout afterwards.
+Found = tuple[Number, "Layout"]
 
 
 def is_literally(value: Number, number: int) -> bool:
@@ -38,6 +41,12 @@ def contiguous(shape: Shape) -> Shape:
         strides.append(step)
         step = step * size
     return tuple(reversed(strides))
+
+
+def once(method: Callable[[Layout, Shape, Any], Found]) -> Callable[[Layout, Shape, Any], Found]:
+    """A method whose answers for symbolic sizes are kept: they take far longer than numbers do."""
+    kept = lru_cache(maxsize=4096)(method)
+    return lambda self, shape, other: (kept if is_symbolic(*shape) else method)(self, shape, other)
 
 
 @dataclass(frozen=True)
@@ -71,7 +80,8 @@ class Layout:
 
         return self.with_strides(lines)
 
-    def reshaped(self, shape: Shape, new: Shape) -> tuple[Number, Layout]:
+    @once
+    def reshaped(self, shape: Shape, new: Shape) -> Found:
         """1 where taking another shape copies, else 0, and the layout of the result."""
         if len(self.cases) == 1 and is_plain(*shape, *new, *self.cases[0][1]):
             strides = viewed_strides(shape, self.cases[0][1], new)
@@ -109,10 +119,7 @@ class Layout:
         return Layout(tuple((known, _packed(shape, strides)) for known, strides in self.cases))
 
     def folds(self, shape: Shape) -> bool:
-        """Whether all dimensions but the last follow one another.
-
-        As torch asks it, those that happen to be of one entry included.
-        """
+        """Whether all dimensions but the last follow one another, those of one entry included."""
 
         def follow(strides: Shape) -> bool:
             lines = [(n, step) for n, step in zip(shape[:-1], strides[:-1], strict=True)]
@@ -122,7 +129,8 @@ class Layout:
 
         return all(follow(strides) for _, strides in self.cases)
 
-    def in_rows(self, shape: Shape, group: Number) -> tuple[Number, Layout]:
+    @once
+    def in_rows(self, shape: Shape, group: Number) -> Found:
         """1 where a copy makes it lie row by row, made for a group above one; what it is then."""
         rows = contiguous(shape)
 
@@ -139,7 +147,7 @@ class Layout:
         """1 where entries do not lie row by row, else 0."""
         return self.in_rows(shape, 2)[0]
 
-    def _by_case(self, outcome: Decide) -> tuple[Number, Layout]:
+    def _by_case(self, outcome: Decide) -> Found:
         found = [case for known, strides in self.cases for case in _split(known, strides, outcome)]
         layout = Layout(tuple((known, strides) for known, _, strides in found))
         several = len(found) > 1
