@@ -137,7 +137,7 @@ def test_costs_are_what_is_dispatched(shape, params, impl):
     b, n, h, d = shape
     layer = attnprof.build("neural", h * d, h, n, impl=impl, **params)
     for causal in (False, True):
-        for phase in ("forward", "backward", "train"):
+        for phase in ("forward", "train"):
             seen = count_layer(layer, torch.randn(b, n, h * d), phase, causal=causal)
             work = Workload(n, h, d, b, causal=causal, phase=phase)
             cost = attnprof.cost("neural", work, impl=impl, **params).total
@@ -191,7 +191,7 @@ def test_a_step_is_the_causal_forwards_row_and_costs_what_it_runs(params):
     torch.testing.assert_close(torch.stack(rows, 1), expected, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("n", [33, 1_000, 4_097, 1_048_576])
+@pytest.mark.parametrize("n", [33, 1_000, 4_097, 131_073])
 def test_torchs_counter_agrees_on_the_products_at_any_length(n):
     with torch.device("meta"):
         layer = attnprof.build("neural", 2, 1, n)

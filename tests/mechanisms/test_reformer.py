@@ -181,18 +181,9 @@ def test_low_precision_stays_finite_and_keeps_its_format(dtype):
     assert x.grad.isfinite().all()
 
 
-def test_a_compiled_layer_is_the_layer():
-    layer = attnprof.build("reformer", 8, 2, 40, **SMALL)
-    x = torch.randn(2, 40, 8)
-    torch.compiler.reset()  # the layers compiled before this one count against a limit
-    compiled = torch.compile(layer, backend="aot_eager")
-    with torch.no_grad():
-        torch.testing.assert_close(compiled(x, causal=True), layer(x, causal=True))
-
-
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
-    ("n", "phase"), [(1, "train"), (129, "train"), (2049, "train"), (1_048_576, "forward")]
+    ("n", "phase"), [(1, "train"), (129, "train"), (2049, "train"), (262_144, "forward")]
 )
 def test_torchs_counter_on_tensors_without_numbers_agrees(n, phase, causal):
     with torch.device("meta"):

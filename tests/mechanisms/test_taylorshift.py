@@ -191,7 +191,7 @@ def test_the_module_switches_where_the_cost_does(switch):
 
 @pytest.mark.parametrize(("d", "chunk"), [(1, 4), (2, 5), (3, 64)])
 def test_decoding_changes_form_once_and_counts_it(d, chunk):
-    n, h, b = 60, 2, 3
+    n, h, b = 30, 2, 3
     layer = attnprof.build("taylorshift", h * d, h, n, chunk=chunk)
     x = torch.randn(b, n, h * d)
     rows, built = [], []

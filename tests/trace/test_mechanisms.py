@@ -57,6 +57,12 @@ def runs(spec):
     return [r for r in RUNS if (can.causal or not r[0]) and (can.decode or not r[1])]
 
 
+def telling_runs(spec, scope):
+    """Those that show something new: around a core, a layer does the same whatever the mask."""
+    inside = scope == "layer" and spec.abilities.attend
+    return [run for run in runs(spec) if not (inside and run[0])]
+
+
 def recorded(spec, scope, run, sizes):
     causal, decode, phases = run
     target = mechanism_target(spec, scope, causal=causal)
@@ -107,7 +113,7 @@ def test_other_implementations_count_as_their_closed_forms(name):
 def test_formulas_are_the_closed_forms_and_code_that_branches_on_a_size_has_none(name, scope):
     spec, hints = registry.get(name), hints_for(DEFAULT, {})
     symbols = {size: symbol(size) for size in DEFAULT}
-    for run in runs(spec):
+    for run in telling_runs(spec, scope):
         causal, decode, phases = run
         target = mechanism_target(spec, scope, causal=causal)
         try:
@@ -115,7 +121,8 @@ def test_formulas_are_the_closed_forms_and_code_that_branches_on_a_size_has_none
                 target.step if decode else target, hints, ("forward",) if decode else phases
             )
         except PinnedError:
-            short, longer = (recorded(spec, scope, run, sizes) for sizes in (SHORT, LONGER))
+            forward = causal, decode, ("forward",)
+            short, longer = (recorded(spec, scope, forward, sizes) for sizes in (SHORT, LONGER))
             assert len(short.calls) != len(longer.calls), run
             continue
         except (NotSymbolicError, RequestError) as refusal:
