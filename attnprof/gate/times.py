@@ -80,6 +80,8 @@ def raced_record(case: Case, raced: Race) -> CheckRecord:
     verdict, said = found.verdict, []
     if verdict == rules.INCONCLUSIVE:
         said.append(f"open after {found.processes} processes each: the bounds leave both possible")
+    if raced.alarm and verdict != rules.REGRESSED:
+        said.append(f"a first race saw {raced.alarm.ratio:.3f}×, a second one did not confirm it")
     if by_wall.ratio / found.ratio > 1 + APART:
         waits = by_wall.verdict == rules.REGRESSED and verdict != rules.REGRESSED
         verdict = rules.REGRESSED if waits else verdict

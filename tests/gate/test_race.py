@@ -160,3 +160,27 @@ def test_stored_times_fail_only_where_that_is_asked(now, policy, verdict):
     stored = [[1e-3 * (1 + 0.001 * p)] * 5 for p in range(8)]
     record = stored_record(CASE, stored, FakeSide(1e-3 * now), CheckOptions(stored_times=policy))
     assert record.verdict == verdict
+
+
+class SlowAtFirst(FakeSide):
+    """Slower by a tenth in as many processes as a first look asks for."""
+
+    def block(self, calls):
+        seconds, wall = super().block(calls)
+        late = 1.1 if self.opened_times <= LOOKS[0] else 1.0
+        return seconds * late, wall * late
+
+
+def test_a_slowdown_that_a_second_race_does_not_see_is_no_alarm():
+    found = race(FakeSide(1e-3, seed=1), SlowAtFirst(1e-3, seed=2), REQUEST, RULES["default"])
+    assert (found.alarm.verdict, found.found.verdict) == ("regressed", "ok")
+    record = raced_record(CASE, found)
+    assert record.verdict == "ok"
+    assert "a second one did not confirm it" in record.why
+
+
+def test_a_slowdown_is_an_alarm_once_two_races_saw_it():
+    base, head = FakeSide(1e-3, seed=1), FakeSide(1.1e-3, seed=2)
+    found = race(base, head, REQUEST, RULES["default"])
+    assert found.alarm.verdict == found.found.verdict == "regressed"
+    assert head.opened_times == 2 * LOOKS[0]
