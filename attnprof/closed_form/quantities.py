@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from attnprof.algebra.expressions import expression_text, symbol
-from attnprof.costs import COST_FIELDS, Number
+from attnprof.costs import COST_FIELDS, CostTable, Number
 from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Mechanism
 from attnprof.published import Published
@@ -27,6 +28,12 @@ QUANTITIES = (
 )  # fmt: skip
 
 
+@lru_cache(maxsize=64)
+def _table(mechanism: Mechanism, workload: Workload, scope: str) -> CostTable:
+    """FLOPs and memory of the same sizes are asked one after the other: one count does."""
+    return mechanism.cost(workload, scope)
+
+
 def quantity_of(mechanism: Mechanism, workload: Workload, scope: str, quantity: str) -> Number:
     """One quantity of a closed form; sizes may be ints, arrays or symbols.
 
@@ -41,7 +48,10 @@ def quantity_of(mechanism: Mechanism, workload: Workload, scope: str, quantity: 
         return mechanism.definition(workload, scope).operations
     if quantity == "peak_entries":
         return mechanism.cost(replace(workload, dtype="entry"), scope).peak()
-    table = mechanism.cost(workload, scope)
+    try:
+        table = _table(mechanism, workload, scope)
+    except TypeError:  # arrays of sizes have no hash, nor have parameters that are lists
+        table = mechanism.cost(workload, scope)
     if quantity == "peak_bytes":
         return table.peak()
     if quantity in ("matmul_flops", "state_entries"):
