@@ -1,7 +1,5 @@
 """What Python callers pass: sizes, flags, names, numbers; RequestError for anything else."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence

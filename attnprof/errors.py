@@ -1,7 +1,5 @@
 """The one family of errors; each carries the exit code a command ends with."""
 
-from __future__ import annotations
-
 
 class AttnprofError(Exception):
     """What was asked, what is possible and what to type, in one message.

@@ -4,8 +4,6 @@ A mechanism is a frozen dataclass of its parameters. Its core, or its layer, is 
 methods (:mod:`attnprof.ops`); costs of every phase and the peak of memory follow from it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields, replace
 from inspect import signature
 from typing import Any, ClassVar, Self

@@ -1,7 +1,5 @@
 """Closed forms as documents print them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

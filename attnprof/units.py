@@ -1,7 +1,5 @@
 """Numbers as people read them: counts, bytes, times, rates. Never used for JSON or CSV."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Somebody's code: its modules, what it raised, in words, and on which of its lines."""
 
-from __future__ import annotations
-
 import sys
 import sysconfig
 import traceback

@@ -22,9 +22,14 @@ def pytest_configure(config):
 
 
 def pytest_collection_finish():
-    """What is imported stays: no collection looks through it again, and no fork copies it."""
+    """What is imported stays: no collection looks through it again, and no fork copies it.
+
+    Formulas are many small objects that do not refer to one another in circles: collections find
+    nothing among them, and seldom run.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000)
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,6 @@ Rules are functions by what a call's ``function`` says (``number`` for a number)
 serves ints and fractions, torch's symbolic sizes, and sympy's expressions.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Callable, Mapping

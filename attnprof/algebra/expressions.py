@@ -1,7 +1,5 @@
 """Formula text as sympy expressions: every name a positive symbol, every number exact."""
 
-from __future__ import annotations
-
 import operator
 import random
 from collections.abc import Iterator, Mapping

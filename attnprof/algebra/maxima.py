@@ -3,8 +3,6 @@
 Sympy compares expressions for seconds; of dictionaries of monomials those dominated drop out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

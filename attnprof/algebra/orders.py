@@ -1,7 +1,5 @@
 """Orders of growth: leading terms of formulas, exponents of counts, and whether a bound keeps."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence

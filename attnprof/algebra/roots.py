@@ -1,7 +1,5 @@
 """Positive real roots of integer polynomials, isolated exactly, and their closed forms."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 An algebra system takes longer to import; what is written is what ``sympy.sympify`` reads.
 """
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from itertools import zip_longest

@@ -1,7 +1,5 @@
 """Build a mechanism as a module, or apply its core to q, k and v."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

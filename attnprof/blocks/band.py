@@ -1,7 +1,5 @@
 """A band of neighbours cut into blocks of rows, and a depthwise convolution by such blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a decoder keeps, caches that grow and sums that do not, at any token of a sequence."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass

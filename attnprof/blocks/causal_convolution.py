@@ -5,8 +5,6 @@ ways keep nothing but their inputs for the backward pass and hold memory linear 
 (n, d, d), a matrix for each distance, and several distances are a product.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

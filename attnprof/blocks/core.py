@@ -1,7 +1,5 @@
 """The torch side of a mechanism: its core, and the layer around it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -4,8 +4,6 @@ Nothing larger than one block's scores is ever alive, in training neither: backw
 the scores again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any

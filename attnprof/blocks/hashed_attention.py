@@ -4,8 +4,6 @@ Sorted by (bucket, position), the tokens a row may see are one interval. Its two
 rows of a small table of zeros and minus infinities, which the scores are added to.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The backward pass of attention within buckets: scores are computed again, window by window."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from attnprof.blocks.hashed_attention import Pass, attended, joined_columns, pass_of, passes

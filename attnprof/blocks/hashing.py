@@ -1,7 +1,5 @@
 """Where tokens go: buckets, their sorted order, and the masks of the windows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

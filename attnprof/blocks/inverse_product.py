@@ -12,8 +12,6 @@ Errors of Y are not undone as they are where AZ is multiplied anew: in float32 t
 to about 1e-5 of its norm, not 1e-6. Formats of fewer digits are widened to float32.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from attnprof.ops.function import Function

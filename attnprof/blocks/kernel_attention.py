@@ -1,7 +1,5 @@
 """Kernel attention with a backward pass that recomputes features instead of keeping them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

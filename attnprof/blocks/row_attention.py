@@ -1,7 +1,5 @@
 """Softmax attention a block of query rows at a time, heads read where a projection left them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -9,8 +9,6 @@ sums times exp(-max_{j≤i} s_j): a later token changes nothing before it, and t
 cancels in the division.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Softmax attention over scores that are written out, one text for torch and for the counter."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

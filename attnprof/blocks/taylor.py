@@ -3,8 +3,6 @@
 Each saves less than autograd would.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -6,8 +6,6 @@ once. Symmetric features hold x_i·x_j once where x ⊠ x holds it twice. They l
 shift s, with i + s going round.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from attnprof.blocks.taylor import box_grad, with_ones

@@ -1,7 +1,5 @@
 """The console entry point: finds a command's file, runs it, ends with the contract's exit code."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import re

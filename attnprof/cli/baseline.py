@@ -1,7 +1,5 @@
 """``attnprof baseline``: what a suite counts and takes now, to compare with later."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`attnprof calibrate`: this device's own ceilings, measured."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

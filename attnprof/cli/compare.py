@@ -1,7 +1,5 @@
 """``attnprof compare``: one table, the winner marked in each column."""
 
-from __future__ import annotations
-
 from attnprof import registry
 from attnprof.cli import options as opt
 from attnprof.cli import request

@@ -1,7 +1,5 @@
 """``attnprof cost``: closed forms and numbers, stage by stage."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from typer import Option

@@ -1,7 +1,5 @@
 """``attnprof crossover``: from which length on one mechanism is cheaper than another."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from typer import Argument, Option

@@ -1,7 +1,5 @@
 """``attnprof derive``: closed forms from running code."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import redirect_stdout
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """``attnprof doctor``: the environment, the devices, and which counters work here."""
 
-from __future__ import annotations
-
 import os
 import platform
 import sys

@@ -1,7 +1,5 @@
 """``attnprof heads``: cost against the number of heads, and the optimum."""
 
-from __future__ import annotations
-
 from typer import Argument, Option
 
 from attnprof.cli import options as opt

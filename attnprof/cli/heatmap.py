@@ -1,7 +1,5 @@
 """``attnprof heatmap``: the ratio of two costs over length and width, per head count."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

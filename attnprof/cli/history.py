@@ -1,7 +1,5 @@
 """`attnprof history`: where the level of saved results changed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

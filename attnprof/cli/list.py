@@ -1,7 +1,5 @@
 """``attnprof list``: what there is, from the registry and from plug-ins' metadata."""
 
-from __future__ import annotations
-
 from typer import Option
 
 from attnprof import registry

@@ -5,8 +5,6 @@ A group is a dataclass whose fields are flags. A command takes it as one paramet
 :mod:`attnprof.cli.request`. Data goes to stdout or a file, notes to stderr.
 """
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import os

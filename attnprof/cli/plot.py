@@ -1,7 +1,5 @@
 """`attnprof plot`: figures from any results file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`attnprof profile`: the real module, timed, measured and counted beside its closed form."""
 
-from __future__ import annotations
-
 import os
 
 from typer import Option

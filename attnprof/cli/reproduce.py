@@ -1,7 +1,5 @@
 """``attnprof reproduce``: the documents' claims, tables and figures made again."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ The same ``cost()`` runs twice: on the numbers of a workload, and on the symbols
 B N h d (and g, M for grouped heads and another key length).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

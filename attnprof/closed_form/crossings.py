@@ -3,8 +3,6 @@
 The polynomials hold over ranges of lengths, and are checked against integers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction

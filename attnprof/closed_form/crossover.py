@@ -1,7 +1,5 @@
 """Where two mechanisms cost the same: the records of ``crossover``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace

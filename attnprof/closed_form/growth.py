@@ -5,8 +5,6 @@ longer half of the lengths: what is constant or small there has mostly died out.
 at longer lengths, a logarithm or a term with a small factor, is looked for at lengths far beyond.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

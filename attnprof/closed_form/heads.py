@@ -1,7 +1,5 @@
 """Cost against the number of heads at fixed model width: records and the real optimum."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The lengths at which two costs are known, found by asking a predicate and running nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property

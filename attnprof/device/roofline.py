@@ -4,8 +4,6 @@ Makers' figures with their source, dense and at the boost clock they are stated 
 device that is not among them are measured. Nothing is guessed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """``baseline.json``: what each case counted and how long it took, written and read strictly."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

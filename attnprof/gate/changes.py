@@ -4,8 +4,6 @@ Lines shift when code above them changes, so operations are matched by name and 
 the line of what is new is found by laying both orders of operations side by side.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A check as a whole: what counts exactly, then what takes time, on one side or two."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -3,8 +3,6 @@
 Formulas were written down; they are read without running anything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache

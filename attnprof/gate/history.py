@@ -8,8 +8,6 @@ take one, in 90 of 100 series of ten runs and 95 of 100 longer ones; in 98 of 10
 nothing is found.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

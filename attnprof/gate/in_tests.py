@@ -1,7 +1,5 @@
 """What a test asks of the gate: its module's exact counts against the ones a file has."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field

@@ -7,8 +7,6 @@ median counts as one observation, and the bounds are order statistics of these, 
 their distribution (sign test). The error is shared among the looks.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import time

@@ -1,7 +1,5 @@
 """What a case of the gate can get, by which rule, how a check is made, and in which words."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

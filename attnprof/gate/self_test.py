@@ -4,8 +4,6 @@ A revision is a folder with one file of modules; each does one small piece of wo
 a slower revision does it some times more.
 """
 
-from __future__ import annotations
-
 import time
 from contextlib import ExitStack
 from itertools import count

@@ -1,7 +1,5 @@
 """Times of cases as records: raced against another revision, or beside stored ones."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from statistics import median

@@ -4,8 +4,6 @@ Loaded by its path (see :mod:`attnprof.processes.server`), so that both sides sp
 language whatever version of attnprof their tree holds; where it holds none, this one runs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

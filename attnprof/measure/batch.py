@@ -1,7 +1,5 @@
 """Many points, one after the other, each here or in a process of its own, whose death is a row."""
 
-from __future__ import annotations
-
 import atexit
 import json
 import re

@@ -4,8 +4,6 @@ Its output is held against other number formats, other code and itself: :class:`
 that is asked, it is held against softmax attention's: an approximation is as good as that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -3,8 +3,6 @@
 torch counts on fake tensors, fvcore traces on meta tensors: the N×N scores never exist.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter
 from dataclasses import dataclass, field

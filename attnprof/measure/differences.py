@@ -1,7 +1,5 @@
 """Where two numbers that should agree do not: why, or that it is unexplained, and by how much."""
 
-from __future__ import annotations
-
 from attnprof.measure.counters import DerivedCount, FvcoreCount, TorchCount
 from attnprof.measure.memory import Peak
 from attnprof.record import ProfileRecord

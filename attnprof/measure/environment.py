@@ -3,8 +3,6 @@
 Times of two machines, or of different software, are not compared.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import re

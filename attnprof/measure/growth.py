@@ -1,7 +1,5 @@
 """``list --verify``: the order of growth every mechanism claims, against what is counted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any

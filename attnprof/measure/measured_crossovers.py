@@ -4,8 +4,6 @@ A measured memory crossover is an exact integer: the allocator counts bytes, so 
 from which one module holds no more than the other is found by bisection around a guess.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache

@@ -1,7 +1,5 @@
 """Peak memory of one call: the increment over what was live before it."""
 
-from __future__ import annotations
-
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -3,8 +3,6 @@
 Powers of two are tried until memory or patience ends; crossings are bisected where code runs.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field

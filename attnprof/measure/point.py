@@ -1,7 +1,5 @@
 """One point: does it fit; build the real module, time it, measure its memory, count it."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Mapping

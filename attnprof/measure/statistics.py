@@ -1,7 +1,5 @@
 """What a list of times says: the median, and how well it is known whatever the distribution."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import comb, exp, log, sqrt

@@ -1,7 +1,5 @@
 """The real module with its inputs, and the call that is timed, for each phase."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence

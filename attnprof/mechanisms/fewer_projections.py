@@ -1,7 +1,5 @@
 """Optimised, Efficient and Super Attention (000, Definitions 2 to 4)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Linear attention and Performer (003: kernel family)."""
 
-from __future__ import annotations
-
 import math
 import sys
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Linformer (003: low-rank family; Linformer(N_max, L, d_k) in its listing)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar

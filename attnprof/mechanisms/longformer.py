@@ -1,7 +1,5 @@
 """Longformer (003, sparse family): a window around each token, and global tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Low-rank factorised scores (003: S is approximated by U Vᵀ directly)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

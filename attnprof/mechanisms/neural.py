@@ -1,7 +1,5 @@
 """Neural Attention (001, Eq 4 to 10 and Algorithm 1)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Nystromformer (003, low-rank family): softmax attention through landmarks."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar

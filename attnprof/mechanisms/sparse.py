@@ -1,7 +1,5 @@
 """Sparse Transformer (003, sparse family): strided and fixed patterns in O(N·sqrt N)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Standard multi-head attention (000, Definition 1; 002, Eq 10-17) and torch's fused form."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar

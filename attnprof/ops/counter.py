@@ -1,7 +1,5 @@
 """What a text executes, in the order in which it does: stages, and the memory that lives."""
 
-from __future__ import annotations
-
 import dis
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A function with its own backward pass, written as two plain functions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from inspect import signature
 from typing import Any

@@ -1,7 +1,5 @@
 """Functions that a text calls where torch has no method: on torch tensors and counting ones."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

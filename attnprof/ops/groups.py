@@ -1,7 +1,5 @@
 """Which dimensions of a shape together become which dimensions of another one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from attnprof.costs import Number, is_plain, is_symbolic, same_size

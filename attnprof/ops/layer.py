@@ -1,7 +1,5 @@
 """A layer of attention around a core: sizes, weights, definition, and the text that runs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

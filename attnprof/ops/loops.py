@@ -3,8 +3,6 @@
 What a turn makes must be gone when it ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """Operations entry by entry and along axes, with the backward pass that torch runs for them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 

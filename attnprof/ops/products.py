@@ -1,7 +1,5 @@
 """Products of matrices, with the products that make up their backward pass."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 from attnprof.costs import Cost, Number, exact_div

@@ -3,8 +3,6 @@
 Whole numbers are 8 bytes each unless said otherwise, masks one; work on them is no FLOP.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 

@@ -1,7 +1,5 @@
 """Other shapes of the same entries: views where the layout allows them, copies else."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar

@@ -4,8 +4,6 @@ A verdict is never written down: it follows from comparing ``published`` with wh
 computes. Give a check another published value and its verdict changes with it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Measurements that checks and figures rest on: shipped as files, made again with ``--measure``."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Tables and figures made again: what is printed beside what comes out here, as JSON takes it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field

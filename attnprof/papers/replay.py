@@ -1,7 +1,5 @@
 """Claims answered, one record each whatever happens to a check, beside the verdicts that ship."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ Every process that needs one has a folder of its own in the system's temporary f
 as long as it or a fork of it lives; whatever nobody locks is left over, and is removed.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import os

@@ -5,8 +5,6 @@ itself, and adopts what the work leaves running. Nothing of the package is impor
 server loads this file beside another version.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -1,7 +1,5 @@
 """Work in processes that may die, from one that goes on: in a fork of it, or in fresh ones."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -7,8 +7,6 @@ on stdout are answers with the ``id`` of their order; the last says how the proc
 nothing that it started is left.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

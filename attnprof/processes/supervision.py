@@ -6,8 +6,6 @@ command, which says in shared memory that it came to an end: else the exit code 
 says how it ended. Signals are passed on; when it is over, nothing is left.
 """
 
-from __future__ import annotations
-
 import contextlib
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Names and texts from arguments, files and modules, as each place that shows them takes them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace

@@ -1,7 +1,5 @@
 """Files: read only where kind, size and text are as they should be; written whole or not at all."""
 
-from __future__ import annotations
-
 import csv
 import errno
 import json

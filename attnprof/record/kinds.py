@@ -1,7 +1,5 @@
 """The kinds of record, one a command; fields are JSON keys and columns."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Records of what ran: measured points, devices, checks, and claims replayed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which files attnprof wrote, and what a command reads and writes: nobody's file is overwritten."""
 
-from __future__ import annotations
-
 import csv
 import errno
 import os

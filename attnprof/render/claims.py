@@ -1,7 +1,5 @@
 """Claims and regenerated tables as people read them: what is printed, what is right."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """A report in the format asked for: terminal tables, JSON, CSV or Markdown."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

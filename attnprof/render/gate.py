@@ -1,7 +1,5 @@
 """A report of ``check`` by case, worst first; as JUnit XML and as annotations of GitHub Actions."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How far a long command is, on stderr, if that is a terminal."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

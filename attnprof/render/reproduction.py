@@ -1,7 +1,5 @@
 """A replay as a Markdown page, as one self-contained HTML file, and as a folder of reports."""
 
-from __future__ import annotations
-
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence

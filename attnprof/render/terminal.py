@@ -1,7 +1,5 @@
 """Tables on the terminal: sober, numbers right-aligned, units in the header."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence

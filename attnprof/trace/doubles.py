@@ -5,8 +5,6 @@ differ by one from what the code computes. These functions print as what they me
 they are; :mod:`attnprof.trace.sizes` computes them with floats.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Mapping
 from functools import cache, partial

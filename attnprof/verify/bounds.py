@@ -1,7 +1,5 @@
 """Formulas by their values: at a shape, and how two of them grow beside each other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import nan

@@ -1,7 +1,5 @@
 """Two formulas side by side: equal, or by how much not, and how both grow."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Our formula for what somebody printed one: derived from code, or a mechanism's closed form."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

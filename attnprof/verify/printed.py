@@ -3,8 +3,6 @@
 A formula is arithmetic over names, nothing else is run. A table is a CSV file, one formula a row.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

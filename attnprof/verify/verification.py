@@ -1,7 +1,5 @@
 """Whether a printed formula is the one of the code: match or erratum, and by how much."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan

@@ -6,8 +6,6 @@ beside it when the journal is opened again, and its point is measured again. One
 time.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

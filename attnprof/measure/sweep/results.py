@@ -1,7 +1,5 @@
 """A sweep's file as a report: processes of one point joined into one record."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Which points a sweep has, and what measures those its journal lacks: here, or on workers."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

@@ -3,8 +3,6 @@
 Here ``n`` is the document's l (a training sequence) or t (the token decoded).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from attnprof.costs import Number, exact_div

@@ -1,7 +1,5 @@
 """SHE, HE, WE and ME (002, Eq 23 to 29)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 

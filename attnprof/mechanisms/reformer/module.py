@@ -1,7 +1,5 @@
 """Reformer's rotations in torch: drawn from a seed, again for another number of buckets."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Reformer (003, sparse family): softmax attention within buckets of a hash."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 

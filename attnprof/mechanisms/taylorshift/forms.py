@@ -1,7 +1,5 @@
 """TaylorShift (004, Algorithm 1): the direct form and the efficient one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar

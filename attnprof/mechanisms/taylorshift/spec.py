@@ -1,7 +1,5 @@
 """TaylorShift (004): the direct form, the efficient form, and the one that switches."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar

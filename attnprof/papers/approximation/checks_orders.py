@@ -1,7 +1,5 @@
 """003: the orders of growth it claims, and those of its classes and of what they compute."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """003: what its code does and what it reports, against its text and against each other."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -1,7 +1,5 @@
 """003's tables and figures: claimed orders and quoted numbers beside counts and growth here."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import cache, partial

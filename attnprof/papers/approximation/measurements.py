@@ -3,8 +3,6 @@
 Times are processor time on one thread: what else the machine does stays out of them.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """000: what the text says of its own definitions in Sections 3.1 to 3.3, and Remarks 1 to 3."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from functools import cache, partial
 from typing import Any

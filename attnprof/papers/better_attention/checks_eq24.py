@@ -1,7 +1,5 @@
 """000: Eq 24, Figure 2, and Figure 3's ratio of standard to Efficient Attention."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 from itertools import combinations, product
 from typing import Any

@@ -1,7 +1,5 @@
 """000: parameters of one attention layer, Tables 1, 3, 5, 6, 8, 9 and 10, and Table 7's totals."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any

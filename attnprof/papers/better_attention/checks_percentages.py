@@ -1,7 +1,5 @@
 """000: percentages and savings of time that the text quotes, from the tables they speak of."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """000: the ranks in parentheses, the rows printed twice, and what more heads do."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """The data of 000's figures: what Eq 24 gives, beside what the definitions count."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import pairwise

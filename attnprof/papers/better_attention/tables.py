@@ -1,7 +1,5 @@
 """000's tables, made again: parameters and head widths by formula, ranks from the values."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """The numbers of 000's tables, the sizes of its experiments, and its counts in l, d_m and h."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from math import isqrt

@@ -1,7 +1,5 @@
 """002: its counts in closed form (Tables 3 to 6) and as numbers (7), and what it says of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import exp, isclose, log

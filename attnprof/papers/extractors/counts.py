@@ -1,7 +1,5 @@
 """Counts and critical paths of 002's five sublayers, by definition (Eq 10 to 17, 23 to 29)."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

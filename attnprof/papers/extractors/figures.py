@@ -1,7 +1,5 @@
 """002's figures of the sublayers, from what each step of their definitions waits for."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from attnprof.papers.checks import formula, same_formula

@@ -1,7 +1,5 @@
 """002's tables made again: settings, closed forms term by term, numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

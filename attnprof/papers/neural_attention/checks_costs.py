@@ -1,7 +1,5 @@
 """001: memory and speed (Tables 6 to 8), and the gains in perplexity and accuracy."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """001: the model sizes of Tables 1, 3 and 4, and shapes, dimensions and growth."""
 
-from __future__ import annotations
-
 from functools import cache, partial
 
 import sympy

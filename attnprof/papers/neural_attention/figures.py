@@ -1,7 +1,5 @@
 """001's figures that need no training: both surfaces, the tensor C, the matrix A."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any

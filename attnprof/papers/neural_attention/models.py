@@ -4,8 +4,6 @@ Sizes that its text leaves out are those of the code it points to: vocabulary, f
 width, the second hidden layer, biases, the class token.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 

@@ -1,7 +1,5 @@
 """001's tables, made again: sizes and gains computed, memory beside what C alone takes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from operator import ge

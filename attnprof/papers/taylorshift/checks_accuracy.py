@@ -1,7 +1,5 @@
 """004, Tables 3, 4, 5 and 7 and what the text says of them."""
 
-from __future__ import annotations
-
 from functools import partial
 from statistics import mean, mode
 from typing import Any

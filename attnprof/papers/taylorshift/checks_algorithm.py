@@ -1,7 +1,5 @@
 """004, Sec 3: the Taylor softmax, Eq 3, Algorithm 1 and its coefficients."""
 
-from __future__ import annotations
-
 from math import factorial
 from typing import Any
 

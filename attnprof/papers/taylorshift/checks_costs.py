@@ -1,7 +1,5 @@
 """004, Sec 4.1, 4.2, A.1, A.4 and Table 2: both forms' costs, and the lengths where they meet."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

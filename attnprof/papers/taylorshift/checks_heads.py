@@ -1,7 +1,5 @@
 """004, Sec 4.3, A.2 and A.3: costs against the number of heads at a fixed d_e, and Eq 8 solved."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any

@@ -1,7 +1,5 @@
 """004: numbers of the text against each other, Tables 2 and 6, and this project's measurements."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import pairwise
 from statistics import median

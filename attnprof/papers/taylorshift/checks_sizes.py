@@ -5,8 +5,6 @@ either unit vectors too (``sphere``, as the caption says) or have entries of uni
 (``normal``). Moments of x: E x² = 1/d, E x⁴ = 3/(d(d+2)).
 """
 
-from __future__ import annotations
-
 from functools import cache, partial
 from typing import Any
 

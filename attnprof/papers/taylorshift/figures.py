@@ -1,7 +1,5 @@
 """004's figures: time and memory over length, sizes of results, and the fitted laws' errors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise

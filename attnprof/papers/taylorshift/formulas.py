@@ -3,8 +3,6 @@
 Symbols: N tokens, d the width of a head, h heads. All are positive.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -3,8 +3,6 @@
 Here time and memory over length: Figure 1's forms, one head, batch 1, and Figure 2's encoders.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise

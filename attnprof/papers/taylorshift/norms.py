@@ -1,7 +1,5 @@
 """Figures 4 and 5: sizes of the efficient form's intermediate results, sampled, and their laws."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from math import sqrt
 from typing import Any

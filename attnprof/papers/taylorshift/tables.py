@@ -1,7 +1,5 @@
 """004's tables made again: what follows from definitions, counts, or other tables stands beside."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

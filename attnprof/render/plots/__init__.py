@@ -1,7 +1,5 @@
 """Figures from reports; matplotlib is imported when one is drawn."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Costs as curves: over sequence length with their crossovers, over heads with the optimum."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

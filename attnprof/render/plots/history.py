@@ -1,7 +1,5 @@
 """Values of many runs as small multiples, with the levels between change points."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate, groupby
 from textwrap import fill

@@ -1,7 +1,5 @@
 """Figures of measured results by kind: over width and heads, under a roofline, by their error."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

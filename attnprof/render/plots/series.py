@@ -1,7 +1,5 @@
 """Results as curves: which records belong to one line, how it is called; time and memory so."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The table of ``attnprof baseline``: a line a case."""
 
-from __future__ import annotations
-
 from statistics import median
 
 from rich.console import RenderableType

@@ -1,7 +1,5 @@
 """The table of ``attnprof calibrate``."""
 
-from __future__ import annotations
-
 from rich.console import RenderableType
 
 from attnprof.record import Report

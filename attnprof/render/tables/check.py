@@ -3,8 +3,6 @@
 The page is Markdown: the body of a pull request's comment, and the step summary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType

@@ -1,7 +1,5 @@
 """The tables of ``attnprof compare``: one a length, the winner marked in each column."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 

@@ -1,7 +1,5 @@
 """The tables of ``attnprof cost``: stages, totals, closed forms, LaTeX."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 

@@ -1,7 +1,5 @@
 """The table of ``attnprof crossover``, with closed forms and remarks below it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from rich.console import RenderableType

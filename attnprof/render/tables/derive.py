@@ -1,7 +1,5 @@
 """What ``attnprof derive`` shows: formulas by phase, how they were found, where costs arise."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise

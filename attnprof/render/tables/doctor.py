@@ -1,7 +1,5 @@
 """The table of ``attnprof doctor``."""
 
-from __future__ import annotations
-
 from rich.console import RenderableType
 from rich.text import Text
 

@@ -1,7 +1,5 @@
 """The tables of ``attnprof heads``: a quantity each, then the optima."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from rich.console import RenderableType

@@ -1,7 +1,5 @@
 """The table of ``attnprof heatmap``: mean and maximum excess, a line a head count."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rich.console import RenderableType

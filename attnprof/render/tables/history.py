@@ -1,7 +1,5 @@
 """What ``attnprof history`` shows: where a level begins."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from rich.console import RenderableType

@@ -1,7 +1,5 @@
 """The tables of ``attnprof list``: what there is; with ``--verify``, claimed against found."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import groupby
 

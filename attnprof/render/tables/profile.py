@@ -1,7 +1,5 @@
 """The tables of ``profile`` and ``sweep``, and the notes below them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType

@@ -1,7 +1,5 @@
 """What ``attnprof reproduce`` shows: counts, errata, full answers, regenerated tables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

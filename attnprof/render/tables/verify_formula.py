@@ -1,7 +1,5 @@
 """Printed formulas beside ours on the terminal: the verdicts, then each formula's own block."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 

@@ -5,8 +5,6 @@ expandable segments, nothing freed for want of memory). The model is read from t
 tested on sequences worked by hand; it has not yet been held against a device.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Mapping
 from dataclasses import dataclass, field

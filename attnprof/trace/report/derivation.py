@@ -1,7 +1,5 @@
 """What a derivation gives: a formula for every phase and quantity, and where it holds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """A derivation as a report: a record a formula, and in the summary where the costs arise."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any

@@ -1,7 +1,5 @@
 """From a request to a target: a registered mechanism, somebody's module, a function."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Modules, factories and functions of somebody's as targets: how to make them, what they take."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field

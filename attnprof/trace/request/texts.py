@@ -1,7 +1,5 @@
 """What is typed of arguments and inputs, and what stands for what is left out."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ is that of torch's ``FlashAttentionKernel.cpp``: each thread has a block of scor
 sums are kept in; a half-precision kernel has it in its own format too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -5,8 +5,6 @@ the kernel out as columns; oneDNN lays input, kernel and result out anew, in blo
 channels as a vector register holds numbers. How it sums a dense kernel's gradient is not predicted.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

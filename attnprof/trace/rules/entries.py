@@ -4,8 +4,6 @@ Counted as torch's CPU kernels compute them: a sign change inside a kernel is fr
 branch are computed, and counted.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from attnprof.trace.rules.table import (

@@ -4,8 +4,6 @@ Spelt out here as the kernels do it. Sources: torch's aten/src/ATen/native:
 transformers/{attention,transformer}.cpp, {ReduceOps,SoftMax,Dropout,Distance}.cpp.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any

@@ -5,8 +5,6 @@ Here is that of plain tensors without zeros and what is no number. Source: torch
 torch/csrc/autograd/FunctionsManual.cpp and aten/src/ATen/native/ReduceOps.cpp.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

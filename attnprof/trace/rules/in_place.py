@@ -5,8 +5,6 @@ any tensor "looks like a subclass"; under a mode all do. Here they are put back.
 aten/src/ATen/TensorSubclassLikeUtils.h and who includes it, autograd/input_buffer.cpp.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar

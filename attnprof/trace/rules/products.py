@@ -3,8 +3,6 @@
 Integer products count nothing; of a convolution taps on padding count, too.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import permutations
 from typing import Any

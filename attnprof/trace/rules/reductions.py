@@ -3,8 +3,6 @@
 And layers that normalise: mean and variance count by their definition (``moments``).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

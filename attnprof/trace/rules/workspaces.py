@@ -5,8 +5,6 @@ source where it is not obvious; tests hold them to the allocator at random shape
 ``UNKNOWN_WORKSPACE`` take memory that is not predicted: a peak with one of them is "at least".
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any

@@ -3,8 +3,6 @@
 Asking for fake tensors finds none, copies stay in their mode, what is compiled runs uncompiled.
 """
 
-from __future__ import annotations
-
 import copy
 import sys
 from collections.abc import Iterator

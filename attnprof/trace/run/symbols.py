@@ -6,8 +6,6 @@ numbers (:data:`BENDS`), and must do the same. A size made an integer ends the r
 once more with an ``int`` that leaves sizes as they are.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping

@@ -4,8 +4,6 @@
 followed from where they were counted: a lookup outside fails, the table's length is a condition.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 Initialisation would only cost time, and under symbolic sizes it pins symbols: it is left out.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 import numbers

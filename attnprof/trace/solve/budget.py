@@ -1,7 +1,5 @@
 """Concrete runs of a target: remembered, within a budget; formulas are held against them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf

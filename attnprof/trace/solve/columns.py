@@ -1,7 +1,5 @@
 """Traces side by side: what each operation, or each kind of operation, did in every run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

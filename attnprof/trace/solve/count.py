@@ -3,8 +3,6 @@
 Runs use fake tensors. Where code does something else on real ones, the real way is what counts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import zip_longest

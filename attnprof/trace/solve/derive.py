@@ -1,7 +1,5 @@
 """From a request to its formulas, and its numbers at any shape."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

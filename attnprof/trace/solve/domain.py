@@ -1,7 +1,5 @@
 """The conditions a symbolic run relied on, and whether one of them pins a size."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property

@@ -5,8 +5,6 @@ index, all that are smaller in each place. Divided differences work on it axis b
 points are needed as there are monomials.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction

@@ -5,8 +5,6 @@ class of sizes, over which range, with which degree. Runs on a grid of as many s
 be monomials then fix every coefficient, in rational arithmetic (:mod:`attnprof.trace.solve.grid`).
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Where consecutive sizes give no polynomial, sizes a stride apart may: code that 
 or pads to a multiple. Where even those do not, a border lies between two branches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product

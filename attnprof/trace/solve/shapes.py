@@ -3,8 +3,6 @@
 Of all magnitudes, and where code likes to branch.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """One list of ways to formulas, tried in turn: by symbols, through runs, numbers at one shape."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace

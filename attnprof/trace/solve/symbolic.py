@@ -1,7 +1,5 @@
 """The first way: one run with symbolic sizes; its totals are the formulas."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

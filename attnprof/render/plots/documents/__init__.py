@@ -4,8 +4,6 @@ Each has ``DRAWINGS``, keyed like the ``FIGURES`` there; a drawing is called in 
 gives a matplotlib figure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """003's figures: growth by family, heads, projections, and the quoted results beside ours."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

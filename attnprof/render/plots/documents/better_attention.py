@@ -1,7 +1,5 @@
 """000's figures, drawn: blocks, lines by width, ratio heatmaps, surfaces over length and width."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from attnprof.papers.regenerated import FigureData

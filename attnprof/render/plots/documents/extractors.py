@@ -1,7 +1,5 @@
 """002's sublayers drawn as steps from left to right, each behind what it waits for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from attnprof.papers.regenerated import FigureData

@@ -1,7 +1,5 @@
 """001's figures: both surfaces of scores, the tensor C, the matrix A."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from attnprof.papers.regenerated import FigureData

@@ -1,7 +1,5 @@
 """TaylorShift's figures (004): time and memory over length, sizes of results, the laws' errors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import ceil, floor, log2
 from typing import Any
