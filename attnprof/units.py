@@ -11,7 +11,7 @@ _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
 def format_count(value: float, *, short: bool = False) -> str:
-    """An exact count with thousands separators, or ``20.95 M`` where ``short``."""
+    """An exact count with thousands separators, or ``21.0 M`` where ``short``."""
     if isinstance(value, float) and not value.is_integer():
         return format_number(value)
     if not short or abs(value) < 1e6:
@@ -21,9 +21,9 @@ def format_count(value: float, *, short: bool = False) -> str:
 
 def _decimal(value: float) -> str:
     for size, prefix in _SI:
-        if abs(value) >= size:
-            return f"{value / size:#.4g} {prefix}"
-    return f"{value:.4g}"
+        if abs(value) >= 0.9995 * size:  # what would be rounded to 1,000 of the next one
+            return f"{value / size:#.3g}".rstrip(".") + f" {prefix}"
+    return f"{value:.3g}"
 
 
 def format_bytes(value: float) -> str:

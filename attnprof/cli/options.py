@@ -143,6 +143,7 @@ OutputOption = Annotated[
 ForceOption = Annotated[
     bool, Option("--force", help="Overwrite files that attnprof did not write, too; never inputs.")
 ]
+ExactOption = Annotated[bool, Option("--exact", help="Tables with all digits of every number.")]
 PlotOption = Annotated[Path | None, Option(metavar="FILE", help="Draw it, too: PNG, SVG or PDF.")]
 
 
@@ -229,13 +230,14 @@ class Output:
     fmt: FormatOption = Format.TABLE
     output: OutputOption = None
     force: ForceOption = False
+    exact: ExactOption = False
 
     def __post_init__(self) -> None:
         ensure_writable(self.output, force=self.force)
 
     def deliver(self, report: Report, **how: Any) -> None:
         """Write the report; ``how`` is for its tables."""
-        deliver(report, self.fmt, self.output, **how)
+        deliver(report, self.fmt, self.output, exact=self.exact, **how)
 
 
 @dataclass(frozen=True, kw_only=True)

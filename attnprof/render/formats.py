@@ -16,29 +16,35 @@ from attnprof.record.recognition import written_by
 from attnprof.units import format_count, format_value, is_numeric
 
 
-def render(report: Report, fmt: str, **how: Any) -> str:
+def render(report: Report, fmt: str, *, exact: bool = False, **how: Any) -> str:
     """The text of a report for a file or a pipe; ``how`` is for its command's tables.
 
-    Markdown is the records' table unless the command has a page of its own.
+    Markdown is the records' table unless the command has a page of its own. Tables have short
+    numbers unless ``exact``; all other formats have all digits.
     """
     if fmt in ("json", "csv"):
         return render_csv(report) if fmt == "csv" else report.to_json()
     module, shown = _prepared(report)
     if fmt == "markdown":
-        page = getattr(module, "page", None)
-        return page(shown, **how) if page else render_markdown(shown)
-    from attnprof.render.terminal import render_text
+        from attnprof.render.terminal import digits
 
-    text, mark = render_text(module.tables(shown, **how)), written_by(report.command)
+        page = getattr(module, "page", None)
+        with digits(exact=True):
+            return page(shown, **how) if page else render_markdown(shown)
+    from attnprof.render.terminal import digits, render_text
+
+    with digits(exact=exact):
+        text, mark = render_text(module.tables(shown, **how)), written_by(report.command)
     return f"{text}{'% ' if how.get('latex') else ''}{mark}\n"
 
 
-def print_tables(report: Report, **how: Any) -> None:
+def print_tables(report: Report, *, exact: bool = False, **how: Any) -> None:
     """Write a report's tables to stdout: all of them, or none where one cannot be made."""
     from attnprof.render import terminal
 
     module, shown = _prepared(report)
-    terminal.print_tables([*module.tables(shown, **how)])
+    with terminal.digits(exact=exact):
+        terminal.print_tables([*module.tables(shown, **how)])
 
 
 def _prepared(report: Report) -> tuple[Any, Report]:

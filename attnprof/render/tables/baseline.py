@@ -5,8 +5,8 @@ from statistics import median
 from rich.console import RenderableType
 
 from attnprof.record import BaselineRecord, Report
-from attnprof.render.terminal import new_table
-from attnprof.units import MISSING, format_bytes, format_count, format_time
+from attnprof.render.terminal import new_table, quantity_value
+from attnprof.units import MISSING, format_time
 
 
 def tables(report: Report) -> list[RenderableType]:
@@ -28,9 +28,9 @@ def _row(record: BaselineRecord) -> list[str]:
     metrics, times = record.metrics, [median(process) for process in record.times_s]
     return [
         record.case,
-        format_count(metrics["flops"], short=True),
-        format_bytes(metrics["peak_bytes"]),
-        format_count(metrics["dispatched_operations"]),
+        quantity_value(metrics["flops"], "flops"),
+        quantity_value(metrics["peak_bytes"], "peak_bytes"),
+        quantity_value(metrics["dispatched_operations"], "operations"),
         str(len(record.formulas)),
         format_time(median(times)) if times else MISSING,
     ]

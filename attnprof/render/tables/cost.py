@@ -5,12 +5,17 @@ from itertools import groupby
 
 from rich.console import RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from attnprof.record import CostRecord, Report
-from attnprof.render.terminal import new_table, quantity_text, quantity_value, workload_text
-from attnprof.units import format_value, label
+from attnprof.render.terminal import (
+    FittedTable,
+    new_table,
+    quantity_text,
+    quantity_value,
+    workload_text,
+)
+from attnprof.units import label
 
 TOTAL = "total"
 #: Columns of the stage table where no quantity was asked for, by convention.
@@ -68,11 +73,11 @@ def _numbers(
     # a printed formula's value, with what it counts: not comparable with ours
     for row in rows:
         if row.source:
-            value = f"{_heading(row.quantity)} {format_value(row.value, 'count')}"
+            value = f"{_heading(row.quantity)} {quantity_value(row.value, row.quantity)}"
             yield Text(f" published {row.source}: {value} ({row.convention})\n")
 
 
-def _stages(rows: list[CostRecord], names: Sequence[str]) -> Table:
+def _stages(rows: list[CostRecord], names: Sequence[str]) -> FittedTable:
     headings = [_heading(name) for name in names]
     table = new_table("stage", *headings, right=headings, fold=["stage"])
     several = len({row.part for row in rows}) > 1
@@ -90,23 +95,19 @@ def _heading(name: str) -> str:
     return TITLES.get(name) or quantity_text(name)
 
 
-def _totals(rows: list[CostRecord]) -> Table:
-    """Every value exactly, and in the unit one thinks in where it is large."""
-    table = new_table("total", "value", "", right=("value", ""))
+def _totals(rows: list[CostRecord]) -> FittedTable:
+    table = new_table("total", "value", right=["value"])
     for row in rows:
         peak = row.quantity in ("peak_bytes", "peak_entries")
         name = quantity_text(row.quantity) if peak else _heading(row.quantity)
-        large = (row.value or 0) >= (1024 if "bytes" in row.quantity else 10**6)
-        scaled = quantity_value(row.value, row.quantity, short=True) if large else ""
-        table.add_row(name, format_value(row.value, "count"), scaled)
+        table.add_row(name, quantity_value(row.value, row.quantity))
     return table
 
 
-def _closed_forms(rows: list[CostRecord]) -> Table:
+def _closed_forms(rows: list[CostRecord]) -> FittedTable:
     """Stages by their FLOPs (or operations) alone, totals in full; zeros left out."""
     headings = ("stage", "quantity", "closed form")
     table = new_table(*headings, "value", right=["value"], fold=headings)
-    table.columns[0].ratio, table.columns[2].ratio = 2, 5
     for row in rows:
         if row.value and (row.stage == TOTAL or row.quantity in ("flops", "operations")):
             stage = row.stage if row.part is None else f"{row.part}: {row.stage}"

@@ -31,7 +31,7 @@ def tables(report: Report, more: str = "") -> Iterator[RenderableType]:
     )
     numeric = ("d", "crossover", "from token")
     headings = ("d", "metric", "kind", "crossover", "from token", "below", "above")
-    yield new_table(*headings, rows=map(_cells, rows), title=title, right=numeric)
+    yield new_table(*headings, rows=map(_cells, rows), title=title, right=numeric, keys=3)
     for text in (*_forms(rows), *_remarks(rows)):
         yield Text(f" {text}")
     kinds = dict.fromkeys(row.kind for row in rows)

@@ -7,14 +7,13 @@ from typing import Any
 
 from rich.console import RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from attnprof.record import DeriveRecord, Report
 from attnprof.record.escapes import markdown_code
 from attnprof.record.recognition import mark
 from attnprof.render.formats import filled
-from attnprof.render.terminal import new_table, quantity_text, quantity_value
+from attnprof.render.terminal import FittedTable, new_table, quantity_text, quantity_value
 from attnprof.units import format_bytes
 
 #: Operations shown by name; the rest is in JSON and on the Markdown page.
@@ -44,7 +43,7 @@ def tables(report: Report, *, latex: bool = False) -> Iterator[RenderableType]:
             yield _operations(found["operations"])
 
 
-def _formulas(rows: Sequence[DeriveRecord]) -> Table:
+def _formulas(rows: Sequence[DeriveRecord]) -> FittedTable:
     values = ["value"] * any(row.value is not None for row in rows)
     table = new_table("quantity", "formula", *values, right=values, fold=["formula"])
     for row in rows:
@@ -123,7 +122,7 @@ def peak_lines(peak: Mapping[str, Any]) -> Iterator[str]:
         ).format_map(sizes)
 
 
-def _operations(found: Sequence[Mapping[str, Any]]) -> Table:
+def _operations(found: Sequence[Mapping[str, Any]]) -> FittedTable:
     values = ["value"] * any(row["flops_value"] is not None for row in found)
     table = new_table(
         "operation", "calls", "FLOPs", *values, title="by operation", right=["calls", *values],
@@ -158,9 +157,7 @@ def page(report: Report, **_how: object) -> str:
         "capital": lambda line: f"{line[:1].upper()}{line[1:]}",
         "size": lambda size: "" if size == "0" else markdown_code(size),
         "formula": lambda form: "no formula" if form is None else markdown_code(form),
-        "value": lambda row: "" if row.value is None else quantity_value(
-            row.value, row.quantity, short=False
-        ),
+        "value": lambda row: "" if row.value is None else quantity_value(row.value, row.quantity),
         "costly": lambda rows: [row for row in rows if any(row[n] != "0" for n in _COSTS)],
         "varying": lambda rows: {
             name: heading for name, heading in _COSTS.items()

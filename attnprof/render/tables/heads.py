@@ -6,8 +6,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.record import HeadsRecord, Report
-from attnprof.render.terminal import GAP, line_width, new_table
-from attnprof.units import MISSING, format_count
+from attnprof.render.terminal import FittedTable, new_table, quantity_value
+from attnprof.units import MISSING
 
 CAPTION = (
     "published: the documents' printed head forms, entries as an idealised sum. formula: our "
@@ -17,12 +17,12 @@ UNITS = {"flops": "FLOPs", "peak_entries": "Entries"}
 
 
 def tables(report: Report) -> Iterator[RenderableType]:
-    """A table a quantity (more where the terminal is narrow), then the optima."""
+    """A table a quantity, then the optima."""
     rows = report.of(HeadsRecord)
     title = f"d_model {report.summary['d_model']:,}, seq {report.summary['seq_len']:,}"
     for quantity in dict.fromkeys(row.quantity for row in rows):
         some = [row for row in rows if row.quantity == quantity]
-        yield from _values(f"{UNITS[quantity]} against heads, {title}", some)
+        yield _values(f"{UNITS[quantity]} against heads, {title}", some)
     yield _optima(report)
     for one in report.summary["optima"]:
         if one["optimum_head_dim"] is not None:
@@ -30,22 +30,19 @@ def tables(report: Report) -> Iterator[RenderableType]:
     yield Text(CAPTION, style="dim")
 
 
-def _values(title: str, rows: list[HeadsRecord]) -> Iterator[RenderableType]:
-    """One quantity: a row a head count, a column a mechanism and kind, as many as fit."""
+def _values(title: str, rows: list[HeadsRecord]) -> FittedTable:
+    """One quantity: a row a head count, a column a mechanism and kind."""
     columns = list(dict.fromkeys((row.mechanism, row.kind) for row in rows))
-    texts = {(r.num_heads, r.mechanism, r.kind): format_count(r.value or 0) for r in rows}
+    texts = {
+        (r.num_heads, r.mechanism, r.kind): quantity_value(r.value or 0, r.quantity) for r in rows
+    }
     widths = {row.num_heads: row.head_dim for row in rows}
-    widest = max(len(text) for text in (*texts.values(), *(name for name, _ in columns)))
-    beside = 2 * (len(f"{max(widths):,}") + 4)
-    at_once = max(1, (line_width() - beside) // (widest + GAP))
-    for first in range(0, len(columns), at_once):
-        some = columns[first : first + at_once]
-        headings = ("heads", "d", *("\n".join(column) for column in some))
-        cells = (
-            [f"{h:,}", f"{widths[h]:,}", *(texts.get((h, *column), MISSING) for column in some)]
-            for h in sorted(widths)
-        )
-        yield new_table(*headings, rows=cells, title=title, right=headings)
+    headings = ("heads", "d", *("\n".join(column) for column in columns))
+    cells = (
+        [f"{h:,}", f"{widths[h]:,}", *(texts.get((h, *column), MISSING) for column in columns)]
+        for h in sorted(widths)
+    )
+    return new_table(*headings, rows=cells, title=title, right=headings, keys=2)
 
 
 def _optima(report: Report) -> RenderableType:
@@ -53,7 +50,7 @@ def _optima(report: Report) -> RenderableType:
     numbers = ("best divisor", "real d", "real heads")
     table = new_table(
         "mechanism", "quantity", "kind", "over heads", *numbers, title="Optimum", right=numbers,
-        fold=["over heads"],
+        fold=["over heads"], keys=3,
     )  # fmt: skip
     for one in report.summary["optima"]:
         best = f"{one['best_divisor']:,} head{'s' * (one['best_divisor'] > 1)}"

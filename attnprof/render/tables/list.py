@@ -26,7 +26,6 @@ def tables(report: Report) -> list[RenderableType]:
         "mechanism", "time", "memory", "causal", "decode", *long, fold=long,
         caption="N: tokens. Set a parameter with --set name=value.",
     )  # fmt: skip
-    table.columns[-2].ratio, table.columns[-1].ratio = 2, 3
     for record in report.of(MechanismRecord):
         claims = (record.time_order, record.memory_order, record.causal, record.decode)
         told = [*map(format_value, (*claims, record.params)), f"{record.document} {record.title}"]

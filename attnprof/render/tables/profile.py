@@ -46,19 +46,19 @@ def tables(report: Report) -> Iterator[RenderableType]:
     )
     if done:
         caption = "closed form, counts derived from the code, torch's counter, twice fvcore's MACs"
-        yield record_table(done, COUNTS, title="FLOPs", caption=caption)
+        yield record_table(done, COUNTS, keys=2, title="FLOPs", caption=caption)
         parts = [n for n in PARTS if any(getattr(record, n) is not None for record in done)]
         caption = "; ".join(filter(None, (PEAK, *(PARTS[name] for name in parts))))
-        yield record_table(done, (*MEMORY, *parts), title="Memory", caption=caption)
+        yield record_table(done, (*MEMORY, *parts), keys=2, title="Memory", caption=caption)
         caption = "median with the 95 % interval of order statistics"
         times = (*TIMES, "compile_s") if any(record.compiled for record in done) else TIMES
-        yield record_table(done, times, title="Time", caption=caption)
+        yield record_table(done, times, keys=2, title="Time", caption=caption)
     if any(record.roofline_fraction for record in done):
         known = report.summary["roofline"]
         rates = ", ".join(f"{dtype} {format_rate(r)}" for dtype, r in known["flops_per_s"].items())
         moved = format_rate(known["bytes_per_s"], "B/s")
         caption = f"{known['device']}: {rates}, {moved} ({known['source']})"
-        yield record_table(done, ROOFLINE, title="Roofline", caption=caption)
+        yield record_table(done, ROOFLINE, keys=2, title="Roofline", caption=caption)
     for line in dict.fromkeys(_notes(records)):
         yield Text(line)
 

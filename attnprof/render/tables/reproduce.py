@@ -12,14 +12,10 @@ from attnprof.record import Report, ReproduceRecord
 from attnprof.render import claims
 from attnprof.render.claims import COUNTED, WORDS, place_text
 from attnprof.render.reproduction import page
-from attnprof.render.terminal import GAP, is_narrow, line_width, new_table
+from attnprof.render.terminal import GAP, FittedTable, new_table
 
 __all__ = ["page", "tables"]
 COLOURS = {"match": "green", "erratum": "red", "not-reproducible": "yellow", "error": "magenta"}
-#: Letters of the columns of a list.
-PLACE, VERDICT = 24, len("not reproducible")
-#: A column of long texts folds; it takes at most this many letters for sharing out the width.
-MOST = 30
 MORE = "Whole answers: attnprof reproduce --claim ID, or --verdict erratum; all claims: --all."
 
 
@@ -60,43 +56,31 @@ def _errata(records: Sequence[ReproduceRecord]) -> Iterator[RenderableType]:
     yield Text(MORE, style="dim")
 
 
-def _counts(summary: Mapping[str, Any]) -> Table:
+def _counts(summary: Mapping[str, Any]) -> FittedTable:
     """How many claims of each document came out how."""
-    table = new_table("document", title="Claims replayed", fold=["document"])
     kept = [key for key in COUNTED if key != "error" or summary["errors"]]
-    for key in kept:
-        longest_word = max(map(len, COUNTED[key].split()))
-        table.add_column(COUNTED[key], justify="right", min_width=longest_word)
+    counted = [COUNTED[key] for key in kept]
+    table = new_table("document", *counted, title="Claims replayed", right=counted)
     documents = summary["documents"]
     for place, row in enumerate(claims.count_rows(documents, kept), 1):
-        table.add_row(*row, end_section=place == len(documents) > 1)
+        table.add_row(*row)
+        if place == len(documents) > 1:
+            table.add_section()
     return table
 
 
-def _listed(title: str, records: Sequence[ReproduceRecord], *, verdicts: bool = False) -> Table:
-    """A line a claim; what does not fit is cut."""
-    places = not is_narrow()
-    table = new_table(
-        "claim",
-        *["place"] * places,
-        *["verdict"] * verdicts,
-        "printed",
-        "ours" if verdicts else "right",
-        title=title,
-    )
-    before = max((len(record.claim) for record in records), default=0) + GAP
-    before += places * (PLACE + GAP) + verdicts * (VERDICT + GAP)
-    most = max(16, (line_width() - before - 2 * GAP) // 2)
+def _listed(
+    title: str, records: Sequence[ReproduceRecord], *, verdicts: bool = False
+) -> FittedTable:
+    """A line a claim."""
+    texts = ("printed", "ours" if verdicts else "right")
+    headings = ("claim", "place", *["verdict"] * verdicts, *texts)
+    table = new_table(*headings, title=title, fold=["place", *texts])
     for record in records:
-        place = [Text(_shortened(place_text(record.place), PLACE))] * places
-        both = [Text(_shortened(text, most)) for text in claims.printed_and_ours(record)]
-        table.add_row(Text(record.claim), *place, *[_verdict(record)] * verdicts, *both)
+        verdict = [_verdict(record)] * verdicts
+        place = place_text(record.place)
+        table.add_row(record.claim, place, *verdict, *claims.printed_and_ours(record))
     return table
-
-
-def _shortened(text: str, most: int) -> str:
-    """A text of at most so many letters, with a mark where it was cut."""
-    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
 
 
 def _verdict(record: ReproduceRecord) -> Text:
@@ -131,11 +115,14 @@ def _regenerated(values: Mapping[str, Any]) -> Iterator[RenderableType]:
     """The table, in parts with the row labels repeated where it is wider than the terminal."""
     yield Text(claims.title_of(values), style="bold")
     rows = values["rows"]
-    for names in _parts(values):
-        titles = {name: name.replace("_", " ") for name in names}
-        numeric = [title for n, title in titles.items() if all(_is_number(r[n]) for r in rows)]
-        cells = ([_cell(row[name]) for name in names] for row in rows)
-        yield new_table(*titles.values(), rows=cells, right=numeric, fold=[*titles.values()])
+    names, labels = values["columns"], 0
+    while labels < 2 and not any(isinstance(row[names[labels]], Mapping) for row in rows):
+        labels += 1
+    titles = {name: name.replace("_", " ") for name in names}
+    numeric = [title for n, title in titles.items() if all(_is_number(r[n]) for r in rows)]
+    cells = ([_cell(row[name]) for name in names] for row in rows)
+    long = {*titles.values()} - {*numeric}
+    yield new_table(*titles.values(), rows=cells, right=numeric, fold=long, keys=max(1, labels))
     for line in claims.notes(values):
         yield Text(f" {line}", style="dim")
 
@@ -148,28 +135,3 @@ def _cell(cell: Any) -> Text:
 def _is_number(cell: Any) -> bool:
     value = cell["printed"] if isinstance(cell, Mapping) else cell
     return value in ("", None) or (isinstance(value, (int, float)) and not isinstance(value, bool))
-
-
-def _parts(values: Mapping[str, Any]) -> Iterator[Sequence[str]]:
-    """Columns shared out over as many tables as the terminal's width asks for.
-
-    Each has the leading columns that name a row: plain values in every row, two at most.
-    """
-    rows, labels = values["rows"], list[str]()
-    for name in values["columns"][:2]:
-        if any(isinstance(row[name], Mapping) for row in rows):
-            break
-        labels.append(name)
-    room, taken, part = line_width(), 0, list(labels)
-    for name in values["columns"]:
-        longest_word = max(map(len, name.replace("_", " ").split()))
-        width = max([longest_word, *(min(MOST, len(claims.cell_text(r[name]))) for r in rows)])
-        if name in labels:
-            room -= width + GAP
-            continue
-        if taken and taken + width > room:
-            yield part
-            taken, part = 0, list(labels)
-        part.append(name)
-        taken += width + GAP
-    yield part

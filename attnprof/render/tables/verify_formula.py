@@ -5,13 +5,12 @@ from dataclasses import replace
 
 from rich.console import RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from attnprof.record import Report, VerificationRecord
 from attnprof.render.formats import render_markdown
 from attnprof.render.tables.derive import shape_text, verified_text
-from attnprof.render.terminal import new_table, quantity_text, quantity_value
+from attnprof.render.terminal import FittedTable, new_table, quantity_text, quantity_value
 
 #: Columns of the Markdown table.
 PAGE = (
@@ -55,7 +54,7 @@ def _shown(formula: str | None, most: int = READABLE) -> str:
     return formula if len(formula) <= most else f"{formula[:most]} …"
 
 
-def _overview(records: Sequence[VerificationRecord]) -> Table:
+def _overview(records: Sequence[VerificationRecord]) -> FittedTable:
     placed = any(record.place for record in records)
     names = ["row", "place" if placed else "of", "quantity", "printed", "ours", "verdict"]
     table = new_table(*names, right=["row"], fold=names)
@@ -74,9 +73,9 @@ def _verdict(record: VerificationRecord) -> str:
     return record.verdict if record.up_to == "exact" else f"{record.verdict} ({record.up_to})"
 
 
-def _formulas(record: VerificationRecord) -> Table:
+def _formulas(record: VerificationRecord) -> FittedTable:
     shapes = [shape_text(shape["sizes"]) for shape in record.values]
-    table = new_table("", "formula", *shapes, right=shapes, fold=["formula", *shapes])
+    table = new_table("", "formula", *shapes, right=shapes, fold=["formula"])
     for title, name in (("printed", "printed"), (record.kind, "ours")):
         numbers = (quantity_value(shape[name], record.quantity) for shape in record.values)
         table.add_row(title, _shown(getattr(record, name)), *numbers)
