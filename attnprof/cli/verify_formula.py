@@ -103,7 +103,7 @@ def verify_formula(
 
 def _answer(row: Printed, table: Path | None, to: opt.Output) -> None:
     from attnprof.verify.printed import rows_of
-    from attnprof.verify.verification import ERRATUM, verified
+    from attnprof.verify.verification import ERRATUM, answer, verified
 
     if table is None and not (row.formula and row.source.target):
         raise RequestError(f"verify-formula needs a formula and what it is of: type {EXAMPLE}")
@@ -116,9 +116,10 @@ def _answer(row: Printed, table: Path | None, to: opt.Output) -> None:
     with redirect_stdout(sys.stderr), working(f"verifying: {targets}"):
         records = verified(rows)
     counts = Counter(record.verdict for record in records)
-    summary = {"match": counts["match"], "erratum": counts[ERRATUM], "not compared": counts[None]}
+    summary = {"match": counts["match"], "erratum": counts[ERRATUM], "not compared": counts[None],
+               "answer": answer(records)}  # fmt: skip
     to.deliver(Report("verify-formula", records, summary, opt.environment()))
     if counts[ERRATUM]:
-        raise CheckFailedError(f"{counts[ERRATUM]} of {len(records)} formulas differ")
+        raise CheckFailedError(answer(records))
     if counts[None] == len(records):
         raise CannotRunError(f"nothing could be compared: {records[0].skipped}")

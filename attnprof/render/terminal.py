@@ -19,6 +19,7 @@ from rich.text import Text
 
 from attnprof.record import Record
 from attnprof.record.escapes import visible
+from attnprof.render.formulas import Formula
 from attnprof.units import format_value, is_numeric
 
 #: Width of tables that go to a file or a pipe, where nothing says how wide it may be.
@@ -130,7 +131,11 @@ class FittedTable:
             if row is None:
                 table.add_section()
             else:
-                table.add_row(*(row[place] for place in part))
+                cells = zip((row[place] for place in part), widths, strict=True)
+                table.add_row(*(
+                    cell.folded(width) if isinstance(cell, Formula) else cell
+                    for cell, width in cells
+                ))  # fmt: skip
         return table
 
 
@@ -203,7 +208,8 @@ def record_table(
 
 
 #: Quantities whose names are not read as they are written.
-_QUANTITIES = {"flops": "FLOPs", "matmul_flops": "matmul FLOPs", "peak_bytes": "peak memory"}
+_QUANTITIES = {"flops": "FLOPs", "matmul_flops": "matmul FLOPs", "peak_bytes": "peak memory",
+               "macs": "MACs"}  # fmt: skip
 
 
 def quantity_text(name: str) -> str:

@@ -15,7 +15,7 @@ from attnprof.verify.bounds import FEW, Holds, Sizes, beside, reaches, same_limi
 EXACT, LEADING, ORDER = "exact", "leading", "order"
 UP_TO = (EXACT, LEADING, ORDER)
 #: Where growth is told from when there are no terms to compare.
-VALUES = "by values at lengths up to 2**2048"
+VALUES = "seen from values at lengths up to 2**2048"
 _CLOSE = 1e-12
 #: Operations of a formula with roundings and maxima beyond which algebra takes too long.
 LONG = 150
@@ -109,13 +109,13 @@ def _bounded(
     asked = {"O": [below], "Ω": [above], "Θ": [below, above]}[kind]
     if False in asked:
         words = "faster" if below is False and kind != "Ω" else "slower"
-        said = f"ours grows {words} than what is printed: {how}"
+        said = f"ours grows {words} than the printed one: {how}"
         return Comparison(False, None, said, *leading)
     if None in asked:
         said = "undecided: neither terms nor values tell how the two grow"
         return Comparison(None, None, said, *leading)
     loose = kind != "Θ" and (above if kind == "O" else below) is False
-    tight = how if how == VALUES else ""
+    tight = f"the bound holds: {how}" if how == VALUES else ""
     said = f"a bound that is not tight: {how}" if loose else tight
     return Comparison(True, None, said, *leading)
 
@@ -165,12 +165,13 @@ def _difference(
         shape = next(shape for shape in shapes if not alike(printed, ours, shape))
         sizes = ", ".join(f"{name}={size}" for name, size in shape.items())
         a, b = value(printed, shape), value(ours, shape)
-        return None, f"at {sizes} what is printed gives {a:,}, ours {b:,}"
+        return None, f"at {sizes} the printed formula gives {a:,}, ours {b:,}"
     terms = sorted(sympy.Add.make_args(missing), key=_rank)
     few = [term for term in terms if term.as_coeff_Mul()[0] > 0]
     much = [-term for term in terms if term.as_coeff_Mul()[0] < 0]
-    parts = [f"{_sum(part)} too {word}" for part, word in ((few, "few"), (much, "much")) if part]
-    return _sum(terms), f"what is printed has {' and '.join(parts)}"
+    verbs = (("omits", few), ("overcounts by", much))
+    parts = [f"{verb} {_sum(part)}" for verb, part in verbs if part]
+    return _sum(terms), f"the printed formula {' and '.join(parts)}"
 
 
 def _rank(term: Any) -> tuple[Any, ...]:

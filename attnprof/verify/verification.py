@@ -52,6 +52,23 @@ def verified(rows: Sequence[Printed]) -> list[VerificationRecord]:
     return [_record(row, found[row.printed.source][row.printed.phase]) for row in ready]
 
 
+def answer(records: Sequence[VerificationRecord]) -> str:
+    """How many of the printed formulas are right, and which are not, in a sentence."""
+    if len(records) == 1:
+        verbs = {MATCH: "matches", ERRATUM: "differs from", None: "was not compared with"}
+        return f"the printed formula {verbs[records[0].verdict]} the code's"
+    rows = {verdict: [str(n) for n, r in enumerate(records, 1) if r.verdict == verdict]
+            for verdict in (MATCH, ERRATUM, None)}  # fmt: skip
+    right = "all" if len(rows[MATCH]) == len(records) else f"{len(rows[MATCH])} of"
+    parts = [f"{right} {len(records)} printed formulas match the code's"]
+    told = {ERRATUM: ("does not", "do not"), None: ("was not compared", "were not compared")}
+    for verdict, words in told.items():
+        if its := rows[verdict]:
+            several = len(its) > 1
+            parts.append(f"row{'s' * several} {', '.join(its)} {words[several]}")
+    return "; ".join(parts)
+
+
 def _ready(row: Printed) -> _Ready:
     """Read, replace names, fix sizes."""
     text, bound = without_bound(row.formula)
@@ -76,7 +93,7 @@ def _ready(row: Printed) -> _Ready:
     notes = []
     if "B" in symbols and "B" not in fixed and "B" not in names_in(expression):
         fixed["B"] = 1
-        notes.append("one sequence, B = 1: what is printed has no B")
+        notes.append("for one sequence (B = 1): the printed formula has no B")
     at = tuple(sorted(row.at.items())) if row.source.way == DERIVED else ()
     known = tuple(sorted((name, int(size)) for name, size in fixed.items()))
     source = replace(row.source, fixed=known, at=at)
@@ -194,9 +211,9 @@ def _hint(
             continue  # values differ: no algebra is needed
         other = _fixed(own.forms[name], fixed)
         if other and compared(printed, other, EXACT, (), shapes).agrees:
-            return f"it is the formula of {name}"
+            return f"it is the formula of {name.replace('_', ' ').replace('flops', 'FLOPs')}"
     if (ratio := constant_ratio(form, printed)) is not None:
-        return f"ours is {ratio} times what is printed"
+        return f"ours is {ratio} times the printed formula"
     for symbol in sorted(form.free_symbols - printed.free_symbols, key=str):
         single = [{**shape, symbol.name: 1} for shape in shapes]
         if not all(alike(printed, form, shape) for shape in single[:2]):

@@ -174,7 +174,7 @@ def test_the_table_says_formula_domain_and_method(attnprof, monkeypatch, width):
     assert "holds for: B, N, h, d >= 2" in ended.out
     assert "method: symbolic" in ended.out
     assert re.search(
-        r"runs agree at \d+ shapes, B from 2 to \d+, N from", " ".join(ended.out.split())
+        r"runs agree at \d+ shapes: B from 2 to \d+, N from", " ".join(ended.out.split())
     )
     assert "by operation" in ended.out
     assert max(map(len, ended.out.splitlines())) <= int(width)

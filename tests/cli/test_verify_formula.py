@@ -33,8 +33,10 @@ def test_one_that_differs_ends_with_1_and_tells_the_difference(attnprof):
         ("verify-formula", "4*N^2*d + 6*N^2", "taylor-direct", *CORE, "--where", "h=1")
     )
     assert ended.code == 1
-    assert "erratum: what is printed has 8*N*d + 9*N too few and 2*N**2 too much" in ended.out
-    assert "1 of 1 formulas differ" in ended.err
+    title, sentence, *_ = ended.out.splitlines()
+    assert title == "taylor-direct core, FLOPs, forward: erratum"
+    assert sentence.strip() == "The printed formula omits 8*N*d + 9*N and overcounts by 2*N**2."
+    assert "the printed formula differs from the code's" in ended.err
 
 
 def test_up_to_leading_compares_only_the_leading_terms(attnprof):
@@ -74,7 +76,9 @@ def test_a_table_is_answered_row_by_row(attnprof, table):
     assert [r["verdict"] for r in records] == ["erratum", "match", "erratum", "match"]
     assert [r["place"] for r in records] == ["Eq 4", "", "", ""]
     assert [r["up_to"] for r in records] == ["exact"] * 3 + ["order"]
-    assert ended.json["summary"] == {"match": 2, "erratum": 2, "not compared": 0}
+    told = "2 of 4 printed formulas match the code's; rows 1, 3 do not"
+    assert ended.json["summary"] == {"match": 2, "erratum": 2, "not compared": 0, "answer": told}
+    assert told in ended.err
 
 
 def test_an_overview_stands_before_what_does_not_match(attnprof, table):

@@ -83,8 +83,11 @@ def verified_text(shapes: Sequence[Mapping[str, Any]]) -> str:
     if len(shapes) <= 3:
         return shapes_text(shapes)
     sizes = {name: [shape[name] for shape in shapes] for name in shapes[0]}
-    ends = (f"{name} from {min(own)} to {max(own)}" for name, own in sizes.items())
-    return f"{len(shapes)} shapes, {', '.join(ends)}"
+    ends = (
+        f"{name} from {min(own):,} to {max(own):,}" if min(own) < max(own) else f"{name}={own[0]}"
+        for name, own in sizes.items()
+    )
+    return f"{len(shapes)} shapes: {', '.join(ends)}"
 
 
 #: Each method in words.

@@ -1,6 +1,6 @@
 """Printed formulas beside ours on the terminal: the verdicts, then each formula's own block."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from rich.console import RenderableType
@@ -9,7 +9,8 @@ from rich.text import Text
 
 from attnprof.record import Report, VerificationRecord
 from attnprof.render.formats import render_markdown
-from attnprof.render.tables.derive import shape_text, verified_text
+from attnprof.render.formulas import Formula
+from attnprof.render.tables.derive import verified_text
 from attnprof.render.terminal import FittedTable, new_table, quantity_text, quantity_value
 
 #: Columns of the Markdown table.
@@ -27,6 +28,8 @@ def tables(report: Report) -> Iterator[RenderableType]:
     records = report.of(VerificationRecord)
     several = len(records) > 1
     if several:
+        if answer := report.summary.get("answer"):
+            yield Text(f"{str(answer)[:1].upper()}{str(answer)[1:]}.", style="bold")
         yield _overview(records)
     for row, record in enumerate(records, start=1):
         if several and record.verdict == "match":
@@ -35,35 +38,43 @@ def tables(report: Report) -> Iterator[RenderableType]:
         place = f"{record.place}: " if record.place else ""
         scope = f" {record.scope}" if record.scope else ""
         what = f"{quantity_text(record.quantity)}, {'causal ' * record.causal}{record.phase}"
-        yield Text(f"{number}{place}{record.of}{scope}, {what}", style="bold")
+        title = f"{number}{place}{record.of}{scope}, {what}: {_verdict(record)}"
+        yield Text(title, style="bold")
+        yield from _padded([_why(record)])
         yield _formulas(record)
-        yield from (Padding(Text(line), (0, 0, 0, 1)) for line in _lines(record))
+        if record.values:
+            yield _values(record)
+        yield from _padded(_lines(record))
         yield ""
+
+
+def _padded(lines: Iterable[str]) -> Iterator[RenderableType]:
+    return (Padding(Text(line), (0, 0, 0, 1)) for line in lines)
 
 
 def page(report: Report, **_how: object) -> str:
     """A Markdown table of the verdicts; JSON and CSV have the rest."""
-    records = [replace(r, ours=_shown(r.ours)) for r in report.of(VerificationRecord)]
+    records = [replace(r, ours=_shown(r.ours).plain) for r in report.of(VerificationRecord)]
     return render_markdown(replace(report, records=records), PAGE)
 
 
-def _shown(formula: str | None, most: int = READABLE) -> str:
-    """A formula, cut where it is longer than one can read."""
-    if formula is None:
-        return "no formula"
-    return formula if len(formula) <= most else f"{formula[:most]} …"
+def _shown(formula: str | None, most: int = READABLE) -> Formula:
+    return Formula.brief("no formula" if formula is None else formula, most)
 
 
 def _overview(records: Sequence[VerificationRecord]) -> FittedTable:
     placed = any(record.place for record in records)
+    quantities = {record.quantity for record in records}
     names = ["row", "place" if placed else "of", "quantity", "printed", "ours", "verdict"]
+    if len(quantities) == 1:
+        names.remove("quantity")
     table = new_table(*names, right=["row"], fold=names)
     for row, record in enumerate(records, start=1):
         where = record.place if placed else f"{record.of}, {record.phase}"
-        ours = _shown(record.ours, BRIEF)
-        if record.up_to == "order" and record.leading_ours:
-            ours = record.leading_ours
-        table.add_row(str(row), where, record.quantity, record.printed, ours, _verdict(record))
+        quantity = [quantity_text(record.quantity)] if len(quantities) > 1 else []
+        leading = record.leading_ours if record.up_to == "order" else None
+        sides = Formula(record.printed), _shown(leading or record.ours, BRIEF)
+        table.add_row(str(row), where, *quantity, *sides, _verdict(record))
     return table
 
 
@@ -73,27 +84,47 @@ def _verdict(record: VerificationRecord) -> str:
     return record.verdict if record.up_to == "exact" else f"{record.verdict} ({record.up_to})"
 
 
+def _why(record: VerificationRecord) -> str:
+    """The verdict in a sentence."""
+    same = "the printed formula grows like ours" if record.up_to == "order" else "both are the same"
+    why = record.why or record.skipped or same
+    return f"{why[:1].upper()}{why[1:]}."
+
+
+#: What our formula is by its kind.
+_OURS = {"formula": "ours (closed form)", "derived": "ours (from the code)"}
+
+
 def _formulas(record: VerificationRecord) -> FittedTable:
-    shapes = [shape_text(shape["sizes"]) for shape in record.values]
-    table = new_table("", "formula", *shapes, right=shapes, fold=["formula"])
-    for title, name in (("printed", "printed"), (record.kind, "ours")):
-        numbers = (quantity_value(shape[name], record.quantity) for shape in record.values)
-        table.add_row(title, _shown(getattr(record, name)), *numbers)
-    return table
+    sides = {"printed": record.printed, _OURS.get(record.kind, record.kind): record.ours}
+    rows = ((title, _shown(formula)) for title, formula in sides.items())
+    return new_table("", "formula", rows=rows, fold=["formula"])
+
+
+def _values(record: VerificationRecord) -> FittedTable:
+    """Both at a few sizes."""
+    sizes = list(record.values[0]["sizes"])
+    rows = (
+        [*map(str, shape["sizes"].values()),
+         *(quantity_value(shape[name], record.quantity) for name in ("printed", "ours"))]
+        for shape in record.values
+    )  # fmt: skip
+    names = [*sizes, "printed", "ours"]
+    return new_table(*names, rows=rows, right=names, keys=len(sizes))
 
 
 def _lines(record: VerificationRecord) -> Iterator[str]:
-    why = record.why or record.skipped
-    yield f"{_verdict(record)}: {why}" if why else _verdict(record)
     if record.verdict is None:
         return
     if record.leading_agrees is not None and record.up_to == "exact":
-        same = "the same" if record.leading_agrees else f"{record.leading_ours} against printed "
-        yield f"leading terms: {same}{'' if record.leading_agrees else record.leading_printed}"
+        ours, printed = record.leading_ours, record.leading_printed
+        others = "the same" if record.leading_agrees else f"ours {ours}, printed {printed}"
+        yield f"leading terms: {others}"
     if record.where:
         yield f"where {', '.join(f'{name} = {meaning}' for name, meaning in record.where.items())}"
     if record.domain:
-        yield f"ours holds for: {'; '.join(record.domain)}"
+        yield f"our formula holds for {'; '.join(record.domain)}"
     if record.verified_at:
-        yield f"ours is {record.method}; runs agree at {verified_text(record.verified_at)}"
+        runs = verified_text(record.verified_at)
+        yield f"our formula ({record.method}) agrees with runs of the code at {runs}"
     yield from (f"note: {line}" for line in record.notes)
