@@ -184,12 +184,15 @@ def _guarded(work: Callable[[], Any], debug: bool) -> int:
         sys.stdout.flush()
     except typer.Exit as ended:
         return int(ended.exit_code)
-    except BrokenPipeError:
-        from attnprof.processes.supervision import give_up_answers
-
-        give_up_answers()  # the reader (head, less) has what it wanted
-        return 0
     except BaseException as error:  # noqa: BLE001 - the last resort: one line, never a traceback
+        # a page of help ends the program where its reader has gone
+        if isinstance(
+            error.__context__ if isinstance(error, SystemExit) else error, BrokenPipeError
+        ):
+            from attnprof.processes.supervision import give_up_answers
+
+            give_up_answers()  # the reader (head, less) has what it wanted
+            return 0
         message, code = _failure(error, debug)
         with contextlib.suppress(OSError):  # stderr itself may be closed
             sys.stderr.write(visible(f"attnprof: {message}") + "\n")
