@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import reduce
 from typing import Any
 
-from attnprof.algebra.parser import DIGITS, FormulaError, Name, Number, Tree
+from attnprof.algebra.parser import DIGITS, FormulaError, Literal, Name, Tree
 
 Rules = Mapping[str, Callable[..., Any]]
 #: Bits of a number with as many digits as numbers may have.
@@ -31,7 +31,7 @@ def evaluate(tree: Tree, values: Callable[[str], Any], rules: Rules) -> Any:
 
 
 def _value(tree: Tree, values: Callable[[str], Any], rules: Rules) -> Any:
-    if isinstance(tree, Number):
+    if isinstance(tree, Literal):
         return rules["number"](tree.value)
     if isinstance(tree, Name):
         return values(tree.name)

@@ -53,7 +53,7 @@ class FormulaError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class Literal:
     """A number as it is written, exactly; in a condition True or False."""
 
     value: int | Fraction
@@ -78,7 +78,7 @@ class FunctionCall:
     depth: int = field(default=1, compare=False)
 
 
-Tree = Number | Name | FunctionCall
+Tree = Literal | Name | FunctionCall
 
 
 @lru_cache(maxsize=1024)
@@ -214,7 +214,7 @@ class _Parser:
         kind, text = self._next
         if kind == "number":
             self._at += 1
-            return Number(_number(text))
+            return Literal(_number(text))
         if kind == "name":
             self._at += 1
             return self._named(text)
@@ -248,7 +248,7 @@ class _Parser:
         if function in self._functions:
             raise FormulaError(f"{text} is a function: {text}(…)")
         if self._stored and text in ("True", "False"):
-            return Number(text == "True")
+            return Literal(text == "True")
         if not name_of(text):
             raise FormulaError(f"'{text[:40]}' is no name of a size")
         return Name(name_of(text))

@@ -31,9 +31,9 @@ class Branches:
         self.sample = sample
         self.decided: list[Polynomial] = []
 
-    def size(self, which: int) -> Size:
+    def size(self, which: int) -> PolynomialSize:
         """The variable number ``which``: 0 is seq_len, 1 is head_dim."""
-        return Size({(1, 0) if which == 0 else (0, 1): 1}, self)
+        return PolynomialSize({(1, 0) if which == 0 else (0, 1): 1}, self)
 
     def sign(self, terms: Polynomial) -> int:
         """The sign at the sample; remembered unless it is the same everywhere."""
@@ -43,7 +43,7 @@ class Branches:
         return int(value > 0) - int(value < 0)
 
 
-class Size:
+class PolynomialSize:
     """A polynomial; behaves as the integer it stands for, refuses what has no polynomial."""
 
     __slots__ = ("branches", "terms")
@@ -53,43 +53,43 @@ class Size:
         self.terms = terms
         self.branches = branches
 
-    def __add__(self, other: Any) -> Size:
+    def __add__(self, other: Any) -> PolynomialSize:
         terms = dict(self.terms)
         for exponents, factor in _terms(other).items():
             terms[exponents] = terms.get(exponents, 0) + factor
-        return Size(_without_zeros(terms), self.branches)
+        return PolynomialSize(_without_zeros(terms), self.branches)
 
     __radd__ = __add__
 
-    def __neg__(self) -> Size:
-        return Size({e: -c for e, c in self.terms.items()}, self.branches)
+    def __neg__(self) -> PolynomialSize:
+        return PolynomialSize({e: -c for e, c in self.terms.items()}, self.branches)
 
-    def __sub__(self, other: Any) -> Size:
+    def __sub__(self, other: Any) -> PolynomialSize:
         return self.__add__(-other)
 
-    def __rsub__(self, other: Any) -> Size:
+    def __rsub__(self, other: Any) -> PolynomialSize:
         return (-self).__add__(other)
 
-    def __mul__(self, other: Any) -> Size:
+    def __mul__(self, other: Any) -> PolynomialSize:
         others = _terms(other)
         if len(others) == 1:
             (((k, m), b),) = others.items()
             once = {(i + k, j + m): a * b for (i, j), a in self.terms.items()}
-            return Size(once, self.branches)
+            return PolynomialSize(once, self.branches)
         terms: Polynomial = {}
         for (i, j), a in self.terms.items():
             for (k, m), b in others.items():
                 terms[i + k, j + m] = terms.get((i + k, j + m), 0) + a * b
-        return Size(_without_zeros(terms), self.branches)
+        return PolynomialSize(_without_zeros(terms), self.branches)
 
     __rmul__ = __mul__
 
-    def __pow__(self, power: Any) -> Size:
+    def __pow__(self, power: Any) -> PolynomialSize:
         if not isinstance(power, int) or power < 0:
             raise NotPiecewisePolynomialError(f"a power of {power}")
-        return math.prod([self] * power, start=Size({(0, 0): 1}, self.branches))
+        return math.prod([self] * power, start=PolynomialSize({(0, 0): 1}, self.branches))
 
-    def __truediv__(self, other: Any) -> Size:
+    def __truediv__(self, other: Any) -> PolynomialSize:
         """By a number, or by a size like h or 2·h·d where that is exact; sizes are never zero."""
         divisor = _terms(other)
         if len(divisor) != 1:
@@ -98,9 +98,9 @@ class Size:
         if any(i < k or j < m for i, j in self.terms):
             raise NotPiecewisePolynomialError("a quotient that is no polynomial")
         terms = {(i - k, j - m): _quotient(c, factor) for (i, j), c in self.terms.items()}
-        return Size(terms, self.branches)
+        return PolynomialSize(terms, self.branches)
 
-    def __floordiv__(self, other: Any) -> Size:
+    def __floordiv__(self, other: Any) -> PolynomialSize:
         quotient = self.__truediv__(other)
         if quotient._fractions() != {0}:
             raise NotPiecewisePolynomialError(f"a floor of a quotient by {other}")
@@ -141,14 +141,14 @@ class Size:
         return self._sign(other) >= 0
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, (int, Fraction, Size)) and self._sign(other) == 0
+        return isinstance(other, (int, Fraction, PolynomialSize)) and self._sign(other) == 0
 
     def __bool__(self) -> bool:
         return self._sign(0) != 0
 
 
 def _terms(value: Any) -> Polynomial:
-    if isinstance(value, Size):
+    if isinstance(value, PolynomialSize):
         return value.terms
     if isinstance(value, (int, Fraction)):
         return {(0, 0): value} if value else {}

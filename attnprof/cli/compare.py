@@ -9,7 +9,7 @@ from attnprof.record import Report
 
 def compare(
     *,
-    shape: request.Shape,
+    shape: request.Selection,
     conditions: request.Conditions,
     scope: opt.ScopeOption = "layer",
     kind: opt.KindOption = None,

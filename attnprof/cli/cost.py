@@ -15,7 +15,7 @@ from attnprof.workload import Workload
 
 def cost(
     *,
-    shape: request.Shape = request.Shape(attention="standard"),
+    shape: request.Selection = request.Selection(attention="standard"),
     conditions: request.Conditions,
     scope: opt.ScopeOption = "layer",
     kind: opt.KindOption = None,

@@ -13,7 +13,7 @@ from attnprof.cli.options import Output, environment
 from attnprof.errors import CannotRunError
 from attnprof.record import DoctorRecord, Report
 
-Probe = Callable[[], tuple[str, str]]
+_Probe = Callable[[], tuple[str, str]]
 #: Libraries whose version alone is told.
 LIBRARIES = (
     "numpy", "sympy", "pandas", "matplotlib", "fvcore", "typer", "rich", "ruptures", "junitparser",
@@ -58,7 +58,7 @@ def _library(name: str) -> tuple[str, str]:
     return version(name), "ok"
 
 
-def _tried(check: str, probe: Probe, advice: str = "") -> DoctorRecord:
+def _tried(check: str, probe: _Probe, advice: str = "") -> DoctorRecord:
     """The probe's row; whatever it raises is what was found."""
     try:
         found, status = probe()

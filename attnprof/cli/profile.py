@@ -6,7 +6,7 @@ from typer import Option
 
 from attnprof.cli import options as opt
 from attnprof.cli.measurement import Measurement
-from attnprof.cli.request import Conditions, Shape, parse_names, parse_set
+from attnprof.cli.request import Conditions, Selection, parse_names, parse_set
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.request import configured
 from attnprof.render.progress import progress_bar
@@ -16,7 +16,7 @@ EXAMPLE = "attnprof profile --attention efficient --seq 4096"
 
 def profile(
     *,
-    shape: Shape = Shape(seq=None),
+    shape: Selection = Selection(seq=None),
     conditions: Conditions,
     scope: opt.ScopeOption = "layer",
     modules: opt.Modules,

@@ -130,7 +130,7 @@ def _number(text: str, flag: str, part: str) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class Selection:
     """Which mechanisms, at which lengths and widths."""
 
     attention: opt.AttentionOption = None
@@ -170,7 +170,7 @@ class Conditions:
 
 
 def closed_form_request(
-    shape: Shape, conditions: Conditions, names: Sequence[str], **more: int | None
+    shape: Selection, conditions: Conditions, names: Sequence[str], **more: int | None
 ) -> tuple[list[Mechanism], list[Workload]]:
     """Mechanisms and workloads of a closed-form command; ``more`` are further sizes."""
     workloads = shape.workloads(conditions, **more)

@@ -25,7 +25,7 @@ KINDS = ("published", "formula")
 CELLS = ("seq_len", "d_model", "num_heads", "value_a", "value_b", "ratio")
 EXCESS = ("mean_excess_percent", "max_excess_percent", "max_at")
 #: Both costs over (seq_len, d_model), by head count and widths.
-Values = Callable[[int, Sequence[int]], "list[np.ndarray]"]
+_Values = Callable[[int, Sequence[int]], "list[np.ndarray]"]
 #: Cells of one report; a few gigabytes of columns.
 MOST_CELLS = 20_000_000
 
@@ -109,7 +109,7 @@ def _check(asked: Heatmap) -> None:
         )
 
 
-def _published(asked: Heatmap) -> tuple[Values, dict[str, Any]]:
+def _published(asked: Heatmap) -> tuple[_Values, dict[str, Any]]:
     # the same names for phases as everywhere: prefill is a causal forward
     named = Workload(1, 1, 1, phase=asked.phase, causal=asked.causal)
     phase, causal, scope = named.phase, named.causal, asked.scope
@@ -140,7 +140,7 @@ def _published(asked: Heatmap) -> tuple[Values, dict[str, Any]]:
     }  # fmt: skip
 
 
-def _formula(asked: Heatmap) -> tuple[Values, dict[str, Any]]:
+def _formula(asked: Heatmap) -> tuple[_Values, dict[str, Any]]:
     scope = asked.scope or "layer"
     if all(width % heads for heads in asked.num_heads for width in asked.d_models):
         raise RequestError(

@@ -30,12 +30,12 @@ MUTE = 74
 #: What has to stay where it is for as long as a process lives.
 _KEPT: list[Any] = []
 
-Line = dict[str, Any]
-Say = Callable[[Line], None]
-More = Callable[[], Line | None]
+_Line = dict[str, Any]
+Say = Callable[[_Line], None]
+More = Callable[[], _Line | None]
 
 
-def preload(order: Line) -> None:
+def preload(order: _Line) -> None:
     """Import all that orders need, before the first one comes."""
     for name in () if order else PRELOAD:
         with contextlib.suppress(ModuleNotFoundError):
@@ -43,11 +43,11 @@ def preload(order: Line) -> None:
     import_module("torch")
 
 
-def _told(work: Callable[[Line, Say, More], None]) -> Callable[[Line, Say, More], int]:
+def _told(work: Callable[[_Line, Say, More], None]) -> Callable[[_Line, Say, More], int]:
     """The work with an exit code; what it raises is said."""
 
     @wraps(work)
-    def run(order: Line, say: Say, more: More) -> int:
+    def run(order: _Line, say: Say, more: More) -> int:
         try:
             work(order, say, more)
         except BaseException as error:  # noqa: BLE001 - somebody's code may raise anything
@@ -67,7 +67,7 @@ def _told(work: Callable[[Line, Say, More], None]) -> Callable[[Line, Say, More]
 
 
 @_told
-def count(order: Line, say: Say, _more: More) -> None:
+def count(order: _Line, say: Say, _more: More) -> None:
     """Say what has no noise, of one request (see :mod:`attnprof.gate.counts`)."""
     try:
         counts = import_module("attnprof.gate.counts")
@@ -77,21 +77,21 @@ def count(order: Line, say: Say, _more: More) -> None:
 
 
 @_told
-def measure(order: Line, say: Say, more: More) -> None:
+def measure(order: _Line, say: Say, more: More) -> None:
     """Build a request's module, warm it up, and time as many calls as is asked, until none is."""
     block = _opened(order, say)
     while (asked := more()) is not None and "calls" in asked:
         say(block(asked["calls"]))
 
 
-def _request(order: Line) -> Any:
+def _request(order: _Line) -> Any:
     """The request, less what this tree's attnprof does not know of."""
     kind = import_module("attnprof.measure.request").PointRequest
     known = {item.name for item in fields(kind)}
     return kind.from_dict({k: v for k, v in order["request"].items() if k in known})
 
 
-def _opened(order: Line, say: Say) -> Callable[[int], Line]:
+def _opened(order: _Line, say: Say) -> Callable[[int], _Line]:
     """Build, warm up, tell how long a call takes; gives what times a block of calls."""
     import torch
 
@@ -129,11 +129,11 @@ def _scattered(torch: Any) -> list[Any]:
     return blocks[::2]
 
 
-def _processor_time(subject: Any) -> Callable[[int], Line]:
+def _processor_time(subject: Any) -> Callable[[int], _Line]:
     """Processor seconds of all threads, and seconds passed, of so many calls."""
     prepare, call = subject.prepare, subject.call
 
-    def block(calls: int) -> Line:
+    def block(calls: int) -> _Line:
         busy = passed = 0
         for _ in range(calls):
             prepare()
@@ -148,14 +148,14 @@ def _processor_time(subject: Any) -> Callable[[int], Line]:
     return block
 
 
-def _events(device: str, subject: Any) -> Callable[[int], Line]:
+def _events(device: str, subject: Any) -> Callable[[int], _Line]:
     """A GPU's own time, between events: both answers are the same."""
     import torch
 
     clock = import_module("attnprof.measure.clocks").cuda_clock(torch, device)
     adapted: list[bool] = []
 
-    def block(calls: int) -> Line:
+    def block(calls: int) -> _Line:
         if not adapted and calls > 1:
             clock.adapt(subject.prepare, subject.call)
             adapted.append(True)

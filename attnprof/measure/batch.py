@@ -30,7 +30,7 @@ from attnprof.user_code import error_text
 from attnprof.workload import DTYPES, Workload
 
 #: Called before each point: how many are done, how many there are, which is next.
-Progress = Callable[[int, int, PointRequest], None]
+_Progress = Callable[[int, int, PointRequest], None]
 
 
 def resolve_device(asked: str) -> str:
@@ -83,7 +83,7 @@ def measure_points(
     requests: Sequence[PointRequest],
     *,
     isolate: bool | None = None,
-    on_progress: Progress | None = None,
+    on_progress: _Progress | None = None,
 ) -> Report:
     """Measure points in order; each becomes a record, numbers or a ``skipped`` reason.
 

@@ -14,7 +14,7 @@ from attnprof.measure.statistics import estimate_median
 if TYPE_CHECKING:
     from attnprof.measure.subject import Subject
 
-Call = Callable[[], object]
+_Call = Callable[[], object]
 #: Samples queued on a GPU before one synchronisation, and timed on a CPU between two looks.
 ROUND = 10
 #: More samples than this many times the asked number say nothing new.
@@ -49,13 +49,13 @@ class Clock:
         """Seconds since an arbitrary moment, on the host."""
         return self._now_ns() / 1e9
 
-    def adapt(self, prepare: Call, call: Call) -> None:
+    def adapt(self, prepare: _Call, call: _Call) -> None:
         """Get ready for calls like this one, after warming up."""
 
     def settle(self) -> None:
         """Wait until everything asked for has been done."""
 
-    def times(self, prepare: Call, call: Call, count: int) -> list[Sample]:
+    def times(self, prepare: _Call, call: _Call, count: int) -> list[Sample]:
         """Seconds of so many calls, and of all threads; ``prepare`` runs before each, untimed."""
         found = []
         for _ in range(count):
@@ -78,14 +78,14 @@ class CudaClock(Clock):
     them. ``cuda`` is :mod:`torch.cuda` or a stand-in.
     """
 
-    def __init__(self, cuda: Any, flush: Call | None = None) -> None:
+    def __init__(self, cuda: Any, flush: _Call | None = None) -> None:
         super().__init__()
         self._cuda = cuda
         self._flush = flush
         self._wait_cycles = 0
         self.name = "cuda events" if flush is None else "cuda events, second-level cache flushed"
 
-    def times(self, prepare: Call, call: Call, count: int) -> list[Sample]:
+    def times(self, prepare: _Call, call: _Call, count: int) -> list[Sample]:
         """Seconds between the two events of each call."""
         pairs = []
         for _ in range(count):
@@ -103,7 +103,7 @@ class CudaClock(Clock):
         self._cuda.synchronize()
         return [Sample(start.elapsed_time(end) / 1e3) for start, end in pairs]
 
-    def adapt(self, prepare: Call, call: Call) -> None:
+    def adapt(self, prepare: _Call, call: _Call) -> None:
         """After warming up: let short calls wait for the host, twice as long as it needs."""
         prepare()
         self._cuda.synchronize()
@@ -132,7 +132,7 @@ def cuda_clock(torch: Any, device: str) -> CudaClock:
     return CudaClock(torch.cuda, buffer.zero_)
 
 
-def warm_up(clock: Clock, prepare: Call, call: Call, seconds: float) -> int:
+def warm_up(clock: Clock, prepare: _Call, call: _Call, seconds: float) -> int:
     """Call for ``seconds``, at least twice unless one call takes longer; how often that was."""
     start, calls = clock.now_s(), 0
     while calls == 0 or clock.now_s() - start < seconds:
@@ -143,7 +143,7 @@ def warm_up(clock: Clock, prepare: Call, call: Call, seconds: float) -> int:
     return calls
 
 
-def sample(clock: Clock, prepare: Call, call: Call, budget: Budget) -> list[Sample]:
+def sample(clock: Clock, prepare: _Call, call: _Call, budget: Budget) -> list[Sample]:
     """Samples within a budget, in order, garbage collection off.
 
     It ends when the asked number is there, the least time is spent, and the median is known as

@@ -17,7 +17,7 @@ HEAD_DIM = 64
 MOST_PRODUCTS = 250
 COUNTER = "FlopCounterMode, meta tensors"
 
-Progress = Callable[[int, str], object]
+_Progress = Callable[[int, str], object]
 
 
 def subjects(names: Sequence[str]) -> list[GrowthCase]:
@@ -36,7 +36,7 @@ def verify(
     asked: Sequence[GrowthCase],
     *,
     environment: dict[str, Any] | None = None,
-    on_progress: Progress | None = None,
+    on_progress: _Progress | None = None,
 ) -> Report:
     """Three records a mechanism: products counted by torch, FLOPs and peak of the closed form.
 

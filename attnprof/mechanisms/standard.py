@@ -15,10 +15,10 @@ from attnprof.workload import Workload, pairs, rows
 
 # -- the counts that document 002 prints for self-attention: Tables 3 and 5, untouched --------
 #: a printed form in l (or t), d, and the number of heads
-Form = Callable[[Number, Number, Number], Number]
+_Form = Callable[[Number, Number, Number], Number]
 
 #: one sequence of length n, causal, without biases
-TRAINING: dict[str, Form] = {
+TRAINING: dict[str, _Form] = {
     "multiplications": lambda n, d, _: n**2 * d + 4 * n * d**2 + n * d,
     "additions": lambda n, d, h: n**2 * d + 4 * n * d**2 - 4 * n * d - n * h,
     "divisions": lambda n, _, h: h * n**2 + h * n,
@@ -26,7 +26,7 @@ TRAINING: dict[str, Form] = {
     "parameters": lambda _, d, __: 4 * d**2,
 }
 #: token number t; the additions are misprinted: the table's own terms give 2td + 4d² - 5d - h
-INFERENCE: dict[str, Form] = {
+INFERENCE: dict[str, _Form] = {
     "multiplications": lambda t, d, _: 2 * t * d + 4 * d**2,
     "additions": lambda t, d, h: 2 * t * d - t * h + t + 4 * d**2 - 5 * d - 1,
     "divisions": lambda t, _, h: 2 * t * h,
@@ -34,7 +34,7 @@ INFERENCE: dict[str, Form] = {
 }
 
 
-def layer_count(source: str, quantity: str, phase: str, form: Form) -> Published:
+def layer_count(source: str, quantity: str, phase: str, form: _Form) -> Published:
     """A printed count of a whole layer; in training it is causal."""
     return Published(
         source, quantity, scope="layer", phase=phase, convention="operations",

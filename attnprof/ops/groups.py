@@ -41,13 +41,13 @@ def viewed_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
 
 #: A dimension, or the outer or inner part of one: its size, its place, by how much its stride
 #: is that of the dimension.
-Piece = tuple[Number, int, Number]
+_Piece = tuple[Number, int, Number]
 
 
-def groups(old: Shape, new: Shape) -> list[tuple[list[Piece], list[int]]]:
+def groups(old: Shape, new: Shape) -> list[tuple[list[_Piece], list[int]]]:
     """Which dimensions together become which others, in the smallest possible groups."""
-    found: list[tuple[list[Piece], list[int]]] = []
-    rest: list[Piece] = [(size, place, 1) for place, size in enumerate(old)]
+    found: list[tuple[list[_Piece], list[int]]] = []
+    rest: list[_Piece] = [(size, place, 1) for place, size in enumerate(old)]
     places = list(range(len(new)))
     while rest or places:
         left, right = rest[:1], places[:1]
@@ -69,7 +69,7 @@ def groups(old: Shape, new: Shape) -> list[tuple[list[Piece], list[int]]]:
     return found
 
 
-def _inner(a: Number, b: Number, left: list[Piece]) -> Number | None:
+def _inner(a: Number, b: Number, left: list[_Piece]) -> Number | None:
     """What a product of symbols has too much of, if its last factor can be cut there."""
     if not left or not is_symbolic(a, b):
         return None

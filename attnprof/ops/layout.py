@@ -22,8 +22,8 @@ Known = tuple[tuple[Number, bool], ...]
 Ask = Callable[[Number], Number]
 #: A shape without the sizes that a case knows to be one.
 Simple = Callable[[Shape], Shape]
-Outcome = tuple[Number, Shape]
-Decide = Callable[[Shape, Ask, Simple], Outcome]
+_Outcome = tuple[Number, Shape]
+Decide = Callable[[Shape, Ask, Simple], _Outcome]
 #: A number that is 1 or 0, and the layout afterwards.
 Found = tuple[Number, "Layout"]
 
@@ -90,7 +90,7 @@ class Layout:
         if len(self.cases) == 1 and not self.cases[0][0] and all(rows):
             return 0, Layout.rows(new)
 
-        def outcome(strides: Shape, ask: Ask, simple: Simple) -> Outcome:
+        def outcome(strides: Shape, ask: Ask, simple: Simple) -> _Outcome:
             viewed: list[Number] = [1] * len(new)
             copies: list[Number] = []
             for left, right in groups(simple(shape), simple(new)):
@@ -134,7 +134,7 @@ class Layout:
         """1 where a copy makes it lie row by row, made for a group above one; what it is then."""
         rows = contiguous(shape)
 
-        def outcome(strides: Shape, ask: Ask, _: Simple) -> Outcome:
+        def outcome(strides: Shape, ask: Ask, _: Simple) -> _Outcome:
             flag = ask(group)
             if not is_literally(flag, 0):
                 lines = zip(shape, strides, rows, strict=True)

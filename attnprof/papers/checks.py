@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from attnprof.algebra.expressions import expression_of
-from attnprof.algebra.parser import FormulaError, Number, parse
+from attnprof.algebra.parser import FormulaError, Literal, parse
 from attnprof.record import ReproduceRecord
 
 MATCH, ERRATUM, NOT_REPRODUCIBLE = "match", "erratum", "not-reproducible"
@@ -96,7 +96,7 @@ def formula(text: Any) -> Any:
     if not isinstance(text, str):
         return sympy.sympify(text)
     tree = parse(text, stored=True)
-    if isinstance(tree, Number) and isinstance(tree.value, Fraction):
+    if isinstance(tree, Literal) and isinstance(tree.value, Fraction):
         return sympy.Float(text)  # to as many digits as are printed
     return expression_of(tree)
 

@@ -18,7 +18,7 @@ from os import write as _write  # what runs here may replace the module's
 from pathlib import Path
 from typing import Any
 
-Line = dict[str, Any]
+_Line = dict[str, Any]
 
 
 def main() -> None:
@@ -49,7 +49,7 @@ def main() -> None:
         _say(answers, order["id"], {"ended": vars(ended)})
 
 
-def _work(worker: Any, order: Line, orders: int, answers: int, forks: Any) -> int:
+def _work(worker: Any, order: _Line, orders: int, answers: int, forks: Any) -> int:
     if order["memory"]:
         forks.limit_memory()
     say, more = partial(_say, answers, order["id"]), partial(_next, orders)
@@ -68,7 +68,7 @@ def _from_file(name: str, file: Path) -> Any:
     return module
 
 
-def _next(orders: int) -> Line | None:
+def _next(orders: int) -> _Line | None:
     """The next order; None when there are no more. No order comes before the last was answered."""
     line = b""
     while not line.endswith(b"\n"):
@@ -76,11 +76,11 @@ def _next(orders: int) -> Line | None:
         if not piece:
             return None
         line += piece
-    found: Line = json.loads(line)
+    found: _Line = json.loads(line)
     return found
 
 
-def _say(answers: int, number: int, answer: Line) -> None:
+def _say(answers: int, number: int, answer: _Line) -> None:
     data = f"\n{json.dumps({'id': number, **answer})}\n".encode()  # a line, whatever was before
     while data:
         data = data[_write(answers, data) :]

@@ -11,8 +11,8 @@ import sympy
 from attnprof.algebra.orders import NOISE, settles
 from attnprof.trace.sizes import RULES, evaluate
 
-Sizes = Mapping[str, int]
-Holds = Callable[[Sizes], bool]  # whether our formula is for these sizes
+SizeValues = Mapping[str, int]
+Holds = Callable[[SizeValues], bool]  # whether our formula is for these sizes
 #: Powers of two whose lengths a ratio is looked at: a logarithm is four times as long each time,
 #: so that steps of a ratio that settles shrink, and those of one that grows do not.
 BITS = (2**5, 2**7, 2**9, 2**11)
@@ -26,7 +26,7 @@ FEW = 2
 ONE = 1e-2
 
 
-def value(expression: Any, shape: Sizes) -> int | float:
+def value(expression: Any, shape: SizeValues) -> int | float:
     """The expression at sizes: an int where it is whole, nan where it has no value."""
     try:
         found = evaluate(expression, shape)
@@ -35,13 +35,13 @@ def value(expression: Any, shape: Sizes) -> int | float:
         return nan
 
 
-def reaches(growing: Sequence[str], shape: Sizes, holds: Holds) -> bool:
+def reaches(growing: Sequence[str], shape: SizeValues, holds: Holds) -> bool:
     """Whether our formula holds for long lengths at all."""
     return next(_lengths(shape, dict.fromkeys(growing, 1), BITS, holds), None) is not None
 
 
 def beside(
-    ours: Any, printed: Any, kind: str, growing: Sequence[str], shape: Sizes, holds: Holds
+    ours: Any, printed: Any, kind: str, growing: Sequence[str], shape: SizeValues, holds: Holds
 ) -> tuple[bool | None, bool | None]:
     """Whether ours stays below a multiple of ``printed``, and above one; None: undecided."""
     below: list[bool | None] = []
@@ -55,7 +55,9 @@ def beside(
     return _every(below), _every(above)
 
 
-def same_limit(a: Any, b: Any, growing: Sequence[str], shape: Sizes, holds: Holds) -> bool | None:
+def same_limit(
+    a: Any, b: Any, growing: Sequence[str], shape: SizeValues, holds: Holds
+) -> bool | None:
     """Whether a / b goes to one while all the sizes grow together; None if undecided."""
     rays = _all_ratios(a, b, growing, shape, holds, alone=False)
     return _every([_goes_to_one(ratios) for ratios in rays])
@@ -68,7 +70,13 @@ def _every(told: Sequence[bool | None]) -> bool | None:
 
 
 def _all_ratios(
-    top: Any, bottom: Any, growing: Sequence[str], shape: Sizes, holds: Holds, *, alone: bool = True
+    top: Any,
+    bottom: Any,
+    growing: Sequence[str],
+    shape: SizeValues,
+    holds: Holds,
+    *,
+    alone: bool = True,
 ) -> Iterator[list[Any]]:
     """Ratios at ever longer lengths, a list a ray and a way to end a length."""
     exponents = [*_exponents(top), *_exponents(bottom)]
@@ -121,9 +129,9 @@ def _rounded(to: Callable[[Any], Any], x: Any) -> Any:
 
 
 def _lengths(
-    shape: Sizes, ray: Sizes, lengths: Sequence[int], holds: Holds
+    shape: SizeValues, ray: SizeValues, lengths: Sequence[int], holds: Holds
 ) -> Iterator[list[dict[str, int]]]:
-    """Sizes that grow along a ray, a list a way to end a length, where our formula holds."""
+    """SizeValues that grow along a ray, a list a way to end a length, where our formula holds."""
     for ending in _ENDINGS:
         for fixed in (dict.fromkeys(shape, FEW), shape):
             grown = [_grown(fixed, ray, bits, ending) for bits in lengths]
@@ -132,7 +140,7 @@ def _lengths(
                 break
 
 
-def _rays(growing: Sequence[str], *, alone: bool) -> Iterator[Sizes]:
+def _rays(growing: Sequence[str], *, alone: bool) -> Iterator[SizeValues]:
     """The powers with which sizes grow: each by itself, all alike, one faster than the others."""
     if alone or len(growing) == 1:
         yield from ({name: 1} for name in growing)
@@ -153,13 +161,15 @@ _ENDINGS: tuple[Callable[[int], int], ...] = (
 )  # fmt: skip
 
 
-def _grown(shape: Sizes, ray: Sizes, bits: int, ending: Callable[[int], int]) -> dict[str, int]:
+def _grown(
+    shape: SizeValues, ray: SizeValues, bits: int, ending: Callable[[int], int]
+) -> dict[str, int]:
     most = max(ray.values())
     own = {name: bits * power // most for name, power in ray.items()}
     return {**shape, **{name: 2**mine + ending(mine) for name, mine in own.items()}}
 
 
-def _ratio(over: Any, under: Any, names: Sequence[str], sizes: Sizes) -> Any:
+def _ratio(over: Any, under: Any, names: Sequence[str], sizes: SizeValues) -> Any:
     """As a number of any size; None where it has no value."""
     given = [mpmath.mpf(sizes[name]) for name in names]
     try:

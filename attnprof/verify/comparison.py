@@ -10,7 +10,7 @@ import sympy
 
 from attnprof.algebra.expressions import is_zero
 from attnprof.algebra.orders import Term, bounds, leading_terms, same_terms, total
-from attnprof.verify.bounds import FEW, Holds, Sizes, beside, reaches, same_limit, value
+from attnprof.verify.bounds import FEW, Holds, SizeValues, beside, reaches, same_limit, value
 
 EXACT, LEADING, ORDER = "exact", "leading", "order"
 UP_TO = (EXACT, LEADING, ORDER)
@@ -38,7 +38,7 @@ def compared(
     ours: Any,
     up_to: str,
     growing: Sequence[str],
-    shapes: Sequence[Sizes],
+    shapes: Sequence[SizeValues],
     holds: Holds = lambda _: True,
 ) -> Comparison:
     """The two, up to equality or up to leading terms in the ``growing`` sizes.
@@ -72,7 +72,7 @@ def compared(
     return Comparison(agrees, difference, told, str(total(theirs)), str(total(mine)), same)
 
 
-def _sizes(shapes: Sequence[Sizes], printed: Any, ours: Any) -> Sizes:
+def _sizes(shapes: Sequence[SizeValues], printed: Any, ours: Any) -> SizeValues:
     """A shape to start from, which has every size of both."""
     names = sympy.Tuple(sympy.sympify(printed), sympy.sympify(ours)).free_symbols
     return {**{symbol.name: FEW for symbol in names}, **next(iter(shapes), {})}
@@ -83,7 +83,7 @@ def ordered(
     ours: Any,
     kind: str,
     growing: Sequence[str],
-    shapes: Sequence[Sizes],
+    shapes: Sequence[SizeValues],
     holds: Holds = lambda _: True,
 ) -> Comparison:
     """Whether the printed growth bounds ours: from above (``O``), below (``Ω``) or both (``Θ``).
@@ -135,7 +135,7 @@ def _rounded(terms: Sequence[Term]) -> bool:
     return any(term.factor.has(sympy.Dummy) for term in terms)
 
 
-def _equal(missing: Any, printed: Any, ours: Any, shapes: Sequence[Sizes]) -> tuple[bool, str]:
+def _equal(missing: Any, printed: Any, ours: Any, shapes: Sequence[SizeValues]) -> tuple[bool, str]:
     """Equal by algebra; else, where there is more than powers, at all of the shapes."""
     if missing == 0:
         return True, ""
@@ -147,7 +147,7 @@ def _equal(missing: Any, printed: Any, ours: Any, shapes: Sequence[Sizes]) -> tu
     return True, f"equal at the {len(shapes)} shapes tried; algebra did not decide"
 
 
-def alike(printed: Any, ours: Any, shape: Sizes) -> bool:
+def alike(printed: Any, ours: Any, shape: SizeValues) -> bool:
     """Whether both have the same value at a shape, to a float's last digits."""
     a, b = value(printed, shape), value(ours, shape)
     if a == b or (isinstance(a, int) and isinstance(b, int)):
@@ -158,7 +158,7 @@ def alike(printed: Any, ours: Any, shape: Sizes) -> bool:
 
 
 def _difference(
-    missing: Any, printed: Any, ours: Any, shapes: Sequence[Sizes]
+    missing: Any, printed: Any, ours: Any, shapes: Sequence[SizeValues]
 ) -> tuple[str | None, str]:
     """Ours minus printed, and the same in words; an example where it is not a plain sum."""
     if missing.has(sympy.Max, sympy.Min, sympy.Piecewise) or not _is_short(missing):

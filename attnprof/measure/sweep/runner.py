@@ -165,7 +165,7 @@ class SweepOptions:
 
 Entry = dict[str, Any]
 #: Called before each task: how many are done, how many there are, which is next.
-Progress = Callable[[int, int, Task], None]
+_Progress = Callable[[int, int, Task], None]
 #: Runs tasks somewhere; results come back in any order.
 Executor = Callable[[Sequence[Task], SweepOptions], Iterable[tuple[Task, Entry]]]
 
@@ -207,7 +207,7 @@ def sweep(
     path: Path,
     options: SweepOptions,
     executor: Executor | None = None,
-    on_progress: Progress | None = None,
+    on_progress: _Progress | None = None,
 ) -> int:
     """Measure what the file lacks and append it; how many were measured now.
 

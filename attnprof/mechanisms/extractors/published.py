@@ -10,7 +10,7 @@ from attnprof.mechanisms.standard import layer_count
 from attnprof.published import Published
 
 #: a printed form in n, d
-Form = Callable[[Number, Number], Number]
+_Form = Callable[[Number, Number], Number]
 QUANTITIES = ("multiplications", "additions", "divisions", "exponentials", "parameters")
 
 
@@ -18,13 +18,13 @@ def _nothing(n: Number, d: Number) -> Number:
     return 0 * n * d
 
 
-def _halves(form: Form) -> Form:
+def _halves(form: _Form) -> _Form:
     """A form printed with halves, given doubled so that whole numbers stay exact."""
     return lambda n, d: exact_div(form(n, d), 2)
 
 
 #: Tables 3 and 4: multiplications, additions, parameters of one sequence of length l
-TRAINING: dict[str, tuple[str, Form, Form, Form]] = {
+TRAINING: dict[str, tuple[str, _Form, _Form, _Form]] = {
     "she": (
         "002-T3",
         _halves(lambda n, d: n**2 * d**2 + 5 * n * d**2 + 2 * n * d),
@@ -51,7 +51,7 @@ TRAINING: dict[str, tuple[str, Form, Form, Form]] = {
     ),
 }
 #: Tables 5 and 6: multiplications, additions of token number t
-INFERENCE: dict[str, tuple[str, Form, Form]] = {
+INFERENCE: dict[str, tuple[str, _Form, _Form]] = {
     "she": (
         "002-T5",
         lambda t, d: t * d**2 + 2 * d**2 + d,
@@ -68,7 +68,7 @@ def published_counts(name: str) -> tuple[Published, ...]:
     return (*_counts("forward", *TRAINING[name]), *_counts("decode", *INFERENCE[name]))
 
 
-def _counts(phase: str, source: str, mult: Form, add: Form, *more: Form) -> list[Published]:
+def _counts(phase: str, source: str, mult: _Form, add: _Form, *more: _Form) -> list[Published]:
     forms = (mult, add, _nothing, _nothing, *more)
     return [
         layer_count(source, quantity, phase, lambda n, d, _, form=form: form(n, d))  # type: ignore[misc]

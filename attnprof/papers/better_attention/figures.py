@@ -81,7 +81,7 @@ def diagram() -> FigureData:
     return FigureData(rows, described)
 
 
-Row = dict[str, Any]
+_Row = dict[str, Any]
 #: How a row's numbers are counted.
 COUNTS: dict[str, Callable[[str], Any]] = {
     "Eq 24": eq24,
@@ -94,7 +94,7 @@ STEP, LARGEST = 64, 1024
 SIZES = range(STEP, LARGEST + 1, STEP)
 
 
-def _rows(count: str, seq_lens: Sequence[int], widths: Sequence[int]) -> list[Row]:
+def _rows(count: str, seq_lens: Sequence[int], widths: Sequence[int]) -> list[_Row]:
     return [
         {"counted": count, "l": n, "d_m": d,
          **{name: counter(COUNTS[count], name)(n, d, ONE_HEAD) for name in MECHANISMS}}
@@ -103,7 +103,7 @@ def _rows(count: str, seq_lens: Sequence[int], widths: Sequence[int]) -> list[Ro
     ]  # fmt: skip
 
 
-def _less(rows: Sequence[Row], name: str) -> float:
+def _less(rows: Sequence[_Row], name: str) -> float:
     """The share of standard's count that a mechanism saves in the last row, in percent."""
     share: float = 100 * (1 - rows[-1][name] / rows[-1]["standard"])
     return share
@@ -121,7 +121,7 @@ def by_width() -> FigureData:
 
 
 def _said_of_widths(
-    printed: Sequence[Row], other: Sequence[Row], exact: Sequence[Row]
+    printed: Sequence[_Row], other: Sequence[_Row], exact: Sequence[_Row]
 ) -> Iterator[Described]:
     """Of Eq 24 at two lengths, and of the definitions' products."""
     eq24_is, products_are = (

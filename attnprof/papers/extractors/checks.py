@@ -34,8 +34,8 @@ COLUMNS = {
 #: Tables of closed forms: of a training sequence, and of one more token.
 TRAINING = {"3": "table03_training_part1", "4": "table04_training_part2"}
 INFERENCE = {"5": "table05_inference_part1", "6": "table06_inference_part2"}
-Row = Mapping[str, str]
-Forms = dict[str, dict[str, str]]
+_Row = Mapping[str, str]
+_Forms = dict[str, dict[str, str]]
 PATHS = {row["sublayer"]: row for row in DOCUMENT.rows("critical_paths")}
 PRINTED_PATHS = [name for name, row in PATHS.items() if row["printed"] == "yes"]
 SETTINGS = {row["key"]: row["value"] for row in DOCUMENT.rows("table01_hyperparameters")}
@@ -51,13 +51,13 @@ LARGER = {
 }
 
 
-def counted(row: Row) -> str:
+def counted(row: _Row) -> str:
     """Our closed form of a row of Tables 3 to 6."""
     count = step if "expression_printed" in row else sequence
     return str(count(row["sublayer"])[row["quantity"]])
 
 
-def terms_of(row: Row) -> str:
+def terms_of(row: _Row) -> str:
     """What the terms printed above a row's closed form add up to."""
     if "expression_printed" in row:
         return str(sympy.expand(formula(row["expression_printed"])))
@@ -71,7 +71,7 @@ def column(name: str) -> dict[str, int]:
     return numbers(sublayer, SIZE, SIZE, heads)
 
 
-def _misprint(row: Row, printed: Any, ours: Any) -> str:
+def _misprint(row: _Row, printed: Any, ours: Any) -> str:
     """How a closed form differs, and whether the terms printed above it are right."""
     missing = sympy.factor(formula(ours) - formula(printed))
     text = f"{ours} is right: what is printed has {missing} too few"
@@ -83,7 +83,7 @@ def _misprint(row: Row, printed: Any, ours: Any) -> str:
     return text
 
 
-def _how(row: Row) -> str:
+def _how(row: _Row) -> str:
     if "expression_printed" in row:
         return "one token's count by the definition; keys, values, HE's mapped rows are cached"
     if row["quantity"] == "params":
@@ -91,9 +91,9 @@ def _how(row: Row) -> str:
     return "one token's count by the definition, added up over t = 1 to l"
 
 
-def _printed(tables: Mapping[str, str], put: Callable[[Any], Any]) -> Forms:
+def _printed(tables: Mapping[str, str], put: Callable[[Any], Any]) -> _Forms:
     """The closed forms that tables print, by sublayer and quantity, put another way."""
-    found: Forms = {name: {} for name in SUBLAYERS}
+    found: _Forms = {name: {} for name in SUBLAYERS}
     for row in (row for table in tables.values() for row in DOCUMENT.rows(table)):
         if row["quantity"] in COUNTS:
             form = formula(row["closed_form_printed"])

@@ -27,7 +27,7 @@ ERROR = float(quoted("fig5_error_pct_large_N")) / 100
 #: Crossovers of Figure 1 by name: the panel they are marked in.
 CROSSOVERS = {"N0": "time_s", "N0hat": "time_s", "N1": "peak_bytes", "N1hat": "peak_bytes"}
 
-Rows = Sequence[Mapping[str, Any]]
+_Rows = Sequence[Mapping[str, Any]]
 
 
 def heads() -> FigureData:
@@ -46,7 +46,7 @@ def heads() -> FigureData:
     return FigureData(found["curves"], tuple(_said_of_heads(found)), {"marks": marks})
 
 
-def height(rows: Rows, field: str, length: float) -> float | None:
+def height(rows: _Rows, field: str, length: float) -> float | None:
     """A curve's value at a length, on straight lines in the logarithms; None outside."""
     known = sorted((r["seq_len"], r[field]) for r in rows if r[field] is not None)
     for (a, x), (b, y) in pairwise(known):
@@ -96,7 +96,7 @@ def _listed(values: Mapping[Any, str]) -> str:
     return "; ".join(f"d = {d}: {text}" for d, text in values.items())
 
 
-def _growth(curves: Rows) -> Described:
+def _growth(curves: _Rows) -> Described:
     """Exponents of the times' growth where they are longest: in the widest column."""
     widest, found = max(row["d"] for row in curves), {}
     for form in (DIRECT, EFFICIENT):
@@ -131,7 +131,7 @@ def encoders() -> FigureData:
 
 
 def _said_of_encoders(
-    rows: Rows, found: Mapping[str, Any], crossovers: Mapping[str, int]
+    rows: _Rows, found: Mapping[str, Any], crossovers: Mapping[str, int]
 ) -> Iterator[Described]:
     for name, what in (("memory", "needs less memory"), ("time", "is faster")):
         printed, ours = crossovers[name], found[f"{name}_crossover"]

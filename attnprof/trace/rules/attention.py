@@ -10,7 +10,7 @@ from typing import Any
 
 from attnprof.costs import exact_div, minimum
 from attnprof.trace.events import Size
-from attnprof.trace.rules.table import MAC, OTHER, A, Counts, D, E, M, Rule, rules
+from attnprof.trace.rules.table import MAC, OTHER, A, Counts, D, E, M, OperationRule, rules
 from attnprof.trace.rules.workspaces import copied, sum_width, threads, workspaces
 from attnprof.trace.sizes import is_floating, numel, product, size_of
 
@@ -57,7 +57,7 @@ def _extras(call: Any, dropped: int) -> Counts:
     return A * masked + M * (dropped if call.dropout_p else 0)
 
 
-def _kernel(count: Callable[..., Counts], corner: str = TOP_LEFT) -> Rule:
+def _kernel(count: Callable[..., Counts], corner: str = TOP_LEFT) -> OperationRule:
     """One on (batch, heads, tokens, width)."""
 
     def counts(_out: Any, call: Any) -> Counts:
@@ -67,7 +67,7 @@ def _kernel(count: Callable[..., Counts], corner: str = TOP_LEFT) -> Rule:
     return counts
 
 
-def _inner(count: Callable[..., Counts]) -> Rule:
+def _inner(count: Callable[..., Counts]) -> OperationRule:
     """One below those, on (batch, tokens, heads, width); lengths in a tensor, windows: unknown."""
     unknown = ("cum_seq_q", "cu_seqlens_q", "seqused_k", "seqlen_k", "block_table", "window_size",
                "window_size_left", "window_size_right")  # fmt: skip

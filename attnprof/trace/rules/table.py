@@ -99,22 +99,22 @@ M, A, D, E, OTHER, MM = (Counts({kind: 1}) for kind in KINDS)
 #: A multiply-add of a matrix product.
 MAC = M + A + 2 * MM
 
-Rule = Callable[[Any, Any], Counts | None]
+OperationRule = Callable[[Any, Any], Counts | None]
 
-RULES: dict[str, Rule] = {}
+RULES: dict[str, OperationRule] = {}
 
 
-def rule(names: str) -> Callable[[Rule], Rule]:
+def rule(names: str) -> Callable[[OperationRule], OperationRule]:
     """Enter a rule for these operations (without ``aten::``, overload or final ``_``)."""
 
-    def enter(function: Rule) -> Rule:
+    def enter(function: OperationRule) -> OperationRule:
         rules({names: function})
         return function
 
     return enter
 
 
-def rules(table: Mapping[str, Rule]) -> None:
+def rules(table: Mapping[str, OperationRule]) -> None:
     """Enter several; names are separated by spaces."""
     for names, function in table.items():
         for name in names.split():

@@ -16,7 +16,7 @@ from attnprof.trace.sizes import nbytes, numel, product, size_of
 
 #: Bytes, from the result and the call.
 Workspace = Callable[[Any, Any], Size]
-Layout = list[tuple[Size, Size]]
+_Layout = list[tuple[Size, Size]]
 
 WORKSPACES: dict[str, Workspace] = {}
 
@@ -100,7 +100,7 @@ def sum_width(tensor: Any) -> int:
 
 
 # -- how tensors lie: strides of int or symbolic size, no guards -------------------------
-def layout(tensor: Any) -> Layout:
+def layout(tensor: Any) -> _Layout:
     """(size, stride) of each dimension."""
     return list(zip(map(size_of, tensor.shape), map(_stride, tensor.stride()), strict=True))
 
@@ -132,7 +132,7 @@ def is_contiguous(tensor: Any) -> bool:
     return collapses(wide) and (not wide or same(wide[-1][1], 1))
 
 
-def collapses(dims: Layout) -> bool:
+def collapses(dims: _Layout) -> bool:
     """Whether dimensions can be seen as one."""
     wide = [(size, stride) for size, stride in dims if size != 1]
     return all(same(outer, size * stride) for (_, outer), (size, stride) in pairwise(wide))

@@ -20,7 +20,7 @@ HELD_OUT, MOST = 3, 12
 #: Operations after which no more are run than must be.
 _OPERATIONS = 800
 
-Counts = Mapping[str, Mapping[str, Any]]  # phase → quantity → number
+PhaseCounts = Mapping[str, Mapping[str, Any]]  # phase → quantity → number
 
 
 class NoFormulaError(Exception):
@@ -108,7 +108,7 @@ class Runs:
         return [dict(key) for key, found in self._seen.items() if isinstance(found, Trace)]
 
     def agreeing(
-        self, forms: Counts, shapes: Iterable[Mapping[str, int]], most: int = MOST
+        self, forms: PhaseCounts, shapes: Iterable[Mapping[str, int]], most: int = MOST
     ) -> list[dict[str, int]]:
         """Shapes at which runs give what the formulas give: so many, fewer where runs are long.
 
@@ -150,7 +150,7 @@ class Runs:
         return found if self.left > 0 else OutOfBudgetError("the runs it takes would be too long")
 
 
-def differences(forms: Counts, counted: Counts, sizes: Mapping[str, int]) -> list[str]:
+def differences(forms: PhaseCounts, counted: PhaseCounts, sizes: Mapping[str, int]) -> list[str]:
     """Quantities whose formula does not give what the run gave."""
     return [
         f"{phase} {quantity}: {evaluate(expression, sizes)} by formula, "
@@ -161,7 +161,9 @@ def differences(forms: Counts, counted: Counts, sizes: Mapping[str, int]) -> lis
     ]
 
 
-def refuse_contradiction(forms: Counts, counted: Counts, shape: Mapping[str, int]) -> None:
+def refuse_contradiction(
+    forms: PhaseCounts, counted: PhaseCounts, shape: Mapping[str, int]
+) -> None:
     """Raises :class:`ContradictedError` where a run gave other numbers than the formulas."""
     wrong = differences(forms, counted, shape)
     if wrong:

@@ -14,8 +14,8 @@ from attnprof.trace.solve.budget import (
     HELD_OUT,
     MOST,
     ContradictedError,
-    Counts,
     NoFormulaError,
+    PhaseCounts,
     Runs,
     refuse_contradiction,
 )
@@ -97,7 +97,7 @@ class Attempt:
         found: FoundForms,
         shapes: Sequence[Sizes],
         notes: Sequence[str],
-        values: Counts | None,
+        values: PhaseCounts | None,
     ) -> Forms:
         """All that is said of each phase; ``values`` stand where a quantity has no formula."""
         given = tuple(f"{name} = {size}" for name, size in self.fixed.items())
@@ -193,7 +193,7 @@ def at_one_shape(attempt: Attempt) -> Forms:
             f"{sizes_text(asked)}: {error_text(error)}"
         ) from error
     values = totals_by_phase(trace, attempt.phases)
-    nothing: Counts = {phase: {} for phase in attempt.phases}
+    nothing: PhaseCounts = {phase: {} for phase in attempt.phases}
     found = SimpleNamespace(
         forms=nothing, trace=trace, holds=lambda sizes: sizes == asked, domain=(sizes_text(asked),)
     )
