@@ -141,5 +141,5 @@ def _counted(found: int, expected: int, what: str) -> tuple[str, str]:
 def _figures() -> tuple[str, str]:
     from attnprof.render.plots.style import figure_bytes, new_figure
 
-    figure_bytes(new_figure(1, 1))
+    figure_bytes(new_figure(1))
     return "works: draws a PNG without a display", "ok"

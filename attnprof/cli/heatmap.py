@@ -1,5 +1,7 @@
 """``attnprof heatmap``: the ratio of two costs over length and width, per head count."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -13,8 +15,76 @@ from attnprof.record import Report, write_whole
 from attnprof.render.plots.style import check_figure_path, is_figure_path
 
 POWERS = "1:1024:x2"
+#: Where the figure goes if nobody says.
+FIGURE = Path("heatmap.png")
 #: What a file's suffix says of its format, where --format does not.
 FORMATS = {".json": opt.Format.JSON, ".csv": opt.Format.CSV, ".md": opt.Format.MARKDOWN}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """How the ratios are written and drawn, and where; what must not be written is refused."""
+
+    plot: Path | None = Option(
+        None,
+        metavar="FILE",
+        help="The figure (.png, .svg, .pdf), its cells as CSV beside it (default heatmap.png).",
+    )
+    no_plot: bool = Option(False, "--no-plot", help="The table alone: write no files.")
+    size: opt.SizeOption = "page"
+    fmt: opt.Format | None = Option(
+        None,
+        "--format",
+        "-f",
+        help="How to write the result (default table); json, csv and markdown draw no figure "
+        "without --plot.",
+    )
+    output: Path | None = Option(
+        None,
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write data, or a figure, to this file, and nothing else without --plot.",
+    )
+    force: opt.ForceOption = False
+
+    def targets(self) -> tuple[list[Path], Path | None]:
+        """Figures to draw and the file the data goes to, each known to be writable."""
+        if self.plot is not None:
+            check_figure_path(self.plot)
+        figures = [path for path in (self.plot, self.output) if path and is_figure_path(path)]
+        if self.no_plot and figures:
+            raise RequestError(f"--no-plot writes no figure: leave it out, or {figures[0]}")
+        unnamed = self.plot is self.output is None and self.fmt in (None, opt.Format.TABLE)
+        if alone := unnamed and not self.no_plot:
+            figures = [FIGURE]
+        data = None if is_figure_path(self.output) else self.output
+        beside = [figure.with_suffix(".csv") for figure in figures]
+        try:
+            for path in figures:
+                flag = "--output" if path is self.output else "--plot"
+                opt.ensure_writable(path, force=self.force, flag=flag)
+            for path in beside:
+                opt.ensure_writable(path, force=self.force, flag="the cells,")
+        except RequestError as error:
+            more = ", or type --plot FILE, or --no-plot for the table alone" if alone else ""
+            raise RequestError(f"{error}{more}") from error
+        if data not in beside or self.fmt not in (None, opt.Format.CSV):  # else it is that table
+            opt.ensure_writable(data, force=self.force)
+        return figures, data
+
+    def deliver(self, report: Report, figures: Sequence[Path], data: Path | None) -> None:
+        """Draw the report, its cells beside each figure, and write it."""
+        from attnprof.render.formats import render_csv
+        from attnprof.render.plots import plot_report
+
+        for path in figures:
+            plot_report(report, path, self.size)
+            beside = path.with_suffix(".csv")
+            write_whole(beside, render_csv(report))
+            opt.note(f"wrote {path} and {beside}")
+        by_suffix = FORMATS.get(data.suffix.lower()) if data else None
+        opt.deliver(report, self.fmt or by_suffix or opt.Format.TABLE, data)
 
 
 def heatmap(
@@ -32,30 +102,19 @@ def heatmap(
     kind: str = Option("published", help="published or formula."),
     quantity: str | None = Option(None, help="flops, matmul_flops, peak_bytes, … (default flops)."),
     convention: opt.ConventionOption = "flops",
-    plot: Path | None = Option(
-        None, metavar="FILE", help="Figure (.png, .svg, .pdf), its CSV beside it."
-    ),
-    fmt: opt.Format | None = Option(
-        None, "--format", "-f", help="How to write the result (default table)."
-    ),
-    output: Path | None = Option(
-        None, "--output", "-o", metavar="FILE", help="Write data, or a figure, to a file."
-    ),
-    force: opt.ForceOption = False,
+    to: Written,
 ) -> None:  # fmt: skip
     """Ratio of two costs over sequence length and model width, for several head counts.
 
-    The table shows mean and maximum excess of A over B. A file named .png, .svg or .pdf is a
-    figure with all head counts, and the cells as CSV beside it.
+    The table shows mean and maximum excess of A over B. Every cell is written to heatmap.csv in
+    the current folder, and drawn in heatmap.png, a panel a head count; --plot gives other names.
+    Files that attnprof wrote are replaced.
 
-    Example: attnprof heatmap standard efficient --output ratio.png
+    Example: attnprof heatmap standard efficient --plot ratio.png
     """
-    from attnprof.render.formats import render_csv
-    from attnprof.render.plots import plot_report
-
     if d is not None:
         raise RequestError("a heatmap's width axis is d_model: type --d-model 64,128, not --d")
-    figures, data = _targets(plot, output, fmt, force=force)
+    targets = to.targets()
     a, b = (conditions.configured(_pair(pair, attention)) * 2)[:2]
     asked = Heatmap(
         a=a, b=b, seq_lens=parse_sizes(seq or POWERS, "--seq"), scope=scope, kind=kind,
@@ -66,31 +125,7 @@ def heatmap(
     )  # fmt: skip
     report = heatmap_report(asked, opt.environment())
     _note_missing(report)
-    for path in figures:
-        plot_report(report, path)
-        beside = path.with_suffix(".csv")
-        write_whole(beside, render_csv(report))
-        opt.note(f"wrote {path} and {beside}")
-    by_suffix = FORMATS.get(data.suffix.lower()) if data else None
-    opt.deliver(report, fmt or by_suffix or opt.Format.TABLE, data)
-
-
-def _targets(
-    plot: Path | None, output: Path | None, fmt: opt.Format | None, *, force: bool
-) -> tuple[list[Path], Path | None]:
-    """Figures to draw and the file the data goes to, each known to be writable."""
-    if plot is not None:
-        check_figure_path(plot)
-    figures = [path for path in (plot, output) if path is not None and is_figure_path(path)]
-    data = None if is_figure_path(output) else output
-    beside = [figure.with_suffix(".csv") for figure in figures]
-    for path in figures:
-        opt.ensure_writable(path, force=force, flag="--output" if path is output else "--plot")
-    for path in beside:
-        opt.ensure_writable(path, force=force, flag="the cells,")
-    if data not in beside or fmt not in (None, opt.Format.CSV):  # else it is the same table
-        opt.ensure_writable(data, force=force)
-    return figures, data
+    to.deliver(report, *targets)
 
 
 def _pair(pair: list[str] | None, attention: str | None) -> list[str]:

@@ -26,6 +26,7 @@ from attnprof.record import Report, write_whole
 from attnprof.record.escapes import visible
 from attnprof.record.files import kind_of_file, why_of
 from attnprof.record.recognition import claimed, is_stream
+from attnprof.render.plots.style import WIDTHS, check_figure_path
 from attnprof.workload import DTYPES, SCOPES
 
 
@@ -145,6 +146,10 @@ ForceOption = Annotated[
 ]
 ExactOption = Annotated[bool, Option("--exact", help="Tables with all digits of every number.")]
 PlotOption = Annotated[Path | None, Option(metavar="FILE", help="Draw it, too: PNG, SVG or PDF.")]
+SizeOption = Annotated[str, Option(
+    metavar="|".join(WIDTHS), callback=_among("--size", tuple(WIDTHS)),
+    help="How wide the figure is: 7 inches, or the 3.3 of one of two columns.",
+)]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,8 +222,6 @@ def _unwritable(path: Path) -> str:
 def ensure_figure(path: Path | None, *, force: bool) -> None:
     """Refuse a figure's path before the work is done; :class:`RequestError` says why."""
     if path is not None:
-        from attnprof.render.plots.style import check_figure_path
-
         ensure_writable(path, force=force, flag="--plot")
         check_figure_path(path)
 
@@ -245,6 +248,7 @@ class DrawnOutput(Output):
     """The same with a figure beside it."""
 
     plot: PlotOption = None
+    size: SizeOption = "page"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -255,7 +259,7 @@ class DrawnOutput(Output):
         if self.plot is not None:
             from attnprof.render.plots import plot_report
 
-            plot_report(report, self.plot)
+            plot_report(report, self.plot, self.size)
             note(f"wrote {self.plot}")
         super().deliver(report, **how)
 

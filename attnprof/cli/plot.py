@@ -5,7 +5,7 @@ from typing import Any
 
 from typer import Argument, Option
 
-from attnprof.cli.options import ForceOption, ensure_writable, note, one_of
+from attnprof.cli.options import ForceOption, SizeOption, ensure_writable, note, one_of
 from attnprof.errors import RequestError
 from attnprof.record import ProfileRecord, Report
 from attnprof.record.files import REPORT_LIMIT
@@ -30,6 +30,7 @@ def plot(
     ceilings: Path | None = Option(
         None, metavar="FILE", help="For roofline: what calibrate --file wrote."
     ),
+    size: SizeOption = "page",
     force: ForceOption = False,
 ) -> None:  # fmt: skip
     """Draw a results file, or several (other devices) in one figure.
@@ -52,7 +53,7 @@ def plot(
         known = {"crossings": curve_crossings(reports)}
     elif kind == "roofline":
         known = {"ceilings": _ceilings(reports, ceilings)}
-    plot_results(reports, output, kind, **known)
+    plot_results(reports, output, kind, size, **known)
     note(f"wrote {output}")
 
 

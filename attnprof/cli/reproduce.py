@@ -48,6 +48,7 @@ def reproduce(
     table: str | None = Option(None, metavar="N", help="One table of one document, made again."),
     figure: str | None = Option(None, metavar="N", help="One figure of one document, made again."),
     plot: Path | None = Option(None, metavar="FILE", help="Draw --figure: PNG, SVG or PDF."),
+    size: opt.SizeOption = "page",
     everything: bool = Option(False, "--all", help="Every claim, matches too."),
     measure: bool = Option(
         False, "--measure", help="Measure here again what was measured; takes minutes."
@@ -55,9 +56,7 @@ def reproduce(
     verdict: str | None = Option(
         None, metavar="NAMES", help="Only match, erratum, not-reproducible."
     ),
-    reports: Path | None = Option(
-        None, metavar="DIR", help="Write pages, tables and figures there."
-    ),
+    reports: Path | None = Option(None, metavar="DIR", help="Write pages and figures there."),
     accept: bool = Option(
         False, "--accept", help="Take these verdicts (and measurements) as the committed ones."
     ),
@@ -84,7 +83,7 @@ def reproduce(
     with ExitStack() as stack:  # inside, measurements are those made now, where that was asked
         again = asked.documents if measure else []
         made = {number: stack.enter_context(fresh(number, opt.note)) for number in again}
-        found = _replayed(asked, plot)
+        found = _replayed(asked, plot, size)
         failed = _written(found, asked.documents, reports) if reports is not None else {}
         kept = found if shown is None else only(found, shown)
         in_full = shown is not None or bool(documents) or asked.by_name
@@ -152,7 +151,7 @@ def _refuse_contradictions(asked: ReplayRequest, plot: Path | None, reports: Pat
         raise RequestError("--reports writes whole documents: leave --claim, --table, --figure out")
 
 
-def _replayed(asked: ReplayRequest, plot: Path | None) -> Report:
+def _replayed(asked: ReplayRequest, plot: Path | None, size: str) -> Report:
     with progress_bar(len(asked.claims), "replaying") as tell:
         found = replay(asked.claims, environment=opt.environment(), tell=tell)
     number, more = asked.documents[0], {}
@@ -163,7 +162,7 @@ def _replayed(asked: ReplayRequest, plot: Path | None) -> Report:
         data = figure.data()
         more["figure"] = figure_values(asked.figure, figure, data)
         if plot is not None:
-            plot_figure(number, asked.figure, data, plot)
+            plot_figure(number, asked.figure, data, plot, size)
             opt.note(f"wrote {plot}")
     return replace(found, summary={**found.summary, **more})
 

@@ -13,6 +13,12 @@ import attnprof as package
 from attnprof import registry
 from attnprof.closed_form.quantities import quantity_of
 
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
 POWERS = [2**i for i in range(11)]
 #: 000, Eq 24: the constants beside l·d_model.
 CONSTANTS = {"standard": 15, "optimised": 12, "efficient": 9, "super": 12}
@@ -164,7 +170,56 @@ def test_a_figure_has_its_csv_beside_it_and_repeats_byte_for_byte(attnprof, tmp_
     assert sorted(p.name for p in tmp_path.iterdir()) == ["ratio.csv", f"ratio.{suffix}"]
 
 
+SMALL = "heatmap --seq 8,16 --d-model 8,16 --heads 1"
+
+
+def test_alone_it_leaves_a_figure_and_its_cells_and_replaces_its_own(attnprof, tmp_path):
+    ended = attnprof(SMALL)
+    assert (ended.code, ended.err) == (0, "wrote heatmap.png and heatmap.csv\n")
+    assert "mean excess" in ended.out
+    figure, cells = tmp_path / "heatmap.png", tmp_path / "heatmap.csv"
+    first = figure.read_bytes()
+    assert first.startswith(b"\x89PNG")
+    assert cells.read_text() == attnprof(SMALL, "--format csv").out
+    assert attnprof(SMALL.replace("8,16 --h", "8,32 --h")).code == 0
+    assert figure.read_bytes() != first
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    "asked", ["--no-plot", "-f json", "-f csv", "-f markdown", "-o cells.json"]
+)
+def test_a_programs_answer_and_the_table_alone_draw_nothing(attnprof, tmp_path, asked):
+    assert attnprof(SMALL, asked).code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["cells.json"] * ("-o" in asked)
+
+
+@pytest.mark.parametrize("name", ["heatmap.png", "heatmap.csv"])
+def test_alone_it_refuses_to_replace_what_is_not_its_own(attnprof, tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    ended = attnprof(SMALL)
+    assert (ended.code, ended.out) == (2, "")
+    assert f"{name}: nothing in it says that attnprof wrote it" in ended.err
+    assert "--no-plot for the table alone" in ended.err
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+    assert attnprof(SMALL, "--no-plot").code == 0
+    assert attnprof(SMALL, "--force").code == 0
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_in_a_folder_that_takes_no_files_it_names_the_table_alone(attnprof, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda *_: False)
+    ended = attnprof(SMALL)
+    assert ended.code == 2
+    assert "the folder . cannot be written" in ended.err
+    assert "--no-plot" in ended.err
+    assert not list(tmp_path.iterdir())
+
+
 REFUSED = {
+    "--no-plot --plot ratio.png": "leave it out, or ratio.png",
+    "--no-plot --output ratio.png": "leave it out, or ratio.png",
+    "--size wide": "page, column",
     "taylor-direct taylor-efficient": "--phase forward",
     "standard linformer": "--kind formula",
     "--kind measured": "published, formula",

@@ -172,6 +172,7 @@ AGAIN = [
     "heads -f csv -o out",
     "plot results.json -o out.svg",
     "plot results.json -o out.pdf",
+    "heatmap --seq 8,16 --d-model 8,16",
     "heatmap --seq 8,16 --d-model 8,16 --plot out.png -o out.csv",
     "reproduce --claim 004-EQ6 --format html -o out",
     "reproduce --claim 004-EQ6 -f markdown -o out",

@@ -162,7 +162,7 @@ def figure():
 def draw(data):
     from attnprof.render.plots.style import new_figure
 
-    made = new_figure(2, 2)
+    made = new_figure(2)
     made.subplots().plot([row["x"] for row in data.rows], [row["y"] for row in data.rows])
     return made
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from attnprof.errors import RequestError
 from attnprof.record import CrossoverRecord, HeadsRecord, HeatmapRecord, Report
 from attnprof.render.plots import plot_report
 from attnprof.render.plots.curves import draw_crossover, draw_heads
 from attnprof.render.plots.heatmap import Axis, Scale, draw_heatmap, edges
-from attnprof.render.plots.style import PALETTE, check_figure_path, colours
+from attnprof.render.plots.style import PALETTE, WIDTHS, check_figure_path, colours, styled
 
 LENGTHS = [2**i for i in range(4, 12)]
 MEETINGS = {16: 272.5, 32: 1056.5}
@@ -91,6 +94,44 @@ def test_drawing_leaves_the_callers_settings_alone(tmp_path):
     before = dict(mpl.rcParams)
     plot_report(heads_report(), tmp_path / "heads.png")
     assert dict(mpl.rcParams) == before
+
+
+def assert_legible(figure, size, monkeypatch):
+    """As wide as asked, no letter smaller than 7 points, none outside the paper."""
+    drawn, draw = [], Text.draw
+    monkeypatch.setattr(Text, "draw", lambda text, to: (drawn.append(text), draw(text, to)))
+    figure.canvas.draw()
+    assert figure.get_figwidth() == WIDTHS[size]
+    paper = figure.bbox.padded(1)
+    for text in (text for text in drawn if text.get_text().strip()):
+        assert text.get_fontsize() >= 7, text
+        box = text.get_window_extent()
+        assert paper.fully_containsx(box.x0), text
+        assert paper.fully_containsx(box.x1), text
+        assert paper.fully_containsy(box.y0), text
+        assert paper.fully_containsy(box.y1), text
+
+
+DRAWN = {
+    "crossover": lambda: draw_crossover(crossover_report()),
+    "heatmap": lambda: draw_heatmap(heatmap_report()),
+}
+
+
+@pytest.mark.parametrize("size", WIDTHS)
+@pytest.mark.parametrize("what", DRAWN)
+def test_every_figure_is_legible_on_a_page_and_in_a_column(what, size, monkeypatch):
+    with styled(size):
+        assert_legible(DRAWN[what](), size, monkeypatch)
+
+
+def test_cells_of_a_vector_heatmap_overlap_by_a_hair(tmp_path):
+    plot_report(heatmap_report(), tmp_path / "ratio.svg")
+    drawn = (tmp_path / "ratio.svg").read_text()
+    meshes = re.findall(r'id="QuadMesh_\d+">(.*?)</g>', drawn, re.DOTALL)
+    cells = [re.findall(r"fill: (#\w+); stroke: (#\w+)", mesh) for mesh in meshes]
+    assert [len(own) for own in cells[:2]] == [9, 6]
+    assert all(fill == stroke for own in cells for fill, stroke in own)
 
 
 @pytest.mark.parametrize("name", ["figure.gif", "figure", "figure.csv"])

@@ -7,11 +7,13 @@ from attnprof.record import Report
 from attnprof.render.plots.style import plot
 
 
-def plot_report(report: Report, path: str | Path) -> None:
+def plot_report(report: Report, path: str | Path, size: str = "page") -> None:
     """Draw a report of crossover, heads, heatmap or history; PNG, SVG or PDF by the suffix.
+
+    ``size`` is ``page`` (7 inches wide) or ``column`` (3.3 inches).
 
     Raises :class:`attnprof.errors.RequestError` for another suffix or an unwritable path.
     """
     name = "curves" if report.command in ("crossover", "heads") else report.command
     module = import_module(f"attnprof.render.plots.{name}")
-    plot(path, getattr(module, f"draw_{report.command}"), report)
+    plot(path, getattr(module, f"draw_{report.command}"), report, size=size)

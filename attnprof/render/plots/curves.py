@@ -22,8 +22,7 @@ def draw_crossover(report: Report) -> style.Figure:
     rows = list(dict.fromkeys((c["metric"], c["unit"]) for c in curves))
     widths = list(dict.fromkeys(c["head_dim"] for c in curves))
     colour = style.colours([c["mechanism"] for c in curves])
-    width = min(style.PAGE_WIDTH, 1.3 + 2.4 * len(widths)) if len(widths) > 1 else 4.2
-    figure = style.new_figure(width, 0.75 + 1.9 * len(rows))
+    figure = style.new_figure(0.75 + 1.9 * len(rows))
     grid = figure.subplots(len(rows), len(widths), squeeze=False, sharex="col", sharey="row")
     records = report.of(CrossoverRecord)
     for line, (metric, unit) in zip(grid, rows, strict=True):
@@ -112,7 +111,7 @@ def draw_heads(report: Report) -> style.Figure:
     records = [record for record in report.of(HeadsRecord) if record.value is not None]
     quantities = list(dict.fromkeys(record.quantity for record in records))
     colour = style.colours([record.mechanism for record in records])
-    figure = style.new_figure(style.PAGE_WIDTH if len(quantities) > 1 else 4.2, 3.3)
+    figure = style.new_figure(3.3)
     grid = figure.subplots(1, len(quantities), squeeze=False)[0]
     for axes, quantity in zip(grid, quantities, strict=True):
         _panel(axes, [record for record in records if record.quantity == quantity], colour)

@@ -22,6 +22,7 @@ PHASES = {
 QUANTITIES = {
     "flops": "FLOPs",
     "matmul_flops": "matrix-product FLOPs",
+    "peak_bytes": "peak memory",
     "macs": "multiply-accumulates",
 }
 #: Ratios that differ by more than this are drawn on a logarithmic colour scale.
@@ -85,6 +86,8 @@ class Scale:
         levels = [v for v in self.levels() if known.size and known.min() < v < known.max()]
         if min(table.shape) < 3 or not levels:
             return
+        if style.narrow() and not self.wide:
+            levels = [level for level in levels if abs(level - 1) < 1e-9 or level in levels[::2]]
         norm = self.norm()
         dark = [self.two_sided or float(norm(level)) > 0.55 for level in levels]
         # on a logarithmic scale, lines between cells are interpolated by the logarithm too
@@ -94,8 +97,12 @@ class Scale:
             colors=["black" if on_light else "white" for on_light in dark],
             linewidths=[1.3 if abs(v - 1) < 1e-9 else 0.6 for v in levels],
         )  # fmt: skip
-        size = style.SMALL - 1
-        axes.clabel(drawn, fontsize=size, fmt=lambda v: f"{back(v):.4g}", inline_spacing=2)
+        if self.two_sided:  # without colour, too, it shows who is cheaper where
+            axes.contourf(
+                x, y, np.ma.masked_invalid(forth(table)), [-np.inf, forth(1.0)], colors="none",
+                hatches=["////"],
+            )  # fmt: skip
+        axes.clabel(drawn, fontsize=style.SMALL, fmt=lambda v: f"{back(v):.4g}", inline_spacing=2)
 
 
 @dataclass(frozen=True)
@@ -148,56 +155,64 @@ def draw_heatmap(report: Report) -> style.Figure:
     heads = list(dict.fromkeys(cells["num_heads"]))
     rows, columns = Axis.of(cells["seq_len"]), Axis.of(cells["d_model"])
     scale = Scale.of(cells["ratio"].to_numpy(dtype=float))
-    width, height, shape = _layout(len(heads))
-    figure = style.new_figure(width, height)
-    grid = figure.subplots(*shape, squeeze=False, sharex=True, sharey=True)
-    flat = list(grid.ravel())
-    for axes, count in zip(flat, heads, strict=False):
+    figure, panels, side = _panels(len(heads))
+    for axes, count in zip(panels, heads, strict=True):
         own = cells[cells["num_heads"] == count]
         table = own.pivot(index="seq_len", columns="d_model", values="ratio")
         table = table.reindex(index=rows.sizes, columns=columns.sizes)
         mesh = _panel(axes, table.to_numpy(dtype=float), rows, columns, scale)
-        title = _title(report, count, "\n" if shape[1] > 2 else " · ")
-        axes.set_title(title, fontsize=style.NORMAL)
-    for axes in flat[len(heads) :]:
-        axes.set_visible(False)
-    for axes in grid[-1]:
-        axes.set_xlabel("model width d_model")
-    for axes in grid[:, 0]:
-        axes.set_ylabel("sequence length")
-    pair = f"{its['mechanism_a']} / {its['mechanism_b']}"
-    bar = figure.colorbar(mesh, ax=flat[: len(heads)], aspect=32, pad=0.015)
+        axes.set_title(_title(report, count, side))
+    a, b = its["mechanism_a"], its["mechanism_b"]
     quantity = QUANTITIES.get(its["quantity"], its["quantity"].replace("_", " "))
     what = f"{quantity} of {PHASES.get(its['phase'], its['phase'])}"
-    between = ",\n" if height < 3.6 else ", "
-    bar.set_label(f"{pair}{between}{what}", fontsize=style.NORMAL)
-    bar.outline.set_linewidth(0.6)
-    levels = scale.levels()
-    bar.ax.minorticks_off()
-    bar.set_ticks(levels, labels=[f"{level:.4g}" for level in levels])
-    bar.ax.set_ylim(scale.low, scale.high)
-    bar.ax.tick_params(length=2)
+    style.title(figure, f"{what}: {a} / {b}")
+    _colour_bar(figure, panels, mesh, scale, f"{quantity}, {a} / {b}")
     sources = " and ".join(dict.fromkeys(filter(None, (its["source_a"], its["source_b"]))))
     style.caption(
         figure,
         f"{its['kind']} ({sources})" if sources else its["kind"],
         f"scope {its['scope']}",
         "causal" * its["causal"],
-        f"excess = 100·({pair} − 1)",
+        f"excess = 100·({a} / {b} − 1)",
+        f"hatched: {a} costs less" * scale.two_sided,
         "grey: heads do not divide d_model" * bool(its["not_divisible_d_model"]),
     )
     return figure
 
 
-def _layout(panels: int) -> tuple[float, float, tuple[int, int]]:
-    """Inches and rows × columns for a number of panels."""
-    if panels == 1:
-        return 4.2, 3.5, (1, 1)
-    columns = {2: 2, 3: 3, 4: 2}.get(panels, 3 if panels <= 9 else 4)
-    rows = -(-panels // columns)
-    side = (style.PAGE_WIDTH - 1.1) / columns
-    title = 0.37 if columns > 2 else 0.25
-    return style.PAGE_WIDTH, rows * (side * 0.86 + title) + 0.55, (rows, columns)
+def _panels(count: int) -> tuple[style.Figure, list[style.Axes], float]:
+    """The figure, a panel a head count, and the inches that each is wide."""
+    columns = style.abreast({1: 1, 2: 2, 4: 2}.get(count, 3 if count <= 9 else 4), 1.5)
+    rows, figure = -(-count // columns), style.new_figure(1.0)
+    side = min(3.6, (figure.get_figwidth() - 0.6) / columns)
+    figure.set_figheight(
+        rows * (side * 0.8 + _title_lines(side) * 0.14) + 1.0 + 0.8 * style.narrow()
+    )
+    panels = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
+    for axes in panels[count:]:
+        axes.set_visible(False)
+    for axes in panels[max(0, count - columns) : count]:
+        axes.tick_params(labelbottom=True)
+        axes.set_xlabel("model width d_model")
+    for axes in panels[::columns]:
+        axes.set_ylabel("sequence length")
+    return figure, panels[:count], side
+
+
+def _colour_bar(
+    figure: style.Figure, panels: Sequence[style.Axes], mesh: Any, scale: Scale, label: str
+) -> None:
+    """Beside the panels, below them in a column; its ticks are round ratios."""
+    below = style.narrow()
+    where = {"location": "bottom", "pad": 0.02} if below else {"pad": 0.015}
+    bar = figure.colorbar(mesh, ax=list(panels), aspect=32, **where)
+    bar.set_label(label, fontsize=style.NORMAL)
+    bar.outline.set_linewidth(0.6)
+    bar.minorticks_off()
+    levels = scale.levels()
+    bar.set_ticks(levels, labels=[f"{level:.4g}×" for level in levels])
+    (bar.ax.set_xlim if below else bar.ax.set_ylim)(scale.low, scale.high)
+    bar.ax.tick_params(length=2)
 
 
 def _panel(axes: style.Axes, table: np.ndarray, rows: Axis, columns: Axis, scale: Scale) -> Any:
@@ -211,6 +226,8 @@ def _panel(axes: style.Axes, table: np.ndarray, rows: Axis, columns: Axis, scale
         edges(x), edges(y), np.ma.masked_invalid(shown), norm=scale.norm(),
         # maps that colour-blind readers can use
         cmap="PuOr" if scale.two_sided else "viridis",
+        # cells overlap by a hair: a viewer that smooths their edges shows no ground between them
+        edgecolors="face", linewidth=0.3,
         # thousands of vector rectangles would make a file that no reader opens
         rasterized=shown.size > 4096,
     )  # fmt: skip
@@ -223,12 +240,18 @@ def _panel(axes: style.Axes, table: np.ndarray, rows: Axis, columns: Axis, scale
     return mesh
 
 
-def _title(report: Report, heads: int, between: str) -> str:
-    name = f"{heads} head{'s' * (heads > 1)}"
+def _title_lines(side: float) -> int:
+    """Lines of the title of a panel that is so many inches wide."""
+    return 1 if side > 2.4 else 2 if side > 1.8 else 3
+
+
+def _title(report: Report, heads: int, side: float) -> str:
+    name, lines = f"{heads} head{'s' * (heads > 1)}", _title_lines(side)
     mean, largest = (
         report.summary[f"{which}_excess_percent"][str(heads)] for which in ("mean", "max")
     )
     if mean is None:
         return f"{name} · no values"
     told = (f"{value:+,.{2 if abs(value) < 1000 else 0}f} %" for value in (mean, largest))
-    return f"{name}{between}mean {', max '.join(told)}"
+    between = ": " if lines == 1 else "\n"
+    return f"{name}{between}mean {(', max ' if lines < 3 else between + 'max ').join(told)}"

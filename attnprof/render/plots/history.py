@@ -33,7 +33,7 @@ def draw_history(report: Report) -> style.Figure:
     flat = [its for its in groups.values() if its not in changed]
     series = ([*changed, *(its for its in flat if its[0].unit == "s")] or flat)[:MOST]
     rows = -(-len(series) // COLUMNS)
-    figure = style.new_figure(style.PAGE_WIDTH, 0.5 + 1.55 * rows)
+    figure = style.new_figure(0.5 + 1.55 * rows)
     panels = list(figure.subplots(rows, COLUMNS, squeeze=False).flat)
     several = len({r.machine for r in records if r.machine}) > 1
     runs = max(r.run for r in records)
@@ -73,7 +73,7 @@ def _draw(axes: style.Axes, members: Sequence[HistoryRecord], runs: int, several
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(3))
     axes.ticklabel_format(axis="y", useOffset=False, style="plain")
-    axes.tick_params(labelsize=style.SMALL - 1)
+    axes.tick_params(labelsize=style.SMALL)
     for record in members:
         if record.change_point:
             _mark(axes, record, runs)
@@ -81,7 +81,7 @@ def _draw(axes: style.Axes, members: Sequence[HistoryRecord], runs: int, several
     where = f", {members[0].machine}" if several and members[0].machine else ""
     lines = [figure_text(line) for line in case.split("\n")]
     lines.append(figure_text(f"{members[0].metric} {title}{where}"))
-    axes.set_title("\n".join(lines), fontsize=style.SMALL - 1, loc="left")
+    axes.set_title("\n".join(lines), fontsize=style.SMALL, loc="left")
 
 
 def _mark(axes: style.Axes, record: HistoryRecord, runs: int) -> None:

@@ -21,15 +21,20 @@ EXACT = 1e-9
 
 
 def plot_results(
-    reports: Sequence[Report], path: str | Path, kind: str = "growth", **known: Any
+    reports: Sequence[Report],
+    path: str | Path,
+    kind: str = "growth",
+    size: str = "page",
+    **known: Any,
 ) -> None:
     """Draw profile or sweep reports in one figure; PNG, SVG or PDF by the suffix.
 
-    ``known`` are the ``crossings`` of a figure of growth, and the ``ceilings`` of a roofline.
+    ``size`` is ``page`` or ``column``; ``known`` are the ``crossings`` of a figure of growth, and
+    the ``ceilings`` of a roofline.
     Raises :class:`attnprof.errors.RequestError` for another suffix, an unwritable path, and
     results that lack what the kind shows.
     """
-    style.plot(path, partial(draw_results, **known), reports, kind)
+    style.plot(path, partial(draw_results, **known), reports, kind, size=size)
 
 
 def draw_results(reports: Sequence[Report], kind: str = "growth", **known: Any) -> style.Figure:
@@ -61,7 +66,7 @@ def _over(
     known = _with_flops(records, {axis: example})
     found = series.series_of(known, axis)
     one = len(panels) == 1
-    figure = style.new_figure(*((4.6, 3.2) if one else (style.PAGE_WIDTH, 2.8)))
+    figure = style.new_figure(3.2 if one else 2.8)
     grid = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, (name, (field, unit)) in zip(grid, panels.items(), strict=True):
         for curve in found:
@@ -79,7 +84,7 @@ def _surface(records: Records) -> style.Figure:
     axes_of = {"d_model": "--d-model 64:1024:x2", "seq_len": "--seq 64:1024:x2"}
     known = _with_flops(records, axes_of)
     colour = style.colours([r.mechanism for r in known])
-    figure = style.new_figure(4.8, 4.2)
+    figure = style.new_figure(4.2)
     axes: Any = figure.add_subplot(projection="3d")
     for name, shade in colour.items():
         own = [r for r in known if r.mechanism == name]
@@ -134,7 +139,7 @@ def _roofline(records: Records, ceilings: Sequence[Ceiling] = ()) -> style.Figur
     known = [r for r in records if r.flops_per_s and r.arithmetic_intensity]
     series.need(known, "no record has a rate")
     found = series.series_of(known, "seq_len")
-    figure = style.new_figure(4.8, 3.6)
+    figure = style.new_figure(3.6)
     axes = figure.subplots()
     for curve in found:
         points = curve.points("arithmetic_intensity", "flops_per_s")
@@ -180,7 +185,7 @@ def _pareto(records: Records) -> style.Figure:
     known = [r for r in records if r.median_s and r.error is not None]
     series.need(known, "no record has an error beside its time")
     found = series.series_of(known, "seq_len", without=("params",))
-    figure = style.new_figure(4.8, 3.6)
+    figure = style.new_figure(3.6)
     axes = figure.subplots()
     least = min((r.error for r in known if r.error > EXACT), default=EXACT) / 10
     settings = series.varying_params(known)

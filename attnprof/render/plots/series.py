@@ -139,7 +139,7 @@ def draw_growth(records: Records, crossings: Sequence[tuple[float, float]] = ())
     """
     need([r for r in records if r.median_s or r.peak_bytes_predicted], "no record has a time")
     found = series_of(records, "seq_len")
-    figure = style.new_figure(style.PAGE_WIDTH, 3.4)
+    figure = style.new_figure(3.4)
     time, memory = figure.subplots(1, 2)
     for curve in found:
         _times(time, curve)

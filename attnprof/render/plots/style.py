@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from io import BytesIO
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from attnprof.errors import RequestError
@@ -41,9 +43,11 @@ MARKS: dict[str, dict[str, Any]] = {
     "derived": {"marker": "s", "markersize": 5.5, "markerfacecolor": "none"},
     "measured": {"marker": "^", "markersize": 5.5, "markerfacecolor": "none"},
 }
-#: In points: a figure is printed at its own size, seven inches for a page's width.
+#: In points: a figure is printed at its own size.
 SMALL, NORMAL = 7, 8
-PAGE_WIDTH = 7.0
+#: Inches from side to side of a figure that is as wide as a page's text, or as one of two columns.
+WIDTHS = {"page": 7.0, "column": 3.3}
+_width: ContextVar[float] = ContextVar("width of figures", default=WIDTHS["page"])
 MIB = 2**20
 GREY = "0.45"
 
@@ -55,6 +59,7 @@ STYLE: Any = {
     **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.6),
     **dict.fromkeys(("figure.dpi", "savefig.dpi"), 200),
     "axes.axisbelow": True,
+    "hatch.linewidth": 0.3,
     "grid.linewidth": 0.4,
     "grid.color": "0.88",
     "lines.linewidth": 1.3,
@@ -65,22 +70,47 @@ STYLE: Any = {
 
 
 @contextmanager
-def styled() -> Iterator[None]:
+def styled(size: str = "page") -> Iterator[None]:
     """The house style while a figure is drawn and saved; other code's settings come back."""
     import matplotlib as mpl
 
-    with mpl.rc_context(STYLE):
-        yield
+    token = _width.set(WIDTHS[size])
+    try:
+        with mpl.rc_context(STYLE):
+            yield
+    finally:
+        _width.reset(token)
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of that many inches, without pyplot's global state."""
+def new_figure(height: float) -> Figure:
+    """An empty figure as wide as its size says, so many inches high, without pyplot's state."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(_width.get(), height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def narrow() -> bool:
+    """Whether figures are narrower than a page now."""
+    return _width.get() < WIDTHS["page"]
+
+
+def abreast(most: int, least: float = 2.0) -> int:
+    """How many panels stand side by side: at most so many, each at least so many inches wide."""
+    return max(1, min(most, int(_width.get() / least)))
+
+
+def split(figure: Figure, count: int, most: int, least: float = 2.0, **how: Any) -> list[Axes]:
+    """Panels in reading order, ``most`` in a row of a page; a narrow figure grows in height."""
+    columns = abreast(most, least)
+    rows, rows_of_page = -(-count // columns), -(-count // most)
+    figure.set_figheight(figure.get_figheight() * rows / rows_of_page)
+    panels = list(figure.subplots(rows, columns, squeeze=False, **how).flat)
+    for axes in panels[count:]:
+        axes.set_axis_off()
+    return panels[:count]
 
 
 def colours(names: Sequence[str]) -> dict[str, str]:
@@ -142,7 +172,7 @@ def beside(
     axes: Axes, text: str, point: tuple[float, float], offset: tuple[float, float], **look: Any
 ) -> None:
     """A text so many points from a point of the data."""
-    axes.annotate(text, point, offset, textcoords="offset points", fontsize=SMALL - 1, **look)
+    axes.annotate(text, point, offset, textcoords="offset points", fontsize=SMALL, **look)
 
 
 def sources_of(records: Sequence[Any]) -> str:
@@ -153,27 +183,41 @@ def sources_of(records: Sequence[Any]) -> str:
 
 def caption(figure: Figure, *parts: str) -> None:
     """What the figure shows and where its numbers come from, under it; empty parts are left out."""
-    from textwrap import fill
+    text = _in_lines(figure, " · ".join(filter(None, parts)), 17)  # of the small size
+    figure.supxlabel(text, fontsize=SMALL, color=GREY, x=0.01, ha="left")
 
-    text = " · ".join(filter(None, parts))
-    width = int(figure.get_figwidth() * 17)  # letters of the small size in an inch
-    figure.supxlabel(fill(figure_text(text), width), fontsize=SMALL, color=GREY, x=0.01, ha="left")
+
+def title(figure: Figure, text: str) -> None:
+    """What is seen, above a figure without a legend; :func:`legend` has it elsewhere."""
+    figure.suptitle(_in_lines(figure, text, 15), fontsize=NORMAL)
+
+
+def _in_lines(figure: Figure, text: str, letters_an_inch: int) -> str:
+    width = int(figure.get_figwidth() * letters_an_inch)
+    return fill(figure_text(text), width, break_on_hyphens=False)
 
 
 def legend(
-    figure: Figure, looks: Sequence[Mapping[str, Any]], columns: int = 4, **how: Any
-) -> None:
-    """One legend above all panels, an entry a line's look."""
+    figure: Figure, looks: Sequence[Mapping[str, Any]], columns: int = 4, title: str = "",
+    **how: Any,
+) -> None:  # fmt: skip
+    """What the figure shows and one legend, above all panels; an entry a line's look."""
     from matplotlib.lines import Line2D
 
     marks = [Line2D([], [], **look) for look in looks]
-    columns = min(len(marks), columns)
-    figure.legend(handles=marks, loc="outside upper center", ncols=columns, **how)
+    inches = figure.get_figwidth()
+    # beside an entry's letters stand its line and the gap between columns
+    letters = max(len(str(look.get("label", ""))) for look in looks) + 9
+    how = {"ncols": max(1, min(len(marks), columns, int(inches * 17 / letters))), **how}
+    if title:
+        how |= {"title": _in_lines(figure, title, 15), "title_fontsize": NORMAL}
+    figure.legend(handles=marks, loc="outside upper center", **how)
 
 
 def draw_legend(
-    figure: Figure, colour: Mapping[str, str], kinds: Sequence[str], *, marked: bool = False
-) -> None:
+    figure: Figure, colour: Mapping[str, str], kinds: Sequence[str], *, marked: bool = False,
+    title: str = "",
+) -> None:  # fmt: skip
     """The legend of mechanisms by colour, and of kinds by line where they differ."""
     looks: list[dict[str, Any]] = [
         {"color": shade, "label": figure_text(name)} for name, shade in colour.items()
@@ -182,7 +226,7 @@ def draw_legend(
         mark = MARKS.get(kind, {}) if marked else {}
         line = {"color": GREY, "markeredgecolor": "black", "linestyle": LINES.get(kind, "-")}
         looks.append({**line, "label": kind, **mark})
-    legend(figure, looks, handlelength=3)
+    legend(figure, looks, title=title, handlelength=3)
 
 
 #: What each format says of its making: by whom, so that it is known again; no more, so that the
@@ -211,13 +255,13 @@ def check_figure_path(path: str | Path) -> str:
     return suffix
 
 
-def plot(path: str | Path, draw: Callable[..., Figure], *what: Any) -> None:
+def plot(path: str | Path, draw: Callable[..., Figure], *what: Any, size: str = "page") -> None:
     """Write what ``draw`` makes of something, in the house style, as PNG, SVG or PDF.
 
     Raises :class:`RequestError` for another suffix and for a path that cannot be written.
     """
     suffix = check_figure_path(path)
-    with styled():
+    with styled(size):
         write_whole(path, figure_bytes(draw(*what), suffix))
 
 

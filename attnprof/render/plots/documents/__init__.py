@@ -25,13 +25,13 @@ class Drawings(dict[str, Drawing]):
     """How a document's figures are drawn, by figure."""
 
     def draws(
-        self, *names: str, height: float, width: float = style.PAGE_WIDTH
+        self, *names: str, height: float
     ) -> Callable[[Callable[[Figure, FigureData], str]], Drawing]:
-        """Adds figures of this size in inches: the function below fills one, gives its caption."""
+        """Adds figures of these inches: the function below fills one and gives its caption."""
 
         def added(fill: Callable[[Figure, FigureData], str]) -> Drawing:
             def draw(data: FigureData) -> Figure:
-                figure = style.new_figure(width, height)
+                figure = style.new_figure(height)
                 style.caption(figure, fill(figure, data))
                 return figure
 
@@ -47,7 +47,9 @@ def drawings(number: str) -> dict[str, Drawing]:
     return dict(import_module(place).DRAWINGS) if find_spec(place) else {}
 
 
-def plot_figure(number: str, name: str, data: FigureData, path: str | Path) -> None:
+def plot_figure(
+    number: str, name: str, data: FigureData, path: str | Path, size: str = "page"
+) -> None:
     """Draw a document's figure; PNG, SVG or PDF by the suffix.
 
     Raises :class:`attnprof.errors.RequestError` for another suffix or an unwritable path,
@@ -56,7 +58,7 @@ def plot_figure(number: str, name: str, data: FigureData, path: str | Path) -> N
     draw = drawings(number).get(name)
     if draw is None:
         raise CannotRunError(f"{number}: figure {name} has data and no drawing")
-    style.plot(path, draw, data)
+    style.plot(path, draw, data, size=size)
 
 
 def picture(number: str, name: str, data: FigureData) -> bytes | None:

@@ -25,7 +25,7 @@ PANELS = (
 @DRAWINGS.draws(*"DEFG", height=3.2)
 def draw_family(figure: Figure, data: FigureData) -> str:
     """Operations, memory and time by length, standard attention in black."""
-    panels = figure.subplots(1, 3)
+    panels = style.split(figure, 3, 3)
     shades = style.colours([str(row["mechanism"]) for row in data.rows])
     looks: dict[str, dict[str, Any]] = {
         name: {"color": shade, "marker": marker, "markersize": 3}
@@ -65,7 +65,7 @@ def _dots(axes: Axes, rows: Rows, quantity: str, unit: float, look: Mapping[str,
         axes.errorbar(lengths, values, ends, capsize=2, elinewidth=0.8, linewidth=0.8, **look)
 
 
-@DRAWINGS.draws("B", height=2.9, width=0.55 * style.PAGE_WIDTH)
+@DRAWINGS.draws("B", height=2.9)
 def draw_projections(figure: Figure, data: FigureData) -> str:
     """FLOPs of the three products, and of the attention that follows."""
     axes = figure.subplots()
@@ -89,7 +89,7 @@ def draw_projections(figure: Figure, data: FigureData) -> str:
 @DRAWINGS.draws("C", height=2.9)
 def draw_heads(figure: Figure, data: FigureData) -> str:
     """FLOPs of a layer by part, and its peak memory, by number of heads."""
-    work, memory = figure.subplots(1, 2)
+    work, memory = style.split(figure, 2, 2)
     names = [str(row["num_heads"]) for row in data.rows]
     below = [0.0] * len(names)
     parts = {"projections": style.SKY, "scores and values": style.BLUE, "softmax": style.VERMILION}
@@ -114,7 +114,7 @@ def draw_heads(figure: Figure, data: FigureData) -> str:
 @DRAWINGS.draws("Z", height=2.9)
 def draw_results(figure: Figure, data: FigureData) -> str:
     """Losses, ratios and seconds: printed ones hatched, ours plain."""
-    losses, ratios, times = figure.subplots(1, 3)
+    losses, ratios, times = style.split(figure, 3, 3)
     printed: dict[str, Any] = {"color": style.ORANGE, "hatch": "//"}
     _bars(losses, data.rows, "final_true_ce", **printed)
     guess = data.facts["uniform_guess"]

@@ -28,7 +28,7 @@ ASIDE = 0.3
 def draw_diagram(figure: Figure, data: FigureData) -> str:
     """Figure 1: a panel a mechanism, from rows of ``block``, what it works ``on``, its ``map``."""
     names = list(dict.fromkeys(row["mechanism"] for row in data.rows))
-    panels = list(figure.subplots(1, len(names), sharey=True))
+    panels = style.split(figure, len(names), len(names), 1.5, sharey=True)
     style.label_panels(panels)
     for axes, name in zip(panels, names, strict=True):
         top = _diagram(axes, of(data.rows, mechanism=name))
@@ -55,7 +55,7 @@ def _diagram(axes: Axes, rows: Rows) -> float:
             _arrow(axes, start, place)
         look = {"facecolor": FILLS.get(row["block"], "0.93"), "alpha": 0.85}
         draw_box(axes, place, HALF, 0.08, **look)
-        axes.text(*place, row["block"], fontsize=style.SMALL - 0.5, zorder=3, **centred)
+        axes.text(*place, row["block"], fontsize=style.SMALL, zorder=3, **centred)
         ends[JOINED.get(on, on)] = place
     output = (place[0], place[1] + 1)
     _arrow(axes, place, output)
@@ -78,7 +78,7 @@ def _arrow(axes: Axes, start: Place, end: Place) -> None:
 def draw_by_width(figure: Figure, data: FigureData) -> str:
     """Figure 2: a panel a way of counting and a length, curves by mechanism."""
     panels = data.facts["panels"]
-    grid = list(figure.subplots(1, len(panels)))
+    grid = style.split(figure, len(panels), len(panels))
     shades = style.colours(MECHANISMS)
     style.label_panels(grid)
     for axes, panel in zip(grid, panels, strict=True):

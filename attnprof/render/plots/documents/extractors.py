@@ -1,4 +1,4 @@
-"""002's sublayers drawn as steps from left to right, each behind what it waits for."""
+"""002's sublayers drawn as steps from left to right (in a column downwards), as each waits."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ from attnprof.render.plots.style import Axes, Figure
 
 DRAWINGS = Drawings()
 #: Half a box, where steps are one apart in both directions.
-HALF = HALF_WIDTH, HALF_HEIGHT = 0.42, 0.33
-#: Columns on a page's width, and an inch's share of a row.
-COLUMNS, ROW = 9, 0.62
+HALF = HALF_WIDTH, HALF_HEIGHT = 0.46, 0.33
+#: Boxes on the width of a page and of a column, and an inch's share of a row.
+COLUMNS, ABREAST, ROW = 9, 4, 0.62
 INPUT = "input row"
 
 
@@ -20,18 +20,21 @@ def draw_sublayer(figure: Figure, data: FigureData) -> str:
     """One box a step, the critical path filled."""
     places = _places(data.rows)
     columns, rows = (max(place[axis] for place in places.values()) + 1 for axis in (0, 1))
-    width = max(3.2, style.PAGE_WIDTH * columns / COLUMNS)
-    figure.set_size_inches(width, 0.45 + ROW * rows)
-    axes = figure.subplots()
+    down, axes = style.narrow(), figure.subplots()
+    figure.set_figheight(0.45 + ROW * (columns if down else rows))
     for row in data.rows:
         for other in row["waits for"].split(" + "):
-            _arrow(axes, places[other], places[row["step"]])
-    _box(axes, places[INPUT], "input", "row $t$", filled=False)
+            _arrow(axes, places[other], places[row["step"]], down=down)
+    ends = {name: _turned(place, down=down) for name, place in places.items()}
+    _box(axes, ends[INPUT], "input", "row $t$", filled=False)
     for row in data.rows:
         name = "mapped rows" if row["step"] == "input" else row["step"]
         words = name.replace(" ", "\n"), row["operations"].replace(";", " · ")
-        _box(axes, places[row["step"]], *words, filled=row["on critical path"])
-    axes.set(xlim=(-0.5, width * COLUMNS / style.PAGE_WIDTH - 0.5), ylim=(-0.5, rows - 0.5))
+        _box(axes, ends[row["step"]], *words, filled=row["on critical path"])
+    if down:
+        axes.set(xlim=(-0.5, max(rows, ABREAST) - 0.5), ylim=(0.5 - columns, 0.5))
+    else:
+        axes.set(xlim=(-0.5, max(columns, COLUMNS) - 0.5), ylim=(-0.5, rows - 0.5))
     axes.axis("off")
     steps = data.facts["its steps"]
     return f"Blue: the critical path, {steps} dependent operations."
@@ -56,20 +59,28 @@ def _box(axes: Axes, place: Place, name: str, operations: str, *, filled: bool) 
     draw_box(axes, place, HALF, 0.06, facecolor=style.SKY if filled else "white")
     (x, y), small = place, style.SMALL
     centred: dict[str, Any] = {"ha": "center", "va": "center", "zorder": 3}
-    axes.text(x, y + 0.09, name, fontsize=small - 1, **centred)
-    axes.text(x, y - 0.23, operations, fontsize=small - 2, **centred)
+    axes.text(x, y + 0.09, name, fontsize=small, **centred)
+    axes.text(x, y - 0.23, operations, fontsize=small, **centred)
 
 
-def _arrow(axes: Axes, start: Place, end: Place) -> None:
+def _turned(place: Place, *, down: bool) -> Place:
+    """A place of steps from left to right where they go downwards, a quarter turned."""
+    return (place[1], -place[0]) if down else place
+
+
+def _arrow(axes: Axes, start: Place, end: Place, *, down: bool) -> None:
     """Straight along a row; up from the input, down into what waits; an arc over a row's boxes."""
     (x0, y0), (x1, y1) = start, end
-    right, left = (x0 + HALF_WIDTH, y0), (x1 - HALF_WIDTH, y1)
-    top, onto = (x0, y0 + HALF_HEIGHT), (x1, y1 + HALF_HEIGHT)
+    ahead, aside = (HALF_HEIGHT, HALF_WIDTH) if down else HALF
+    angles = "angle,angleA={},angleB={}"
+    right, left = (x0 + ahead, y0), (x1 - ahead, y1)
+    top, onto = (x0, y0 + aside), (x1, y1 + aside)
     if y0 < y1:
-        draw_arrow(axes, top, left, "angle,angleA=90,angleB=0")
+        found = top, left, angles.format(90 - 90 * down, -90 * down)
     elif y0 > y1:
-        draw_arrow(axes, right, onto, "angle,angleA=0,angleB=90")
+        found = right, onto, angles.format(-90 * down, 90 - 90 * down)
     elif x1 - x0 > 1:
-        draw_arrow(axes, top, onto, "arc3,rad=-0.25")
+        found = top, onto, "arc3,rad=-0.25"
     else:
-        draw_arrow(axes, right, left, "arc3")
+        found = right, left, "arc3"
+    draw_arrow(axes, _turned(found[0], down=down), _turned(found[1], down=down), found[2])

@@ -29,7 +29,7 @@ def draw_surfaces(figure: Figure, data: FigureData) -> str:
         ends = [-1, 0, 1]
         axes.set(title=title, xlabel="x", ylabel="y", xticks=ends, yticks=ends)
         axes.set_zlabel("score z", labelpad=1)
-        axes.tick_params(labelsize=style.SMALL - 1, pad=0)
+        axes.tick_params(pad=0)
         axes.set_box_aspect(None, zoom=0.88)
     return (
         "Scores of a query and a key that are both (x, y). Right: one hidden layer of "
@@ -41,7 +41,7 @@ def draw_surfaces(figure: Figure, data: FigureData) -> str:
 def draw_tensor(figure: Figure, data: FigureData) -> str:
     """A panel for each k: what C holds at i, j."""
     tokens, depth = data.facts["tokens"], 2 * data.facts["reduced"]
-    panels = figure.subplots(1, depth)
+    panels = style.split(figure, depth, depth, 0.8)
     ticks = [index + 0.5 for index in range(tokens)]
     names = [str(index + 1) for index in range(tokens)]
     for place, axes in enumerate(panels, 1):
@@ -58,7 +58,7 @@ def draw_tensor(figure: Figure, data: FigureData) -> str:
     return "C at i, j, k: Q' (orange) is copied along j, K' (blue) along i."
 
 
-@DRAWINGS.draws("8", height=2.8, width=0.4 * style.PAGE_WIDTH)
+@DRAWINGS.draws("8", height=2.8)
 def draw_matrix(figure: Figure, data: FigureData) -> str:
     """The scores of all pairs."""
     import numpy as np

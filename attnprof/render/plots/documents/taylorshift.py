@@ -98,7 +98,7 @@ def _marks(axes: Axes, marks: Rows, names: Mapping[str, str], unit: float) -> No
                       markeredgecolor=style.BLACK, markeredgewidth=0.8, **look)  # fmt: skip
         about = "\\approx" if mark["extrapolated"] else "="
         lines.append(f"{names[mark['name']]} ${about}$ {style.short_count(round(mark['seq_len']))}")
-    axes.text(0.05, 0.98, "\n".join(lines), transform=axes.transAxes, fontsize=style.SMALL - 0.5,
+    axes.text(0.05, 0.98, "\n".join(lines), transform=axes.transAxes, fontsize=style.SMALL,
               va="top", bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
               zorder=6)  # fmt: skip
 
@@ -106,7 +106,7 @@ def _marks(axes: Axes, marks: Rows, names: Mapping[str, str], unit: float) -> No
 @DRAWINGS.draws("2", height=2.7)
 def draw_encoders(figure: Figure, data: FigureData) -> str:
     """Figure 2: memory and time of three encoders, and the efficient one's share of both."""
-    panels = memory, time, ratio = figure.subplots(1, 3)
+    panels = memory, time, ratio = style.split(figure, 3, 3)
     names = list(dict.fromkeys(row["mechanism"] for row in data.rows))
     for axes, name, field, label, unit in (
         (memory, "memory", "peak_bytes", "peak memory [MiB]", MIB),
@@ -144,7 +144,7 @@ def _encoder_crossovers(axes: Axes, facts: Mapping[str, Any], name: str) -> None
         axes.annotate(
             f"{length:.0f}", (length, 1), xycoords=("data", "axes fraction"), color=style.GREY,
             xytext=(-2 if first else 2, -1), textcoords="offset points", va="top",
-            ha="right" if first else "left", fontsize=style.SMALL - 0.5,
+            ha="right" if first else "left", fontsize=style.SMALL,
         )  # fmt: skip
 
 
@@ -227,7 +227,7 @@ def draw_errors(figure: Figure, data: FigureData) -> str:
 
 def _panels(figure: Figure, data: FigureData, label: str) -> tuple[list[tuple[Axes, Rows]], Axes]:
     """A log-log panel for each expression with its rows, and one left over."""
-    *used, spare = figure.subplots(2, 3, sharex=True).flat
+    *used, spare = style.split(figure, 6, 3, sharex=True)
     spare.set_axis_off()
     panels: list[tuple[Axes, Rows]] = []
     for letter, axes, (name, law) in zip("abcde", used, data.facts["laws"].items(), strict=True):
