@@ -2,47 +2,66 @@
 
 import contextlib
 import errno
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from importlib import import_module
+from inspect import cleandoc
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 import attnprof
-from attnprof.cli.options import in_groups
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.record.escapes import visible
 from attnprof.record.recognition import one_command
 
-#: Commands in the order help shows them; each is a file of this folder, loaded when asked for.
-COMMANDS = {
-    "list": "Mechanisms, orders of growth, parameters, paper.",
-    "cost": "Closed forms and numbers by stage.",
-    "compare": "Mechanisms side by side, the winner marked per column.",
-    "crossover": "The length from which one mechanism is cheaper than another.",
-    "heads": "Cost against the number of heads, and the optimum.",
-    "heatmap": "Ratio of two costs over length and width, as figure and CSV.",
-    "derive": "Closed forms from anybody's torch code, checked by runs.",
-    "verify-formula": "A published formula or table against the code: match or erratum.",
-    "profile": "Build the real module and measure it beside the closed form.",
-    "sweep": "Grids of measurements into one file that can be resumed.",
-    "plot": "Figures from results files.",
-    "calibrate": "What this device can do at most, measured.",
-    "reproduce": "Every claim, table and figure of five documents, made again.",
-    "baseline": "Record what a suite of cases counts and takes.",
-    "check": "Fail when FLOPs, memory or time got worse: against a revision or a baseline.",
-    "history": "Where counts or times of saved results reached another level.",
-    "doctor": "Environment, devices, and which counters work.",
+#: Commands by the panels that help shows them in; each is a file of this folder, loaded when
+#: asked for.
+SECTIONS = {
+    "Closed forms": {
+        "list": "List the mechanisms, how they grow, and their papers.",
+        "cost": "Show what a mechanism costs: FLOPs, bytes and memory.",
+        "compare": "Put mechanisms side by side and mark the cheapest.",
+        "crossover": "Find the length from which one mechanism is cheaper.",
+        "heads": "Show the cost over the number of heads, and the best number.",
+        "heatmap": "Draw the ratio of two costs over length and model width.",
+    },
+    "Your code": {
+        "derive": "Derive closed forms from your own torch code.",
+        "verify-formula": "Check a published formula, or a table of them, against code.",
+    },
+    "On the clock": {
+        "profile": "Time and measure real modules beside their closed forms.",
+        "sweep": "Measure many mechanisms and sizes into one file.",
+        "plot": "Draw figures from the results of sweep and profile.",
+        "calibrate": "Measure what this device can do at most: FLOP/s and bytes/s.",
+        "doctor": "Show the environment, the devices, and which counters work.",
+    },
+    "CI": {
+        "baseline": "Record what a suite of cases counts and takes, for check.",
+        "check": "Fail when FLOPs, memory or time got worse.",
+        "history": "Find the runs at which saved results reached another level.",
+    },
+    "Papers": {"reproduce": "Recompute every claim, table and figure of five papers."},
 }
+COMMANDS = {name: summary for own in SECTIONS.values() for name, summary in own.items()}
 HELP = """What attention costs: FLOPs, memory and time, in closed form and on the clock.
 
-Example: attnprof crossover --d 64
+Numbers from formulas need no torch and no GPU; attnprof COMMAND --help shows examples.
+
+\bExamples:
+  attnprof compare -a standard,sdpa,linear --seq 1024,65536
+  attnprof crossover standard linear --d 64
+  attnprof derive my.py:MyAttention
 """
+#: Where a shell says that it wants a word completed, and what was typed so far.
+COMPLETING, TYPED = "_ATTNPROF_COMPLETE", ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 #: Requirements that only some commands import.
 NEEDED = (
     "torch", "sympy", "numpy", "matplotlib", "pandas", "fvcore", "psutil", "jinja2", "junitparser",
@@ -77,10 +96,15 @@ def _run(arguments: list[str], *, debug: bool, is_main: bool) -> Any:
     for argument in arguments:
         if re.search("[\0\ud800-\udc7f\udd00-\udfff]", argument):
             raise RequestError(f"{argument}: an argument cannot hold NUL or half a character")
-    asked = next((argument for argument in arguments if not argument.startswith("-")), "")
+    words = arguments
+    if COMPLETING in os.environ:
+        words = " ".join(os.environ.get(name, "") for name in TYPED).split()[1:]
+    asked = next((word for word in words if not word.startswith("-")), "")
     program = _program(asked, debug=debug, is_main=is_main)
     try:
         return program(arguments, prog_name="attnprof", standalone_mode=False)
+    except SystemExit as ended:  # a completion was told or installed
+        return ended.code
     except Exception as error:
         message_of = getattr(error, "format_message", None)  # the parser's errors have it
         message = " ".join(message_of().split()) if message_of else ""
@@ -96,21 +120,45 @@ def _program(asked: str, *, debug: bool, is_main: bool) -> typer.Typer:
     """The command line: the asked command for real, the others by name and summary only."""
     app = typer.Typer(
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=asked not in COMMANDS,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(help=HELP)(_globals)
-    for name, summary in COMMANDS.items():
-        if name == asked:
-            app.command(name)(_ending(name, debug=debug, is_main=is_main))
-        else:
-            app.command(name, help=summary)(lambda: None)
+    for panel, commands in SECTIONS.items():
+        for name, summary in commands.items():
+            known = app.command(name, help=summary, rich_help_panel=panel)
+            if name == asked:
+                run = _ending(name, debug=debug, is_main=is_main)
+                app.command(name, help=help_text(run.__doc__ or ""), cls=Command)(run)
+            else:
+                known(lambda: None)
     return app
+
+
+class Command(TyperCommand):
+    """A command whose ``--help`` is a flag among its others, not in a panel of its own."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """The flag, in the last panel."""
+        option: Any = super().get_help_option(ctx)
+        option.rich_help_panel = "Output"
+        return option
+
+
+def help_text(docstring: str) -> str:
+    """A docstring as help for any width: each paragraph in one line, but for the examples."""
+    whole = cleandoc(docstring).replace("[", "\\[")
+    return "\n\n".join(
+        f"\b{text}" if text.startswith("Examples:") else " ".join(text.split())
+        for text in whole.split("\n\n")
+    )
 
 
 def _ending(name: str, *, debug: bool, is_main: bool) -> Callable[..., None]:
     """The command's function, ending with an exit code: before Typer sees its exceptions."""
+    from attnprof.cli.parameters import in_groups
+
     function = in_groups(command_function(name))
 
     @wraps(function)

@@ -21,9 +21,13 @@ def baseline(
     fmt: opt.FormatOption = opt.Format.TABLE,
     force: opt.ForceOption = False,
 ) -> int:
-    """Record FLOPs, memory, operations, closed forms and times of a suite into one file.
+    """Record what a suite of cases counts and takes, for check.
 
-    Example: attnprof baseline --suite bench.toml -o baseline.json
+    FLOPs, memory, operations, closed forms and times, in one file.
+
+    Examples:
+      attnprof baseline --suite bench.toml -o baseline.json
+      attnprof baseline -a my.py:MyAttention --seq 512 --no-time
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     opt.ensure_writable(output, force=force)

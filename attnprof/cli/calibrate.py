@@ -29,11 +29,14 @@ def calibrate(
     ),
     to: Output,
 ) -> None:
-    """Measure what this device can do at most: FLOP/s of products, bytes/s of a copy.
+    """Measure what this device can do at most: FLOP/s and bytes/s.
 
-    profile and sweep set their results beside it. No attention is run.
+    By matrix products and a copy; no attention is run. profile and sweep set their results beside
+    it.
 
-    Example: attnprof calibrate --dtype float32,bfloat16
+    Examples:
+      attnprof calibrate
+      attnprof calibrate --device cuda --dtype float32,bfloat16
     """
     if not 0 < seconds < 3600:
         raise RequestError(f"--seconds {seconds}: give a time from above 0 to an hour")

@@ -68,9 +68,16 @@ def check(
     asked: CheckFlags,
     to: Output,
 ) -> int:  # fmt: skip
-    """Compare with a revision or a baseline: counts exactly, times in interleaved pairs.
+    """Fail when FLOPs, memory or time got worse.
 
-    Example: attnprof check --against origin/main --suite bench.toml
+    Against another revision, run in turns with the code of this folder, or against a baseline.
+    Counts are compared exactly, times in interleaved pairs.
+
+    Examples:
+      attnprof check --against origin/main --suite bench.toml
+      attnprof check --baseline baseline.json --no-time
+      attnprof check --against main -a my.py:MyAttention --seq 512
+      attnprof check --self-test
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     for flag, path in {"--junit": asked.junit, "--summary": asked.summary}.items():

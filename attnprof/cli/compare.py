@@ -17,12 +17,15 @@ def compare(
     convention: opt.ConventionOption = "flops",  # noqa: ARG001 - both are columns
     to: opt.Output,
 ) -> None:
-    """Mechanisms side by side for the same workload; the lowest of each column is marked.
+    """Put mechanisms side by side and mark the cheapest.
 
-    All shipped mechanisms where --attention is left out. One that cannot do what is asked is a
-    row with the reason.
+    Without --attention these are all mechanisms. One that cannot do what is asked is a row with
+    the reason.
 
-    Example: attnprof compare --attention standard,efficient,sdpa --seq 1024,4096 --causal
+    Examples:
+      attnprof compare -a standard,sdpa,linear --seq 1024,65536
+      attnprof compare --seq 4096 --phase decode
+      attnprof compare -a standard,efficient --quantity flops --format csv
     """
     request.some_of(kind, ("formula",), "--kind")
     shown = request.some_of(quantity, CONTESTED, "--quantity")

@@ -27,12 +27,16 @@ def cost(
     latex: bool = Option(False, "--latex", help="Show the closed forms in LaTeX."),
     to: opt.Output,
 ) -> None:
-    """Closed forms and numbers by stage: operations, bytes moved, peak memory, parameters.
+    """Show what a mechanism costs: FLOPs, bytes and memory.
 
-    Published formulas stand beside ours where they speak of the same scope, phase and mask.
-    Closed forms do not depend on --device.
+    Formulas printed in papers stand beside ours where they speak of the same scope, phase and
+    mask. Nothing is run, so --device changes nothing.
 
-    Example: attnprof cost --attention efficient --seq 4096 --symbolic
+    Examples:
+      attnprof cost --attention efficient --seq 4096
+      attnprof cost -a standard,linear --seq 1024,65536 --quantity flops
+      attnprof cost -a sdpa --phase train --causal --seq 4096
+      attnprof cost -a taylor-efficient --scope core --symbolic
     """
     quantities = request.some_of(quantity, QUANTITIES, "--quantity")
     kinds = request.some_of(kind, KINDS, "--kind")

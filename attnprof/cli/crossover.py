@@ -1,6 +1,6 @@
 """``attnprof crossover``: from which length on one mechanism is cheaper than another."""
 
-from typing import Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -29,19 +29,29 @@ def crossover(
     d: str = Option("64", metavar="SIZES", help="Head widths: a list 8,16 or a range 8:128:x2."),
     heads: str = Option("1", metavar="SIZE", help="Number of heads."),
     conditions: request.Conditions,
-    scope: opt.OwnScopeOption = None,
-    kind: opt.KindOption = None,
+    scope: Annotated[
+        str | None, opt.scope("core (the default), or layer (beside a module of yours).")
+    ] = None,
+    kind: str | None = Option(
+        None, metavar="KINDS",
+        help="published (printed in the papers), formula (our closed form), derived (counted in "
+        "code) or measured.",
+    ),
     metric: str | None = Option(None, metavar="NAMES", help="flops, memory or both."),
     quantity: opt.QuantityOption = None,
     modules: opt.Modules,
     to: opt.DrawnOutput,
-) -> None:
-    """The length from which one mechanism is cheaper than another, in FLOPs and in memory.
+) -> None:  # fmt: skip
+    """Find the length from which one mechanism is cheaper.
 
-    The two costs are solved for the length: exactly, with a closed form in the head width d where
-    there is one.
+    In FLOPs and in memory, solved exactly, with a closed form in the head width d where there is
+    one. A and B can be modules of your own, too, like my.py:MyAttention.
 
-    Example: attnprof crossover --d 8,16,32,64,128
+    Examples:
+      attnprof crossover standard linear --d 64
+      attnprof crossover --d 8:128:x2 --metric flops
+      attnprof crossover taylor-direct taylor-efficient --plot crossover.png
+      attnprof crossover my.py:MyAttention linear
     """
     metrics, head_dims = _metrics(metric, quantity), request.parse_sizes(d, "--d")
     request.check_points(len(head_dims), f"--d {short(d)}")

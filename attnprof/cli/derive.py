@@ -2,7 +2,7 @@
 
 import sys
 from contextlib import redirect_stdout
-from typing import Annotated, Any
+from typing import Any
 
 from typer import Argument, Option
 
@@ -32,20 +32,24 @@ def derive(
         None, metavar="SIZES", help="Numbers, too, at a shape: B=1,N=4096,h=8,d=64."
     ),
     quantity: opt.QuantityOption = None,
-    scope: Annotated[str | None, opt.scope("Of a mechanism: core, or layer (the default).")] = None,
+    scope: opt.OwnScopeOption = None,
     causal: opt.CausalOption = False,
     dtype: opt.DtypeOption = "float32",
     settings: opt.SetOption = None,
     latex: bool = Option(False, "--latex", help="Show the formulas in LaTeX."),
     to: opt.Output,
 ) -> None:  # fmt: skip
-    """Closed forms from anybody's torch code: FLOPs by kind, bytes, parameters, peak memory.
+    """Derive closed forms from your own torch code.
 
-    It runs on fake tensors of symbolic sizes; runs at other shapes check every formula.
-    What is left out of the request is guessed, and said.
+    TARGET is a module class, a module, a function or a mechanism. It runs on fake tensors of
+    symbolic sizes; runs at other shapes check every formula. What you leave out is guessed, and
+    told.
 
-    Example: attnprof derive my.py:MyAttention --arg d_model=h*d --arg num_heads=h --input "x: B, N,
-    h*d" --at B=1,N=4096,h=8,d=64
+    Examples:
+      attnprof derive my.py:MyAttention
+      attnprof derive my.py:MyAttention --at B=1,N=4096,h=8,d=64
+      attnprof derive my.py:A --arg d_model=h*d --input "x: B, N, h*d"
+      attnprof derive linear --scope core --phase forward
     """
     if target is None:
         raise RequestError(f"derive needs what to derive: type {EXAMPLE}")

@@ -23,11 +23,14 @@ SIZE = 8
 
 
 def doctor(*, to: Output) -> int:
-    """Environment, devices, and which counters work, each by a small live test.
+    """Show the environment, the devices, and which counters work.
 
-    Exit code 3 where torch is missing: nothing can be measured then.
+    Each is tried, by a small live test. Ends with 3 where torch is missing: nothing can be
+    measured then.
 
-    Example: attnprof doctor --format json
+    Examples:
+      attnprof doctor
+      attnprof doctor --format json
     """
     records = list(probes())
     bad = [record.check for record in records if record.status in (MISSING, "broken")]

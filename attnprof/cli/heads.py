@@ -23,12 +23,15 @@ def heads_(
     quantity: opt.QuantityOption = None,
     to: opt.DrawnOutput,
 ) -> None:
-    """FLOPs and entries against the number of heads at fixed model width.
+    """Show the cost over the number of heads, and the best number.
 
-    The real optimum in the head width is the root of the cost's derivative; the best divisor is
-    the head count that can be built.
+    FLOPs and entries (numbers held in memory) at a fixed model width. The optimum is the root of
+    the cost's derivative; the best divisor is the nearest number of heads that can be built.
 
-    Example: attnprof heads --d-model 256 --seq 1025
+    Examples:
+      attnprof heads --d-model 256 --seq 1025
+      attnprof heads standard linear --d-model 512 --seq 4096
+      attnprof heads --heads 1,2,4,8 --plot heads.png
     """
     width, length = request.parse_size(d_model, "--d-model"), request.parse_size(seq, "--seq")
     possible = divisors(width)

@@ -36,8 +36,8 @@ class Written:
         None,
         "--format",
         "-f",
-        help="How to write the result (default table); json, csv and markdown draw no figure "
-        "without --plot.",
+        metavar="FORMAT",
+        help="table (default); or json, csv or markdown, without a figure but for --plot.",
     )
     output: Path | None = Option(
         None,
@@ -99,18 +99,23 @@ def heatmap(
     d: str | None = Option(None, hidden=True),
     conditions: Conditions = Conditions(phase="train"),  # as the document's heatmaps show it
     scope: Annotated[str | None, opt.scope("core or layer; formula default: layer.")] = None,
-    kind: str = Option("published", help="published or formula."),
-    quantity: str | None = Option(None, help="flops, matmul_flops, peak_bytes, … (default flops)."),
+    kind: str = Option("published", metavar="KIND", help="published or formula."),
+    quantity: str | None = Option(
+        None, metavar="NAME", help="Like matmul_flops or peak_bytes (default flops)."
+    ),
     convention: opt.ConventionOption = "flops",
     to: Written,
 ) -> None:  # fmt: skip
-    """Ratio of two costs over sequence length and model width, for several head counts.
+    """Draw the ratio of two costs over length and model width.
 
     The table shows mean and maximum excess of A over B. Every cell is written to heatmap.csv in
     the current folder, and drawn in heatmap.png, a panel a head count; --plot gives other names.
     Files that attnprof wrote are replaced.
 
-    Example: attnprof heatmap standard efficient --plot ratio.png
+    Examples:
+      attnprof heatmap standard efficient --plot ratio.png
+      attnprof heatmap standard linear --kind formula --phase forward
+      attnprof heatmap --seq 64:1024:x2 --heads 1,8 --format csv
     """
     if d is not None:
         raise RequestError("a heatmap's width axis is d_model: type --d-model 64,128, not --d")

@@ -18,9 +18,13 @@ def history(
     metric: str | None = Option(None, metavar="NAMES", help="Only these, like time,flops."),
     to: DrawnOutput,
 ) -> None:
-    """Find the runs at which a case's counts or times reached another level.
+    """Find the runs at which saved results reached another level.
 
-    Example: attnprof history results --metric time --plot history.png
+    DIR holds results of check or baseline, as JSON.
+
+    Examples:
+      attnprof history results
+      attnprof history results --metric time --plot history.png
     """
     from attnprof.gate.history import history_report
 

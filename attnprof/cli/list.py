@@ -15,9 +15,14 @@ def list_(
     *,
     to: Output,
 ) -> int:
-    """Mechanisms: orders of growth in the length N, parameters with defaults, and their paper.
+    """List the mechanisms, how they grow, and their papers.
 
-    Example: attnprof list --format json
+    The orders of growth are in the length N; --verify counts every mechanism and fits them.
+
+    Examples:
+      attnprof list
+      attnprof list --format json
+      attnprof list --verify
     """
     if verify:
         import torch

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ThreadsOption = Annotated[
     int | None,
-    Option(help="Compute threads (default: torch's).", min=1, max=MOST_THREADS),
+    opt.whole("--threads", 1, MOST_THREADS, help="Compute threads (default: torch's own number)."),
 ]
 
 
@@ -31,19 +31,19 @@ ThreadsOption = Annotated[
 class Measurement:
     """How a point is measured."""
 
-    samples: int = Option(20, help="Times to take, if the time allows.")
-    min_time: float = Option(0.5, help="Seconds a point is timed for at least.")
-    max_time: float = Option(5.0, help="Seconds after which a point ends.")
-    spread: float = Option(0.05, help="Stop when the median is known to this share of it.")
-    seed: int = Option(0, help="Seed of weights and inputs.", min=0, max=2**63 - 1)
+    samples: int = Option(20, metavar="N", help="Times to take, if --max-time allows.")
+    min_time: float = Option(0.5, metavar="SECONDS", help="Time a point at least this long.")
+    max_time: float = Option(5.0, metavar="SECONDS", help="Time a point at most this long.")
+    spread: float = Option(
+        0.05, metavar="SHARE", help="Stop when the median is known to this share of it."
+    )
+    seed: Annotated[int, opt.whole("--seed", 0, 2**63 - 1, help="Seed of weights and inputs.")] = 0
     threads: ThreadsOption = None
     check: bool = Option(
         True, "--check/--no-check",
-        help="First see, at a small shape, whether a mechanism computes what it claims.",
+        help="See first, at a small shape, whether each mechanism computes what it claims.",
     )  # fmt: skip
-    compiled: bool = Option(
-        False, "--compile", help="Compile the module first (torch.compile, inductor)."
-    )
+    compiled: bool = Option(False, "--compile", help="Measure what torch.compile makes of it.")
 
     def terms(self) -> dict[str, Any]:
         """What is asked of every point: how long it may take, and how it is run."""
@@ -72,12 +72,12 @@ class Points(opt.Modules):
 
     attention: opt.AttentionOption = None
     seq: opt.SeqOption = None
-    d_model: str | None = Option(None, metavar="SIZES", help="Widths (default 512).")
+    d_model: str | None = Option(None, metavar="SIZES", help="Model widths (default 512).")
     heads: str | None = Option(None, metavar="SIZES", help="Head counts (default 8).")
     batch: str | None = Option(None, metavar="SIZES", help="Batch sizes (default 1).")
     phase: str | None = Option(None, metavar="NAMES", help="Phases (default forward).")
     dtype: str | None = Option(None, metavar="NAMES", help="Number formats (default float32).")
-    device: str | None = Option(None, metavar="NAMES", help="Devices: cpu,cuda:0,cuda:1.")
+    device: str | None = Option(None, metavar="NAMES", help="Devices: cpu,cuda:0 (default auto).")
     settings: opt.SetOption = None
 
     def texts(self) -> dict[str, str]:
@@ -193,17 +193,15 @@ class Suite(Points):
 
     suite: Path | None = Option(
         None, metavar="FILE", show_default=False,
-        help=r"TOML with \[\[case]] tables; without it the built-in suite.",
+        help=r"TOML with a \[\[case]] table for each case (default: a suite that ships with us).",
     )  # fmt: skip
-    time: bool = Option(
-        True, "--time/--no-time", help="Measure times, too, or count only what is exact."
-    )
+    time: bool = Option(True, "--time/--no-time", help="Take times, too, or only exact counts.")
     formula: bool = Option(
-        True, "--formula/--no-formula", help="Derive closed forms, too, where a case wants it."
+        True, "--formula/--no-formula", help="Derive closed forms, too, of cases that want it."
     )
     limit: float | None = Option(
         None, metavar="SECONDS", show_default=False,
-        help="After these a process that counts or times one case is ended (default 300).",
+        help="End a process that counts or times one case after so long (default 300).",
     )  # fmt: skip
 
     def cases(self) -> list[Case]:

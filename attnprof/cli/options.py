@@ -1,26 +1,26 @@
 """The flags that commands share, as ``Annotated`` types and groups of them; and where results go.
 
 A group is a dataclass whose fields are flags. A command takes it as one parameter, and
-:func:`in_groups` shows Typer the fields. List-valued flags arrive as text and are read by
-:mod:`attnprof.cli.request`. Data goes to stdout or a file, notes to stderr.
+:mod:`attnprof.cli.parameters` shows Typer the fields, in the panels that are said there.
+List-valued flags arrive as text and are read by :mod:`attnprof.cli.request`. Data goes to stdout or
+a file, notes to stderr.
 """
 
 import contextlib
-import inspect
 import os
 import platform
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 from typer import Option
 
 import attnprof
+from attnprof.arguments import at_least
 from attnprof.errors import RequestError, closest
 from attnprof.record import Report, write_whole
 from attnprof.record.escapes import visible
@@ -37,39 +37,6 @@ class Format(StrEnum):
     JSON = "json"
     CSV = "csv"
     MARKDOWN = "markdown"
-
-
-def in_groups(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with the fields of its groups for parameters, each group where it stands.
-
-    A group's defaults are those of the parameter's own default, where it has one.
-    """
-    plain: list[inspect.Parameter] = []
-    groups: dict[str, tuple[Any, set[str]]] = {}
-    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
-        group: Any = parameter.annotation
-        if not is_dataclass(group):
-            plain.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
-            continue
-        hints = get_type_hints(group, include_extras=True)
-        groups[name] = group, {field.name for field in fields(group)}
-        example = group if parameter.default is parameter.empty else parameter.default
-        plain += [
-            parameter.replace(name=name, annotation=hints[name], default=getattr(example, name))
-            for name in (field.name for field in fields(group))
-        ]
-
-    @wraps(function)
-    def run(**given: Any) -> Any:
-        made = {
-            name: group(**{field: given.pop(field) for field in own})
-            for name, (group, own) in groups.items()
-        }
-        return function(**given, **made)
-
-    run.__signature__ = inspect.Signature(plain)  # type: ignore[attr-defined] # as inspect reads it
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in plain}
-    return run
 
 
 def one_of(value: str, possible: Sequence[str], flag: str) -> str:
@@ -97,36 +64,51 @@ def _device(text: str) -> str:
     return text
 
 
-_SIZES = "a size, a list 128,256 or a range 128:16384:x2, 100:1000:+100"
+def whole(flag: str, least: int, most: int | None = None, **how: Any) -> Any:
+    """A flag that takes a whole number of ``least`` or more, where it is given."""
+
+    def checked(value: int | None) -> int | None:
+        return None if value is None else at_least(flag, value, least, most)
+
+    return Option(flag, metavar="N", callback=checked, **how)
+
 
 AttentionOption = Annotated[
     str | None,
-    Option("--attention", "-a", metavar="NAMES", help="Mechanisms, separated by commas."),
-]
-SeqOption = Annotated[str | None, Option(metavar="SIZES", help=f"Sequence length: {_SIZES}.")]
+    Option("--attention", "-a", metavar="NAMES",
+           help="Mechanisms, separated by commas (see: attnprof list)."),
+]  # fmt: skip
+SeqOption = Annotated[
+    str | None,
+    Option(metavar="SIZES",
+           help="Tokens: one size, a list 128,256 or a range 128:16384:x2, 100:1000:+100."),
+]  # fmt: skip
 BatchOption = Annotated[str, Option(metavar="SIZE", help="Batch size.")]
-ScopeOption = Annotated[str, scope("core (after q, k, v exist) or layer (with projections).")]
-OwnScopeOption = Annotated[str | None, scope("core (default; layer beside a module) or layer.")]
+ScopeOption = Annotated[str, scope("core (what follows q, k, v) or layer (with projections).")]
+OwnScopeOption = Annotated[
+    str | None, scope("Of a mechanism: core (what follows q, k, v), or layer (the default).")
+]
 PhaseOption = Annotated[
     str,
     Option(metavar="PHASE", help="forward, prefill (causal forward), backward, train or decode."),
 ]
 KindOption = Annotated[
-    str | None, Option(metavar="KINDS", help="published, formula, derived or measured.")
+    str | None,
+    Option(metavar="KINDS", help="published (printed in the papers) or formula (our closed form)."),
 ]
 QuantityOption = Annotated[
-    str | None, Option(metavar="NAMES", help="Quantities, separated by commas.")
+    str | None, Option(metavar="NAMES", help="Only these quantities, like flops,peak_bytes.")
 ]
 ConventionOption = Annotated[str, Option(
     metavar="NAME", callback=_among("--convention", ("flops", "operations")),
-    help="flops (what the code executes) or operations (the definition, k-1 additions a dot).",
+    help="flops (what runs) or operations (as defined, k-1 additions in a product of k terms).",
 )]  # fmt: skip
 CausalOption = Annotated[
-    bool, Option("--causal/--no-causal", help="Token t attends to tokens 1 to t.")
+    bool, Option("--causal/--no-causal", help="Each token sees itself and those before it.")
 ]
 DtypeOption = Annotated[str, Option(
     metavar="DTYPE", callback=_among("--dtype", DTYPES),
-    help="float64, float32, bfloat16 or float16; sets bytes per element.",
+    help="Number format: float64, float32, bfloat16 or float16.",
 )]  # fmt: skip
 DeviceOption = Annotated[str, Option(
     metavar="DEVICE", callback=_device,
@@ -134,18 +116,21 @@ DeviceOption = Annotated[str, Option(
 )]  # fmt: skip
 SetOption = Annotated[
     list[str] | None,
-    Option("--set", metavar="K=V", help="A mechanism's parameter, like bias=false; repeatable."),
+    Option("--set", metavar="K=V", help="A mechanism's parameter, like window=64; repeatable."),
 ]
-FormatOption = Annotated[Format, Option("--format", "-f", help="How to write the result.")]
+FormatOption = Annotated[
+    Format, Option("--format", "-f", metavar="FORMAT", help="table, json, csv or markdown.")
+]
 OutputOption = Annotated[
-    Path | None,
-    Option("--output", "-o", metavar="FILE", help="Write to a file instead of stdout."),
+    Path | None, Option("--output", "-o", metavar="FILE", help="Write there instead of to stdout.")
 ]
 ForceOption = Annotated[
-    bool, Option("--force", help="Overwrite files that attnprof did not write, too; never inputs.")
+    bool, Option("--force", help="Replace files that attnprof did not write, but never its inputs.")
 ]
-ExactOption = Annotated[bool, Option("--exact", help="Tables with all digits of every number.")]
-PlotOption = Annotated[Path | None, Option(metavar="FILE", help="Draw it, too: PNG, SVG or PDF.")]
+ExactOption = Annotated[bool, Option("--exact", help="Show all digits of every number.")]
+PlotOption = Annotated[
+    Path | None, Option(metavar="FILE", help="Draw it, too: a PNG, SVG or PDF file.")
+]
 SizeOption = Annotated[str, Option(
     metavar="|".join(WIDTHS), callback=_among("--size", tuple(WIDTHS)),
     help="How wide the figure is: 7 inches, or the 3.3 of one of two columns.",
@@ -157,11 +142,13 @@ class Modules:
     """How modules of somebody's own are made and called."""
 
     args: list[str] | None = Option(
-        None, "--arg", metavar="NAME=EXPR", help="A module's argument, like d_model=h*d."
-    )
+        None, "--arg", metavar="NAME=EXPR",
+        help="An argument of the module's constructor, like d_model=h*d; repeatable.",
+    )  # fmt: skip
     inputs: list[str] | None = Option(
-        None, "--input", metavar="'NAME: DIMS'", help="A module's input, like 'x: B, N, h*d'."
-    )
+        None, "--input", metavar="NAME:DIMS",
+        help="An input of its call with its sizes, like 'x: B, N, h*d'; repeatable.",
+    )  # fmt: skip
 
 
 def note(text: str) -> None:

@@ -33,9 +33,14 @@ def plot(
     size: SizeOption = "page",
     force: ForceOption = False,
 ) -> None:  # fmt: skip
-    """Draw a results file, or several (other devices) in one figure.
+    """Draw figures from the results of sweep and profile.
 
-    Example: attnprof plot sweep.jsonl --kind growth -o growth.png
+    Several files, of other devices, are drawn in one figure.
+
+    Examples:
+      attnprof plot sweep.jsonl -o growth.png
+      attnprof plot sweep.jsonl --kind pareto -o pareto.svg
+      attnprof plot laptop.jsonl server.jsonl --kind growth
     """
     ensure_writable(output, force=force)
     check_figure_path(output)

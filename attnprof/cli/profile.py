@@ -27,9 +27,14 @@ def profile(
     ),
     to: opt.Output,
 ) -> int:  # fmt: skip
-    """Build the real module and measure it beside the closed form.
+    """Time and measure real modules beside their closed forms.
 
-    Example: attnprof profile --attention efficient --seq 4096
+    Each module is built, checked, timed, and counted by torch's counter and fvcore, too.
+
+    Examples:
+      attnprof profile --attention efficient --seq 4096
+      attnprof profile -a standard,sdpa --seq 1024:8192:x2 --phase train
+      attnprof profile -a my.py:MyAttention --seq 512 --arg d_model=h*d
     """
     if shape.attention is None or shape.seq is None:
         missing = "--attention" if shape.attention is None else "--seq"

@@ -40,8 +40,7 @@ class PageFormat(StrEnum):
 
 def reproduce(
     documents: list[str] | None = Argument(
-        None, metavar="[DOCUMENT ...]", help="000 to 004 or a name, like taylorshift.",
-        show_default=False,
+        None, metavar="[DOCUMENT ...]", help="000 to 004 or a name, like taylorshift."
     ),
     *,
     claim: str | None = Option(None, metavar="IDS", help="Claims in full, like 004-EQ6."),
@@ -50,26 +49,28 @@ def reproduce(
     plot: Path | None = Option(None, metavar="FILE", help="Draw --figure: PNG, SVG or PDF."),
     size: opt.SizeOption = "page",
     everything: bool = Option(False, "--all", help="Every claim, matches too."),
-    measure: bool = Option(
-        False, "--measure", help="Measure here again what was measured; takes minutes."
-    ),
+    measure: bool = Option(False, "--measure", help="Measure again, here; takes minutes."),
     verdict: str | None = Option(
-        None, metavar="NAMES", help="Only match, erratum, not-reproducible."
+        None, metavar="NAMES", help="Only match, erratum or not-reproducible."
     ),
-    reports: Path | None = Option(None, metavar="DIR", help="Write pages and figures there."),
-    accept: bool = Option(
-        False, "--accept", help="Take these verdicts (and measurements) as the committed ones."
+    reports: Path | None = Option(None, metavar="DIR", help="Write pages, tables and figures."),
+    accept: bool = Option(False, "--accept", help="Commit these verdicts (and measurements)."),
+    fmt: PageFormat = Option(
+        PageFormat.TABLE, "--format", "-f", metavar="FORMAT",
+        help="table, json, csv, markdown or html.",
     ),
-    fmt: PageFormat = Option(PageFormat.TABLE, "--format", "-f", help="How to write the result."),
     output: opt.OutputOption = None,
     force: opt.ForceOption = False,
 ) -> int:  # fmt: skip
-    """Recompute every claim, table and figure of the documents: does it hold, or what is right?
+    """Recompute every claim, table and figure of five papers.
 
-    Without --measure, what only a clock or an allocator can say is taken from measurements that
-    ship with the package. Ends with 1 if a verdict is not the committed one.
+    What only a clock or an allocator can say is taken from measurements that ship with the
+    package, or with --measure made here. Ends with 1 if a verdict is not the committed one.
 
-    Example: attnprof reproduce 004 --table 2
+    Examples:
+      attnprof reproduce 004 --table 2
+      attnprof reproduce --claim 004-EQ6
+      attnprof reproduce 004 --figure 1 --plot figure1.png
     """
     opt.ensure_writable(output, force=force)
     opt.ensure_figure(plot, force=force)

@@ -137,7 +137,7 @@ class Selection:
     seq: opt.SeqOption = "1024"
     d_model: str | None = Option(None, metavar="SIZE", help="Model width (default 512).")
     heads: str | None = Option(None, metavar="SIZE", help="Number of heads (default 8).")
-    d: str | None = Option(None, metavar="SIZE", help="Head width; otherwise d_model / heads.")
+    d: str | None = Option(None, metavar="SIZE", help="Head width (default: d_model / heads).")
 
     def workloads(self, conditions: Conditions, **more: Any) -> list[Workload]:
         """One a length; ``more`` are further sizes."""

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
@@ -30,31 +30,41 @@ EXAMPLE = "attnprof sweep --attention standard,linear --seq 128:4096:x2 -o sweep
 class SweptPoints(Points):
     """A grid of which the scope and the mask are axes, too."""
 
-    scope: str | None = Option(None, metavar="NAMES", help="core, layer (default) or both.")
-    causal: str = Option("no", metavar="no|yes|both", help="Whether token t sees tokens 1 to t.")
+    scope: str | None = Option(None, metavar="NAMES", help="core, layer (default) or core,layer.")
+    causal: str = Option(
+        "no", metavar="no|yes|both", help="Whether each token sees only itself and those before it."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
     """How long, where and with what else points are measured."""
 
-    limit: float | None = Option(None, metavar="SECONDS", help="After these a process is stopped.")
-    memory_limit: str | None = Option(None, metavar="SIZE", help="What a point may map: 2GiB.")
-    try_all: bool = Option(
-        False, "--try-all", help="Also start points that do not fit by the closed form."
+    limit: float | None = Option(None, metavar="SECONDS", help="Stop a point after so long.")
+    memory_limit: str | None = Option(
+        None, metavar="SIZE", help="Memory that a point may map, like 2GiB."
     )
-    processes: int = Option(1, min=1, help="Processes a point is measured in, taking turns.")
+    try_all: bool = Option(
+        False, "--try-all", help="Try points, too, that by the closed form do not fit."
+    )
+    processes: Annotated[
+        int, opt.whole("--processes", 1, help="Processes that measure each point, in turns.")
+    ] = 1
     in_process: bool = Option(
-        False, "--in-process", help="No process of its own for each point: faster."
+        False, "--in-process", help="No process of its own for each point, which is faster."
     )
     counts: bool = Option(
-        False, "--counts", help="Ask torch's counter and fvcore at every point, too."
+        False, "--counts", help="Count each point with torch's counter and fvcore, too."
     )
     error: bool = Option(
-        False, "--error", help="How far the output is from softmax attention's, too."
+        False, "--error", help="Say, too, how far an output is from softmax attention's."
     )
-    workers: int = Option(0, min=0, help="Local workers of a Dask cluster (extra: cluster).")
-    scheduler: str | None = Option(None, metavar="ADDRESS", help="A running Dask scheduler.")
+    workers: Annotated[
+        int, opt.whole("--workers", 0, help="Workers of a local Dask cluster (extra: cluster).")
+    ] = 0
+    scheduler: str | None = Option(
+        None, metavar="ADDRESS", help="The Dask scheduler of a running cluster."
+    )
 
 
 def sweep(
@@ -70,9 +80,14 @@ def sweep(
     fmt: opt.FormatOption = opt.Format.TABLE,
     force: opt.ForceOption = False,
 ) -> int:  # fmt: skip
-    """Measure every combination of mechanisms and sizes into a file; run again to resume.
+    """Measure many mechanisms and sizes into one file.
 
-    Example: attnprof sweep --attention standard,linear --seq 128:4096:x2 -o sweep.jsonl
+    Points are added as they are measured: run the same command again, and it resumes.
+
+    Examples:
+      attnprof sweep -a standard,linear --seq 128:4096:x2 -o sweep.jsonl
+      attnprof sweep -a sdpa --seq 1024,2048 --phase train --processes 3
+      attnprof sweep --grid grid.toml -o sweep.csv
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     files = _Files(output, force=force)

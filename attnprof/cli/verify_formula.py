@@ -42,14 +42,13 @@ class Reading:
 def verify_formula(
     *,
     formula: str | None = Argument(
-        None, metavar="FORMULA", help="As printed: '4*N**2*d', 'O(N^2)'.", show_default=False
+        None, metavar="FORMULA", help="As printed, like '4*N**2*d' or 'O(N^2)'."
     ),
     target: str | None = Argument(
-        None, metavar="TARGET", show_default=False,
-        help="path.py:Name, package.module:Name, or a mechanism of attnprof list.",
+        None, metavar="TARGET", help="my.py:Name, package.module:Name, or a mechanism."
     ),
     table: Path | None = Option(
-        None, metavar="FILE", help="CSV with a formula a row instead of FORMULA."
+        None, metavar="FILE", help="Check the formulas of a CSV file, each in a row."
     ),
     attention: str | None = Option(
         None, "--attention", "-a", metavar="NAME", help="TARGET as a mechanism's name."
@@ -70,12 +69,14 @@ def verify_formula(
     dtype: opt.DtypeOption = "float32",
     to: opt.Output,
 ) -> None:  # fmt: skip
-    """Check a published formula, or a table of them, against code: match or erratum.
+    """Check a published formula, or a table of them, against code.
 
-    Code is derived, a mechanism of attnprof list has its closed form; ends with 1 where a formula
-    differs.
+    Code is derived, a mechanism has its closed form. Ends with 1 where a formula differs.
 
-    Example: attnprof verify-formula "4*N**2*d + 6*N**2" taylor-direct --scope core --where h=1
+    Examples:
+      attnprof verify-formula "h*(4*N**2*d + 6*N**2)" taylor-direct --scope core
+      attnprof verify-formula "O(N^2)" standard --up-to order --in N
+      attnprof verify-formula --table formulas.csv my.py:MyAttention
     """
     if table is not None and target is None:
         formula, target = None, formula

@@ -5,14 +5,19 @@ from __future__ import annotations
 import typer
 
 from attnprof.cli.app import command_function
-from attnprof.cli.options import in_groups
+from attnprof.cli.parameters import in_groups
+
+
+def parser_of(name: str):
+    """The command that parses, like click's."""
+    app = typer.Typer(add_completion=False)
+    app.command()(in_groups(command_function(name)))
+    return typer.main.get_command(app)
 
 
 def flags_of(*commands: str) -> set[str]:
     found = set()
     for name in commands:
-        app = typer.Typer(add_completion=False)
-        app.command()(in_groups(command_function(name)))
-        for parameter in typer.main.get_command(app).params:
+        for parameter in parser_of(name).params:
             found |= {*parameter.opts, *parameter.secondary_opts}
     return found

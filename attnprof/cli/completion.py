@@ -1,0 +1,84 @@
+"""What a shell can complete: names of mechanisms, phases, quantities, claims and the like."""
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any
+
+from typer import Context
+
+from attnprof.workload import DTYPES, PHASES, SCOPES
+
+_EVERY = "every command"
+#: Names a flag takes, by command; of another module by ``module:NAMES``, imported when asked for.
+NAMES: dict[str, dict[str, tuple[str, ...] | str]] = {
+    "phase": {_EVERY: ("forward", "prefill", *PHASES[1:]), "derive": PHASES},
+    "dtype": {_EVERY: DTYPES},
+    "scope": {_EVERY: SCOPES},
+    "device": {_EVERY: ("auto", "cpu", "cuda")},
+    "causal": {_EVERY: ("no", "yes", "both")},
+    "convention": {_EVERY: ("flops", "operations")},
+    "kind": {
+        "cost": "closed_form.cost_records:KINDS", "compare": ("formula",),
+        "crossover": "closed_form.crossover:ALL_KINDS", "heads": "closed_form.heads:KINDS",
+        "heatmap": "closed_form.heatmap:KINDS", "verify-formula": "verify.own_formulas:KINDS",
+        "plot": "render.plots.results:KINDS",
+    },
+    "quantity": {
+        "cost": "closed_form.cost_records:QUANTITIES", "heads": "closed_form.heads:QUANTITIES",
+        "compare": "closed_form.cost_records:CONTESTED", "crossover": "cli.crossover:METRIC_OF",
+        "derive": "trace.events:QUANTITIES", "heatmap": "closed_form.quantities:QUANTITIES",
+        "verify-formula": "trace.events:QUANTITIES",
+    },
+    "metric": {"crossover": "closed_form.crossover:METRICS"},
+    "up_to": {_EVERY: "verify.comparison:UP_TO"},
+    "rule": {_EVERY: "gate.rules:RULES"},
+    "inconclusive": {_EVERY: ("retry", "pass", "fail")},
+    "stored_times": {_EVERY: ("advise", "fail")},
+    "verdict": {_EVERY: "papers.checks:VERDICTS"},
+    "documents": {_EVERY: "papers.documents:DOCUMENTS"},
+}  # fmt: skip
+#: Parameters that name mechanisms.
+MECHANISMS = ("attention", "target", "mechanism_a", "mechanism_b", "mechanisms", "pair")
+
+
+def completing(parameter: str) -> Callable[..., list[str]]:
+    """The function that Typer asks for what a parameter's text may become."""
+
+    def complete(ctx: Context, incomplete: str) -> list[str]:
+        before, comma, begun = incomplete.rpartition(",")
+        taken = {name.strip() for name in before.split(",")}
+        found = (name for name in _possible(parameter, ctx) if name not in taken)
+        return [before + comma + name for name in found if name.startswith(begun)]
+
+    return complete
+
+
+def _possible(parameter: str, ctx: Context) -> Iterable[str]:
+    """All names that a parameter of a command takes; none where any text is good."""
+    from attnprof import registry
+
+    if parameter in MECHANISMS:
+        return registry.names()
+    if parameter == "settings":
+        return _settings(ctx)
+    if parameter == "claim":
+        from attnprof.papers.documents import claims
+
+        return claims()
+    of_command = NAMES.get(parameter, {})
+    names = of_command.get(ctx.info_name or "", of_command.get(_EVERY, ()))
+    if isinstance(names, str):
+        module, _, constant = names.partition(":")
+        names = getattr(import_module(f"attnprof.{module}"), constant)
+    return names
+
+
+def _settings(ctx: Context) -> Iterable[str]:
+    """``name=`` of every parameter that the mechanisms have which are asked for, or else any."""
+    from attnprof import registry
+
+    typed: list[Any] = [ctx.params.get(name) for name in MECHANISMS]
+    texts = [text for value in typed for text in (value if isinstance(value, list) else [value])]
+    asked = {name for text in texts if text for name in text.split(",")} & {*registry.names()}
+    mechanisms = map(registry.get, asked or registry.names())
+    return sorted({f"{name}=" for each in mechanisms for name in each.parameter_names()})

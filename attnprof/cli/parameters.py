@@ -1,0 +1,72 @@
+"""A command's parameters as Typer takes them: groups taken apart, panels, names to complete."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from functools import wraps
+from typing import Any, get_type_hints
+
+from typer.models import OptionInfo, ParameterInfo
+
+from attnprof.cli.completion import completing
+
+#: The panels of every command's help, in their order, with the flags of each.
+PANELS = {
+    "What": "attention grid suite baseline against table figure claim case metric kind quantity "
+    "convention scope verdict everything verify measure self_test symbolic full ceilings",
+    "Sizes": "seq d_model heads d batch kv_heads kv_seq at",
+    "Conditions": "phase causal dtype device settings",
+    "Your own modules": "args inputs",
+    "Reading the formula": "where up_to growing",
+    "Measuring": "samples min_time max_time spread seconds seed threads check compiled isolate "
+    "in_process limit memory_limit try_all processes counts error workers scheduler time formula",
+    "Judging": "rule inconclusive budget stored_times",
+}
+#: The panel of all others.
+OUTPUT = "Output"
+_PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names.split()}
+
+
+def in_groups(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with the fields of its groups for parameters: arguments, then panel by panel.
+
+    A group's defaults are those of the parameter's own default, where it has one.
+    """
+    plain: list[inspect.Parameter] = []
+    groups: dict[str, tuple[Any, set[str]]] = {}
+    for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
+        group: Any = parameter.annotation
+        if not is_dataclass(group):
+            plain.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
+            continue
+        hints = get_type_hints(group, include_extras=True)
+        groups[name] = group, {field.name for field in fields(group)}
+        example = group if parameter.default is parameter.empty else parameter.default
+        plain += [
+            parameter.replace(name=name, annotation=hints[name], default=getattr(example, name))
+            for name in (field.name for field in fields(group))
+        ]
+    plain.sort(key=_place)
+
+    @wraps(function)
+    def run(**given: Any) -> Any:
+        made = {
+            name: group(**{field: given.pop(field) for field in own})
+            for name, (group, own) in groups.items()
+        }
+        return function(**given, **made)
+
+    run.__signature__ = inspect.Signature(plain)  # type: ignore[attr-defined] # as inspect reads it
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in plain}
+    return run
+
+
+def _place(parameter: inspect.Parameter) -> int:
+    """Where help shows a parameter; its declaration is told its panel and what it completes."""
+    declared = (*getattr(parameter.annotation, "__metadata__", ()), parameter.default)
+    info = next(item for item in declared if isinstance(item, ParameterInfo))
+    info.autocompletion = completing(parameter.name)
+    if not isinstance(info, OptionInfo):
+        return -1
+    info.rich_help_panel = _PANEL_OF.get(parameter.name, OUTPUT)
+    return [*PANELS, OUTPUT].index(info.rich_help_panel)
