@@ -15,17 +15,18 @@ def compare(
     kind: opt.KindOption = None,
     quantity: opt.QuantityOption = None,
     convention: opt.ConventionOption = "flops",  # noqa: ARG001 - both are columns
-    to: opt.Output,
+    to: opt.DrawnOutput,
 ) -> None:
     """Put mechanisms side by side and mark the cheapest.
 
     Without --attention these are all mechanisms. One that cannot do what is asked is a row with
-    the reason.
+    the reason. --plot draws FLOPs and peak memory over several sequence lengths.
 
     Examples:
       attnprof compare -a standard,sdpa,linear --seq 1024,65536
       attnprof compare --seq 4096 --phase decode
       attnprof compare -a standard,efficient --quantity flops --format csv
+      attnprof compare -a standard,sdpa,linear --seq 1024:131072:x2 --plot compare.png
     """
     request.some_of(kind, ("formula",), "--kind")
     shown = request.some_of(quantity, CONTESTED, "--quantity")

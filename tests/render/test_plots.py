@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
+from attnprof import Workload, registry
+from attnprof.closed_form.cost_records import compare_records
 from attnprof.errors import RequestError
 from attnprof.record import CrossoverRecord, HeadsRecord, HeatmapRecord, Report
 from attnprof.render.plots import plot_report
+from attnprof.render.plots.compare import draw_compare
 from attnprof.render.plots.curves import draw_crossover, draw_heads
 from attnprof.render.plots.heatmap import Axis, Scale, draw_heatmap, edges
 from attnprof.render.plots.style import PALETTE, WIDTHS, check_figure_path, colours, styled
@@ -76,6 +79,14 @@ def heatmap_report():
     return Report("heatmap", records, summary)
 
 
+def compare_report(lengths=(1024, 4096)):
+    mechanisms = registry.configured(["standard", "sdpa", "linear", "linformer"], {})
+    return Report(
+        "compare",
+        compare_records(mechanisms, [Workload(n, 8, 64, causal=True) for n in lengths], "layer"),
+    )
+
+
 REPORTS = (crossover_report, heads_report, heatmap_report)
 MAGIC = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
@@ -114,6 +125,7 @@ def assert_legible(figure, size, monkeypatch):
 
 DRAWN = {
     "crossover": lambda: draw_crossover(crossover_report()),
+    "compare": lambda: draw_compare(compare_report()),
     "heatmap": lambda: draw_heatmap(heatmap_report()),
 }
 
@@ -144,6 +156,16 @@ def test_a_figure_that_cannot_be_written_leaves_nothing_behind(tmp_path):
     with pytest.raises(RequestError, match="cannot write"):
         plot_report(heads_report(), tmp_path / "missing" / "heads.png")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_comparison_has_a_line_a_mechanism_over_length():
+    figure = draw_compare(compare_report())
+    looks = {(line.get_linestyle(), line.get_marker()) for line in figure.axes[0].lines}
+    assert [len(axes.lines) for axes in figure.axes] == [3, 3]  # one has no causal form
+    assert len(looks) == 3
+    assert figure.legends[0].get_title().get_text().startswith("FLOPs and peak memory")
+    with pytest.raises(RequestError, match="--seq 1024:131072:x2"):
+        draw_compare(compare_report((64,)))
 
 
 def _crossing_places(axes):

@@ -8,7 +8,7 @@ from attnprof.render.plots.style import plot
 
 
 def plot_report(report: Report, path: str | Path, size: str = "page") -> None:
-    """Draw a report of crossover, heads, heatmap or history; PNG, SVG or PDF by the suffix.
+    """Draw what compare, crossover, heads, heatmap or history found: PNG, SVG or PDF.
 
     ``size`` is ``page`` (7 inches wide) or ``column`` (3.3 inches).
 
