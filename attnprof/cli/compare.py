@@ -26,7 +26,7 @@ def compare(
       attnprof compare -a standard,sdpa,linear --seq 1024,65536
       attnprof compare --seq 4096 --phase decode
       attnprof compare -a standard,efficient --quantity flops --format csv
-      attnprof compare -a standard,sdpa,linear --seq 1024:131072:x2 --plot compare.png
+      attnprof compare -a standard,linear --seq 1024:65536:x4 --plot costs.png
     """
     request.some_of(kind, ("formula",), "--kind")
     shown = request.some_of(quantity, CONTESTED, "--quantity")
