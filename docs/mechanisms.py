@@ -11,12 +11,26 @@ from attnprof.mechanism import Mechanism
 from attnprof.units import setting_text
 
 PAGE = Path(__file__).with_suffix(".md")
-ABILITIES = ("causal", "decode", "grouped_kv", "value_width", "cross", "attend")
+#: What a mechanism may take besides queries, keys and values of one length, and its heading.
+ABILITIES = {
+    "causal": "causal", "decode": "decoding", "grouped_kv": "grouped keys and values",
+    "value_width": "own value width", "cross": "cross-attention", "attend": "`attnprof.attend`",
+}  # fmt: skip
 HEAD = """# Mechanisms
 
-Made by `python docs/mechanisms.py` from what the specifications say of themselves. N: tokens.
-`--set name=value` sets a parameter; `attnprof list --verify` checks the orders of growth.
-Queries, keys and values are (batch, heads, tokens, head width); softmax is over the keys.
+Every mechanism here has closed forms for FLOPs, bytes, parameters and peak memory in the phases
+forward, backward and train, a torch module that runs them, and a test that holds one against the
+other. `--set name=value` sets a parameter; `attnprof list --verify` checks the orders of growth.
+N is the number of tokens; queries, keys and values are (batch, heads, tokens, head width).
+
+[papers.md](papers.md) cites the five documents 000 to 004. This page is written by
+`python docs/mechanisms.py` from the mechanisms themselves.
+"""
+MATRIX_NOTES = """
+Grouped keys and values: fewer heads of keys and values than of queries (`num_kv_heads`). Own value
+width: values wider or narrower than queries and keys (`value_head_dim`). Cross-attention: keys and
+values of another length (`kv_seq_len`). `attnprof.attend`: runs on given q, k and v, without a
+layer. Asking for anything else is refused with the reason.
 """
 #: One line of mathematics where the specification's first sentence has none.
 FORMULAS = {
@@ -35,7 +49,19 @@ FORMULAS = {
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *("\n".join(_section(name)) for name in registry.names())])
+    sections = ("\n".join(_section(name)) for name in registry.names())
+    return "\n".join([HEAD, *_matrix(), *sections])
+
+
+def _matrix() -> Iterator[str]:
+    """What each mechanism supports."""
+    yield "## What each supports\n"
+    yield f"| mechanism | {' | '.join(ABILITIES.values())} |"
+    yield f"|---|{':---:|' * len(ABILITIES)}"
+    for name in registry.names():
+        can = registry.get(name).abilities
+        yield f"| {name} | {' | '.join('yes' if getattr(can, a) else '–' for a in ABILITIES)} |"
+    yield MATRIX_NOTES
 
 
 def _section(name: str) -> Iterator[str]:
@@ -45,7 +71,8 @@ def _section(name: str) -> Iterator[str]:
     params = ", ".join(f"`{key}={setting_text(value)}`" for key, value in spec.params.items())
     yield f"- Parameters (default): {params}"
     yield f"- Time {spec.time_order}, memory {spec.memory_order}{_exceptions(spec)}"
-    for ability in ABILITIES:
+    # what sets this mechanism apart, not that it lacks what most lack
+    for ability in spec.reasons:
         if not getattr(spec.abilities, ability):
             yield f"- It {spec.refusal(ability)}"
     yield ""

@@ -33,15 +33,19 @@ def test_the_page_has_every_parameter_and_order(name):
 
 
 @pytest.mark.parametrize("name", registry.names())
-def test_the_page_has_every_refusal_with_its_reason(name):
-    spec, text = registry.get(name), section(name)
-    for ability in ("causal", "decode", "grouped_kv", "value_width", "cross", "attend"):
-        assert (spec.refusal(ability) in text) is not getattr(spec.abilities, ability)
+def test_the_page_says_what_each_supports_and_why_not(name):
+    spec, text = registry.get(name), PAGE.read_text(encoding="utf-8")
+    abilities = ("causal", "decode", "grouped_kv", "value_width", "cross", "attend")
+    cells = ["yes" if getattr(spec.abilities, ability) else "–" for ability in abilities]
+    assert f"| {name} | {' | '.join(cells)} |" in text
+    for ability in spec.reasons:
+        assert (spec.refusal(ability) in section(name)) is not getattr(spec.abilities, ability)
 
 
 def test_the_page_names_nothing_else():
     lines = PAGE.read_text(encoding="utf-8").splitlines()
-    assert [line[3:] for line in lines if line.startswith("## ")] == registry.names()
+    headings = [line[3:] for line in lines if line.startswith("## ")]
+    assert headings == ["What each supports", *registry.names()]
 
 
 def test_the_page_is_what_its_script_writes():
@@ -94,3 +98,20 @@ def test_the_reports_count_the_committed_verdicts(number):
     readme = (reports / number / "README.md").read_text(encoding="utf-8")
     for name in re.findall(r"\]\(([\w.]+)\)", readme):
         assert (reports / number / name).is_file()
+
+
+def test_the_readme_shows_what_its_commands_print():
+    script = runpy.run_path(str(PAGE.with_name("examples.py")))
+    assert script["README"].read_text(encoding="utf-8") == script["page"](), (
+        "run: python docs/examples.py"
+    )
+
+
+def test_the_pages_that_the_readme_names_are_there():
+    for page in (
+        PAGE.parents[1] / "README.md",
+        PAGE.parents[1] / "CONTRIBUTING.md",
+        *PAGE.parent.glob("*.md"),
+    ):
+        for name in re.findall(r"\]\((?!http)([^)#]+)(?:#[\w-]+)?\)", page.read_text("utf-8")):
+            assert (page.parent / name).exists(), f"{page.name}: {name}"
