@@ -6,6 +6,8 @@ import ast
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -53,31 +55,54 @@ def room_of(path: Path) -> str:
 
 
 def imported_rooms(path: Path) -> set[str]:
-    return {parts[1] for parts in imported_names(path)}
+    return {parts[1] for parts in source(path).own}
 
 
-def imported_names(path: Path) -> list[list[str]]:
-    """Names of our own modules that a file imports, split at the dots."""
-    found = []
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+@dataclass
+class Source:
+    """What a file says of itself, read once: its lines, its functions' lengths, its imports."""
+
+    lines: int
+    functions: list[tuple[str, int]]
+    modules: set[str]
+    own: list[list[str]]
+    "Names of our own modules, split at the dots, less those that only types need."
+
+
+@cache
+def source(path: Path) -> Source:
+    text = path.read_text(encoding="utf-8")
+    nodes = list(ast.walk(ast.parse(text)))
+    functions = [
+        (node.name, node.end_lineno - node.lineno)
+        for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]  # fmt: skip
     for_types = [
-        n for n in ast.walk(tree) if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.dump(n.test)
+        node
+        for node in nodes
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
     ]
     skipped = {id(inner) for block in for_types for inner in ast.walk(block)}
-    for node in ast.walk(tree):
-        if id(node) in skipped:
-            continue
-        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            names = [node.module]
-            if node.module == "attnprof":
-                names = [f"attnprof.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Import):
+    modules: set[str] = set()
+    own: list[list[str]] = []
+    for node in nodes:
+        if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
+            modules |= set(names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module]
+            inside = [f"{node.module}.{alias.name}" for alias in node.names]
+            modules |= set(inside)
+            if node.module == "attnprof":
+                names = inside
+            if node.level:
+                continue
         else:
             continue
-        parts = [name.split(".") for name in names]
-        found += [part for part in parts if part[0] == "attnprof" and len(part) > 1]
-    return found
+        if id(node) not in skipped:
+            parts = [name.split(".") for name in names]
+            own += [part for part in parts if part[0] == "attnprof" and len(part) > 1]
+    return Source(text.count("\n"), functions, modules, own)
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -100,18 +125,15 @@ def test_imports_inside_trace_go_down_and_never_sideways(path):
         return TRACE_LEVELS.get(room.removesuffix(".py"), 0)
 
     room = path.relative_to(PACKAGE / "trace").parts[0]
-    others = {parts[2] for parts in imported_names(path) if parts[1] == "trace" and len(parts) > 2}
+    others = {parts[2] for parts in source(path).own if parts[1] == "trace" and len(parts) > 2}
     for other in others - {room, path.stem}:
         assert level(other) < level(room) or level(other) == level(room) == 0, f"{path}: {other}"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_files_and_functions_stay_small(path):
-    text = path.read_text(encoding="utf-8")
-    assert text.count("\n") <= 300
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert node.end_lineno - node.lineno <= 60, node.name
+    assert source(path).lines <= 300
+    assert [name for name, lines in source(path).functions if lines > 60] == []
 
 
 def test_no_submodule_shares_a_name_with_a_public_function():
@@ -120,18 +142,10 @@ def test_no_submodule_shares_a_name_with_a_public_function():
     assert not public & top
 
 
-def modules_imported(path: Path) -> set[str]:
-    """The modules of a file's imports, wherever they stand."""
-    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
-    return names | {f"{node.module}.{alias.name}" for node in froms for alias in node.names}
-
-
 @pytest.mark.parametrize("path", sorted((PACKAGE / "cli").glob("*.py")), ids=lambda p: p.stem)
 def test_the_command_line_draws_nothing(path):
     drawing = ("rich", "matplotlib", "attnprof.render.terminal")
-    assert not [name for name in modules_imported(path) if name.startswith(drawing)]
+    assert not [name for name in source(path).modules if name.startswith(drawing)]
 
 
 #: What a renderer may ask: records, words of the gate, and what a document says of itself.
@@ -143,7 +157,7 @@ SAID = {"record", "units", "arguments", "errors", "gate", "papers", "render"}
 )
 def test_renderers_compute_nothing(path):
     assert imported_rooms(path) <= SAID
-    modules = modules_imported(path)
+    modules = source(path).modules
     gate = {name.split(".")[2] for name in modules if name.startswith("attnprof.gate.")}
     assert gate <= {"rules", "sentences"}
     assert not [name for name in modules if name.split(".")[0] in ("sympy", "torch", "scipy")]
@@ -152,40 +166,50 @@ def test_renderers_compute_nothing(path):
 HEAVY = ("torch", "sympy", "matplotlib", "pandas", "fvcore", "numpy")
 
 
-def loaded_by(code: str) -> set[str]:
-    script = f"{code}\nimport json, sys\nprint('@' + json.dumps(sorted(sys.modules)))"
+#: Command lines, and what they may load, in the order in which one process runs them.
+LIGHT = [
+    (["--help"], set()),
+    (["list"], set()),
+    (["cost", "--attention", "efficient", "--seq", "4096"], {"sympy"}),
+    (["compare", "--attention", "standard,efficient", "--seq", "512"], {"sympy"}),
+    (["crossover", "--d", "64"], {"sympy"}),
+    (["heads", "--d-model", "64", "--seq", "128"], {"sympy"}),
+    (["reproduce", "--claim", "004-T2-d8"], {"sympy"}),
+    (["reproduce", "002", "--table", "5"], {"sympy"}),
+]
+PROGRAM = """
+import json, sys
+import attnprof
+print("@" + json.dumps([0, sorted(sys.modules)]))
+from typing import Any
+from attnprof.cli.app import main
+for words in json.loads(sys.argv.pop()):
+    sys.argv[1:] = words
+    try:
+        main()
+    except SystemExit as end:
+        print("\\n@" + json.dumps([end.code or 0, sorted(sys.modules)]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """The exit code and heavy packages loaded so far: after the import, and after each command."""
     out = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
-    )
-    return set(json.loads(out.stdout.rpartition("@")[2])) & set(HEAVY)
+        [sys.executable, "-c", PROGRAM, json.dumps([words for words, _ in LIGHT])],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    found = [json.loads(line[1:]) for line in out.stdout.splitlines() if line.startswith("@")]
+    return [(code, set(modules) & set(HEAVY)) for code, modules in found]
 
 
-def command(*arguments: str) -> str:
-    return (
-        "from typing import Any\n"
-        "from attnprof.cli.app import main\nimport sys\n"
-        f"sys.argv = ['attnprof', *{list(arguments)!r}]\n"
-        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code"
-    )
+def test_importing_the_package_imports_nothing_heavy(loaded):
+    assert loaded[0] == (0, set())
+    assert len(loaded) == len(LIGHT) + 1
 
 
-def test_importing_the_package_imports_nothing_heavy():
-    assert loaded_by("import attnprof") == set()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "allowed"),
-    [
-        (["--help"], set()),
-        (["list"], set()),
-        (["cost", "--attention", "efficient", "--seq", "4096"], {"sympy"}),
-        (["compare", "--attention", "standard,efficient", "--seq", "512"], {"sympy"}),
-        (["crossover", "--d", "64"], {"sympy"}),
-        (["heads", "--d-model", "64", "--seq", "128"], {"sympy"}),
-        (["reproduce", "--claim", "004-T2-d8"], {"sympy"}),
-        (["reproduce", "002", "--table", "5"], {"sympy"}),
-    ],
-    ids=lambda value: value[0] if isinstance(value, list) else None,
-)
-def test_light_commands_leave_heavy_packages_alone(arguments, allowed):
-    assert loaded_by(command(*arguments)) <= allowed
+@pytest.mark.parametrize("at", range(len(LIGHT)), ids=lambda at: " ".join(LIGHT[at][0]))
+def test_light_commands_leave_heavy_packages_alone(loaded, at):
+    code, heavy = loaded[at + 1]
+    assert code == 0
+    assert heavy <= LIGHT[at][1]
