@@ -2,11 +2,15 @@
 
 import gc
 import os
+import subprocess
 import sys
 
 import hypothesis
 import pytest
 import torch
+
+from attnprof.processes import pool
+from tests.forking import Zygote, forking
 
 # Tests start hundreds of processes, each of which would compile the same files again.
 sys.dont_write_bytecode = False
@@ -14,6 +18,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("repeatable")
+#: The servers of pools that commands start in this process; ``fresh_servers`` has real ones.
+pool.subprocess = forking(Zygote().fork)
 
 
 def pytest_configure(config):
@@ -35,3 +41,11 @@ def pytest_collection_finish():
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def fresh_servers():
+    """Servers are started as users' are: by interpreters of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool, "subprocess", subprocess)
+        yield

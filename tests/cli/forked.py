@@ -11,7 +11,10 @@ PROGRAM = """
 import json, os, signal, sys, tempfile
 import torch, torch._dynamo
 from attnprof.cli.app import main
+from attnprof.processes import pool
+from tests.forking import fork_here, forking
 
+pool.subprocess = forking(fork_here)
 for line in sys.stdin:
     folder, outputs, arguments, environment = json.loads(line)
     if (child := os.fork()) == 0:

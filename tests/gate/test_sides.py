@@ -40,7 +40,7 @@ def request(name):
 
 
 @pytest.fixture(scope="module")
-def side(tmp_path_factory):
+def side(tmp_path_factory, fresh_servers):  # noqa: ARG001 - in real processes
     tree = tmp_path_factory.mktemp("tree")
     (tree / "code.py").write_text(CODE)
     with RunningTree(tree, "the tree") as found:
