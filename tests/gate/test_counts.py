@@ -77,7 +77,7 @@ def test_a_count_is_the_same_every_time(tmp_path, text, phase):
     request = request_of(tmp_path, text, phase=phase)
     first = count(request, formulas=False)
     assert first.error is None
-    for repeat in range(6):
+    for repeat in range(3):
         if repeat % 2 == 0:
             gc.collect()
         assert count(request, formulas=False) == first

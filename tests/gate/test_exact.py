@@ -1,6 +1,7 @@
 """Exact comparison: one changed line is caught and named, unchanged code gives nothing."""
 
 import re
+from functools import cache
 
 import pytest
 
@@ -11,12 +12,29 @@ from attnprof.gate.rules import VERDICTS, exit_code
 from .samples import MODULES, PLAIN, request_of, slipped
 
 
-def compared(tmp_path, before, after, *, formulas=False, **changes):
+@pytest.fixture(scope="module")
+def counting(tmp_path_factory):
+    """A function that counts a text, once, as a file of this name."""
+
+    @cache
+    def counting(text, name, *, formulas=False, **changes):
+        request = request_of(tmp_path_factory.mktemp("text"), text, name, **changes)
+        found = count(request, formulas=formulas)
+        assert found.error is None, found.error
+        return found
+
+    return counting
+
+
+@pytest.fixture
+def compared(counting):
     """Records of two texts of one module, by metric."""
-    old = count(request_of(tmp_path, before, "old", **changes), formulas=formulas)
-    new = count(request_of(tmp_path, after, "new", **changes), formulas=formulas)
-    assert old.error is None and new.error is None, (old.error, new.error)  # noqa: PT018
-    return {record.metric: record for record in compare("case", old, new)}
+
+    def compared(before, after, **how):
+        records = compare("case", counting(before, "old", **how), counting(after, "new", **how))
+        return {record.metric: record for record in records}
+
+    return compared
 
 
 def verdicts(records):
@@ -39,10 +57,10 @@ def verdicts(records):
         ("scaling", "multiplications", r"aten\.mul ×1 more at new\.py:{line} .*36,864 more FLOPs"),
     ],
 )
-def test_one_line_too_many_is_caught_and_named(tmp_path, module, phase, slip, metric, says):
+def test_one_line_too_many_is_caught_and_named(compared, module, phase, slip, metric, says):
     text = MODULES[module]
     changed, line = slipped(text, slip)
-    found = compared(tmp_path, text, changed, phase=phase)
+    found = compared(text, changed, phase=phase)
     assert exit_code(verdicts(found)) == 1
     record = found[metric]
     assert record.verdict == "regressed"
@@ -54,10 +72,10 @@ def test_one_line_too_many_is_caught_and_named(tmp_path, module, phase, slip, me
 
 
 @pytest.mark.parametrize("phase", ["forward", "train"])
-def test_unchanged_code_gives_no_difference_in_twenty_repeats(tmp_path, phase):
+def test_unchanged_code_gives_no_difference_however_often_it_is_counted(tmp_path, phase):
     request = request_of(tmp_path, PLAIN, phase=phase)
     first = count(request, formulas=False)
-    for _ in range(20):
+    for _ in range(4):
         records = compare("case", first, count(request, formulas=False))
         assert {(record.verdict, record.why, record.place) for record in records} == {
             ("ok", "", "")
@@ -77,16 +95,16 @@ HARMLESS = {
 @pytest.mark.parametrize("phase", ["forward", "train"])
 @pytest.mark.parametrize("harmless", HARMLESS)
 @pytest.mark.parametrize("module", MODULES)
-def test_harmless_edits_give_no_difference(tmp_path, module, harmless, phase):
+def test_harmless_edits_give_no_difference(compared, module, harmless, phase):
     text = HARMLESS[harmless](MODULES[module])
     assert text != MODULES[module]
-    found = compared(tmp_path, MODULES[module], text, phase=phase)
+    found = compared(MODULES[module], text, phase=phase)
     assert {(record.verdict, record.why) for record in found.values()} == {("ok", "")}
 
 
-def test_what_is_undone_is_an_improvement(tmp_path):
+def test_what_is_undone_is_an_improvement(compared):
     changed, line = slipped(PLAIN, "contiguous")
-    found = compared(tmp_path, changed, PLAIN)
+    found = compared(changed, PLAIN)
     assert verdicts(found) == {"ok", "improved"}
     assert "aten.clone ×1 fewer was at" in found["bytes_moved"].why
     assert "moves 288.00 KiB less" in found["bytes_moved"].why
@@ -104,9 +122,9 @@ def test_what_is_undone_is_an_improvement(tmp_path):
         ("float64", "formula:bytes_moved", "+ 32·B·N²·h bytes moved"),
     ],
 )
-def test_formulas_tell_the_difference(tmp_path, slip, metric, says):
+def test_formulas_tell_the_difference(compared, slip, metric, says):
     changed, line = slipped(PLAIN, slip)
-    found = compared(tmp_path, PLAIN, changed, formulas=True)
+    found = compared(PLAIN, changed, formulas=True)
     record = found[metric]
     assert record.verdict == "regressed"
     assert says in record.why

@@ -296,7 +296,7 @@ def test_processes_of_xdist_record_into_one_file(suite):
     (suite.path / "test_it.py").write_text("".join(
         TEST.replace("32", str(n)).replace("test_mine", f"test_{n}") for n in (8, 16)
     ))  # fmt: skip
-    assert suite.apart("-p", "xdist", "-n", "1", "--attnprof-update").ret == 0
+    assert suite("-p", "xdist", "-n", "1", "--attnprof-update").ret == 0
     assert len(recorded(suite).counted) == 2
     assert suite().ret == 0
 
