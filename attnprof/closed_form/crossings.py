@@ -3,7 +3,7 @@
 The polynomials hold over ranges of lengths, and are checked against integers.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import groupby, pairwise
@@ -266,3 +266,17 @@ def _narrow(look: Callable[[int], int | None], known: Lengths, low: int, high: i
     around = AROUND * known.step
     for length in known.within(low - around, high + around - 1):
         look(length)
+
+
+def ratios(curves: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What the first mechanism costs of the second, wherever a figure's curves have both."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for curve in curves:
+        place = {name: curve[name] for name in ("metric", "unit", "kind", "head_dim")}
+        points = dict(zip(curve["seq_len"], curve["value"], strict=True))
+        first = found.setdefault(tuple(place.values()), {**place, "points": points})
+        if first["points"] is not points:
+            own = first.pop("points")
+            both = {n: own[n] / points[n] for n in own if points.get(n)}
+            first |= {"seq_len": list(both), "value": list(both.values())}
+    return [ratio for ratio in found.values() if "value" in ratio]

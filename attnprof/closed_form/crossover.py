@@ -9,7 +9,7 @@ from typing import Any
 
 from attnprof.algebra.polynomials import NotPiecewisePolynomialError
 from attnprof.algebra.roots import closed_form, positive_roots
-from attnprof.closed_form.crossings import SAME, Crossings, bisected, crossings_of, pieces
+from attnprof.closed_form.crossings import SAME, Crossings, bisected, crossings_of, pieces, ratios
 from attnprof.closed_form.lengths import EVERY, CostOf, KnownCost, Lengths
 from attnprof.closed_form.quantities import comparable, quantity_of, speaking
 from attnprof.costs import Number
@@ -247,6 +247,7 @@ def report(
     summary: dict[str, Any] = {"mechanism_a": meeting.a.name, "mechanism_b": meeting.b.name}
     if with_curves:
         summary["curves"] = _curves(meeting, matches, records)
+        summary["ratios"] = ratios(summary["curves"])
     return Report("crossover", records, summary, environment)
 
 

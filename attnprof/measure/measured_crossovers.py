@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from attnprof.closed_form.crossings import ratios
 from attnprof.closed_form.crossover import (
     ALL_KINDS,
     DERIVED,
@@ -84,6 +85,7 @@ def meet(
     summary = dict(found.summary)
     if with_curves:
         summary["curves"] = [*summary.get("curves", ()), *search.curves()]
+        summary["ratios"] = ratios(summary["curves"])
     return replace(found, records=records, summary=summary)
 
 

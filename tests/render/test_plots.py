@@ -12,6 +12,7 @@ from matplotlib.text import Text
 
 from attnprof import Workload, registry
 from attnprof.closed_form.cost_records import compare_records
+from attnprof.closed_form.crossings import ratios
 from attnprof.errors import RequestError
 from attnprof.record import CrossoverRecord, HeadsRecord, HeatmapRecord, Report
 from attnprof.render.plots import plot_report
@@ -44,7 +45,7 @@ def crossover_report(widths=(16, 32)):
                         verdict="crosses" if meets else "never",
                     )
                 )  # fmt: skip
-    return Report("crossover", records, {"curves": curves})
+    return Report("crossover", records, {"curves": curves, "ratios": ratios(curves)})
 
 
 def heads_report(optimum=547.8):
@@ -128,6 +129,8 @@ def assert_legible(figure, size, monkeypatch):
 
 DRAWN = {
     "crossover": lambda: draw_crossover(crossover_report()),
+    "five widths": lambda: draw_crossover(crossover_report((8, 16, 32, 64, 128))),
+    "heads": lambda: draw_heads(heads_report()),
     "compare": lambda: draw_compare(compare_report()),
     "heatmap": lambda: draw_heatmap(heatmap_report()),
 }
@@ -180,26 +183,36 @@ def _crossing_places(axes):
 
 
 def test_crossovers_are_marked_where_the_curves_meet_and_named():
-    figure = draw_crossover(crossover_report())
-    assert [axes.get_title() for axes in figure.axes] == ["d = 16", "d = 32", "", ""]
-    for axes, d, symbol in zip(figure.axes, (16, 32, 16, 32), "0011", strict=True):
-        assert _crossing_places(axes) == [MEETINGS[d]] * 2
-        heights = [line.get_ydata()[0] for line in axes.lines if len(line.get_xdata()) == 1]
-        assert heights == pytest.approx([MEETINGS[d] ** 2] * 2)
-        [text] = [text.get_text() for text in axes.texts]
-        assert f"$N_{symbol}$ = {MEETINGS[d]} (published)" in text
+    axes = draw_crossover(crossover_report()).axes
+    mains, strips = axes[::2], axes[1::2]
+    assert [main.get_title() for main in mains] == ["d = 16", "d = 32"] * 2
+    for main, strip, d, symbol in zip(mains, strips, (16, 32, 16, 32), "0011", strict=True):
+        for panel, height in ((main, MEETINGS[d] ** 2), (strip, 1)):
+            assert _crossing_places(panel) == [MEETINGS[d]] * 2
+            heights = [line.get_ydata()[0] for line in panel.lines if len(line.get_xdata()) == 1]
+            assert heights == pytest.approx([height] * 2)
+        named = f"$N_{symbol}$ = {MEETINGS[d]:,}"
+        assert main.texts[0].get_text() == f"○ {named}\n◆ {named}"
+        assert main.get_xlim() == strip.get_xlim()
+        assert strip.lines[1].get_ydata() == pytest.approx([n / MEETINGS[d] for n in LENGTHS])
+        looks = {(line.get_linestyle(), line.get_marker()) for line in main.lines[:4]}
+        assert len(looks) == 4
 
 
 def test_a_pair_that_never_crosses_says_so():
-    [text] = draw_crossover(crossover_report((8,))).axes[0].texts
-    assert text.get_text() == "no crossover (published)\nno crossover (formula)"
+    text = draw_crossover(crossover_report((8,))).axes[0].texts[0]
+    assert text.get_text() == "○ no crossover\n◆ no crossover"
 
 
 @pytest.mark.parametrize("widths", [(16,), (8, 16, 32, 64, 128)])
 def test_one_to_five_head_widths_stand_side_by_side(widths):
     figure = draw_crossover(crossover_report(widths))
-    assert len(figure.axes) == 2 * len(widths)
-    assert figure.get_figwidth() <= 7
+    figure.canvas.draw()
+    mains = figure.axes[::2]
+    assert len(mains) == 2 * len(widths)
+    assert len({round(axes.get_position().y0, 3) for axes in mains}) == (
+        1 if len(widths) == 1 else 2
+    )
 
 
 @pytest.mark.parametrize(("optimum", "says"), [(547.8, "right of every divisor"), (3.0, "3 heads")])

@@ -1,70 +1,117 @@
 """Costs as curves: over sequence length with their crossovers, over heads with the optimum."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnprof.record import CrossoverRecord, HeadsRecord, Report
 from attnprof.record.escapes import figure_text
-from attnprof.render.plots import style
+from attnprof.render.plots import style, ticks
 
+#: The marks of :data:`style.MARKS`, in text.
+GLYPHS = {"published": "○", "formula": "◆", "derived": "□", "measured": "△"}
 Curve = Mapping[str, Any]
 #: What the paper calls the two crossovers.
-SYMBOLS = {"flops": "N_0", "memory": "N_1"}
+SYMBOLS = {"flops": "N_0", "memory": "N_1", "time": "N"}
+NAMES = {"flops": "FLOPs", "memory": "memory", "time": "time"}
 UNITS = {"flops": "FLOPs", "entries": "memory [entries]", "bytes": "memory [B]", "s": "time [s]"}
 #: Quantities over heads, as their panels are named.
 QUANTITIES = {"flops": "FLOPs", "peak_entries": "memory [entries]"}
 
 
 def draw_crossover(report: Report) -> style.Figure:
-    """A column a head width, a row a metric and its unit, after TaylorShift's Figure 1."""
+    """Both costs over length, a panel a head width, metric and unit; under it their ratio."""
     curves: Sequence[Curve] = report.summary["curves"]
-    rows = list(dict.fromkeys((c["metric"], c["unit"]) for c in curves))
+    units = list(dict.fromkeys((c["metric"], c["unit"]) for c in curves))
     widths = list(dict.fromkeys(c["head_dim"] for c in curves))
-    colour = style.colours([c["mechanism"] for c in curves])
-    figure = style.new_figure(0.75 + 1.9 * len(rows))
-    grid = figure.subplots(len(rows), len(widths), squeeze=False, sharex="col", sharey="row")
-    records = report.of(CrossoverRecord)
-    for line, (metric, unit) in zip(grid, rows, strict=True):
-        for axes, head_dim in zip(line, widths, strict=True):
-            place = (metric, unit, head_dim)
-            here = [c for c in curves if (c["metric"], c["unit"], c["head_dim"]) == place]
-            found = [r for r in records if (r.metric, r.unit, r.head_dim) == place]
-            _curves(axes, here, colour)
-            _mark(axes, here, found)
-            names = "\n".join(_name(record, SYMBOLS.get(metric, "N")) for record in found)
-            ground = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
-            size = style.SMALL - (len(widths) > 3)
-            style.in_corner(axes, names, fontsize=size, bbox=ground, zorder=6)
-        style.headroom(line[0])
-        line[0].set_ylabel(UNITS.get(unit, unit))
-    for axes, head_dim in zip(grid[0], widths, strict=True):
-        axes.set_title(f"d = {head_dim}", fontsize=style.NORMAL)
-    for axes in grid[-1]:
-        axes.set_xlabel("sequence length")
-    plain = all(axes.get_xlim()[1] < 10_000 for axes in grid[-1])
-    for axes in grid[-1]:
-        low, high = (math.log2(end) for end in axes.get_xlim())
-        ends = math.ceil(low - 1e-9), math.floor(high + 1e-9)
-        axes.set_xticks(*style.power_ticks(*ends, 5, plain=plain))
-    style.draw_legend(figure, colour, [c["kind"] for c in curves], marked=True)
-    if records:
-        one, sources = records[0], style.sources_of(records)
-        told = (f"scope {one.scope}", f"phase {one.phase}", "causal" * one.causal)
-        style.caption(figure, *told, sources)
+    looks, records = style.looks([c["mechanism"] for c in curves]), report.of(CrossoverRecord)
+    figure, grid = _grid(units, widths)
+    for (metric, unit, head_dim), (main, strip) in grid.items():
+        place = (metric, unit, head_dim)
+        here, ratios = (
+            [c for c in its if (c["metric"], c["unit"], c["head_dim"]) == place]
+            for its in (curves, report.summary.get("ratios", ()))
+        )
+        found = [r for r in records if (r.metric, r.unit, r.head_dim) == place]
+        _curves(main, here, looks)
+        _mark(main, here, found)
+        _name(main, found, SYMBOLS[metric])
+        _ratios(strip, ratios, found)
+    most = max(len(axes.texts[0].get_text().splitlines()) for axes, _ in grid.values())
+    for main, strip in grid.values():
+        _ticks(main, strip, most)
+    what = " and ".join(dict.fromkeys(NAMES[metric] for metric, _ in units))
+    style.draw_legend(
+        figure, looks, [c["kind"] for c in curves], marked=True,
+        title=f"{what} of {' and '.join(looks)} over sequence length, and where they are equal",
+    )  # fmt: skip
+    told = [f"scope {r.scope}, phase {r.phase}{', causal' * r.causal}" for r in records[:1]]
+    style.caption(figure, f"ratio: {' / '.join(looks)}", *told, style.sources_of(records))
     return figure
 
 
-def _curves(axes: style.Axes, curves: Sequence[Curve], colour: Mapping[str, str]) -> None:
-    style.log_axes(axes)
+def _grid(
+    units: Sequence[tuple[str, str]], widths: Sequence[int]
+) -> tuple[style.Figure, dict[tuple[str, str, int], tuple[style.Axes, style.Axes]]]:
+    """A panel and its strip for each; widths side by side on one scale, units if one width."""
+    several = len(widths) > 1
+    columns = style.abreast(len(widths if several else units), 1.35)
+    blocks = -(-len(widths if several else units) // columns)
+    rows = blocks * len(units) if several else blocks
+    figure = style.new_figure(0.9 + (1.9 if several else 2.4) * rows)
+    spec = figure.add_gridspec(2 * rows, columns, height_ratios=[3, 1] * rows)
+    found: dict[tuple[str, str, int], tuple[style.Axes, style.Axes]] = {}
+    for place, (its, d) in enumerate((its, d) for its in units for d in widths):
+        block, nth = divmod(place, len(widths)) if several else (0, place)
+        row, column = block * blocks + nth // columns, nth % columns
+        one, two = found.get((*its, widths[0]), (None, None)) if several else (None, None)
+        main = figure.add_subplot(spec[2 * row, column], sharey=one)
+        strip = figure.add_subplot(spec[2 * row + 1, column], sharex=main, sharey=two)
+        found[*its, d] = main, strip
+        main.set_title(f"d = {d}")
+        main.tick_params(length=2, labelbottom=False, labelleft=not several or column == 0)
+        strip.tick_params(length=2, labelleft=not several or column == 0)
+        main.set_ylabel(UNITS.get(its[1], its[1]) * (not several or column == 0))
+        strip.set_ylabel("ratio" * (column == 0))
+        strip.set_xlabel("sequence length" * (row == rows - 1 or not several))
+    return figure, found
+
+
+def _curves(axes: style.Axes, curves: Sequence[Curve], looks: Mapping[str, Curve]) -> None:
+    axes.set(xscale="log", yscale="log")
+    axes.grid(visible=True)
     for curve in curves:
+        every = max(1, len(curve["seq_len"]) // 8)
         axes.plot(
-            curve["seq_len"], curve["value"], color=colour[curve["mechanism"]],
+            curve["seq_len"], curve["value"], **looks[curve["mechanism"]], markevery=every,
             linestyle=style.LINES.get(curve["kind"], "-"),
         )  # fmt: skip
     lengths = [n for curve in curves for n in curve["seq_len"]]
     if lengths and min(lengths) < max(lengths):
         axes.set_xlim(min(lengths), max(lengths))
+
+
+def _ratios(axes: style.Axes, ratios: Sequence[Curve], records: Sequence[CrossoverRecord]) -> None:
+    """The strip: what the first costs of the second, 1 where they meet."""
+    axes.set_yscale("log")
+    axes.grid(visible=True)
+    axes.axhline(1, color="black", linewidth=0.8)
+    for ratio in ratios:
+        line = style.LINES.get(ratio["kind"], "-")
+        axes.plot(ratio["seq_len"], ratio["value"], color=style.GREY, linestyle=line)
+    flat = [{**ratio, "value": [1.0] * len(ratio["value"])} for ratio in ratios]
+    _mark(axes, flat, records)
+
+
+def _ticks(main: style.Axes, strip: style.Axes, lines: int) -> None:
+    """Round numbers on all axes, and room for lines above the curves."""
+    low, high = main.dataLim.intervaly
+    for axes in main.get_shared_y_axes().get_siblings(main):
+        low, high = min(low, axes.dataLim.y0), max(high, axes.dataLim.y1)
+    share = min(0.6, (lines + 0.5) * 0.13 / ticks.inches(main.yaxis))
+    main.set_ylim(low, high * (high / low) ** (share / (1 - share)))
+    ticks.mark_values(main.yaxis, low, high, ticks.with_prefix())
+    for axis, written in ((strip.xaxis, ticks.plain), (strip.yaxis, "{:g}×".format)):
+        ticks.mark_values(axis, *axis.get_view_interval(), written)
 
 
 def _lengths(record: CrossoverRecord) -> list[float]:
@@ -87,11 +134,16 @@ def _mark(axes: style.Axes, curves: Sequence[Curve], records: Sequence[Crossover
                 axes.axvline(length, color=style.GREY, linewidth=0.5, linestyle=line)
 
 
-def _name(record: CrossoverRecord, symbol: str) -> str:
-    """The crossovers' values, in words."""
-    values = ", ".join(map(style.short_count, _lengths(record)))
-    none = "not known" if record.skipped else "no crossover"
-    return f"{f'${symbol}$ = {values}' if values else none} ({record.kind})"
+def _name(axes: style.Axes, records: Sequence[CrossoverRecord], symbol: str) -> None:
+    """The crossovers' values above the curves, behind the mark of their kind."""
+    lines = []
+    for record in records:
+        values = ", ".join(map(style.short_count, _lengths(record)))
+        none = "not known" if record.skipped else "no crossover"
+        glyph = GLYPHS.get(record.kind, record.kind)
+        lines.append(f"{glyph} {f'${symbol}$ = {values}' if values else none}")
+    ground = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+    style.in_corner(axes, "\n".join(lines), bbox=ground, zorder=6)
 
 
 def _height(curves: Sequence[Curve], kind: str, length: float) -> float | None:
@@ -110,20 +162,24 @@ def draw_heads(report: Report) -> style.Figure:
     """Cost against the number of heads: a panel a quantity, a line a mechanism and kind."""
     records = [record for record in report.of(HeadsRecord) if record.value is not None]
     quantities = list(dict.fromkeys(record.quantity for record in records))
-    colour = style.colours([record.mechanism for record in records])
+    looks = style.looks([record.mechanism for record in records])
     figure = style.new_figure(3.3)
-    grid = figure.subplots(1, len(quantities), squeeze=False)[0]
-    for axes, quantity in zip(grid, quantities, strict=True):
-        _panel(axes, [record for record in records if record.quantity == quantity], colour)
+    panels = style.split(figure, len(quantities), 2, 3.0)
+    for axes, quantity in zip(panels, quantities, strict=True):
+        _panel(axes, [record for record in records if record.quantity == quantity], looks)
         axes.set_ylabel(QUANTITIES[quantity])
+        low, high = axes.get_ylim()
         if quantity == "flops":
             _optimum(axes, report, [record.num_heads for record in records])
-    style.draw_legend(figure, colour, [record.kind for record in records])
+        ticks.mark_values(axes.yaxis, low, high, ticks.with_prefix())
     length, best = report.summary.get("seq_len"), report.summary.get("best_divisor")
     width = report.summary.get("d_model") or records[0].num_heads * records[0].head_dim
+    style.draw_legend(
+        figure, looks, [record.kind for record in records],
+        title=f"Cost over the number of heads, d_model {width}",
+    )  # fmt: skip
     style.caption(
         figure,
-        f"d_model = {width}",
         f"sequence length {length}" if length else "",
         f"best divisor: {best} heads" if isinstance(best, int) else "",
         style.sources_of(records),
@@ -131,19 +187,17 @@ def draw_heads(report: Report) -> style.Figure:
     return figure
 
 
-def _panel(axes: style.Axes, records: Sequence[HeadsRecord], colour: Mapping[str, str]) -> None:
-    style.log_axes(axes)
+def _panel(
+    axes: style.Axes, records: Sequence[HeadsRecord], looks: Mapping[str, Mapping[str, Any]]
+) -> None:
+    axes.set(xscale="log", yscale="log", xlabel="number of heads")
+    axes.grid(visible=True)
     for curve in dict.fromkeys((record.mechanism, record.kind) for record in records):
         own = [record for record in records if (record.mechanism, record.kind) == curve]
         points = sorted((record.num_heads, record.value or 0) for record in own)
-        axes.plot(
-            *zip(*points, strict=True), marker=".", markersize=4, color=colour[curve[0]],
-            linestyle=style.LINES.get(curve[1], "-"),
-        )  # fmt: skip
-    heads = sorted({record.num_heads for record in records})
-    shown = heads[:: -(-len(heads) // 9)]
-    axes.set_xticks(shown, [str(count) for count in shown])
-    axes.set_xlabel("number of heads")
+        line = style.LINES.get(curve[1], "-")
+        axes.plot(*zip(*points, strict=True), **looks[curve[0]], linestyle=line)
+    ticks.mark_sizes(axes.xaxis, [record.num_heads for record in records])
 
 
 def _optimum(axes: style.Axes, report: Report, heads: Sequence[int]) -> None:
@@ -168,7 +222,7 @@ def _optimum(axes: style.Axes, report: Report, heads: Sequence[int]) -> None:
         text += f",\n{'right' if right else 'left'} of every divisor"
         end, start = (1.0, 0.86) if right else (0.0, 0.14)
         axes.annotate(
-            "", (end, 0.76), (start, 0.76), xycoords="axes fraction",
+            "", (end, 0.68), (start, 0.68), xycoords="axes fraction",
             arrowprops={"arrowstyle": "->", "color": "black", "lw": 0.9},
         )  # fmt: skip
     side, x = ("right", 0.97) if right else ("left", 0.03)

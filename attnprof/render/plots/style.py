@@ -32,6 +32,7 @@ COLOURS = {
     "standard": BLACK, "sdpa": BLUE, "optimised": SKY, "efficient": GREEN, "super": PURPLE,
     "taylor-direct": VERMILION, "taylor-efficient": BLUE, "taylorshift": GREEN,
 }  # fmt: skip
+MARKERS = ("", "o", "s", "^", "D", "v")
 #: The line of a kind of number.
 LINES: dict[str, Any] = {
     "formula": "-", "published": (0, (5, 2)), "derived": ":", "predicted": "-.", "measured": "-",
@@ -123,6 +124,12 @@ def colours(names: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """A colour and a marker for each mechanism: told apart without colour, too."""
+    found = zip(colours(names).items(), MARKERS * len(names), strict=False)
+    return {name: {"color": c, "marker": m, "markersize": 3} for (name, c), m in found}
+
+
 def log_axes(axes: Axes) -> None:
     """Both axes logarithmic, over a grid, without ticks between the powers."""
     axes.set_xscale("log", base=2)
@@ -158,8 +165,8 @@ def power_ticks(
 
 
 def short_count(value: float) -> str:
-    """A count in a figure: ``73``, ``4160.5``, ``1,048,577``."""
-    return f"{value:,.0f}" if value >= 100_000 else f"{value:.1f}".removesuffix(".0")
+    """A count in a figure: ``73``, ``4,160.5``, ``1,048,577``."""
+    return f"{value:,.0f}" if value >= 100_000 else f"{value:,.1f}".removesuffix(".0")
 
 
 def in_corner(axes: Axes, text: str, x: float = 0.03, y: float = 0.97, **look: Any) -> None:
@@ -215,18 +222,16 @@ def legend(
 
 
 def draw_legend(
-    figure: Figure, colour: Mapping[str, str], kinds: Sequence[str], *, marked: bool = False,
-    title: str = "",
+    figure: Figure, by_name: Mapping[str, Mapping[str, Any]], kinds: Sequence[str], *,
+    marked: bool = False, title: str = "",
 ) -> None:  # fmt: skip
-    """The legend of mechanisms by colour, and of kinds by line where they differ."""
-    looks: list[dict[str, Any]] = [
-        {"color": shade, "label": figure_text(name)} for name, shade in colour.items()
-    ]
+    """The legend of mechanisms by their looks, and of kinds by line where they differ."""
+    entries = [{**look, "label": figure_text(name)} for name, look in by_name.items()]
     for kind in dict.fromkeys(kinds) if len(set(kinds)) > 1 else ():
         mark = MARKS.get(kind, {}) if marked else {}
         line = {"color": GREY, "markeredgecolor": "black", "linestyle": LINES.get(kind, "-")}
-        looks.append({**line, "label": kind, **mark})
-    legend(figure, looks, title=title, handlelength=3)
+        entries.append({**line, "label": kind, **mark})
+    legend(figure, entries, title=title, handlelength=3)
 
 
 #: What each format says of its making: by whom, so that it is known again; no more, so that the

@@ -1,0 +1,86 @@
+"""Ticks of logarithmic axes: a few round numbers, written plainly."""
+
+import math
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import Any
+
+
+def round_numbers(
+    low: float, high: float, fits: Callable[[list[float]], bool] = lambda found: len(found) < 9
+) -> list[float]:
+    """Numbers between two positive ones: 1, 2 and 5 in every decade, or every so many decades.
+
+    The most that fit; evenly spaced ones where no two of those lie between.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    def inside(values: Iterable[float]) -> list[float]:
+        return [float(v) for v in values if low * (1 - 1e-9) <= v <= high * (1 + 1e-9)]
+
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    fine = inside(step * 10.0**e for e in decades for step in (1, 2, 5))
+    if len(fine) < 2:
+        return inside(MaxNLocator(3, steps=[1, 2, 5, 10]).tick_values(low, high))
+    whole = inside(10.0**e for e in decades)
+    coarser = whole if len(whole) > 1 else fine
+    tried = (fine, *(coarser[::step] for step in range(1, len(coarser))))
+    return next((found for found in tried if fits(found)), [fine[0], fine[-1]])
+
+
+def plain(value: float) -> str:
+    """A number without an exponent: ``0.05``, ``20,000``."""
+    return f"{value:,.10f}".rstrip("0").rstrip(".")
+
+
+def with_prefix(unit: str = "") -> Callable[[float], str]:
+    """How numbers of a unit are written with its prefix: ``200 µs``, ``5 G``."""
+    from matplotlib.ticker import EngFormatter
+
+    return EngFormatter(unit)
+
+
+def inches(axis: Any) -> float:
+    """About how long an axis is drawn."""
+    size, place = axis.axes.figure.get_size_inches(), axis.axes.get_position()
+    across = axis.axis_name == "x"
+    return float(place.width * size[0] if across else place.height * size[1])
+
+
+def mark_values(
+    axis: Any, low: float, high: float, written: Callable[[float], str] = plain
+) -> None:
+    """Ticks of a logarithmic x- or y-axis at round numbers between two, as many as have room."""
+    room = inches(axis) / math.log(high / low)
+
+    def fits(found: list[float]) -> bool:
+        if axis.axis_name == "y":
+            return all(math.log(b / a) * room > 0.15 for a, b in pairwise(found))
+        return all(
+            math.log(b / a) * room > 0.03 * len(written(a) + written(b)) + 0.1
+            for a, b in pairwise(found)
+        )
+
+    values = round_numbers(low, high, fits)
+    axis.set_ticks(values, labels=[written(value) for value in values])
+    axis.set_ticks([], minor=True)
+
+
+def short_size(size: int) -> str:
+    """A size as a tick has it: ``512``, ``4096``, ``16k`` (of 1,024)."""
+    if size >= 10_000:
+        return f"{size // 1024}k" if size % 1024 == 0 else f"{size:,}"
+    return str(size)
+
+
+def mark_sizes(axis: Any, sizes: Iterable[int]) -> None:
+    """Ticks of a logarithmic x-axis at the sizes, the largest first, as many as have room."""
+    shown: list[int] = []
+    ordered = sorted(set(sizes), reverse=True)
+    inch = math.log(ordered[0] / ordered[-1]) / inches(axis)
+    for size in ordered:
+        room = math.log(shown[-1] / size) if shown else math.inf
+        if room >= inch * 0.065 * (1 + len(short_size(size))):
+            shown.append(size)
+    axis.set_ticks(shown, labels=list(map(short_size, shown)))
+    axis.set_ticks([], minor=True)
