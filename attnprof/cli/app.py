@@ -18,6 +18,7 @@ from typer.core import TyperCommand
 
 import attnprof
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
+from attnprof.processes.notices import announce
 from attnprof.record.escapes import visible
 from attnprof.record.recognition import one_command
 
@@ -83,6 +84,8 @@ def main(args: list[str] | None = None) -> None:
     """
     arguments = sys.argv[1:] if args is None else args
     debug = "--debug" in arguments
+    if args is None:
+        announce()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # an ASCII terminal shows ? for what it lacks
             stream.reconfigure(errors="replace")
@@ -120,7 +123,7 @@ def _program(asked: str, *, debug: bool, is_main: bool) -> typer.Typer:
     """The command line: the asked command for real, the others by name and summary only."""
     app = typer.Typer(
         no_args_is_help=True,
-        add_completion=asked not in COMMANDS,
+        add_completion=asked not in COMMANDS or COMPLETING in os.environ,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )

@@ -14,6 +14,7 @@ NAMES: dict[str, dict[str, tuple[str, ...] | str]] = {
     "phase": {_EVERY: ("forward", "prefill", *PHASES[1:]), "derive": PHASES},
     "dtype": {_EVERY: DTYPES},
     "scope": {_EVERY: SCOPES},
+    "size": {_EVERY: ("page", "column")},
     "device": {_EVERY: ("auto", "cpu", "cuda")},
     "causal": {_EVERY: ("no", "yes", "both")},
     "convention": {_EVERY: ("flops", "operations")},
@@ -30,7 +31,7 @@ NAMES: dict[str, dict[str, tuple[str, ...] | str]] = {
         "verify-formula": "trace.events:QUANTITIES",
     },
     "metric": {"crossover": "closed_form.crossover:METRICS"},
-    "up_to": {_EVERY: "verify.comparison:UP_TO"},
+    "up_to": {_EVERY: ("exact", "leading", "order")},
     "rule": {_EVERY: "gate.rules:RULES"},
     "inconclusive": {_EVERY: ("retry", "pass", "fail")},
     "stored_times": {_EVERY: ("advise", "fail")},
@@ -41,8 +42,10 @@ NAMES: dict[str, dict[str, tuple[str, ...] | str]] = {
 MECHANISMS = ("attention", "target", "mechanism_a", "mechanism_b", "mechanisms", "pair")
 
 
-def completing(parameter: str) -> Callable[..., list[str]]:
-    """The function that Typer asks for what a parameter's text may become."""
+def completing(parameter: str) -> Callable[..., list[str]] | None:
+    """The function that Typer asks for what a parameter's text may become; None for any text."""
+    if parameter not in (*NAMES, *MECHANISMS, "settings", "claim"):
+        return None
 
     def complete(ctx: Context, incomplete: str) -> list[str]:
         before, comma, begun = incomplete.rpartition(",")
@@ -54,7 +57,7 @@ def completing(parameter: str) -> Callable[..., list[str]]:
 
 
 def _possible(parameter: str, ctx: Context) -> Iterable[str]:
-    """All names that a parameter of a command takes; none where any text is good."""
+    """All names that a parameter of a command takes."""
     from attnprof import registry
 
     if parameter in MECHANISMS:
@@ -65,7 +68,7 @@ def _possible(parameter: str, ctx: Context) -> Iterable[str]:
         from attnprof.papers.documents import claims
 
         return claims()
-    of_command = NAMES.get(parameter, {})
+    of_command = NAMES[parameter]
     names = of_command.get(ctx.info_name or "", of_command.get(_EVERY, ()))
     if isinstance(names, str):
         module, _, constant = names.partition(":")

@@ -18,6 +18,7 @@ from typing import IO, Any
 from attnprof.processes import forks
 from attnprof.processes.folders import temporary_folder
 from attnprof.processes.forks import Ended
+from attnprof.processes.notices import loading
 
 #: Seconds a keeper may take longer than the work it keeps.
 _GRACE_S = 10.0
@@ -123,7 +124,8 @@ class Pool:
         """Order a process, which with ``memory`` gets an error where the machine has no more."""
         self.start()
         if not self._ready:
-            self.answer(STARTING_S, 0)
+            with loading():
+                self.answer(STARTING_S, 0)
             self._ready = True
         self.runs += 1
         self.send({**order, "id": self.runs, "memory": memory})

@@ -1,0 +1,60 @@
+"""A line on stderr while torch is loaded: that takes seconds, and silence looks like a hang."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import Any
+
+TEXT = "attnprof: loading torch …"
+
+
+class _Announcing:
+    """Finds torch as Python does, and says when its code is run."""
+
+    def find_spec(self, name: str, path: Any = None, _target: Any = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path) if name == "torch" else None
+        loader: Any = spec and spec.loader
+        if loader is not None:
+            run = loader.exec_module
+
+            def told(module: Any) -> None:
+                del loader.exec_module
+                with loading():
+                    run(module)
+
+            loader.exec_module = told
+        return spec
+
+
+_FINDER: Any = _Announcing()
+
+
+def announce() -> None:
+    """From now on, say once that torch is loaded, here or by a process that is waited for."""
+    sys.meta_path.insert(0, _FINDER)
+
+
+@contextlib.contextmanager
+def loading() -> Iterator[None]:
+    """Inside, torch is loaded; on a terminal the line is gone afterwards.
+
+    Nothing is said where a bar or the like is on the terminal already.
+    """
+    stream: Any = sys.stderr
+    brief = False
+    if _FINDER in sys.meta_path and stream is not None and stream is sys.__stderr__:
+        sys.meta_path.remove(_FINDER)
+        brief = not stream.closed and stream.isatty()
+        _write(stream, TEXT if brief else f"{TEXT}\n")
+    try:
+        yield
+    finally:
+        if brief:
+            _write(stream, f"\r{' ' * len(TEXT)}\r")
+
+
+def _write(stream: Any, text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        stream.write(text)
+        stream.flush()
