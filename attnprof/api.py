@@ -33,6 +33,9 @@ def build(
 
     Parameters are those of ``attnprof list``. Weights come from torch's generator: seed it for
     repeatable ones. Raises :class:`attnprof.errors.RequestError` for what cannot be built.
+
+    >>> attnprof.build("linear", d_model=16, num_heads=2)(torch.zeros(1, 4, 16)).shape
+    torch.Size([1, 4, 16])
     """
     from attnprof.blocks.assemble import build_layer, checked_sizes
 
@@ -53,7 +56,11 @@ def attend(
 ) -> Tensor:
     """A mechanism's core, without projections: (batch, heads, tokens, head_dim) in and out.
 
-    ``weights`` replaces the core's own parameters by name; others are drawn with ``seed``.
+    ``weights`` replaces the core's own parameters by name; others are drawn with ``seed``. Raises
+    :class:`attnprof.errors.RequestError` for shapes and mechanisms that do not go together.
+
+    >>> attnprof.attend("sdpa", *torch.zeros(3, 1, 2, 4, 8), causal=True).shape
+    torch.Size([1, 2, 4, 8])
     """
     from attnprof.blocks.assemble import attend_core
 
@@ -63,7 +70,12 @@ def attend(
 
 
 def cost(name: str, workload: Workload, scope: str = "layer", **params: Any) -> CostTable:
-    """The closed form of a mechanism for a workload, by stage: numbers, or sympy expressions."""
+    """The closed form of a mechanism for a workload, by stage: numbers, or sympy expressions.
+
+    >>> table = attnprof.cost("standard", attnprof.Workload(1024, num_heads=8, head_dim=64))
+    >>> table.flops, table.peak(), len(table.stages)
+    (4339531776, 73400320, 9)
+    """
     spec = registry.get(given.name_text(name), **params)
     return spec.cost(_workload(workload), given.choice("scope", scope, SCOPES))
 
@@ -89,6 +101,10 @@ def crossover(
     Records are :class:`attnprof.record.CrossoverRecord`, one a head width, metric and kind;
     ``params`` go to whichever of the two has them, ``curves`` adds what a figure draws. Raises
     :class:`attnprof.errors.RequestError` for what cannot be compared.
+
+    >>> found = attnprof.crossover("taylor-direct", "taylor-efficient", metrics="flops")
+    >>> {record.kind: record.first_seq_len for record in found.records}
+    {'published': 4161, 'formula': 4194}
     """
     from attnprof import __version__
     from attnprof.closed_form.crossover import DERIVED, KINDS, METRICS, Meeting, report
@@ -130,9 +146,11 @@ def derive(
     left out is guessed; ``Derivation.notes`` says how. ``workload`` gives a shape at which the
     formulas must hold, number format and mask; ``at`` does so by symbol. ``phases`` are forward
     and backward, or the workload's where that asks for another.
-
     Raises :class:`attnprof.errors.RequestError` for what does not run, and
     :class:`attnprof.errors.CannotRunError` where no formula is found.
+
+    >>> attnprof.derive(lambda q: q @ q.T, inputs={"q": "N, d"}, phases="forward").expression()
+    2*N**2*d
     """
     from attnprof.trace.solve.derive import derive_anything
 
@@ -177,6 +195,10 @@ def profile(
     says why in ``skipped``. ``isolate`` True measures each point in a process of its own,
     ``check`` sees first whether a module computes what it claims, ``compiled`` measures
     ``torch.compile``'s code.
+
+    >>> found = attnprof.profile("linear", 8, d_model=8, num_heads=1, samples=1, check=False)
+    >>> found.records[0].flops_torch == found.records[0].matmul_flops_formula
+    True
     """
     from attnprof.device.roofline import with_roofline
     from attnprof.measure.batch import measure_points, plan_points
@@ -234,6 +256,9 @@ def sweep(
     Sizes, names and ``params`` take one value or several. Each point is measured in a process of
     its own (``isolate``), for at most ``limit_s`` seconds, ``processes`` times. Returns the whole
     file as :class:`attnprof.record.ProfileRecord`; RequestError says that it is no sweep's.
+
+    >>> attnprof.sweep("sdpa", 8, "new", d_model=8, num_heads=1, isolate=False).summary["measured"]
+    1
     """
     from attnprof.device.roofline import with_roofline
     from attnprof.measure.request import Budget
@@ -257,13 +282,10 @@ def sweep(
         threads=given.threads_of(threads), check=given.flag("check", check),
         compiled=given.flag("compiled", compiled),
     )  # fmt: skip
-    limit = None if limit_s is None else given.number("limit_s", limit_s)
-    if limit is not None and limit <= 0:
-        raise RequestError(f"limit_s must be above 0, not {limit}")
+    limit = given.seconds("limit_s", limit_s)
     terms = runner.SweepOptions(apart=given.flag("isolate", isolate), limit_s=limit)
-    path = given.file_path("output", output)
-    times = given.at_least("processes", processes, 1, 10_000)
-    runner.sweep(runner.tasks_of(points, times), path, terms)
+    tasks = runner.tasks_of(points, given.at_least("processes", processes, 1, 10_000))
+    runner.sweep(tasks, path := given.file_path("output", output), terms)
     return with_roofline(results.load_results(path))
 
 

@@ -84,6 +84,13 @@ def number(name: str, value: Any) -> float:
     raise RequestError(f"{name} must be a number, not {shown(value)}")
 
 
+def seconds(name: str, value: Any) -> float | None:
+    """A time above 0; None where there is none."""
+    if value is not None and number(name, value) <= 0:
+        raise RequestError(f"{name} must be above 0, not {shown(value)}")
+    return None if value is None else number(name, value)
+
+
 def is_flag(value: Any) -> bool:
     """Whether it is True or False, of Python's or numpy's."""
     return type(value).__name__ in ("bool", "bool_")

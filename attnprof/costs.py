@@ -139,6 +139,9 @@ class Cost:
     A product (m×k)(k×n) counts m·k·n multiplications and as many additions, and its
     m·n results as ``dot_outputs``; a sum of n values counts n additions and one
     ``reduction_outputs``. ``bytes_moved`` is every operand read and result written once.
+
+    >>> (3 * Cost(multiplications=8, additions=8, dot_outputs=2)).operations
+    42
     """
 
     multiplications: Number = 0
@@ -187,6 +190,9 @@ class Stage:
 
     ``allocates`` come alive with the operation, ``frees`` die after it, ``workspace`` lives
     only during it; all three in bytes.
+
+    >>> Stage("scores", (8, 1024, 1024), Cost(additions=5), allocates=2**25).cost.flops
+    5
     """
 
     name: str
@@ -206,6 +212,11 @@ class CostTable:
 
     ``live_before`` are the bytes already held when the first stage starts (what autograd
     saved, for a backward pass); ``parameters`` and ``state_entries`` are counts.
+
+    >>> cut = Stage("cut", (4,), Cost(additions=4), allocates=16, frees=16)
+    >>> table = CostTable((cut, Stage("sum", (), Cost(additions=3), allocates=4)))
+    >>> table.flops, table.live(), table.peak()
+    (7, [16, 4], 16)
     """
 
     stages: tuple[Stage, ...]
@@ -215,7 +226,7 @@ class CostTable:
     notes: tuple[str, ...] = field(default=())
 
     def mapped(self, change: Callable[[Number], Number]) -> CostTable:
-        """The same with every number as ``change`` makes it."""
+        """The same with every number as ``change`` makes it, like ``table.mapped(float)``."""
         stages = tuple(
             replace(
                 stage,
@@ -269,3 +280,17 @@ class CostTable:
 
             return running_maximum(self.live_before, steps)
         return reduce(maximum, self.live() or [self.live_before])
+
+    def to_frame(self) -> Any:
+        """The stages as a pandas DataFrame: counts, and the bytes ``held`` while each runs.
+
+        Raises :class:`attnprof.errors.CannotRunError` where pandas is not installed.
+        """
+        from attnprof.record.notebook import data_frame, stage_row
+
+        return data_frame([*map(stage_row, self.stages, self.live())])
+
+    def _repr_html_(self) -> str:
+        from attnprof.record.notebook import stages_html
+
+        return stages_html(self)

@@ -29,6 +29,10 @@ class Workload:
     from 1), ``kv_seq_len`` the key tokens (default: the same). ``phase`` is ``forward``,
     ``backward``, ``train`` (both) or ``decode``; ``prefill`` is an alias for a causal forward.
     Raises :class:`RequestError` for what none of these can be.
+
+    >>> workload = Workload(1024, num_heads=8, head_dim=64, phase="prefill")
+    >>> workload.d_model, workload.phase, workload.causal, workload.with_(seq_len=1).seq_len
+    (512, 'forward', True, 1)
     """
 
     seq_len: Number

@@ -43,7 +43,8 @@ def loading() -> Iterator[None]:
     """
     stream: Any = sys.stderr
     brief = False
-    if _FINDER in sys.meta_path and stream is not None and stream is sys.__stderr__:
+    wrapped = sys.stderr is not sys.__stderr__
+    if _FINDER in sys.meta_path and stream is not None and not wrapped:
         sys.meta_path.remove(_FINDER)
         brief = not stream.closed and stream.isatty()
         _write(stream, TEXT if brief else f"{TEXT}\n")

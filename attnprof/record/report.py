@@ -15,6 +15,7 @@ from attnprof.arguments import file_path, shown
 from attnprof.errors import RequestError
 from attnprof.record.base import KINDS, ColumnarRecords, Record
 from attnprof.record.files import JOURNAL_LIMIT, read_json, write_whole
+from attnprof.record.notebook import data_frame, records_html
 from attnprof.record.recognition import SCHEMA
 
 Kind = TypeVar("Kind", bound=Record)
@@ -22,7 +23,14 @@ Kind = TypeVar("Kind", bound=Record)
 
 @dataclass(frozen=True)
 class Report:
-    """A command's result: records, a summary, and the environment they were made in."""
+    """A command's result: records, a summary, and the environment they were made in.
+
+    A notebook shows it as a table.
+
+    >>> Report("list", [], {"what": "nothing"}).save("saved.json")
+    >>> Report.load("saved.json").summary
+    {'what': 'nothing'}
+    """
 
     command: str
     records: Sequence[Record]
@@ -85,12 +93,16 @@ class Report:
         return cls(command, records, summary, environment, SCHEMA)
 
     def to_frame(self) -> Any:
-        """The records as a pandas DataFrame, one column a field."""
-        import pandas as pd
+        """The records as a pandas DataFrame, one column a field.
 
+        Raises :class:`attnprof.errors.CannotRunError` where pandas is not installed.
+        """
         if isinstance(self.records, ColumnarRecords):
-            return pd.DataFrame({name: self.records.column(name) for name in self.records.names})
-        return pd.DataFrame([asdict(record) for record in self.records])
+            return data_frame({name: self.records.column(name) for name in self.records.names})
+        return data_frame([asdict(record) for record in self.records])
+
+    def _repr_html_(self) -> str:
+        return records_html(self.command, self.records)
 
 
 def _plain(value: Any) -> Any:

@@ -35,7 +35,7 @@ LEVELS = {
     "workload": 0.3,
     "costs": 0.2,
     "record": 0.1,
-    "units": 0.1,
+    "units": 0.08,
     "parameters": 0.2,
     "arguments": 0.06,
     "algebra": 0.05,

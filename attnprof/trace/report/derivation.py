@@ -67,7 +67,11 @@ class Derivation:
     """Closed forms of a module or function, by phase, over ``symbols``.
 
     ``inputs`` are those of the call as ``--input`` takes them; ``notes`` say what was guessed;
-    ``dtype`` is that of weights and floating inputs.
+    ``dtype`` is that of weights and floating inputs. A notebook shows the formulas as a table.
+
+    >>> found = attnprof.derive(torch.square, inputs={"x": "N, d"}, phases="forward")
+    >>> found.expression("flops"), found.at("flops", N=3, d=5)
+    (N*d, 15)
     """
 
     name: str
@@ -112,6 +116,25 @@ class Derivation:
         from attnprof.trace.report.records import report_of
 
         return report_of(self)
+
+    def to_frame(self) -> Any:
+        """The formulas as a pandas DataFrame, a row a phase and quantity."""
+        return self.report().to_frame()
+
+    def _repr_html_(self) -> str:
+        from attnprof.record.notebook import html_table
+
+        rows = [
+            (phase, quantity, formula.value if formula.expression is None else formula.expression)
+            for phase, forms in self.phases.items()
+            for quantity, formula in forms.formulas.items() if formula.expression != 0
+        ]  # fmt: skip
+        holds = [
+            f"{phase} holds for: {'; '.join(forms.domain) or 'all sizes'}"
+            for phase, forms in self.phases.items()
+        ]
+        columns = {"phase": "text", "quantity": "text", "formula": "code"}
+        return html_table(columns, rows, self.name, [*holds, *self.notes])
 
     def _formula(self, quantity: str, phase: str) -> Formula:
         if phase not in self.phases:

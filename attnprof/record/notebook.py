@@ -1,0 +1,89 @@
+"""What notebooks show of results: a table in HTML, a data frame."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from attnprof.errors import CannotRunError
+from attnprof.record.base import Record, heading
+from attnprof.record.escapes import visible
+from attnprof.units import MISSING, format_value, is_numeric
+
+#: Rows of a report that are shown.
+MOST = 60
+
+
+def html_table(
+    columns: Mapping[str, str], rows: Iterable[Iterable[Any]], title: str, notes: Iterable[str]
+) -> str:
+    """Headings with the format of each column (``code`` for formulas); numbers are short."""
+    head = "".join(f"<th>{_safe(name)}</th>" for name in columns)
+    body = "".join(f"<tr>{''.join(map(_cell, row, columns.values()))}</tr>\n" for row in rows)
+    below = "".join(f"<div>{_safe(note)}</div>\n" for note in notes)
+    return (
+        f"<table>\n<caption>{_safe(title)}</caption>\n<thead><tr>{head}</tr></thead>\n"
+        f"<tbody>\n{body}</tbody>\n</table>\n{below}"
+    )
+
+
+def _safe(text: str) -> str:
+    return html.escape(visible(text))
+
+
+def _cell(value: Any, fmt: str) -> str:
+    if fmt == "code":
+        return f"<td><code>{_safe(str(value))}</code></td>"
+    side = "right" if is_numeric(fmt) else "left"
+    return f'<td style="text-align: {side}">{_safe(format_value(value, fmt, short=True))}</td>'
+
+
+def records_html(command: str, records: Sequence[Record]) -> str:
+    """The first records; what is the same in all is said below the table, what is empty is not."""
+    shown = [records[place] for place in range(min(len(records), MOST))]
+    columns, kept, shared = {}, [], []
+    for name, meta in type(shown[0]).columns() if shown else ():
+        values, fmt = [getattr(record, name) for record in shown], meta["format"]
+        if len(shown) > 1 and all(value == values[0] for value in values):
+            text = format_value(values[0], fmt, short=True)
+            shared += [f"{name}: {text}"] if text not in ("", MISSING) else []
+        elif any(value not in (None, "", [], {}) for value in values):
+            columns[heading(name, meta)] = fmt
+            kept.append(values)
+    title = f"{command}: {len(records):,} record{'s' * (len(records) != 1)}"
+    more = [f"{len(records) - MOST:,} more: see to_frame()"] if len(records) > MOST else []
+    rows = zip(*kept, strict=True)
+    return html_table(columns, rows, title, [*([", ".join(shared)] if shared else []), *more])
+
+
+def stage_row(stage: Any, held: Any) -> dict[str, Any]:
+    """A stage of a cost table as one row."""
+    counts = {name: getattr(stage.cost, name) for name in (*stage.cost.__slots__, "flops")}
+    own = ("name", "part", "shape", "allocates", "frees", "workspace")
+    return {**{name: getattr(stage, name) for name in own}, **counts, "held": held}
+
+
+def stages_html(table: Any) -> str:
+    """A cost table by stage, with its total; formulas where sizes are symbols."""
+    rows = [(s.name, s.shape, s.cost, held) for s, held in zip(table, table.live(), strict=True)]
+    rows.append(("total", (), table.total, table.peak()))
+    formats = {"stage": "text", "shape": "text", "FLOPs": "count", "bytes moved": "bytes",
+               "bytes held": "bytes"}  # fmt: skip
+    if not isinstance(rows[-1][2].flops + rows[-1][3], int | float):
+        formats.update(dict.fromkeys([*formats][2:], "code"))
+    cells = (
+        (name, "×".join(map(str, shape)), cost.flops, cost.bytes_moved, held)
+        for name, shape, cost, held in rows
+    )
+    told = f"{table.parameters} parameters; the total's bytes held are the peak"
+    return html_table(formats, cells, "Cost by stage", [told, *table.notes])
+
+
+def data_frame(columns: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]) -> Any:
+    """A pandas DataFrame; :class:`CannotRunError` where pandas is missing."""
+    try:
+        import pandas as pd
+    except ModuleNotFoundError as error:
+        raise CannotRunError("to_frame() needs pandas: pip install pandas") from error
+    return pd.DataFrame(columns)
