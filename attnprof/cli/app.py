@@ -106,7 +106,9 @@ def _run(arguments: list[str], *, debug: bool, is_main: bool) -> Any:
     program = _program(asked, debug=debug, is_main=is_main)
     try:
         return program(arguments, prog_name="attnprof", standalone_mode=False)
-    except SystemExit as ended:  # a completion was told or installed
+    except SystemExit as ended:  # a completion was told or installed, or nobody reads any more
+        if isinstance(ended.__context__, BrokenPipeError):
+            raise
         return ended.code
     except Exception as error:
         message_of = getattr(error, "format_message", None)  # the parser's errors have it
