@@ -1,11 +1,14 @@
 """`attnprof plot`: figures from any results file."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from typer import Argument, Option
 
 from attnprof.cli.options import ForceOption, SizeOption, ensure_writable, note, one_of
+from attnprof.cli.request import parse_set
 from attnprof.errors import RequestError
 from attnprof.record import ProfileRecord, Report
 from attnprof.record.files import REPORT_LIMIT
@@ -24,8 +27,14 @@ def plot(
     ),
     kind: str = Option(
         "growth", metavar="KIND",
-        help="growth (time and memory over length), surface or width or heads (FLOPs over "
+        help="growth (time and memory over length), surface (FLOPs over length and width, against "
+        "the first mechanism's), surface3d (the FLOPs themselves), width or heads (costs over "
         "them), roofline, pareto (error over time).",
+    ),
+    where: list[str] | None = Option(
+        None, metavar="K=V",
+        help="Draw only results of these sizes, mechanisms or parameters, like num_heads=4,8; "
+        "repeatable.",
     ),
     ceilings: Path | None = Option(
         None, metavar="FILE", help="For roofline: what calibrate --file wrote."
@@ -35,11 +44,11 @@ def plot(
 ) -> None:  # fmt: skip
     """Draw figures from the results of sweep and profile.
 
-    Several files, of other devices, are drawn in one figure.
+    What varies beside an axis (widths, heads, devices of several files) has a panel each.
 
     Examples:
       attnprof plot sweep.jsonl -o growth.png
-      attnprof plot sweep.jsonl --kind pareto -o pareto.svg
+      attnprof plot sweep.jsonl --kind pareto --where seq_len=1024 -o pareto.svg
       attnprof plot laptop.jsonl server.jsonl --kind growth
     """
     ensure_writable(output, force=force)
@@ -51,6 +60,7 @@ def plot(
             f"{', '.join(map(str, results))}: no measured points; plot draws the results of sweep "
             "and profile --format json"
         )
+    reports = _chosen(reports, where)
     known: dict[str, Any] = {}
     if kind == "growth":
         from attnprof.measure.sweep.results import curve_crossings
@@ -60,6 +70,23 @@ def plot(
         known = {"ceilings": _ceilings(reports, ceilings)}
     plot_results(reports, output, kind, size, **known)
     note(f"wrote {output}")
+
+
+def _chosen(reports: Sequence[Report], where: list[str] | None) -> list[Report]:
+    """Reports with those points whose fields or parameters have the values asked for."""
+    kept = list(reports)
+    for name, value in parse_set(where, "--where").items():
+        wanted, there = {text.strip().lower() for text in value.split(",")}, set()
+        for place, report in enumerate(kept):
+            values = {id(r): str(r.params.get(name, getattr(r, name, None)))
+                      for r in report.of(ProfileRecord)}  # fmt: skip
+            there |= set(values.values())
+            records = [r for r in report.records if values.get(id(r), "").lower() in wanted]
+            kept[place] = replace(report, records=records)
+        if not any(report.records for report in kept):
+            raise RequestError(f"--where {name}={value}: no result has that; the results have "
+                               f"{name} {' and '.join(sorted(there))}")  # fmt: skip
+    return kept
 
 
 def load(path: Path) -> Report:

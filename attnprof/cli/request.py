@@ -178,13 +178,13 @@ def closed_form_request(
     return conditions.configured(names), workloads
 
 
-def parse_set(settings: Sequence[str] | None) -> dict[str, str]:
+def parse_set(settings: Sequence[str] | None, flag: str = "--set") -> dict[str, str]:
     """``k=v`` texts as a mapping; the last one of a name counts."""
     found: dict[str, str] = {}
     for text in settings or ():
         name, equals, value = text.partition("=")
         if not equals or not name.strip() or not value.strip():
-            raise RequestError(f"--set {text}: type a name, '=' and a value, like window=256")
+            raise RequestError(f"{flag} {text}: type a name, '=' and a value, like window=256")
         found[name.strip()] = value.strip()
     return found
 

@@ -7,6 +7,7 @@ import pytest
 from attnprof.errors import RequestError
 from attnprof.measure.sweep.results import curve_crossings
 from attnprof.record import ProfileRecord, Report
+from attnprof.render.plots.facets import facets
 from attnprof.render.plots.results import KINDS, _front, draw_results, plot_results
 from attnprof.render.plots.series import series_of
 
@@ -41,7 +42,8 @@ def report(**more):
 
 
 SHOWN = {
-    "growth": report(), "surface": report(widths=(64, 128)), "width": report(widths=(64, 128)),
+    "growth": report(), "width": report(widths=(64, 128)),
+    **dict.fromkeys(("surface", "surface3d"), report(widths=(64, 128))),
     "heads": report(heads=(1, 2, 4)), "roofline": report(),
     "pareto": Report("sweep", [record("standard", 64, error=0.0), record("linear", 64, error=0.3)]),
 }  # fmt: skip
@@ -74,33 +76,51 @@ def test_a_curve_ends_with_a_cross_where_the_next_length_did_not_fit():
                     skipped="does not fit: needs 2 GiB")  # fmt: skip
     found = Report("sweep", [*report().records, failed])
     for axes in draw_results([found]).axes:
-        assert [t.get_text() for t in axes.texts if t.get_text() == "OOM"]
+        assert [t.get_text() for t in axes.texts if t.get_text() == "standard: OOM"]
         assert [line for line in axes.lines if line.get_marker() == "x"]
 
 
-def test_labels_say_only_what_differs():
-    assert {s.label for s in series_of(report().records, "seq_len")} == {"standard", "linear"}
-    both = [*report().records, *(record("linear", n, phase="train") for n in ())]
-    wide = [*both, record("linear", 32, width=128)]
-    assert "linear, d_model 128" in {s.label for s in series_of(wide, "seq_len")}
+def test_labels_are_mechanisms_and_titles_say_only_what_differs():
+    wide = [*report().records, record("linear", 32, width=128)]
+    assert [s.label for s in series_of(wide, "seq_len")] == ["standard", "linear"]
+    assert [facet.title for facet in facets(report().records, "seq_len")] == [""]
+    assert [facet.title for facet in facets(wide, "seq_len")] == ["d_model 64", "d_model 128"]
 
 
 def test_labels_say_only_parameters_that_differ():
     pair = [record("longformer", 64, params={"window": w, "impl": "blocks"}) for w in (8, 16)]
     labels = {s.label for s in series_of(pair, "seq_len")}
     assert labels == {"longformer, window=8", "longformer, window=16"}
-    (one,) = series_of(pair, "seq_len", without=("params",))
+    (one,) = series_of(pair, "seq_len", by_params=False)
     assert len(one.records) == 2
 
 
-def test_devices_of_several_files_have_curves_of_their_own():
-    figure = draw_results([report(device="one"), report(device="two")])
-    labels = {text.get_text() for text in figure.legends[0].get_texts()}
-    assert labels == {"standard, one", "standard, two", "linear, one", "linear, two"}
+def test_devices_of_several_files_have_panels_of_their_own():
+    reports = [report(device="one"), report(device="two")]
+    figure = draw_results(reports, **known("growth", reports))
+    assert [axes.get_title() for axes in figure.axes] == ["one", "", "two", ""]
+    for axes in figure.axes[::2]:
+        assert len(axes.lines) > 2
+        assert [text.get_text() for text in axes.texts] == ["○ N = 100"]
+
+
+def test_two_results_for_one_point_are_refused():
+    with pytest.raises(RequestError, match=r"two results for one point.*32 tokens"):
+        draw_results([report(), report()])
+
+
+def test_a_ratio_needs_one_mechanism_to_compare_with():
+    pair = [record("standard", n, width=w, params={"bias": b})
+            for n in (8, 16) for w in (8, 16) for b in (True, False)]  # fmt: skip
+    with pytest.raises(RequestError, match="--where bias=True"):
+        draw_results([Report("sweep", pair)], "surface")
+    with pytest.raises(RequestError, match="two mechanisms"):
+        draw_results([Report("sweep", pair[::2])], "surface")
 
 
 @pytest.mark.parametrize(("kind", "said"), [
-    ("surface", "one d_model"), ("width", "one d_model"), ("heads", "one num_heads"),
+    ("surface", "one d_model"), ("surface3d", "one d_model"), ("width", "one d_model"),
+    ("heads", "one num_heads"),
     ("pareto", "error"),
 ])  # fmt: skip
 def test_results_that_lack_what_a_kind_shows_are_refused(kind, said):

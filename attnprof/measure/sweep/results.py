@@ -1,18 +1,19 @@
 """A sweep's file as a report: processes of one point joined into one record."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
 from math import fsum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnprof.measure.environment import joined_conditions
 from attnprof.measure.point import with_times
 from attnprof.measure.statistics import estimate_over_processes
 from attnprof.measure.sweep.journal import read
 from attnprof.record import ProfileRecord, Report
+from attnprof.record.measured import by_device
 from attnprof.record.report import object_in, restored
 
 
@@ -87,31 +88,47 @@ def joined(records: Sequence[ProfileRecord]) -> ProfileRecord:
     return with_times(together, found, conditions)
 
 
-#: What points of one curve over the length share, beside their parameters.
-_CURVE = (
-    "mechanism", "phase", "causal", "dtype", "batch_size", "d_model", "num_heads", "scope",
-    "device",
+class Crossing(NamedTuple):
+    """Where the times of two mechanisms cross; ``at`` is a record of one, at another length."""
+
+    at: ProfileRecord
+    seq_len: float
+    time_s: float
+
+
+#: In what curves agree that are compared with one another.
+_SIZES = (
+    "phase", "causal", "compiled", "dtype", "batch_size", "d_model", "num_heads", "scope", "device",
 )  # fmt: skip
 
 
-def curve_crossings(reports: Sequence[Report]) -> list[tuple[float, float]]:
-    """Lengths and seconds at which two curves of median times cross, those of two devices, too.
+def curve_crossings(reports: Sequence[Report]) -> list[Crossing]:
+    """Where curves of median times of two mechanisms cross, at the same sizes on one device.
 
     By straight lines between the points of the log-log plot.
     """
-    curves: dict[Any, dict[int, float]] = {}
-    for report in reports:
-        for record in report.of(ProfileRecord):
-            values = tuple(getattr(record, name) for name in _CURVE)
-            key = (report.environment.get("device_name"), str(record.params), values)
-            if record.median_s:
-                curves.setdefault(key, {})[record.seq_len] = math.log(record.median_s)
-    found = []
-    for first, second in combinations(curves.values(), 2):
-        for low, high in pairwise(sorted(set(first) & set(second))):
-            before, after = first[low] - second[low], first[high] - second[high]
-            if before * after < 0:
-                share = before / (before - after)
-                length = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
-                found.append((length, math.exp(first[low] + share * (first[high] - first[low]))))
+    places: dict[Any, dict[Any, dict[int, ProfileRecord]]] = {}
+    for record in by_device(reports):
+        if record.median_s:
+            curves = places.setdefault(tuple(getattr(record, name) for name in _SIZES), {})
+            curve = curves.setdefault((record.mechanism, str(record.params)), {})
+            curve[record.seq_len] = record
+    found: list[Crossing] = []
+    for curves in places.values():
+        for (a, first), (b, second) in combinations(curves.items(), 2):
+            if a[0] != b[0]:
+                found += _crossings(first, second)
     return found
+
+
+def _crossings(
+    first: Mapping[int, ProfileRecord], second: Mapping[int, ProfileRecord]
+) -> Iterator[Crossing]:
+    for low, high in pairwise(sorted(set(first) & set(second))):
+        ends = [[math.log(its[n].median_s or 1) for n in (low, high)] for its in (first, second)]
+        (start, end), (other_start, other_end) = ends
+        before, after = start - other_start, end - other_end
+        if before * after < 0:
+            share = before / (before - after)
+            length = low * (high / low) ** share
+            yield Crossing(first[low], length, math.exp(start + share * (end - start)))

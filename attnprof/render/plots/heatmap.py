@@ -12,6 +12,7 @@ import numpy as np
 
 from attnprof.record import Report
 from attnprof.render.plots import style
+from attnprof.render.plots.ticks import inches, round_numbers, short_size
 
 PHASES = {
     "train": "a training step",
@@ -68,17 +69,25 @@ class Scale:
         from matplotlib.ticker import MaxNLocator
 
         if self.wide:
-            first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
-            step = max(1, (last - first) // 5)
-            found = [10.0**e for e in range(first, last + 1) if e % step == 0]
-            if last - first <= 2:
-                found = [m * 10.0**e for e in range(first, last + 1) for m in (1, 2, 5)]
+            found = round_numbers(self.low, self.high)
         else:
             ticks = MaxNLocator(8, steps=[1, 2, 5, 10]).tick_values(self.low, self.high)
             found = list(map(float, ticks))
         if self.two_sided and not any(abs(v - 1) < 1e-9 for v in found):
             found.append(1.0)
         return [v for v in sorted(found) if self.low < v < self.high]
+
+    def numbers(self, axes: style.Axes, x: np.ndarray, y: np.ndarray, table: np.ndarray) -> None:
+        """The ratio in each cell."""
+        norm = self.norm()
+        for row, column in np.argwhere(np.isfinite(table)):
+            ratio = float(table[row, column])
+            depth = float(norm(ratio))
+            dark = abs(depth - 0.5) > 0.3 if self.two_sided else depth < 0.55
+            axes.text(
+                x[column], y[row], f"{ratio:.3g}", ha="center", va="center", fontsize=style.SMALL,
+                color="white" if dark else "black",
+            )  # fmt: skip
 
     def contours(self, axes: style.Axes, x: np.ndarray, y: np.ndarray, table: np.ndarray) -> None:
         """Lines of equal ratio with their value; the line of equal cost is the heavy one."""
@@ -129,6 +138,8 @@ class Axis:
         from matplotlib.ticker import MaxNLocator
 
         low, high = self.sizes[0], self.sizes[-1]
+        if len(self.sizes) <= 6:
+            return list(map(float, self.places())), list(map(short_size, self.sizes))
         if self.even:
             found = MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]).tick_values(low, high)
             inside = [float(tick) for tick in found if low <= tick <= high]
@@ -160,13 +171,13 @@ def draw_heatmap(report: Report) -> style.Figure:
         own = cells[cells["num_heads"] == count]
         table = own.pivot(index="seq_len", columns="d_model", values="ratio")
         table = table.reindex(index=rows.sizes, columns=columns.sizes)
-        mesh = _panel(axes, table.to_numpy(dtype=float), rows, columns, scale)
+        mesh = draw_cells(axes, table.to_numpy(dtype=float), rows, columns, scale)
         axes.set_title(_title(report, count, side))
     a, b = its["mechanism_a"], its["mechanism_b"]
     quantity = QUANTITIES.get(its["quantity"], its["quantity"].replace("_", " "))
     what = f"{quantity} of {PHASES.get(its['phase'], its['phase'])}"
     style.title(figure, f"{what}: {a} / {b}")
-    _colour_bar(figure, panels, mesh, scale, f"{quantity}, {a} / {b}")
+    colour_bar(figure, panels, mesh, scale, f"{quantity}, {a} / {b}")
     sources = " and ".join(dict.fromkeys(filter(None, (its["source_a"], its["source_b"]))))
     style.caption(
         figure,
@@ -199,7 +210,7 @@ def _panels(count: int) -> tuple[style.Figure, list[style.Axes], float]:
     return figure, panels[:count], side
 
 
-def _colour_bar(
+def colour_bar(
     figure: style.Figure, panels: Sequence[style.Axes], mesh: Any, scale: Scale, label: str
 ) -> None:
     """Beside the panels, below them in a column; its ticks are round ratios."""
@@ -215,7 +226,7 @@ def _colour_bar(
     bar.ax.tick_params(length=2)
 
 
-def _panel(axes: style.Axes, table: np.ndarray, rows: Axis, columns: Axis, scale: Scale) -> Any:
+def draw_cells(axes: style.Axes, table: np.ndarray, rows: Axis, columns: Axis, scale: Scale) -> Any:
     """One head count's cells; a width with no values is left out and shows the grey ground."""
     known = np.isfinite(table).any(axis=0)
     x_all, y = columns.places(), rows.places()
@@ -231,7 +242,10 @@ def _panel(axes: style.Axes, table: np.ndarray, rows: Axis, columns: Axis, scale
         # thousands of vector rectangles would make a file that no reader opens
         rasterized=shown.size > 4096,
     )  # fmt: skip
-    scale.contours(axes, x, y, shown)
+    if shown.shape[1] * 0.32 < inches(axes.xaxis) and shown.shape[0] * 0.15 < inches(axes.yaxis):
+        scale.numbers(axes, x, y, shown)
+    else:
+        scale.contours(axes, x, y, shown)
     axes.xaxis.set_ticks(*columns.ticks())
     axes.yaxis.set_ticks(*rows.ticks())
     axes.set_xlim(*edges(x_all)[[0, -1]].tolist())

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,16 @@ from typing import Any
 from attnprof.errors import RequestError
 from attnprof.record import ProfileRecord, Report
 from attnprof.record.escapes import figure_text
-from attnprof.render.plots import series, style
-from attnprof.render.plots.series import Records
+from attnprof.record.measured import by_device
+from attnprof.render.plots import series, style, ticks
+from attnprof.render.plots.facets import FIELDS, Facet, Grid, Records, facets, shared
+from attnprof.render.plots.heatmap import Axis, Scale, colour_bar, draw_cells
 from attnprof.render.plots.style import MIB
 from attnprof.units import format_rate
 
 Ceiling = Mapping[str, Any]
+#: By its label: a panel's field, what it is divided by, and the unit whose prefixes its ticks have.
+Panels = Mapping[str, tuple[str, float, str | None]]
 #: Distances below this are rounding.
 EXACT = 1e-9
 
@@ -39,75 +42,121 @@ def plot_results(
 
 def draw_results(reports: Sequence[Report], kind: str = "growth", **known: Any) -> style.Figure:
     """The figure of a kind; where reports are from several devices, each by its own name."""
-    names = [str(report.environment.get("device_name") or "") for report in reports]
-    several = len(set(names)) > 1
-    records = [
-        replace(record, device=name or record.device) if several else record
-        for report, name in zip(reports, names, strict=True)
-        for record in report.of(ProfileRecord)
-    ]
+    records = by_device(reports)
+    points: dict[Any, ProfileRecord] = {}
+    for record in records:
+        point = (record.mechanism, str(record.params), *(getattr(record, f) for f in FIELDS))
+        if points.setdefault(point, record) is not record:
+            raise RequestError(
+                f"two results for one point ({record.mechanism}, {shared([record])}): "
+                "plot files that do not repeat points, each file in a figure of its own"
+            )
     return _DRAW[kind](records, **known)
 
 
-#: FLOPs as a panel of figures over widths and heads: the field and what it is divided by.
-_WORK = {"FLOPs (formula)": ("flops_formula", 1.0)}
+#: FLOPs as a panel of figures over widths and heads: the field, what it is divided by, its ticks.
+_WORK: Panels = {"FLOPs (formula)": ("flops_formula", 1.0, "")}
 
 
 def _over(
-    records: Records,
-    *,
-    axis: str,
-    example: str,
-    label: str,
-    more: str,
-    panels: Mapping[str, tuple[str, float]] = _WORK,
+    records: Records, *, axis: str, example: str, label: str, what: str, panels: Panels = _WORK
 ) -> style.Figure:
-    """A panel a field over the axis, a curve a mechanism (and length)."""
+    """A panel a field over the axis, a curve a mechanism."""
     known = _with_flops(records, {axis: example})
-    found = series.series_of(known, axis)
-    one = len(panels) == 1
-    figure = style.new_figure(3.2 if one else 2.8)
-    grid = figure.subplots(1, len(panels), squeeze=False)[0]
-    for axes, (name, (field, unit)) in zip(grid, panels.items(), strict=True):
-        for curve in found:
-            series.draw_curve(axes, curve, curve.points(axis, field, unit))
-        series.length_axis(axes, [getattr(r, axis) for r in known], label)
-        axes.set_ylabel(name)
-    series.series_legend(figure, found)
-    return _told(figure, records, more)
+    found, shown = series.series_of(known, axis), facets(known, axis)
+    grid, lines, sizes = Grid.of(shown, len(panels)), 0, [getattr(r, axis) for r in known]
+    for facet, its in zip(shown, grid.panels, strict=True):
+        curves = [curve.within(facet) for curve in found]
+        for axes, (field, unit, _) in zip(its, panels.values(), strict=True):
+            for curve in curves:
+                axes.plot(*curve.points(axis, field, unit), **curve.look)
+            if field != "flops_formula":
+                lines = max(lines, series.rug(axes, curves, axis, sizes))
+    for axes, (_, _, prefixed) in zip(grid.panels[0], panels.values(), strict=True):
+        written = ticks.plain if prefixed is None else ticks.with_prefix(prefixed)
+        series.length_axis(axes, sizes, written=written, lines=lines)
+    grid.label(label, *panels)
+    title = f"{what} of {series.a_pass(known)} over {label}, by mechanism"
+    series.series_legend(grid.figure, found, title)
+    style.caption(grid.figure, shared(known), series.CROSS * bool(lines))
+    return grid.figure
 
 
 def _surface(records: Records) -> style.Figure:
+    """FLOPs over length and width as shares of the first mechanism's, a panel a mechanism."""
+    import numpy as np
+
+    known = _with_flops(records, _AXES)
+    found, shown = series.series_of(known, "seq_len"), facets(known, *_AXES)
+    base, *others = sorted(found, key=lambda its: its.mechanism != "standard")
+    series.need(others, "a ratio needs two mechanisms; sweep several, like --attention "
+                "standard,linear, or type --kind surface3d")  # fmt: skip
+    if any(curve.mechanism == base.mechanism for curve in others):
+        name = series.varying_params(known)[base.mechanism][0]
+        value = base.records[0].params.get(name)
+        raise RequestError(f"several {base.mechanism} to compare with, which differ in {name}: "
+                           f"choose one, like --where {name}={value}")  # fmt: skip
+    lengths, widths = (Axis.of([getattr(r, f) for r in known]) for f in ("seq_len", "d_model"))
+    panels, tables = [], []
+    for facet in shown:
+        cost = {(r.seq_len, r.d_model): r.flops_formula for r in base.within(facet).records}
+        for curve in others:
+            own = {(r.seq_len, r.d_model): r.flops_formula for r in curve.within(facet).records}
+            tables.append(np.array([
+                [own.get((n, w), math.nan) / cost.get((n, w), math.nan) for w in widths.sizes]
+                for n in lengths.sizes
+            ]))  # fmt: skip
+            title = ", ".join(filter(None, (curve.label, facet.title)))
+            panels.append(Facet(title, facet.records))
+    grid, scale = Grid.of(panels, period=len(others)), Scale.of(np.array(tables))
+    for (axes,), table in zip(grid.panels, tables, strict=True):
+        mesh = draw_cells(axes, table, lengths, widths, scale)
+    grid.label("model width d_model", "sequence length")
+    flat = [axes for (axes,) in grid.panels]
+    colour_bar(grid.figure, flat, mesh, scale, f"FLOPs / FLOPs of {base.label}")
+    style.title(grid.figure, f"FLOPs of {series.a_pass(known)} relative to "
+                f"{base.label}, over sequence length and model width")  # fmt: skip
+    style.caption(grid.figure, shared(known), "FLOPs by the closed forms")
+    return grid.figure
+
+
+def _surface3d(records: Records) -> style.Figure:
     """FLOPs over length and width, a surface a mechanism: document 000's Figure 4."""
     import numpy as np
 
-    axes_of = {"d_model": "--d-model 64:1024:x2", "seq_len": "--seq 64:1024:x2"}
-    known = _with_flops(records, axes_of)
-    colour = style.colours([r.mechanism for r in known])
-    figure = style.new_figure(4.2)
-    axes: Any = figure.add_subplot(projection="3d")
-    for name, shade in colour.items():
-        own = [r for r in known if r.mechanism == name]
-        lengths, widths = (sorted({getattr(r, f) for r in own}) for f in ("seq_len", "d_model"))
-        table = {(r.seq_len, r.d_model): r.flops_formula for r in own}
-        # NaN where a point is missing
-        z = np.log10([[table.get((n, w), math.nan) for n in lengths] for w in widths])
-        x, y = np.meshgrid(np.log2(lengths), np.log2(widths))
-        axes.plot_wireframe(x, y, z, color=shade, linewidth=0.9)
-    for name, field in (("x", "seq_len"), ("y", "d_model")):
-        values = sorted({getattr(r, field) for r in known})
-        shown = values[:: max(1, -(-len(values) // 5))]
-        getattr(axes, f"set_{name}ticks")([math.log2(v) for v in shown], [str(v) for v in shown])
-    logs = [math.log10(r.flops_formula) for r in known]
-    decades = range(math.floor(min(logs)), math.ceil(max(logs)) + 1)
-    axes.set_zticks(list(decades), [f"$10^{{{e}}}$" for e in decades])
-    for name, label in {"x": "sequence length", "y": "model width", "z": "FLOPs"}.items():
-        getattr(axes, f"set_{name}label")(label, fontsize=style.NORMAL)
-    axes.tick_params(labelsize=style.SMALL)
-    axes.view_init(elev=22, azim=-125)
-    looks = [{"color": shade, "label": figure_text(name)} for name, shade in colour.items()]
-    style.legend(figure, looks)
-    return _told(figure, records, "{0.num_heads} head(s)")
+    known = _with_flops(records, _AXES)
+    found, shown = series.series_of(known, "seq_len"), facets(known, *_AXES)
+    grid = Grid.of(shown, least=2.3, projection="3d")
+    axes: Any
+    for facet, (axes,) in zip(shown, grid.panels, strict=True):
+        for curve in found:
+            own = curve.within(facet).records
+            lengths, widths = (sorted({getattr(r, f) for r in own}) for f in _AXES)
+            table = {(r.seq_len, r.d_model): r.flops_formula for r in own}
+            # NaN where a point is missing
+            z = np.log10([[table.get((n, w), math.nan) for n in lengths] for w in widths])
+            x, y = np.meshgrid(np.log2(lengths), np.log2(widths))
+            look = {key: curve.look[key] for key in ("color", "linestyle")}
+            axes.plot_wireframe(x, y, z, linewidth=0.9, **look)
+        sizes = {"x": [r.seq_len for r in known], "y": [r.d_model for r in known]}
+        for name, values in sizes.items():
+            shown_sizes = sorted(set(values))
+            few = shown_sizes[:: max(1, -(-len(shown_sizes) // 4))]
+            getattr(axes, f"set_{name}ticks")(np.log2(few), list(map(ticks.short_size, few)))
+        logs = [math.log10(r.flops_formula) for r in known]
+        decades = range(math.floor(min(logs)), math.ceil(max(logs)) + 1)
+        axes.set_zticks(list(decades), [ticks.with_prefix()(10.0**e) for e in decades])
+        axes.set(xlabel="sequence length", ylabel="model width", zlabel="FLOPs")
+        axes.view_init(elev=22, azim=-125)
+        axes.set_box_aspect(None, zoom=0.85)
+    title = f"FLOPs of {series.a_pass(known)} over sequence length and model width, by mechanism"
+    series.series_legend(grid.figure, found, title, marker="")
+    style.caption(grid.figure, shared(known), "FLOPs by the closed forms")
+    return grid.figure
+
+
+#: Axes of a surface, and how they are swept.
+_AXES = {"seq_len": "--seq 64:1024:x2", "d_model": "--d-model 64:1024:x2"}
 
 
 def _with_flops(records: Records, axes: Mapping[str, str]) -> Records:
@@ -120,48 +169,39 @@ def _with_flops(records: Records, axes: Mapping[str, str]) -> Records:
     return known
 
 
-def _told(figure: style.Figure, records: Records, more: str) -> style.Figure:
-    first = next(r for r in records if r.flops_formula)
-    style.caption(figure, f"{first.phase}, scope {first.scope}, {more.format(first)}.")
-    return figure
-
-
 def _roofline(records: Records, ceilings: Sequence[Ceiling] = ()) -> style.Figure:
     """FLOP/s against FLOPs a byte, each point a length, under the ceilings of its device.
 
     ``ceilings`` have ``device``, ``flops_per_s`` by format, ``bytes_per_s`` and ``source``.
     """
-    from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator
-
     if not ceilings:
         raise RequestError("no ceilings known for the device of these results: run attnprof "
                            "calibrate there, then plot")  # fmt: skip
     known = [r for r in records if r.flops_per_s and r.arithmetic_intensity]
     series.need(known, "no record has a rate")
-    found = series.series_of(known, "seq_len")
-    figure = style.new_figure(3.6)
-    axes = figure.subplots()
-    for curve in found:
-        points = curve.points("arithmetic_intensity", "flops_per_s")
-        series.draw_curve(axes, curve, points, linewidth=0.7)
+    found, shown = series.series_of(known, "seq_len"), facets(known, "seq_len")
+    grid = Grid.of(shown)
     reach = [r.arithmetic_intensity for r in known]
-    formats = dict.fromkeys(r.dtype for r in known)
-    for ceiling in ceilings:
-        _roof(axes, ceiling, list(formats), min(reach) / 2, max(reach) * 4)
-    axes.set(xscale="log", yscale="log")
-    axes.grid(visible=True, which="both")
-    # enough plain numbers where a decade is not passed
-    plain = FuncFormatter(lambda value, _: f"{value:g}")
-    for axis, written in ((axes.xaxis, plain), (axes.yaxis, EngFormatter(sep=" "))):
-        axis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))
-        axis.set_major_formatter(written)
-        axis.set_minor_formatter(written)
-    axes.tick_params(which="both", labelsize=style.SMALL)
-    axes.set_xlabel("arithmetic intensity [FLOP/B], by the closed forms")
-    axes.set_ylabel("achieved [FLOP/s]")
-    series.series_legend(figure, found)
-    style.caption(figure, "; ".join(f"{c['device']}: {c['source']}" for c in ceilings))
-    return figure
+    for facet, (axes,) in zip(shown, grid.panels, strict=True):
+        for curve in found:
+            points = curve.within(facet).points("arithmetic_intensity", "flops_per_s")
+            axes.plot(*points, **{**curve.look, "linewidth": 0.7})
+        own = [c for c in ceilings if c["device"] == facet.records[0].device] or ceilings
+        formats = list(dict.fromkeys(r.dtype for r in facet.records))
+        for ceiling in own:
+            _roof(axes, ceiling, formats, min(reach) / 2, max(reach) * 4)
+    series.value_axes(grid.panels[0][0], ticks.plain, ticks.with_prefix("FLOP/s"))
+    style.headroom(grid.panels[0][0], 0.12)
+    grid.label("FLOPs per byte", "achieved rate")
+    title = f"Rate of {series.a_pass(known)} under the device's limits, by mechanism"
+    series.series_legend(grid.figure, found, title)
+    style.caption(
+        grid.figure, shared(known), "each point a sequence length",
+        "FLOPs and bytes by the closed forms",
+        "; ".join(f"{c['device']}, {format_rate(c['bytes_per_s'], 'B/s')}: {c['source']}"
+                  for c in ceilings),
+    )  # fmt: skip
+    return grid.figure
 
 
 def _roof(
@@ -177,38 +217,54 @@ def _roof(
         axes.plot(xs, [min(rate, x * speed) for x in xs], color=grey, linewidth=1.0, zorder=1)
         said = f"{figure_text(dtype)} {format_rate(rate)}"
         style.beside(axes, said, (xs[2], rate), (0, 3), ha="right", color=grey)
-    style.beside(axes, format_rate(speed, "B/s"), (low, low * speed), (0, 16), color=grey)
 
 
 def _pareto(records: Records) -> style.Figure:
-    """Error against time, the best ones joined; for results that have errors."""
+    """Error against time, the best ones joined; exact ones in a strip below, without an error."""
     known = [r for r in records if r.median_s and r.error is not None]
     series.need(known, "no record has an error beside its time")
-    found = series.series_of(known, "seq_len", without=("params",))
-    figure = style.new_figure(3.6)
-    axes = figure.subplots()
-    least = min((r.error for r in known if r.error > EXACT), default=EXACT) / 10
-    settings = series.varying_params(known)
-    for curve in found:
-        points = sorted((r.median_s, max(r.error, least), r) for r in curve.records)
-        look = {"linestyle": "-", "markersize": 4, "linewidth": 0.6}
-        series.draw_curve(axes, curve, [[p[0] for p in points], [p[1] for p in points]], **look)
-        for x, y, record in points:
-            named = [record.params.get(name) for name in settings[record.mechanism]]
-            said = figure_text(", ".join(str(value) for value in named if value is not None))
-            style.beside(axes, said, (x, y), (3, 3), color=curve.look["color"])
-    best = _front([(r.median_s, max(r.error, least)) for r in known])
-    axes.step(*zip(*best, strict=True), where="post", color=style.GREY, linewidth=0.8, zorder=1)
-    axes.set(xscale="log", yscale="log", xlabel="median time [s]")
-    axes.set_ylabel("distance from softmax attention")
-    axes.grid(visible=True)
-    series.series_legend(figure, found)
+    found, shown = series.series_of(known, "seq_len", by_params=False), facets(known)
+    grid, settings = Grid.of(shown), series.varying_params(known)
+    inexact = [r.error for r in known if r.error > EXACT] or [1.0]
+    low, high = min(inexact) / 1.5, max(inexact) * 1.5
+    strip = low / (high / low) ** 0.2
+    for facet, (axes,) in zip(shown, grid.panels, strict=True):
+        axes.axhspan(strip, low, color="0.93", zorder=0)
+        for curve in found:
+            points = sorted(
+                (r.median_s, _height(r, strip, low), r) for r in curve.within(facet).records
+            )
+            look = {**curve.look, "linewidth": 0.6, "markersize": 4}
+            axes.plot([p[0] for p in points], [p[1] for p in points], **look)
+            for x, y, record in points:
+                named = [record.params.get(name) for name in settings[record.mechanism]]
+                said = figure_text(", ".join(str(value) for value in named if value is not None))
+                style.beside(axes, said, (x, y), (3, 3), color=curve.look["color"])
+        best = _front([(r.median_s, _height(r, strip, low)) for r in facet.records])
+        axes.step(*zip(*best, strict=True), where="post", color=style.GREY, linewidth=0.8, zorder=1)
+    first = grid.panels[0][0]
+    series.value_axes(first, ticks.with_prefix("s"), ticks.plain)
+    some = (
+        ticks.round_numbers(low, high, lambda some: len(some) < 5)
+        if any(r.error > EXACT for r in known)
+        else []
+    )
+    first.set_ylim(strip, high)
+    first.set_yticks([math.sqrt(strip * low), *some], ["exact", *map(ticks.plain, some)])
+    grid.label("median time", "distance")
+    title = f"Distance from softmax attention over time of {series.a_pass(known)}, by mechanism"
+    series.series_legend(grid.figure, found, title)
     told = [f"{name}: {', '.join(params)}" for name, params in settings.items() if params]
-    numbers = f" Numbers are {'; '.join(told)}." if told else ""
-    exact = " Exact ones stand below all others." if min(r.error for r in known) <= EXACT else ""
-    best_told = "Steps: no other point is both faster and nearer."
-    style.caption(figure, f"{best_told}{numbers}{exact}")
-    return figure
+    style.caption(
+        grid.figure, shared(known), "steps: no other point is both faster and nearer",
+        f"numbers at points are {'; '.join(told)}" if told else "",
+    )  # fmt: skip
+    return grid.figure
+
+
+def _height(record: Any, strip: float, low: float) -> float:
+    """An error, or the middle of the strip below all errors for one that is none."""
+    return record.error if record.error > EXACT else math.sqrt(strip * low)
 
 
 def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -223,18 +279,19 @@ def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 _DRAW: Mapping[str, Callable[..., style.Figure]] = {
     "growth": series.draw_growth,
     "surface": _surface,
+    "surface3d": _surface3d,
     # document 000's Figure 2
     "width": partial(
         _over, axis="d_model", example="--d-model 64:1024:x2", label="model width d_model",
-        more="batch {0.batch_size}",
+        what="FLOPs",
     ),
     # as TaylorShift's Table 6 has them
     "heads": partial(
-        _over, axis="num_heads", example="--heads 1,2,4,8,16", label="heads",
-        more="d_model {0.d_model}",
+        _over, axis="num_heads", example="--heads 1,2,4,8,16", label="number of heads",
+        what="FLOPs, time and memory",
         panels={
-            **_WORK, "median time [s]": ("median_s", 1.0),
-            "peak memory [MiB]": ("peak_bytes_measured", MIB),
+            **_WORK, "median time": ("median_s", 1.0, "s"),
+            "peak memory [MiB]": ("peak_bytes_measured", MIB, None),
         },
     ),
     "roofline": _roofline,

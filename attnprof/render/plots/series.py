@@ -1,34 +1,31 @@
 """Results as curves: which records belong to one line, how it is called; time and memory so."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from textwrap import fill
 from typing import Any
 
 from attnprof.errors import RequestError
 from attnprof.record.escapes import figure_text
-from attnprof.render.plots import style
+from attnprof.render.plots import style, ticks
+from attnprof.render.plots.facets import Facet, Grid, Records, facets, shared
 from attnprof.render.plots.style import MIB
 
-Records = Sequence[Any]
-#: What may tell curves apart beside the mechanism, in the order a label names it, and its words.
-_FIELDS = {
-    "params": "", "phase": "{}", "causal": "", "dtype": "{}", "batch_size": "batch {}",
-    "d_model": "d_model {}", "num_heads": "heads {}", "scope": "{}", "device": "{}",
-    "seq_len": "{} tokens",
-}  # fmt: skip
-#: Line styles of the curves of one mechanism, in order; markers with them.
+#: Line and marker of the curves of a figure, in order: each differs from the others in grey.
 STYLES: tuple[tuple[Any, str], ...] = (
     ("-", "o"), ((0, (4, 1.5)), "s"), ((0, (1, 1)), "^"), ((0, (4, 1, 1, 1)), "D"), ("-", "v"),
     ((0, (4, 1.5)), "P"), ((0, (1, 1)), "X"), ((0, (4, 1, 1, 1)), "<"),
 )  # fmt: skip
-
-#: More crossings than this are not named in the figure.
+#: More crossings than this are not named in a panel.
 MOST_NAMED = 6
-#: Settings that a caption names where all records share them, and their words.
-SETTINGS = {
-    "scope": "scope", "phase": "phase", "batch_size": "batch", "d_model": "d_model",
-    "num_heads": "heads", "dtype": "", "device": "on",
+#: Points from one line of notes at the top of a panel to the next.
+LINE = 8.5
+#: What a caption says of the crosses of :func:`rug`.
+CROSS = "×: no result (OOM: out of memory)"
+PHASES = {
+    "train": "a training step", "forward": "a forward pass", "backward": "a backward pass",
+    "decode": "a decoding step",
 }  # fmt: skip
 
 
@@ -42,39 +39,34 @@ class Series:
     records: tuple[Any, ...]
 
     def points(self, axis: str, field: str, unit: float = 1) -> tuple[list[float], list[float]]:
-        """Where the field has a value, in this unit."""
-        known = [r for r in self.records if getattr(r, field) is not None]
-        return [getattr(r, axis) for r in known], [getattr(r, field) / unit for r in known]
+        """Values in this unit; NaN, which breaks the line, where there is none."""
+        values = [getattr(r, field) for r in self.records]
+        scaled = [math.nan if value is None else value / unit for value in values]
+        return [getattr(r, axis) for r in self.records], scaled
+
+    def within(self, facet: Facet) -> "Series":
+        """The part of it that a facet shows."""
+        its = set(map(id, facet.records))
+        return replace(self, records=tuple(r for r in self.records if id(r) in its))
 
 
-def series_of(records: Records, axis: str, without: Sequence[str] = ()) -> list[Series]:
-    """Curves over ``axis`` (``seq_len``, ``d_model``, ``num_heads``); labels say what differs.
+def series_of(records: Records, axis: str, *, by_params: bool = True) -> list[Series]:
+    """A curve a mechanism, over ``axis`` (``seq_len``, ``d_model``, ``num_heads``).
 
-    Records that differ only in fields ``without`` are points of one curve.
+    One for each of its parameters' settings, which its label says, unless not ``by_params``.
     """
-    fields = [name for name in _FIELDS if name != axis and name not in without]
-    groups: dict[tuple[Any, ...], list[Any]] = {}
+    settings, colour = varying_params(records), style.colours([r.mechanism for r in records])
+    groups: dict[str, list[Any]] = {}
     for record in records:
-        # a module's own arguments are lists
-        params = tuple(sorted((key, str(item)) for key, item in record.params.items()))
-        told = (params if name == "params" else getattr(record, name) for name in fields)
-        groups.setdefault((record.mechanism, *told), []).append(record)
-    names, *columns = zip(*groups, strict=True)
-    # parameters tell curves apart within a mechanism only
-    varying = {
-        field for field, its in zip(fields, columns, strict=True)
-        if (len({*zip(names, its, strict=True)}) > len({*names}) if field == "params"
-            else len({*its}) > 1)
-    }  # fmt: skip
-    settings, colour = varying_params(records), style.colours(names)
-    found: list[Series] = []
-    for (name, *values), members in groups.items():
-        differs = {field: v for field, v in zip(fields, values, strict=True) if field in varying}
-        place = sum(series.mechanism == name for series in found)
-        line, marker = STYLES[place % len(STYLES)]
-        look = {"color": colour[name], "linestyle": line, "marker": marker}
-        ordered = tuple(sorted(members, key=lambda r: getattr(r, axis)))
-        found.append(Series(name, _label(name, differs, settings[name]), look, ordered))
+        told = settings[record.mechanism] if by_params else ()
+        words = [f"{key}={record.params[key]}" for key in told if key in record.params]
+        groups.setdefault(figure_text(", ".join([record.mechanism, *words])), []).append(record)
+    found = []
+    for place, (label, members) in enumerate(groups.items()):
+        name, (line, marker) = members[0].mechanism, STYLES[place % len(STYLES)]
+        look = {"color": colour[name], "linestyle": line, "marker": marker, "markersize": 3}
+        ordered = sorted(members, key=lambda r: getattr(r, axis))
+        found.append(Series(name, label, look, tuple(ordered)))
     return found
 
 
@@ -88,118 +80,152 @@ def varying_params(records: Records) -> dict[str, list[str]]:
     return {name: [k for k, its in own.items() if len(its) > 1] for name, own in values.items()}
 
 
-def _label(mechanism: str, told: Mapping[str, Any], settings: Sequence[str]) -> str:
-    words = [mechanism]
-    for name, value in told.items():
-        if name == "params":
-            words += [f"{k}={v}" for k, v in value if k in settings]
-        elif name == "causal":
-            words += ["causal"] if value else []
-        else:
-            words.append(_FIELDS[name].format(value))
-    return figure_text(", ".join(words))
-
-
 def need(records: Sequence[Any], why: str) -> None:
     """RequestError where there is nothing to draw."""
     if not records:
         raise RequestError(f"nothing to draw: {why}")
 
 
-def draw_curve(axes: style.Axes, series: Series, points: Sequence[Any], **look: Any) -> None:
-    """One curve in its own style, with its marker at every point."""
-    axes.plot(*points, **{"markersize": 3, **series.look, **look})
+def log_log(axes: style.Axes) -> None:
+    """Both axes logarithmic, where there is something that can be drawn so."""
+    for name in "xy":
+        shared = getattr(axes, f"get_shared_{name}_axes")().get_siblings(axes)
+        ends = [getattr(each.dataLim, f"{name}1") for each in shared]
+        getattr(axes, f"set_{name}scale")("log" if max(ends) > 0 else "linear")
 
 
-def length_axis(axes: style.Axes, lengths: Sequence[int], label: str = "sequence length") -> None:
-    """Both axes logarithmic; a few powers of two below."""
-    axes.set_xscale("log", base=2)
-    if axes.dataLim.y1 > 0:
-        axes.set_yscale("log")  # else there is nothing that could be drawn so
+def length_axis(
+    axes: style.Axes, lengths: Sequence[int], label: str = "sequence length",
+    written: Callable[[float], str] = ticks.plain, lines: int = 0,
+) -> None:  # fmt: skip
+    """Both axes logarithmic: sizes below, round numbers left, room for lines of notes on top."""
+    log_log(axes)
     axes.grid(visible=True)
-    axes.minorticks_off()
-    low, high = math.floor(math.log2(min(lengths))), math.ceil(math.log2(max(lengths)))
-    axes.set_xticks(*style.power_ticks(low, max(high, low + 1)))
-    axes.set_xlim(min(lengths) / 1.25, max(lengths) * 1.6)
     axes.set_xlabel(label)
+    axes.set_xlim(min(lengths) / 1.25, max(lengths) * 1.25)
+    ticks.mark_sizes(axes.xaxis, lengths)
+    if axes.get_yscale() == "log":
+        low, high = axes.get_ylim()
+        share = min(0.6, lines * LINE / 60 / ticks.inches(axes.yaxis))
+        axes.set_ylim(low, high * (high / low) ** (share / (1 - share)))
+        ticks.mark_values(axes.yaxis, low, high, written)
 
 
-def series_legend(figure: style.Figure, found: Sequence[Series]) -> None:
-    """One entry a curve, above the panels."""
-    letters = max(len(s.label) for s in found) + 9  # the line and the gap between columns
-    columns = max(1, min(4, int(figure.get_figwidth() * 15 / letters)))
-    looks = [{**s.look, "markersize": 3, "label": s.label} for s in found]
-    style.legend(figure, looks, columns, handlelength=3)
+def value_axes(axes: style.Axes, x: Callable[[float], str], y: Callable[[float], str]) -> None:
+    """Both axes logarithmic, with round numbers as these functions write them."""
+    log_log(axes)
+    for axis, written in ((axes.xaxis, x), (axes.yaxis, y)):
+        ticks.mark_values(axis, *axis.get_view_interval(), written)
 
 
-def draw_growth(records: Records, crossings: Sequence[tuple[float, float]] = ()) -> style.Figure:
+def series_legend(figure: style.Figure, found: Sequence[Series], title: str, **look: Any) -> None:
+    """What is seen, and one entry a curve, above the panels."""
+    looks = [{**s.look, "label": s.label, **look} for s in found]
+    style.legend(figure, looks, 8, title, handlelength=3)
+
+
+def a_pass(records: Records) -> str:
+    """What was run, as a title says it."""
+    phases = {record.phase for record in records}
+    return PHASES.get(phases.pop(), "a pass") if len(phases) == 1 else "a pass"
+
+
+def draw_growth(records: Records, crossings: Sequence[Any] = ()) -> style.Figure:
     """Median time with its interval, and peak memory (points measured, line predicted).
 
-    ``crossings`` are lengths and times at which two of the curves cross.
+    ``crossings`` are where two curves of times cross: ``at``, a record of one of them, ``seq_len``
+    and ``time_s``.
     """
     need([r for r in records if r.median_s or r.peak_bytes_predicted], "no record has a time")
-    found = series_of(records, "seq_len")
-    figure = style.new_figure(3.4)
-    time, memory = figure.subplots(1, 2)
-    for curve in found:
-        _times(time, curve)
-        predicted = curve.points("seq_len", "peak_bytes_predicted", MIB)
-        draw_curve(memory, curve, predicted, marker="", linewidth=1.0)
-        measured = curve.points("seq_len", "peak_bytes_measured", MIB)
-        draw_curve(memory, curve, measured, linestyle="none")
-        _ends(memory, curve, *measured)
-    for axes, label in ((time, "median time [s]"), (memory, "peak memory [MiB]")):
-        length_axis(axes, [record.seq_len for record in records])
-        axes.set_ylabel(label)
-    for length, height in sorted(crossings):
-        time.plot(
-            [length],
-            [height],
-            marker="o",
-            markersize=6,
-            markerfacecolor="none",
-            markeredgecolor="black",
-            markeredgewidth=0.9,
-            zorder=6,
-        )
-    if 0 < len(crossings) <= MOST_NAMED:
-        lengths = ", ".join(style.short_count(round(length)) for length, _ in sorted(crossings))
-        style.in_corner(time, f"curves cross at {lengths}", color=style.GREY)
-    series_legend(figure, found)
-    same = [
-        f"{word} {getattr(records[0], name)}".strip() for name, word in SETTINGS.items()
-        if len({str(getattr(r, name)) for r in records}) == 1
-    ]  # fmt: skip
-    ends = " Crosses: the next length could not run." if any(r.skipped for r in records) else ""
+    found, panels = series_of(records, "seq_len"), facets(records, "seq_len")
+    grid, lines, lengths = Grid.of(panels, 2), [0, 0], [record.seq_len for record in records]
+    for facet, (time, memory) in zip(panels, grid.panels, strict=True):
+        curves = [curve.within(facet) for curve in found]
+        for curve in curves:
+            _times(time, curve)
+            predicted = curve.points("seq_len", "peak_bytes_predicted", MIB)
+            memory.plot(*predicted, **{**curve.look, "marker": "", "linewidth": 1.0})
+            measured = curve.points("seq_len", "peak_bytes_measured", MIB)
+            memory.plot(*measured, **{**curve.look, "linestyle": "none"})
+        here = [c for c in crossings if facet.has(c.at, "seq_len")]
+        used = _crossings(time, sorted((c.seq_len, c.time_s) for c in here))
+        ends = (rug(axes, curves, "seq_len", lengths, n) for axes, n in ((time, used), (memory, 0)))
+        lines = list(map(max, lines, ends))
+    written = (ticks.with_prefix("s"), ticks.plain)
+    for axes, how, room in zip(grid.panels[0], written, lines, strict=True):
+        length_axis(axes, lengths, written=how, lines=room)
+    grid.label("sequence length", "median time", "peak memory [MiB]")
+    title = f"Time and peak memory of {a_pass(records)} over sequence length, by mechanism"
+    series_legend(grid.figure, found, title)
     style.caption(
-        figure,
-        f"{', '.join(same)}. Bars: 95 % interval of the median. Memory: line by the closed "
-        f"form, points by the allocator. Circles: curves cross.{ends}",
-    )
-    return figure
+        grid.figure, shared(records), "bars: 95 % interval of the median",
+        "memory: line by the closed form, points by the allocator",
+        "○ N: sequence lengths at which the curves of two mechanisms cross" * bool(crossings),
+        CROSS * any(r.skipped for r in records),
+    )  # fmt: skip
+    return grid.figure
 
 
 def _times(axes: style.Axes, curve: Series) -> None:
-    timed = [(r.seq_len, r.median_s, r.ci_low_s, r.ci_high_s) for r in curve.records if r.median_s]
-    below = [max(0.0, time - (low or time)) for _, time, low, _ in timed]
-    above = [max(0.0, (high or time) - time) for _, time, _, high in timed]
-    lengths, times = [length for length, *_ in timed], [time for _, time, *_ in timed]
-    axes.errorbar(
-        lengths, times, [below, above], markersize=3, capsize=2, elinewidth=0.8, **curve.look
-    )
-    _ends(axes, curve, lengths, times)
+    lengths, times = curve.points("seq_len", "median_s")
+    ends = [
+        [abs(t - (getattr(r, end) or t)) for r, t in zip(curve.records, times, strict=True)]
+        for end in ("ci_low_s", "ci_high_s")
+    ]
+    axes.errorbar(lengths, times, ends, capsize=2, elinewidth=0.8, **curve.look)
 
 
-def _ends(
-    axes: style.Axes, curve: Series, lengths: Sequence[float], heights: Sequence[float]
-) -> None:
-    """A cross after the last point where the next length could not run, with the reason's word."""
-    failed = [r.skipped for r in curve.records if r.skipped and lengths and r.seq_len > lengths[-1]]
-    if not failed:
-        return
-    word = "no result" if "no result" in failed[0] else "ends"
-    if "memory" in failed[0] or "does not fit" in failed[0]:
-        word = "OOM"
-    last, shade = (lengths[-1], heights[-1]), curve.look["color"]
-    style.beside(axes, word, last, (0, 6), color=shade, ha="center")
-    axes.plot(*last, marker="x", markersize=7, color=shade, markeredgewidth=1.4)
+def _crossings(axes: style.Axes, points: Sequence[tuple[float, float]]) -> int:
+    """A circle on each, their lengths on top of the panel; how many lines that takes."""
+    for point in points:
+        axes.plot(
+            *point, marker="o", markersize=6, markerfacecolor="none", markeredgecolor="black",
+            markeredgewidth=0.9, zorder=6,
+        )  # fmt: skip
+    lengths = [f"{length:,.0f}" for length, _ in points]
+    if len(points) > MOST_NAMED:
+        lengths = [f"{lengths[0]} to {lengths[-1]}, {len(points)} crossings"]
+    wrapped = fill(f"○ N = {', '.join(lengths)}", int(ticks.inches(axes.xaxis) * 17))
+    if points:
+        note_line(axes, wrapped, 0, linespacing=LINE / style.SMALL)
+    return len(wrapped.splitlines()) if points else 0
+
+
+def note_line(axes: style.Axes, text: str, line: int, x: float = 0.02, **look: Any) -> None:
+    """A text at the top of a panel, so many lines down."""
+    how = {"va": "top", "color": style.GREY, **look}
+    style.beside(axes, text, (x, 1), (0, -line * LINE - 1), xycoords="axes fraction", **how)
+
+
+def rug(
+    axes: style.Axes, curves: Sequence[Series], axis: str, sizes: Sequence[int], line: int = 0
+) -> int:
+    """Below so many lines: crosses where curves lack results, and why; how many lines there are."""
+    from matplotlib.transforms import ScaledTranslation
+
+    low, high = (math.log(end) for end in (min(sizes) / 1.25, max(sizes) * 1.25))
+    figure: Any = axes.figure
+    for curve in curves:
+        failed = [record for record in curve.records if record.skipped]
+        if not failed:
+            continue
+        places = [getattr(record, axis) for record in failed]
+        text = f"{curve.label}: {_why(failed[0].skipped)}"
+        note_line(axes, text, line, color=curve.look["color"])
+        # beside each other where there is room
+        reach = (len(text) + 2) / 17 / ticks.inches(axes.xaxis)
+        line += (math.log(min(places)) - low) / (high - low) < reach
+        down = ScaledTranslation(0, -(line + 0.5) * LINE / 72, figure.dpi_scale_trans)
+        axes.plot(
+            places, [1.0] * len(places), marker="x", markersize=4.5, linestyle="none",
+            color=curve.look["color"], markeredgewidth=1.2,
+            transform=axes.get_xaxis_transform() + down,
+        )  # fmt: skip
+        line += 1
+    return line
+
+
+def _why(skipped: str) -> str:
+    if "memory" in skipped or "does not fit" in skipped:
+        return "OOM"
+    return "no result" if "no result" in skipped else "skipped"

@@ -9,6 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, TypeAlias
+from warnings import catch_warnings, filterwarnings
 
 from attnprof.errors import RequestError
 from attnprof.record import write_whole
@@ -77,7 +78,8 @@ def styled(size: str = "page") -> Iterator[None]:
 
     token = _width.set(WIDTHS[size])
     try:
-        with mpl.rc_context(STYLE):
+        with mpl.rc_context(STYLE), catch_warnings():
+            filterwarnings("ignore", "Glyph .* missing")  # of somebody's name: a box stands for it
             yield
     finally:
         _width.reset(token)
@@ -214,8 +216,9 @@ def legend(
     marks = [Line2D([], [], **look) for look in looks]
     inches = figure.get_figwidth()
     # beside an entry's letters stand its line and the gap between columns
-    letters = max(len(str(look.get("label", ""))) for look in looks) + 9
-    how = {"ncols": max(1, min(len(marks), columns, int(inches * 17 / letters))), **how}
+    letters, room = [len(str(look.get("label", ""))) + 9 for look in looks], inches * 17
+    fits = len(looks) if sum(letters) < room else int(room / max(letters))
+    how = {"ncols": max(1, min(fits, columns)), **how}
     if title:
         how |= {"title": _in_lines(figure, title, 15), "title_fontsize": NORMAL}
     figure.legend(handles=marks, loc="outside upper center", **how)

@@ -1,0 +1,148 @@
+"""Figures of a factorial sweep: five mechanisms, two widths, two head counts, three lengths.
+
+Not the pixels but what is seen: panels and their titles, ticks, one legend that covers nothing,
+and no text outside the figure or on another one.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from attnprof.measure.sweep.results import curve_crossings, load_results
+from attnprof.render.plots.results import KINDS, draw_results
+from attnprof.render.plots.style import styled
+from tests.render.test_results import CEILINGS
+
+SWEEP = Path(__file__).parent / "data" / "factorial.jsonl"
+NAMES = ["standard", "sdpa", "linear", "efficient", "taylor-efficient"]
+BY_WIDTH = [f"d_model {w}, {h} heads" for w in (32, 64) for h in (2, 4)]
+LENGTHS = ("64 tokens", "256 tokens", "1,024 tokens")
+#: Of each kind: the panels' titles, and how many panels each has.
+TITLES = {
+    "growth": (BY_WIDTH, 2),
+    "surface": ([f"{name}, {h} heads" for h in (2, 4) for name in NAMES[1:]], 1),
+    "surface3d": (["2 heads", "4 heads"], 1),
+    "width": ([f"{h} heads, {n}" for h in (2, 4) for n in LENGTHS], 1),
+    "heads": ([f"d_model {w}, {n}" for w in (32, 64) for n in LENGTHS], 3),
+    "roofline": (BY_WIDTH, 1),
+    "pareto": ([f"{name}, {n}" for name in BY_WIDTH for n in LENGTHS], 1),
+}
+
+
+sweep = cache(lambda: load_results(SWEEP))
+
+
+@cache
+def drawn(kind, size="page"):
+    """A figure as it is laid out, in coarse pixels."""
+    known = {
+        "growth": {"crossings": curve_crossings([sweep()])},
+        "roofline": {"ceilings": CEILINGS},
+    }
+    with styled(size):
+        figure = draw_results([sweep()], kind, **known.get(kind, {}))
+        figure.set_dpi(72)
+        figure.draw_without_rendering()
+    return figure
+
+
+def texts_of(axes):
+    """Visible texts that are not empty."""
+    ticks = [label for axis in (axes.xaxis, axes.yaxis) for label in axis.get_ticklabels()]
+    own = [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label, *ticks]
+    return [text for text in own if text.get_visible() and text.get_text().strip()]
+
+
+def overlap(one, other):
+    width = min(one.x1, other.x1) - max(one.x0, other.x0)
+    height = min(one.y1, other.y1) - max(one.y0, other.y0)
+    return width > 1 and height > 1
+
+
+@pytest.mark.parametrize("size", ["page", "column"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_factorial_sweep_is_legible(kind, size):
+    figure = drawn(kind, size)
+    titles, panels = TITLES[kind]
+    found = [axes.get_title().replace("\n", " ") for axes in figure.axes]
+    assert [title for title in found if title] == titles
+    bar = kind == "surface"
+    assert len(figure.axes) == len(titles) * panels + bar
+    if not bar:
+        (legend,) = figure.legends
+        assert [text.get_text() for text in legend.get_texts()] == NAMES
+        looks = {(line.get_linestyle(), line.get_marker()) for line in legend.get_lines()}
+        assert len(looks) == len(NAMES) or kind == "surface3d"
+        for axes in figure.axes:
+            assert not overlap(legend.get_window_extent(), axes.bbox)
+    texts = [text for axes in figure.axes for text in texts_of(axes)]
+    assert all(text.get_fontsize() >= 7 for text in texts)
+    boxes = [text.get_window_extent() for text in texts]
+    if kind != "surface3d":  # its labels lie in depth
+        assert all(box.x0 > -1 and box.x1 < figure.bbox.x1 + 1 for box in boxes)
+        pairs = combinations(zip(texts, boxes, strict=True), 2)
+        assert not [(one, other) for (one, a), (other, b) in pairs if overlap(a, b)]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "surface3d"])
+def test_every_axis_has_several_plain_ticks(kind):
+    for axes in drawn(kind).axes[: -1 if kind == "surface" else None]:
+        for axis in (axes.xaxis, axes.yaxis):
+            if axis.get_tick_params().get("labelbottom", axis.get_tick_params().get("labelleft")):
+                labels = [label.get_text() for label in axis.get_ticklabels()]
+                assert len(labels) > 1
+                assert not any(
+                    "$" in label or "e" in label.replace("exact", "") for label in labels
+                )
+
+
+def test_crossings_are_between_mechanisms_of_one_panel_and_named():
+    crossings = curve_crossings([sweep()])
+    figure = drawn("growth")
+    for axes, (width, heads) in zip(
+        figure.axes[::2], ((w, h) for w in (32, 64) for h in (2, 4)), strict=True
+    ):
+        its = [c for c in crossings if (c.at.d_model, c.at.num_heads) == (width, heads)]
+        circles = [line for line in axes.lines if line.get_markerfacecolor() == "none"]
+        assert sorted(line.get_xdata()[0] for line in circles) == sorted(c.seq_len for c in its)
+        note = axes.texts[0].get_text().replace("\n", " ")
+        if len(its) <= 6:
+            assert note == f"○ N = {', '.join(f'{n:.0f}' for n in sorted(c.seq_len for c in its))}"
+        else:
+            assert f"{len(its)} crossings" in note
+
+
+def test_what_ran_out_of_memory_is_named_over_the_data():
+    *_, time, memory = drawn("growth").axes
+    for axes in (time, memory):
+        (cross,) = [line for line in axes.lines if line.get_marker() == "x"]
+        assert cross.get_xdata() == [1024]
+        (named,) = [text for text in axes.texts if text.get_text() == "standard: OOM"]
+        highest = max(
+            axes.transData.transform(xy)[1]
+            for line in axes.lines if line.get_transform() == axes.transData
+            for xy in line.get_xydata() if xy[1] > 0
+        )  # fmt: skip
+        assert named.get_window_extent().y0 > highest
+
+
+def test_exact_mechanisms_have_no_error_in_the_figure():
+    axes = drawn("pareto").axes[0]
+    assert "exact" in [label.get_text() for label in axes.get_yticklabels()]
+    heights = {
+        line.get_color(): line.get_ydata()[0] for line in axes.lines if line.get_marker() != "None"
+    }
+    assert len(set(heights.values())) == 3  # three are exact, at one height
+
+
+@pytest.mark.parametrize(("kind", "said"), [
+    ("growth", "forward, float32, scope layer, cpu, batch 1"),
+    ("surface", "forward, float32, scope layer, cpu, batch 1 · FLOPs"),
+    ("heads", "forward, float32, scope layer, cpu, batch 1 ·"),
+])  # fmt: skip
+def test_captions_say_what_all_that_is_drawn_shares(kind, said):
+    assert drawn(kind).get_supxlabel().replace("\n", " ").startswith(said)
