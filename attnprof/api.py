@@ -20,19 +20,17 @@ if TYPE_CHECKING:
 
 
 def build(
-    name: str,
-    d_model: int,
-    num_heads: int,
-    seq_len: int | None = None,
-    *,
-    num_kv_heads: int | None = None,
-    value_head_dim: int | None = None,
-    **params: Any,
-) -> nn.Module:
+    name: str, d_model: int, num_heads: int, seq_len: int | None = None, *,
+    num_kv_heads: int | None = None, value_head_dim: int | None = None, **params: Any,
+) -> nn.Module:  # fmt: skip
     """A mechanism as a torch layer with ``forward(x, causal=False)`` on (batch, tokens, d_model).
 
-    Parameters are those of ``attnprof list``. Weights come from torch's generator: seed it for
-    repeatable ones. Raises :class:`attnprof.errors.RequestError` for what cannot be built.
+    ``name`` and ``params`` are those of ``attnprof list``; a plug-in's name or ``path.py:Class``
+    will do, too. ``seq_len`` is needed where weights are made for one length. ``num_kv_heads``
+    groups keys and values, ``value_head_dim`` is the width of a value head, where the mechanism has
+    such. A layer that decodes has ``init_state(batch_size)`` and ``step(x_t, state) -> (y_t,
+    state)``. Weights come from torch's generator: seed it for repeatable ones. Raises
+    :class:`attnprof.errors.RequestError` for what cannot be built.
 
     >>> attnprof.build("linear", d_model=16, num_heads=2)(torch.zeros(1, 4, 16)).shape
     torch.Size([1, 4, 16])
@@ -45,19 +43,14 @@ def build(
 
 
 def attend(
-    name: str,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    causal: bool = False,
-    seed: int = 0,
-    weights: dict[str, Tensor] | None = None,
-    **params: Any,
-) -> Tensor:
+    name: str, q: Tensor, k: Tensor, v: Tensor, causal: bool = False, seed: int = 0,
+    weights: dict[str, Tensor] | None = None, **params: Any,
+) -> Tensor:  # fmt: skip
     """A mechanism's core, without projections: (batch, heads, tokens, head_dim) in and out.
 
-    ``weights`` replaces the core's own parameters by name; others are drawn with ``seed``. Raises
-    :class:`attnprof.errors.RequestError` for shapes and mechanisms that do not go together.
+    With ``causal`` token t attends to tokens 1 to t. ``weights`` replaces the core's own parameters
+    by name; others are drawn with ``seed``. Raises :class:`attnprof.errors.RequestError` for shapes
+    that do not go together, and for mechanisms without queries, keys and values.
 
     >>> attnprof.attend("sdpa", *torch.zeros(3, 1, 2, 4, 8), causal=True).shape
     torch.Size([1, 2, 4, 8])
@@ -72,6 +65,10 @@ def attend(
 def cost(name: str, workload: Workload, scope: str = "layer", **params: Any) -> CostTable:
     """The closed form of a mechanism for a workload, by stage: numbers, or sympy expressions.
 
+    ``scope`` is ``core`` (what follows q, k and v) or ``layer`` (with projections); ``params`` are
+    the mechanism's own. FLOPs are counts, memory is in bytes, of the shipped implementation. Raises
+    :class:`attnprof.errors.RequestError` where the mechanism cannot do what the workload asks.
+
     >>> table = attnprof.cost("standard", attnprof.Workload(1024, num_heads=8, head_dim=64))
     >>> table.flops, table.peak(), len(table.stages)
     (4339531776, 73400320, 9)
@@ -81,26 +78,19 @@ def cost(name: str, workload: Workload, scope: str = "layer", **params: Any) -> 
 
 
 def crossover(
-    a: str,
-    b: str,
-    head_dim: int | Sequence[int] = 64,
-    *,
-    num_heads: int = 1,
-    batch_size: int = 1,
-    scope: str = "core",
-    phase: str = "forward",
-    causal: bool = False,
-    dtype: str = "float32",
-    kinds: Sequence[str] = ("published", "formula"),
-    metrics: Sequence[str] = ("flops", "memory"),
-    curves: bool = False,
-    **params: Any,
-) -> Report:
+    a: str, b: str, head_dim: int | Sequence[int] = 64, *, num_heads: int = 1, batch_size: int = 1,
+    scope: str = "core", phase: str = "forward", causal: bool = False, dtype: str = "float32",
+    kinds: Sequence[str] = ("published", "formula"), metrics: Sequence[str] = ("flops", "memory"),
+    curves: bool = False, **params: Any,
+) -> Report:  # fmt: skip
     """The length from which one mechanism is cheaper than the other, solved exactly.
 
-    Records are :class:`attnprof.record.CrossoverRecord`, one a head width, metric and kind;
-    ``params`` go to whichever of the two has them, ``curves`` adds what a figure draws. Raises
-    :class:`attnprof.errors.RequestError` for what cannot be compared.
+    ``kinds`` are ``published`` (the printed formulas of one document), ``formula`` (ours) and
+    ``derived`` (counted in code); ``metrics`` are ``flops`` and ``memory``. Records are
+    :class:`attnprof.record.CrossoverRecord`, one a head width, metric and kind: ``first_seq_len``
+    in tokens, ``closed_form`` in the head width d. ``params`` go to whichever of the two has them,
+    ``curves`` adds what a figure draws. Raises :class:`attnprof.errors.RequestError` for what
+    cannot be compared.
 
     >>> found = attnprof.crossover("taylor-direct", "taylor-efficient", metrics="flops")
     >>> {record.kind: record.first_seq_len for record in found.records}
@@ -125,28 +115,22 @@ def crossover(
 
 
 def derive(
-    module_or_factory: Any,
-    workload: Workload | None = None,
-    *,
+    module_or_factory: Any, workload: Workload | None = None, *,
     inputs: Sequence[str] | Mapping[str, Any] | None = None,
-    args: Sequence[str] | Mapping[str, Any] | None = None,
-    phases: Sequence[str] | None = None,
-    at: Mapping[str, int] | None = None,
-    dtype: str = "float32",
-    scope: str | None = None,
-    causal: bool = False,
-    **params: Any,
-) -> Derivation:
+    args: Sequence[str] | Mapping[str, Any] | None = None, phases: Sequence[str] | None = None,
+    at: Mapping[str, int] | None = None, dtype: str = "float32", scope: str | None = None,
+    causal: bool = False, **params: Any,
+) -> Derivation:  # fmt: skip
     """Closed forms of running torch code: FLOPs by kind, bytes moved, parameters, peak memory.
 
-    ``module_or_factory`` is an ``nn.Module`` class or a function that returns a module (called
-    with ``args``, like ``{"d_model": "h*d"}``), a module (its weights keep their sizes), a
-    function of tensors, a mechanism's name (with its ``params`` and ``scope``), or text like
+    ``module_or_factory`` is an ``nn.Module`` class or a function that returns a module (called with
+    ``args``, like ``{"d_model": "h*d"}``), a module (its weights keep their sizes), a function of
+    tensors, a mechanism's name (with its ``params`` and ``scope``), or text like
     ``my.py:MyAttention``. ``inputs`` are those of the call, like ``{"x": "B, N, h*d"}``. What is
     left out is guessed; ``Derivation.notes`` says how. ``workload`` gives a shape at which the
-    formulas must hold, number format and mask; ``at`` does so by symbol. ``phases`` are forward
-    and backward, or the workload's where that asks for another.
-    Raises :class:`attnprof.errors.RequestError` for what does not run, and
+    formulas must hold, number format and mask; ``at`` does so by symbol. ``phases`` are forward and
+    backward, or the workload's where that asks for another. Raises
+    :class:`attnprof.errors.RequestError` for what does not run, and
     :class:`attnprof.errors.CannotRunError` where no formula is found.
 
     >>> attnprof.derive(lambda q: q @ q.T, inputs={"q": "N, d"}, phases="forward").expression()
@@ -167,34 +151,23 @@ def derive(
 
 
 def profile(
-    attention: str | Sequence[str],
-    seq_len: int | Sequence[int],
-    *,
-    d_model: int = 512,
-    num_heads: int = 8,
-    batch_size: int = 1,
-    causal: bool = False,
-    phase: str = "forward",
-    dtype: str = "float32",
-    scope: str = "layer",
-    device: str = "auto",
-    seed: int = 0,
-    threads: int | None = None,
-    samples: int = 20,
-    min_time_s: float = 0.5,
-    max_time_s: float = 5.0,
-    isolate: bool | None = None,
-    check: bool = True,
-    compiled: bool = False,
-    **params: Any,
-) -> Report:
+    attention: str | Sequence[str], seq_len: int | Sequence[int], *, d_model: int = 512,
+    num_heads: int = 8, batch_size: int = 1, causal: bool = False, phase: str = "forward",
+    dtype: str = "float32", scope: str = "layer", device: str = "auto", seed: int = 0,
+    threads: int | None = None, samples: int = 20, min_time_s: float = 0.5,
+    max_time_s: float = 5.0, isolate: bool | None = None, check: bool = True,
+    compiled: bool = False, **params: Any,
+) -> Report:  # fmt: skip
     """Build mechanisms, time them, measure and count them, beside their closed forms.
 
-    ``attention`` and ``seq_len`` take one value or several; ``params`` go to every mechanism
-    that has them. Records are :class:`attnprof.record.ProfileRecord`; a point that could not run
-    says why in ``skipped``. ``isolate`` True measures each point in a process of its own,
-    ``check`` sees first whether a module computes what it claims, ``compiled`` measures
-    ``torch.compile``'s code.
+    ``attention`` and ``seq_len`` take one value or several; ``params`` go to every mechanism that
+    has them. A point is timed ``samples`` times, for ``min_time_s`` to ``max_time_s`` seconds.
+    Records are :class:`attnprof.record.ProfileRecord` (seconds, bytes, FLOPs); a point that could
+    not run says why in ``skipped``. ``isolate`` True measures each point in a process of its own,
+    None those that may run out of memory. ``check`` sees first whether a module computes what it
+    claims, ``compiled`` measures ``torch.compile``'s code. Raises
+    :class:`attnprof.errors.RequestError` for what cannot be asked,
+    :class:`attnprof.errors.CannotRunError` for a device that is not there.
 
     >>> found = attnprof.profile("linear", 8, d_model=8, num_heads=1, samples=1, check=False)
     >>> found.records[0].flops_torch == found.records[0].matmul_flops_formula
@@ -227,35 +200,21 @@ def profile(
 
 
 def sweep(
-    attention: str | Sequence[str],
-    seq_len: int | Sequence[int],
-    output: str | Path,
-    *,
-    d_model: int | Sequence[int] = 512,
-    num_heads: int | Sequence[int] = 8,
-    batch_size: int | Sequence[int] = 1,
-    causal: bool | Sequence[bool] = False,
-    phase: str | Sequence[str] = "forward",
-    dtype: str | Sequence[str] = "float32",
-    scope: str | Sequence[str] = "layer",
-    device: str | Sequence[str] = "auto",
-    seed: int = 0,
-    threads: int | None = None,
-    samples: int = 20,
-    min_time_s: float = 0.5,
-    max_time_s: float = 5.0,
-    isolate: bool = True,
-    limit_s: float | None = None,
-    processes: int = 1,
-    check: bool = True,
-    compiled: bool = False,
-    **params: Any,
-) -> Report:
+    attention: str | Sequence[str], seq_len: int | Sequence[int], output: str | Path, *,
+    d_model: int | Sequence[int] = 512, num_heads: int | Sequence[int] = 8,
+    batch_size: int | Sequence[int] = 1, causal: bool | Sequence[bool] = False,
+    phase: str | Sequence[str] = "forward", dtype: str | Sequence[str] = "float32",
+    scope: str | Sequence[str] = "layer", device: str | Sequence[str] = "auto", seed: int = 0,
+    threads: int | None = None, samples: int = 20, min_time_s: float = 0.5,
+    max_time_s: float = 5.0, isolate: bool = True, limit_s: float | None = None,
+    processes: int = 1, check: bool = True, compiled: bool = False, **params: Any,
+) -> Report:  # fmt: skip
     """Measure every combination of these values into a results file, or what it lacks of them.
 
-    Sizes, names and ``params`` take one value or several. Each point is measured in a process of
-    its own (``isolate``), for at most ``limit_s`` seconds, ``processes`` times. Returns the whole
-    file as :class:`attnprof.record.ProfileRecord`; RequestError says that it is no sweep's.
+    Sizes, names and ``params`` take one value or several; the rest is as for :func:`profile`. Each
+    point is measured in a process of its own (``isolate``), for at most ``limit_s`` seconds,
+    ``processes`` times. Returns the whole file, its records :class:`attnprof.record.ProfileRecord`.
+    Raises :class:`attnprof.errors.RequestError` where ``output`` is no sweep's.
 
     >>> attnprof.sweep("sdpa", 8, "new", d_model=8, num_heads=1, isolate=False).summary["measured"]
     1

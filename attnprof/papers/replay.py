@@ -91,6 +91,16 @@ def only(report: Report, verdicts: Sequence[str]) -> Report:
     return replace(report, records=kept)
 
 
+def answer(verdicts: Sequence[str]) -> str:
+    """How claims came out, in a sentence."""
+    words = {"match": ("matches", "match"), "erratum": ("is an erratum", "are errata"),
+             "not-reproducible": ("cannot be reproduced",) * 2, ERROR: ("has no verdict",
+             "have no verdict")}  # fmt: skip
+    counts = {verdict: verdicts.count(verdict) for verdict in words}
+    told = (f"{n} {words[verdict][n > 1]}" for verdict, n in counts.items() if n)
+    return f"{len(verdicts)} claim{'s' * (len(verdicts) > 1)}: {', '.join(told)}"
+
+
 def summary_of(records: Sequence[ReproduceRecord]) -> dict[str, Any]:
     """Counts by document, and where the verdicts are not the committed ones."""
     counts: dict[str, Any] = {}
@@ -105,6 +115,7 @@ def summary_of(records: Sequence[ReproduceRecord]) -> dict[str, Any]:
                 "readings": sum(record.basis == READING for record in own),
             }
     return {
+        "answer": answer([record.verdict for record in records]),
         "documents": counts,
         "changed": [r.claim for r in records if r.committed and r.verdict != r.committed],
         "not_committed": [r.claim for r in records if not r.committed],

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 
-class Formula(Text):
+class FormulaText(Text):
     """A formula: where it takes several lines, each begins with a term or an argument."""
 
     def folded(self, width: int) -> Text:
@@ -17,7 +17,7 @@ class Formula(Text):
         return Text("\n".join(chain.from_iterable(lines)))
 
     @classmethod
-    def brief(cls, formula: str, most: int) -> "Formula":
+    def brief(cls, formula: str, most: int) -> "FormulaText":
         """The first of its terms, as many as fit in so many characters; ``…`` for the rest."""
         first, *rest = _terms(formula, most)
         return cls(f"{first[:most]} …" if rest or len(first) > most else first)

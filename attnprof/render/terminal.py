@@ -19,7 +19,7 @@ from rich.text import Text
 
 from attnprof.record import Record
 from attnprof.record.escapes import visible
-from attnprof.render.formulas import Formula
+from attnprof.render.formulas import FormulaText
 from attnprof.units import format_value, is_numeric
 
 #: Width of tables that go to a file or a pipe, where nothing says how wide it may be.
@@ -133,7 +133,7 @@ class FittedTable:
             else:
                 cells = zip((row[place] for place in part), widths, strict=True)
                 table.add_row(*(
-                    cell.folded(width) if isinstance(cell, Formula) else cell
+                    cell.folded(width) if isinstance(cell, FormulaText) else cell
                     for cell, width in cells
                 ))  # fmt: skip
         return table

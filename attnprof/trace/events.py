@@ -184,5 +184,5 @@ def uncounted(trace: Trace, phase: str) -> Mapping[str, tuple[Size, Size]]:
 def at_least(trace: Trace, phase: str) -> tuple[str, ...]:
     """A sentence where kernels take memory of their own that the peak does not contain."""
     names = sorted({call.scratch for call in trace.part(phase) if call.scratch})
-    told = f"peak_bytes is at least: what {', '.join(names)} takes inside itself is not known"
+    told = f"the peak is at least this: what {', '.join(names)} takes inside itself is not known"
     return (told,) if names else ()

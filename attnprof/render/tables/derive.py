@@ -13,6 +13,7 @@ from attnprof.record import DeriveRecord, Report
 from attnprof.record.escapes import markdown_code
 from attnprof.record.recognition import mark
 from attnprof.render.formats import filled
+from attnprof.render.formulas import FormulaText
 from attnprof.render.terminal import FittedTable, new_table, quantity_text, quantity_value
 from attnprof.units import format_bytes
 
@@ -35,6 +36,8 @@ def tables(report: Report, *, latex: bool = False) -> Iterator[RenderableType]:
                 yield row.latex or "% no formula"
             continue
         yield Text(title, style="bold")
+        if found.get("answer"):
+            yield Padding(Text(f"{found['answer']}."), (0, 0, 0, 1))
         yield _formulas(costs or rows)
         for line in (f"holds for: {domain}", *_how(found)):
             yield Padding(Text(line), (0, 0, 0, 1))
@@ -47,7 +50,9 @@ def _formulas(rows: Sequence[DeriveRecord]) -> FittedTable:
     values = ["value"] * any(row.value is not None for row in rows)
     table = new_table("quantity", "formula", *values, right=values, fold=["formula"])
     for row in rows:
-        formula = ("at least " if row.bound != "exact" else "") + _spread(row.expression)
+        formula = FormulaText(
+            ("at least " if row.bound != "exact" else "") + _spread(row.expression)
+        )
         value = [quantity_value(row.value, row.quantity)] if values else []
         table.add_row(quantity_text(row.quantity), formula, *value)
     return table
@@ -103,7 +108,7 @@ def _how(found: Mapping[str, Any]) -> Iterator[str]:
     runs = f"; runs agree at {checked}" if checked and found["method"] != "counted" else ""
     yield f"method: {METHODS.get(found['method'], found['method'])}{runs}"
     if found["uncounted"]:
-        yield f"at least: not counted are {', '.join(found['uncounted'])}"
+        yield f"FLOPs are at least these: not counted are {', '.join(found['uncounted'])}"
     yield from (f"note: {line}" for line in dict.fromkeys(found["notes"]))
     yield from peak_lines(found.get("peak", {}))
 
@@ -119,9 +124,9 @@ def peak_lines(peak: Mapping[str, Any]) -> Iterator[str]:
     if cuda := peak.get("cuda"):
         sizes = {name: format_bytes(size) for name, size in cuda.items() if "bytes" in name}
         yield (
-            "the same tensors on CUDA (a model of the caching allocator): requested "
-            "{requested_bytes}, allocated {allocated_bytes}, reserved {reserved_bytes}; cuBLAS "
-            "keeps {cublas_workspace_bytes} beside ({cublas_workspace_bytes_hopper} on Hopper)"
+            "on CUDA, by a model of torch's caching allocator: {requested_bytes} requested, "
+            "{allocated_bytes} allocated, {reserved_bytes} reserved; besides, cuBLAS keeps "
+            "{cublas_workspace_bytes} ({cublas_workspace_bytes_hopper} on Hopper)"
         ).format_map(sizes)
 
 
@@ -134,7 +139,7 @@ def _operations(found: Sequence[Mapping[str, Any]]) -> FittedTable:
     counted = [row for row in found if row["flops"] != "0"]
     for row in counted[:_MOST]:
         value = [quantity_value(row["flops_value"], "flops")] if values else []
-        table.add_row(row["operation"], calls_text([row]), row["flops"], *value)
+        table.add_row(row["operation"], calls_text([row]), FormulaText(row["flops"]), *value)
     rest = [row for row in found if row not in counted[:_MOST]]
     if rest:
         kinds = "more, and moves and views" if len(counted) > _MOST else "moves and views"

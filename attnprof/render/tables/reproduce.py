@@ -1,9 +1,11 @@
 """What ``attnprof reproduce`` shows: counts, errata, full answers, regenerated tables."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
+from textwrap import wrap
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -12,10 +14,12 @@ from attnprof.record import Report, ReproduceRecord
 from attnprof.render import claims
 from attnprof.render.claims import COUNTED, WORDS, place_text
 from attnprof.render.reproduction import page
-from attnprof.render.terminal import GAP, FittedTable, new_table
+from attnprof.render.terminal import GAP, new_table
 
 __all__ = ["page", "tables"]
 COLOURS = {"match": "green", "erratum": "red", "not-reproducible": "yellow", "error": "magenta"}
+#: The width from which a claim's place and verdict have columns; characters of a claim's name.
+WIDE, NAME = 115, 26
 MORE = "Whole answers: attnprof reproduce --claim ID, or --verdict erratum; all claims: --all."
 
 
@@ -26,8 +30,8 @@ def tables(
     records, asked = report.of(ReproduceRecord), report.summary
     amiss = [record for record in records if record.verdict != "match"]
     if everything:
-        yield _counts(asked)
-        yield _listed("Claims", records, verdicts=True)
+        yield from _counts(asked)
+        yield _Listed("Claims", records, verdicts=True)
     elif "table" in asked or "figure" in asked:
         if "table" in asked:
             yield from _regenerated(asked["table"])
@@ -39,48 +43,62 @@ def tables(
     elif by_name:
         yield from _answers(records)
     elif in_full:  # where something is not as printed, or what was filtered for
-        yield _counts(asked)
+        yield from _counts(asked)
         yield from _answers(amiss or records)
     else:
-        yield _counts(asked)
+        yield from _counts(asked)
         yield from _errata(records)
 
 
 def _errata(records: Sequence[ReproduceRecord]) -> Iterator[RenderableType]:
-    """What the documents have wrong, a line each; checks that broke, with the reason."""
+    """What the documents have wrong; checks that broke, with the reason."""
     if errata := [record for record in records if record.verdict == "erratum"]:
-        yield _listed("Errata", errata)
+        yield _Listed("Errata", errata)
     for record in records:
         if record.verdict == "error":
             yield Text(f"{record.claim} has no verdict: {record.why}", style="magenta")
     yield Text(MORE, style="dim")
 
 
-def _counts(summary: Mapping[str, Any]) -> FittedTable:
-    """How many claims of each document came out how."""
+def _counts(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """How many claims came out how: in a sentence, and by document."""
+    if "answer" in summary:
+        yield Text(f"{summary['answer']}.", style="bold")
     kept = [key for key in COUNTED if key != "error" or summary["errors"]]
     counted = [COUNTED[key] for key in kept]
-    table = new_table("document", *counted, title="Claims replayed", right=counted)
+    table = new_table("", "document", *counted, right=counted, fold=["document"])
     documents = summary["documents"]
-    for place, row in enumerate(claims.count_rows(documents, kept), 1):
-        table.add_row(*row)
+    for place, (name, *counts) in enumerate(claims.count_rows(documents, kept), 1):
+        number, _, title = name.partition(" ")
+        table.add_row(number, title, *counts)
         if place == len(documents) > 1:
             table.add_section()
-    return table
+    yield table
 
 
-def _listed(
-    title: str, records: Sequence[ReproduceRecord], *, verdicts: bool = False
-) -> FittedTable:
-    """A line a claim."""
-    texts = ("printed", "ours" if verdicts else "right")
-    headings = ("claim", "place", *["verdict"] * verdicts, *texts)
-    table = new_table(*headings, title=title, fold=["place", *texts])
-    for record in records:
-        verdict = [_verdict(record)] * verdicts
-        place = place_text(record.place)
-        table.add_row(record.claim, place, *verdict, *claims.printed_and_ours(record))
-    return table
+class _Listed:
+    """A row a claim; where that is too wide, its verdict and place stand below its name."""
+
+    def __init__(
+        self, title: str, records: Sequence[ReproduceRecord], *, verdicts: bool = False
+    ) -> None:
+        self._title, self._records, self._verdicts = title, records, verdicts
+        self._texts = ("printed", "ours" if verdicts else "right")
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+        wide = options.max_width >= WIDE
+        more = ["place", *["verdict"] * self._verdicts] if wide else []
+        headings = ("claim", *more, *self._texts)
+        yield new_table(*headings, rows=map(self._row, self._records, repeat(wide)),
+                        title=self._title, fold=["place", *self._texts])  # fmt: skip
+
+    def _row(self, record: ReproduceRecord, wide: bool) -> list[str | Text]:
+        place, verdict = place_text(record.place), [_verdict(record)] * self._verdicts
+        sides = claims.printed_and_ours(record)
+        if wide:
+            return [record.claim, place, *verdict, *sides]
+        below = (Text(line, style="dim") for line in wrap(place, NAME))
+        return [Text("\n").join([Text(record.claim), *verdict, *below]), *sides]
 
 
 def _verdict(record: ReproduceRecord) -> Text:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from attnprof.record import Report, VerificationRecord
 from attnprof.render.formats import render_markdown
-from attnprof.render.formulas import Formula
+from attnprof.render.formulas import FormulaText
 from attnprof.render.tables.derive import verified_text
 from attnprof.render.terminal import FittedTable, new_table, quantity_text, quantity_value
 
@@ -58,8 +58,8 @@ def page(report: Report, **_how: object) -> str:
     return render_markdown(replace(report, records=records), PAGE)
 
 
-def _shown(formula: str | None, most: int = READABLE) -> Formula:
-    return Formula.brief("no formula" if formula is None else formula, most)
+def _shown(formula: str | None, most: int = READABLE) -> FormulaText:
+    return FormulaText.brief("no formula" if formula is None else formula, most)
 
 
 def _overview(records: Sequence[VerificationRecord]) -> FittedTable:
@@ -73,7 +73,7 @@ def _overview(records: Sequence[VerificationRecord]) -> FittedTable:
         where = record.place if placed else f"{record.of}, {record.phase}"
         quantity = [quantity_text(record.quantity)] if len(quantities) > 1 else []
         leading = record.leading_ours if record.up_to == "order" else None
-        sides = Formula(record.printed), _shown(leading or record.ours, BRIEF)
+        sides = FormulaText(record.printed), _shown(leading or record.ours, BRIEF)
         table.add_row(str(row), where, *quantity, *sides, _verdict(record))
     return table
 

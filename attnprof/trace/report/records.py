@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from attnprof.algebra.orders import leading_terms, total
 from attnprof.record import DeriveRecord, Report
 from attnprof.trace.events import KINDS, QUANTITIES, Call, Trace, added, flops_of, grouped, times_of
 from attnprof.trace.report.cuda_allocator import cublas_workspace, predict_cuda
@@ -34,6 +35,7 @@ def report_of(
     for phase, forms in derivation.phases.items():
         how = (forms.trace, phase, at)
         phases[phase] = {
+            "answer": answer(forms),
             **_found(derivation, forms),
             "notes": list(forms.notes),
             "peak": _peak(forms.formulas["peak_bytes"], *how),
@@ -52,6 +54,37 @@ def report_of(
         "phases": phases,
     }
     return Report("derive", records, summary, environment or {})
+
+
+#: Operations of a formula beyond which algebra takes too long to say how it grows.
+LONG = 300
+
+
+def answer(forms: PhaseForms) -> str:
+    """How FLOPs and peak memory grow with the length N, in a sentence; empty if unknown."""
+    names = {"flops": ("FLOPs grow", "FLOPs do", ""), "peak_bytes": _PEAK}
+    found = (_growth(forms.formulas[name].expression, *told) for name, told in names.items())
+    return "; ".join(filter(None, found))
+
+
+_PEAK = ("peak memory grows", "peak memory does", " bytes")
+
+
+def _growth(expression: Any, grows: str, does: str, unit: str) -> str:
+    import sympy
+
+    if expression is None or sympy.count_ops(expression) > LONG:
+        return ""
+    terms = leading_terms(expression, ["N"])
+    about = sympy.expand(total(terms or ()))
+    if terms is None and isinstance(expression, sympy.Max):  # no side wins: it grows as their sum
+        terms = leading_terms(sympy.Add(*expression.args), ["N"])
+    if terms is None or not about.free_symbols <= expression.free_symbols:
+        return ""
+    order = total(terms, factors=False)
+    if not order.free_symbols:
+        return f"{does} not depend on N"
+    return f"{grows} with {order}" + (f", about {about}{unit} for long inputs" if about else "")
 
 
 def _record(derivation: Derivation, forms: PhaseForms, formula: Formula) -> DeriveRecord:

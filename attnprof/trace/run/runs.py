@@ -159,9 +159,9 @@ def _left_out(result: Any, output: Any) -> list[str]:
 
     others = [x for x in tensors_of(result) if x.requires_grad and x is not output]
     more = ", ".join(map(shape, others[:3])) + (", …" if len(others) > 3 else "")
-    told = f"of shape {shape(output)}; {len(others)} more, of {more}, are not differentiated"
-    note = f"the backward pass is that of the first output with a gradient, {told}"
-    return [note] if others else []
+    first = f"the first output that has a gradient, of shape {shape(output)}"
+    rest = f"{len(others)} others, of {more}, are" if len(others) > 1 else f"another, of {more}, is"
+    return [f"the backward pass is that of {first}; {rest} not differentiated"] if others else []
 
 
 def tensors_of(result: Any) -> list[Any]:

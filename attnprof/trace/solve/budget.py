@@ -42,7 +42,7 @@ class ContradictedError(NoFormulaError):
     """A run at ``shape`` gave other numbers; ``only_peaks`` in what is held alone."""
 
     def __init__(self, shape: Mapping[str, int], wrong: Sequence[str]) -> None:
-        super().__init__(f"at {sizes_text(shape)}: {wrong[0]}")
+        super().__init__(f"at {sizes_text(shape)} {wrong[0]}")
         self.shape = dict(shape)
         self.only_peaks = all("peak_bytes" in text for text in wrong)
 
@@ -153,8 +153,8 @@ class Runs:
 def differences(forms: PhaseCounts, counted: PhaseCounts, sizes: Mapping[str, int]) -> list[str]:
     """Quantities whose formula does not give what the run gave."""
     return [
-        f"{phase} {quantity}: {evaluate(expression, sizes)} by formula, "
-        f"{counted[phase][quantity]} in the run"
+        f"{phase} {quantity} are {counted[phase][quantity]} in a run, not "
+        f"{evaluate(expression, sizes)}"
         for phase, quantities in forms.items()
         for quantity, expression in quantities.items()
         if evaluate(expression, sizes) != counted[phase][quantity]

@@ -13,7 +13,7 @@ from attnprof.trace.report.derivation import Derivation, PhaseForms
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.request.target import SHORTER, Sizes, Target, hints_for, sizes_text
 from attnprof.trace.run.runs import TooLongError, record
-from attnprof.trace.solve.budget import A_LONG_RUN, NoFormulaError
+from attnprof.trace.solve.budget import A_LONG_RUN, ContradictedError, NoFormulaError
 from attnprof.trace.solve.count import PartedError, on_real_tensors, tried, value_reason
 from attnprof.trace.solve.interpolation import NotRunningError
 from attnprof.trace.solve.shapes import Line
@@ -149,9 +149,7 @@ class _Search:
                 # no length is given that nobody asked
                 name = "" if name == "N" and name not in self.asked else name
                 if not (known and name):
-                    given = ", ".join(f"{name} = {size}" for name, size in fixed.items())
-                    with_sizes = f"with {given or 'all sizes free'}"
-                    reasons.append(f"{STRATEGIES[strategy]} {with_sizes}: {error}")
+                    reasons.append(f"{_failing(STRATEGIES[strategy], fixed, error)}: {error}")
                 if name or isinstance(error, PinnedError):
                     self._failed[key] = error
                 if name:
@@ -169,6 +167,13 @@ class _Search:
         target = self.target.fixed(**fixed) if fixed else self.target
         asked = {name: size for name, size in self.asked.items() if name not in fixed}
         return Attempt(target, phases, asked, fixed, reasons, self.lines)
+
+
+def _failing(strategy: str, fixed: Sizes, error: Exception) -> str:
+    if isinstance(error, ContradictedError) and 1 in error.shape.values():
+        return "formulas for sizes of 2 and more do not hold for a size of 1"
+    given = ", ".join(f"{name} = {size}" for name, size in fixed.items())
+    return f"{strategy} with {given}" if given else strategy
 
 
 def derive_anything(

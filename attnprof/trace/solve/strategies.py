@@ -73,7 +73,7 @@ class Attempt:
             try:
                 trace = Runs(self.target, self.phases).at(self.asked)
             except TooLongError:
-                notes.append(f"not run at {where}: more than {A_LONG_RUN} operations")
+                notes.append(f"not run at {where}: more than {A_LONG_RUN:,} operations")
             else:
                 values = totals_by_phase(trace, self.phases)
                 refuse_contradiction(found.forms, values, self.asked)
@@ -114,7 +114,7 @@ class Attempt:
         def told(phase: str) -> Iterator[str]:
             yield from dict.fromkeys(self.reasons)
             if method == "interpolated" and "peak_bytes" not in found.forms[phase]:
-                yield "peak_bytes has no formula: what is held is no polynomial in the sizes"
+                yield "the peak has no formula: the memory held is no polynomial in the sizes"
             yield from (*notes, *found.trace.notes, *at_least(found.trace, phase))
 
         return {
@@ -202,6 +202,6 @@ def at_one_shape(attempt: Attempt) -> Forms:
 
 #: Ways to formulas in the order in which they are tried, and what a reason against one says.
 STRATEGIES: dict[Callable[[Attempt], Forms], str] = {
-    by_symbols: "no symbolic run",
-    by_interpolation: "not interpolated",
+    by_symbols: "one run on symbolic sizes was not enough",
+    by_interpolation: "no formula fits runs at many shapes",
 }

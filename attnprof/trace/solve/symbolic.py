@@ -127,7 +127,7 @@ def _guards(environment: Any) -> Domain:
     if guards.pinned:
         branches = [text for text in guards.conditions if text not in guards.pinned]
         where = f"; the code branches on {', '.join(branches)}" if branches else ""
-        raise PinnedError(f"the code fixes a size: {'; '.join(guards.pinned)}{where}")
+        raise PinnedError(f"the code makes a size a number: {'; '.join(guards.pinned)}{where}")
     return guards
 
 
