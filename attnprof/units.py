@@ -63,6 +63,11 @@ _WRITERS: dict[str, Callable[[float], str]] = {
 }  # fmt: skip
 
 
+def plural(number: int, noun: str) -> str:
+    """``1 case``, ``6 cases``."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def setting_text(value: Any) -> str:
     """A parameter's value as ``--set`` takes it."""
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)

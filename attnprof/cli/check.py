@@ -52,6 +52,9 @@ class CheckFlags:
     summary: Path | None = Option(
         None, metavar="FILE", help="The Markdown page, too, for a comment."
     )
+    badge: Path | None = Option(
+        None, metavar="FILE", help="JSON for a badge of shields.io, too.", show_default=False
+    )
     verbose: bool = Option(False, "--verbose", help="Every metric, not only what changed.")
 
 
@@ -80,8 +83,8 @@ def check(
       attnprof check --self-test
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    for flag, path in {"--junit": asked.junit, "--summary": asked.summary}.items():
-        ensure_writable(path, force=to.force, flag=flag)
+    for flag in ("junit", "summary", "badge"):
+        ensure_writable(getattr(asked, flag), force=to.force, flag=f"--{flag}")
     if asked.update:
         ensure_writable(baseline, force=to.force, flag="--baseline", extended=True)
     from attnprof.gate.rules import CheckOptions, rule_named
@@ -139,13 +142,13 @@ def _compared(
 
 def _outputs(report: Report, asked: CheckFlags) -> None:
     """Files beside the result, and what GitHub reads; all before the exit code is told."""
-    from attnprof.render.gate import render_annotations, render_junit
+    from attnprof.render.gate import render_annotations, render_badge, render_junit
     from attnprof.render.tables.check import page
 
-    if asked.junit is not None:
-        write_whole(asked.junit, render_junit(report))
-    if asked.summary is not None:
-        write_whole(asked.summary, page(report))
+    written = (asked.junit, render_junit), (asked.summary, page), (asked.badge, render_badge)
+    for file, text_of in written:
+        if file is not None:
+            write_whole(file, text_of(report))
     if os.environ.get("GITHUB_ACTIONS") == "true":
         sys.stderr.write(render_annotations(report))  # stdout is for data; GitHub reads both
     if not (step := os.environ.get("GITHUB_STEP_SUMMARY")):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from operator import attrgetter
 
-from attnprof.gate.counts import Counted, Operation
+from attnprof.gate.counts import Counted, Operation, Work
 from attnprof.units import format_bytes, format_count
 
 #: Number format and shape of a result.
@@ -31,19 +31,13 @@ _CAST = "_to_copy to "
 
 
 @dataclass(frozen=True)
-class Change:
+class Change(Work):
     """What an operation of one part does more (or, negative, less) than before.
 
     ``line`` is where, now; of what only vanished, where it was. ``gained`` and ``lost`` are
     results that only one side has; ``upcast`` names a number format wider than any before.
     """
 
-    op: str
-    part: str
-    line: str
-    times: int
-    bytes_moved: int
-    flops: int
     gained: Mapping[Result, int]
     lost: Mapping[Result, int]
     upcast: str = ""
@@ -55,11 +49,33 @@ class Change:
             return 0
         return _bytes(self.gained) - _bytes(self.lost)
 
+    @property
+    def casts(self) -> bool:
+        """Whether it does nothing but make another number format."""
+        return self.op.startswith(_CAST)
+
+    @property
+    def format(self) -> str:
+        """The number format that as many results have instead of another; "" for any other."""
+        now, before = ({dtype for dtype, _ in side} for side in (self.gained, self.lost))
+        other = not self.times and len(now) == len(before) == 1 and now != before
+        return now.pop() if other else ""
+
+    @property
+    def name(self) -> str:
+        """``+clone``, ``−mul``, ``+cast to float64``, ``softmax in float64`` or ``larger cat``."""
+        name = self.op.replace(_CAST, "cast to ").lstrip("_")
+        if self.times:
+            return f"{'+' if self.times > 0 else '−'}{name}"
+        if self.format:
+            return f"{name} in {self.format}"
+        return f"{'larger' if (self.bytes_moved or self.flops) > 0 else 'smaller'} {name}"
+
     def text(self, sizes: Mapping[str, int]) -> str:
         """``aten.clone ×1 more at attention.py:14 (float32 1×8×64), moves 8.00 MiB more``."""
         name = self.op if "." in self.op else f"aten.{self.op}"
         part = " (backward)" if self.part == "backward" else ""
-        upcast = "upcast: " if self.upcast and self.op.startswith(_CAST) else ""
+        upcast = "upcast: " if self.upcast and self.casts else ""
         often = ""
         if self.times:
             often = f" ×{abs(self.times)} {'more' if self.times > 0 else 'fewer'}"
@@ -79,34 +95,40 @@ class Change:
         now, before = _shown(self.gained, sizes), _shown(self.lost, sizes)
         if self.times or not self.lost:
             return f" ({now})"
-        formats = [{dtype for dtype, _ in side} for side in (self.gained, self.lost)]
-        if [*map(len, formats)] == [1, 1] and formats[0] != formats[1]:
-            now, before = formats[0].pop(), formats[1].pop()
+        if self.format:
+            now, before = self.format, next(dtype for dtype, _ in self.lost)
         return f" ({now} instead of {before})"
 
 
 def changes(baseline: Counted, current: Counted) -> list[Change]:
     """Every operation that is not as before, in the order of the current side."""
     before, now = baseline.operations, current.operations
-    if any(_is_view(row) and not row.line for row in (*before, *now)):  # written down so
+    if any(not row.is_work and not row.line for row in (*before, *now)):  # written down so
         before, now = without_views(before), without_views(now)
-    moving = [[row for row in rows if not _is_view(row)] for rows in (before, now)]
+    moving = [[row for row in rows if row.is_work] for rows in (before, now)]
     if any(rows and not any(row.dtype for row in rows) for rows in moving):
         before, now = _bare(before), _bare(now)
     known = set(map(_key, before))
-    first = {_key(r): r.line for r in reversed(current.operations) if _key(r) not in known}
-    lines = first | {key: line for key, line in _lines(before, now).items() if line}
+    first = {_key(r): [r.line] for r in reversed(current.operations) if _key(r) not in known}
+    lines = first | {key: some for key, some in _lines(before, now).items() if any(some)}
     widest = max((_BYTES[r.dtype] for r in before if r.dtype in _FLOATS), default=8)
     found = []
     for key in dict.fromkeys(map(_key, (*now, *before))):
         old = [row for row in before if _key(row) == key]
         new = [row for row in now if _key(row) == key]
-        gained, lost = _results(new) - _results(old), _results(old) - _results(new)
-        times, moved, flops = (b - a for a, b in zip(sums(old), sums(new), strict=True))
-        if times or moved or flops or gained or lost:
-            wide = {dtype for dtype, _ in gained if dtype in _FLOATS and _BYTES[dtype] > widest}
-            line, upcast = lines.get(key, ""), max(wide, default="")
-            found.append(Change(*key, line, times, moved, flops, gained, lost, upcast))
+        at = {line: [row for row in new if row.line == line] for line in lines.get(key, ("",))}
+        added = [row for rows in at.values() for row in rows]
+        if len(at) < 2 or _results(old) + _results(added) != _results(new):
+            at = {next(iter(at)): new}  # not told apart by line
+        else:
+            old = []
+        for line, rows in at.items():
+            gained, lost = _results(rows) - _results(old), _results(old) - _results(rows)
+            times, moved, flops = (b - a for a, b in zip(sums(old), sums(rows), strict=True))
+            if times or moved or flops or gained or lost:
+                wide = {dtype for dtype, _ in gained if dtype in _FLOATS and _BYTES[dtype] > widest}
+                upcast = max(wide, default="")
+                found.append(Change(*key, line, times, moved, flops, gained, lost, upcast))
     return found
 
 
@@ -124,17 +146,13 @@ def sums(rows: Rows) -> tuple[int, int, int]:
     return sum(times), sum(moved), sum(flops)
 
 
-def _is_view(row: Operation) -> bool:
-    return not row.bytes_moved and not row.flops
-
-
 def without_views(rows: Rows) -> Rows:
     """Rows with one a view and part, without its place and result: it moves and counts nothing."""
     views: Counter[tuple[str, str]] = Counter()
     for row in rows:
-        if _is_view(row):
+        if not row.is_work:
             views[row.op, row.part] += row.times
-    kept = [row for row in rows if not _is_view(row)]
+    kept = [row for row in rows if row.is_work]
     return [*kept, *(Operation(*key, "", times, 0, 0) for key, times in views.items())]
 
 
@@ -153,11 +171,12 @@ def _results(rows: Rows) -> Counter[Result]:
     return found
 
 
-def _lines(before: Rows, now: Rows) -> dict[tuple[str, str], str]:
-    """By operation, the first line of what is new, or of what is gone where nothing is new.
+def _lines(before: Rows, now: Rows) -> dict[tuple[str, str], list[str]]:
+    """By operation, the lines of what is new, or the first of what is gone where nothing is new.
 
     New is what has no counterpart when both orders are laid side by side. Of neighbours that are
-    alike, it is the one at a line to which no line of the baseline with that operation went.
+    alike, it is the one at a line to which no line of the baseline with that operation went; of
+    others the first.
     """
     sides = [[replace(row, line="") for row in rows] for rows in (before, now)]
     went: dict[str, Counter[str]] = {}
@@ -175,11 +194,11 @@ def _lines(before: Rows, now: Rows) -> dict[tuple[str, str], str]:
     became = {line: lines.most_common(1)[0][0] for line, lines in went.items()}
     known = {(_key(row), became.get(row.line)) for row in before}
     lost = {key for key, line in known if line is None}
-    elsewhere: dict[tuple[str, str], str] = {}  # lines that none of those in the baseline became
+    elsewhere: dict[tuple[str, str], list[str]] = {}  # lines that none of the baseline became
     for row in now:
         if _key(row) not in lost and (_key(row), row.line) not in known:
-            elsewhere.setdefault(_key(row), row.line)
-    return {**gone, **new, **elsewhere}
+            elsewhere.setdefault(_key(row), []).append(row.line)
+    return {key: [line] for key, line in {**gone, **new}.items()} | elsewhere
 
 
 def _bytes(results: Mapping[Result, int]) -> int:

@@ -3,13 +3,14 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from statistics import median
 from typing import Any
 
 from attnprof.errors import RequestError
 from attnprof.gate.baselines import Baseline, baseline_record, baseline_report
+from attnprof.gate.causes import causes
 from attnprof.gate.counts import Case, Counted
 from attnprof.gate.exact import compare
 from attnprof.gate.rules import FAIL, VERDICTS, CheckOptions, exit_code, worst
@@ -26,7 +27,7 @@ def check_against(
     """Old and new code in one job: counted side by side (or beside ``stored``), then raced."""
     counted = _count(cases, [head] if stored else [base, head], options, tell)
     before = stored.counted if stored else {name: pair[0] for name, pair in counted.items()}
-    exact = _exact(before, {name: pair[-1] for name, pair in counted.items()})
+    sides = before, {name: pair[-1] for name, pair in counted.items()}
     racing = [
         case for case in cases
         if case.timed and options.timed and all(pair.runs for pair in counted[case.name])
@@ -34,7 +35,7 @@ def check_against(
     start = time.monotonic()  # the budget is for times
     times, powers = race_cases(base, head, racing, options, tell)
     return _report(
-        cases, exact, times, options, start, mode="against", base=base.label, head=head.label,
+        cases, sides, times, options, start, mode="against", base=base.label, head=head.label,
         power=powers, notes=[],
     )  # fmt: skip
 
@@ -47,7 +48,6 @@ def check_baseline(
     counted = {key: found[0] for key, found in _count(cases, [head], options, tell).items()}
     here = fingerprint(cases[0].request.device)
     foreign = differs(here, stored.fingerprint)
-    exact = _exact(stored.counted, counted)
     times: dict[str, CheckRecord] = {}
     start = time.monotonic()
     for case in cases:
@@ -59,8 +59,8 @@ def check_baseline(
         times[case.name] = stored_record(case, before, head, options, foreign)
     note = noted(here, stored.fingerprint)
     return _report(
-        cases, exact, times, options, start, mode="baseline", base=name, head=head.label, power=[],
-        notes=[note] if note else [], not_comparable=foreign,
+        cases, (stored.counted, counted), times, options, start, mode="baseline", base=name,
+        head=head.label, power=[], notes=[note] if note else [], not_comparable=foreign,
     )  # fmt: skip
 
 
@@ -112,23 +112,20 @@ def _count(
     return found
 
 
-def _exact(
-    before: Mapping[str, Counted], after: Mapping[str, Counted]
-) -> dict[str, list[CheckRecord]]:
-    """Records of what is exact; cases that only ``before`` has are missing."""
-    names = dict.fromkeys([*after, *before])
-    return {name: compare(name, before.get(name), after.get(name)) for name in names}
-
-
 def _report(
-    cases: Sequence[Case], exact: Mapping[str, list[CheckRecord]], times: Mapping[str, CheckRecord],
-    options: CheckOptions, start: float, **summary: Any,
+    cases: Sequence[Case], sides: tuple[Mapping[str, Counted], Mapping[str, Counted]],
+    times: Mapping[str, CheckRecord], options: CheckOptions, start: float, **summary: Any,
 ) -> Report:  # fmt: skip
-    """Records of each case with its time; ``start`` is when the first one was taken."""
+    """What both sides counted, with each case's time; ``start`` is when the first one was taken.
+
+    Cases that only the first side has are missing.
+    """
     spent_s = time.monotonic() - start
+    before, after = sides
     records = []
-    for name, some in exact.items():
-        records += [*some, times[name]] if name in times else some
+    for name in dict.fromkeys([*after, *before]):
+        records += compare(name, before.get(name), after.get(name))
+        records += [times[name]] if name in times else []
     found = [record.verdict for record in records]
     counts = Counter(found)
     noises = [record.noise for record in times.values() if record.noise is not None]
@@ -142,6 +139,7 @@ def _report(
             "inconclusive": options.inconclusive,
             "counts": {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]},
             "verdict": worst(found),
+            "causes": [*map(asdict, causes(records, *sides, summary.get("not_comparable")))],
             "exit_code": exit_code(found, inconclusive_fails=options.inconclusive == FAIL),
             "fingerprint": fingerprint(device),
             "not_comparable": summary.get("not_comparable"),

@@ -65,11 +65,8 @@ def name_of(request: PointRequest) -> str:
 
 
 @dataclass(frozen=True)
-class Operation:
-    """An ATen operation at one line of code: how often, bytes it moves, FLOPs it counts.
-
-    ``dtype`` and ``shape`` (``1×8×64``) are those of its result; "" where nobody wrote them down.
-    """
+class Work:
+    """An ATen operation of one part at a line of code: how often, bytes it moves, FLOPs."""
 
     op: str
     part: str
@@ -77,6 +74,17 @@ class Operation:
     times: int
     bytes_moved: int
     flops: int
+
+    @property
+    def is_work(self) -> bool:
+        """Whether it moves or counts anything; views do not."""
+        return bool(self.bytes_moved or self.flops)
+
+
+@dataclass(frozen=True)
+class Operation(Work):
+    """What a side did: ``dtype`` and ``shape`` (``1×8×64``) are the result's, "" if not written."""
+
     dtype: str = ""
     shape: str = ""
 

@@ -79,9 +79,9 @@ def _metric(
     if now is None:
         return replace(record, verdict=MISSING, why="not counted any more")
     amount = now - before
-    seen = _SEEN.get(name, attrgetter("flops"))
+    seen = SEEN.get(name, attrgetter("flops"))
     causes = [change for change in found if seen(change)]
-    if name not in _SEEN and (same := [c for c in causes if c.flops == amount]):
+    if name not in SEEN and (same := [c for c in causes if c.flops == amount]):
         causes = same[:1]
     else:  # the largest first; all where none went the same way
         along = [change for change in causes if seen(change) * amount > 0]
@@ -96,7 +96,7 @@ def _metric(
 
 
 #: What of a change a metric sees; FLOPs by kind are not named apart by operation.
-_SEEN: Mapping[str, Callable[[Change], int]] = {
+SEEN: Mapping[str, Callable[[Change], int]] = {
     "bytes_moved": lambda change: change.bytes_moved,
     "peak_bytes": lambda change: change.held,
     "parameters": lambda _: 0,

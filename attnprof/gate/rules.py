@@ -1,6 +1,6 @@
 """What a case of the gate can get, by which rule, how a check is made, and in which words."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -113,6 +113,33 @@ class CheckOptions:
 TIME = "time"
 #: The metric of a record that speaks for a whole case: one that could not run, or is new.
 WHOLE = "case"
+FORMULA = "formula:"
+#: The place of what several lines bring about, where it cannot be told whose share is what.
+TOGETHER = "together"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What a line of code does to the metrics of some cases; or a metric that has no line.
+
+    ``operations`` are ``+clone``, ``−mul``, ``larger cat`` or ``softmax in float64``. ``metrics``
+    are the least and the greatest current / baseline that this line alone brings about, null
+    where the baseline has 0 or no number. ``why`` are differences of formulas, and reasons.
+    """
+
+    verdict: str
+    place: str
+    operations: Sequence[str]
+    metrics: Mapping[str, Sequence[float | None]]
+    why: Sequence[str]
+    cases: Sequence[str]
+
+
+def told(record: CheckRecord, common: str | None = None) -> bool:
+    """Whether a record tells anything; times may not, for the reason ``common`` to all of them."""
+    if record.verdict == NOT_COMPARABLE and common:
+        return record.why not in ("", common)
+    return record.verdict != OK or bool(record.why and record.metric != TIME)
 
 
 def values_text(record: CheckRecord) -> str:

@@ -11,6 +11,7 @@ from attnprof.gate.paired import Race
 from attnprof.gate.rules import TIME, CheckOptions, Rule
 from attnprof.gate.trees import RunningTree, TreeError
 from attnprof.record import CheckRecord
+from attnprof.units import plural
 
 Tell = Callable[[str], None]
 #: The slowdown whose chance to be seen is told, and when that chance is good.
@@ -77,7 +78,7 @@ def raced_record(case: Case, raced: Race) -> CheckRecord:
     by_wall = paired.judge(raced.wall_log_ratios, rules.RULES["lenient"], last=True)
     verdict, said = found.verdict, []
     if verdict == rules.INCONCLUSIVE:
-        said.append(f"open after {found.processes} processes each: the bounds leave both possible")
+        said.append(f"undecided after {found.processes} processes of each side: too much noise")
     if raced.alarm and verdict != rules.REGRESSED:
         said.append(f"a first race saw {raced.alarm.ratio:.3f}×, a second one did not confirm it")
     if by_wall.ratio / found.ratio > 1 + APART:
@@ -101,12 +102,17 @@ def powers(raced: Sequence[tuple[Case, Race]]) -> list[str]:
     if not raced:
         return []
     least = min(paired.power(one.found, one.rule, SLOWDOWN) for _, one in raced if one.found)
-    everywhere = (
-        f"at this noise a {SLOWDOWN:.0%} slowdown is seen with at least {least:.0%} probability "
-        f"in each of {len(raced)} timed cases"
-    )
+    timed = plural(len(raced), "timed case")
     low = [text for case, one in raced for text in power_text(case, one)]
-    return low or [everywhere]
+    if low:
+        missed = f"in {len(low)} of {timed} the noise may hide a slowdown of {_percent(SLOWDOWN)}"
+        return [f"{missed}: give more --budget", *low]
+    seen = f"with a probability of at least {_percent(least)} in each of {timed}"
+    return [f"a slowdown of {_percent(SLOWDOWN)} would be seen {seen}"]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def power_text(case: Case, raced: Race) -> list[str]:
@@ -116,12 +122,15 @@ def power_text(case: Case, raced: Race) -> list[str]:
     chance = paired.power(found, rule, SLOWDOWN)
     if chance >= GOOD:
         return []
-    start = f"{case.name}: at this noise a {SLOWDOWN:.0%} slowdown is seen with {chance:.0%}"
+    start = (
+        f"{case.name}: at this noise a slowdown of {_percent(SLOWDOWN)} is seen with a probability "
+        f"of {_percent(chance)}"
+    )
     needed = paired.processes_for(found, rule, SLOWDOWN)
     if needed is None:
         return [f"{start}: rule {rule.name} does not look for it"]
     more = raced.spent_s * (needed / found.processes - 1)
-    return [f"{start} probability; give {more:.0f} s more for 99 %"]
+    return [f"{start}; give {more:.0f} s more for 99 %"]
 
 
 def time_alone(side: RunningTree, case: Case) -> list[list[float]]:
@@ -174,13 +183,6 @@ def stored_record(
     elif fails and high < 1 / (1 + rule.point):
         verdict = rules.IMPROVED
     return time_record(
-        case,
-        verdict,
-        why,
-        baseline=median(before),
-        current=median(after),
-        ratio=ratio,
-        ci_low=low,
-        ci_high=high,
-        noise=(high - low) / 2,
-    )
+        case, verdict, why, baseline=median(before), current=median(after), ratio=ratio,
+        ci_low=low, ci_high=high, noise=(high - low) / 2,
+    )  # fmt: skip

@@ -20,6 +20,7 @@ MAKER = "attnprof"
 _ENDS = 4096
 _REPORT = re.compile(r'\{\s*"schema"\s*:\s*"attnprof/1"\s*,\s*"(command|ceilings)"\s*:')
 _JOURNAL = re.compile(r'\{\s*"schema"\s*:\s*"attnprof/1"\s*,\s*"key"\s*:')
+_BADGE = re.compile(r'\{\s*"schemaVersion"\s*:\s*1\s*,\s*"label"\s*:\s*"attnprof"')
 _MARK = re.compile(r"<!-- attnprof[ -][a-z -]+-->|(% )?Written by attnprof [a-z -]+\.")
 _XML = re.compile(
     r'<testsuites [^>]*name="attnprof |<meta name="generator" content="attnprof">'
@@ -59,7 +60,7 @@ def is_ours(path: Path) -> bool:
         rows = page.read_text(encoding="utf-8", errors="replace").splitlines()
     return (
         any(mark in part for mark in _BINARY for part in (head, tail))
-        or bool(_REPORT.match(text.lstrip()) or _XML.search(text))
+        or bool(_REPORT.match(text.lstrip()) or _BADGE.match(text) or _XML.search(text))
         or any(_MARK.fullmatch(line.strip()) for line in lines)
         or _has_columns(lines[0] if lines else "")
         or (any(map(_MARK.fullmatch, rows[-1:])) and any(f"]({path.name})" in x for x in rows))

@@ -1,17 +1,21 @@
-"""A report of ``check`` by case, worst first; as JUnit XML and as annotations of GitHub Actions."""
+"""A report of ``check`` in words by cause, as JUnit XML by case, as annotations and a badge."""
 
+import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from attnprof.gate import rules
-from attnprof.gate.rules import TIME, sentence
+from attnprof.gate.rules import FORMULA, TIME, TOGETHER, Cause, sentence, told
 from attnprof.record import CheckRecord, Report
 from attnprof.record.escapes import visible
-from attnprof.units import format_value
+from attnprof.render.terminal import quantity_text
+from attnprof.units import format_value, plural
 
-#: Sentences of a kind that are told; a suite may have one for every case.
+#: Cases that an annotation names.
 MOST = 6
 #: GitHub shows ten annotations of a level in a step; more are lost.
 MOST_ANNOTATIONS = 10
@@ -19,6 +23,19 @@ LEVELS = {
     **dict.fromkeys((rules.REGRESSED, rules.ERROR, rules.MISSING), "error"),
     rules.INCONCLUSIVE: "warning",
 }
+#: What became of a case, in words for one and for many.
+OUTCOMES = {
+    rules.REGRESSED: "got worse", rules.ERROR: "could not be checked",
+    rules.MISSING: "could not be checked", rules.INCONCLUSIVE: "could not be judged",
+    rules.NOT_COMPARABLE: "could be compared in part only",
+    rules.NEW: "had nothing to be compared with", rules.IMPROVED: "got better",
+    rules.OK: "stayed the same",
+}  # fmt: skip
+#: Colours of a badge where not all is well.
+COLORS = {"got worse": "red", "could not be checked": "orange", "could not be judged": "yellow"}
+#: Metrics that are told before others, and causes named in the first sentence.
+TOTALS = ("bytes_moved", "flops", "peak_bytes")
+MOST_PHRASES = 3
 #: What XML 1.0 cannot hold, not even escaped.
 _UNWRITABLE = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 PROPERTIES = ("mode", "base", "head", "rule", "verdict", "exit_code", "not_comparable")
@@ -30,11 +47,6 @@ class CaseRows:
 
     name: str
     records: Sequence[CheckRecord]
-
-    @property
-    def verdict(self) -> str:
-        """The worst of its records'."""
-        return rules.worst(record.verdict for record in self.records)
 
     @property
     def time(self) -> CheckRecord | None:
@@ -57,61 +69,131 @@ def _badness(record: CheckRecord) -> tuple[int, float]:
 
 
 def named(case: CaseRows, report: Report) -> list[CheckRecord]:
-    """The records of a case that have something to tell.
-
-    Times that are not comparable for the reason the whole report has are told once, above.
-    """
+    """The records of a case that have something to tell."""
     common = report.summary.get("not_comparable")
-    return [
-        record
-        for record in case.records
-        if (record.verdict != rules.OK or (record.why and record.metric != TIME))
-        and not (record.verdict == rules.NOT_COMPARABLE and common and record.why in ("", common))
+    return [record for record in case.records if told(record, common)]
+
+
+def causes_of(report: Report) -> list[Cause]:
+    """The report's causes, worst first."""
+    return [Cause(**row) for row in report.summary.get("causes", ())]
+
+
+def outcomes(report: Report) -> dict[str, list[str]]:
+    """What became of its cases, the worst first, and of which."""
+    cases = [
+        (rules.WORST_FIRST.index(rules.worst(row.verdict for row in named(case, report))), case)
+        for case in by_case(report)
     ]
+    found: dict[str, list[str]] = {}
+    for place, case in sorted(cases, key=itemgetter(0)):
+        found.setdefault(OUTCOMES[rules.WORST_FIRST[place]], []).append(case.name)
+    return found
 
 
-def counts_text(report: Report) -> str:
-    """``metrics of 3 cases: 2 regressed, 1 inconclusive, 30 ok``, the report's own numbers."""
-    counts: Mapping[str, int] = report.summary.get("counts") or {}
+def headline(report: Report) -> str:
+    """The answer: ``2 of 6 cases got worse: my.py:15 added clone; FLOPs are unchanged``."""
+    if not (found := outcomes(report)):
+        return "Nothing was checked."
+    (first, worst), *others = found.items()
+    every = causes_of(report)
+    said = [*filter(None, (_phrase(cause) for cause in every if OUTCOMES[cause.verdict] == first))]
+    if (left := len(said) - MOST_PHRASES) > 0:
+        said[MOST_PHRASES:] = [f"and {plural(left, 'more cause')}"]
+    changed = {name.removeprefix(FORMULA) for cause in every for name in cause.metrics}
+    same = "flops" in {record.metric for record in report.of(CheckRecord)} - changed
+    same = same and first == OUTCOMES[rules.REGRESSED]
+    total = sum(map(len, found.values()))
+    subject = cases_text(worst, total) if others else f"All {total} cases"
+    subject = worst[0] if total == 1 else subject
+    rest = f" {_listed([f'{len(some)} {words}' for words, some in others])}." if others else ""
+    why = f": {', '.join(said)}" if said else ""
+    return f"{subject} {first}{why}{'; FLOPs are unchanged' if same else ''}.{rest}"
+
+
+def _phrase(cause: Cause) -> str:
+    """``my.py:15 added clone and removed mul``; the effect of what has no operations."""
+    verbs: dict[str, list[str]] = {}
+    for operation in cause.operations:
+        verb = {"+": "added", "−": "removed"}.get(operation[:1], "runs")
+        verbs.setdefault(verb, []).append(operation.lstrip("+−"))
+    did = [f"{verb} {_listed(some)}" for verb, some in verbs.items()]
+    did = did or ([] if cause.place == TOGETHER else _effects(cause)[:1])
+    return f"{cause.place} {_listed(did)}".strip() if did else ""
+
+
+def _listed(texts: Sequence[str]) -> str:
+    """``a, b and c``."""
+    return " and ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]]))
+
+
+def _effects(cause: Cause) -> list[str]:
+    """What it does to the totals, else to the first metric that has a number."""
+    plain = [name for name in cause.metrics if not name.startswith(FORMULA)]
+    shown = [name for name in (TIME, *TOTALS, "parameters") if name in plain] or plain[:1]
+    return [f"{quantity_text(name)} {_span(*cause.metrics[name])}".strip() for name in shown]
+
+
+def effect_text(cause: Cause) -> str:
+    """``bytes moved 1.55×, FLOPs 1.003×, + 2·B·N²·h FLOPs and 7 more metrics``."""
+    said, why = _effects(cause), cause.why[:1]
+    if [*cause.metrics] == [TIME] and len(cause.cases) == 1 and why:  # the ratio with its bounds
+        said, why = [f"time {why[0]}"], cause.why[1:]
+    left = len(cause.metrics) - len(said) - any(name.startswith(FORMULA) for name in cause.metrics)
+    more = f" and {plural(left, 'more metric')}" if left > 0 else ""
+    return ", ".join([*said, *why]) + more
+
+
+def _span(low: float | None, high: float | None) -> str:
+    """``1.55×``, or ``1.17× to 1.84×`` where it differs between cases."""
+    if low is None or high is None:
+        return ""
+    return " to ".join(dict.fromkeys(map(_ratio, (low, high))))
+
+
+def _ratio(value: float) -> str:
+    """A ratio with two decimals, and more where it is close to 1."""
+    apart = abs(value - 1)
+    return f"{value:.{max(2, -math.floor(math.log10(apart))) if apart else 2}f}×"
+
+
+def cases_text(names: Sequence[str], total: int) -> str:
+    """``4 of 6 cases (my.py:Mine)``; the name of one case, the code of several."""
+    code = {name.partition("[")[0] for name in names}
+    which = names[0] if len(names) == 1 else min(code) if len(code) == 1 else ""
+    return f"{len(names)} of {total} cases" + f" ({which})" * bool(which)
+
+
+def notes_of(report: Report, most: int = 6) -> list[str]:
+    """What was compared, what holds for the whole run, why not, and how well it could see.
+
+    Of sentences of a kind, of which a suite may have one for every case, so many are told.
+    """
+    summary, cases = report.summary, by_case(report)
+    counts: Mapping[str, int] = summary.get("counts") or {}
     found = [f"{counts[verdict]} {verdict}" for verdict in rules.WORST_FIRST if counts.get(verdict)]
-    cases = len({getattr(record, "case", None) for record in report.records})
-    said = f"metrics of {cases} case{'s' if cases != 1 else ''}"
-    return f"{said}: {', '.join(found)}" if found else "nothing was checked"
-
-
-def verdict_of(report: Report) -> str:
-    """The report's verdict, as its summary says it."""
-    told = str(report.summary.get("verdict"))
-    return told if told in rules.VERDICTS else rules.worst(case.verdict for case in by_case(report))
-
-
-def sides_text(report: Report) -> str:
-    """``current against origin/main``: what was compared with what."""
-    head = report.summary.get("head") or "this code"
-    return f"{head} against {report.summary.get('base') or 'the baseline'}"
-
-
-def notes_of(report: Report) -> list[str]:
-    """What holds for the whole run: how it was judged, why not, and how well it could see."""
-    summary = report.summary
-    rule, policy, noise, spent, budget, code = map(
-        summary.get, ("rule", "inconclusive", "noise", "spent_s", "budget_s", "exit_code")
+    metrics = f"metrics of {plural(len(cases), 'case')}: {', '.join(found)}"
+    rule, noise, spent, budget, code = map(
+        summary.get, ("rule", "noise", "spent_s", "budget_s", "exit_code")
     )
     of = "" if budget is None else f" of {budget:.0f} s"
-    judged = (
-        f"rule {rule}" if rule else "",
-        f"inconclusive: {policy}" if policy else "",
+    ratios = [case.time.ratio for case in cases if case.time and case.time.ratio is not None]
+    times = f"times {_span(min(ratios), max(ratios))} by rule {rule}" if ratios else ""
+    said = (
+        f"{summary.get('head') or 'this code'} against {summary.get('base') or 'the baseline'}",
+        metrics if found else "nothing was checked",
+        times,
         "" if noise is None else f"noise {format_value(noise, 'percent')}",
-        "" if spent is None else f"{spent:.0f} s{of} spent",
+        "" if spent is None or not ratios else f"{spent:.0f} s{of} spent",
         "" if code is None else f"exit code {code}",
     )
-    notes = [", ".join(filter(None, judged))]
+    notes = ["; ".join(filter(None, said))]
     if summary.get("not_comparable"):
         notes.append(f"times are not comparable: {summary['not_comparable']}")
     for name in ("notes", "power"):
         texts = [str(text) for text in summary.get(name) or ()]
-        more = [f"… and {len(texts) - MOST} more, in the JSON"] if len(texts) > MOST else []
-        notes += [*texts[:MOST], *more]
+        more = [f"… and {len(texts) - most} more, in the JSON"] if len(texts) > most else []
+        notes += [*texts[:most], *more]
     return [text for text in notes if text]
 
 
@@ -163,34 +245,43 @@ def _clean(text: str) -> str:
 
 
 def render_annotations(report: Report) -> str:
-    """A command a line, one a case, worst first, ten at most; empty where nothing is amiss."""
-    cases = [case for case in by_case(report) if case.verdict in LEVELS]
-    shown = cases if len(cases) <= MOST_ANNOTATIONS else cases[: MOST_ANNOTATIONS - 1]
-    lines = [_annotation(case, report) for case in shown]
-    if left := cases[len(shown) :]:
-        rest = f"{len(left)} more cases are in the summary and in the JSON"
+    """A command a line, one a cause, worst first, ten at most; empty where nothing is amiss."""
+    amiss = (cause for cause in causes_of(report) if cause.verdict in LEVELS)
+    found = [cause for cause in amiss if cause.operations or cause.place != TOGETHER]
+    shown = found if len(found) <= MOST_ANNOTATIONS else found[: MOST_ANNOTATIONS - 1]
+    lines = [_annotation(cause) for cause in shown]
+    if left := found[len(shown) :]:
+        rest = f"{len(left)} more causes are in the summary and in the JSON"
         lines.append(f"::{LEVELS[left[0].verdict]}::{rest}")
     return "".join(f"{line}\n" for line in lines)
 
 
-def _annotation(case: CaseRows, report: Report) -> str:
-    # the line of code of its worst record that knows one
-    place = next((record.place for record in case.records if record.place), "")
-    file, _, line = place.rpartition(":")
-    properties = {"title": f"attnprof {case.verdict}: {case.name}"}
-    if file and line.isdigit():
-        # as the case names it, where a line of code is known by its file's name only
-        path = case.name.partition(".py:")[0] + ".py"
-        file = path if path.rpartition("/")[2] == file else file
-        properties = {"file": file, "line": line, **properties}
+def _annotation(cause: Cause) -> str:
+    title = f"attnprof {cause.verdict}: {_phrase(cause) or plural(len(cause.cases), 'case')}"
+    file, _, line = cause.place.rpartition(":")
+    properties = {"file": file, "line": line} if file and line.isdigit() else {}
     named_by = ",".join(
         f"{name}={_escaped(value).replace(':', '%3A').replace(',', '%2C')}"
-        for name, value in properties.items()
+        for name, value in {**properties, "title": title}.items()
     )
-    told = "\n".join(sentence(r) for r in named(case, report) if r.verdict in LEVELS)
-    return f"::{LEVELS[case.verdict]} {named_by}::{_escaped(told)}"
+    left = len(cause.cases) - MOST
+    more = [f"and {plural(left, 'more case')}"] if left > 0 else []
+    told_by = "\n".join([effect_text(cause), *cause.cases[:MOST], *more])
+    return f"::{LEVELS[cause.verdict]} {named_by}::{_escaped(told_by)}"
 
 
 def _escaped(text: str) -> str:
     """A message's text: GitHub undoes these three; what is left are signs to be seen."""
     return visible(text.translate({37: "%25", 13: "%0D", 10: "%0A"}))
+
+
+def render_badge(report: Report) -> str:
+    """The JSON that shields.io draws a badge from: how many cases are fine, or are not."""
+    found = outcomes(report)
+    first, total = next(iter(found), ""), plural(sum(map(len, found.values())), "case")
+    color = COLORS.get(first, "brightgreen")
+    message = f"{len(found[first])} of {total} {first}" if first in COLORS else f"{total} ok"
+    if first == OUTCOMES[rules.REGRESSED]:
+        message = plural(len(found[first]), "regression")
+    badge = {"schemaVersion": 1, "label": "attnprof", "message": message, "color": color}
+    return json.dumps(badge) + "\n"

@@ -8,6 +8,10 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from attnprof.cli.app import main
+from attnprof.record import Report
+from attnprof.record.recognition import is_ours
+from attnprof.render.tables.check import tables as check_tables
+from attnprof.render.terminal import render_text
 
 MODULE = """
 import torch
@@ -26,6 +30,10 @@ class Fragile(nn.Module):
 """
 #: A line with a needless copy.
 SLOWER = ("scores.softmax(-1) @ v", "scores.softmax(-1) @ (v * 1.0)")
+UPCAST_AND_COPY = (
+    ("k.transpose(-1, -2)\n", "k.transpose(-1, -2)\n        scores = scores.double()\n"),
+    ("scores.softmax(-1) @ v", "scores.softmax(-1).to(v.dtype).clone() @ v"),
+)
 SUITE = """
 [[case]]
 attention = "own.py:Scores"
@@ -97,13 +105,13 @@ def test_unchanged_code_is_fine_in_both_ways(attnprof, project, monkeypatch):
 
 
 def test_a_regression_shows_alike_everywhere(attnprof, changed, tmp_path, monkeypatch):
-    folder = changed(SLOWER)
+    folder = changed(*UPCAST_AND_COPY)
     step = tmp_path / "step.md"
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(step))
     done = attnprof(
         "check --baseline baseline.json --no-time --format json",
-        "--junit junit.xml --summary page.md",
+        "--junit junit.xml --summary page.md --badge badge.json",
     )
     assert done.code == 1, done.err
     report = done.json
@@ -114,10 +122,19 @@ def test_a_regression_shows_alike_everywhere(attnprof, changed, tmp_path, monkey
     failed = [case for case in junit.iter("testcase") if case.find("failure") is not None]
     assert len(failed) >= 2
     assert not list(junit.iter("error"))
-    for text in ((folder / "page.md").read_text(), step.read_text(), done.err):
-        assert "aten.mul" in text
-        assert "own.py" in text
-    assert done.err.count("::error ") == 2
+    for text in ((folder / "page.md").read_text(), step.read_text(), done.err.replace("%3A", ":")):
+        assert "own.py:9" in text
+        assert "own.py:10" in text
+    assert done.err.count("::error ") == done.err.count("::error file=own.py,line=") == 2
+    assert json.loads((folder / "badge.json").read_text())["message"] == "2 regressions"
+    assert is_ours(folder / "badge.json")
+    shown = render_text(check_tables(Report.from_json(report, "")), 80).splitlines()
+    assert len(shown) <= 12
+    assert max(map(len, shown)) <= 80
+    for place, what in {"own.py:9": "+cast to float64", "own.py:10": "+clone"}.items():
+        assert sum(f"{place} {what}" in line for line in shown) == 1
+    assert shown[0].startswith("2 of 3 cases (own.py:Scores) got worse: own.py:9 added cast to f")
+    assert "FLOPs are unchanged" in " ".join(shown)
 
 
 def test_what_cannot_be_measured_is_never_a_regression(attnprof, changed):

@@ -55,6 +55,7 @@ WRITERS = {
     "baseline": "baseline --attention standard --seq 8 --no-time -o {}",
     "check": "check --baseline results.json -o {}",
     "check --junit": "check --baseline results.json --junit {}",
+    "check --badge": "check --baseline results.json --badge {}",
     "check --summary": "check --baseline results.json --summary {}",
     "check --update": "check --baseline {} --update",
     "history": "history . -o {}",

@@ -146,7 +146,7 @@ def test_power_is_told_where_it_is_low_with_what_more_time_gives():
     base, head = FakeSide(1e-3, 0.2, 1), FakeSide(1e-3, 0.2, 2)
     found = race(base, head, REQUEST, RULES["default"], more=False)
     (said,) = power_text(CASE, found)
-    assert "10% slowdown" in said
+    assert "slowdown of 10 %" in said
     assert "s more for 99 %" in said
     quiet = race(FakeSide(1e-3, seed=1), FakeSide(1e-3, seed=2), REQUEST, RULES["default"])
     assert power_text(CASE, quiet) == []

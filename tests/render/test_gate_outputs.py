@@ -2,13 +2,15 @@
 
 import json
 import re
+from dataclasses import asdict
 
 import pytest
 from junitparser import Error, Failure, JUnitXml, Skipped
 
+from attnprof.gate.causes import causes
 from attnprof.gate.rules import VERDICTS, WORST_FIRST, worst
 from attnprof.record import CheckRecord, Report
-from attnprof.render.gate import by_case, render_annotations, render_junit
+from attnprof.render.gate import by_case, render_annotations, render_badge, render_junit
 from attnprof.render.tables.check import LIMIT, MARKER
 from attnprof.render.tables.check import page as render_page
 from attnprof.render.tables.check import tables as check_tables
@@ -37,6 +39,7 @@ def report(*records, **summary):
         "mode": "against", "base": "origin/main", "head": "a1b2c3d", "rule": "default",
         "inconclusive": "retry", "counts": counts, "verdict": worst(r.verdict for r in records),
         "exit_code": 1, "spent_s": 34.2, "budget_s": 60.0, "noise": 0.012, "not_comparable": None,
+        "causes": [asdict(c) for c in causes(records, {}, {}, summary.get("not_comparable"))],
         "power": ["a 10 % slowdown would be seen with 98 % probability"], "notes": [],
     }  # fmt: skip
     return Report("check", records, {**told, **summary})
@@ -110,29 +113,26 @@ def test_junit_holds_what_xml_cannot():
 def test_annotations_are_escaped_as_github_takes_them():
     line = render_annotations(report(flops(case="a,b:C[100%]", why="50 %\r\nmore: x, y")))
     assert line == (
-        "::error file=my.py,line=12,title=attnprof regressed%3A a%2Cb%3AC[100%25]::"
-        "additions 1,000 → 1,500 (1.500×): 50 %25%0D%0Amore: x, y\n"
+        "::error file=my.py,line=12,title=attnprof regressed%3A my.py%3A12 additions 1.50×::"
+        "additions 1.50×, 50 %25%0D%0Amore: x, y%0Aa,b:C[100%25]\n"
     )
 
 
 def test_ten_annotations_at_most_and_the_worst_first():
-    mild = [time("inconclusive", case=f"mild{i}") for i in range(8)]
-    bad = [flops(case=f"bad{i}", ratio=1 + i / 10) for i in range(5)]
+    mild = [flops("inconclusive", place=f"mild{i}.py:1") for i in range(8)]
+    bad = [flops(place=f"bad{i}.py:1", ratio=1 + i / 10) for i in range(5)]
     lines = render_annotations(report(*mild, *bad)).splitlines()
     assert len(lines) == 10
-    assert [re.search(r"(bad|mild)\d", line)[0] for line in lines[:6]] == [
-        "bad4", "bad3", "bad2", "bad1", "bad0", "mild0",
-    ]  # fmt: skip
-    assert "4 more cases" in lines[-1]
+    assert re.findall(r"file=(bad\d)", "".join(lines)) == ["bad4", "bad3", "bad2", "bad1", "bad0"]
+    assert "4 more causes" in lines[-1]
     assert all(line.startswith("::error") for line in lines[:5])
     assert all(line.startswith("::warning") for line in lines[5:])
 
 
-def test_one_annotation_tells_all_of_a_case():
-    lines = render_annotations(report(flops(), flops(metric="bytes_moved", unit="bytes"), time()))
-    assert lines.count("\n") == 1
-    assert "%0A" in lines
-    assert "bytes_moved" in lines
+def test_one_annotation_tells_all_metrics_and_cases_of_a_cause():
+    metrics = [flops(metric=name, case=case) for name in ("flops", "bytes_moved") for case in "abc"]
+    (line,) = render_annotations(report(*metrics, time())).splitlines()
+    assert "bytes moved 1.50×, FLOPs 1.50×, + 2·B·N²·h additions%0Aa%0Ab%0Ac" in line
 
 
 @pytest.mark.parametrize(("case", "place", "file"), [
@@ -151,19 +151,20 @@ def test_no_annotation_where_nothing_is_amiss(verdict):
 
 
 def test_the_page_tells_regressions_first_and_folds_the_unchanged_away():
-    faster = flops("improved", case="faster", current=900, ratio=0.9, why="- 100 additions")
+    faster = flops("improved", case="faster", place="fast.py:1", ratio=0.9, why="- 100 additions")
     page = render_page(report(time(case="same"), faster, flops()))
     assert page.startswith(MARKER)
-    assert page.index(CASE) < page.index("faster") < page.index("<details>") < page.index("same")
+    assert page.index("regressed") < page.index("improved") < page.index("<details>")
+    assert page.index("1 unchanged") < page.index("`same`")
     assert "1 unchanged" in page
 
 
 def test_the_page_keeps_formulas_and_bars_as_they_are():
     page = render_page(report(flops(case="a|b", why="2*B*N**2*h, <lambda>")))
-    assert "`a\\|b`" in page
+    assert "a\\|b" in page
     assert r"2\*B\*N\*\*2\*h, \<lambda\>" in page
-    for row in [line for line in page.splitlines() if line.startswith("|")]:
-        assert len(re.findall(r"(?<!\\)\|", row)) == 6
+    for table in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1
 
 
 def test_a_page_fits_into_a_comment_whatever_failed():
@@ -188,29 +189,64 @@ def test_the_terminal_fits_its_width(width):
     checked = report(flops(why="a reason " * 30), time("inconclusive"), time(case="other"))
     lines = terminal(checked, width).splitlines()
     assert max(map(len, lines)) <= width
-    assert sum("other" in line for line in lines) == 1
+    assert on_one_line(terminal(checked, width)).startswith(
+        f"1 of 2 cases ({CASE}) got worse: my.py"
+    )
+    assert "1 stayed the same" in " ".join(lines[:2])
 
 
-def test_the_terminal_has_a_line_a_case_and_every_record_where_asked():
-    checked = report(flops(), time(pairs=40))
+@pytest.mark.parametrize("width", [80, 120])
+def test_every_record_is_there_where_asked_with_its_case_metric_and_verdict(width):
+    checked = report(flops(), time(pairs=40), time("inconclusive", case="b" * 70))
     assert "40" not in terminal(checked)
-    assert "1.003× (0.993 to 1.015)" in terminal(checked)
-    assert "40" in terminal(checked, 200, verbose=True)
+    text = terminal(checked, width, verbose=True)
+    assert max(map(len, text.splitlines())) <= width
+    for words in (CASE, "b" * 70, "additions  regressed", "time       ok", "40", "1.015"):
+        assert words in text
 
 
 def test_a_reason_that_several_metrics_share_is_told_once_to_readers():
     checked = report(flops(), flops(metric="flops", ratio=1.2))
-    for text in (terminal(checked, 200), render_page(checked)):
-        assert text.count("2·B·N²·h") == 1
-        assert text.count("as above") == 1
+    assert terminal(checked, 200).count("2·B·N²·h") == 1
+    assert render_page(checked).partition("<details>")[0].count("2·B·N²·h") == 1
     assert render_junit(checked).count("2·B·N²·h") == 4
+
+
+@pytest.mark.parametrize(("records", "said"), [
+    ([flops(), time()], f"{CASE} got worse: my.py:12 additions 1.50×."),
+    ([flops(metric="flops", case=c) for c in "ab"], "All 2 cases got worse: my.py:12 FLOPs 1.50×."),
+    ([flops("improved", ratio=0.5), time(case="b")],
+     f"1 of 2 cases ({CASE}) got better: my.py:12 additions 0.50×. 1 stayed the same."),
+    ([flops("error", metric="case", case="a"), time("inconclusive", case="b"), time(case="c")],
+     "1 of 3 cases (a) could not be checked. 1 could not be judged and 1 stayed the same."),
+    ([time("regressed", 1.1, case="a"), time("regressed", 1.2, case="b"), flops("ok", why="",
+      metric="flops", case="c")],
+     "2 of 3 cases got worse: time 1.10× to 1.20×; FLOPs are unchanged. 1 stayed the same."),
+    ([time(), time(case="b")], "All 2 cases stayed the same."),
+])  # fmt: skip
+def test_the_first_sentence_is_the_answer(records, said):
+    assert on_one_line(terminal(report(*records), 300)).startswith(said)
+    assert f"**{said}**" in render_page(report(*records)).replace("\\", "")
+
+
+@pytest.mark.parametrize(("records", "message", "color"), [
+    ([time(), time(case="b")], "2 cases ok", "brightgreen"), ([time()], "1 case ok", "brightgreen"),
+    ([flops(case="a"), flops(case="b"), time("error")], "2 regressions", "red"),
+    ([flops("missing", metric="case"), time(case="b")], "1 of 2 cases could not be checked",
+     "orange"),
+    ([time("inconclusive")], "1 of 1 case could not be judged", "yellow"),
+])  # fmt: skip
+def test_the_badge_says_how_many_cases_are_fine(records, message, color):
+    assert json.loads(render_badge(report(*records))) == {
+        "schemaVersion": 1, "label": "attnprof", "message": message, "color": color,
+    }  # fmt: skip
 
 
 def test_the_ending_counts_metrics_and_cases():
     checked = report(flops(), time(), time(case="other"))
     for text in (terminal(checked, 200), render_page(checked)):
         assert "metrics of 2 cases: 1 regressed, 2 ok" in text
-    assert "time" not in terminal(report(flops("ok", why="")))
+    assert "time" not in terminal(report(flops("ok", why=""), power=[]))
 
 
 def test_markup_of_a_terminal_is_text():
@@ -226,7 +262,7 @@ def test_the_noise_the_budget_and_the_power_are_said():
 
 def test_bytes_are_readable_and_exact():
     checked = report(flops(metric="peak_bytes", unit="bytes", baseline=2**20, current=2**21))
-    assert "1.00 MiB [1,048,576] → 2.00 MiB [2,097,152]" in terminal(checked, 200)
+    assert "1.00 MiB [1,048,576] → 2.00 MiB [2,097,152]" in render_junit(checked)
 
 
 def test_an_empty_report_is_told_too():
@@ -239,4 +275,4 @@ def test_an_empty_report_is_told_too():
 
 def test_cases_come_worst_first():
     checked = report(*(flops(verdict, case=verdict) for verdict in VERDICTS))
-    assert tuple(case.verdict for case in by_case(checked)) == WORST_FIRST
+    assert tuple(case.name for case in by_case(checked)) == WORST_FIRST

@@ -6,11 +6,13 @@ import csv
 import io
 import re
 import warnings
+from dataclasses import asdict
 
 import pytest
 from junitparser import JUnitXml
 
 from attnprof.cli.options import deliver, note
+from attnprof.gate.causes import causes
 from attnprof.record import CheckRecord, DeriveRecord, HistoryRecord, MechanismRecord, Report
 from attnprof.record.escapes import csv_cell, markdown_code, markdown_text, visible
 from attnprof.render.formats import render_csv, render_markdown
@@ -57,7 +59,8 @@ def checked(name):
         for verdict in ("regressed", "error", "ok")
     ]  # fmt: skip
     summary = {"base": name, "head": name, "counts": {"regressed": 1}, "verdict": "regressed",
-               "notes": [name], "power": [name], "not_comparable": name, "rule": name}  # fmt: skip
+               "notes": [name], "power": [name], "not_comparable": name, "rule": name,
+               "causes": [*map(asdict, causes(rows, {}, {}))]}  # fmt: skip
     return Report("check", rows, summary)
 
 

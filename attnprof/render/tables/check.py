@@ -1,24 +1,23 @@
-"""What ``attnprof check`` shows: a line a case, what changed by name; the same as a page.
+"""What ``attnprof check`` shows: the answer, then a line a cause; the same as a page.
 
 The page is Markdown: the body of a pull request's comment, and the step summary.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from attnprof.gate import rules
-from attnprof.gate.rules import WHOLE, sentence, time_text, told_once, values_text
-from attnprof.record import CheckRecord, Report, SelfTestRecord
+from attnprof.gate.rules import Cause, time_text
+from attnprof.record import Report, SelfTestRecord
 from attnprof.record.escapes import markdown_code, markdown_text
 from attnprof.render import gate
-from attnprof.render.formats import render_markdown
-from attnprof.render.gate import CaseRows, by_case, named, verdict_of
-from attnprof.render.terminal import new_table, record_table
-from attnprof.units import MISSING
+from attnprof.render.formats import markdown_table, render_markdown
+from attnprof.render.terminal import record_table
+from attnprof.units import plural
 
 STYLES = {
     rules.REGRESSED: "bold red", rules.ERROR: "bold magenta", rules.MISSING: "bold magenta",
@@ -27,8 +26,8 @@ STYLES = {
 }  # fmt: skip
 #: All that a record says, for who wants every number.
 FULL = (
-    "case", "metric", "baseline", "current", "ratio", "ci_low", "ci_high", "verdict", "pairs",
-    "noise", "wall_ratio", "why", "place",
+    "metric", "verdict", "baseline", "current", "ratio", "ci_low", "ci_high", "pairs", "noise",
+    "wall_ratio", "why", "place",
 )  # fmt: skip
 SELF_TEST = ("slowdown", "trials", "regressed", "inconclusive", "ratio", "noise", "case_s")
 #: Unseen in the comment; by it the next run finds the comment to write anew.
@@ -36,48 +35,42 @@ MARKER = "<!-- attnprof-check -->"
 #: Characters GitHub takes in a comment, and the rows of a table above which a page would pass them.
 LIMIT = 65_536
 MOST_ROWS = 100
+DETAILS = ("case", "metric", "baseline", "current", "ratio", "verdict", "why", "place")
+TIMES = "time, current / baseline"
+#: Causes on the terminal, and operations told of one.
+MOST_CAUSES, MOST_NAMES = 8, 6
 #: A reason longer than this is in the JSON.
 MOST_LETTERS = 300
 
 
 def tables(report: Report, *, verbose: bool = False) -> Iterator[RenderableType]:
-    """A line a case, worst first; the named changes; the verdict. ``verbose`` adds every record."""
+    """The answer, a line a cause, worst first, what was compared; ``verbose``: all records."""
     if report.command == "check --self-test":
         yield from _self_test(report)
         return
-    cases, verdict = by_case(report), verdict_of(report)
-    times = ["time, current / baseline"] * any(case.time for case in cases)
-    title = f"check: {gate.sides_text(report)}"
-    table = new_table("verdict", "case", *times, title=title, right=times, fold=["case"])
-    for case in cases:
-        time = [time_text(case.time) or MISSING] if times else []
-        table.add_row(_verdict(case.verdict), case.name, *time)
-    yield table
-    if verbose:
-        yield record_table(report.records, FULL)
-    for case in cases:
-        if changes := named(case, report):
-            yield Text(case.name, "bold")
-            yield _told(changes)
-    ending = _verdict(verdict).append(f"; {gate.counts_text(report)}", "not bold default")
-    for note in gate.notes_of(report):
-        ending.append(f"\n{note}", "dim not bold")
-    yield ending
-
-
-def _verdict(verdict: str) -> Text:
-    return Text(verdict, STYLES[verdict])
-
-
-def _told(changes: Sequence[CheckRecord]) -> RenderableType:
-    """A case's changes, each with its line of code."""
+    for case in gate.by_case(report) if verbose else ():
+        yield record_table(case.records, FULL, title=case.name, keys=2)
+    yield Text(gate.headline(report), "bold")
+    found, cases = gate.causes_of(report), gate.outcomes(report)
+    first, total = next(iter(cases.values()), []), sum(map(len, cases.values()))
     lines = Table.grid(padding=(0, 1))
     lines.add_column(no_wrap=True)
     lines.add_column(overflow="fold")
-    for record in told_once(changes):
-        place = f" ({record.place})" if record.place else ""
-        lines.add_row(_verdict(record.verdict), Text(sentence(record)).append(place, "dim"))
-    return Padding(lines, (0, 0, 1, 2))
+    for cause in found[:MOST_CAUSES]:
+        lines.add_row(Text(cause.verdict, STYLES[cause.verdict]), _told(cause, first, total))
+    if (left := len(found) - MOST_CAUSES) > 0:
+        lines.add_row("", f"and {plural(left, 'more cause')}, in the JSON")
+    yield lines
+    yield Text("\n".join(gate.notes_of(report, 6 if verbose else 1)), "dim")
+
+
+def _told(cause: Cause, cases: Sequence[str], total: int) -> str:
+    """``my.py:15 +clone → bytes moved 1.55×``, with its cases where they are not those."""
+    left = len(cause.operations) - MOST_NAMES
+    names = [*cause.operations[:MOST_NAMES], *([f"and {left} more"] if left > 0 else [])]
+    what, effect = " ".join([cause.place, *names]).strip(), gate.effect_text(cause)
+    where = f", in {gate.cases_text(cause.cases, total)}" if {*cause.cases} != {*cases} else ""
+    return " → ".join(filter(None, (what, effect))) + where
 
 
 def _self_test(report: Report) -> Iterator[RenderableType]:
@@ -95,51 +88,40 @@ def _self_test(report: Report) -> Iterator[RenderableType]:
 
 
 def page(report: Report, **_how: object) -> str:
-    """What got worse first, then other changes; what stayed as it was is folded away."""
+    """The answer, a row a cause; what each metric was and is, and what stayed, is folded away."""
     if report.command == "check --self-test":
         return render_markdown(report)
-    changes: dict[bool, list[str]] = {True: [], False: []}
-    quiet = []
-    for case in by_case(report):
-        records = named(case, report)
-        for record in told_once(records):
-            changes[record.verdict in (rules.OK, rules.IMPROVED)].append(_change(case, record))
-        if not records:
-            quiet.append(f"| {markdown_code(case.name)} | {time_text(case.time)} |")
-    columns = ("verdict", "case", "metric", "baseline → current", "why")
-    folded = _table(("case", "time, current / baseline"), quiet)
-    summary = f"<summary>{len(quiet)} unchanged</summary>"
+    cases = gate.by_case(report)
+    changed = [record for case in cases for record in gate.named(case, report)]
+    quiet = [case for case in cases if not gate.named(case, report)]
+    times = [[markdown_code(case.name), time_text(case.time)] for case in quiet]
+    causes = [_cells(cause, len(cases)) for cause in gate.causes_of(report)]
+    more = f"the first {MOST_ROWS} of " * (len(changed) > MOST_ROWS)
+    details = render_markdown(replace(report, records=changed[:MOST_ROWS]), DETAILS)
     parts = [
         MARKER,
-        f"### attnprof check: {verdict_of(report)}",
-        f"{markdown_text(gate.sides_text(report))}; {gate.counts_text(report)}.",
-        *(_table(columns, changes[fine]) for fine in (False, True)),
-        f"<details>{summary}\n\n{folded}\n\n</details>" if quiet else "",
+        f"### attnprof check: {rules.worst(record.verdict for record in changed)}",
+        f"**{markdown_text(gate.headline(report))}**",
+        markdown_table(("verdict", "where", "operations", "effect", "cases"), causes[:MOST_ROWS])
+        if causes else "",
+        _folded(f"{more}{len(changed)} changes by metric", details if changed else ""),
+        _folded(f"{len(quiet)} unchanged", markdown_table(("case", TIMES), times) if quiet else ""),
         "\n".join(f"- {markdown_text(note)}" for note in gate.notes_of(report)),
-    ]
-    return _fitting("\n\n".join(filter(None, parts)) + "\n")
+    ]  # fmt: skip
+    return _fitting("\n\n".join(part.strip("\n") for part in parts if part) + "\n")
 
 
-def _change(case: CaseRows, record: CheckRecord) -> str:
-    cut = "…" if len(record.why) > MOST_LETTERS else ""
-    place = f" ({markdown_code(record.place)})" if record.place else ""
-    cells = (
-        f"**{record.verdict}**", markdown_code(case.name),
-        "" if record.metric == WHOLE else markdown_code(record.metric),
-        markdown_text(values_text(record)),
-        f"{markdown_text(record.why[:MOST_LETTERS])}{cut}{place}",
-    )  # fmt: skip
-    return f"| {' | '.join(cells)} |"
+def _folded(title: str, table: str) -> str:
+    return f"<details><summary>{title}</summary>\n\n{table}\n</details>" if table else ""
 
 
-def _table(columns: Sequence[str], rows: Sequence[str]) -> str:
-    """As many rows as a comment takes; nothing where there are none."""
-    if not rows:
-        return ""
-    head = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-    left = len(rows) - MOST_ROWS
-    more = f"\n\n… and {left} more, in the JSON." if left > 0 else ""
-    return "\n".join([*head, *rows[:MOST_ROWS]]) + more
+def _cells(cause: Cause, total: int) -> list[str]:
+    cut = "…" if len(text := gate.effect_text(cause)) > MOST_LETTERS else ""
+    return [
+        f"**{cause.verdict}**", markdown_code(cause.place) if cause.place else "",
+        " ".join(map(markdown_code, cause.operations)), markdown_text(text[:MOST_LETTERS]) + cut,
+        markdown_text(gate.cases_text(cause.cases, total)),
+    ]  # fmt: skip
 
 
 def _fitting(text: str) -> str:

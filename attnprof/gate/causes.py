@@ -1,0 +1,126 @@
+"""What got better or worse by cause: a line of code that does something else, or what has no line.
+
+A cause is there once, however many metrics and cases show it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from pathlib import Path
+
+from attnprof.gate import rules
+from attnprof.gate.changes import Change, changes
+from attnprof.gate.counts import Counted
+from attnprof.gate.exact import SEEN
+from attnprof.gate.rules import FORMULA, TIME, TOGETHER, WHOLE, Cause
+from attnprof.record import CheckRecord
+
+#: Metrics that are sums over operations: what each line adds is known.
+_SUMS = {*SEEN, "flops"} - {"peak_bytes", "parameters"}
+Lines = Mapping[str, Sequence[Change]]
+
+
+def causes(
+    records: Sequence[CheckRecord], before: Mapping[str, Counted], after: Mapping[str, Counted],
+    common: str | None = None,
+) -> list[Cause]:  # fmt: skip
+    """The causes of all that records tell, worst first; what each side counted is by case."""
+    lines: dict[str, Lines] = {}
+    found: dict[tuple[str, ...], tuple[dict[str, None], list[CheckRecord]]] = {}
+    for record in (record for record in records if rules.told(record, common)):
+        case = record.case
+        if case not in lines:
+            known = case in before and case in after
+            lines[case] = _by_line(changes(before[case], after[case])) if known else {}
+        for line, part in _shares(record, lines[case]):
+            everything = [change for some in lines[case].values() for change in some]
+            names = _names(everything if line == TOGETHER else lines[case].get(line, ()))
+            operations, parts = found.setdefault(_key(part, _path(line, case), names), ({}, []))
+            operations |= dict.fromkeys(names)
+            parts.append(part)
+    if len({place for place, *_ in found} - {""}) > 1 and (TOGETHER,) in found:
+        found[TOGETHER,][0].clear()  # each line tells its own operations
+    return sorted((_cause(place, *cause) for (place, *_), cause in found.items()), key=_badness)
+
+
+def _key(part: CheckRecord, place: str, names: Sequence[str]) -> tuple[str, ...]:
+    """What the parts of one cause have in common, first of all their place."""
+    if place or names:
+        return (place,) if place else ("", *names)
+    numbers = part.metric == TIME or part.verdict in (rules.REGRESSED, rules.IMPROVED)
+    return ("", part.verdict, part.metric if numbers else part.why)
+
+
+def _cause(place: str, operations: Mapping[str, None], parts: Sequence[CheckRecord]) -> Cause:
+    metrics: dict[str, list[float | None]] = {}
+    for part in parts:
+        if part.metric != WHOLE and part.verdict != rules.OK:
+            known = [x for x in (part.ratio, *metrics.get(part.metric, ())) if x is not None]
+            metrics[part.metric] = [min(known, default=None), max(known, default=None)]
+    named = operations or place == TOGETHER
+    why = [part.why for part in parts if part.metric.startswith(FORMULA) or not named]
+    if len(parts) == 1:
+        why = [rules.time_text(parts[0]) if parts[0].metric == TIME else "", *why]
+    return Cause(
+        rules.worst(part.verdict for part in parts), place, [*operations], metrics,
+        [*dict.fromkeys(filter(None, why))], [*dict.fromkeys(part.case for part in parts)],
+    )  # fmt: skip
+
+
+def _badness(cause: Cause) -> tuple[int, bool, float]:
+    most = max((high for _, high in cause.metrics.values() if high is not None), default=0.0)
+    return rules.WORST_FIRST.index(cause.verdict), cause.place == TOGETHER, -most
+
+
+def _by_line(found: Sequence[Change]) -> dict[str, list[Change]]:
+    """Changes by the line of code that they come from.
+
+    Casts back, and results that only have another format, come from the upcast before them.
+    """
+    lines: dict[str, list[Change]] = {}
+    wide: str | None = None
+    for change in found:
+        opens = change.upcast and (wide is None or (change.casts and change.part == "forward"))
+        wide = change.line if opens else wide
+        follows = wide is not None and (change.casts or change.format)
+        lines.setdefault(str(wide) if follows else change.line, []).append(change)
+    # views that were written down without their lines accompany what is there
+    if len(lines) > 1 and not any(change.is_work for change in lines.get("", ())):
+        lines.pop("", None)
+    return lines
+
+
+def _shares(record: CheckRecord, lines: Lines) -> Iterator[tuple[str, CheckRecord]]:
+    """The record with the line that it comes from, or each line's share where that is known."""
+    if record.metric in (TIME, WHOLE) or not lines:
+        yield record.place, record
+        return
+    before, now = record.baseline, record.current
+    amount = now - before if isinstance(before, int) and isinstance(now, int) else 0
+    see = SEEN.get(record.metric.removeprefix(FORMULA), attrgetter("flops"))
+    seen = {line: n for line, some in lines.items() if (n := sum(map(see, some)))}
+    if len(seen) > 1 and amount and before and record.metric in _SUMS:
+        for line, n in seen.items():
+            verdict = rules.REGRESSED if n > 0 else rules.IMPROVED
+            yield line, replace(record, ratio=1 + n / float(before), verdict=verdict)
+        return
+    alone = [line for line, n in seen.items() if amount and n == amount]
+    along = [line for line, n in seen.items() if n * amount > 0]
+    from_ = alone or along or [*seen] or [*lines]
+    yield from_[0] if len(from_) == 1 else TOGETHER, record
+
+
+def _names(some: Sequence[Change]) -> list[str]:
+    """Operations as one reads them: those that compute or move, of the forward part, where any."""
+    work = [change for change in some if change.is_work] or some
+    ahead = [change for change in work if change.part != "backward"]
+    return [change.name for change in ahead] or [f"{change.name} (backward)" for change in work]
+
+
+def _path(line: str, case: str) -> str:
+    """``src/my.py:15``: a line known by its file's name only, as the case names that file."""
+    file, _, number = line.rpartition(":")
+    named, there, _ = case.partition(".py:")
+    path = Path(f"{named}.py")
+    path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{path}:{number}" if there and file == path.name else line
