@@ -5,7 +5,7 @@ from pathlib import Path
 
 from typer import Option
 
-from attnprof.cli.measurement import ThreadsOption
+from attnprof.cli.measurement import THREADS
 from attnprof.cli.options import DeviceOption, Output, ensure_writable, note
 from attnprof.cli.request import some_of
 from attnprof.errors import RequestError
@@ -19,14 +19,10 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 def calibrate(
     *,
     device: DeviceOption = "auto",
-    dtype: str = Option(
-        "float32,bfloat16", metavar="NAMES", help="Number formats of the products."
-    ),
-    seconds: float = Option(0.5, help="For each product size."),
-    threads: ThreadsOption = None,
-    file: Path | None = Option(
-        None, metavar="FILE", help="Keep the ceilings here, not in the cache folder."
-    ),
+    dtype: str = Option("float32,bfloat16", metavar="NAMES", help="Number formats of products."),
+    seconds: float = Option(0.5, metavar="SECONDS", help="Time for each size of a product."),
+    threads: int | None = THREADS,
+    file: Path | None = Option(None, metavar="FILE", help="Keep it here, not in the cache folder."),
     to: Output,
 ) -> None:
     """Measure what this device can do at most: FLOP/s and bytes/s.

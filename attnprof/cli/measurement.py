@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from typer import Option
 
@@ -21,10 +21,7 @@ if TYPE_CHECKING:
     from attnprof.gate.counts import Case
     from attnprof.measure.sweep.runner import Grid
 
-ThreadsOption = Annotated[
-    int | None,
-    opt.whole("--threads", 1, MOST_THREADS, help="Compute threads (default: torch's own number)."),
-]
+THREADS: Any = opt.whole(None, "--threads", "Compute threads (default: torch's).", 1, MOST_THREADS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,15 +31,12 @@ class Measurement:
     samples: int = Option(20, metavar="N", help="Times to take, if --max-time allows.")
     min_time: float = Option(0.5, metavar="SECONDS", help="Time a point at least this long.")
     max_time: float = Option(5.0, metavar="SECONDS", help="Time a point at most this long.")
-    spread: float = Option(
-        0.05, metavar="SHARE", help="Stop when the median is known to this share of it."
-    )
-    seed: Annotated[int, opt.whole("--seed", 0, 2**63 - 1, help="Seed of weights and inputs.")] = 0
-    threads: ThreadsOption = None
+    spread: float = Option(0.05, metavar="SHARE", help="Stop when the median is known this well.")
+    seed: int = opt.whole(0, "--seed", "Seed of weights and inputs.", 0, 2**63 - 1)
+    threads: int | None = THREADS
     check: bool = Option(
-        True, "--check/--no-check",
-        help="See first, at a small shape, whether each mechanism computes what it claims.",
-    )  # fmt: skip
+        True, "--check/--no-check", help="See first whether a mechanism computes what it claims."
+    )
     compiled: bool = Option(False, "--compile", help="Measure what torch.compile makes of it.")
 
     def terms(self) -> dict[str, Any]:
@@ -192,17 +186,15 @@ class Suite(Points):
     """Which cases, and what is asked of each."""
 
     suite: Path | None = Option(
-        None, metavar="FILE", show_default=False,
-        help=r"TOML with a \[\[case]] table for each case (default: a suite that ships with us).",
-    )  # fmt: skip
+        None, metavar="FILE", help=r"TOML with \[\[case]] tables (default: a suite of ours)."
+    )
     time: bool = Option(True, "--time/--no-time", help="Take times, too, or only exact counts.")
     formula: bool = Option(
         True, "--formula/--no-formula", help="Derive closed forms, too, of cases that want it."
     )
     limit: float | None = Option(
-        None, metavar="SECONDS", show_default=False,
-        help="End a process that counts or times one case after so long (default 300).",
-    )  # fmt: skip
+        None, metavar="SECONDS", help="End a case that takes longer than this (default 300)."
+    )
 
     def cases(self) -> list[Case]:
         """The cases of the file, of the flags, or of the built-in suite."""

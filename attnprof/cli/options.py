@@ -64,13 +64,13 @@ def _device(text: str) -> str:
     return text
 
 
-def whole(flag: str, least: int, most: int | None = None, **how: Any) -> Any:
-    """A flag that takes a whole number of ``least`` or more, where it is given."""
+def whole(default: int | None, flag: str, words: str, least: int, most: int | None = None) -> Any:
+    """A flag that takes a whole number of ``least`` or more, with ``words`` for its help."""
 
     def checked(value: int | None) -> int | None:
         return None if value is None else at_least(flag, value, least, most)
 
-    return Option(flag, metavar="N", callback=checked, **how)
+    return Option(default, flag, metavar="N", callback=checked, help=words)
 
 
 AttentionOption = Annotated[
@@ -142,13 +142,17 @@ class Modules:
     """How modules of somebody's own are made and called."""
 
     args: list[str] | None = Option(
-        None, "--arg", metavar="NAME=EXPR",
-        help="An argument of the module's constructor, like d_model=h*d; repeatable.",
-    )  # fmt: skip
+        None,
+        "--arg",
+        metavar="NAME=EXPR",
+        help="Constructor argument, like d_model=h*d; repeatable.",
+    )
     inputs: list[str] | None = Option(
-        None, "--input", metavar="NAME:DIMS",
-        help="An input of its call with its sizes, like 'x: B, N, h*d'; repeatable.",
-    )  # fmt: skip
+        None,
+        "--input",
+        metavar="NAME:DIMS",
+        help="Input of a call, like 'x: B, N, h*d'; repeatable.",
+    )
 
 
 def note(text: str) -> None:

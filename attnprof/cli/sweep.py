@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from typer import Option
 
@@ -31,9 +31,7 @@ class SweptPoints(Points):
     """A grid of which the scope and the mask are axes, too."""
 
     scope: str | None = Option(None, metavar="NAMES", help="core, layer (default) or core,layer.")
-    causal: str = Option(
-        "no", metavar="no|yes|both", help="Whether each token sees only itself and those before it."
-    )
+    causal: str = Option("no", metavar="no|yes|both", help="Tokens see only those before them.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,30 +39,14 @@ class Running:
     """How long, where and with what else points are measured."""
 
     limit: float | None = Option(None, metavar="SECONDS", help="Stop a point after so long.")
-    memory_limit: str | None = Option(
-        None, metavar="SIZE", help="Memory that a point may map, like 2GiB."
-    )
-    try_all: bool = Option(
-        False, "--try-all", help="Try points, too, that by the closed form do not fit."
-    )
-    processes: Annotated[
-        int, opt.whole("--processes", 1, help="Processes that measure each point, in turns.")
-    ] = 1
-    in_process: bool = Option(
-        False, "--in-process", help="No process of its own for each point, which is faster."
-    )
-    counts: bool = Option(
-        False, "--counts", help="Count each point with torch's counter and fvcore, too."
-    )
-    error: bool = Option(
-        False, "--error", help="Say, too, how far an output is from softmax attention's."
-    )
-    workers: Annotated[
-        int, opt.whole("--workers", 0, help="Workers of a local Dask cluster (extra: cluster).")
-    ] = 0
-    scheduler: str | None = Option(
-        None, metavar="ADDRESS", help="The Dask scheduler of a running cluster."
-    )
+    memory_limit: str | None = Option(None, metavar="SIZE", help="What a point may map: 2GiB.")
+    try_all: bool = Option(False, "--try-all", help="Try points, too, that should not fit.")
+    processes: int = opt.whole(1, "--processes", "Processes that measure each point, in turns.", 1)
+    in_process: bool = Option(False, "--in-process", help="No process for each point: faster.")
+    counts: bool = Option(False, "--counts", help="Count by torch's counter and fvcore, too.")
+    error: bool = Option(False, "--error", help="Tell the error against softmax attention, too.")
+    workers: int = opt.whole(0, "--workers", "Local workers of Dask (extra: cluster).", 0)
+    scheduler: str | None = Option(None, metavar="ADDRESS", help="A running Dask scheduler.")
 
 
 def sweep(

@@ -30,11 +30,9 @@ class Reading:
     where: list[str] | None = Option(
         None, metavar="NAME=SIZES", help="What a name stands for: D=h*d, h=1; repeatable."
     )
-    up_to: str = Option(
-        "exact", metavar="LEVEL", help="exact, leading (terms) or order (of growth)."
-    )
+    up_to: str = Option("exact", metavar="LEVEL", help="exact, leading (terms) or order (growth).")
     growing: str | None = Option(
-        None, "--in", metavar="NAMES", help="Sizes that grow; the others stay fixed."
+        None, "--in", metavar="NAMES", help="Sizes that grow: others do not."
     )
     at: str | None = Option(None, metavar="SIZES", help="Numbers at a shape: N=4096,h=8,d=64.")
 
@@ -47,9 +45,7 @@ def verify_formula(
     target: str | None = Argument(
         None, metavar="TARGET", help="my.py:Name, package.module:Name, or a mechanism."
     ),
-    table: Path | None = Option(
-        None, metavar="FILE", help="Check the formulas of a CSV file, each in a row."
-    ),
+    table: Path | None = Option(None, metavar="FILE", help="A CSV file with a formula a row."),
     attention: str | None = Option(
         None, "--attention", "-a", metavar="NAME", help="TARGET as a mechanism's name."
     ),
@@ -57,12 +53,8 @@ def verify_formula(
     settings: opt.SetOption = None,
     scope: opt.OwnScopeOption = None,
     phase: opt.PhaseOption = "forward",
-    quantity: str = Option(
-        "flops", metavar="NAME", help="What it counts: flops, macs, parameters, …"
-    ),
-    kind: str | None = Option(
-        None, metavar="KIND", help="formula (of a mechanism) or derived (from code)."
-    ),
+    quantity: str = Option("flops", metavar="NAME", help="What it counts, like flops or macs."),
+    kind: str | None = Option(None, metavar="KIND", help="formula (ours) or derived (from code)."),
     convention: opt.ConventionOption = "flops",
     causal: opt.CausalOption = False,
     reading: Reading,
