@@ -142,16 +142,10 @@ class Modules:
     """How modules of somebody's own are made and called."""
 
     args: list[str] | None = Option(
-        None,
-        "--arg",
-        metavar="NAME=EXPR",
-        help="Constructor argument, like d_model=h*d; repeatable.",
+        None, "--arg", metavar="NAME=EXPR", help="Constructor argument, like d_model=h*d."
     )
     inputs: list[str] | None = Option(
-        None,
-        "--input",
-        metavar="NAME:DIMS",
-        help="Input of a call, like 'x: B, N, h*d'; repeatable.",
+        None, "--input", metavar="NAME:DIMS", help="Input of a call, like 'x: B, N, h*d'."
     )
 
 

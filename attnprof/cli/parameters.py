@@ -12,12 +12,12 @@ from attnprof.cli.completion import completing
 
 #: The panels of every command's help, in their order, with the flags of each.
 PANELS = {
-    "What": "attention grid suite baseline against table figure claim case metric kind quantity "
-    "convention scope verdict everything verify measure self_test symbolic full ceilings",
+    "What": "attention where grid suite baseline against table figure claim case metric kind "
+    "quantity convention scope verdict everything verify measure self_test symbolic full ceilings",
     "Sizes": "seq d_model heads d batch kv_heads kv_seq at",
     "Conditions": "phase causal dtype device settings",
     "Your own modules": "args inputs",
-    "Reading the formula": "where up_to growing",
+    "Reading the formula": "meaning up_to growing",
     "Measuring": "samples min_time max_time spread seconds seed threads check compiled isolate "
     "in_process limit memory_limit try_all processes counts error workers scheduler time formula",
     "Judging": "rule inconclusive budget stored_times",

@@ -27,8 +27,8 @@ EXAMPLE = 'attnprof verify-formula "4*N**2*d + 6*N**2" taylor-direct --scope cor
 class Reading:
     """How a printed formula is read, and how far it is compared."""
 
-    where: list[str] | None = Option(
-        None, metavar="NAME=SIZES", help="What a name stands for: D=h*d, h=1; repeatable."
+    meaning: list[str] | None = Option(
+        None, "--where", metavar="NAME=SIZES", help="What a name stands for: D=h*d; repeatable."
     )
     up_to: str = Option("exact", metavar="LEVEL", help="exact, leading (terms) or order (growth).")
     growing: str | None = Option(
@@ -87,7 +87,7 @@ def verify_formula(
         tuple(modules.args or ()), tuple(modules.inputs or ()), tuple(parse_set(settings).items()),
     )  # fmt: skip
     row = Printed(
-        formula or "", source, quantity=quantity, where=meanings(reading.where or ()),
+        formula or "", source, quantity=quantity, where=meanings(reading.meaning or ()),
         growing=tuple(parse_names(reading.growing, "--in")) if reading.growing else (),
         at=parse_named_sizes(reading.at, "--at"), up_to=reading.up_to,
     )  # fmt: skip
