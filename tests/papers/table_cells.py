@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
@@ -20,6 +21,11 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 #: Which of these are near to what is printed.
 FINE = (0, 2, 3, 4)
 _rows = documents.Document.rows
+
+
+@cache
+def _printed(its: documents.Document, table: str) -> list[dict[str, str]]:
+    return _rows(its, table)
 
 
 class _Row(dict[str, str]):
@@ -42,13 +48,16 @@ class _Row(dict[str, str]):
 
 @contextmanager
 def tables(change: tuple[Place, str] | None = None) -> Iterator[set[Place]]:
-    """Inside, tables have one changed cell; gives the places that were read."""
+    """Inside, tables have one changed cell, or, without, the places that are read are noted."""
     read: set[Place] = set()
 
     def rows(its: documents.Document, table: str) -> list[dict[str, str]]:
-        found = [_Row(row, (table, at), read) for at, row in enumerate(_rows(its, table))]
-        if change is not None and change[0][0] == table:
-            (_, at, column), text = change
+        printed = _printed(its, table)
+        if change is None:
+            return [_Row(row, (table, at), read) for at, row in enumerate(printed)]
+        found = [dict(row) for row in printed]
+        (changed, at, column), text = change
+        if changed == table:
             found[at][column] = text
         return found
 
@@ -62,7 +71,7 @@ def tables(change: tuple[Place, str] | None = None) -> Iterator[set[Place]]:
 def cell(number: str, place: Place) -> str:
     """What is printed there."""
     table, row, column = place
-    return _rows(documents.DOCUMENTS[number], table)[row].get(column, "")
+    return _printed(documents.DOCUMENTS[number], table)[row].get(column, "")
 
 
 def changes(text: str) -> list[str]:
@@ -83,13 +92,14 @@ def decides(number: str, check: Check, place: Place, found: ReproduceRecord) -> 
     or ``weak``: ours is another, and the claim still holds.
     """
     told = "nothing"
+    judged = replace(check, why="", note="")  # what is said of it is not looked at
     for at, text in enumerate(changes(cell(number, place))):
         if at == 2 and told == "nothing":
             return told  # neither its last digit nor ten times as much matters
         forget(number)
         with tables((place, text)):
             try:
-                other = check.answer()
+                other = judged.answer()
             except Exception:  # noqa: BLE001 - what breaks is an error, and no match
                 return "fine"
         if other.ours == found.ours:
