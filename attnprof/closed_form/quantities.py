@@ -28,9 +28,9 @@ QUANTITIES = (
 )  # fmt: skip
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def _table(mechanism: Mechanism, workload: Workload, scope: str) -> CostTable:
-    """FLOPs and memory of the same sizes are asked one after the other: one count does."""
+    """FLOPs and memory of the same sizes: one count does, also after a search at many lengths."""
     return mechanism.cost(workload, scope)
 
 
