@@ -1,15 +1,9 @@
 """Records of what ran: measured points, devices, checks, and claims replayed."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from attnprof.record.base import Record, column
-
-if TYPE_CHECKING:
-    from attnprof.record.report import Report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,17 +76,6 @@ class ProfileRecord(Record, commands=("profile", "sweep")):
     start_s: float | None = column("process start", "s", "time")
     error: float | None = column("distance from softmax", fmt="percent")
     skipped: str | None = column("skipped")
-
-
-def by_device(reports: Sequence[Report]) -> list[ProfileRecord]:
-    """The points of reports; where these are from several devices, each by its device's name."""
-    names = [str(report.environment.get("device_name") or "") for report in reports]
-    several = len(set(names)) > 1
-    return [
-        replace(record, device=name or record.device) if several else record
-        for report, name in zip(reports, names, strict=True)
-        for record in report.of(ProfileRecord)
-    ]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -105,6 +105,17 @@ class Report:
         return records_html(self.command, self.records)
 
 
+def by_device(reports: Sequence[Report], kind: type[Kind]) -> list[Kind]:
+    """The records of reports; where these are from several devices, each by its device's name."""
+    names = [str(report.environment.get("device_name") or "") for report in reports]
+    pairs = [
+        (r, name) for report, name in zip(reports, names, strict=True) for r in report.of(kind)
+    ]
+    if len(set(names)) == 1:
+        return [record for record, _ in pairs]
+    return [replace(record, **({"device": name} if name else {})) for record, name in pairs]
+
+
 def _plain(value: Any) -> Any:
     """JSON-ready: mappings and sequences walked, NaN and infinities to None."""
     if isinstance(value, Mapping):

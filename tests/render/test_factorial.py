@@ -106,12 +106,12 @@ def test_crossings_are_between_mechanisms_of_one_panel_and_named():
     for axes, (width, heads) in zip(
         figure.axes[::2], ((w, h) for w in (32, 64) for h in (2, 4)), strict=True
     ):
-        its = [c for c in crossings if (c.at.d_model, c.at.num_heads) == (width, heads)]
+        its = [n for at, n, _ in crossings if (at.d_model, at.num_heads) == (width, heads)]
         circles = [line for line in axes.lines if line.get_markerfacecolor() == "none"]
-        assert sorted(line.get_xdata()[0] for line in circles) == sorted(c.seq_len for c in its)
+        assert sorted(line.get_xdata()[0] for line in circles) == sorted(its)
         note = axes.texts[0].get_text().replace("\n", " ")
         if len(its) <= 6:
-            assert note == f"○ N = {', '.join(f'{n:.0f}' for n in sorted(c.seq_len for c in its))}"
+            assert note == f"○ N = {', '.join(f'{n:.0f}' for n in sorted(its))}"
         else:
             assert f"{len(its)} crossings" in note
 

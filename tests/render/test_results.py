@@ -34,7 +34,7 @@ def report(**more):
     records = [
         record(name, n, width=width, heads=heads)
         for name in ("standard", "linear")
-        for n in (32, 64, 128, 256)
+        for n in more.get("lengths", (32, 64, 128, 256))
         for width in more.get("widths", (64,))
         for heads in more.get("heads", (2,))
     ]
@@ -42,9 +42,9 @@ def report(**more):
 
 
 SHOWN = {
-    "growth": report(), "width": report(widths=(64, 128)),
+    "growth": report(), "width": report(widths=(64, 128), lengths=(64,)),
     **dict.fromkeys(("surface", "surface3d"), report(widths=(64, 128))),
-    "heads": report(heads=(1, 2, 4)), "roofline": report(),
+    "heads": report(heads=(1, 2, 4), lengths=(64,)), "roofline": report(),
     "pareto": Report("sweep", [record("standard", 64, error=0.0), record("linear", 64, error=0.3)]),
 }  # fmt: skip
 

@@ -1,20 +1,19 @@
 """A sweep's file as a report: processes of one point joined into one record."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
 from math import fsum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from attnprof.measure.environment import joined_conditions
 from attnprof.measure.point import with_times
 from attnprof.measure.statistics import estimate_over_processes
 from attnprof.measure.sweep.journal import read
 from attnprof.record import ProfileRecord, Report
-from attnprof.record.measured import by_device
-from attnprof.record.report import object_in, restored
+from attnprof.record.report import by_device, object_in, restored
 
 
 def load_results(path: Path) -> Report:
@@ -88,47 +87,30 @@ def joined(records: Sequence[ProfileRecord]) -> ProfileRecord:
     return with_times(together, found, conditions)
 
 
-class Crossing(NamedTuple):
-    """Where the times of two mechanisms cross; ``at`` is a record of one, at another length."""
-
-    at: ProfileRecord
-    seq_len: float
-    time_s: float
-
-
 #: In what curves agree that are compared with one another.
 _SIZES = (
     "phase", "causal", "compiled", "dtype", "batch_size", "d_model", "num_heads", "scope", "device",
 )  # fmt: skip
 
 
-def curve_crossings(reports: Sequence[Report]) -> list[Crossing]:
-    """Where curves of median times of two mechanisms cross, at the same sizes on one device.
+def curve_crossings(reports: Sequence[Report]) -> list[tuple[ProfileRecord, float, float]]:
+    """Where median times of two mechanisms cross, at the same sizes on one device.
 
-    By straight lines between the points of the log-log plot.
+    A record of one, the length and the time, by straight lines between points of a log-log plot.
     """
-    places: dict[Any, dict[Any, dict[int, ProfileRecord]]] = {}
-    for record in by_device(reports):
+    curves: dict[Any, dict[int, ProfileRecord]] = {}
+    for record in by_device(reports, ProfileRecord):
+        key = (tuple(getattr(record, n) for n in _SIZES), record.mechanism, str(record.params))
         if record.median_s:
-            curves = places.setdefault(tuple(getattr(record, name) for name in _SIZES), {})
-            curve = curves.setdefault((record.mechanism, str(record.params)), {})
-            curve[record.seq_len] = record
-    found: list[Crossing] = []
-    for curves in places.values():
-        for (a, first), (b, second) in combinations(curves.items(), 2):
-            if a[0] != b[0]:
-                found += _crossings(first, second)
+            curves.setdefault(key, {})[record.seq_len] = record
+    found = []
+    for ((a, name, _), first), ((b, other, _), second) in combinations(curves.items(), 2):
+        for low, high in pairwise(sorted(set(first) & set(second)) if a == b else ()):
+            start, end, its_start, its_end = (
+                math.log(curve[n].median_s or 1) for curve in (first, second) for n in (low, high)
+            )
+            if (start - its_start) * (end - its_end) < 0 and name != other:
+                share = (start - its_start) / (start - its_start - end + its_end)
+                time = math.exp(start + share * (end - start))
+                found.append((first[low], low * (high / low) ** share, time))
     return found
-
-
-def _crossings(
-    first: Mapping[int, ProfileRecord], second: Mapping[int, ProfileRecord]
-) -> Iterator[Crossing]:
-    for low, high in pairwise(sorted(set(first) & set(second))):
-        ends = [[math.log(its[n].median_s or 1) for n in (low, high)] for its in (first, second)]
-        (start, end), (other_start, other_end) = ends
-        before, after = start - other_start, end - other_end
-        if before * after < 0:
-            share = before / (before - after)
-            length = low * (high / low) ** share
-            yield Crossing(first[low], length, math.exp(start + share * (end - start)))

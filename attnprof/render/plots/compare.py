@@ -1,7 +1,6 @@
 """Costs of several mechanisms over sequence length, a panel a quantity."""
 
 from attnprof.record import CompareRecord, Report
-from attnprof.record.escapes import figure_text
 from attnprof.render.plots import series, style
 from attnprof.render.plots.heatmap import PHASES
 from attnprof.render.plots.history import in_units
@@ -13,26 +12,20 @@ def draw_compare(report: Report) -> style.Figure:
     """FLOPs and peak memory, a line a mechanism; lengths at which one cannot run are left out."""
     records = [record for record in report.of(CompareRecord) if record.skipped is None]
     series.need(records, "no mechanism can do what is asked")
-    names, lengths = (list(dict.fromkeys(getattr(r, f) for r in records))
-                      for f in ("mechanism", "seq_len"))  # fmt: skip
+    lengths = list(dict.fromkeys(record.seq_len for record in records))
     series.need(lengths[1:], "one sequence length; type several, like --seq 1024:131072:x2")
-    figure, colour = style.new_figure(3.0), style.colours(names)
-    looks = {
-        name: {"color": colour[name], "linestyle": line, "marker": marker, "markersize": 3}
-        for name, (line, marker) in zip(names, series.STYLES * len(names), strict=False)
-    }
+    figure, curves = style.new_figure(3.0), series.series_of(records, "seq_len")
     panels = style.split(figure, len(PANELS), len(PANELS), 3.0)
     for axes, (label, (field, unit)) in zip(panels, PANELS.items(), strict=True):
         size, written = in_units(max(getattr(r, field) for r in records), unit)
-        for name, look in looks.items():
-            own = [r for r in records if r.mechanism == name]
-            axes.plot([r.seq_len for r in own], [getattr(r, field) / size for r in own], **look)
+        for curve in curves:
+            axes.plot(*curve.points("seq_len", field, size), **curve.look)
         series.length_axis(axes, lengths)
         axes.set_ylabel(f"{label} {written}")
     one = records[0]
     what = PHASES.get(one.phase, one.phase)
     style.legend(
-        figure, [{**look, "label": figure_text(name)} for name, look in looks.items()],
+        figure, [{**curve.look, "label": curve.label} for curve in curves],
         title=f"FLOPs and peak memory of {what} over sequence length", handlelength=3,
     )  # fmt: skip
     told = f"scope {one.scope}", f"batch {one.batch_size}", f"d_model {one.d_model}"

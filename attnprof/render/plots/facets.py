@@ -31,10 +31,10 @@ class Facet:
     title: str
     records: Records
 
-    def has(self, record: Any, axis: str) -> bool:
-        """Whether a record would stand here, somewhere along the axis."""
-        mine = self.records[0]
-        return all(getattr(mine, f) == getattr(record, f) for f in FIELDS if f != axis)
+
+def alike(one: Any, other: Any, axis: str) -> bool:
+    """Whether two records would stand in one panel, somewhere along the axis."""
+    return all(getattr(one, f) == getattr(other, f) for f in FIELDS if f != axis)
 
 
 def facets(records: Records, *axes: str) -> list[Facet]:
@@ -87,7 +87,7 @@ class Grid:
         columns = columns // last * last or columns
         rows = -(-count // columns) if one else -(-len(found) // columns) * quantities
         height = max(LOWEST, min(2.6 if one or how else ROW, 8.5 / rows))
-        figure = style.new_figure(0.9 + rows * height)
+        figure = style.new_figure(0.9 + 0.5 * style.narrow() + rows * height)
         spec = figure.add_gridspec(rows, columns)
         places = [
             [divmod(row, columns) if one else (place // columns * quantities + row, place % columns)

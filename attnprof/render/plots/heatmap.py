@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -138,17 +137,12 @@ class Axis:
         from matplotlib.ticker import MaxNLocator
 
         low, high = self.sizes[0], self.sizes[-1]
-        if len(self.sizes) <= 6:
-            return list(map(float, self.places())), list(map(short_size, self.sizes))
-        if self.even:
+        if self.even and len(self.sizes) > 6:
             found = MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]).tick_values(low, high)
             inside = [float(tick) for tick in found if low <= tick <= high]
             return inside, [f"{tick:.0f}" for tick in inside]
-        first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
-        if last < first:  # no power of two lies between
-            return list(self.places()), [str(size) for size in self.sizes]
-        powers, labels = style.power_ticks(first, last)
-        return [math.log2(power) for power in powers], labels
+        step = -(-len(self.sizes) // 6)
+        return list(self.places()[::step]), list(map(short_size, self.sizes[::step]))
 
 
 def edges(centres: np.ndarray) -> np.ndarray:

@@ -9,10 +9,11 @@ from typing import Any
 from attnprof.errors import RequestError
 from attnprof.record import ProfileRecord, Report
 from attnprof.record.escapes import figure_text
-from attnprof.record.measured import by_device
+from attnprof.record.report import by_device
 from attnprof.render.plots import series, style, ticks
 from attnprof.render.plots.facets import FIELDS, Facet, Grid, Records, facets, shared
 from attnprof.render.plots.heatmap import Axis, Scale, colour_bar, draw_cells
+from attnprof.render.plots.series import Multiples, series_of
 from attnprof.render.plots.style import MIB
 from attnprof.units import format_rate
 
@@ -42,7 +43,7 @@ def plot_results(
 
 def draw_results(reports: Sequence[Report], kind: str = "growth", **known: Any) -> style.Figure:
     """The figure of a kind; where reports are from several devices, each by its own name."""
-    records = by_device(reports)
+    records = by_device(reports, ProfileRecord)
     points: dict[Any, ProfileRecord] = {}
     for record in records:
         point = (record.mechanism, str(record.params), *(getattr(record, f) for f in FIELDS))
@@ -63,32 +64,35 @@ def _over(
 ) -> style.Figure:
     """A panel a field over the axis, a curve a mechanism."""
     known = _with_flops(records, {axis: example})
-    found, shown = series.series_of(known, axis), facets(known, axis)
-    grid, lines, sizes = Grid.of(shown, len(panels)), 0, [getattr(r, axis) for r in known]
-    for facet, its in zip(shown, grid.panels, strict=True):
-        curves = [curve.within(facet) for curve in found]
+    drawn = Multiples.of(known, axis, quantities=len(panels))
+    lines, sizes = 0, [getattr(r, axis) for r in known]
+    for curves, its in drawn.parts:
         for axes, (field, unit, _) in zip(its, panels.values(), strict=True):
             for curve in curves:
                 axes.plot(*curve.points(axis, field, unit), **curve.look)
             if field != "flops_formula":
                 lines = max(lines, series.rug(axes, curves, axis, sizes))
-    for axes, (_, _, prefixed) in zip(grid.panels[0], panels.values(), strict=True):
+    for axes, (_, _, prefixed) in zip(drawn.grid.panels[0], panels.values(), strict=True):
         written = ticks.plain if prefixed is None else ticks.with_prefix(prefixed)
         series.length_axis(axes, sizes, written=written, lines=lines)
-    grid.label(label, *panels)
-    title = f"{what} of {series.a_pass(known)} over {label}, by mechanism"
-    series.series_legend(grid.figure, found, title)
-    style.caption(grid.figure, shared(known), series.CROSS * bool(lines))
-    return grid.figure
+    drawn.grid.label(label, *panels)
+    return drawn.finished(what, f"over {label}", series.CROSS * bool(lines))
+
+
+def _table(records: Records, lengths: Sequence[int], widths: Sequence[int]) -> Any:
+    """FLOPs by width, in rows by length; NaN where a point is missing."""
+    import numpy as np
+
+    known = {(r.seq_len, r.d_model): r.flops_formula for r in records}
+    return np.array([[known.get((n, w), math.nan) for w in widths] for n in lengths])
 
 
 def _surface(records: Records) -> style.Figure:
-    """FLOPs over length and width as shares of the first mechanism's, a panel a mechanism."""
+    """FLOPs over length and width in multiples of the first mechanism's, a panel a mechanism."""
     import numpy as np
 
     known = _with_flops(records, _AXES)
-    found, shown = series.series_of(known, "seq_len"), facets(known, *_AXES)
-    base, *others = sorted(found, key=lambda its: its.mechanism != "standard")
+    base, *others = sorted(series_of(known, "seq_len"), key=lambda its: its.mechanism != "standard")
     series.need(others, "a ratio needs two mechanisms; sweep several, like --attention "
                 "standard,linear, or type --kind surface3d")  # fmt: skip
     if any(curve.mechanism == base.mechanism for curve in others):
@@ -96,16 +100,13 @@ def _surface(records: Records) -> style.Figure:
         value = base.records[0].params.get(name)
         raise RequestError(f"several {base.mechanism} to compare with, which differ in {name}: "
                            f"choose one, like --where {name}={value}")  # fmt: skip
-    lengths, widths = (Axis.of([getattr(r, f) for r in known]) for f in ("seq_len", "d_model"))
+    lengths, widths = (Axis.of([getattr(r, f) for r in known]) for f in _AXES)
     panels, tables = [], []
-    for facet in shown:
-        cost = {(r.seq_len, r.d_model): r.flops_formula for r in base.within(facet).records}
+    for facet in facets(known, *_AXES):
         for curve in others:
-            own = {(r.seq_len, r.d_model): r.flops_formula for r in curve.within(facet).records}
-            tables.append(np.array([
-                [own.get((n, w), math.nan) / cost.get((n, w), math.nan) for w in widths.sizes]
-                for n in lengths.sizes
-            ]))  # fmt: skip
+            both = (of.within(facet).records for of in (curve, base))
+            own, its = (_table(records, lengths.sizes, widths.sizes) for records in both)
+            tables.append(own / its)
             title = ", ".join(filter(None, (curve.label, facet.title)))
             panels.append(Facet(title, facet.records))
     grid, scale = Grid.of(panels, period=len(others)), Scale.of(np.array(tables))
@@ -114,8 +115,8 @@ def _surface(records: Records) -> style.Figure:
     grid.label("model width d_model", "sequence length")
     flat = [axes for (axes,) in grid.panels]
     colour_bar(grid.figure, flat, mesh, scale, f"FLOPs / FLOPs of {base.label}")
-    style.title(grid.figure, f"FLOPs of {series.a_pass(known)} relative to "
-                f"{base.label}, over sequence length and model width")  # fmt: skip
+    style.title(grid.figure, f"FLOPs of {series.a_pass(known)} relative to {base.label}, over "
+                "sequence length and model width")  # fmt: skip
     style.caption(grid.figure, shared(known), "FLOPs by the closed forms")
     return grid.figure
 
@@ -125,34 +126,26 @@ def _surface3d(records: Records) -> style.Figure:
     import numpy as np
 
     known = _with_flops(records, _AXES)
-    found, shown = series.series_of(known, "seq_len"), facets(known, *_AXES)
-    grid = Grid.of(shown, least=2.3, projection="3d")
+    lengths, widths = (sorted({getattr(r, f) for r in known}) for f in _AXES)
+    x, y = np.meshgrid(np.log2(lengths), np.log2(widths), indexing="ij")
+    drawn = Multiples.of(known, *_AXES, least=2.3, projection="3d")
+    logs = [math.log10(r.flops_formula) for r in known]
+    decades = range(math.floor(min(logs)), math.ceil(max(logs)) + 1)
     axes: Any
-    for facet, (axes,) in zip(shown, grid.panels, strict=True):
-        for curve in found:
-            own = curve.within(facet).records
-            lengths, widths = (sorted({getattr(r, f) for r in own}) for f in _AXES)
-            table = {(r.seq_len, r.d_model): r.flops_formula for r in own}
-            # NaN where a point is missing
-            z = np.log10([[table.get((n, w), math.nan) for n in lengths] for w in widths])
-            x, y = np.meshgrid(np.log2(lengths), np.log2(widths))
+    for curves, (axes,) in drawn.parts:
+        for curve in curves:
             look = {key: curve.look[key] for key in ("color", "linestyle")}
+            z = np.log10(_table(curve.records, lengths, widths))
             axes.plot_wireframe(x, y, z, linewidth=0.9, **look)
-        sizes = {"x": [r.seq_len for r in known], "y": [r.d_model for r in known]}
-        for name, values in sizes.items():
-            shown_sizes = sorted(set(values))
-            few = shown_sizes[:: max(1, -(-len(shown_sizes) // 4))]
+        for name, sizes in (("x", lengths), ("y", widths)):
+            few = sizes[:: -(-len(sizes) // 4)]
             getattr(axes, f"set_{name}ticks")(np.log2(few), list(map(ticks.short_size, few)))
-        logs = [math.log10(r.flops_formula) for r in known]
-        decades = range(math.floor(min(logs)), math.ceil(max(logs)) + 1)
         axes.set_zticks(list(decades), [ticks.with_prefix()(10.0**e) for e in decades])
         axes.set(xlabel="sequence length", ylabel="model width", zlabel="FLOPs")
         axes.view_init(elev=22, azim=-125)
         axes.set_box_aspect(None, zoom=0.85)
-    title = f"FLOPs of {series.a_pass(known)} over sequence length and model width, by mechanism"
-    series.series_legend(grid.figure, found, title, marker="")
-    style.caption(grid.figure, shared(known), "FLOPs by the closed forms")
-    return grid.figure
+    over = "over sequence length and model width"
+    return drawn.finished("FLOPs", over, "FLOPs by the closed forms", marker="")
 
 
 #: Axes of a surface, and how they are swept.
@@ -179,29 +172,25 @@ def _roofline(records: Records, ceilings: Sequence[Ceiling] = ()) -> style.Figur
                            "calibrate there, then plot")  # fmt: skip
     known = [r for r in records if r.flops_per_s and r.arithmetic_intensity]
     series.need(known, "no record has a rate")
-    found, shown = series.series_of(known, "seq_len"), facets(known, "seq_len")
-    grid = Grid.of(shown)
-    reach = [r.arithmetic_intensity for r in known]
-    for facet, (axes,) in zip(shown, grid.panels, strict=True):
-        for curve in found:
-            points = curve.within(facet).points("arithmetic_intensity", "flops_per_s")
+    drawn, reach = Multiples.of(known, "seq_len"), [r.arithmetic_intensity for r in known]
+    for curves, (axes,) in drawn.parts:
+        for curve in curves:
+            points = curve.points("arithmetic_intensity", "flops_per_s")
             axes.plot(*points, **{**curve.look, "linewidth": 0.7})
-        own = [c for c in ceilings if c["device"] == facet.records[0].device] or ceilings
-        formats = list(dict.fromkeys(r.dtype for r in facet.records))
-        for ceiling in own:
+        here = [record for curve in curves for record in curve.records]
+        for ceiling in [c for c in ceilings if c["device"] == here[0].device] or ceilings:
+            formats = list(dict.fromkeys(record.dtype for record in here))
             _roof(axes, ceiling, formats, min(reach) / 2, max(reach) * 4)
-    series.value_axes(grid.panels[0][0], ticks.plain, ticks.with_prefix("FLOP/s"))
-    style.headroom(grid.panels[0][0], 0.12)
-    grid.label("FLOPs per byte", "achieved rate")
-    title = f"Rate of {series.a_pass(known)} under the device's limits, by mechanism"
-    series.series_legend(grid.figure, found, title)
-    style.caption(
-        grid.figure, shared(known), "each point a sequence length",
-        "FLOPs and bytes by the closed forms",
-        "; ".join(f"{c['device']}, {format_rate(c['bytes_per_s'], 'B/s')}: {c['source']}"
-                  for c in ceilings),
+    first = drawn.grid.panels[0][0]
+    series.value_axes(first, ticks.plain, ticks.with_prefix("FLOP/s"))
+    style.headroom(first, 0.12)
+    drawn.grid.label("FLOPs per byte", "achieved rate")
+    limits = [f"{c['device']}, {format_rate(c['bytes_per_s'], 'B/s')}: {c['source']}"
+              for c in ceilings]  # fmt: skip
+    return drawn.finished(
+        "Rate", "under the device's limits", "each point a sequence length",
+        "FLOPs and bytes by the closed forms", "; ".join(limits),
     )  # fmt: skip
-    return grid.figure
 
 
 def _roof(
@@ -223,48 +212,37 @@ def _pareto(records: Records) -> style.Figure:
     """Error against time, the best ones joined; exact ones in a strip below, without an error."""
     known = [r for r in records if r.median_s and r.error is not None]
     series.need(known, "no record has an error beside its time")
-    found, shown = series.series_of(known, "seq_len", by_params=False), facets(known)
-    grid, settings = Grid.of(shown), series.varying_params(known)
-    inexact = [r.error for r in known if r.error > EXACT] or [1.0]
-    low, high = min(inexact) / 1.5, max(inexact) * 1.5
+    drawn, settings = Multiples.of(known, by_params=False), series.varying_params(known)
+    inexact = [r.error for r in known if r.error > EXACT]
+    low, high = min(inexact, default=1.0) / 1.5, max(inexact, default=1.0) * 1.5
     strip = low / (high / low) ** 0.2
-    for facet, (axes,) in zip(shown, grid.panels, strict=True):
+    exact = math.sqrt(strip * low)  # the height at which these stand
+    for curves, (axes,) in drawn.parts:
         axes.axhspan(strip, low, color="0.93", zorder=0)
-        for curve in found:
-            points = sorted(
-                (r.median_s, _height(r, strip, low), r) for r in curve.within(facet).records
-            )
-            look = {**curve.look, "linewidth": 0.6, "markersize": 4}
-            axes.plot([p[0] for p in points], [p[1] for p in points], **look)
-            for x, y, record in points:
+        best: list[tuple[float, float]] = []
+        for curve in curves:
+            shown = sorted(curve.records, key=lambda record: record.median_s)
+            points = [(r.median_s, r.error if r.error > EXACT else exact) for r in shown]
+            best += points
+            axes.plot(*zip(*points, strict=True), **{**curve.look, "linewidth": 0.6})
+            for point, record in zip(points, shown, strict=True):
                 named = [record.params.get(name) for name in settings[record.mechanism]]
                 said = figure_text(", ".join(str(value) for value in named if value is not None))
-                style.beside(axes, said, (x, y), (3, 3), color=curve.look["color"])
-        best = _front([(r.median_s, _height(r, strip, low)) for r in facet.records])
-        axes.step(*zip(*best, strict=True), where="post", color=style.GREY, linewidth=0.8, zorder=1)
-    first = grid.panels[0][0]
+                style.beside(axes, said, point, (3, 3), color=curve.look["color"])
+        steps = zip(*_front(best), strict=True)
+        axes.step(*steps, where="post", color=style.GREY, linewidth=0.8, zorder=1)
+    first = drawn.grid.panels[0][0]
     series.value_axes(first, ticks.with_prefix("s"), ticks.plain)
-    some = (
-        ticks.round_numbers(low, high, lambda some: len(some) < 5)
-        if any(r.error > EXACT for r in known)
-        else []
-    )
+    some = ticks.round_numbers(low, high, lambda its: len(its) < 5) if inexact else []
     first.set_ylim(strip, high)
-    first.set_yticks([math.sqrt(strip * low), *some], ["exact", *map(ticks.plain, some)])
-    grid.label("median time", "distance")
-    title = f"Distance from softmax attention over time of {series.a_pass(known)}, by mechanism"
-    series.series_legend(grid.figure, found, title)
-    told = [f"{name}: {', '.join(params)}" for name, params in settings.items() if params]
-    style.caption(
-        grid.figure, shared(known), "steps: no other point is both faster and nearer",
-        f"numbers at points are {'; '.join(told)}" if told else "",
+    first.set_yticks([exact, *some], ["exact", *map(ticks.plain, some)])
+    drawn.grid.label("median time", "distance")
+    told = "; ".join(f"{name}: {', '.join(params)}" for name, params in settings.items() if params)
+    return drawn.finished(
+        "Distance from softmax attention over time", "",
+        "steps: no other point is both faster and nearer",
+        f"numbers at points are {told}" if told else "",
     )  # fmt: skip
-    return grid.figure
-
-
-def _height(record: Any, strip: float, low: float) -> float:
-    """An error, or the middle of the strip below all errors for one that is none."""
-    return record.error if record.error > EXACT else math.sqrt(strip * low)
 
 
 def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -9,7 +9,8 @@ from typing import Any
 from attnprof.errors import RequestError
 from attnprof.record.escapes import figure_text
 from attnprof.render.plots import style, ticks
-from attnprof.render.plots.facets import Facet, Grid, Records, facets, shared
+from attnprof.render.plots.facets import Facet, Grid, Records, alike, facets, shared
+from attnprof.render.plots.heatmap import PHASES
 from attnprof.render.plots.style import MIB
 
 #: Line and marker of the curves of a figure, in order: each differs from the others in grey.
@@ -23,10 +24,6 @@ MOST_NAMED = 6
 LINE = 8.5
 #: What a caption says of the crosses of :func:`rug`.
 CROSS = "×: no result (OOM: out of memory)"
-PHASES = {
-    "train": "a training step", "forward": "a forward pass", "backward": "a backward pass",
-    "decode": "a decoding step",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -118,10 +115,34 @@ def value_axes(axes: style.Axes, x: Callable[[float], str], y: Callable[[float],
         ticks.mark_values(axis, *axis.get_view_interval(), written)
 
 
-def series_legend(figure: style.Figure, found: Sequence[Series], title: str, **look: Any) -> None:
-    """What is seen, and one entry a curve, above the panels."""
-    looks = [{**s.look, "label": s.label, **look} for s in found]
-    style.legend(figure, looks, 8, title, handlelength=3)
+@dataclass(frozen=True)
+class Multiples:
+    """Small multiples of curves: each facet's own part of them, and its panels."""
+
+    records: Records
+    curves: list[Series]
+    grid: Grid
+    parts: list[tuple[list[Series], list[style.Axes]]]
+
+    @classmethod
+    def of(
+        cls, records: Records, *axes: str, quantities: int = 1, by_params: bool = True, **how: Any
+    ) -> "Multiples":
+        """Of what varies beside these axes; ``how`` is for the panels."""
+        found = series_of(records, (*axes, "seq_len")[0], by_params=by_params)
+        shown = facets(records, *axes)
+        grid = Grid.of(shown, quantities, **how)
+        inside = [[curve.within(facet) for curve in found] for facet in shown]
+        return cls(records, found, grid, list(zip(inside, grid.panels, strict=True)))
+
+    def finished(self, what: str, over: str, *told: str, **look: Any) -> style.Figure:
+        """With a title, one entry a curve above the panels, and a caption of what all share."""
+        figure = self.grid.figure
+        looks = [{**curve.look, "label": curve.label, **look} for curve in self.curves]
+        title = f"{what} of {a_pass(self.records)} {over}".strip() + ", by mechanism"
+        style.legend(figure, looks, 8, title, handlelength=3)
+        style.caption(figure, shared(self.records), *told)
+        return figure
 
 
 def a_pass(records: Records) -> str:
@@ -130,40 +151,37 @@ def a_pass(records: Records) -> str:
     return PHASES.get(phases.pop(), "a pass") if len(phases) == 1 else "a pass"
 
 
-def draw_growth(records: Records, crossings: Sequence[Any] = ()) -> style.Figure:
+def draw_growth(
+    records: Records, crossings: Sequence[tuple[Any, float, float]] = ()
+) -> style.Figure:
     """Median time with its interval, and peak memory (points measured, line predicted).
 
-    ``crossings`` are where two curves of times cross: ``at``, a record of one of them, ``seq_len``
-    and ``time_s``.
+    ``crossings`` of two curves of times are a record of one, the length and the time.
     """
     need([r for r in records if r.median_s or r.peak_bytes_predicted], "no record has a time")
-    found, panels = series_of(records, "seq_len"), facets(records, "seq_len")
-    grid, lines, lengths = Grid.of(panels, 2), [0, 0], [record.seq_len for record in records]
-    for facet, (time, memory) in zip(panels, grid.panels, strict=True):
-        curves = [curve.within(facet) for curve in found]
+    drawn, lines = Multiples.of(records, "seq_len", quantities=2), [0, 0]
+    lengths = [record.seq_len for record in records]
+    for curves, (time, memory) in drawn.parts:
         for curve in curves:
             _times(time, curve)
             predicted = curve.points("seq_len", "peak_bytes_predicted", MIB)
             memory.plot(*predicted, **{**curve.look, "marker": "", "linewidth": 1.0})
             measured = curve.points("seq_len", "peak_bytes_measured", MIB)
             memory.plot(*measured, **{**curve.look, "linestyle": "none"})
-        here = [c for c in crossings if facet.has(c.at, "seq_len")]
-        used = _crossings(time, sorted((c.seq_len, c.time_s) for c in here))
+        one = next(curve.records[0] for curve in curves if curve.records)
+        used = _crossings(time, sorted(its for at, *its in crossings if alike(at, one, "seq_len")))
         ends = (rug(axes, curves, "seq_len", lengths, n) for axes, n in ((time, used), (memory, 0)))
         lines = list(map(max, lines, ends))
     written = (ticks.with_prefix("s"), ticks.plain)
-    for axes, how, room in zip(grid.panels[0], written, lines, strict=True):
+    for axes, how, room in zip(drawn.grid.panels[0], written, lines, strict=True):
         length_axis(axes, lengths, written=how, lines=room)
-    grid.label("sequence length", "median time", "peak memory [MiB]")
-    title = f"Time and peak memory of {a_pass(records)} over sequence length, by mechanism"
-    series_legend(grid.figure, found, title)
-    style.caption(
-        grid.figure, shared(records), "bars: 95 % interval of the median",
+    drawn.grid.label("sequence length", "median time", "peak memory [MiB]")
+    return drawn.finished(
+        "Time and peak memory", "over sequence length", "bars: 95 % interval of the median",
         "memory: line by the closed form, points by the allocator",
         "○ N: sequence lengths at which the curves of two mechanisms cross" * bool(crossings),
         CROSS * any(r.skipped for r in records),
     )  # fmt: skip
-    return grid.figure
 
 
 def _times(axes: style.Axes, curve: Series) -> None:
@@ -175,13 +193,12 @@ def _times(axes: style.Axes, curve: Series) -> None:
     axes.errorbar(lengths, times, ends, capsize=2, elinewidth=0.8, **curve.look)
 
 
-def _crossings(axes: style.Axes, points: Sequence[tuple[float, float]]) -> int:
+def _crossings(axes: style.Axes, points: Sequence[Sequence[float]]) -> int:
     """A circle on each, their lengths on top of the panel; how many lines that takes."""
     for point in points:
         axes.plot(
-            *point, marker="o", markersize=6, markerfacecolor="none", markeredgecolor="black",
-            markeredgewidth=0.9, zorder=6,
-        )  # fmt: skip
+            *point, "o", markersize=6, markerfacecolor="none", markeredgecolor="black", zorder=6
+        )
     lengths = [f"{length:,.0f}" for length, _ in points]
     if len(points) > MOST_NAMED:
         lengths = [f"{lengths[0]} to {lengths[-1]}, {len(points)} crossings"]
@@ -191,10 +208,10 @@ def _crossings(axes: style.Axes, points: Sequence[tuple[float, float]]) -> int:
     return len(wrapped.splitlines()) if points else 0
 
 
-def note_line(axes: style.Axes, text: str, line: int, x: float = 0.02, **look: Any) -> None:
+def note_line(axes: style.Axes, text: str, line: int, **look: Any) -> None:
     """A text at the top of a panel, so many lines down."""
-    how = {"va": "top", "color": style.GREY, **look}
-    style.beside(axes, text, (x, 1), (0, -line * LINE - 1), xycoords="axes fraction", **how)
+    how = {"va": "top", "xycoords": "axes fraction", "color": style.GREY, **look}
+    style.beside(axes, text, (0.02, 1), (0, -line * LINE - 1), **how)
 
 
 def rug(

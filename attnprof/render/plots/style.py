@@ -153,19 +153,6 @@ def label_panels(axes: Sequence[Axes]) -> None:
         panel.set_title(f"({chr(97 + place % 26)})", loc="left", fontsize=SMALL, color=GREY)
 
 
-def power_ticks(
-    low: int, high: int, most: int = 6, *, plain: bool | None = None
-) -> tuple[list[float], list[str]]:
-    """Powers of two between two exponents, at most ``most``, and how they are written.
-
-    ``plain``: as whole numbers, by default where all are below 10,000.
-    """
-    step = max(1, -(-(high - low) // (most - 1)))
-    plain = 2**high < 10_000 if plain is None else plain
-    labels = {2.0**e: str(2**e) if plain else f"$2^{{{e}}}$" for e in range(low, high + 1, step)}
-    return list(labels), list(labels.values())
-
-
 def short_count(value: float) -> str:
     """A count in a figure: ``73``, ``4,160.5``, ``1,048,577``."""
     return f"{value:,.0f}" if value >= 100_000 else f"{value:,.1f}".removesuffix(".0")

@@ -8,6 +8,7 @@ from attnprof.papers.regenerated import FigureData
 from attnprof.render.plots import style
 from attnprof.render.plots.documents import Drawings, Rows, curve, of
 from attnprof.render.plots.style import MIB, Axes, Figure
+from attnprof.render.plots.ticks import mark_sizes
 
 DRAWINGS = Drawings()
 PRINTED, DOTTED = (0, (4, 2)), (0, (1, 1.5))
@@ -61,7 +62,7 @@ def draw_heads(figure: Figure, data: FigureData) -> str:
     for axes in grid[-1]:
         axes.set_xlabel("sequence length $N$")
         low, high = (log2(end) for end in axes.get_xlim())
-        axes.set_xticks(*style.power_ticks(ceil(low), floor(high), 3))
+        mark_sizes(axes.xaxis, [2**e for e in range(ceil(low), floor(high) + 1)])
     marks = [{"marker": "o", "markeredgecolor": style.BLACK, **look} for look in LOOKS.values()]
     continued = {"color": style.GREY, "linestyle": DOTTED, "label": "extrapolated"}
     forms = ("taylor-direct", "taylor-efficient")
