@@ -257,13 +257,16 @@ def answering() -> contextlib.AbstractContextManager[None]:
 
 def deliver(report: Report, fmt: str, output: Path | None, **how: Any) -> None:
     """Write a report in the format asked for, to stdout or to a file; ``how`` is for its tables."""
-    from attnprof.render.formats import print_tables, render
+    from attnprof.render.formats import notes, print_tables, render
 
     if fmt == Format.TABLE and output is None:
         with answering():
             print_tables(report, **how)
-        return
-    write(render(report, fmt, **how), output)
+    else:
+        write(render(report, fmt, **how), output)
+    if fmt == Format.TABLE:  # the other formats have them in the records
+        for line in notes(report):
+            note(line)
 
 
 def write(text: str, output: Path | None) -> None:

@@ -16,6 +16,7 @@ import torch
 
 from attnprof import registry
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
+from attnprof.measure.answers import answer
 from attnprof.measure.correctness import check_key
 from attnprof.measure.environment import describe_environment
 from attnprof.measure.point import blank, fit, needed_bytes, spent_s, tried_point
@@ -123,7 +124,8 @@ def summarise(records: Sequence[ProfileRecord]) -> dict[str, Any]:
         if timed:
             fastest[str(length)] = min(timed, key=lambda r: r.median_s or 0.0).mechanism
     measured = sum(r.skipped is None for r in records)
-    return {"measured": measured, "skipped": len(records) - measured, "fastest": fastest}
+    return {"measured": measured, "skipped": len(records) - measured, "fastest": fastest,
+            "answer": answer(records)}  # fmt: skip
 
 
 #: Seconds for imports, building and counting, beside what the budget allows.

@@ -219,7 +219,7 @@ def noise(noisy: str | None, conditions: Mapping[str, Any]) -> str | None:
     share = conditions.get("cpu_share")
     if conditions.get("threads") != 1 or not isinstance(share, (int, float)) or share >= CONTENDED:
         return noisy
-    contended = f"contended: it had a processor for {share:.0%} of the time; quieten the machine"
+    contended = f"contended: other programs left it a processor for {share:.0%} of the time"
     return "; ".join(text for text in (noisy, contended) if text)
 
 

@@ -35,15 +35,16 @@ class MedianEstimate:
         half = self.half_width
         if self.coverage < CONFIDENCE:
             return (
-                f"only {self.count} samples: they span ±{half:.0%}, which holds the median with "
-                f"{self.coverage:.0%} confidence, not {CONFIDENCE:.0%}; raise --max-time"
+                f"only {self.count} sample{'s' * (self.count > 1)}: their range, ±{half:.0%}, has "
+                f"the median with {self.coverage:.0%} confidence, not {CONFIDENCE:.0%}; "
+                "raise --max-time"
             )
         if half <= NOISY_SHARE:
             return None
         flags = "--samples and --max-time" if self.of == "samples" else "--processes"
         return (
-            f"noisy: ±{half:.0%} around the median of {self.count} {self.of}; raise {flags}, or "
-            "quieten the machine"
+            f"noisy: the median of {self.count} {self.of} is known to ±{half:.0%} only; raise "
+            f"{flags}, or use a quieter machine"
         )
 
 

@@ -47,6 +47,12 @@ def print_tables(report: Report, *, exact: bool = False, **how: Any) -> None:
         terminal.print_tables([*module.tables(shown, **how)])
 
 
+def notes(report: Report) -> Iterable[str]:
+    """What a command has to say beside its tables."""
+    module, shown = _prepared(report)
+    return module.notes(shown) if hasattr(module, "notes") else ()
+
+
 def _prepared(report: Report) -> tuple[Any, Report]:
     """The module of its command's tables, and the report without control characters."""
     name = report.command.split()[0].replace("-", "_").replace("sweep", "profile")

@@ -213,4 +213,6 @@ def test_the_width_shown_is_the_module_s(attnprof, odd, name, width):
     assert (row["d_model"], row["num_heads"], row["head_dim"]) == (width, None, None)
     shown = attnprof(f"profile --attention {odd}:{name},standard --seq 8 "
                      f"{QUICK.replace(' --format json', '')}")  # fmt: skip
-    assert f"{name}: d_model {width}; standard: d_model 512, 8 heads" in " ".join(shown.out.split())
+    rows = " ".join(shown.out.split())
+    assert f"{name} 8 {width} – " in rows
+    assert "standard 8 512 8 " in rows

@@ -23,7 +23,7 @@ def test_the_share_of_a_processor_is_its_time_over_the_time_passed():
     [
         (1, 0.9, None, None),
         (1, 0.9, "noisy: x", "noisy: x"),
-        (1, 0.5, None, "contended: it had a processor for 50% of the time"),
+        (1, 0.5, None, "contended: other programs left it a processor for 50% of the time"),
         (1, 0.5, "noisy: x", "noisy: x; contended: "),
         (2, 0.5, None, None),
         (1, None, None, None),

@@ -19,7 +19,7 @@ def test_the_median_of_an_even_count_is_the_mean_of_the_middle_two():
 def test_one_sample_is_its_own_interval_and_promises_nothing():
     found = estimate_median([3.0])
     assert (found.low_s, found.high_s, found.coverage) == (3.0, 3.0, 0.0)
-    assert "only 1 samples" in found.noisy
+    assert "only 1 sample:" in found.noisy
 
 
 def test_no_samples_are_refused():

@@ -8,6 +8,7 @@ from math import fsum
 from pathlib import Path
 from typing import Any
 
+from attnprof.measure.answers import answer
 from attnprof.measure.environment import joined_conditions
 from attnprof.measure.point import with_times
 from attnprof.measure.statistics import estimate_over_processes
@@ -36,7 +37,9 @@ def report_of(entries: Sequence[dict[str, Any]], name: str = "results") -> Repor
         places.setdefault(repr(where), where)
     records = [joined(group) for group in groups.values()]
     measured = sum(record.skipped is None for record in records)
+    points = f"{measured} point{'s' * (measured != 1)} measured, {len(records) - measured} skipped"
     summary = {
+        "answer": ". ".join(filter(None, (points, answer(records).removesuffix(".")))) + ".",
         "measured": measured,
         "skipped": len(records) - measured,
         "processes": max((len(group) for group in groups.values()), default=0),

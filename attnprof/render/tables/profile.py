@@ -1,19 +1,22 @@
 """The tables of ``profile`` and ``sweep``, and the notes below them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.record import ProfileRecord, Report
+from attnprof.record.points import names_of, varying
 from attnprof.render.terminal import record_table
 from attnprof.units import format_rate
 
 COUNTS = (
-    "mechanism", "seq_len", "flops_formula", "flops_derived", "matmul_flops_formula",
+    "flops_formula", "flops_derived", "matmul_flops_formula",
     "flops_torch", "flops_fvcore",
 )  # fmt: skip
-MEMORY = ("mechanism", "seq_len", "parameters", "peak_bytes_predicted", "peak_bytes_measured")
+MEMORY = ("parameters", "peak_bytes_predicted", "peak_bytes_measured")
 PEAK = "peak over what was live before the call"
 #: Shown where a phase or a device has them, and what has to be said of them.
 PARTS = {
@@ -25,73 +28,92 @@ PARTS = {
     "reserved_bytes": "",
     "workspace_bytes": "",
 }
-TIMES = (
-    "mechanism", "seq_len", "median_s", "ci_low_s", "ci_high_s", "flops_per_s",
-    "arithmetic_intensity",
-)  # fmt: skip
-ROOFLINE = (
-    "mechanism", "seq_len", "bound", "roofline_time_s", "median_s", "roofline_fraction",
-)  # fmt: skip
+TIMES = ("median_s", "ci_low_s", "ci_high_s", "flops_per_s", "arithmetic_intensity")
+ROOFLINE = ("bound", "roofline_time_s", "median_s", "roofline_fraction")
 
 
 def tables(report: Report) -> Iterator[RenderableType]:
-    """Counts, memory, time, then what differs, is noisy, or was skipped."""
-    records, where = report.of(ProfileRecord), report.environment
-    done, first = [record for record in records if record.skipped is None], records[0]
-    mode = ", causal" * first.causal + ", compiled" * first.compiled
-    yield Text(
-        f"{first.phase}{mode}, scope {first.scope}, batch {first.batch_size}, {_widths(records)}, "
-        f"{first.dtype}, on {first.device} ({where.get('device_name')}, {where.get('threads')} "
-        f"threads, torch {where.get('torch')})"
-    )
+    """Counts, memory, time and what was skipped, the answer before them; a sweep's is below."""
+    records, said = report.of(ProfileRecord), report.summary.get("answer")
+    named = zip(records, names_of(records), strict=True)
+    done = [replace(record, mechanism=name) for record, name in named if record.skipped is None]
+    answer = [Text(str(said), style="bold")] if said else []
+    yield from answer if report.command == "profile" else ()
+    yield Text(_conditions(report, records))
     if done:
+        keys = ("mechanism", "seq_len", *varying(records))
+
+        def table(names: Sequence[str], **texts: str) -> RenderableType:
+            used = [n for n in names if any(getattr(record, n) is not None for record in done)]
+            return record_table(done, (*keys, *used), keys=len(keys), **texts)
+
         caption = "closed form, counts derived from the code, torch's counter, twice fvcore's MACs"
-        yield record_table(done, COUNTS, keys=2, title="FLOPs", caption=caption)
+        yield table(COUNTS, title="FLOPs", caption=caption)
         parts = [n for n in PARTS if any(getattr(record, n) is not None for record in done)]
         caption = "; ".join(filter(None, (PEAK, *(PARTS[name] for name in parts))))
-        yield record_table(done, (*MEMORY, *parts), keys=2, title="Memory", caption=caption)
-        caption = "median with the 95 % interval of order statistics"
+        yield table((*MEMORY, *parts), title="Memory", caption=caption)
+        caption = "median of the times; low and high are the ends of its 95 % interval"
         times = (*TIMES, "compile_s") if any(record.compiled for record in done) else TIMES
-        yield record_table(done, times, keys=2, title="Time", caption=caption)
-    if any(record.roofline_fraction for record in done):
-        known = report.summary["roofline"]
-        rates = ", ".join(f"{dtype} {format_rate(r)}" for dtype, r in known["flops_per_s"].items())
-        moved = format_rate(known["bytes_per_s"], "B/s")
-        caption = f"{known['device']}: {rates}, {moved} ({known['source']})"
-        yield record_table(done, ROOFLINE, keys=2, title="Roofline", caption=caption)
-    for line in dict.fromkeys(_notes(records)):
-        yield Text(line)
+        yield table(times, title="Time", caption=caption)
+        if any(record.roofline_fraction for record in done):
+            yield table(ROOFLINE, title="Roofline", caption=_ceilings(report.summary["roofline"]))
+    whys = [(r, (r.skipped or "").removeprefix(f"{r.mechanism} ")) for r in records if r.skipped]
+    yield from (Text(f"not measured: {line}") for line in _together(whys))
+    yield from answer if report.command != "profile" else ()
 
 
-def _widths(records: Sequence[ProfileRecord]) -> str:
-    """The model widths and heads of a report, whose they are where they are not the same."""
-    found: dict[str, list[str]] = {}
-    for record in records:
-        width = "" if record.d_model is None else f"d_model {record.d_model}"
-        heads = "" if record.num_heads is None else f"{record.num_heads} heads"
-        sizes = ", ".join(filter(None, (width, heads))) or "sizes of its own"
-        found.setdefault(sizes, []).append(record.mechanism)
-    if len(found) == 1:
-        return next(iter(found))
-    return "; ".join(f"{', '.join(dict.fromkeys(of))}: {sizes}" for sizes, of in found.items())
+def _conditions(report: Report, records: Sequence[ProfileRecord]) -> str:
+    """What is the same at all points; what is not has columns."""
+    first, where, columns = records[0], report.environment, varying(records)
+    own = first.d_model is None and first.num_heads is None
+    texts = {
+        "phase": first.phase, "causal": "causal" * first.causal,
+        "compiled": "compiled" * first.compiled, "scope": f"scope {first.scope}",
+        "batch_size": f"batch {first.batch_size}",
+        "d_model": "sizes of its own" if own else f"d_model {first.d_model}",
+        "num_heads": "" if first.num_heads is None else f"{first.num_heads} heads",
+        "dtype": first.dtype, "device": f"on {first.device}",
+    }  # fmt: skip
+    same = ", ".join(text for name, text in texts.items() if text and name not in columns)
+    machine = f"{where.get('device_name')}, {where.get('threads')} threads"
+    return f"{same} ({machine}, torch {where.get('torch')})"
 
 
-def _notes(records: Sequence[ProfileRecord]) -> Iterator[str]:
-    for record in records:
-        at = f"at {record.seq_len} tokens"
-        if record.skipped:
-            yield f"skipped: {record.mechanism} {at}: {record.skipped}"
-        for difference in record.differences:
-            yield f"difference {at}: {difference}"
-        if record.contradicted:
-            yield f"no rates {at}: {record.mechanism}: the counts they are made of are contradicted"
-        if record.checked:
-            yield f"checked: {record.mechanism} against {record.checked}"
-        if record.noisy:
-            yield f"noise {at}: {record.mechanism}: {record.noisy}"
-        if record.uncounted:
-            names = ", ".join(
-                f"{name.removeprefix('aten::')} ×{times}"
-                for name, times in record.uncounted.items()
-            )
-            yield f"fvcore has no rule for: {names} ({record.mechanism})"
+def _ceilings(known: Mapping[str, Any]) -> str:
+    rates = ", ".join(f"{dtype} {format_rate(r)}" for dtype, r in known["flops_per_s"].items())
+    moved = format_rate(known["bytes_per_s"], "B/s")
+    return f"{known['device']}: {rates}, {moved} ({known['source']})"
+
+
+def _together(found: Iterable[tuple[ProfileRecord, str]]) -> Iterator[str]:
+    """Each text once, after the mechanisms and lengths that it is of."""
+    of: dict[str, dict[str, dict[str, None]]] = {}
+    for record, text in found:
+        lengths = of.setdefault(text, {}).setdefault(record.mechanism, {})
+        lengths[f"{record.seq_len:,}"] = None
+    for text, those in of.items():
+        at: dict[str, list[str]] = {}
+        for name, lengths in those.items():
+            at.setdefault(" and ".join(lengths), []).append(name)
+        places = (f"{', '.join(names)} at {lengths} tokens" for lengths, names in at.items())
+        yield f"{'; '.join(places)}: {text}"
+
+
+def notes(report: Report) -> list[str]:
+    """What else there is to know of the points: checks, differences, noise; not for stdout."""
+    records = report.of(ProfileRecord)
+    told = [(record, text) for record in records for text in _notes(record)]
+    return [*_together(told)]
+
+
+def _notes(record: ProfileRecord) -> Iterator[str]:
+    if record.checked:
+        yield f"output checked against {', '.join(record.checked.split('; '))}"
+    yield from (text.removeprefix(f"{record.mechanism}: ") for text in record.differences)
+    if record.contradicted:
+        yield "no FLOP/s and no roofline, for the run contradicts the predicted counts (see above)"
+    if record.noisy:
+        yield record.noisy
+    if record.uncounted:
+        names = (f"{name.removeprefix('aten::')} ×{n}" for name, n in record.uncounted.items())
+        yield f"fvcore has no rule for {', '.join(names)}"

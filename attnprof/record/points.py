@@ -1,0 +1,32 @@
+"""What tells measured points apart: names and conditions that are not the same at all of them."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from attnprof.record.measured import ProfileRecord
+from attnprof.units import setting_text
+
+#: What a point is measured under, beside its mechanism and the sequence length.
+CONDITIONS = (
+    "phase", "causal", "compiled", "scope", "batch_size", "d_model", "num_heads", "dtype", "device",
+)  # fmt: skip
+
+
+def varying(records: Sequence[ProfileRecord]) -> list[str]:
+    """The conditions that are not the same at all points."""
+    return [name for name in CONDITIONS if len({getattr(r, name) for r in records}) > 1]
+
+
+def names_of(records: Sequence[ProfileRecord]) -> list[str]:
+    """The mechanisms, each with those of its parameters that are not the same at all points."""
+    known: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for record in records:
+        for name, value in record.params.items():
+            known[record.mechanism, name].add(setting_text(value))
+    return [
+        " ".join([record.mechanism, *(
+            f"{name}={setting_text(value)}" for name, value in record.params.items()
+            if len(known[record.mechanism, name]) > 1
+        )])
+        for record in records
+    ]  # fmt: skip
