@@ -80,13 +80,14 @@ def test_a_derivation_is_shown_with_its_domain_and_framed():
 
 def test_names_are_escaped_and_what_all_records_share_is_said_once():
     bad = "<script>x</script>"
-    rows = [MechanismRecord(mechanism=bad, title="a & b", params={"k": place}) for place in (1, 2)]
+    many = {f"k{place}": place for place in range(20)}
+    rows = [MechanismRecord(mechanism=bad, title="a & b", params=many | {"k": n}) for n in (1, 2)]
     shown = Report("list", rows * 40)._repr_html_()
     parsed = Cells(shown)
     assert parsed.tags <= OURS
     assert bad in "".join(parsed.texts)
     assert shown.count("a &amp; b") == 1
-    assert "20 more: see to_frame()" in shown
+    assert "see to_frame() for 20 more records, params" in shown
     assert Cells(Report("list", [])._repr_html_()).texts[1:2] == ["list: 0 records"]
 
 

@@ -61,7 +61,7 @@ def _possible(parameter: str, ctx: Context) -> Iterable[str]:
     from attnprof import registry
 
     if parameter in MECHANISMS:
-        return registry.names()
+        return [*registry.names(), *(point.name for point, why in registry.plugins() if not why)]
     if parameter == "settings":
         return _settings(ctx)
     if parameter == "claim":

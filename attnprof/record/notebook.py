@@ -7,20 +7,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attnprof.errors import CannotRunError
-from attnprof.record.base import Record, heading
+from attnprof.record.base import Record
 from attnprof.record.escapes import visible
 from attnprof.units import MISSING, format_value, is_numeric
 
-#: Rows of a report that are shown.
-MOST = 60
+#: Rows of a report that are shown, and characters of a list in a cell.
+MOST, LONG = 60, 60
 
 
 def html_table(
-    columns: Mapping[str, str], rows: Iterable[Iterable[Any]], title: str, notes: Iterable[str]
-) -> str:
-    """Headings with the format of each column (``code`` for formulas); numbers are short."""
-    head = "".join(f"<th>{_safe(name)}</th>" for name in columns)
-    body = "".join(f"<tr>{''.join(map(_cell, row, columns.values()))}</tr>\n" for row in rows)
+    columns: Sequence[tuple[str, str]], rows: Iterable[Iterable[Any]], title: str,
+    notes: Iterable[str],
+) -> str:  # fmt: skip
+    """Each column by its heading and format (``code`` for formulas); numbers are short."""
+    head = "".join(f"<th>{_safe(name)}</th>" for name, _ in columns)
+    formats = [fmt for _, fmt in columns]
+    body = "".join(f"<tr>{''.join(map(_cell, row, formats))}</tr>\n" for row in rows)
     below = "".join(f"<div>{_safe(note)}</div>\n" for note in notes)
     return (
         f"<table>\n<caption>{_safe(title)}</caption>\n<thead><tr>{head}</tr></thead>\n"
@@ -40,21 +42,28 @@ def _cell(value: Any, fmt: str) -> str:
 
 
 def records_html(command: str, records: Sequence[Record]) -> str:
-    """The first records; what is the same in all is said below the table, what is empty is not."""
+    """The first records; what all share and what is too long is told below the table."""
     shown = [records[place] for place in range(min(len(records), MOST))]
-    columns, kept, shared = {}, [], []
+    columns, kept, shared, long = [], [], [], []
     for name, meta in type(shown[0]).columns() if shown else ():
         values, fmt = [getattr(record, name) for record in shown], meta["format"]
-        if len(shown) > 1 and all(value == values[0] for value in values):
-            text = format_value(values[0], fmt, short=True)
-            shared += [f"{name}: {text}"] if text not in ("", MISSING) else []
-        elif any(value not in (None, "", [], {}) for value in values):
-            columns[heading(name, meta)] = fmt
-            kept.append(values)
+        texts = [format_value(value, fmt, short=True) for value in values]
+        if {*texts} <= {"", MISSING}:
+            continue
+        if any(isinstance(value, list | dict) for value in values) and max(map(len, texts)) > LONG:
+            long.append(name)
+        elif len(shown) > 1 and all(value == values[0] for value in values):
+            shared.append(f"{name}: {texts[0]}")
+        else:
+            columns.append((str(meta.get("title") or name), fmt))
+            kept.append(texts)
     title = f"{command}: {len(records):,} record{'s' * (len(records) != 1)}"
-    more = [f"{len(records) - MOST:,} more: see to_frame()"] if len(records) > MOST else []
-    rows = zip(*kept, strict=True)
-    return html_table(columns, rows, title, [*([", ".join(shared)] if shared else []), *more])
+    more = [f"{len(records) - MOST:,} more records"] * (len(records) > MOST)
+    notes = [
+        ", ".join(shared),
+        f"see to_frame() for {', '.join([*more, *long])}" * bool(more or long),
+    ]
+    return html_table(columns, zip(*kept, strict=True), title, filter(None, notes))
 
 
 def stage_row(stage: Any, held: Any) -> dict[str, Any]:
@@ -68,16 +77,16 @@ def stages_html(table: Any) -> str:
     """A cost table by stage, with its total; formulas where sizes are symbols."""
     rows = [(s.name, s.shape, s.cost, held) for s, held in zip(table, table.live(), strict=True)]
     rows.append(("total", (), table.total, table.peak()))
-    formats = {"stage": "text", "shape": "text", "FLOPs": "count", "bytes moved": "bytes",
-               "bytes held": "bytes"}  # fmt: skip
-    if not isinstance(rows[-1][2].flops + rows[-1][3], int | float):
-        formats.update(dict.fromkeys([*formats][2:], "code"))
+    plain = isinstance(rows[-1][2].flops + rows[-1][3], int | float)
+    count, size = ("count", "bytes") if plain else ("code", "code")
+    columns = [("stage", "text"), ("shape", "text"), ("FLOPs", count), ("bytes moved", size),
+               ("bytes held", size)]  # fmt: skip
     cells = (
         (name, "×".join(map(str, shape)), cost.flops, cost.bytes_moved, held)
         for name, shape, cost, held in rows
     )
     told = f"{table.parameters} parameters; the total's bytes held are the peak"
-    return html_table(formats, cells, "Cost by stage", [told, *table.notes])
+    return html_table(columns, cells, "Cost by stage", [told, *table.notes])
 
 
 def data_frame(columns: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]) -> Any:

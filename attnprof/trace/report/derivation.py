@@ -133,7 +133,7 @@ class Derivation:
             f"{phase} holds for: {'; '.join(forms.domain) or 'all sizes'}"
             for phase, forms in self.phases.items()
         ]
-        columns = {"phase": "text", "quantity": "text", "formula": "code"}
+        columns = [("phase", "text"), ("quantity", "text"), ("formula", "code")]
         return html_table(columns, rows, self.name, [*holds, *self.notes])
 
     def _formula(self, quantity: str, phase: str) -> Formula:
