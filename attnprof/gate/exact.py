@@ -12,18 +12,9 @@ from typing import Any
 from attnprof.algebra.evaluation import Rules
 from attnprof.algebra.expressions import expression_of, rules_of, symbol
 from attnprof.algebra.parser import FormulaError, parse
+from attnprof.gate import rules
 from attnprof.gate.changes import Change, changes
 from attnprof.gate.counts import Counted
-from attnprof.gate.rules import (
-    ERROR,
-    IMPROVED,
-    MISSING,
-    NEW,
-    NOT_COMPARABLE,
-    OK,
-    REGRESSED,
-    WHOLE,
-)
 from attnprof.record import CheckRecord
 from attnprof.trace.request.target import hints_for
 from attnprof.trace.sizes import evaluate
@@ -38,7 +29,7 @@ def compare(case: str, baseline: Counted | None, current: Counted | None) -> lis
     """A record for every metric and formula, the equal ones too; one where a side has nothing."""
     if unable := _unable(baseline, current):
         verdict, why = unable
-        return [CheckRecord(case=case, metric=WHOLE, verdict=verdict, why=why)]
+        return [CheckRecord(case=case, metric=rules.WHOLE, verdict=verdict, why=why)]
     assert baseline is not None
     assert current is not None
     found = changes(baseline, current)
@@ -46,7 +37,7 @@ def compare(case: str, baseline: Counted | None, current: Counted | None) -> lis
     records = [_metric(case, name, baseline, current, found) for name in names]
     places = {f"formula:{record.metric}": record.place for record in records}
     for record in compare_formulas(case, baseline, current):
-        changed = record.verdict in (REGRESSED, IMPROVED) and found
+        changed = record.verdict in (rules.REGRESSED, rules.IMPROVED) and found
         place = (places.get(record.metric) or found[0].line) if changed else ""
         records.append(replace(record, place=place))
     return records
@@ -56,13 +47,13 @@ def _unable(baseline: Counted | None, current: Counted | None) -> tuple[str, str
     """The verdict on a whole case where there is nothing to compare, and why."""
     if current is None or current.missing:
         said = f": {current.error}" if current and current.error else ""
-        return MISSING, f"it is not there any more{said}"
+        return rules.MISSING, f"it is not there any more{said}"
     if current.error is not None:
-        return ERROR, current.error
+        return rules.ERROR, current.error
     if baseline is None or baseline.missing:
-        return NEW, "nothing to compare with yet"
+        return rules.NEW, "nothing to compare with yet"
     if baseline.error is not None:
-        return ERROR, f"nothing to compare with, the baseline failed: {baseline.error}"
+        return rules.ERROR, f"nothing to compare with, the baseline failed: {baseline.error}"
     return None
 
 
@@ -72,12 +63,12 @@ def _metric(
     before, now = baseline.metrics.get(name), current.metrics.get(name)
     unit = "B" if name in _BYTES else ""
     record = CheckRecord(
-        case=case, metric=name, baseline=before, current=now, verdict=OK, unit=unit
+        case=case, metric=name, baseline=before, current=now, verdict=rules.OK, unit=unit
     )
     if before is None:
-        return replace(record, verdict=NEW, why="not counted in the baseline")
+        return replace(record, verdict=rules.NEW, why="not counted in the baseline")
     if now is None:
-        return replace(record, verdict=MISSING, why="not counted any more")
+        return replace(record, verdict=rules.MISSING, why="not counted any more")
     amount = now - before
     seen = SEEN.get(name, attrgetter("flops"))
     causes = [change for change in found if seen(change)]
@@ -89,7 +80,7 @@ def _metric(
     return replace(
         record,
         ratio=now / before if before else None,
-        verdict=OK if now == before else REGRESSED if now > before else IMPROVED,
+        verdict=rules.OK if now == before else rules.REGRESSED if now > before else rules.IMPROVED,
         place=causes[0].line if causes and now != before else "",
         why=_explanation(name, now - before, causes, current.sizes),
     )
@@ -208,11 +199,11 @@ def compare_formulas(case: str, baseline: Counted, current: Counted) -> list[Che
 
 def _record(case: str, name: str, baseline: Counted, current: Counted) -> CheckRecord:
     before, now = baseline.formulas.get(name), current.formulas.get(name)
-    verdict, why = OK, ""
+    verdict, why = rules.OK, ""
     if now is None:
-        verdict, why = NOT_COMPARABLE, f"no closed form any more: {current.no_formula}"
+        verdict, why = rules.NOT_COMPARABLE, f"no closed form any more: {current.no_formula}"
     elif before is None:
-        verdict, why = NEW, "the baseline has no closed form of it"
+        verdict, why = rules.NEW, "the baseline has no closed form of it"
     elif before != now:
         was, is_ = baseline.metrics.get(name), current.metrics.get(name)
         here = None if was is None or is_ is None else (is_ > was) - (is_ < was)
@@ -246,7 +237,7 @@ def difference(
         key=lambda found: len(sympy.Add.make_args(found)) if found else 0,
     )
     if old == new or (apart == 0 and not branch):
-        return OK, ""
+        return rules.OK, ""
     grown = {n: size if symbol(n) in ones else size * _LONG for n, size in at.items()}
     here = _signed(old, new, at) if here is None else here
     long, large = _signed(old, new, {**at, "N": at.get("N", 1) * _LONG}), _signed(old, new, grown)
@@ -259,7 +250,7 @@ def difference(
     elif here != long:
         text += f": {_HERE[here]} at this shape, {_HERE[long]} for longer sequences"
     sign = 1 if 1 in (here, long) else min(here, long) or large
-    return {1: REGRESSED, -1: IMPROVED, 0: OK}[sign], text
+    return {1: rules.REGRESSED, -1: rules.IMPROVED, 0: rules.OK}[sign], text
 
 
 def chosen(expression: Any, at: Mapping[str, int], *kinds: Any) -> Any:

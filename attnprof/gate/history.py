@@ -22,6 +22,7 @@ from typing import Any
 
 from attnprof.arguments import shown
 from attnprof.errors import RequestError, closest
+from attnprof.gate.rules import TIME
 from attnprof.record import BaselineRecord, CheckRecord, HistoryRecord, Report
 from attnprof.record.files import REPORT_LIMIT
 from attnprof.record.report import object_in
@@ -31,7 +32,6 @@ PENALTY = 2.5
 LEAST = 3
 #: Noise of times is never taken to be less than this share.
 LEAST_NOISE = 0.005
-TIME = "time"
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ def test_the_table_has_the_change_points(attnprof, folder):
     assert ended.code == 0
     assert "c000010" in ended.out
     assert "c000015" in ended.out
-    assert "2 change points in 2 series, 20 runs" in ended.out
+    assert "2 change points in 2 series of 20 runs" in ended.out
 
 
 def test_json_has_every_run_and_markdown_the_changes(attnprof, folder):
@@ -33,7 +33,7 @@ def test_json_has_every_run_and_markdown_the_changes(attnprof, folder):
 
 def test_a_flat_history_says_so(attnprof, folder):
     ended = attnprof("history --case forward --metric time", (str(folder),))
-    assert "1 change points in 1 series" in ended.out
+    assert "1 change point in 1 series" in ended.out
     for path in sorted(folder.glob("*.json"))[8:]:
         path.unlink()
     assert "0 change points" in attnprof("history", (str(folder),)).out

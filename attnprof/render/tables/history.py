@@ -1,13 +1,15 @@
 """What ``attnprof history`` shows: where a level begins."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from rich.console import RenderableType
+from rich.text import Text
 
 from attnprof.record import HistoryRecord, Report
 from attnprof.render.formats import render_markdown
-from attnprof.render.terminal import new_table
-from attnprof.units import format_value
+from attnprof.render.terminal import new_table, shown_value
+from attnprof.units import plural
 
 FORMATS = {"s": "time", "B": "bytes"}
 
@@ -16,27 +18,25 @@ def _changes(report: Report) -> list[HistoryRecord]:
     return [record for record in report.of(HistoryRecord) if record.change_point]
 
 
-def tables(report: Report) -> list[RenderableType]:
-    """A row a change point; a line where there is none."""
+def tables(report: Report) -> Iterator[RenderableType]:
+    """How many levels begin where; then a table a case, with a row for each of them."""
     summary, rows = report.summary, _changes(report)
-    counted = (
-        f"{summary['change_points']} change points in {summary['series']} series, "
-        f"{summary['runs']} runs"
-    )
-    if not rows:
-        return [counted]
-    numbers = ("level", "ratio")
-    table = new_table(
-        "case", "metric", "since", "commit", *numbers, title="Where a level begins",
-        caption=counted, right=numbers, fold=("case", "commit"),
-    )  # fmt: skip
+    series = f"{summary['series']} series of {plural(summary['runs'], 'run')}"
+    yield Text(f"{plural(summary['change_points'], 'change point')} in {series}", "bold")
     several = len({r.machine for r in report.of(HistoryRecord) if r.machine}) > 1
-    for row in rows:
-        metric = f"{row.metric}, {row.machine}" if several and row.machine else row.metric
-        level = format_value(row.level, FORMATS.get(row.unit, "count"))
-        since, commit = row.at[:16].replace("T", " "), row.commit or row.file
-        table.add_row(row.case, metric, since, commit, level, format_value(row.ratio, "ratio"))
-    return [table]
+    for case in dict.fromkeys(row.case for row in rows):
+        cells = (_cells(row, several=several) for row in rows if row.case == case)
+        yield new_table(
+            "metric", "since", "commit", "level", "ratio", rows=cells, title=case,
+            right=("level", "ratio"), fold=["commit"],
+        )  # fmt: skip
+
+
+def _cells(row: HistoryRecord, *, several: bool) -> list[str]:
+    metric = f"{row.metric}, {row.machine}" if several and row.machine else row.metric
+    level = shown_value(row.level, FORMATS.get(row.unit, "count"))
+    since, commit = row.at[:16].replace("T", " "), row.commit or row.file
+    return [metric, since, commit, level, shown_value(row.ratio, "ratio")]
 
 
 def page(report: Report, **_how: object) -> str:
