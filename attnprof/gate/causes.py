@@ -97,17 +97,18 @@ def _shares(record: CheckRecord, lines: Lines) -> Iterator[tuple[str, CheckRecor
         return
     before, now = record.baseline, record.current
     amount = now - before if isinstance(before, int) and isinstance(now, int) else 0
-    see = SEEN.get(record.metric.removeprefix(FORMULA), attrgetter("flops"))
+    name = record.metric.removeprefix(FORMULA)
+    see = SEEN.get(name, attrgetter("flops"))
     seen = {line: n for line, some in lines.items() if (n := sum(map(see, some)))}
     if len(seen) > 1 and amount and before and record.metric in _SUMS:
         for line, n in seen.items():
             verdict = rules.REGRESSED if n > 0 else rules.IMPROVED
             yield line, replace(record, ratio=1 + n / float(before), verdict=verdict)
         return
-    alone = [line for line, n in seen.items() if amount and n == amount]
-    along = [line for line, n in seen.items() if n * amount > 0]
-    from_ = alone or along or [*seen] or [*lines]
-    yield from_[0] if len(from_) == 1 else TOGETHER, record
+    along = [line for line, n in seen.items() if n * amount > 0] or [*seen] or [*lines]
+    if name not in SEEN and name != "flops":  # a kind of FLOPs: of the line that has most
+        along = [max(along, key=lambda line: abs(seen.get(line, 0)))]
+    yield along[0] if len(along) == 1 else TOGETHER, record
 
 
 def _names(some: Sequence[Change]) -> list[str]:

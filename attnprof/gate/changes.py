@@ -103,7 +103,8 @@ class Change(Work):
 def changes(baseline: Counted, current: Counted) -> list[Change]:
     """Every operation that is not as before, in the order of the current side."""
     before, now = baseline.operations, current.operations
-    if any(not row.is_work and not row.line for row in (*before, *now)):  # written down so
+    views = [[row for row in rows if not row.is_work] for rows in (before, now)]
+    if any(rows and not any(row.line for row in rows) for rows in views):  # written down so
         before, now = without_views(before), without_views(now)
     moving = [[row for row in rows if row.is_work] for rows in (before, now)]
     if any(rows and not any(row.dtype for row in rows) for rows in moving):
@@ -118,10 +119,10 @@ def changes(baseline: Counted, current: Counted) -> list[Change]:
         new = [row for row in now if _key(row) == key]
         at = {line: [row for row in new if row.line == line] for line in lines.get(key, ("",))}
         added = [row for rows in at.values() for row in rows]
-        if len(at) < 2 or _results(old) + _results(added) != _results(new):
-            at = {next(iter(at)): new}  # not told apart by line
-        else:
+        if len(at) > 1 and _results(old) + _results(added) == _results(new):
             old = []
+        else:  # not told apart by line
+            at = {next(iter(at)): new}
         for line, rows in at.items():
             gained, lost = _results(rows) - _results(old), _results(old) - _results(rows)
             times, moved, flops = (b - a for a, b in zip(sums(old), sums(rows), strict=True))

@@ -113,11 +113,12 @@ def headline(report: Report) -> str:
 
 def _phrase(cause: Cause) -> str:
     """``my.py:15 added clone and removed mul``; the effect of what has no operations."""
-    verbs: dict[str, list[str]] = {}
-    for operation in cause.operations:
-        verb = {"+": "added", "−": "removed"}.get(operation[:1], "runs")
-        verbs.setdefault(verb, []).append(operation.lstrip("+−"))
-    did = [f"{verb} {_listed(some)}" for verb, some in verbs.items()]
+    did = []
+    for sign, verb in (("+", "added"), ("−", "removed"), ("", "runs")):
+        some = [name.lstrip("+−") for name in cause.operations if name.startswith(sign)]
+        if some and (sign or not did):
+            left = [f"{len(some) - 3} more"] if len(some) > 3 else []
+            did.append(f"{verb} {_listed([*some[:3], *left])}")
     did = did or ([] if cause.place == TOGETHER else _effects(cause)[:1])
     return f"{cause.place} {_listed(did)}".strip() if did else ""
 

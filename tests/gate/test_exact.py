@@ -258,6 +258,14 @@ def test_the_line_of_one_copy_more_among_many_is_the_new_one():
     assert record.place == "a.py:6"
 
 
+def test_a_view_more_has_its_line_though_others_have_none():
+    rows = [("detach", "backward", "", 1, 0, 0), ("transpose", "forward", "a.py:2", 1, 0, 0)]
+    more = [*rows, ("transpose", "forward", "a.py:7", 1, 0, 0)]
+    sides = counted(*rows, dispatched_operations=2), counted(*more, dispatched_operations=3)
+    (record,) = compare("case", *sides)
+    assert (record.place, record.why) == ("a.py:7", "aten.transpose ×1 more at a.py:7")
+
+
 def test_operations_of_other_libraries_keep_their_name():
     row = ("mylib.scan", "forward", "", 1, 8, 0, "float32", "2")
     before, after = counted(dispatched_operations=0), counted(row, dispatched_operations=1)

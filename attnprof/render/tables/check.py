@@ -68,7 +68,8 @@ def _told(cause: Cause, cases: Sequence[str], total: int) -> str:
     """``my.py:15 +clone → bytes moved 1.55×``, with its cases where they are not those."""
     left = len(cause.operations) - MOST_NAMES
     names = [*cause.operations[:MOST_NAMES], *([f"and {left} more"] if left > 0 else [])]
-    what, effect = " ".join([cause.place, *names]).strip(), gate.effect_text(cause)
+    said = (", " if any(" " in name for name in names) else " ").join(names)
+    what, effect = f"{cause.place} {said}".strip(), gate.effect_text(cause)
     where = f", in {gate.cases_text(cause.cases, total)}" if {*cause.cases} != {*cases} else ""
     return " → ".join(filter(None, (what, effect))) + where
 
