@@ -6,28 +6,19 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from io import StringIO
-from itertools import chain
-from textwrap import wrap
 from typing import Any
 
-from rich import box
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
-from rich.table import Table
 from rich.text import Text
 
 from attnprof.record import Record
 from attnprof.record.escapes import visible
-from attnprof.render.formulas import FormulaText
+from attnprof.render.fitted import FittedTable
 from attnprof.units import format_value, is_numeric
 
 #: Width of tables that go to a file or a pipe, where nothing says how wide it may be.
 FILE_WIDTH = 160
-#: Characters between two columns.
-GAP = 2
-#: A column of texts folds down to this width.
-FOLDED = 20
 
 
 def line_width() -> int:
@@ -55,113 +46,6 @@ def shown_value(value: Any, fmt: str) -> str:
     if _exact.get() and fmt == "bytes" and isinstance(value, int):
         return f"{value:,} B"
     return format_value(value, fmt, short=not _exact.get())
-
-
-class FittedTable:
-    """A table in as many parts as the width asks for, the key columns repeated in each.
-
-    Cells stay in one line and are never cut, but for the columns that fold.
-    """
-
-    def __init__(
-        self, headings: Sequence[str], *, right: Collection[str], fold: Collection[str],
-        keys: int, title: str | None, caption: str | None,
-    ) -> None:  # fmt: skip
-        self._headings, self._title, self._caption = headings, title, caption
-        self._right = [name in right for name in headings]
-        self._fold = [name in fold for name in headings]
-        self._keys = keys
-        self._rows: list[list[Text] | None] = []
-
-    def add_row(self, *cells: str | Text) -> None:
-        """One cell a column; the last ones may be left out."""
-        texts = [Text(cell) if isinstance(cell, str) else cell for cell in cells]
-        self._rows.append(texts + [Text()] * (len(self._headings) - len(texts)))
-
-    def add_section(self) -> None:
-        """A rule below the rows so far."""
-        self._rows.append(None)
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if self._title:
-            yield Text(self._title, style="bold")
-        room, headings = options.max_width, list(self._headings)
-        most, least = self._widths(headings)
-        if _taken(most) > room:  # headings of several words in several lines, first of all
-            cells, _ = self._widths([""] * len(headings))
-            headings = list(map(_wrapped, headings, cells))
-            most, least = self._widths(headings)
-        for part in self._parts(least, room):
-            yield self._drawn(part, headings, _shared(part, most, least, room))
-        if self._caption:
-            yield Text(self._caption, style="dim")
-
-    def _widths(self, headings: Sequence[str]) -> tuple[list[int], list[int]]:
-        """The width each column would take, and the least that it must have."""
-        columns = [
-            [heading.split("\n"), *(row[place].plain.split("\n") for row in self._rows if row)]
-            for place, heading in enumerate(headings)
-        ]
-        most = [max(cell_len(line) for cell in cells for line in cell) for cells in columns]
-        folded = zip(self._fold, most, range(len(most)), strict=True)
-        return most, [
-            min(width, FOLDED) if folds and place >= self._keys else width
-            for folds, width, place in folded
-        ]
-
-    def _parts(self, least: Sequence[int], room: int) -> Iterator[list[int]]:
-        keys, part = list(range(self._keys)), list[int]()
-        for place in range(self._keys, len(least)):
-            if part and _taken([least[c] for c in (*keys, *part, place)]) > room:
-                yield keys + part
-                part = []
-            part.append(place)
-        yield keys + part
-
-    def _drawn(self, part: list[int], headings: Sequence[str], widths: Sequence[int]) -> Table:
-        table = Table(
-            box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0)
-        )
-        for place, width in zip(part, widths, strict=True):
-            table.add_column(
-                headings[place], justify="right" if self._right[place] else "left",
-                width=width, overflow="fold",
-            )  # fmt: skip
-        for row in self._rows:
-            if row is None:
-                table.add_section()
-            else:
-                cells = zip((row[place] for place in part), widths, strict=True)
-                table.add_row(*(
-                    cell.folded(width) if isinstance(cell, FormulaText) else cell
-                    for cell, width in cells
-                ))  # fmt: skip
-        return table
-
-
-def _taken(widths: Sequence[int]) -> int:
-    """What columns take in a line, with the gaps between them and a blank at either end."""
-    return sum(widths) + GAP * (len(widths) - 1) + 2
-
-
-def _wrapped(heading: str, width: int) -> str:
-    longest = max(map(cell_len, heading.split()), default=0)
-    lines = (wrap(line, max(width, longest, 1)) for line in heading.split("\n"))
-    return "\n".join(chain.from_iterable(lines))
-
-
-def _shared(part: Sequence[int], most: Sequence[int], least: Sequence[int], room: int) -> list[int]:
-    """The widths of a part's columns: what is left goes to those that want more, evenly."""
-    widths = {place: least[place] for place in part}
-    left = room - _taken([*widths.values()])
-    if left < 0:  # keys too long for any other column beside them: they fold
-        longest = max(part, key=widths.__getitem__)
-        widths[longest] = max(1, widths[longest] + left)
-    while left > 0 and (short := [place for place in part if widths[place] < most[place]]):
-        for place in short[:left]:
-            widths[place] += 1
-        left -= len(short[:left])
-    return [*widths.values()]
 
 
 def new_table(

@@ -8,8 +8,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from attnprof.record import CostRecord, Report
+from attnprof.render.fitted import FittedTable
 from attnprof.render.terminal import (
-    FittedTable,
     new_table,
     quantity_text,
     quantity_value,

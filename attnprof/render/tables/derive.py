@@ -12,9 +12,10 @@ from rich.text import Text
 from attnprof.record import DeriveRecord, Report
 from attnprof.record.escapes import markdown_code
 from attnprof.record.recognition import mark
+from attnprof.render.fitted import FittedTable
 from attnprof.render.formats import filled
 from attnprof.render.formulas import FormulaText
-from attnprof.render.terminal import FittedTable, new_table, quantity_text, quantity_value
+from attnprof.render.terminal import new_table, quantity_text, quantity_value
 from attnprof.units import format_bytes
 
 #: Operations shown by name; the rest is in JSON and on the Markdown page.

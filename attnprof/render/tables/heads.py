@@ -6,7 +6,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.record import HeadsRecord, Report
-from attnprof.render.terminal import FittedTable, new_table, quantity_value
+from attnprof.render.fitted import FittedTable
+from attnprof.render.terminal import new_table, quantity_value
 from attnprof.units import MISSING
 
 CAPTION = (

@@ -13,8 +13,9 @@ from rich.text import Text
 from attnprof.record import Report, ReproduceRecord
 from attnprof.render import claims
 from attnprof.render.claims import COUNTED, WORDS, place_text
+from attnprof.render.fitted import GAP
 from attnprof.render.reproduction import page
-from attnprof.render.terminal import GAP, new_table
+from attnprof.render.terminal import new_table
 
 __all__ = ["page", "tables"]
 COLOURS = {"match": "green", "erratum": "red", "not-reproducible": "yellow", "error": "magenta"}

@@ -8,10 +8,11 @@ from rich.padding import Padding
 from rich.text import Text
 
 from attnprof.record import Report, VerificationRecord
+from attnprof.render.fitted import FittedTable
 from attnprof.render.formats import render_markdown
 from attnprof.render.formulas import FormulaText
 from attnprof.render.tables.derive import verified_text
-from attnprof.render.terminal import FittedTable, new_table, quantity_text, quantity_value
+from attnprof.render.terminal import new_table, quantity_text, quantity_value
 
 #: Columns of the Markdown table.
 PAGE = (
