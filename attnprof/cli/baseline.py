@@ -20,6 +20,7 @@ def baseline(
     ),
     fmt: opt.FormatOption = opt.Format.TABLE,
     force: opt.ForceOption = False,
+    exact: opt.ExactOption = False,
 ) -> int:
     """Record what a suite of cases counts and takes, for check.
 
@@ -40,7 +41,7 @@ def baseline(
     with current_tree(limit_s=terms.limit_s) as head, working("recording") as tell:
         report = record_baseline(cases, head, terms, tell)
     report.save(output)
-    opt.deliver(report, fmt, None)
+    opt.deliver(report, fmt, None, exact=exact)
     opt.note(f"wrote {output}; compare with it: attnprof check --baseline {output}")
     for record in report.of(BaselineRecord):
         if record.error:

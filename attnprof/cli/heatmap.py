@@ -47,6 +47,7 @@ class Written:
         help="Write data, or a figure, to this file, and nothing else without --plot.",
     )
     force: opt.ForceOption = False
+    exact: opt.ExactOption = False
 
     def targets(self) -> tuple[list[Path], Path | None]:
         """Figures to draw and the file the data goes to, each known to be writable."""
@@ -84,7 +85,7 @@ class Written:
             write_whole(beside, render_csv(report))
             opt.note(f"wrote {path} and {beside}")
         by_suffix = FORMATS.get(data.suffix.lower()) if data else None
-        opt.deliver(report, self.fmt or by_suffix or opt.Format.TABLE, data)
+        opt.deliver(report, self.fmt or by_suffix or opt.Format.TABLE, data, exact=self.exact)
 
 
 def heatmap(

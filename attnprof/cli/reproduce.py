@@ -61,6 +61,7 @@ def reproduce(
     ),
     output: opt.OutputOption = None,
     force: opt.ForceOption = False,
+    exact: opt.ExactOption = False,
 ) -> int:  # fmt: skip
     """Recompute every claim, table and figure of five papers.
 
@@ -93,7 +94,7 @@ def reproduce(
             made_again = {number: regenerate(number) for number in asked.documents if whole}
             opt.write(pages.reproduction_html(kept, made_again), output)
         else:
-            opt.deliver(kept, fmt, output, everything=everything, in_full=in_full,
+            opt.deliver(kept, fmt, output, exact=exact, everything=everything, in_full=in_full,
                     by_name=asked.by_name)  # fmt: skip
         if accept:
             _accept(found, made)

@@ -61,6 +61,7 @@ def sweep(
     running: Running,
     fmt: opt.FormatOption = opt.Format.TABLE,
     force: opt.ForceOption = False,
+    exact: opt.ExactOption = False,
 ) -> int:  # fmt: skip
     """Measure many mechanisms and sizes into one file.
 
@@ -94,7 +95,7 @@ def sweep(
     elsewhere = partial(on_workers, workers=workers, scheduler=scheduler)
     executor = elsewhere if workers or scheduler else here
     found = _run(tasks_of(planned, running.processes), files, options, executor)
-    opt.deliver(with_roofline(found), fmt, None)
+    opt.deliver(with_roofline(found), fmt, None, exact=exact)
     return 0 if found.summary["measured"] else CannotRunError.exit_code
 
 

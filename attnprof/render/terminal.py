@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from io import StringIO
+from math import isfinite
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -45,6 +46,8 @@ def shown_value(value: Any, fmt: str) -> str:
     """A value by its column's format, short or exact as was asked for."""
     if _exact.get() and fmt == "bytes" and isinstance(value, int):
         return f"{value:,} B"
+    if _exact.get() and fmt in ("number", "ratio") and isinstance(value, float):
+        return f"{value:,}" if isfinite(value) else format_value(value, fmt)
     return format_value(value, fmt, short=not _exact.get())
 
 
