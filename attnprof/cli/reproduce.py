@@ -56,8 +56,7 @@ def reproduce(
     reports: Path | None = Option(None, metavar="DIR", help="Write pages, tables and figures."),
     accept: bool = Option(False, "--accept", help="Commit these verdicts (and measurements)."),
     fmt: PageFormat = Option(
-        PageFormat.TABLE, "--format", "-f", metavar="FORMAT",
-        help="table, json, csv, markdown or html.",
+        "table", "-f", "--format", metavar="FORMAT", help="table, json, csv, markdown or html."
     ),
     output: opt.OutputOption = None,
     force: opt.ForceOption = False,

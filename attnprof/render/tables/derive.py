@@ -38,7 +38,7 @@ def tables(report: Report, *, latex: bool = False) -> Iterator[RenderableType]:
             continue
         yield Text(title, style="bold")
         if found.get("answer"):
-            yield Padding(Text(f"{found['answer']}."), (0, 0, 0, 1))
+            yield Padding(Text(f"{found['answer']}.\n"), (0, 0, 0, 1))
         yield _formulas(costs or rows)
         for line in (f"holds for: {domain}", *_how(found)):
             yield Padding(Text(line), (0, 0, 0, 1))

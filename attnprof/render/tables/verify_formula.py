@@ -42,6 +42,7 @@ def tables(report: Report) -> Iterator[RenderableType]:
         title = f"{number}{place}{record.of}{scope}, {what}: {_verdict(record)}"
         yield Text(title, style="bold")
         yield from _padded([_why(record)])
+        yield ""
         yield _formulas(record)
         if record.values:
             yield _values(record)
