@@ -17,7 +17,7 @@ from attnprof.record import CheckRecord
 
 #: Metrics that are sums over operations: what each line adds is known.
 _SUMS = {*SEEN, "flops"} - {"peak_bytes", "parameters"}
-Lines = Mapping[str, Sequence[Change]]
+Lines = dict[str, list[Change]]
 
 
 def causes(
@@ -28,13 +28,14 @@ def causes(
     lines: dict[str, Lines] = {}
     found: dict[tuple[str, ...], tuple[dict[str, None], list[CheckRecord]]] = {}
     for record in (record for record in records if rules.told(record, common)):
-        case = record.case
-        if case not in lines:
-            known = case in before and case in after
-            lines[case] = _by_line(changes(before[case], after[case])) if known else {}
-        for line, part in _shares(record, lines[case]):
-            everything = [change for some in lines[case].values() for change in some]
-            names = _names(everything if line == TOGETHER else lines[case].get(line, ()))
+        case, here = record.case, Lines()
+        if record.metric not in (TIME, WHOLE) and case in before and case in after:
+            if case not in lines:
+                lines[case] = _by_line(changes(before[case], after[case]))
+            here = lines[case]
+        for line, part in _shares(record, here):
+            everything = [change for some in here.values() for change in some]
+            names = _names(everything if line == TOGETHER else here.get(line, ()))
             operations, parts = found.setdefault(_key(part, _path(line, case), names), ({}, []))
             operations |= dict.fromkeys(names)
             parts.append(part)
@@ -72,12 +73,12 @@ def _badness(cause: Cause) -> tuple[int, bool, float]:
     return rules.WORST_FIRST.index(cause.verdict), cause.place == TOGETHER, -most
 
 
-def _by_line(found: Sequence[Change]) -> dict[str, list[Change]]:
+def _by_line(found: Sequence[Change]) -> Lines:
     """Changes by the line of code that they come from.
 
     Casts back, and results that only have another format, come from the upcast before them.
     """
-    lines: dict[str, list[Change]] = {}
+    lines = Lines()
     wide: str | None = None
     for change in found:
         opens = change.upcast and (wide is None or (change.casts and change.part == "forward"))
@@ -92,7 +93,7 @@ def _by_line(found: Sequence[Change]) -> dict[str, list[Change]]:
 
 def _shares(record: CheckRecord, lines: Lines) -> Iterator[tuple[str, CheckRecord]]:
     """The record with the line that it comes from, or each line's share where that is known."""
-    if record.metric in (TIME, WHOLE) or not lines:
+    if not lines:
         yield record.place, record
         return
     before, now = record.baseline, record.current

@@ -166,9 +166,9 @@ def _value(value: Any, unit: str) -> str:
     return short if short == f"{exact} B" else f"{short} [{exact}]"
 
 
-def time_text(record: CheckRecord | None) -> str:
+def time_text(record: CheckRecord) -> str:
     """``1.103× (1.085 to 1.121)``: the ratio of times with its bounds, where there is one."""
-    if record is None or record.ratio is None:
+    if record.ratio is None:
         return ""
     if record.ci_low is None or record.ci_high is None:
         return f"{record.ratio:.3f}×"

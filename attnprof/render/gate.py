@@ -4,8 +4,6 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 from attnprof.gate import rules
@@ -41,26 +39,12 @@ _UNWRITABLE = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 PROPERTIES = ("mode", "base", "head", "rule", "verdict", "exit_code", "not_comparable")
 
 
-@dataclass(frozen=True)
-class CaseRows:
-    """One case: its records, worst first."""
-
-    name: str
-    records: Sequence[CheckRecord]
-
-    @property
-    def time(self) -> CheckRecord | None:
-        """The record of its time, where it was timed."""
-        return next((record for record in self.records if record.metric == TIME), None)
-
-
-def by_case(report: Report) -> list[CaseRows]:
-    """The report's cases, worst first, else in the order they were checked."""
+def by_case(report: Report) -> dict[str, list[CheckRecord]]:
+    """The report's cases and their records, worst first, else in the order they were checked."""
     groups: dict[str, list[CheckRecord]] = {}
-    for record in report.of(CheckRecord):
+    for record in sorted(report.of(CheckRecord), key=_badness):
         groups.setdefault(record.case, []).append(record)
-    cases = [CaseRows(name, sorted(rows, key=_badness)) for name, rows in groups.items()]
-    return sorted(cases, key=lambda case: _badness(case.records[0]))
+    return groups
 
 
 def _badness(record: CheckRecord) -> tuple[int, float]:
@@ -68,10 +52,10 @@ def _badness(record: CheckRecord) -> tuple[int, float]:
     return rules.WORST_FIRST.index(record.verdict), -(ratio or 0.0)
 
 
-def named(case: CaseRows, report: Report) -> list[CheckRecord]:
-    """The records of a case that have something to tell."""
+def named(records: Sequence[CheckRecord], report: Report) -> list[CheckRecord]:
+    """Those records that have something to tell."""
     common = report.summary.get("not_comparable")
-    return [record for record in case.records if told(record, common)]
+    return [record for record in records if told(record, common)]
 
 
 def causes_of(report: Report) -> list[Cause]:
@@ -81,13 +65,11 @@ def causes_of(report: Report) -> list[Cause]:
 
 def outcomes(report: Report) -> dict[str, list[str]]:
     """What became of its cases, the worst first, and of which."""
-    cases = [
-        (rules.WORST_FIRST.index(rules.worst(row.verdict for row in named(case, report))), case)
-        for case in by_case(report)
-    ]
+    cases = by_case(report).items()
+    worst = {name: rules.worst(row.verdict for row in named(rows, report)) for name, rows in cases}
     found: dict[str, list[str]] = {}
-    for place, case in sorted(cases, key=itemgetter(0)):
-        found.setdefault(OUTCOMES[rules.WORST_FIRST[place]], []).append(case.name)
+    for name in sorted(worst, key=lambda name: rules.WORST_FIRST.index(worst[name])):
+        found.setdefault(OUTCOMES[worst[name]], []).append(name)
     return found
 
 
@@ -113,7 +95,7 @@ def headline(report: Report) -> str:
 
 def _phrase(cause: Cause) -> str:
     """``my.py:15 added clone and removed mul``; the effect of what has no operations."""
-    did = []
+    did: list[str] = []
     for sign, verb in (("+", "added"), ("−", "removed"), ("", "runs")):
         some = [name.lstrip("+−") for name in cause.operations if name.startswith(sign)]
         if some and (sign or not did):
@@ -170,20 +152,19 @@ def notes_of(report: Report, most: int = 6) -> list[str]:
 
     Of sentences of a kind, of which a suite may have one for every case, so many are told.
     """
-    summary, cases = report.summary, by_case(report)
+    summary, records = report.summary, report.of(CheckRecord)
     counts: Mapping[str, int] = summary.get("counts") or {}
     found = [f"{counts[verdict]} {verdict}" for verdict in rules.WORST_FIRST if counts.get(verdict)]
-    metrics = f"metrics of {plural(len(cases), 'case')}: {', '.join(found)}"
+    cases = plural(len({record.case for record in records}), "case")
     rule, noise, spent, budget, code = map(
         summary.get, ("rule", "noise", "spent_s", "budget_s", "exit_code")
     )
     of = "" if budget is None else f" of {budget:.0f} s"
-    ratios = [case.time.ratio for case in cases if case.time and case.time.ratio is not None]
-    times = f"times {_span(min(ratios), max(ratios))} by rule {rule}" if ratios else ""
+    ratios = [r.ratio for r in records if r.metric == TIME and r.ratio is not None]
     said = (
         f"{summary.get('head') or 'this code'} against {summary.get('base') or 'the baseline'}",
-        metrics if found else "nothing was checked",
-        times,
+        f"metrics of {cases}: {', '.join(found)}" if found else "nothing was checked",
+        f"times {_span(min(ratios), max(ratios))}, rule: {rule}" if ratios else "",
         "" if noise is None else f"noise {format_value(noise, 'percent')}",
         "" if spent is None or not ratios else f"{spent:.0f} s{of} spent",
         "" if code is None else f"exit code {code}",
@@ -208,13 +189,13 @@ def render_junit(report: Report) -> str:
 
     suites = JUnitXml("attnprof check")
     strict = report.summary.get("inconclusive") == "fail"
-    for case in by_case(report):
-        suite = TestSuite(_clean(case.name))
-        for name in PROPERTIES:
-            if report.summary.get(name) is not None:
-                suite.add_property(name, _clean(str(report.summary[name])))
-        for record in case.records:
-            test = TestCase(_clean(record.metric), classname=_clean(case.name))
+    for name, records in by_case(report).items():
+        suite = TestSuite(_clean(name))
+        for key in PROPERTIES:
+            if report.summary.get(key) is not None:
+                suite.add_property(key, _clean(str(report.summary[key])))
+        for record in records:
+            test = TestCase(_clean(record.metric), classname=_clean(name))
             if ending := _ending(record, strict=strict):
                 test.result = [ending]
             elif record.why:

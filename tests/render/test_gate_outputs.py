@@ -275,4 +275,4 @@ def test_an_empty_report_is_told_too():
 
 def test_cases_come_worst_first():
     checked = report(*(flops(verdict, case=verdict) for verdict in VERDICTS))
-    assert tuple(case.name for case in by_case(checked)) == WORST_FIRST
+    assert tuple(by_case(checked)) == WORST_FIRST

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnprof.gate import rules
-from attnprof.gate.rules import Cause, time_text
+from attnprof.gate.rules import TIME, Cause, time_text
 from attnprof.record import Report, SelfTestRecord
 from attnprof.record.escapes import markdown_code, markdown_text
 from attnprof.render import gate
@@ -48,8 +48,8 @@ def tables(report: Report, *, verbose: bool = False) -> Iterator[RenderableType]
     if report.command == "check --self-test":
         yield from _self_test(report)
         return
-    for case in gate.by_case(report) if verbose else ():
-        yield record_table(case.records, FULL, title=case.name, keys=2)
+    for name, records in gate.by_case(report).items() if verbose else ():
+        yield record_table(records, FULL, title=name, keys=2)
     yield Text(gate.headline(report), "bold")
     found, cases = gate.causes_of(report), gate.outcomes(report)
     first, total = next(iter(cases.values()), []), sum(map(len, cases.values()))
@@ -93,9 +93,12 @@ def page(report: Report, **_how: object) -> str:
     if report.command == "check --self-test":
         return render_markdown(report)
     cases = gate.by_case(report)
-    changed = [record for case in cases for record in gate.named(case, report)]
-    quiet = [case for case in cases if not gate.named(case, report)]
-    times = [[markdown_code(case.name), time_text(case.time)] for case in quiet]
+    changed = [record for rows in cases.values() for record in gate.named(rows, report)]
+    quiet = {name: rows for name, rows in cases.items() if not gate.named(rows, report)}
+    times = [
+        [markdown_code(name), "".join(time_text(row) for row in rows if row.metric == TIME)]
+        for name, rows in quiet.items()
+    ]
     causes = [_cells(cause, len(cases)) for cause in gate.causes_of(report)]
     more = f"the first {MOST_ROWS} of " * (len(changed) > MOST_ROWS)
     details = render_markdown(replace(report, records=changed[:MOST_ROWS]), DETAILS)
