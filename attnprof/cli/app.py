@@ -86,6 +86,8 @@ def main(args: list[str] | None = None) -> None:
     debug = "--debug" in arguments
     if args is None:
         announce()
+    if sys.stderr is None:  # it was closed: what is told goes nowhere
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - it stays open
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # an ASCII terminal shows ? for what it lacks
             stream.reconfigure(errors="replace")

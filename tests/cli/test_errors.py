@@ -140,6 +140,11 @@ def test_a_reader_that_leaves_early_is_no_failure(command):
     assert ended.stderr == ""
 
 
+def test_a_closed_stderr_changes_no_exit_code():
+    line = f"{sys.executable} -m attnprof cost --seq 0 2>&-"
+    assert subprocess.run(["bash", "-c", line], timeout=60, check=False).returncode == 2
+
+
 # -- sizes ---------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("text", "sizes"),
