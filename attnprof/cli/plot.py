@@ -76,16 +76,18 @@ def _chosen(reports: Sequence[Report], where: list[str] | None) -> list[Report]:
     """Reports with those points whose fields or parameters have the values asked for."""
     kept = list(reports)
     for name, value in parse_set(where, "--where").items():
-        wanted, there = {text.strip().lower() for text in value.split(",")}, set()
+        wanted = {text.strip().lower() for text in value.split(",")}
+        there: dict[str, None] = {}
         for place, report in enumerate(kept):
-            values = {id(r): str(r.params.get(name, getattr(r, name, None)))
-                      for r in report.of(ProfileRecord)}  # fmt: skip
-            there |= set(values.values())
-            records = [r for r in report.records if values.get(id(r), "").lower() in wanted]
+            told = {id(r): str(r.params.get(name, getattr(r, name, "unknown")))
+                    for r in report.of(ProfileRecord)}  # fmt: skip
+            there |= dict.fromkeys(told.values())
+            records = [r for r in report.records if told.get(id(r), "").lower() in wanted]
             kept[place] = replace(report, records=records)
         if not any(report.records for report in kept):
-            raise RequestError(f"--where {name}={value}: no result has that; the results have "
-                               f"{name} {' and '.join(sorted(there))}")  # fmt: skip
+            raise RequestError(
+                f"--where {name}={value}: no result has that; {name} is {' or '.join(there)} here"
+            )
     return kept
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +52,19 @@ def test_what_is_drawn_is_what_was_swept(attnprof, tmp_path):
     done = attnprof(f"plot {tmp_path}/r.jsonl -o {tmp_path}/r.svg")
     assert done.code == 0
     assert (tmp_path / "r.svg").read_text().startswith("<?xml")
+
+
+def test_a_part_of_a_sweep_is_drawn(attnprof, tmp_path):
+    sweep = Path(__file__).parents[1] / "render" / "data" / "factorial.jsonl"
+    chosen = "--where mechanism=standard,linear --where seq_len=64 --where num_heads=2"
+    done = attnprof(f"plot {sweep} --kind width {chosen} -o {tmp_path}/r.svg")
+    assert (done.code, done.err.splitlines()[-1]) == (0, f"wrote {tmp_path}/r.svg")
+    assert "warn" not in done.err.lower()
+    drawn = (tmp_path / "r.svg").read_text()
+    assert "<!-- linear -->" in drawn
+    assert "<!-- sdpa -->" not in drawn
+    done = attnprof(f"plot {sweep} --where d_model=65 -o {tmp_path}/r.svg")
+    assert (done.code, "d_model is 32 or 64 here" in done.err) == (2, True)
 
 
 @pytest.mark.parametrize(("text", "said"), [

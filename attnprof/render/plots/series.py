@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from textwrap import fill
+from textwrap import wrap
 from typing import Any
 
 from attnprof.errors import RequestError
@@ -18,8 +18,8 @@ STYLES: tuple[tuple[Any, str], ...] = (
     ("-", "o"), ((0, (4, 1.5)), "s"), ((0, (1, 1)), "^"), ((0, (4, 1, 1, 1)), "D"), ("-", "v"),
     ((0, (4, 1.5)), "P"), ((0, (1, 1)), "X"), ((0, (4, 1, 1, 1)), "<"),
 )  # fmt: skip
-#: More crossings than this are not named in a panel.
-MOST_NAMED = 6
+#: More lines than this do not name all crossings of a panel.
+MOST_LINES = 2
 #: Points from one line of notes at the top of a panel to the next.
 LINE = 8.5
 #: What a caption says of the crosses of :func:`rug`.
@@ -199,13 +199,12 @@ def _crossings(axes: style.Axes, points: Sequence[Sequence[float]]) -> int:
         axes.plot(
             *point, "o", markersize=6, markerfacecolor="none", markeredgecolor="black", zorder=6
         )
-    lengths = [f"{length:,.0f}" for length, _ in points]
-    if len(points) > MOST_NAMED:
-        lengths = [f"{lengths[0]} to {lengths[-1]}, {len(points)} crossings"]
-    wrapped = fill(f"○ N = {', '.join(lengths)}", int(ticks.inches(axes.xaxis) * 17))
-    if points:
-        note_line(axes, wrapped, 0, linespacing=LINE / style.SMALL)
-    return len(wrapped.splitlines()) if points else 0
+    lengths, letters = [f"{n:,.0f}" for n, _ in points], int(ticks.inches(axes.xaxis) * 17)
+    lines = wrap(f"○ N = {', '.join(lengths)}", letters) if points else []
+    if len(lines) > MOST_LINES:
+        lines = wrap(f"○ N = {lengths[0]} to {lengths[-1]}, {len(points)} crossings", letters)
+    note_line(axes, "\n".join(lines), 0, linespacing=LINE / style.SMALL)
+    return len(lines)
 
 
 def note_line(axes: style.Axes, text: str, line: int, **look: Any) -> None:
