@@ -60,7 +60,7 @@ def shared(records: Records) -> str:
 
 
 @dataclass(frozen=True)
-class Grid:
+class PanelGrid:
     """A figure's panels: one a quantity for each facet; the same axes for the same quantity."""
 
     figure: style.Figure
@@ -70,7 +70,7 @@ class Grid:
     def of(
         cls, found: Sequence[Facet], quantities: int = 1, *, period: int | None = None,
         least: float = LEAST, **how: Any,
-    ) -> "Grid":  # fmt: skip
+    ) -> "PanelGrid":  # fmt: skip
         """A column a facet and a row a quantity, in as many blocks as the width asks for.
 
         A single facet has its quantities side by side. Rows end after a multiple of ``period``,

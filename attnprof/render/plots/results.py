@@ -11,7 +11,7 @@ from attnprof.record import ProfileRecord, Report
 from attnprof.record.escapes import figure_text
 from attnprof.record.report import by_device
 from attnprof.render.plots import series, style, ticks
-from attnprof.render.plots.facets import FIELDS, Facet, Grid, Records, facets, shared
+from attnprof.render.plots.facets import FIELDS, Facet, PanelGrid, Records, facets, shared
 from attnprof.render.plots.heatmap import Axis, Scale, colour_bar, draw_cells
 from attnprof.render.plots.series import Multiples, series_of
 from attnprof.render.plots.style import MIB
@@ -109,7 +109,7 @@ def _surface(records: Records) -> style.Figure:
             tables.append(own / its)
             title = ", ".join(filter(None, (curve.label, facet.title)))
             panels.append(Facet(title, facet.records))
-    grid, scale = Grid.of(panels, period=len(others)), Scale.of(np.array(tables))
+    grid, scale = PanelGrid.of(panels, period=len(others)), Scale.of(np.array(tables))
     for (axes,), table in zip(grid.panels, tables, strict=True):
         mesh = draw_cells(axes, table, lengths, widths, scale)
     grid.label("model width d_model", "sequence length")

@@ -9,7 +9,7 @@ from typing import Any
 from attnprof.errors import RequestError
 from attnprof.record.escapes import figure_text
 from attnprof.render.plots import style, ticks
-from attnprof.render.plots.facets import Facet, Grid, Records, alike, facets, shared
+from attnprof.render.plots.facets import Facet, PanelGrid, Records, alike, facets, shared
 from attnprof.render.plots.heatmap import PHASES
 from attnprof.render.plots.style import MIB
 
@@ -121,7 +121,7 @@ class Multiples:
 
     records: Records
     curves: list[Series]
-    grid: Grid
+    grid: PanelGrid
     parts: list[tuple[list[Series], list[style.Axes]]]
 
     @classmethod
@@ -131,7 +131,7 @@ class Multiples:
         """Of what varies beside these axes; ``how`` is for the panels."""
         found = series_of(records, (*axes, "seq_len")[0], by_params=by_params)
         shown = facets(records, *axes)
-        grid = Grid.of(shown, quantities, **how)
+        grid = PanelGrid.of(shown, quantities, **how)
         inside = [[curve.within(facet) for curve in found] for facet in shown]
         return cls(records, found, grid, list(zip(inside, grid.panels, strict=True)))
 
