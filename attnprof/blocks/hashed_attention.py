@@ -8,27 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from attnprof.blocks.hashing import (
-    GROUP,
-    ROWS,
-    Indexes,
-    Plan,
-    hashed,
-    indexes,
-    mask_table,
-    places_of,
-)
+from attnprof.blocks import hashing
 from attnprof.costs import Number
-from attnprof.ops.functional import (
-    add_product,
-    empty_int32,
-    put_along,
-    put_entries,
-    put_product,
-    row_norms,
-    softmax_,
-    square_root,
-)
+from attnprof.ops import functional
 from attnprof.ops.loops import each, in_blocks
 
 #: Score of a row with itself: it weighs nothing unless no other token is in sight.
@@ -43,7 +25,7 @@ HASHED = 512
 class Pass:
     """A few rounds of one sequence: rows and windows by block, and what masks them."""
 
-    plan: Plan
+    plan: hashing.Plan
     table: Any
     lower: Any
     upper: Any
@@ -52,15 +34,15 @@ class Pass:
 
     def groups(self) -> Iterator[slice]:
         """Its blocks, as many at a time as fit the cache."""
-        return in_blocks(self.rows, self.rows.shape[0], GROUP)
+        return in_blocks(self.rows, self.rows.shape[0], hashing.GROUP)
 
     def scores(self, blocks: slice) -> Any:
         """Masked scores of a group of blocks, (g, ROWS, window)."""
-        d, own = self.rows.shape[-1], slice(blocks.start * ROWS, blocks.stop * ROWS)
+        d, own = self.rows.shape[-1], slice(blocks.start * hashing.ROWS, blocks.stop * hashing.ROWS)
         scores = self.table.index_select(0, self.lower[own])
         scores.add_(self.table.index_select(0, self.upper[own]))
-        scores = scores.view(blocks.stop - blocks.start, ROWS, self.plan.window)
-        add_product(scores, self.rows[blocks], self.windows[blocks, d : 2 * d])
+        scores = scores.view(blocks.stop - blocks.start, hashing.ROWS, self.plan.window)
+        functional.add_product(scores, self.rows[blocks], self.windows[blocks, d : 2 * d])
         if not self.plan.sees_itself:
             self.itself(scores).fill_(ALONE)
         return scores
@@ -70,17 +52,19 @@ class Pass:
         return scores.diagonal(self.plan.back, 1, 2)
 
 
-def pass_of(plan: Plan, table: Any, gathered: Any, at: Indexes, rounds: slice, d: Number) -> Pass:
+def pass_of(
+    plan: hashing.Plan, table: Any, gathered: Any, at: hashing.Indexes, rounds: slice, d: Number
+) -> Pass:
     """A pass over rounds whose columns are ``gathered`` (places, …) in sorted order."""
     own = slice(rounds.start * plan.rows, rounds.stop * plan.rows)
     inner = gathered[plan.back : gathered.shape[0] - plan.ahead, :d]
-    rows = inner.view((rounds.stop - rounds.start) * plan.blocks, ROWS, d)
-    windows = gathered.unfold(0, plan.window, ROWS)
+    rows = inner.view((rounds.stop - rounds.start) * plan.blocks, hashing.ROWS, d)
+    windows = gathered.unfold(0, plan.window, hashing.ROWS)
     masks = table, at.lower[own], at.upper[own]
     return Pass(plan, *masks, rows, windows)
 
 
-def passes(like: Any, plan: Plan) -> Iterator[tuple[slice, slice]]:
+def passes(like: Any, plan: hashing.Plan) -> Iterator[tuple[slice, slice]]:
     """The rounds of each pass, and the places its windows read."""
     for rounds in in_blocks(like, plan.rounds, plan.together):
         start = rounds.start * plan.rows
@@ -90,10 +74,10 @@ def passes(like: Any, plan: Plan) -> Iterator[tuple[slice, slice]]:
 def joined_columns(q: Any, v: Any, *more: Any) -> tuple[Any, Any]:
     """Queries, keys / sqrt d, values (and more) side by side, and what keys were divided by."""
     n, d = q.shape
-    norms = row_norms(q).clamp_(min=FLOOR).mul_(square_root(d))
+    norms = functional.row_norms(q).clamp_(min=FLOOR).mul_(functional.square_root(d))
     joined = q.new_empty(n, (3 + len(more)) * d)
     joined[:, :d] = q
-    put_entries(joined[:, d : 2 * d], "div", q, norms)
+    functional.put_entries(joined[:, d : 2 * d], "div", q, norms)
     for place, part in enumerate((v, *more), 2):
         joined[:, place * d : (place + 1) * d] = part
     return joined, norms
@@ -106,21 +90,21 @@ def _attend(one: Pass, blocks: slice, mixed: Any, logs: Any) -> None:
     """
     scores, d = one.scores(blocks), mixed.shape[-1]
     log_sum_exp = logs[blocks]
-    put_along(log_sum_exp, "amax", scores, -1)
-    softmax_(scores)
+    functional.put_along(log_sum_exp, "amax", scores, -1)
+    functional.softmax_(scores)
     log_sum_exp.sub_(scores.amax(-1, keepdim=True).log_())
     values = one.windows[blocks, 2 * d : 3 * d].transpose(1, 2)
-    put_product(mixed[blocks], scores, values)
+    functional.put_product(mixed[blocks], scores, values)
 
 
 def _attend_rounds(one: Pass, order: Any, parts: Any, sums: Any) -> None:
     """Outputs (r, n, d) and log-sum-exps (r, n, 1) of r rounds, back in the order of tokens."""
     rounds, n, d = parts.shape
-    mixed = parts.new_empty(rounds * one.plan.blocks, ROWS, d)
-    logs = parts.new_empty(rounds * one.plan.blocks, ROWS, 1)
+    mixed = parts.new_empty(rounds * one.plan.blocks, hashing.ROWS, d)
+    logs = parts.new_empty(rounds * one.plan.blocks, hashing.ROWS, 1)
     for blocks in one.groups():
         _attend(one, blocks, mixed, logs)
-    places = places_of(one.plan, order, rounds)
+    places = hashing.places_of(one.plan, order, rounds)
     for r in each(parts, 0, rounds):
         parts[r].index_copy_(0, places[r], mixed.view(rounds, one.plan.rows, d)[r, :n])
         sums[r].index_copy_(0, places[r], logs.view(rounds, one.plan.rows, 1)[r, :n])
@@ -133,11 +117,11 @@ def _join_rounds(parts: Any, sums: Any, out: Any, highest: Any, total: Any) -> N
     exp(log-sum-exp - H). Backward needs both: H + log T of a token that sees itself alone would be
     ``ALONE`` + log T, where float32 has two digits left for T.
     """
-    put_along(highest, "amax", sums, 0)
+    functional.put_along(highest, "amax", sums, 0)
     sums.sub_(highest).exp_()
-    put_along(total, "sum", sums, 0)
+    functional.put_along(total, "sum", sums, 0)
     parts.mul_(sums)
-    put_along(out, "sum", parts, 0)
+    functional.put_along(out, "sum", parts, 0)
     out.div_(total)
 
 
@@ -147,15 +131,15 @@ def _hash_into(buckets: Any, x: Any, rotations: Any) -> None:
         buckets.zero_()
         return
     for part in in_blocks(x, x.shape[0], HASHED):
-        buckets[:, part].copy_(hashed(x[part], rotations).t())
+        buckets[:, part].copy_(hashing.hashed(x[part], rotations).t())
 
 
 def _attend_sequence(
-    q: Any, v: Any, buckets: Any, into: tuple[Any, Any, Any], table: Any, plan: Plan
+    q: Any, v: Any, buckets: Any, into: tuple[Any, Any, Any], table: Any, plan: hashing.Plan
 ) -> None:
     """One sequence: q, v (n, d) → the output (n, d) and the two norms (n, 1) of its softmax."""
     (n, d), rounds = q.shape, plan.rounds
-    at = indexes(plan, buckets)
+    at = hashing.indexes(plan, buckets)
     joined = joined_columns(q, v)[0]
     parts, sums = q.new_empty(rounds, n, d), q.new_empty(rounds, n, 1)
     for these, places in passes(q, plan):
@@ -166,12 +150,12 @@ def _attend_sequence(
     _join_rounds(parts, sums, *into)
 
 
-def attended(q: Any, v: Any, rotations: Any, *, plan: Plan) -> tuple[Any, tuple[Any, ...]]:
+def attended(q: Any, v: Any, rotations: Any, *, plan: hashing.Plan) -> tuple[Any, tuple[Any, ...]]:
     """Sequence by sequence: q, v (b, n, d), rotations (rounds, half, d) or None → (b, n, d)."""
     b, n, _ = q.shape
     out, highest, total = v.new_empty(v.shape), q.new_empty(b, n, 1), q.new_empty(b, n, 1)
-    buckets = empty_int32(q, b, plan.rounds, n)
-    table = mask_table(plan, q)
+    buckets = functional.empty_int32(q, b, plan.rounds, n)
+    table = hashing.mask_table(plan, q)
     for i in each(q, 0, b):
         _hash_into(buckets[i], q[i], rotations)
         into = out[i], highest[i], total[i]

@@ -3,21 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from attnprof.blocks.scan import (
-    FeatureMap,
-    State,
-    absorb,
-    causal_sums,
-    decay,
-    empty_state,
-    key_scale,
-    keys_of,
-    masked,
-    numerators,
-    push,
-    read,
-    with_ones,
-)
+from attnprof.blocks import scan
 from attnprof.ops.function import Function
 from attnprof.ops.functional import empty_like, join, square_root
 from attnprof.ops.loops import in_blocks
@@ -33,13 +19,13 @@ class KernelRows:
     out: Any
     totals: Any
     tops: Any
-    maps: FeatureMap
+    maps: scan.FeatureMap
     rows: int
     floor: float = 0.0
 
     def put(self, part: slice, sums: Any) -> None:
         """Divide sums (batch, c, dv + 1) by their last column and keep them as rows."""
-        rows, total = numerators(sums, self.floor)
+        rows, total = scan.numerators(sums, self.floor)
         if self.totals is not None:
             self.totals[:, part] = total
         self.out[:, part] = rows.div_(total)
@@ -63,9 +49,9 @@ class KernelRows:
 
 def causal_rows(s: KernelRows) -> tuple[Any, Any]:
     """All rows by the chunked scan, which leaves no state."""
-    state = empty_state(s.q, s.v, s.maps, s.maps.softmax)
+    state = scan.empty_state(s.q, s.v, s.maps, s.maps.softmax)
     for part in in_blocks(s.q, s.q.shape[1], s.rows):
-        sums, tops = causal_sums(s.q[:, part], s.k[:, part], s.v[:, part], s.maps, state)
+        sums, tops = scan.causal_sums(s.q[:, part], s.k[:, part], s.v[:, part], s.maps, state)
         if s.tops is not None:
             s.tops[:, part] = tops
         s.put(part, sums)
@@ -75,11 +61,11 @@ def causal_rows(s: KernelRows) -> tuple[Any, Any]:
 
 def full_rows(s: KernelRows) -> tuple[Any, Any]:
     """All rows against all keys: one pass over keys, one over queries; the state's tensors."""
-    state = empty_state(s.q, s.v, s.maps, s.maps.softmax)
+    state = scan.empty_state(s.q, s.v, s.maps, s.maps.softmax)
     for part in in_blocks(s.q, s.k.shape[1], s.rows):
-        absorb(state, s.k[:, part], s.v[:, part], s.maps)
+        scan.absorb(state, s.k[:, part], s.v[:, part], s.maps)
     for part in in_blocks(s.q, s.q.shape[1], s.rows):
-        s.put(part, read(state, s.q[:, part], s.maps))
+        s.put(part, scan.read(state, s.q[:, part], s.maps))
     return state.sums, state.top
 
 
@@ -99,57 +85,57 @@ def put_key_grads(
 def causal_grads(s: KernelRows, grad: Any) -> tuple[Any, Any, Any]:
     """Gradients (batch, n, ·): a forward rescan for queries, a reverse scan for keys, values."""
     to_q = empty_like(s.q, in_rows=True)
-    state = empty_state(s.q, s.v, s.maps, s.maps.softmax)
+    state = scan.empty_state(s.q, s.v, s.maps, s.maps.softmax)
     for part in in_blocks(s.q, s.q.shape[1], s.rows):
         to_q[:, part] = _causal_query_chunk(s, grad, part, state)
     del state
     into = empty_like(s.k, in_rows=True), empty_like(s.v, in_rows=True)
-    later = empty_state(s.q, s.v, s.maps, s.maps.softmax)
+    later = scan.empty_state(s.q, s.v, s.maps, s.maps.softmax)
     for part in in_blocks(s.q, s.q.shape[1], s.rows, backwards=True):
         _causal_key_chunk(s, grad, part, later, into)
     return to_q, *into
 
 
-def _causal_query_chunk(s: KernelRows, grad: Any, part: slice, state: State) -> Any:
-    keys, scale = keys_of(s.k[:, part], s.maps)
-    rows = with_ones(s.v[:, part])
+def _causal_query_chunk(s: KernelRows, grad: Any, part: slice, state: scan.State) -> Any:
+    keys, scale = scan.keys_of(s.k[:, part], s.maps)
+    rows = scan.with_ones(s.v[:, part])
     sums_grad = s.sums_grad(grad, part)
     tops = s.tops_of(part)
-    factors = None if scale is None else decay(scale, tops)
-    weights_grad = masked(sums_grad.bmm(rows.transpose(1, 2)), factors)
+    factors = None if scale is None else scan.decay(scale, tops)
+    weights_grad = scan.masked(sums_grad.bmm(rows.transpose(1, 2)), factors)
     del factors
     features_grad = weights_grad.bmm(keys)
     del weights_grad
     if scale is not None:
         sums_grad.mul_((state.top - tops).exp_())
     features_grad.add_(sums_grad.bmm(state.like(keys).transpose(1, 2)))
-    push(state, keys, rows, scale, None if scale is None else tops[:, -1:])
+    scan.push(state, keys, rows, scale, None if scale is None else tops[:, -1:])
     del keys, rows, sums_grad
     return s.maps.input_grad(features_grad, s.maps.slope(s.q[:, part]))
 
 
 def _causal_key_chunk(
-    s: KernelRows, grad: Any, part: slice, later: State, into: tuple[Any, Any]
+    s: KernelRows, grad: Any, part: slice, later: scan.State, into: tuple[Any, Any]
 ) -> None:
     queries = s.maps.values(s.q[:, part])[0]
     keys, slope, top = s.maps.values_and_slope(s.k[:, part])
-    scale = None if top is None else key_scale(s.k[:, part], top)
-    rows = with_ones(s.v[:, part])
+    scale = None if top is None else scan.key_scale(s.k[:, part], top)
+    rows = scan.with_ones(s.v[:, part])
     sums_grad = s.sums_grad(grad, part)
     tops, before = s.tops_of(part), s.top_before(part, later.top)
     sums = later.like(rows)
     rows_grad = keys.bmm(sums)
     factors, held = None, rows
     if scale is not None:
-        factors = decay(scale, tops)
+        factors = scan.decay(scale, tops)
         share = (scale - tops[:, -1:]).exp_()
         rows_grad.mul_(share)
         held = rows * share
-    weights = masked(queries.bmm(keys.transpose(1, 2)), factors)
+    weights = scan.masked(queries.bmm(keys.transpose(1, 2)), factors)
     del keys
     rows_grad.add_(weights.transpose(1, 2).bmm(sums_grad))
     del weights
-    weights_grad = masked(sums_grad.bmm(rows.transpose(1, 2)), factors)
+    weights_grad = scan.masked(sums_grad.bmm(rows.transpose(1, 2)), factors)
     del factors
     features_grad = weights_grad.transpose(1, 2).bmm(queries)
     del weights_grad
@@ -165,10 +151,10 @@ def _causal_key_chunk(
     put_key_grads(s, part, (keys_grad, rows_grad), rows, into)
 
 
-def full_grads(s: KernelRows, grad: Any, state: State) -> tuple[Any, Any, Any]:
+def full_grads(s: KernelRows, grad: Any, state: scan.State) -> tuple[Any, Any, Any]:
     """Gradients of queries, keys and values: one pass over queries, one over keys."""
     to_q, to_k, to_v = (empty_like(x, in_rows=True) for x in (s.q, s.k, s.v))
-    seen = empty_state(s.q, s.v, s.maps, False)
+    seen = scan.empty_state(s.q, s.v, s.maps, False)
     for part in in_blocks(s.q, s.q.shape[1], s.rows):
         to_q[:, part] = _full_query_block(s, grad, part, state, seen)
     for part in in_blocks(s.q, s.k.shape[1], s.rows):
@@ -176,7 +162,9 @@ def full_grads(s: KernelRows, grad: Any, state: State) -> tuple[Any, Any, Any]:
     return to_q, to_k, to_v
 
 
-def _full_query_block(s: KernelRows, grad: Any, part: slice, state: State, seen: State) -> Any:
+def _full_query_block(
+    s: KernelRows, grad: Any, part: slice, state: scan.State, seen: scan.State
+) -> Any:
     queries, slope = s.maps.values_and_slope(s.q[:, part])[:2]
     sums_grad = s.sums_grad(grad, part)
     seen.add(queries, sums_grad)
@@ -187,16 +175,16 @@ def _full_query_block(s: KernelRows, grad: Any, part: slice, state: State, seen:
 
 
 def _full_key_block(
-    s: KernelRows, part: slice, state: State, seen: State, into: tuple[Any, Any]
+    s: KernelRows, part: slice, state: scan.State, seen: scan.State, into: tuple[Any, Any]
 ) -> None:
     keys, slope, top = s.maps.values_and_slope(s.k[:, part])
-    rows = with_ones(s.v[:, part])
+    rows = scan.with_ones(s.v[:, part])
     sums = seen.like(rows)
     rows_grad = keys.bmm(sums)
     del keys
     held = rows
     if top is not None:
-        share = (key_scale(s.k[:, part], top) - state.top).exp_()
+        share = (scan.key_scale(s.k[:, part], top) - state.top).exp_()
         rows_grad.mul_(share)
         held = rows * share
     features_grad = held.bmm(sums.transpose(1, 2))
@@ -210,7 +198,7 @@ def _forward(
     q: Any, k: Any, v: Any, projection: Any, *,
     softmax: bool = False, causal: bool = False, rows: int = 128, floor: float = 0.0, keep: bool,
 ) -> tuple[Any, tuple[Any, ...]]:  # fmt: skip
-    maps, (b, n, _) = FeatureMap(projection, softmax, q.shape[0]), q.shape
+    maps, (b, n, _) = scan.FeatureMap(projection, softmax, q.shape[0]), q.shape
     out = v.new_empty(b, n, v.shape[-1])
     totals = v.new_empty(b, n, 1) if keep else None
     scales = keep and softmax and causal
@@ -226,9 +214,9 @@ def _grads(
     softmax: bool = False, causal: bool = False, rows: int = 128, **_: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     q, k, v, projection, out, totals, tops, sums, top = saved
-    maps = FeatureMap(projection, softmax, q.shape[0])
+    maps = scan.FeatureMap(projection, softmax, q.shape[0])
     s = KernelRows(q, k, v, out, totals, tops, maps, rows)
-    grads = causal_grads(s, grad) if causal else full_grads(s, grad, State(sums, top))
+    grads = causal_grads(s, grad) if causal else full_grads(s, grad, scan.State(sums, top))
     return *grads, None
 
 

@@ -6,15 +6,8 @@ Each saves less than autograd would.
 import math
 from typing import Any
 
+from attnprof.ops import functional
 from attnprof.ops.function import Function
-from attnprof.ops.functional import (
-    add_row_,
-    as_format_of,
-    padded,
-    put_entries,
-    square_root,
-    wide_positions,
-)
 
 
 def _rows(x: Any, *, length: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -23,7 +16,7 @@ def _rows(x: Any, *, length: Any) -> tuple[Any, tuple[Any, ...]]:
     factor = norm.reciprocal_().mul_(length)
     # heads of one sequence are strided; one after the other, nothing later copies them
     out = x.new_empty(x.shape)
-    put_entries(out, "mul", x, factor)
+    functional.put_entries(out, "mul", x, factor)
     return out, (out, factor)
 
 
@@ -101,13 +94,13 @@ def divided_columns(y: Any, scale: Any) -> Any:
 
 def with_ones(v: Any) -> Any:
     """[1, v]: a column of ones gives the denominator with the nominator."""
-    return padded(v, before=1, value=1.0)
+    return functional.padded(v, before=1, value=1.0)
 
 
 def row_scale(n: Any, like: Any) -> Any:
     """Rows sqrt(d / t) for t = 1 … n, (n, 1): the denominator's share of the output scale."""
-    scale = wide_positions(like, n).reciprocal_().mul_(like.shape[-1]).sqrt_()
-    return as_format_of(scale, like).unsqueeze(-1)
+    scale = functional.wide_positions(like, n).reciprocal_().mul_(like.shape[-1]).sqrt_()
+    return functional.as_format_of(scale, like).unsqueeze(-1)
 
 
 def weighted(weights: Any, v: Any, scale: Any) -> Any:
@@ -120,7 +113,7 @@ def weighted(weights: Any, v: Any, scale: Any) -> Any:
 def boxed_sums(q: Any, k: Any, v: Any) -> Any:
     """Ŷ of Algorithm 1, (b, n, d + 1); one N × d² tensor alive at a time."""
     n, d = v.shape[1:]
-    values = padded(v, before=1, value=square_root(d, over=n)).div_(n)
+    values = functional.padded(v, before=1, value=functional.square_root(d, over=n)).div_(n)
     total = values.sum(1, keepdim=True).mul_(d)
     boxed = box(k)
     mixed = values.transpose(1, 2).bmm(boxed)  # this way round its gradient needs no copy
@@ -129,6 +122,6 @@ def boxed_sums(q: Any, k: Any, v: Any) -> Any:
     y = boxed.bmm(mixed.transpose(1, 2)).mul_(0.5)
     del boxed, mixed
     linear = k.transpose(1, 2).bmm(values)
-    y.add_(q.bmm(linear).mul_(square_root(d)))
+    y.add_(q.bmm(linear).mul_(functional.square_root(d)))
     del linear
-    return add_row_(y, total)
+    return functional.add_row_(y, total)

@@ -11,20 +11,8 @@ from typing import Any
 
 import torch
 
+from attnprof.closed_form import crossover
 from attnprof.closed_form.crossings import ratios
-from attnprof.closed_form.crossover import (
-    ALL_KINDS,
-    DERIVED,
-    MEASURED,
-    METRICS,
-    Contest,
-    Meeting,
-    OwnModule,
-    blank,
-    contests,
-    report,
-    solved,
-)
 from attnprof.closed_form.lengths import KnownCost
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure.memory import measure_peak
@@ -48,8 +36,8 @@ def meet(
     workload: Workload,
     scope: str,
     head_dims: Sequence[int],
-    kinds: Sequence[str] = (DERIVED,),
-    metrics: Sequence[str] = METRICS,
+    kinds: Sequence[str] = (crossover.DERIVED,),
+    metrics: Sequence[str] = crossover.METRICS,
     *,
     with_curves: bool = False,
     environment: Mapping[str, Any],
@@ -59,27 +47,33 @@ def meet(
     Raises :class:`RequestError` where nothing can be compared: user modules have no published
     and no ``formula`` costs, and only memory can be measured to an integer.
     """
-    others = [kind for kind in kinds if kind != MEASURED]
+    others = [kind for kind in kinds if kind != crossover.MEASURED]
     if not others and "memory" not in metrics:
         raise RequestError("only memory is measured to an exact length: use --metric memory")
     if workload.phase == "decode" and (
         own := next((x for x in (a, b) if isinstance(x, Target)), None)
     ):
         raise RequestError(f"{own.name} {NO_STEP}")
-    sides = [OwnModule(x.name) if isinstance(x, Target) else x for x in (a, b)]
-    derived = _derived((a, b), workload, scope) if DERIVED in others else None
-    meeting = Meeting(sides[0], sides[1], workload, scope, derived)
+    sides = [crossover.OwnModule(x.name) if isinstance(x, Target) else x for x in (a, b)]
+    derived = _derived((a, b), workload, scope) if crossover.DERIVED in others else None
+    meeting = crossover.Meeting(sides[0], sides[1], workload, scope, derived)
     found = Report("crossover", [], {"mechanism_a": a.name, "mechanism_b": b.name}, environment)
     if others:
-        found = report(
+        found = crossover.report(
             meeting, head_dims, others, metrics, with_curves=with_curves, environment=environment
         )
-    if MEASURED not in kinds or "memory" not in metrics:
+    if crossover.MEASURED not in kinds or "memory" not in metrics:
         return found
     search = _Measured(a, b, meeting)
     records: list[Any] = [*found.records, *map(search.row, head_dims)]
     # by head width, then metric: the kinds of one question beside each other
-    records.sort(key=lambda r: (r.head_dim, METRICS.index(r.metric), ALL_KINDS.index(r.kind)))
+    records.sort(
+        key=lambda r: (
+            r.head_dim,
+            crossover.METRICS.index(r.metric),
+            crossover.ALL_KINDS.index(r.kind),
+        )
+    )
     if search.refused and all(record.skipped for record in records):
         raise search.refused[0]
     summary = dict(found.summary)
@@ -115,13 +109,15 @@ class _Measured:
 
     a: Mechanism | Target
     b: Mechanism | Target
-    meeting: Meeting
+    meeting: crossover.Meeting
     refused: list[CannotRunError | RequestError] = field(default_factory=list)
     _peaks: dict[tuple[str, int], dict[int, int]] = field(default_factory=dict)
 
     def row(self, head_dim: int) -> CrossoverRecord:
         """The measured row of a head width."""
-        empty = blank(self.meeting, Contest("memory", MEASURED), head_dim)
+        empty = crossover.blank(
+            self.meeting, crossover.Contest("memory", crossover.MEASURED), head_dim
+        )
         first, second = self._sides(head_dim)
         searched: dict[str, Any] = {}
         try:
@@ -153,8 +149,8 @@ class _Measured:
 
     def _guess(self, head_dim: int) -> int:
         """Where the closed forms cross."""
-        contest = contests(self.meeting, ("formula",), ("memory",))[0]
-        guess = solved(self.meeting, contest, head_dim)[0]
+        contest = crossover.contests(self.meeting, ("formula",), ("memory",))[0]
+        guess = crossover.solved(self.meeting, contest, head_dim)[0]
         if guess.first is None or guess.verdict != "crosses":
             raise CannotRunError("no crossover to look for: the closed forms do not cross")
         return guess.first
@@ -179,7 +175,7 @@ class _Measured:
         """What was measured, as a figure takes it."""
         return [
             {
-                "metric": "memory", "unit": "bytes", "kind": MEASURED, "mechanism": name,
+                "metric": "memory", "unit": "bytes", "kind": crossover.MEASURED, "mechanism": name,
                 "head_dim": head_dim, "seq_len": sorted(seen),
                 "value": [seen[length] for length in sorted(seen)],
             }

@@ -3,18 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from attnprof import costs
 from attnprof.blocks.pair_network import hidden_terms, pair_network_attention
 from attnprof.blocks.softmax import causal_mask
-from attnprof.costs import (
-    Cost,
-    Number,
-    ceil_div,
-    ceil_sqrt,
-    floor_div,
-    maximum,
-    minimum,
-    more_than_one,
-)
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism, Variant
 from attnprof.ops.function import Function
@@ -69,24 +60,26 @@ class Neural(Mechanism):
             raise RequestError(f"depth={self.depth}: possible: 1 (Eq 4), 2 (the published sizes)")
 
     # -- sizes ---------------------------------------------------------------------------
-    def widths(self, head_dim: Number) -> tuple[Number, ...]:
+    def widths(self, head_dim: costs.Number) -> tuple[costs.Number, ...]:
         """d', and the width of every hidden layer."""
         reduced = head_dim if self.down_dim is None else self.down_dim
         hidden = reduced if self.hidden_dim is None else self.hidden_dim
         if self.depth == 1:
             return reduced, hidden
-        return reduced, hidden, maximum(1, floor_div(hidden, 2))
+        return reduced, hidden, costs.maximum(1, costs.floor_div(hidden, 2))
 
-    def chunk(self, heads: Number, n: Number, head_dim: Number) -> tuple[Number, Number]:
+    def chunk(
+        self, heads: costs.Number, n: costs.Number, head_dim: costs.Number
+    ) -> tuple[costs.Number, costs.Number]:
         """Heads and rows of a chunk; several heads only where all rows of one fit.
 
         A head is at most 4 sqrt N chunks: finer ones would make a long sequence a loop of tiny
         steps.
         """
         entries = n * n * self.widths(head_dim)[1]
-        parts = minimum(ceil_div(entries, CHUNK_ENTRIES), 4 * ceil_sqrt(n))
-        heads_each = ceil_div(heads, ceil_div(heads * entries, CHUNK_ENTRIES))
-        return heads_each, ceil_div(n, parts)
+        parts = costs.minimum(costs.ceil_div(entries, CHUNK_ENTRIES), 4 * costs.ceil_sqrt(n))
+        heads_each = costs.ceil_div(heads, costs.ceil_div(heads * entries, CHUNK_ENTRIES))
+        return heads_each, costs.ceil_div(n, parts)
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """The down-projections and the scorer, shared by all heads and all pairs."""
@@ -160,7 +153,7 @@ class Neural(Mechanism):
         x = x.softmax(-1)
         return x.bmm(seen[..., width:]).view(q.shape), state
 
-    def state_entries(self, workload: Workload) -> Number:
+    def state_entries(self, workload: Workload) -> costs.Number:
         """The hidden layer's width and a value for every token of every head."""
         w = workload
         width = self.widths(w.head_dim)[1] + w.head_dim
@@ -175,17 +168,17 @@ class Neural(Mechanism):
             results = heads * rows(w) * self.down_dim
             for name in ("queries", "keys"):
                 writer.dots(f"down-projected {name}", results, results * w.head_dim)
-                writer.stage(f"down-projected {name}, bias", Cost(additions=results), results)
+                writer.stage(f"down-projected {name}, bias", costs.Cost(additions=results), results)
         scores = heads * pairs(w)
         reduced, *hidden = self.widths(w.head_dim)
         inputs = 2 * reduced
         for name, width in zip(("hidden layer", "second hidden layer"), hidden, strict=False):
             values = scores * width
             writer.dots(name, values, values * inputs)
-            writer.stage(f"{name}, bias and activation", Cost(additions=values, other=values))
+            writer.stage(f"{name}, bias and activation", costs.Cost(additions=values, other=values))
             inputs = width
         writer.dots("scores", scores, scores * inputs)
-        writer.stage("scores, bias", Cost(additions=scores), scores)
+        writer.stage("scores, bias", costs.Cost(additions=scores), scores)
         writer.softmax(scores, heads * rows(w))
         outputs = heads * rows(w) * w.value_width
         writer.dots("weighted values", outputs, scores * w.value_width)
@@ -201,7 +194,7 @@ class Neural(Mechanism):
         )  # fmt: skip
 
 
-def _weight(inputs: Number, *shape: Number) -> Weight:
+def _weight(inputs: costs.Number, *shape: costs.Number) -> Weight:
     """A weight or bias as ``nn.Linear`` starts it: uniform within 1 / sqrt(inputs)."""
     return Weight(shape, "uniform", square_root(inputs))
 
@@ -212,14 +205,16 @@ def _concatenated(q: Any, k: Any) -> Any:
     return join([_stretched(q, dim=2, times=n), _stretched(k, dim=1, times=n)], -1)
 
 
-def _stretch(x: Any, *, dim: int, times: Number) -> tuple[Any, tuple[Any, ...]]:
+def _stretch(x: Any, *, dim: int, times: costs.Number) -> tuple[Any, tuple[Any, ...]]:
     shape = (*x.shape[:dim], times, *x.shape[dim:])
     return x.unsqueeze(dim).expand(shape), ()
 
 
-def _stretch_grads(_saved: tuple[Any, ...], grad: Any, *, dim: int, times: Number) -> tuple[Any]:
+def _stretch_grads(
+    _saved: tuple[Any, ...], grad: Any, *, dim: int, times: costs.Number
+) -> tuple[Any]:
     """The sum; over one entry a copy, so that C's gradient dies here for every length."""
-    many = more_than_one(times)
+    many = costs.more_than_one(times)
     ways = (lambda: grad.sum(dim)), (lambda: copy_in_rows(grad.select(dim, 0)))
     return (either(grad, (many, 1 - many), *ways),)
 

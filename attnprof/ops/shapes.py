@@ -4,17 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from attnprof.costs import (
-    Cost,
-    Number,
-    at_least_one,
-    ceil_div,
-    exact_div,
-    is_plain,
-    is_symbolic,
-    more_than_one,
-    same_size,
-)
+from attnprof import costs
 from attnprof.ops.base import Base
 from attnprof.ops.groups import Shape, product
 from attnprof.ops.layout import Layout, is_literally
@@ -39,14 +29,14 @@ def stretched(*shapes: Shape) -> Shape:
 
 
 def empty(
-    name: str, like: T, shape: Shape, layout: Layout | None = None, cost: Cost | None = None,
+    name: str, like: T, shape: Shape, layout: Layout | None = None, cost: costs.Cost | None = None,
     *, item_size: int = 0, whole: bool | None = None,
 ) -> T:  # fmt: skip
     """Memory that nothing is written to yet, or at the cost of what is."""
     out = like.made(like.counter, shape, layout, item_size or like.item_size)
     out.whole = like.whole if whole is None else whole
     like.counter.operations += 1
-    like.counter.record(name, shape, cost or Cost(), out.size_bytes)
+    like.counter.record(name, shape, cost or costs.Cost(), out.size_bytes)
     out.label = name
     return out
 
@@ -58,15 +48,17 @@ def reshape(name: str, x: T, shape: Shape) -> T:
     """
     name = f"{x.label} in rows" if x.label else name
     old, told = x.shape, product(size for size in shape if not is_literally(size, -1))
-    new = tuple(exact_div(x.count, told) if is_literally(size, -1) else size for size in shape)
-    empty = same_size(x.count, 0)
+    new = tuple(
+        costs.exact_div(x.count, told) if is_literally(size, -1) else size for size in shape
+    )
+    empty = costs.same_size(x.count, 0)
     flag, layout = (0, Layout.rows(new)) if empty else x.layout.reshaped(old, new)
     return x.where(
         flag, name, new, layout, backward=lambda grad: [reshape(f"{name}: grad", grad, old)]
     )
 
 
-def in_rows(name: str, x: T, group: Number) -> T:
+def in_rows(name: str, x: T, group: costs.Number) -> T:
     """Itself, or for a group above one a copy if it is not laid out row by row."""
     flag, layout = x.layout.in_rows(x.shape, group)
     return x.where(flag, name, x.shape, layout, backward=lambda grad: [grad])
@@ -76,27 +68,27 @@ def summed_to(name: str, x: T, shape: Shape) -> T:
     """Summed over dimensions that were stretched or added in front; itself where none was."""
     added = x.dim() - len(shape)
     lines = zip(shape, x.shape[added:], strict=True)
-    stretched = [large for small, large in lines if not same_size(small, large)]
+    stretched = [large for small, large in lines if not costs.same_size(small, large)]
     if not added and not stretched:
         return x
     # a dimension that turns out to be one long was not stretched; a new one is summed anyway
-    happens: Number = 1 if added else more_than_one(product(stretched))
+    happens: costs.Number = 1 if added else costs.more_than_one(product(stretched))
     out = product(shape)
-    cost = Cost(additions=x.count, reduction_outputs=out)
-    moved = Cost(bytes_moved=x.size_bytes + out * x.item_size)
+    cost = costs.Cost(additions=x.count, reduction_outputs=out)
+    moved = costs.Cost(bytes_moved=x.size_bytes + out * x.item_size)
     return x.where(happens, name, shape, Layout.rows(shape), cost + moved)
 
 
 def cut_at(x: T, place: int, part: Any) -> T:
     """One dimension sliced, or one entry of it; its gradient is put among zeros."""
     old, before, after = x.shape, x.shape[:place], x.shape[place + 1 :]
-    cut: Number = 1
+    cut: costs.Number = 1
     if isinstance(part, slice):
         length = _length(old[place], part)
-        if same_size(length, old[place]):
+        if costs.same_size(length, old[place]):
             return x
-        shape, cut = (*before, length, *after), at_least_one(old[place] - length)
-        layout = replace(x.layout, cut=cut if same_size(x.layout.differs(old), 0) else 1)
+        shape, cut = (*before, length, *after), costs.at_least_one(old[place] - length)
+        layout = replace(x.layout, cut=cut if costs.same_size(x.layout.differs(old), 0) else 1)
         if part.step is not None:
             layout = layout.with_strides(
                 lambda own: (*own[:place], own[place] * part.step, *own[place + 1 :])
@@ -106,25 +98,29 @@ def cut_at(x: T, place: int, part: Any) -> T:
         shape, layout = (*before, *after), x.layout.permuted(order)
 
     def backward(grad: T) -> list[T]:
-        cost = Cost(bytes_moved=grad.size_bytes + product(old) * grad.item_size)
+        cost = costs.Cost(bytes_moved=grad.size_bytes + product(old) * grad.item_size)
         return [grad.where(cut, "slice: grad", old, Layout.rows(old), cost)]
 
     return x.alias(shape, layout, backward)
 
 
-def _length(size: Number, part: slice) -> Number:
+def _length(size: costs.Number, part: slice) -> costs.Number:
     length = _bound(part.stop, size)
     if part.start is not None:
         length = length - _bound(part.start, size)
     if part.step is None:
         return length
-    return exact_div(length, part.step) if is_symbolic(length) else ceil_div(length, part.step)
+    return (
+        costs.exact_div(length, part.step)
+        if costs.is_symbolic(length)
+        else costs.ceil_div(length, part.step)
+    )
 
 
-def _bound(at: Number | None, size: Number) -> Number:
+def _bound(at: costs.Number | None, size: costs.Number) -> costs.Number:
     """Where a slice begins or ends; counted from the end if negative."""
     if at is None:
         return size
-    if is_plain(at) and at < 0:
+    if costs.is_plain(at) and at < 0:
         return size + at
-    return min(at, size) if is_plain(at, size) else at
+    return min(at, size) if costs.is_plain(at, size) else at

@@ -3,18 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from attnprof import costs
 from attnprof.blocks.causal_convolution import causal_convolution, matrix_convolution
-from attnprof.costs import (
-    Cost,
-    CostTable,
-    Number,
-    ceil_div,
-    exact_div,
-    is_plain,
-    maximum,
-    minimum,
-    not_dearer,
-)
 from attnprof.errors import RequestError
 from attnprof.mechanism import Abilities, Mechanism, Variant
 from attnprof.mechanisms.extractors.published import published_counts
@@ -63,30 +53,32 @@ class Extractor(Mechanism):
         """The layer's linear maps, d_model to d_model each."""
         return ()
 
-    def chosen(self, n: Number) -> Number:
+    def chosen(self, n: costs.Number) -> costs.Number:
         """1 for direct sums by blocks, 0 for the FFT; ``auto`` decides by length."""
-        return int(self.impl == "direct") if self.impl != "auto" else not_dearer(n, FFT_FROM - 1)
+        return (
+            int(self.impl == "direct") if self.impl != "auto" else costs.not_dearer(n, FFT_FROM - 1)
+        )
 
     # -- what is executed --------------------------------------------------------------
-    def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
+    def cost(self, workload: Workload, scope: str = "layer") -> costs.CostTable:
         """Like the base's; names the rule where an FFT may run."""
         w = workload
         table = super().cost(w, scope)
         if self.weights == "matrix" or w.phase == "decode":
             return table
         direct = self.chosen(w.seq_len)
-        fft = not is_plain(direct) or not direct
+        fft = not costs.is_plain(direct) or not direct
         return replace(table, notes=(*table.notes, FFT_RULE)) if fft else table
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """w_1 … w_l (W_1 … W_l for SHE) by distance, nearest first."""
-        n: Number = sizes.seq_len
+        n: costs.Number = sizes.seq_len
         d = sizes.d_model
         shape = {"matrix": (n, d, d), "vector": (n, d), "scalar": (n,)}[self.weights]
         terms = n * (d if self.weights == "matrix" else 1)
         return {"weight": Weight(shape, "uniform", square_root(terms))}
 
-    def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[Number, Number]]:
+    def layer_maps(self, sizes: LayerSizes) -> dict[str, tuple[costs.Number, costs.Number]]:
         """Each d_model to d_model."""
         return dict.fromkeys(self.maps, (sizes.d_model, sizes.d_model))
 
@@ -96,9 +88,9 @@ class Extractor(Mechanism):
         An input shorter than the window uses the first of the weights.
         """
         n, window = x.shape[1], layer.weight.shape[0]
-        if is_plain(n, window) and n > window:
+        if costs.is_plain(n, window) and n > window:
             raise self._too_long(n, window)
-        whole = not is_plain(n, window) or n == window
+        whole = not costs.is_plain(n, window) or n == window
         weight = layer.weight if whole else layer.weight[:n]
         return _rest(layer, x, self.extracted(_mapped(layer, "in_proj", x), weight))
 
@@ -106,9 +98,9 @@ class Extractor(Mechanism):
         """The extraction part, (b, n, d) → (b, n, d)."""
         n = x.shape[1]
         direct = self.chosen(n)
-        ways = (direct, 1 - direct if is_plain(direct) else not_dearer(FFT_FROM, n))
+        ways = (direct, 1 - direct if costs.is_plain(direct) else costs.not_dearer(FFT_FROM, n))
         # where symbols decide, what is short enough for direct sums fits one block
-        block = minimum(BLOCK, n) if is_plain(direct) else n
+        block = costs.minimum(BLOCK, n) if costs.is_plain(direct) else n
         return causal_convolution(
             x, weight.view(n, -1), ways=ways, block=block, length=padded_length(n)
         )
@@ -120,7 +112,7 @@ class Extractor(Mechanism):
     def layer_step(self, layer: Any, x: Any, state: Any) -> tuple[Any, Any]:
         """One token: its row joins the cache, the direct sum runs over all rows there."""
         window = layer.weight.shape[0]
-        if is_plain(state.length, window) and state.length == window:
+        if costs.is_plain(state.length, window) and state.length == window:
             raise self._too_long(window + 1, window)
         past = state.append(_mapped(layer, "in_proj", x))
         return _rest(layer, x, self._newest(past, layer.weight[: past.shape[1]])), state
@@ -140,7 +132,7 @@ class Extractor(Mechanism):
             f"build it with seq_len={n}"
         )
 
-    def state_entries(self, workload: Workload) -> Number:
+    def state_entries(self, workload: Workload) -> costs.Number:
         """The rows so far; the window bounds them."""
         return workload.batch_size * workload.seq_len * workload.d_model
 
@@ -150,7 +142,7 @@ class Extractor(Mechanism):
         w, d = workload, workload.d_model
         tokens = w.batch_size * rows(w)
         seen = w.batch_size * (
-            w.seq_len if w.phase == "decode" else exact_div(w.seq_len * (w.seq_len + 1), 2)
+            w.seq_len if w.phase == "decode" else costs.exact_div(w.seq_len * (w.seq_len + 1), 2)
         )
         results = tokens * d
         if "in_proj" in self.maps:
@@ -158,7 +150,7 @@ class Extractor(Mechanism):
         writer.dots("extraction", results, seen * (d * d if self.weights == "matrix" else d))
         if "adj_proj" in self.maps:
             writer.dots("adjustment", results, results * d)
-            writer.stage("adjusted", Cost(multiplications=results), tokens, d)
+            writer.stage("adjusted", costs.Cost(multiplications=results), tokens, d)
         if "out_proj" in self.maps:
             writer.dots("output", results, results * d)
 
@@ -218,11 +210,11 @@ class SHE(Adjusted):
     allowed: ClassVar[dict[str, Any]] = {"impl": ("auto", "products", "direct")}
     weights: ClassVar[str] = "matrix"
 
-    def chosen(self, n: Number) -> Number:
+    def chosen(self, n: costs.Number) -> costs.Number:
         """Distances of one product."""
         if self.impl == "direct":
             return 1
-        return maximum(minimum(CHUNK, n), ceil_div(n, MOST_PRODUCTS))
+        return costs.maximum(costs.minimum(CHUNK, n), costs.ceil_div(n, MOST_PRODUCTS))
 
     def extracted(self, x: Any, weight: Any) -> Any:
         """All products."""

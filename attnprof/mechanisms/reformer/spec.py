@@ -3,21 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from attnprof import costs
 from attnprof.blocks.hashed_attention import ALONE, FLOOR
 from attnprof.blocks.hashed_backward import hashed_attention
 from attnprof.blocks.hashing import hashed, plan_of
-from attnprof.costs import (
-    Cost,
-    CostTable,
-    Number,
-    at_least_one,
-    ceil_div,
-    exact_div,
-    floor_div,
-    maximum,
-    minimum,
-    more_than_one,
-)
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism, Variant
 from attnprof.ops.functional import arange, join, row_norms, square_root
@@ -91,16 +80,16 @@ class Reformer(Mechanism):
                 "or none for one a bucket_size of tokens"
             )
 
-    def buckets_for(self, n: Number) -> Number:
+    def buckets_for(self, n: costs.Number) -> costs.Number:
         """Buckets of a round at a length."""
-        return self.num_buckets or 2 * ceil_div(n, 2 * self.bucket_size)
+        return self.num_buckets or 2 * costs.ceil_div(n, 2 * self.bucket_size)
 
-    def half_buckets(self, n: Number) -> Number:
+    def half_buckets(self, n: costs.Number) -> costs.Number:
         """Directions of a round's hash, each with its opposite; none for one bucket."""
-        return 0 if self.num_buckets == 1 else exact_div(self.buckets_for(n), 2)
+        return 0 if self.num_buckets == 1 else costs.exact_div(self.buckets_for(n), 2)
 
     # -- what runs -----------------------------------------------------------------------
-    def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
+    def cost(self, workload: Workload, scope: str = "layer") -> costs.CostTable:
         """The stages, and what sorting does that is not a FLOP."""
         table = super().cost(workload, scope)
         if workload.phase == "decode":
@@ -171,34 +160,34 @@ class Reformer(Mechanism):
         if not self.self_attention:
             scores.masked_fill_(age.eq(0), ALONE)
 
-    def state_entries(self, workload: Workload) -> Number:
+    def state_entries(self, workload: Workload) -> costs.Number:
         """Two chunks of keys and values a bucket and round, and a count, whatever the length."""
         w = workload
         buckets = w.batch_size * w.num_heads * self.num_hashes * self.buckets_for(1)
         return buckets * (4 * self.bucket_size * w.head_dim + 1)
 
     # -- the definition ------------------------------------------------------------------
-    def pairs(self, w: Workload) -> Number:
+    def pairs(self, w: Workload) -> costs.Number:
         """Query-key pairs of a round, where buckets are filled evenly."""
         n, size = w.seq_len, self.bucket_size
         buckets = self.buckets_for(n)
         if w.phase == "decode":
-            rank = floor_div(n - 1, buckets)
-            alone = 1 if self.self_attention else 1 - more_than_one(rank + 1)
+            rank = costs.floor_div(n - 1, buckets)
+            alone = 1 if self.self_attention else 1 - costs.more_than_one(rank + 1)
             # its own chunk and the one before
-            return minimum(rank, size + rank - size * floor_div(rank, size)) + alone
-        full = floor_div(n, buckets)
+            return costs.minimum(rank, size + rank - size * costs.floor_div(rank, size)) + alone
+        full = costs.floor_div(n, buckets)
         longer = n - full * buckets
         parts = ((longer, full + 1), (buckets - longer, full))
         if w.causal:
             seen = sum(times * seen_until(tokens, size) for times, tokens in parts)
-            return seen + (n if self.self_attention else minimum(n, buckets))
+            return seen + (n if self.self_attention else costs.minimum(n, buckets))
         seen = sum(times * seen_in_bucket(tokens, size) for times, tokens in parts)
         if self.self_attention:
             return seen
         # a token alone in its bucket sees itself
         alone = sum(
-            times * (at_least_one(tokens) - at_least_one(maximum(0, tokens - 1)))
+            times * (costs.at_least_one(tokens) - costs.at_least_one(costs.maximum(0, tokens - 1)))
             for times, tokens in parts
         )
         return seen - n + alone
@@ -210,31 +199,31 @@ class Reformer(Mechanism):
         heads = w.batch_size * w.num_heads * count
         d, buckets = w.head_dim, self.buckets_for(w.seq_len)
         writer.dots("squared norms", heads, heads * d)
-        writer.stage("norms", Cost(other=heads), heads)
-        writer.stage("keys", Cost(divisions=heads * d), heads, d)
+        writer.stage("norms", costs.Cost(other=heads), heads)
+        writer.stage("keys", costs.Cost(divisions=heads * d), heads, d)
         if self.num_buckets != 1:
-            directions = heads * self.num_hashes * exact_div(buckets, 2)
+            directions = heads * self.num_hashes * costs.exact_div(buckets, 2)
             writer.dots("rotated", directions, directions * d)
-            writer.stage("buckets", Cost(other=2 * directions), heads, self.num_hashes)
+            writer.stage("buckets", costs.Cost(other=2 * directions), heads, self.num_hashes)
         writer.softmax_attention(w, self.num_hashes * self.pairs(w), count)
 
 
 # -- pairs of buckets that are filled evenly ---------------------------------------------------
-def seen_until(ranks: Number, size: int) -> Number:
+def seen_until(ranks: costs.Number, size: int) -> costs.Number:
     """Earlier tokens seen in own chunk and the one before, by the first so many ranks together."""
-    first = minimum(ranks, size)
+    first = costs.minimum(ranks, size)
     rest = ranks - first
-    whole = floor_div(rest, size)
+    whole = costs.floor_div(rest, size)
     last = rest - whole * size
-    inside = whole * exact_div(size * (size - 1), 2) + exact_div(last * (last - 1), 2)
-    return exact_div(first * (first - 1), 2) + rest * size + inside
+    inside = whole * costs.exact_div(size * (size - 1), 2) + costs.exact_div(last * (last - 1), 2)
+    return costs.exact_div(first * (first - 1), 2) + rest * size + inside
 
 
-def seen_in_bucket(tokens: Number, size: int) -> Number:
+def seen_in_bucket(tokens: costs.Number, size: int) -> costs.Number:
     """Pairs of a bucket of so many tokens, each with itself included, nothing hidden in time."""
-    whole = floor_div(tokens, size)
+    whole = costs.floor_div(tokens, size)
     last = tokens - whole * size
-    before = maximum(0, whole - 1) * size * size + at_least_one(whole) * last * size
+    before = costs.maximum(0, whole - 1) * size * size + costs.at_least_one(whole) * last * size
     return whole * size * size + last * last + before
 
 

@@ -4,16 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from attnprof.blocks.taylor import (
-    boxed_sums,
-    divided_columns,
-    ratio,
-    row_scale,
-    rows_to_length,
-    taylor_map,
-    weighted,
-    with_ones,
-)
+from attnprof.blocks import taylor
 from attnprof.blocks.taylor_scan import BOXED, SYMMETRIC, RowFeatures, built_state, scan, sums
 from attnprof.costs import Cost, Number
 from attnprof.mechanism import Mechanism
@@ -112,8 +103,8 @@ class TaylorState:
 
 def normalised(q: Any, k: Any, weights: Any, length: Any = 1.0) -> tuple[Any, Any]:
     """Rows of length ``length``, queries times their temperature; (b·h, n, d) each."""
-    queries = rows_to_length(q, length=length) * weights.temperature.view(-1, 1, 1)
-    return flat(queries), rows_to_length(flat(k), length=length)
+    queries = taylor.rows_to_length(q, length=length) * weights.temperature.view(-1, 1, 1)
+    return flat(queries), taylor.rows_to_length(flat(k), length=length)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,13 +161,13 @@ class TaylorDirect(Taylor):
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:
         """(x + 1)² + 1 of every score (twice the Taylor map), row by row normalised."""
         _, _, n, d = q.shape
-        scale = row_scale(n, q) if causal else square_root(d, over=n)
+        scale = taylor.row_scale(n, q) if causal else square_root(d, over=n)
         queries, keys = normalised(q, k, weights)
         scores = queries.bmm(keys.transpose(1, 2)).add_(1)
         del queries, keys
-        twice = taylor_map(scores, causal=causal)
+        twice = taylor.taylor_map(scores, causal=causal)
         del scores
-        return weighted(twice, flat(v), scale).view(q.shape)
+        return taylor.weighted(twice, flat(v), scale).view(q.shape)
 
     def step(
         self, q: Any, k: Any, v: Any, state: TaylorState, weights: Any
@@ -187,10 +178,10 @@ class TaylorDirect(Taylor):
         del key
         scores = queries.bmm(keys.transpose(1, 2)).add_(1)
         del queries
-        twice = taylor_map(scores, causal=False)
+        twice = taylor.taylor_map(scores, causal=False)
         del scores
         scale = square_root(q.shape[-1], over=state.length)
-        return weighted(twice, values, scale).view(q.shape), state
+        return taylor.weighted(twice, values, scale).view(q.shape), state
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """Eq 1 with Algorithm 1's normalisation: 1 + x + x²/2, row sums, divisions."""
@@ -247,16 +238,16 @@ class TaylorEfficient(Taylor):
         length = (d**0.25 if isinstance(d, int) else 2.0) if boxed and not causal else 1.0
         queries, keys = normalised(q, k, weights, length)
         if boxed and not causal:
-            y, scale = boxed_sums(queries, keys, flat(v)), 1.0
+            y, scale = taylor.boxed_sums(queries, keys, flat(v)), 1.0
         elif causal:
             size = self.chunk * (1 if boxed else SCANNED)
-            y = scan(queries, keys, with_ones(flat(v)), size=size, features=self.features)
+            y = scan(queries, keys, taylor.with_ones(flat(v)), size=size, features=self.features)
             scale = None
         else:
             size, scale = self.chunk * AT_ONCE, square_root(d, over=n)
-            y = sums(queries, keys, with_ones(flat(v)), size=size, features=self.features)
+            y = sums(queries, keys, taylor.with_ones(flat(v)), size=size, features=self.features)
         del queries, keys
-        return divided_columns(y, row_scale(n, q) if causal else scale).view(q.shape)
+        return taylor.divided_columns(y, taylor.row_scale(n, q) if causal else scale).view(q.shape)
 
     def init_state(self, sizes: LayerSizes, cache: Any) -> TaylorState:
         """Sums of nothing."""
@@ -271,10 +262,10 @@ class TaylorEfficient(Taylor):
         held = state.built(self.chunk)
         state.length += 1
         queries, keys = normalised(q, k, weights)
-        self.features.absorb(held, keys, with_ones(flat(v)))
+        self.features.absorb(held, keys, taylor.with_ones(flat(v)))
         y = self.features.read(queries, held, True)
         scale = square_root(q.shape[-1], over=state.length)
-        return ratio(y[..., 1:], y[..., :1], scale).view(q.shape), state
+        return taylor.ratio(y[..., 1:], y[..., :1], scale).view(q.shape), state
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """Algorithm 1; causal rows read running sums, to which every token adds."""

@@ -4,26 +4,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar
 
+from attnprof import costs
 from attnprof.blocks.taylor_scan import built_state
-from attnprof.costs import (
-    Cost,
-    CostTable,
-    Number,
-    Stage,
-    is_plain,
-    is_symbolic,
-    maximum,
-    more_than_one,
-    not_dearer,
-)
-from attnprof.mechanisms.taylorshift.forms import (
-    Taylor,
-    TaylorDirect,
-    TaylorEfficient,
-    TaylorState,
-    direct_flops,
-    efficient_flops,
-)
+from attnprof.mechanisms.taylorshift import forms
 from attnprof.ops.counter import Counter
 from attnprof.ops.functional import plain_size, records
 from attnprof.ops.layer import Definition, LayerSizes
@@ -32,7 +15,7 @@ from attnprof.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaylorShift(Taylor):
+class TaylorShift(forms.Taylor):
     """The direct form while it is not dearer, the efficient form from there on.
 
     ``switch`` says in what: ``formula`` (core FLOPs of what is executed), ``published`` (004-EQ4
@@ -51,26 +34,26 @@ class TaylorShift(Taylor):
     allowed: ClassVar[dict[str, Any]] = {"switch": ("formula", "published", "memory"), "chunk": 1}
 
     @property
-    def direct(self) -> TaylorDirect:
+    def direct(self) -> forms.TaylorDirect:
         """The direct form with the same parameters."""
-        return TaylorDirect(bias=self.bias, temperature=self.temperature)
+        return forms.TaylorDirect(bias=self.bias, temperature=self.temperature)
 
     @property
-    def efficient(self) -> TaylorEfficient:
+    def efficient(self) -> forms.TaylorEfficient:
         """The efficient form with the same parameters."""
-        return TaylorEfficient(bias=self.bias, temperature=self.temperature, chunk=self.chunk)
+        return forms.TaylorEfficient(bias=self.bias, temperature=self.temperature, chunk=self.chunk)
 
-    def direct_chosen(self, workload: Workload) -> Number:
+    def direct_chosen(self, workload: Workload) -> costs.Number:
         """1 where the direct form is taken, 0 where the efficient one is."""
         w = workload.with_(dtype="entry")
         if w.phase == "backward":
             w = w.with_(phase="train")
         if self.switch == "published":
-            return not_dearer(direct_flops(w), efficient_flops(w))
+            return costs.not_dearer(forms.direct_flops(w), forms.efficient_flops(w))
         direct, efficient = self.direct.cost(w, "core"), self.efficient.cost(w, "core")
         if self.switch == "memory":
-            return not_dearer(direct.peak(), efficient.peak())
-        return not_dearer(_short(direct.flops), _short(efficient.flops))
+            return costs.not_dearer(direct.peak(), efficient.peak())
+        return costs.not_dearer(_short(direct.flops), _short(efficient.flops))
 
     def takes_direct(self, workload: Workload) -> bool:
         """The same for plain sizes, remembered; a tracer's sizes are compared anew."""
@@ -80,24 +63,26 @@ class TaylorShift(Taylor):
             return _takes_direct(self, w)
         return bool(self.direct_chosen(w))
 
-    def cost(self, workload: Workload, scope: str = "layer") -> CostTable:
+    def cost(self, workload: Workload, scope: str = "layer") -> costs.CostTable:
         """The chosen form's stages; for symbols and grids both forms', each where it is taken."""
         self.check(workload, scope)
         direct, efficient = self.direct.cost(workload, scope), self._efficient(workload, scope)
         return self._chosen(workload, direct, efficient)
 
-    def definition(self, workload: Workload, scope: str = "layer") -> CostTable:
+    def definition(self, workload: Workload, scope: str = "layer") -> costs.CostTable:
         """The chosen form's definition."""
         direct = self.direct.definition(workload, scope)
         return self._chosen(workload, direct, self.efficient.definition(workload, scope))
 
-    def _chosen(self, w: Workload, direct: CostTable, efficient: CostTable) -> CostTable:
+    def _chosen(
+        self, w: Workload, direct: costs.CostTable, efficient: costs.CostTable
+    ) -> costs.CostTable:
         direct, efficient = _named("direct", direct), _named("efficient", efficient)
-        if is_plain(w.seq_len, w.num_heads, w.head_dim, w.batch_size):
+        if costs.is_plain(w.seq_len, w.num_heads, w.head_dim, w.batch_size):
             return direct if self.takes_direct(w) else efficient
         return switched(direct, efficient, self.direct_chosen(w))
 
-    def _efficient(self, workload: Workload, scope: str) -> CostTable:
+    def _efficient(self, workload: Workload, scope: str) -> costs.CostTable:
         """The efficient form; the token that leaves the direct one builds the sums first."""
         table, w = self.efficient.cost(workload, scope), workload
         if w.phase != "decode":
@@ -111,20 +96,22 @@ class TaylorShift(Taylor):
         built = tuple(replace(stage, name=f"build {stage.name}") for stage in built)
         return replace(table, stages=(*built, *table.stages))
 
-    def _left_direct(self, workload: Workload) -> Number:
+    def _left_direct(self, workload: Workload) -> costs.Number:
         """1 where the token before was still decoded directly."""
         n = workload.seq_len
-        if is_symbolic(n):
+        if costs.is_symbolic(n):
             return self.direct_chosen(workload.with_(seq_len=n - 1))
-        return more_than_one(n) * self.direct_chosen(workload.with_(seq_len=maximum(1, n - 1)))
+        return costs.more_than_one(n) * self.direct_chosen(
+            workload.with_(seq_len=costs.maximum(1, n - 1))
+        )
 
-    def state_entries(self, workload: Workload) -> Number:
+    def state_entries(self, workload: Workload) -> costs.Number:
         """Keys and values, or their sums from the switch on."""
         first = self.direct_chosen(workload.with_(phase="decode"))
         one, two = (f.state_entries(workload) for f in (self.direct, self.efficient))
         return one * first + two * (1 - first)
 
-    def parameters(self, workload: Workload, scope: str = "layer") -> Number:
+    def parameters(self, workload: Workload, scope: str = "layer") -> costs.Number:
         """Those of either form."""
         return self.direct.parameters(workload, scope)
 
@@ -143,7 +130,7 @@ class TaylorShift(Taylor):
     # all that torch.compiler.assume_constant_result does, without its import of the compiler
     _runs_direct._dynamo_marked_constant = True  # type: ignore[attr-defined]  # noqa: SLF001
 
-    def init_state(self, sizes: LayerSizes, cache: Any) -> TaylorState:
+    def init_state(self, sizes: LayerSizes, cache: Any) -> forms.TaylorState:
         """Sums of nothing where even the first token takes the efficient form."""
         state = super().init_state(sizes, cache)
         h, d, b = sizes.num_heads, sizes.head_dim, cache.batch_size
@@ -153,8 +140,8 @@ class TaylorShift(Taylor):
         return state
 
     def step(
-        self, q: Any, k: Any, v: Any, state: TaylorState, weights: Any
-    ) -> tuple[Any, TaylorState]:
+        self, q: Any, k: Any, v: Any, state: forms.TaylorState, weights: Any
+    ) -> tuple[Any, forms.TaylorState]:
         """One token; once the sums are built they are kept."""
         direct = state.sums is None and state.direct and state.direct(state.length + 1)
         return (self.direct if direct else self.efficient).step(q, k, v, state, weights)
@@ -169,7 +156,7 @@ def _takes_direct(mechanism: TaylorShift, workload: Workload) -> bool:
     return bool(mechanism.direct_chosen(workload))
 
 
-def times(stage: Stage, flag: Number) -> Stage:
+def times(stage: costs.Stage, flag: costs.Number) -> costs.Stage:
     """A stage where ``flag`` is 1, nothing where it is 0."""
     return replace(
         stage,
@@ -181,34 +168,34 @@ def times(stage: Stage, flag: Number) -> Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class SwitchedTable(CostTable):
+class SwitchedTable(costs.CostTable):
     """The stages of both forms, each times the flag that says whether it is taken.
 
     Totals and peaks come from the two tables, so that the flag stands in them twice and not
     once a stage: with symbols it is a long expression.
     """
 
-    first: CostTable = CostTable(())
-    second: CostTable = CostTable(())
-    flag: Number = 1
+    first: costs.CostTable = costs.CostTable(())
+    second: costs.CostTable = costs.CostTable(())
+    flag: costs.Number = 1
 
     @property
-    def total(self) -> Cost:
+    def total(self) -> costs.Cost:
         """The sum of the stages that are executed."""
-        total: Cost = self.first.total * self.flag + self.second.total * (1 - self.flag)
+        total: costs.Cost = self.first.total * self.flag + self.second.total * (1 - self.flag)
         return total
 
     @property
-    def matmul_flops(self) -> Number:
+    def matmul_flops(self) -> costs.Number:
         """Operations of the matrix products that are executed."""
         return self.total.matmul_flops
 
-    def peak(self) -> Number:
+    def peak(self) -> costs.Number:
         """The peak of the form that is taken, in bytes."""
         return self.first.peak() * self.flag + self.second.peak() * (1 - self.flag)
 
 
-def switched(first: CostTable, second: CostTable, flag: Number) -> SwitchedTable:
+def switched(first: costs.CostTable, second: costs.CostTable, flag: costs.Number) -> SwitchedTable:
     """The table of ``first`` where ``flag`` is 1 and of ``second`` where it is 0."""
     both = ((first, flag), (second, 1 - flag))
     return SwitchedTable(
@@ -222,12 +209,12 @@ def switched(first: CostTable, second: CostTable, flag: Number) -> SwitchedTable
     )
 
 
-def _short(value: Number) -> Number:
+def _short(value: costs.Number) -> costs.Number:
     """A polynomial multiplied out: its stages share most of their terms."""
-    return value.expand() if is_symbolic(value) else value
+    return value.expand() if costs.is_symbolic(value) else value
 
 
-def _named(form: str, table: CostTable) -> CostTable:
+def _named(form: str, table: costs.CostTable) -> costs.CostTable:
     """The same stages, with the form before their places: none of one is one of the other."""
     stages = (
         replace(stage, place=(form, *stage.place)) if stage.place else stage for stage in table
@@ -235,4 +222,4 @@ def _named(form: str, table: CostTable) -> CostTable:
     return replace(table, stages=tuple(stages))
 
 
-MECHANISMS = (TaylorDirect, TaylorEfficient, TaylorShift)
+MECHANISMS = (forms.TaylorDirect, forms.TaylorEfficient, TaylorShift)

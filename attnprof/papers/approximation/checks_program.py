@@ -10,17 +10,9 @@ from torch.nn import functional as F
 from attnprof import registry
 from attnprof.algebra.expressions import symbol
 from attnprof.blocks.assemble import attend_core
+from attnprof.papers import checks
 from attnprof.papers.approximation import program
 from attnprof.papers.approximation.program import CLASSES, TEST_TOKENS, TOKENS, WIDTH, derived
-from attnprof.papers.checks import (
-    MEASURED,
-    NOT_REPRODUCIBLE,
-    READING,
-    Check,
-    Checks,
-    rounded,
-    within,
-)
 from attnprof.papers.measured import measured
 
 HEADS = int(program.SETTINGS["heads_in_figure_C"])
@@ -37,28 +29,28 @@ def quoted(quantity: str) -> dict[str, float]:
     return {row["model"]: float(row["value"]) for row in rows if row["quantity"] == quantity}
 
 
-CHECKS = Checks([
-    Check(
+CHECKS = checks.Checks([
+    checks.Check(
         "003-QKV",
         True,
         lambda: False,  # whether K and V enter the model
         why="Q, K and V are drawn from a normal distribution; of the text only the number of "
         "tokens enters. K and V are then unused: the encoder takes Q for all three",
         how="read in the listing of Step 1 (extract_data) and Step 3 (the model's forward)",
-        basis=READING,
+        basis=checks.READING,
     ),
-    Check(
+    checks.Check(
         "003-PERF-FAVOR",
         -0.5,
         program.error_power,
         how="error of the class's features against softmax weights for 16 to 4096 features: "
         "the power of their number with which it falls, -1/2 for random features of exp",
-        agree=within(absolute=0.1),
+        agree=checks.within(absolute=0.1),
         why="elu(x Omega) + 1 is no random feature of the softmax kernel: its error does not fall "
         "with more features. With Omega divided by sqrt m, each feature tends to 1 and attention "
         "to a plain mean. FAVOR+ takes exp(x Omega - |x|^2 / 2)",
     ),
-    Check(
+    checks.Check(
         "003-TEACHER",
         True,
         lambda: quoted("final_true_ce")["standard_mha"] < math.log(VOCABULARY),
@@ -124,7 +116,7 @@ def lengths_it_runs_at() -> dict[str, bool]:
     True,
     how="read in the listing: the class's only mask is |i - j| <= w; its weights computed: is "
     "there a token that sees all and is seen by all",
-    basis=READING,
+    basis=checks.READING,
     why="the class has the window alone; its text's global tokens are missing",
 )
 def _has_global_tokens() -> bool:
@@ -140,7 +132,7 @@ def _has_global_tokens() -> bool:
     how="read in the listing: the decoder layer calls its attention with queries, keys and "
     "values and nothing else, and no class masks by order; each class then run twice with "
     "another last token: does the first row of the output stay",
-    basis=READING,
+    basis=checks.READING,
     why="no class takes a causal mask and the decoder layer gives none: each token sees the "
     "ones it is to predict",
 )
@@ -162,7 +154,7 @@ def _masked() -> dict[str, bool]:
     part="their order",
     how="read in the listing: the blocks and lines at which its own names are needed and bound "
     "(listing_names.csv); which are needed before anything binds them",
-    basis=READING,
+    basis=checks.READING,
     why="a NameError each: N and a placeholder for the path in the first block, models that "
     "inherit from Seq2SeqTransformer although the class is TransformerSeq2Seq, an EarlyStopper "
     "that is never defined",
@@ -182,8 +174,8 @@ def _unbound() -> list[str]:
     0.0,
     how="read in the listing: the loss, alpha CE + (1 - alpha) T^2 KL; its value on made-up "
     "logits where the student's are the teacher's, which is where MSE is zero",
-    basis=READING,
-    agree=rounded(6),
+    basis=checks.READING,
+    agree=checks.rounded(6),
     why="the listing minimises alpha CE + (1 - alpha) T^2 KL at T = 3, alpha = 0.5: at the "
     "teacher's own logits alpha CE is left. MSE is only what it reports in the end",
 )
@@ -237,7 +229,7 @@ def worst_ratio() -> str:
     "standard_mha",
     how="read in the listing: the students' final metric is MSE to the teacher's logits; for "
     "all models quoted, the teacher's own being zero",
-    basis=READING,
+    basis=checks.READING,
     why="Standard's 11.5 is a cross-entropy, the students' 0.052 an error against Standard's "
     "own logits: in that metric Standard is exact, and the two numbers cannot be ranked",
 )
@@ -251,14 +243,14 @@ def _weakest() -> str:
     {name: x for name, x in quoted("practical_speed").items() if name in CLASSES},
     how="processor time of a forward pass of the whole model (N 2048, d 512, one sequence), in "
     "parts, on the machine that the measurement names",
-    agree=rounded(4),
+    agree=checks.rounded(4),
     why=lambda said, found: (
         f"the device is not named. On ours Longformer takes "
         f"{found['longformer'] / found['performer']:.2f} times as long as Performer, there "
         f"{said['longformer'] / said['performer']:.2f}: the same order, as its scores are dense"
     ),
-    otherwise=NOT_REPRODUCIBLE,
-    basis=MEASURED,
+    otherwise=checks.NOT_REPRODUCIBLE,
+    basis=checks.MEASURED,
 )
 def seconds() -> dict[str, float]:
     """Measured time of a forward pass through a whole model, one sequence."""

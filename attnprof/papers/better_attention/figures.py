@@ -8,15 +8,7 @@ from typing import Any
 import sympy
 
 from attnprof import registry
-from attnprof.papers.better_attention.checks_eq24 import (
-    GRID,
-    PANELS,
-    exact_excess,
-    excess,
-    heatmaps,
-    quoted,
-    shape_is_free_of_length,
-)
+from attnprof.papers.better_attention import checks_eq24
 from attnprof.papers.better_attention.values import (
     MECHANISMS,
     counter,
@@ -161,13 +153,13 @@ def _said_of_widths(
         "other lengths", "only the scale of the y-axis changes",
         f"Efficient saves {saved:.1f} % at d_m = {LARGEST} for l = {STATED}, "
         f"{elsewhere:.1f} % for l = {OTHER}",
-        shape_is_free_of_length(),
+        checks_eq24.shape_is_free_of_length(),
     )  # fmt: skip
 
 
 def heatmap() -> FigureData:
     """Figure 3: the ratio of standard to Efficient Attention over length and width."""
-    report = heatmaps()
+    report = checks_eq24.heatmaps()
     full, efficient = (counter(multiply_adds, name) for name in ("standard", "efficient"))
     rows = [
         {
@@ -178,20 +170,23 @@ def heatmap() -> FigureData:
         for cell in map(asdict, report.records)
         for sizes in [(cell["seq_len"], cell["d_model"], ONE_HEAD)]
     ]  # fmt: skip
-    mean, most = excess("mean"), max(excess("max").values())
+    mean, most = checks_eq24.excess("mean"), max(checks_eq24.excess("max").values())
     means, largest = [], []
     for source, where in (("caption", "caption"), ("text_B2", "Sec B.2")):
-        said, up_to = quoted(source, "mean"), max(quoted(source, "max").values())
+        said, up_to = (
+            checks_eq24.quoted(source, "mean"),
+            max(checks_eq24.quoted(source, "max").values()),
+        )
         means.append(Described(
             f"mean excess by heads, {where}",
-            ", ".join(f"{said[str(h)]} % (h = {h})" for h in PANELS),
-            ", ".join(f"{mean[str(h)]:.2f} % (h = {h})" for h in PANELS),
-            all(round(mean[str(h)]) == said[str(h)] for h in PANELS),
+            ", ".join(f"{said[str(h)]} % (h = {h})" for h in checks_eq24.PANELS),
+            ", ".join(f"{mean[str(h)]:.2f} % (h = {h})" for h in checks_eq24.PANELS),
+            all(round(mean[str(h)]) == said[str(h)] for h in checks_eq24.PANELS),
         ))  # fmt: skip
         largest.append(Described(
             f"largest excess, {where}", f"up to {up_to} %", f"{most:.2f} %", round(most) == up_to
         ))  # fmt: skip
-    exact = exact_excess()
+    exact = checks_eq24.exact_excess()
     counted = Described(
         "counted from the definitions", "at most 67 %, less with more heads",
         f"at most {exact['at most']:.0f} %, "
@@ -199,7 +194,7 @@ def heatmap() -> FigureData:
         exact["at most"] <= 67 and exact["falls with the heads"],
     )  # fmt: skip
     described = (*means, *largest, counted)
-    return FigureData(rows, described, {"summary": report.summary, "grid": GRID})
+    return FigureData(rows, described, {"summary": report.summary, "grid": checks_eq24.GRID})
 
 
 def surfaces() -> FigureData:

@@ -8,19 +8,11 @@ from typing import Any
 
 from attnprof.device.roofline import GIGA, TERA, Ceilings, roofline
 from attnprof.papers.checks import NOT_REPRODUCIBLE, Check, above, between, rounded
-from attnprof.papers.neural_attention.models import (
-    DOCUMENT,
-    attention,
-    name_of,
-    rows_by_projection,
-    settings,
-    size_of_c,
-    workload,
-)
+from attnprof.papers.neural_attention import models
 
 TABLE = "table06_cost_wikitext103"
-MEMORY = rows_by_projection(TABLE, "memory_gb_per_batch")
-SPEED = rows_by_projection(TABLE, "speed_ms_per_sample")
+MEMORY = models.rows_by_projection(TABLE, "memory_gb_per_batch")
+SPEED = models.rows_by_projection(TABLE, "speed_ms_per_sample")
 GPU = Ceilings(
     "RTX 4090", {"float32": 82.6 * TERA}, 1008 * GIGA,
     "NVIDIA Ada GPU architecture whitepaper, GeForce RTX 4090",
@@ -31,7 +23,7 @@ ACCURACIES = {"cifar10": "table03_cifar10", "cifar100": "table04_cifar100"}
 
 def perplexities() -> dict[str, float]:
     """Table 1's."""
-    return rows_by_projection("table01_wikitext103_perplexity", "lowest_perplexity")
+    return models.rows_by_projection("table01_wikitext103_perplexity", "lowest_perplexity")
 
 
 def reduction(name: str) -> float:
@@ -42,7 +34,7 @@ def reduction(name: str) -> float:
 
 def accuracies(dataset: str) -> dict[str, float]:
     """Those of Table 3 or 4."""
-    return rows_by_projection(ACCURACIES[dataset], "val_acc_pct")
+    return models.rows_by_projection(ACCURACIES[dataset], "val_acc_pct")
 
 
 def gain(dataset: str) -> float:
@@ -56,10 +48,10 @@ def least_memory(task: str, name: str, batch: int | None = None) -> float:
 
     These are kept by all layers for the backward pass; both in float32.
     """
-    told, sizes = settings(task), workload(task)
+    told, sizes = models.settings(task), models.workload(task)
     size = int(told["batch"]) if batch is None else batch
     if name != "dot":
-        return size_of_c(task, name, size)
+        return models.size_of_c(task, name, size)
     entries = size * int(told["layers"]) * sizes.num_heads * sizes.seq_len**2
     return float(entries * sizes.item_size / 1e9)
 
@@ -77,15 +69,15 @@ def _per_sample(_published: Mapping[str, float], ours: Mapping[str, Any]) -> str
 
 
 def _limits() -> dict[str, list[float]]:
-    card = float(re.sub(r".* (\d+)GB", r"\1", settings("both")["gpu"]))
+    card = float(re.sub(r".* (\d+)GB", r"\1", models.settings("both")["gpu"]))
     return {name: [least_memory("nlp", name) / 2, card] for name in MEMORY}
 
 
 @cache
 def peaks() -> dict[str, int]:
     """Peak bytes of a training step of one layer, one sample, as Algorithm 1 allocates."""
-    sizes = workload("nlp", phase="train")
-    return {name: int(attention(name).cost(sizes).peak()) for name in MEMORY}
+    sizes = models.workload("nlp", phase="train")
+    return {name: int(models.attention(name).cost(sizes).peak()) for name in MEMORY}
 
 
 def by_memory(sizes: Mapping[str, float]) -> list[str]:
@@ -101,7 +93,7 @@ def falls_sharply(sizes: Mapping[str, float]) -> bool:
 
 def least_time(task: str, name: str) -> float:
     """Milliseconds that the attention layers of one sample take at least on the named card."""
-    others = int(settings(task)["layers"]) - 1
+    others = int(models.settings(task)["layers"]) - 1
     return 1e3 * (others * _of_a_layer(task, "dot") + _of_a_layer(task, name))
 
 
@@ -110,7 +102,7 @@ def _of_a_layer(task: str, name: str) -> float:
     rate = GPU.flops_per_s["float32"]
     return sum(
         roofline(int(stage.cost.flops), int(stage.cost.bytes_moved), GPU, rate).time_s
-        for stage in attention(name).cost(workload(task))
+        for stage in models.attention(name).cost(models.workload(task))
     )
 
 
@@ -120,12 +112,12 @@ CHECKS = [
         Check(
             f"001-T2-d{row['d_prime']}",
             float(row["improvement_pct"]),
-            partial(reduction, name_of(row)),
+            partial(reduction, models.name_of(row)),
             how="100 (dot product - neural) / dot product, of Table 1's perplexities",
             agree=rounded(2),
             why="Table 1 gives {1:.4f} %, which is {1:.2f} %: digits were cut off".format,
         )
-        for row in DOCUMENT.rows("table02_perplexity_gain")
+        for row in models.DOCUMENT.rows("table02_perplexity_gain")
     ),
     *(
         Check(
@@ -135,7 +127,7 @@ CHECKS = [
             how="difference of the table's two accuracies",
             agree=rounded(2),
         )
-        for row in DOCUMENT.rows("table05_accuracy_gain")
+        for row in models.DOCUMENT.rows("table05_accuracy_gain")
     ),
     _about_accuracy(
         "001-ABS-4pts",
