@@ -38,15 +38,13 @@ def draw_history(report: Report) -> style.Figure:
     changed = [its for its in groups.values() if any(r.change_point for r in its)]
     flat = [its for its in groups.values() if its not in changed]
     series = ([*changed, *(its for its in flat if its[0].unit == "s")] or flat)[:MOST]
-    rows = -(-len(series) // COLUMNS)
-    figure = style.new_figure(0.5 + 1.55 * rows)
-    panels = list(figure.subplots(rows, COLUMNS, squeeze=False).flat)
+    figure = style.new_figure(0.6 + 1.55 * -(-len(series) // COLUMNS))
+    panels = style.split(figure, len(series), COLUMNS, 2.2)
+    style.title(figure, "What was measured over the runs, and where its level changed")
     several = len({r.machine for r in records if r.machine}) > 1
     runs = max(r.run for r in records)
-    for axes, members in zip(panels, series, strict=False):
+    for axes, members in zip(panels, series, strict=True):
         _draw(axes, members, runs, several)
-    for axes in panels[len(series) :]:
-        axes.set_axis_off()
     left, of = len(groups) - len(series), len(groups)
     more = f"{left} of {of} series are not drawn; those that changed come first." if left else ""
     style.caption(

@@ -95,7 +95,8 @@ def draw_by_width(figure: Figure, data: FigureData) -> str:
         axes.set_ylim(0)
         axes.grid(visible=True)
     lines = grid[0].get_lines()
-    figure.legend(handles=lines, loc="outside upper center", ncols=4, handlelength=3.2)
+    columns = style.abreast(4, 1.6)
+    figure.legend(handles=lines, loc="outside upper center", ncols=columns, handlelength=3.2)
     return (
         f"One forward and backward pass, h = {data.facts['h']}. (a) as printed, (b) the same "
         "equation for a longer context: Optimised and Super coincide; (c) multiplications and "
@@ -137,8 +138,8 @@ def draw_surfaces(figure: Figure, data: FigureData) -> str:
     unit, prefix = _unit(rows)
     x, y = np.meshgrid(widths, lengths)
     top = max(row["standard"] for row in rows) / unit
-    for place, name in enumerate(("standard", "optimised", "efficient", "super"), 1):
-        axes: Any = figure.add_subplot(2, 2, place, projection="3d")
+    panels: list[Any] = style.split(figure, 4, 2, subplot_kw={"projection": "3d"})
+    for axes, name in zip(panels, ("standard", "optimised", "efficient", "super"), strict=True):
         found = {(row["l"], row["d_m"]): row[name] / unit for row in rows}
         height = np.array([[found[n, d] for d in widths] for n in lengths])
         axes.plot_surface(

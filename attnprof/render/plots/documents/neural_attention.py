@@ -19,8 +19,8 @@ def draw_surfaces(figure: Figure, data: FigureData) -> str:
 
     side = data.facts["points"]
     titles = {"dot_product": "dot product", "neural": "Neural Attention"}
-    for place, (name, title) in enumerate(titles.items(), 1):
-        axes: Any = figure.add_subplot(1, 2, place, projection="3d")
+    panels: list[Any] = style.split(figure, 2, 2, subplot_kw={"projection": "3d"})
+    for axes, (name, title) in zip(panels, titles.items(), strict=True):
         x, y, z = (
             np.array([row[key] for row in data.rows]).reshape(side, side)
             for key in ("x", "y", name)
@@ -41,7 +41,7 @@ def draw_surfaces(figure: Figure, data: FigureData) -> str:
 def draw_tensor(figure: Figure, data: FigureData) -> str:
     """A panel for each k: what C holds at i, j."""
     tokens, depth = data.facts["tokens"], 2 * data.facts["reduced"]
-    panels = style.split(figure, depth, depth, 0.8)
+    panels = style.split(figure, depth, depth, 1.6)
     ticks = [index + 0.5 for index in range(tokens)]
     names = [str(index + 1) for index in range(tokens)]
     for place, axes in enumerate(panels, 1):

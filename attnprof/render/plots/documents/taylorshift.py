@@ -49,7 +49,11 @@ LAWS = {
 def draw_heads(figure: Figure, data: FigureData) -> str:
     """Figure 1: a column a head width, time above memory, crossovers marked."""
     widths = list(dict.fromkeys(row["d"] for row in data.rows))
-    grid = figure.subplots(2, len(widths), squeeze=False, sharex="col", sharey="row")
+    if style.narrow():  # a row a head width
+        figure.set_figheight(0.8 + 1.5 * len(widths))
+        grid = figure.subplots(len(widths), 2, squeeze=False, sharex="row", sharey="col").T
+    else:
+        grid = figure.subplots(2, len(widths), squeeze=False, sharex="col", sharey="row")
     for line, (field, label, unit, names) in zip(grid, PANELS, strict=True):
         for axes, d in zip(line, widths, strict=True):
             style.log_axes(axes)
@@ -288,5 +292,5 @@ def _sampling(rows: Rows) -> str:
     draws = [row["draws"] for row in of(rows, expression="A_mod")]
     return (
         f"Means of at least {min(sampled):,} rows; of {min(draws)} to {max(draws)} matrices for "
-        "$A_\\mathrm{mod}$ (Frobenius norm)."
+        "A_mod (Frobenius norm)."
     )
