@@ -1,11 +1,9 @@
 """Costs of several mechanisms over sequence length, a panel a quantity."""
 
 from attnprof.record import CompareRecord, Report
-from attnprof.render.plots import series, style
-from attnprof.render.plots.heatmap import PHASES
-from attnprof.render.plots.history import in_units
+from attnprof.render.plots import series, style, ticks
 
-PANELS = {"FLOPs": ("flops", ""), "peak memory": ("peak_bytes", "B")}
+GIB = 2**30
 
 
 def draw_compare(report: Report) -> style.Figure:
@@ -14,23 +12,21 @@ def draw_compare(report: Report) -> style.Figure:
     series.need(records, "no mechanism can do what is asked")
     lengths = list(dict.fromkeys(record.seq_len for record in records))
     series.need(lengths[1:], "one sequence length; type several, like --seq 1024:131072:x2")
-    figure, curves = style.new_figure(3.0), series.series_of(records, "seq_len")
-    panels = style.split(figure, len(PANELS), len(PANELS), 3.0)
-    for axes, (label, (field, unit)) in zip(panels, PANELS.items(), strict=True):
-        size, written = in_units(max(getattr(r, field) for r in records), unit)
-        for curve in curves:
-            axes.plot(*curve.points("seq_len", field, size), **curve.look)
-        series.length_axis(axes, lengths)
-        axes.set_ylabel(f"{label} {written}")
+    found, figure = series.series_of(records, "seq_len"), style.new_figure(3.0)
+    panels = {"FLOPs": ("flops", 1, ticks.with_prefix()),
+              "peak memory [GiB]": ("peak_bytes", GIB, ticks.plain)}  # fmt: skip
+    all_axes = style.split(figure, len(panels), len(panels), 3.0)
+    for axes, (label, (field, unit, written)) in zip(all_axes, panels.items(), strict=True):
+        for curve in found:
+            axes.plot(*curve.points("seq_len", field, unit), **curve.look)
+        series.length_axis(axes, lengths, written=written)
+        axes.set_ylabel(label)
+    what = f"FLOPs and peak memory of {series.a_pass(records)} over sequence length"
+    style.legend(figure, [{**curve.look, "label": curve.label} for curve in found], title=what)
     one = records[0]
-    what = PHASES.get(one.phase, one.phase)
-    style.legend(
-        figure, [{**curve.look, "label": curve.label} for curve in curves],
-        title=f"FLOPs and peak memory of {what} over sequence length", handlelength=3,
-    )  # fmt: skip
-    told = f"scope {one.scope}", f"batch {one.batch_size}", f"d_model {one.d_model}"
     style.caption(
-        figure, *told, f"{one.num_heads} head{'s' * (one.num_heads > 1)}", one.dtype,
-        "causal" * one.causal, "by the closed forms",
+        figure, f"scope {one.scope}", f"batch {one.batch_size}", f"d_model {one.d_model}",
+        f"{one.num_heads} head{'s' * (one.num_heads > 1)}", one.dtype, "causal" * one.causal,
+        "by the closed forms",
     )  # fmt: skip
     return figure

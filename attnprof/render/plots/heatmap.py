@@ -179,7 +179,8 @@ def draw_heatmap(report: Report) -> style.Figure:
         f"scope {its['scope']}",
         "causal" * its["causal"],
         f"excess = 100·({a} / {b} − 1)",
-        f"hatched: {a} costs less" * scale.two_sided,
+        # contours are drawn where numbers have no room
+        f"hatched: {a} costs less" * (scale.two_sided and len(panels[0].collections) > 1),
         "grey: heads do not divide d_model" * bool(its["not_divisible_d_model"]),
     )
     return figure

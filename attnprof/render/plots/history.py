@@ -21,12 +21,6 @@ UNITS: dict[str, tuple[tuple[float, str], ...]] = {
 }
 
 
-def in_units(largest: float, unit: str) -> tuple[float, str]:
-    """What to divide by so that an axis has short numbers, and how that is called."""
-    units = UNITS.get(unit, UNITS[""])
-    return next((known for known in units if largest >= known[0]), units[-1])
-
-
 def draw_history(report: Report) -> style.Figure:
     """A panel a case and metric (and machine, for times), over the runs in their order."""
     records = report.of(HistoryRecord)
@@ -59,7 +53,9 @@ def _draw(axes: style.Axes, members: Sequence[HistoryRecord], runs: int, several
     from matplotlib.ticker import MaxNLocator
 
     numbers = [r.run for r in members]
-    unit, title = in_units(max(r.value for r in members), members[0].unit)
+    # what to divide by so that an axis has short numbers, and how that is called
+    largest, units = max(r.value for r in members), UNITS.get(members[0].unit, UNITS[""])
+    unit, title = next((known for known in units if largest >= known[0]), units[-1])
     values = [r.value / unit for r in members]
     axes.plot(numbers, values, ".", color=style.GREY, markersize=3.5)
     level_of = accumulate(int(r.change_point) for r in members)

@@ -132,15 +132,6 @@ def looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     return {name: {"color": c, "marker": m, "markersize": 3} for (name, c), m in found}
 
 
-def log_axes(axes: Axes) -> None:
-    """Both axes logarithmic, over a grid, without ticks between the powers."""
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.grid(visible=True)
-    axes.tick_params(length=2)
-    axes.minorticks_off()
-
-
 def headroom(axes: Axes, share: float = 0.28) -> None:
     """Space above the curves of a logarithmic axis, for what is written there."""
     low, high = axes.get_ylim()

@@ -5,10 +5,9 @@ from math import ceil, floor, log2
 from typing import Any
 
 from attnprof.papers.regenerated import FigureData
-from attnprof.render.plots import style
+from attnprof.render.plots import style, ticks
 from attnprof.render.plots.documents import Drawings, Rows, curve, of
 from attnprof.render.plots.style import MIB, Axes, Figure
-from attnprof.render.plots.ticks import mark_sizes
 
 DRAWINGS = Drawings()
 PRINTED, DOTTED = (0, (4, 2)), (0, (1, 1.5))
@@ -56,17 +55,22 @@ def draw_heads(figure: Figure, data: FigureData) -> str:
         grid = figure.subplots(2, len(widths), squeeze=False, sharex="col", sharey="row")
     for line, (field, label, unit, names) in zip(grid, PANELS, strict=True):
         for axes, d in zip(line, widths, strict=True):
-            style.log_axes(axes)
+            axes.set(xscale="log", yscale="log")
+            axes.grid(visible=True)
             _forms(axes, of(data.rows, d=d), field, unit)
             _marks(axes, of(data.facts["marks"], d=d, field=field), names, unit)
         line[0].set_ylabel(label)
-        style.headroom(line[0], 0.27)
+        low, high = line[0].get_ylim()
+        style.headroom(line[0], 0.5 if style.narrow() else 0.27)
+        written = ticks.plain if unit == MIB else ticks.with_prefix("s")
+        ticks.mark_values(line[0].yaxis, low, high, written)
     for axes, d in zip(grid[0], widths, strict=True):
         axes.set_title(f"d = {d}", fontsize=style.NORMAL)
-    for axes in grid[-1]:
+    for axes in grid[:, -1] if style.narrow() else grid[-1]:
         axes.set_xlabel("sequence length $N$")
+    for axes in grid[-1]:
         low, high = (log2(end) for end in axes.get_xlim())
-        mark_sizes(axes.xaxis, [2**e for e in range(ceil(low), floor(high) + 1)])
+        ticks.mark_sizes(axes.xaxis, [2**e for e in range(ceil(low), floor(high) + 1)])
     marks = [{"marker": "o", "markeredgecolor": style.BLACK, **look} for look in LOOKS.values()]
     continued = {"color": style.GREY, "linestyle": DOTTED, "label": "extrapolated"}
     forms = ("taylor-direct", "taylor-efficient")
