@@ -199,7 +199,7 @@ def _ended(found: Report, failed: dict[str, str]) -> int:
     """What to tell at the end, and the exit code."""
     for name, why in failed.items():
         opt.note(f"{name} could not be made: {why}")
-    told = {"no check or a broken one": "errors", "no committed verdict": "not_committed"}
+    told = {"without a check that works": "errors", "without a verdict that ships": "not_committed"}
     for what, key in told.items():
         if names := found.summary[key]:
             more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""

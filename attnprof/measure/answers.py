@@ -40,16 +40,20 @@ def _compared(group: Sequence[tuple[str, ProfileRecord]]) -> str:
     name, other = min(group[1:], key=lambda item: item[1].median_s or 0.0)
     high = (other.ci_high_s or 0.0) / (first.ci_low_s or 1.0)
     low = (other.ci_low_s or 0.0) / (first.ci_high_s or 1.0)
-    share = f"{(other.median_s or 0.0) / (first.median_s or 1.0):.2f}×"
-    told, also = f"{name} takes {share} the time of {base} ({low:.2f} to {high:.2f})", "and"
+    share = _ratio((other.median_s or 0.0) / (first.median_s or 1.0))
+    ends, also = f"{_ratio(low)} to {_ratio(high)}", "and"
+    told = f"{name} takes {share}× the time of {base} ({ends})"
     if low <= 1 <= high:
-        told = f"{name} takes as long as {base} within the noise ({low:.2f} to {high:.2f}×)"
-        also = "and needs"
+        told, also = f"{name} takes as long as {base} within the noise ({ends}×)", "and needs"
     ours, theirs = other.peak_bytes_measured, first.peak_bytes_measured
     if ours is not None and theirs:
-        told += f" {also} {ours / theirs:.2f}× its peak memory"
+        told += f" {also} {_ratio(ours / theirs)}× its peak memory"
     if len(group) == 2:
         return told
     best = min((record for _, record in group), key=lambda record: record.median_s or 0.0)
     fastest = [n for n, r in group if (r.ci_low_s or 0.0) <= (best.ci_high_s or 0.0)]
     return f"{told}; fastest of {len(group)}: {' or '.join(fastest)}"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}" if 0.1 <= value < 10 else f"{value:.2g}" if value < 1 else f"{value:,.0f}"

@@ -78,7 +78,7 @@ def answer_lines(record: ReproduceRecord) -> Iterator[tuple[str, str]]:
     if record.why:
         yield "why", record.why
     if record.committed and record.committed != record.verdict:
-        yield "before", f"{WORDS[record.committed]}: the committed verdict is another one"
+        yield "before", f"{WORDS[record.committed]} (the verdict that ships with attnprof)"
 
 
 def title_of(values: Mapping[str, Any]) -> str:

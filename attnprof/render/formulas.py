@@ -33,7 +33,7 @@ def _terms(line: str, width: int) -> Iterator[str]:
         depths = list(accumulate((sign in "([{") - (sign in ")]}") for sign in line))
         ends = [found.end() for found in re.finditer(r" (?=[+-] )|, ", line[: width + 1])]
         ends = [end for end in ends if end > len(indent) + width // 4]
-        factors = [found.end() for found in re.finditer(r"[*/(](?!\*)", line[:width])]
+        factors = [found.end() for found in re.finditer(r"(?<!\*)\*(?!\*)|[/(]", line[:width])]
         last = factors[-1] if factors else width
         end = min(ends, key=lambda at: (depths[at - 1], -at), default=last)
         yield line[:end].rstrip()

@@ -111,7 +111,7 @@ def test_whole_replays_count_and_list_errata(attnprof, monkeypatch, settled):
     assert "b: 2" in ended.out
     assert "a: 1" not in ended.out  # what both share is not repeated
     assert max(map(len, ended.out.splitlines())) <= 100
-    assert "no check or a broken one: 000-" in ended.err
+    assert "without a check that works: 000-" in ended.err
     one = attnprof("reproduce 004")
     assert "b is three and not two" in one.out
     listed = attnprof("reproduce 004 --all")
@@ -133,14 +133,14 @@ def test_another_verdict_than_the_committed_one_ends_with_1(attnprof, settled):
     assert ended.code == 1
     assert "1 of 2 verdicts" in ended.err
     assert RIGHT in ended.err
-    assert "the committed verdict is another one" in ended.out
+    assert "(the verdict that ships with attnprof)" in ended.out
 
 
 def test_a_claim_without_a_committed_verdict_is_named_and_no_failure(attnprof, monkeypatch):
     monkeypatch.setattr(replaying, "committed", lambda _: {})
     ended = attnprof(f"reproduce --claim {WRONG}")
     assert ended.code == 0
-    assert f"no committed verdict: {WRONG}" in ended.err
+    assert f"without a verdict that ships: {WRONG}" in ended.err
 
 
 def test_accept_writes_what_came_out(attnprof, monkeypatch, settled):
