@@ -109,7 +109,8 @@ def noted(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
     """What to know of two fingerprints that can be compared: another attnprof may count anew."""
     if a.get("attnprof") == b.get("attnprof"):
         return None
-    return f"{_difference('attnprof', a, b)}: another version may count by other rules"
+    here, there = a.get("attnprof"), b.get("attnprof")
+    return f"recorded by attnprof {there}, this is {here}: it may count by other rules"
 
 
 def _difference(name: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnprof.gate import rules
-from attnprof.gate.rules import TIME, Cause, time_text
+from attnprof.gate.rules import TIME, TOGETHER, Cause, time_text, told_once
 from attnprof.record import Report, SelfTestRecord
 from attnprof.record.escapes import markdown_code, markdown_text
 from attnprof.render import gate
@@ -49,7 +49,7 @@ def tables(report: Report, *, verbose: bool = False) -> Iterator[RenderableType]
         yield from _self_test(report)
         return
     for name, records in gate.by_case(report).items() if verbose else ():
-        yield record_table(records, FULL, title=name, keys=2)
+        yield record_table(told_once(records), FULL, title=name, keys=2)
     yield Text(gate.headline(report), "bold")
     found, cases = gate.causes_of(report), gate.outcomes(report)
     first, total = next(iter(cases.values()), []), sum(map(len, cases.values()))
@@ -93,12 +93,12 @@ def page(report: Report, **_how: object) -> str:
     if report.command == "check --self-test":
         return render_markdown(report)
     cases = gate.by_case(report)
-    changed = [record for rows in cases.values() for record in gate.named(rows, report)]
-    quiet = {name: rows for name, rows in cases.items() if not gate.named(rows, report)}
-    times = [
+    told = {name: told_once(gate.named(rows, report)) for name, rows in cases.items()}
+    changed = [record for rows in told.values() for record in rows]
+    quiet = [
         [markdown_code(name), "".join(time_text(row) for row in rows if row.metric == TIME)]
-        for name, rows in quiet.items()
-    ]
+        for name, rows in cases.items() if not told[name]
+    ]  # fmt: skip
     causes = [_cells(cause, len(cases)) for cause in gate.causes_of(report)]
     more = f"the first {MOST_ROWS} of " * (len(changed) > MOST_ROWS)
     details = render_markdown(replace(report, records=changed[:MOST_ROWS]), DETAILS)
@@ -109,7 +109,7 @@ def page(report: Report, **_how: object) -> str:
         markdown_table(("verdict", "where", "operations", "effect", "cases"), causes[:MOST_ROWS])
         if causes else "",
         _folded(f"{more}{len(changed)} changes by metric", details if changed else ""),
-        _folded(f"{len(quiet)} unchanged", markdown_table(("case", TIMES), times) if quiet else ""),
+        _folded(f"{len(quiet)} unchanged", markdown_table(("case", TIMES), quiet) if quiet else ""),
         "\n".join(f"- {markdown_text(note)}" for note in gate.notes_of(report)),
     ]  # fmt: skip
     return _fitting("\n\n".join(part.strip("\n") for part in parts if part) + "\n")
@@ -121,8 +121,9 @@ def _folded(title: str, table: str) -> str:
 
 def _cells(cause: Cause, total: int) -> list[str]:
     cut = "…" if len(text := gate.effect_text(cause)) > MOST_LETTERS else ""
+    where = cause.place if cause.place in ("", TOGETHER) else markdown_code(cause.place)
     return [
-        f"**{cause.verdict}**", markdown_code(cause.place) if cause.place else "",
+        f"**{cause.verdict}**", where,
         " ".join(map(markdown_code, cause.operations)), markdown_text(text[:MOST_LETTERS]) + cut,
         markdown_text(gate.cases_text(cause.cases, total)),
     ]  # fmt: skip
