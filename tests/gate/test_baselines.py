@@ -199,7 +199,7 @@ def test_another_attnprof_is_noted_and_no_reason():
     here = fingerprint("cpu")
     there = {**here, "attnprof": "0.0.1"}
     assert differs(here, there) is None
-    assert "there 0.0.1" in noted(here, there)
+    assert "attnprof 0.0.1" in noted(here, there)
 
 
 def test_a_baseline_of_the_first_layout_is_read():
