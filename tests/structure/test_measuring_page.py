@@ -46,4 +46,4 @@ def test_the_page_has_every_kind_of_figure(kind):
 
 def test_the_numbers_of_the_page_are_the_defaults():
     assert f"at {TOKENS} tokens" in PAGE
-    assert f"Calls for {Budget().warmup_s} s" in PAGE
+    assert f"After {Budget().warmup_s} s of warm-up" in PAGE

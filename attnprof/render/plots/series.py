@@ -18,8 +18,6 @@ STYLES: tuple[tuple[Any, str], ...] = (
     ("-", "o"), ((0, (4, 1.5)), "s"), ((0, (1, 1)), "^"), ((0, (4, 1, 1, 1)), "D"), ("-", "v"),
     ((0, (4, 1.5)), "P"), ((0, (1, 1)), "X"), ((0, (4, 1, 1, 1)), "<"),
 )  # fmt: skip
-#: More lines than this do not name all crossings of a panel.
-MOST_LINES = 2
 #: Points from one line of notes at the top of a panel to the next.
 LINE = 8.5
 #: What a caption says of the crosses of :func:`rug`.
@@ -201,7 +199,7 @@ def _crossings(axes: style.Axes, points: Sequence[Sequence[float]]) -> int:
         )
     lengths, letters = [f"{n:,.0f}" for n, _ in points], int(ticks.inches(axes.xaxis) * 17)
     lines = wrap(f"○ N = {', '.join(lengths)}", letters) if points else []
-    if len(lines) > MOST_LINES:
+    if len(lines) > 2:
         lines = wrap(f"○ N = {lengths[0]} to {lengths[-1]}, {len(points)} crossings", letters)
     note_line(axes, "\n".join(lines), 0, linespacing=LINE / style.SMALL)
     return len(lines)
@@ -226,7 +224,8 @@ def rug(
         if not failed:
             continue
         places = [getattr(record, axis) for record in failed]
-        text = f"{curve.label}: {_why(failed[0].skipped)}"
+        told = any(words in failed[0].skipped for words in ("memory", "does not fit"))
+        text = f"{curve.label}: {'OOM' if told else 'no result'}"
         note_line(axes, text, line, color=curve.look["color"])
         # beside each other where there is room
         reach = (len(text) + 2) / 17 / ticks.inches(axes.xaxis)
@@ -239,9 +238,3 @@ def rug(
         )  # fmt: skip
         line += 1
     return line
-
-
-def _why(skipped: str) -> str:
-    if "memory" in skipped or "does not fit" in skipped:
-        return "OOM"
-    return "no result" if "no result" in skipped else "skipped"
