@@ -9,8 +9,9 @@ from junitparser import Error, Failure, JUnitXml, Skipped
 
 from attnprof.gate.causes import causes
 from attnprof.gate.rules import VERDICTS, WORST_FIRST, worst
-from attnprof.record import CheckRecord, Report
+from attnprof.record import BaselineRecord, CheckRecord, Report
 from attnprof.render.gate import by_case, render_annotations, render_badge, render_junit
+from attnprof.render.tables.baseline import tables as baseline_tables
 from attnprof.render.tables.check import LIMIT, MARKER
 from attnprof.render.tables.check import page as render_page
 from attnprof.render.tables.check import tables as check_tables
@@ -276,3 +277,14 @@ def test_an_empty_report_is_told_too():
 def test_cases_come_worst_first():
     checked = report(*(flops(verdict, case=verdict) for verdict in VERDICTS))
     assert tuple(by_case(checked)) == WORST_FIRST
+
+
+def test_a_baseline_is_a_table_a_module_that_tells_once_what_its_cases_share():
+    counts = {"flops": 3_260_000, "peak_bytes": 2048, "dispatched_operations": 29}
+    args = "d_model=64 h=4 d_model=h*d num_heads=h"
+    names = [f"src/my.py:Mine[forward N={n} {args}]" for n in (64, 128)]
+    records = [BaselineRecord(case=case, metrics=counts) for case in (*names, "linear[train N=64]")]
+    text = render_text(baseline_tables(Report("baseline", records)), 80)
+    assert f"src/my.py:Mine[… {args}]" in text
+    for case in ("forward N=64", "forward N=128", "linear[train N=64]"):
+        assert re.search(rf"(?m)^ ?{re.escape(case)} +3.26 M +2.00 KiB +29 ", text)

@@ -1,33 +1,46 @@
-"""The table of ``attnprof baseline``: a line a case."""
+"""What ``attnprof baseline`` shows: a table a module, a row a case; mechanisms in one table."""
 
+from collections.abc import Iterator
 from statistics import median
 
 from rich.console import RenderableType
+from rich.text import Text
 
 from attnprof.record import BaselineRecord, Report
 from attnprof.render.terminal import new_table, quantity_value
 from attnprof.units import MISSING, format_time
 
 
-def tables(report: Report) -> list[RenderableType]:
+def tables(report: Report) -> Iterator[RenderableType]:
     """What each case counts and takes, or why it does not run."""
+    groups: dict[str, list[BaselineRecord]] = {}
+    for record in report.of(BaselineRecord):
+        code = record.case.partition("[")[0]
+        groups.setdefault(code if ":" in code else "", []).append(record)
     numbers = ("FLOPs", "peak", "operations", "formulas", "time")
-    caption = "times: processor time of a call, median of the processes' medians"
-    rows = map(_row, report.of(BaselineRecord))
-    return [
-        new_table(
-            "case", *numbers, rows=rows, title="baseline", caption=caption, right=numbers,
-            fold=["case"],
+    for code, records in groups.items():
+        # what all cases of a module say is told once, above them
+        said = [
+            record.case.removeprefix(f"{code}[").removesuffix("]").split() for record in records
+        ]
+        same = [word for word in said[0] if code and all(word in words for words in said[1:])]
+        same = same if len(said) > 1 else []
+        rows = (
+            _row(record, " ".join(word for word in words if word not in same) if code else "")
+            for record, words in zip(records, said, strict=True)
         )
-    ]  # fmt: skip
+        title = f"{code}[… {' '.join(same)}]" if same else code or "built-in mechanisms"
+        yield new_table("case", *numbers, rows=rows, title=title, right=numbers, fold=["case"])
+    yield Text("Times are processor time of a call, the median of several processes.", "dim")
 
 
-def _row(record: BaselineRecord) -> list[str]:
+def _row(record: BaselineRecord, name: str) -> list[str]:
+    name = name or record.case
     if record.error:
-        return [f"{record.case}: {record.error}", *[MISSING] * 5]
+        return [f"{name}: {record.error}", *[MISSING] * 5]
     metrics, times = record.metrics, [median(process) for process in record.times_s]
     return [
-        record.case,
+        name,
         quantity_value(metrics["flops"], "flops"),
         quantity_value(metrics["peak_bytes"], "peak_bytes"),
         quantity_value(metrics["dispatched_operations"], "operations"),
