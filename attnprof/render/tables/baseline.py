@@ -19,11 +19,11 @@ def tables(report: Report) -> Iterator[RenderableType]:
         groups.setdefault(code if ":" in code else "", []).append(record)
     numbers = ("FLOPs", "peak", "operations", "formulas", "time")
     for code, records in groups.items():
-        # what all cases of a module say is told once, above them
+        # what all cases of a module say is told once, above them; the phase is in every row
         said = [
             record.case.removeprefix(f"{code}[").removesuffix("]").split() for record in records
         ]
-        same = [word for word in said[0] if code and all(word in words for words in said[1:])]
+        same = [word for word in said[0][1:] if code and all(word in words for words in said[1:])]
         same = same if len(said) > 1 else []
         rows = (
             _row(record, " ".join(word for word in words if word not in same) if code else "")
