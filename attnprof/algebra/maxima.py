@@ -4,9 +4,11 @@ Sympy compares expressions for seconds; of dictionaries of monomials those domin
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
-Monomials = dict[Any, Any]
+#: Factors by the number of the term.
+Monomials = dict[int, Any]
 
 
 def maximum_of(candidates: Iterable[Any]) -> Any:
@@ -22,17 +24,13 @@ def running_maximum(start: Any, steps: Iterable[tuple[Any, Any, Any]]) -> Any:
     """
     import sympy
 
-    seen: dict[Any, Monomials] = {}  # most tensors' sizes repeat: they are expanded once
-    names: dict[Any, Any] = {}
+    seen: dict[Any, Monomials] = {}  # most tensors' sizes repeat
+    places: dict[Any, int] = {}  # terms by number, which compares faster
 
     def monomials(expression: Any) -> Monomials:
-        expression = sympy.sympify(expression)
         if expression not in seen:
-            # expanding would walk through a switch's condition: a name stands in for it
-            for switch in expression.atoms(sympy.Piecewise):
-                names.setdefault(switch, sympy.Dummy(nonnegative=True))
-            plain = sympy.expand(expression.xreplace(names))
-            seen[expression] = dict(plain.as_coefficients_dict())
+            found = _expanded(sympy.sympify(expression)).items()
+            seen[expression] = {places.setdefault(x, len(places)): factor for x, factor in found}
         return seen[expression]
 
     held, peaks = monomials(start), list[Monomials]()
@@ -42,13 +40,30 @@ def running_maximum(start: Any, steps: Iterable[tuple[Any, Any, Any]]) -> Any:
         if not any(_dominates(other, peak) for other in peaks):
             peaks = [*(other for other in peaks if not _dominates(peak, other)), peak]
         held = _plus(held, monomials(frees), -1)
+    terms = list(places)
+    most = [sympy.Add(*(n * terms[i] for i, n in table.items())) for table in peaks or [held]]
+    return most[0] if len(most) == 1 else sympy.Max(*most, evaluate=False)
+
+
+@lru_cache(maxsize=4096)
+def _expanded(expression: Any) -> dict[Any, Any]:
+    """Terms of a sum and their factors, ints where they are whole."""
+    import sympy
+
+    # expanding would walk through a switch's condition: a name stands in for it
+    names = {x: sympy.Dummy(nonnegative=True) for x in expression.atoms(sympy.Piecewise)}
     back = {name: switch for switch, name in names.items()}
-    sums = (sympy.Add(*(n * term for term, n in table.items())) for table in peaks or [held])
-    terms = [found.xreplace(back) for found in sums]
-    return terms[0] if len(terms) == 1 else sympy.Max(*terms, evaluate=False)
+    found = sympy.expand(expression.xreplace(names)).as_coefficients_dict()
+    return {
+        term.xreplace(back): int(factor) if factor.is_Integer else factor
+        for term, factor in found.items()
+        if factor
+    }
 
 
 def _plus(one: Monomials, more: Monomials, sign: int) -> Monomials:
+    if not more:
+        return one
     total = dict(one)
     for term, factor in more.items():
         total[term] = total.get(term, 0) + sign * factor
@@ -56,5 +71,5 @@ def _plus(one: Monomials, more: Monomials, sign: int) -> Monomials:
 
 
 def _dominates(large: Monomials, small: Monomials) -> bool:
-    keys = set(large) | set(small)
-    return all(large.get(key, 0) >= small.get(key, 0) for key in keys)
+    more = all(large.get(term, 0) >= factor for term, factor in small.items())
+    return more and all(factor >= 0 or term in small for term, factor in large.items())

@@ -70,14 +70,14 @@ class Counter:
         self, name: str, shape: Shape, cost: Cost, allocates: Number = 0, workspace: Number = 0
     ) -> None:
         """Append one operation with the shape of its result."""
-        here = self.present
+        if self._turns:
+            here = self.present
+            allocates, workspace = allocates * here, workspace * here
         for turn in self._turns:
             cost = cost * turn.times
         name = ", ".join([name, *(turn.name for turn in self._turns if turn.name)])
         place = (*(turn.place for turn in self._turns), self.operations)
-        self.stages.append(
-            Stage(name, shape, cost, allocates * here, 0, workspace * here, self.part, place)
-        )
+        self.stages.append(Stage(name, shape, cost, allocates, 0, workspace, self.part, place))
 
     @property
     def present(self) -> Number:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -97,25 +97,28 @@ def evaluate(expression: Any, sizes: Mapping[str, Any]) -> Value:
 
     Raises KeyError for a symbol that has no value.
     """
-    value = _value(expression, sizes)
+    value = _function(expression)(sizes)
     if isinstance(value, Fraction) and value.denominator == 1:
         return value.numerator
     return value
 
 
-def _value(node: Any, sizes: Mapping[str, Any]) -> Value:
+@lru_cache(maxsize=2**14, typed=True)
+def _function(node: Any) -> Callable[[Mapping[str, Any]], Value]:
+    """The expression as a function of the sizes: many shapes are asked of each."""
     if isinstance(node, int | float | Fraction):
-        return node
+        return lambda _: node
     if node.is_Symbol:
-        return sizes[node.name]
-    if node.is_Integer:
-        return int(node)
-    if node.is_Rational or node.is_Float:
-        return Fraction(int(node.p), int(node.q)) if node.is_Rational else float(node)
+        return operator.itemgetter(node.name)
+    if node.is_Integer or node.is_Rational or node.is_Float:
+        number = Fraction(int(node.p), int(node.q)) if node.is_Rational else float(node)
+        value = int(node) if node.is_Integer else number
+        return lambda _: value
     rule = RULES.get(type(node).__name__)
     if rule is None:
-        return node.subs(sizes)
-    return rule(*[_value(arg, sizes) for arg in node.args])
+        return node.subs  # type: ignore[no-any-return]
+    parts = [_function(arg) for arg in node.args]
+    return lambda sizes: rule(*[part(sizes) for part in parts])
 
 
 def _power(base: Value, exponent: Value) -> Value:

@@ -37,10 +37,14 @@ def names(**abilities):
     ]
 
 
+def causals(name):
+    """Without a mask, and with one where the mechanism can."""
+    return (False, True) if registry.get(name).abilities.causal else (False,)
+
+
 def phases(name):
     """(causal, phase) pairs the mechanism answers."""
-    causal = (False, True) if registry.get(name).abilities.causal else (False,)
-    return [(c, phase) for c in causal for phase in ("forward", "backward", "train")]
+    return [(c, phase) for c in causals(name) for phase in ("forward", "backward", "train")]
 
 
 def params(name):

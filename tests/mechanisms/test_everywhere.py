@@ -10,20 +10,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import attnprof
 from attnprof import registry
-from tests.mechanisms.cases import (
-    HASHES,
-    built,
-    inputs,
-    names,
-    params,
-    workload,
-)
+from tests.mechanisms.cases import HASHES, built, causals, inputs, names, params, workload
 
 SHAPE = (2, 7, 2, 4)
-
-
-def causals(name):
-    return (False, True) if registry.get(name).abilities.causal else (False,)
 
 
 def ran(layer, x, causal):

@@ -139,9 +139,8 @@ def test_half_precision_stays_near_double(name, impl):
     assert (got - wanted).abs().max() < 0.05 * wanted.abs().max()
 
 
-@pytest.mark.parametrize(("name", "impl"), [("she", "auto"), ("he", "fft"), ("me", "direct")])
-def test_a_compiled_layer_is_the_layer(name, impl):
-    layer, x = built(name, 2, 9, 4, impl=impl)
+def test_a_compiled_layer_is_the_layer():
+    layer, x = built("he", 2, 9, 4, impl="fft")  # short sequences take the other one by themselves
     torch.compiler.reset()  # the layers compiled before this one count against a limit
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(x), layer(x))
@@ -251,16 +250,6 @@ def test_products_are_those_torchs_counter_sees(name, impl, n):
         layer(x)
     cost = attnprof.cost(name, Workload(n, 1, 2, 3), impl=impl)
     assert counter.get_total_flops() == cost.matmul_flops
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_million_tokens_are_counted(name):
-    n = 1 << 20
-    with torch.device("meta"):
-        layer, x = attnprof.build(name, 1, 1, n), torch.empty(1, n, 1)
-    with FlopCounterMode(display=False) as counter:
-        layer(x)
-    assert counter.get_total_flops() == attnprof.cost(name, Workload(n, 1, 1)).matmul_flops
 
 
 @pytest.mark.parametrize("name", ["he", "we", "me"])

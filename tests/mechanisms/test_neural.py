@@ -212,12 +212,11 @@ def test_low_precision_is_near_double(impl, dtype):
     torch.testing.assert_close(got.double(), exact, rtol=0, atol=64 * torch.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize("impl", IMPLS)
-def test_compiles(impl):
-    layer = attnprof.build("neural", 8, 2, impl=impl)
+def test_the_naive_form_compiles():
+    layer = attnprof.build("neural", 8, 2, impl="naive")
     x = torch.randn(2, 9, 8)
     torch.compiler.reset()  # the layers compiled before this one count against a limit
-    compiled = torch.compile(layer, backend="aot_eager")
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(x, causal=True), layer(x, causal=True))
 
 

@@ -98,15 +98,16 @@ def test_torchs_own_counter_finds_the_products(shape, causal, phase):
     assert counter.get_total_flops() == cost(shape, causal=causal, phase=phase).matmul_flops
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_a_compiled_layer_is_the_layer(causal):
-    layer, x = built(SHAPES[0])
+def test_a_compiled_layer_is_the_layer():
+    layer, x = built(SHAPES[2])
     torch.compiler.reset()
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), layer(x))
     results = []
     for run in (compiled, layer):
         leaf = x.clone().requires_grad_()
-        y = run(leaf, causal=causal)
+        y = run(leaf, causal=True)
         results.append((y, *torch.autograd.grad(y.square().sum(), leaf)))
     torch.testing.assert_close(*results)
 

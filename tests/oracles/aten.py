@@ -17,7 +17,9 @@ import torch
 from attnprof.trace.events import KINDS, Call
 from attnprof.trace.run.recorder import Recorder
 
-__all__ = ["KINDS", "Counts", "OperationCounter", "count", "count_core", "count_layer"]
+__all__ = [
+    "KINDS", "Counts", "OperationCounter", "count", "count_core", "count_layer", "count_training",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,17 @@ def count_core(
     module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], phase: str, **options: Any
 ) -> Counts:
     """The same for a module of several inputs, which all need a gradient."""
-    module.zero_grad(set_to_none=True)
     if phase == "forward":
         with torch.no_grad():
             return count(lambda: module(*inputs, **options))
+    return count_training(module, inputs, **options)[phase]
+
+
+def count_training(
+    module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], **options: Any
+) -> dict[str, Counts]:
+    """Phases ``backward`` and ``train`` of one run."""
+    module.zero_grad(set_to_none=True)
     leaves = [x.detach().requires_grad_() for x in inputs]
     counter = OperationCounter()
     with counter:
@@ -83,4 +92,5 @@ def count_core(
     counter.part = "backward"
     with counter:
         y.backward(ones)
-    return Counts(tuple(counter.trace.part(phase)))
+    trace = counter.trace
+    return {phase: Counts(tuple(trace.part(phase))) for phase in ("backward", "train")}

@@ -53,6 +53,10 @@ class RememberedLayouts(TorchDispatchMode):
         self._counted: dict[Any, tuple[int, Counts]] = {}
         self._times: Counter[Any] = Counter()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled in here: torch need not guard each call against it
+
     @property
     def products(self) -> int:
         """FLOPs, by the formulas of torch's ``FlopCounterMode``."""
@@ -92,4 +96,5 @@ class RememberedLayouts(TorchDispatchMode):
             return out
         if func._schema.is_mutable:
             return kwargs.get("out", args[0])
-        return tree_map_only(Tensor, like, self._seen[asked])
+        found = self._seen[asked]
+        return like(found) if isinstance(found, Tensor) else tree_map_only(Tensor, like, found)

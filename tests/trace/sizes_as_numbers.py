@@ -332,9 +332,7 @@ def counted(case, sizes):
     """Products by torch's counter and all kinds of operations, on real tensors."""
     call = case(sizes["d"]).eval() if isinstance(case, type) else case
     x = torch.zeros(sizes["B"], sizes["N"], sizes["d"])
-    with torch.no_grad():
-        with FlopCounterMode(display=False) as products:
-            call(x)
+    with torch.no_grad(), FlopCounterMode(display=False) as products:
         found = count(lambda: call(x))
     counts = {**found.by_kind(), "bytes_moved": found.bytes_moved, "flops": found.flops}
     if case is FloatScale:  # torch counts fused attention on a CPU as nothing

@@ -1,5 +1,6 @@
 """TaylorShift (004): the direct form, the efficient form, and the one that switches."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar
@@ -12,6 +13,8 @@ from attnprof.ops.functional import plain_size, records
 from attnprof.ops.layer import Definition, LayerSizes
 from attnprof.ops.tensor import Tensor
 from attnprof.workload import Workload
+
+Counts = Callable[[Workload, str], costs.CostTable]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,21 +69,21 @@ class TaylorShift(forms.Taylor):
     def cost(self, workload: Workload, scope: str = "layer") -> costs.CostTable:
         """The chosen form's stages; for symbols and grids both forms', each where it is taken."""
         self.check(workload, scope)
-        direct, efficient = self.direct.cost(workload, scope), self._efficient(workload, scope)
-        return self._chosen(workload, direct, efficient)
+        return self._chosen(workload, self.direct.cost, self._efficient, scope)
 
     def definition(self, workload: Workload, scope: str = "layer") -> costs.CostTable:
         """The chosen form's definition."""
-        direct = self.direct.definition(workload, scope)
-        return self._chosen(workload, direct, self.efficient.definition(workload, scope))
+        return self._chosen(workload, self.direct.definition, self.efficient.definition, scope)
 
     def _chosen(
-        self, w: Workload, direct: costs.CostTable, efficient: costs.CostTable
+        self, w: Workload, direct: Counts, efficient: Counts, scope: str
     ) -> costs.CostTable:
-        direct, efficient = _named("direct", direct), _named("efficient", efficient)
         if costs.is_plain(w.seq_len, w.num_heads, w.head_dim, w.batch_size):
-            return direct if self.takes_direct(w) else efficient
-        return switched(direct, efficient, self.direct_chosen(w))
+            if self.takes_direct(w):
+                return _named("direct", direct(w, scope))
+            return _named("efficient", efficient(w, scope))
+        first, second = _named("direct", direct(w, scope)), _named("efficient", efficient(w, scope))
+        return switched(first, second, self.direct_chosen(w))
 
     def _efficient(self, workload: Workload, scope: str) -> costs.CostTable:
         """The efficient form; the token that leaves the direct one builds the sums first."""

@@ -35,6 +35,8 @@ _LAYERS = str(torch.nn.__path__[0])
 #: Where a run starts: what called that is not the user's code either.
 _START = str(Path(__file__).with_name("runs.py"))
 
+#: Whether the storage behind a weak reference is gone.
+_expired = torch.UntypedStorage._expired
 #: ``torch.tensor(…)``: the tensor is new, though the operation only passes it on.
 _CONSTANT = torch.ops.aten.lift_fresh.default
 
@@ -43,14 +45,11 @@ class _Held:
     """A storage followed without keeping it alive; of the run's own, its number and bytes."""
 
     def __init__(self, tensor: Any, number: int = 0, held: Size = 0) -> None:
-        self._storage: Any = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+        self.storage: Any = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+        self.weak = self.storage.cdata
         self.number = number
         self.bytes = held
         self.counted: CountedOff | None = None
-
-    @property
-    def dead(self) -> bool:
-        return bool(torch.UntypedStorage._expired(self._storage.cdata))
 
 
 class Recorder(TorchDispatchMode):
@@ -126,7 +125,7 @@ class Recorder(TorchDispatchMode):
         if self.before_each:
             self.before_each()
         # storages that died since the operation before
-        dead = [key for key, held in self._known.items() if held.dead]
+        dead = [key for key, held in self._known.items() if _expired(held.weak)]
         died = [held for held in map(self._known.pop, dead) if held.number]
         line = self._line()
         func, args = self._watch.unwatched(func, args, sys._getframe(1))

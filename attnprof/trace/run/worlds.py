@@ -21,6 +21,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
+from attnprof.trace.rules import tensors_in
 from attnprof.trace.rules.expansions import FAST_PATHS
 from attnprof.trace.run.disguise import disguised, uncompiled
 from attnprof.trace.run.symbols import conversions_kept
@@ -90,7 +91,19 @@ def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
 
 
 class _OnlyMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Refuses operations that would make real tensors, before they take memory."""
+    """Refuses operations that would make real tensors, before they take memory.
+
+    What an operation makes of operands of one layout is remembered: torch works it out in Python.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._made: dict[Any, Any] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled in here: torch need not guard each call against it."""
+        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -99,7 +112,40 @@ class _OnlyMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
         device = kwargs.get("device")
         if device is not None and torch.device(device).type != "meta":
             raise RuntimeError(f"{func} on {device}: meta tensors only")
-        return func(*args, **kwargs)
+        if kwargs or not _makes_one(func):
+            return func(*args, **kwargs)
+        asked = func, _layouts(args)
+        made = self._made.get(asked)
+        if made is not None:
+            return _empty(*made)
+        out = func(*args)
+        layout, storage = (out.shape, out.stride(), out.dtype), out.untyped_storage()
+        shared = any(x.untyped_storage()._cdata == storage._cdata for x in tensors_in(args))
+        if not shared and storage.nbytes() == _empty(*layout).untyped_storage().nbytes():
+            self._made[asked] = layout
+        return out
+
+
+def _empty(shape: Any, stride: Any, dtype: Any) -> Any:
+    return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+
+
+@cache
+def _makes_one(func: Any) -> bool:
+    """Whether an operation says that its result is one tensor, none that it was given."""
+    schema = getattr(func, "_schema", None)
+    if schema is None or any(argument.alias_info for argument in schema.arguments):
+        return False
+    return [str(result.type) for result in schema.returns] == ["Tensor"]
+
+
+def _layouts(value: Any) -> Any:
+    """What tells operands apart as far as a result's layout can."""
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.stride(), value.dtype, value.is_conj()
+    if isinstance(value, list | tuple):
+        return tuple(map(_layouts, value))
+    return type(value), value
 
 
 def constructed(build: Callable[[], Any], sizes: Iterable[Any]) -> Any:

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import sympy
@@ -34,7 +34,7 @@ class Domain:
         self.relations: list[Any] = []
         for condition in map(self._said_once, given):
             equal = isinstance(condition, sympy.Eq)
-            if str(condition) == "True" or condition in self.relations:
+            if condition is sympy.true or condition in self.relations:
                 continue
             names = sorted(symbol.name for symbol in condition.free_symbols)
             if equal and all(evaluate(condition, shape) for shape in _sample(names)):
@@ -109,9 +109,10 @@ def _conditions(guard: Any) -> list[Any]:
         if difference.xreplace(sizes).expand() == 0:
             return [sympy.Ge(size, 1) for size in sizes.values()]
     condition = translated(guard)
-    return [] if str(condition) == "True" else [condition]  # symbols are positive
+    return [] if condition is sympy.true else [condition]  # symbols are positive
 
 
+@cache
 def _divided(condition: Any) -> tuple[Any, Any, Any] | None:
     """Number, divisor and rounded quotient of a condition that one (or not) divides the other.
 
@@ -131,6 +132,7 @@ def _divided(condition: Any) -> tuple[Any, Any, Any] | None:
     return None
 
 
+@cache
 def _remainder(condition: Any) -> tuple[Any, Any] | None:
     """Number and divisor of a condition on what is left of a division."""
     for floor in condition.lhs.atoms(sympy.floor):
