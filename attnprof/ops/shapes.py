@@ -12,6 +12,21 @@ from attnprof.ops.layout import Layout, is_literally
 T = TypeVar("T", bound=Base)
 
 
+def _left(shape: Shape, told: Sequence[costs.Number]) -> costs.Number:
+    """The size that one dimension must have beside those told.
+
+    Sizes of both cancel: an array of lengths divided by itself would be no literal 1.
+    """
+    sizes, by = list(shape), list[costs.Number]()
+    for size in told:
+        same = next((place for place, own in enumerate(sizes) if costs.same_size(own, size)), None)
+        if same is None:
+            by.append(size)
+        else:
+            del sizes[same]
+    return costs.exact_div(product(sizes), product(by))
+
+
 def sizes(given: Sequence[Any]) -> tuple[Any, ...]:
     """Sizes given one by one, or as one sequence."""
     only = given[0] if len(given) == 1 else None
@@ -47,10 +62,9 @@ def reshape(name: str, x: T, shape: Shape) -> T:
     Where it copies, the stage is called after the one that made the entries, if one did.
     """
     name = f"{x.label} in rows" if x.label else name
-    old, told = x.shape, product(size for size in shape if not is_literally(size, -1))
-    new = tuple(
-        costs.exact_div(x.count, told) if is_literally(size, -1) else size for size in shape
-    )
+    old = x.shape
+    told = [size for size in shape if not is_literally(size, -1)]
+    new = tuple(_left(old, told) if is_literally(size, -1) else size for size in shape)
     empty = costs.same_size(x.count, 0)
     flag, layout = (0, Layout.rows(new)) if empty else x.layout.reshaped(old, new)
     return x.where(

@@ -66,16 +66,23 @@ def test_parameters_are_those_of_the_built_module(name, shape, bias):
 
 
 @pytest.mark.parametrize("name", registry.names())
-def test_symbols_with_numbers_put_in_are_the_numbers(name):
+def test_symbols_and_grids_of_sizes_are_the_numbers_one_by_one(name):
+    shapes = (*SHAPES, (2, 64, 4, 8), (3, 33, 3, 4))
+    batches, lengths, heads, widths = np.array(shapes).T
     for causal, phase, scope in requests(name):
-        symbolic = Workload(**SYMBOLS, causal=causal, phase=phase)
-        table = numbers(attnprof.cost(name, symbolic, scope, **params(name)))
-        for shape in (*SHAPES, (2, 64, 4, 8)):
+        asked = {"causal": causal, "phase": phase}
+
+        def found(*sizes, asked=asked, scope=scope):
+            return numbers(attnprof.cost(name, Workload(*sizes, **asked), scope, **params(name)))
+
+        symbols, columns = found(*SYMBOLS.values()), found(lengths, heads, widths, batches)
+        table = [np.broadcast_to(column, len(shapes)).tolist() for column in columns]
+        for shape, *row in zip(shapes, *table, strict=True):
             b, n, h, d = shape
             value = Evaluator(dict(zip(SYMBOLS.values(), (n, h, d, b), strict=True)))
-            asked = workload(shape, causal=causal, phase=phase)
-            expected = numbers(attnprof.cost(name, asked, scope, **params(name)))
-            got = [value(x) for x in table]
+            expected = found(n, h, d, b)
+            assert (causal, phase, scope, shape, row) == (causal, phase, scope, shape, expected)
+            got = [value(x) for x in symbols]
             assert (causal, phase, scope, shape, got) == (causal, phase, scope, shape, expected)
 
 
@@ -92,19 +99,6 @@ def test_symbols_of_grouped_key_heads_are_the_numbers_too(name):
             expected = numbers(attnprof.cost(name, asked, scope, **params(name)))
             got = [value(x) for x in table]
             assert (causal, phase, scope, b, g, got) == (causal, phase, scope, b, g, expected)
-
-
-@pytest.mark.parametrize("name", registry.names())
-def test_a_grid_of_sizes_is_the_sizes_one_by_one(name):
-    lengths, heads = np.array([1, 5, 16, 33]), np.array([1, 2, 4, 3])
-    for causal, phase, scope in requests(name):
-        grid = Workload(lengths, heads, 4, 3, causal=causal, phase=phase)
-        table = numbers(attnprof.cost(name, grid, scope, **params(name)))
-        for i, (n, h) in enumerate(zip(lengths.tolist(), heads.tolist(), strict=True)):
-            asked = workload((3, n, h, 4), causal=causal, phase=phase)
-            expected = numbers(attnprof.cost(name, asked, scope, **params(name)))
-            got = [np.broadcast_to(column, lengths.shape)[i].item() for column in table]
-            assert (causal, phase, scope, n, got) == (causal, phase, scope, n, expected)
 
 
 @pytest.mark.parametrize("name", registry.names())

@@ -48,7 +48,7 @@ def fake_world(environment: Any = None, dtype: str = "float32") -> Iterator[Fake
 @contextmanager
 def meta_world(dtype: str = "float32") -> Iterator[None]:
     """Tensors made inside have no values and no device; one that would have them is an error."""
-    with _world(dtype), torch.device("meta"), _OnlyMeta():  # type: ignore[no-untyped-call]
+    with _world(dtype), torch.device("meta"), _OnlyMeta():
         yield
 
 
