@@ -60,13 +60,12 @@ def test_a_layer_stays_symbolic(name):
         assert not found.phases[phase].uncounted
 
 
-@pytest.mark.parametrize("heads", [4, 8])
-def test_heads_that_stay_a_number_ask_that_they_divide_the_width(heads):
-    layer = target(lambda width, _: nn.TransformerEncoderLayer(width, heads, 64, batch_first=True))
+def test_heads_that_stay_a_number_ask_that_they_divide_the_width():
+    layer = target(lambda width, _: nn.TransformerEncoderLayer(width, 4, 64, batch_first=True))
     found = derived(layer, ("forward", "backward"))
     for forms in found.phases.values():
         assert forms.method == "symbolic"
-        assert f"{heads} divides d*h" in forms.domain
+        assert "4 divides d*h" in forms.domain
         assert "floor" not in str(forms.formulas["flops"].expression)
         assert not forms.holds({"B": 2, "N": 8, "h": 3, "d": 3})
 
