@@ -179,6 +179,21 @@ def examined() -> Report:
     return Report("doctor", records, {"problems": ["memory on CPU"]})
 
 
+def verify_keys(data):
+    (record,) = data["records"]
+    return [
+        {("printed",), ("ours (closed form)",)},
+        {tuple(map(str, shape["sizes"].values())) for shape in record["values"]},
+    ]
+
+
+def reproduce_keys(data):
+    return [
+        {(number,) for number in data["summary"]["documents"]},
+        {(r["claim"],) for r in data["records"] if r["verdict"] == "erratum"},
+    ]
+
+
 FACTORIAL = f"-a {','.join(SEVEN)} --seq 1024,16384"
 SHOWN = {
     "compare": Shown(f"compare {FACTORIAL}", by("mechanism")),
@@ -194,6 +209,8 @@ SHOWN = {
     "list": Shown("list", by("mechanism")),
     "list --verify": Shown(grown, by("variant")),
     "sweep": Shown(profiled, by("mechanism", "seq_len")),
+    "verify-formula": Shown("verify-formula 4*N**2*d*h standard --scope core", verify_keys),
+    "reproduce": Shown("reproduce 002", reproduce_keys),
     "calibrate": Shown(calibrated, by("device_name")),
     "doctor": Shown(examined, by("check")),
 }  # fmt: skip
@@ -217,6 +234,7 @@ def test_keys_and_numbers_are_whole_at_every_width(name, capsys, monkeypatch):
     data = report.to_dict()
     known = {text for value in values_in(data) for text in texts_of(value)}
     wanted = SHOWN[name].keys(data)
+    known |= {text for keys in wanted for key in keys for text in key}
     monkeypatch.setenv("NO_COLOR", "1")
 
     def drawn(width, exact):

@@ -6,13 +6,12 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from attnprof.record import DeriveRecord, Report
 from attnprof.record.escapes import markdown_code
 from attnprof.record.recognition import mark
-from attnprof.render.fitted import FittedTable
+from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.render.formats import filled
 from attnprof.render.formulas import FormulaText
 from attnprof.render.terminal import new_table, quantity_text, quantity_value
@@ -38,10 +37,9 @@ def tables(report: Report, *, latex: bool = False) -> Iterator[RenderableType]:
             continue
         yield Text(title, style="bold")
         if found.get("answer"):
-            yield Padding(Text(f"{found['answer']}.\n"), (0, 0, 0, 1))
+            yield from (Hanging(f"{found['answer']}."), "")
         yield _formulas(costs or rows)
-        for line in (f"holds for: {domain}", *_how(found)):
-            yield Padding(Text(line), (0, 0, 0, 1))
+        yield from map(Hanging, (f"holds for: {domain}", *_how(found)))
         yield ""
         if found.get("operations"):
             yield _operations(found["operations"])

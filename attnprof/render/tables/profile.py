@@ -9,6 +9,7 @@ from rich.text import Text
 
 from attnprof.record import ProfileRecord, Report
 from attnprof.record.points import names_of, varying
+from attnprof.render.fitted import Hanging
 from attnprof.render.terminal import record_table
 from attnprof.units import format_rate
 
@@ -58,7 +59,7 @@ def tables(report: Report) -> Iterator[RenderableType]:
         if any(record.roofline_fraction for record in done):
             yield table(ROOFLINE, title="Roofline", caption=_ceilings(report.summary["roofline"]))
     whys = [(r, (r.skipped or "").removeprefix(f"{r.mechanism} ")) for r in records if r.skipped]
-    yield from (Text(f"not measured: {line}") for line in _together(whys))
+    yield from (Hanging(f"not measured: {line}") for line in _together(whys))
     yield from answer if report.command != "profile" else ()
 
 

@@ -1,14 +1,13 @@
 """Printed formulas beside ours on the terminal: the verdicts, then each formula's own block."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from attnprof.record import Report, VerificationRecord
-from attnprof.render.fitted import FittedTable
+from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.render.formats import render_markdown
 from attnprof.render.formulas import FormulaText
 from attnprof.render.tables.derive import verified_text
@@ -41,17 +40,12 @@ def tables(report: Report) -> Iterator[RenderableType]:
         what = f"{quantity_text(record.quantity)}, {'causal ' * record.causal}{record.phase}"
         title = f"{number}{place}{record.of}{scope}, {what}: {_verdict(record)}"
         yield Text(title, style="bold")
-        yield from _padded([_why(record)])
-        yield ""
+        yield from (Hanging(_why(record)), "")
         yield _formulas(record)
         if record.values:
             yield _values(record)
-        yield from _padded(_lines(record))
+        yield from map(Hanging, _lines(record))
         yield ""
-
-
-def _padded(lines: Iterable[str]) -> Iterator[RenderableType]:
-    return (Padding(Text(line), (0, 0, 0, 1)) for line in lines)
 
 
 def page(report: Report, **_how: object) -> str:
