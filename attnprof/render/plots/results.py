@@ -154,8 +154,8 @@ _AXES = {"seq_len": "--seq 64:1024:x2", "d_model": "--d-model 64:1024:x2"}
 
 def _with_flops(records: Records, axes: Mapping[str, str]) -> Records:
     """Records that have FLOPs; RequestError unless they have several values along each axis."""
-    known = [r for r in records if r.flops_formula]
-    series.need(known, "no record has FLOPs")
+    known = [r for r in records if r.flops_formula and all(getattr(r, f) for f in axes)]
+    series.need(known, f"no record has FLOPs and {' and '.join(axes)}")
     for field, example in axes.items():
         if len({getattr(r, field) for r in known}) < 2:
             raise RequestError(f"the results have one {field} only: sweep several, like {example}")

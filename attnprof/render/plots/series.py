@@ -99,7 +99,9 @@ def length_axis(
     axes.set_xlabel(label)
     axes.set_xlim(min(lengths) / 1.25, max(lengths) * 1.25)
     ticks.mark_sizes(axes.xaxis, lengths)
-    if axes.get_yscale() == "log":
+    if axes.get_yscale() == "linear":
+        axes.set_yticks([])  # there are no values
+    else:
         low, high = axes.get_ylim()
         share = min(0.6, lines * LINE / 60 / ticks.inches(axes.yaxis))
         axes.set_ylim(low, high * (high / low) ** (share / (1 - share)))
@@ -197,7 +199,10 @@ def _crossings(axes: style.Axes, points: Sequence[Sequence[float]]) -> int:
         axes.plot(
             *point, "o", markersize=6, markerfacecolor="none", markeredgecolor="black", zorder=6
         )
-    lengths, letters = [f"{n:,.0f}" for n, _ in points], int(ticks.inches(axes.xaxis) * 17)
+    lengths, letters = (
+        list(dict.fromkeys(f"{n:,.0f}" for n, _ in points)),
+        int(ticks.inches(axes.xaxis) * 17),
+    )
     lines = wrap(f"○ N = {', '.join(lengths)}", letters) if points else []
     if len(lines) > 2:
         lines = wrap(f"○ N = {lengths[0]} to {lengths[-1]}, {len(points)} crossings", letters)
