@@ -171,12 +171,10 @@ def stored_record(
     rule, fails = rule_of(case, options), options.stored_times == rules.FAIL
     verdict, why = rules.OK, ""
     if low > 1 + rule.bound and ratio > 1 + rule.point:
-        verdict, why = (
-            rules.INCONCLUSIVE,
-            (
-                "slower than what is stored, but the speed of a machine drifts from job to job: "
-                "check --against a revision to be sure, or --stored-times fail"
-            ),
+        verdict = rules.INCONCLUSIVE
+        why = (
+            "slower than what is stored, but the speed of a machine drifts from job to job: "
+            "check --against a revision to be sure, or --stored-times fail"
         )
         if fails:
             verdict, why = rules.REGRESSED, "slower than what is stored"
