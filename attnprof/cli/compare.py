@@ -3,6 +3,7 @@
 from attnprof import registry
 from attnprof.cli import options as opt
 from attnprof.cli import request
+from attnprof.closed_form.answers import compare_answer
 from attnprof.closed_form.cost_records import CONTESTED, compare_records
 from attnprof.record import Report
 
@@ -37,5 +38,7 @@ def compare(
         for name in record.wins.split(",") if record.wins else ():
             of_length = winners.setdefault(str(record.seq_len), {})
             of_length.setdefault(name, []).append(record.mechanism)
-    report = Report("compare", records, {"winners": winners}, opt.environment())
+    answer = compare_answer(records, shown)
+    summary = {"winners": winners, "answer": answer}
+    report = Report("compare", records, summary, opt.environment())
     to.deliver(report, quantities=shown)

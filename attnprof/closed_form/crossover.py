@@ -9,6 +9,7 @@ from typing import Any
 
 from attnprof.algebra.polynomials import NotPiecewisePolynomialError
 from attnprof.algebra.roots import closed_form, positive_roots
+from attnprof.closed_form.answers import crossover_answer
 from attnprof.closed_form.crossings import SAME, Crossings, bisected, crossings_of, pieces, ratios
 from attnprof.closed_form.lengths import EVERY, CostOf, KnownCost, Lengths
 from attnprof.closed_form.quantities import comparable, quantity_of, speaking
@@ -244,7 +245,8 @@ def report(
     records = [_record(meeting, contest, d, refused) for d in head_dims for contest in matches]
     if all(record.skipped for record in records):
         raise refused[0]
-    summary: dict[str, Any] = {"mechanism_a": meeting.a.name, "mechanism_b": meeting.b.name}
+    names = {"mechanism_a": meeting.a.name, "mechanism_b": meeting.b.name}
+    summary: dict[str, Any] = {**names, "answer": crossover_answer(records)}
     if with_curves:
         summary["curves"] = _curves(meeting, matches, records)
         summary["ratios"] = ratios(summary["curves"])

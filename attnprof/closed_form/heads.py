@@ -17,6 +17,7 @@ from attnprof.algebra.polynomials import (
 )
 from attnprof.algebra.roots import Root, positive_roots, value_at
 from attnprof.algebra.univariate import text
+from attnprof.closed_form.answers import heads_answer
 from attnprof.closed_form.quantities import quantity_of
 from attnprof.costs import Number
 from attnprof.errors import RequestError
@@ -175,7 +176,8 @@ def heads_report(
     main = min(last, key=lambda o: (o["quantity"] != "flops", o["kind"] != "published"))
     keys = ("optimum_head_dim", "optimum_num_heads", "best_divisor", "closed_form", "equation")
     summary = {"d_model": d_model, "seq_len": seq_len, **{key: main[key] for key in keys}}
-    return Report("heads", records, {**summary, "optima": optima}, environment)
+    answer = heads_answer(optima, d_model, seq_len)
+    return Report("heads", records, {**summary, "optima": optima, "answer": answer}, environment)
 
 
 def _described(curve: Curve, d_model: int, values: Mapping[int, int]) -> dict[str, Any]:

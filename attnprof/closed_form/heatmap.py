@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from attnprof.closed_form.answers import heatmap_answer
 from attnprof.closed_form.quantities import (
     comparable,
     formula_values,
@@ -89,6 +90,7 @@ def heatmap_report(asked: Heatmap, environment: dict[str, Any] | None = None) ->
         "causal": asked.causal, **terms, **excess, "cells": len(columns["ratio"]),
         "null_cells": columns["ratio"].count(None), "not_divisible_d_model": missing,
     }  # fmt: skip
+    summary["answer"] = heatmap_answer(summary)
     records = ColumnarRecords(HeatmapRecord, columns, what)
     return Report("heatmap", records, summary, environment or {})
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from attnprof import registry
+from attnprof.closed_form.answers import growth_answer
 from attnprof.closed_form.growth import FASTER, LENGTHS, GrowthCase, closed_form_growth
 from attnprof.measure.counters import count_with_torch
 from attnprof.measure.request import PointRequest
@@ -49,12 +50,13 @@ def verify(
         if on_progress is not None:
             on_progress(done, subject.label)
         records += [counted_growth(subject), *closed_form_growth(subject)]
-    summary = {
+    summary: dict[str, Any] = {
         "seq_lens": list(LENGTHS),
         "faster": _labels(r for r in records if r.verdict == FASTER),
         "unexpected": _labels(r for r in records if r.expected is False),
         "miscounted": _labels(r for r in records if r.equals_formula is False),
     }
+    summary["answer"] = growth_answer(summary["faster"], summary["unexpected"], len(asked))
     return Report("list --verify", records, summary, environment or {})
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from attnprof.closed_form import crossover
+from attnprof.closed_form.answers import crossover_answer
 from attnprof.closed_form.crossings import ratios
 from attnprof.closed_form.lengths import KnownCost
 from attnprof.errors import CannotRunError, RequestError
@@ -76,7 +77,7 @@ def meet(
     )
     if search.refused and all(record.skipped for record in records):
         raise search.refused[0]
-    summary = dict(found.summary)
+    summary = {**found.summary, "answer": crossover_answer(records)}
     if with_curves:
         summary["curves"] = [*summary.get("curves", ()), *search.curves()]
         summary["ratios"] = ratios(summary["curves"])

@@ -71,7 +71,7 @@ class FittedTable:
         """Columns with the same text in every row, and that text; a key at least is left."""
         rows = [row for row in self._rows if row]
         columns = ({row[n].plain for row in rows} for n in range(len(self._headings)))
-        same = {n: texts.pop() for n, texts in enumerate(columns) if len(texts) == 1}
+        same = {n: texts.pop().strip() for n, texts in enumerate(columns) if len(texts) == 1}
         whole = len(rows) > 1 and not {*range(self._keys)} <= same.keys()
         return {n: text for n, text in same.items() if text} if whole else {}
 

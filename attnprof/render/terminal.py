@@ -13,7 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from attnprof.record import Record
+from attnprof.record import Record, Report
 from attnprof.record.escapes import visible
 from attnprof.render.fitted import FittedTable
 from attnprof.units import format_value, is_numeric
@@ -46,8 +46,11 @@ def shown_value(value: Any, fmt: str) -> str:
     """A value by its column's format, short or exact as was asked for."""
     if _exact.get() and fmt == "bytes" and isinstance(value, int):
         return f"{value:,} B"
-    if _exact.get() and fmt in ("number", "ratio") and isinstance(value, float):
-        return f"{value:,}" if isfinite(value) else format_value(value, fmt)
+    known = isinstance(value, float) and isfinite(value)
+    if known and _exact.get() and fmt in ("number", "ratio", "length"):
+        return f"{value:,}"
+    if known and fmt == "length":
+        return f"{value:,.2f}"
     return format_value(value, fmt, short=not _exact.get())
 
 
@@ -117,6 +120,12 @@ def workload_text(row: Any) -> str:
         f"{row.scope}, {row.phase}{mask}, batch {row.batch_size}, seq {row.seq_len:,}, "
         f"d_model {row.d_model:,}, {heads} of {row.head_dim}, {row.dtype}"
     )
+
+
+def answer_line(report: Report) -> Iterator[RenderableType]:
+    """The answer in a sentence, where there is one, and a blank line."""
+    if answer := report.summary.get("answer"):
+        yield Text(f"{answer}\n", style="bold")
 
 
 def print_tables(renderables: Iterable[RenderableType]) -> None:

@@ -96,7 +96,15 @@ def _key(value):
 
 def crossover_keys(data):
     unit = {"flops": "FLOPs", "entries": "memory, entries", "bytes": "memory, bytes"}
-    return [{(str(r["head_dim"]), unit[r["unit"]], r["kind"]) for r in data["records"]}]
+    rows = data["records"]
+    forms = {
+        f"{'FLOPs' if r['metric'] == 'flops' else 'memory'} ({r['kind']})"
+        for r in rows if r["closed_form"]
+    }  # fmt: skip
+    return [
+        {(str(r["head_dim"]), unit[r["unit"]], r["kind"]) for r in rows},
+        {(name,) for name in forms},
+    ]
 
 
 def heads_keys(data):
@@ -104,6 +112,11 @@ def heads_keys(data):
     return [
         {(f"{r['num_heads']:,}", f"{r['head_dim']:,}") for r in rows},
         {(r["mechanism"], named[r["quantity"]], r["kind"]) for r in data["summary"]["optima"]},
+        {
+            (f"{r['mechanism']}, {r['kind']} {named[r['quantity']]}",)
+            for r in data["summary"]["optima"]
+            if r["optimum_head_dim"]
+        },
     ]
 
 
@@ -262,7 +275,9 @@ def numbers_by_key(parts, wanted):
     found: dict[tuple[str, ...], set[str]] = {}
     assert parts
     for part in parts:
-        standing = [keys for keys in wanted if keys <= set(map(key_reader(part, keys), part.rows))]
+        standing = [
+            keys for keys in wanted if keys and keys <= set(map(key_reader(part, keys), part.rows))
+        ]
         assert standing, part
         key_of = key_reader(part, standing[0])
         for row in part.rows:

@@ -7,18 +7,25 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.record import CompareRecord, Report
-from attnprof.render.terminal import new_table, quantity_text, quantity_value, workload_text
+from attnprof.render.terminal import (
+    answer_line,
+    new_table,
+    quantity_text,
+    quantity_value,
+    workload_text,
+)
 
 WON = "*"
 CAPTION = (
-    f"{WON} lowest of its column. FLOPs as executed, masked entries included; operations as "
-    "defined (002: k-1 additions a dot product). Peak: increment over what was live before "
-    "the call. State: what a decoder keeps after this many tokens."
+    f"{WON} marks the lowest of a column. FLOPs and bytes are those of the code as it runs, "
+    "operations those of the definition. Peak memory is the most that a call allocates at once; "
+    "state is what a decoder keeps after so many tokens."
 )
 
 
 def tables(report: Report, quantities: Sequence[str]) -> Iterator[RenderableType]:
     """A block a length, of the quantities that are known of any mechanism."""
+    yield from answer_line(report)
     for _, group in groupby(report.of(CompareRecord), key=lambda record: record.seq_len):
         rows = list(group)
         yield Text(workload_text(rows[0]), style="bold")

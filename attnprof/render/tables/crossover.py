@@ -7,17 +7,20 @@ from rich.text import Text
 
 from attnprof.arguments import LARGEST
 from attnprof.record import CrossoverRecord, Report
-from attnprof.render.terminal import new_table
+from attnprof.render.fitted import Hanging
+from attnprof.render.formulas import FormulaText
+from attnprof.render.terminal import answer_line, new_table, shown_value
 from attnprof.units import MISSING, format_count, label
 
 #: What each kind is, under the table.
 MEANING = {
-    "published": "the documents' printed formulas, memory as an idealised sum of entries",
-    "formula": "our closed forms of the shipped implementation, memory as its peak in bytes",
+    "published": "as printed in the papers, memory as a sum of entries",
+    "formula": "closed forms of the code that attnprof ships, memory as its peak",
     "derived": "counted in the running code",
-    "measured": "the allocator's own peaks",
+    "measured": "peaks of the allocator",
 }
-FIRST_LENGTH = "from token: the first whole length from which the one cheaper above is not dearer"
+FORM = "closed form of the crossover"
+FIRST_LENGTH = "from token: the shortest sequence from which the one cheaper above costs no more"
 
 
 def tables(report: Report, more: str = "") -> Iterator[RenderableType]:
@@ -25,30 +28,48 @@ def tables(report: Report, more: str = "") -> Iterator[RenderableType]:
     rows = report.of(CrossoverRecord)
     one, mask = rows[0], ", causal" if rows[0].causal else ""
     title = (
-        f"Cheaper: {label(one.mechanism_a, one.params_a)} or "
-        f"{label(one.mechanism_b, one.params_b)}\n"
-        f"{one.scope}, {one.phase}{mask}, batch {one.batch_size}, heads {one.num_heads}"
+        f"{label(one.mechanism_a, one.params_a)} against {label(one.mechanism_b, one.params_b)}\n"
+        f"{one.scope}, {one.phase}{mask}, batch {one.batch_size}, "
+        f"{one.num_heads} head{'s' if one.num_heads != 1 else ''} of width d"
     )
+    yield from answer_line(report)
     numeric = ("d", "crossover", "from token")
-    headings = ("d", "metric", "kind", "crossover", "from token", "below", "above")
-    yield new_table(*headings, rows=map(_cells, rows), title=title, right=numeric, keys=3)
-    for text in (*_forms(rows), *_remarks(rows)):
-        yield Text(f" {text}")
+    headings = ["d", "metric", "kind", "crossover", "from token", "below", "above"]
+    if sides := _sides(rows):  # said once
+        title, headings = f"{title}\n{sides}", headings[:-2]
+    cells = (_cells(row)[: len(headings)] for row in rows)
+    yield new_table(*headings, rows=cells, title=title, right=numeric, keys=3)
+    if forms := _forms(rows):
+        yield new_table("", FORM, rows=forms, fold=[FORM])
+    yield from map(Hanging, _remarks(rows))
     kinds = dict.fromkeys(row.kind for row in rows)
     caption = [f"{kind}: {MEANING[kind]}" for kind in kinds]
     if "published" in kinds and len(kinds) > 1:
-        caption.append("published memory and the others are not expected to be equal")
+        caption.append("published memory counts something else than the others")
     yield Text("; ".join([*caption, FIRST_LENGTH]), style="dim")
     if more:
         yield Text(f" {more}")
+
+
+def _sides(rows: list[CrossoverRecord]) -> str:
+    """Who is cheaper below and above, where that is the same in every row."""
+    found = {(row.cheaper_below, row.cheaper_above) for row in rows if not row.skipped}
+    below, above = found.pop() if len(found) == 1 else (None, None)
+    if below is None or above is None:
+        return ""
+    if below == above:
+        return f"{below} is cheaper at every length."
+    return f"Below the crossover {below} is cheaper, above it {above}."
 
 
 def _cells(row: CrossoverRecord) -> list[str]:
     unit = "FLOPs" if row.unit == "flops" else f"memory, {row.unit}"
     if row.skipped:
         return [str(row.head_dim), unit, row.kind, "skipped", *[MISSING] * 3]
-    digits = 0 if row.method == "searched" else 2  # a search knows whole lengths
-    at = row.verdict if row.crossover_seq_len is None else f"{row.crossover_seq_len:,.{digits}f}"
+    whole = row.method == "searched"  # a search knows whole lengths
+    at = row.verdict
+    if row.crossover_seq_len is not None:
+        at = shown_value(row.crossover_seq_len, "count" if whole else "length")
     first = MISSING if row.first_seq_len is None else format_count(row.first_seq_len)
     sides = row.cheaper_below or "equal", row.cheaper_above or "equal"
     return [str(row.head_dim), unit, row.kind, at, first, *sides]
@@ -58,8 +79,8 @@ def _named(metric: str, kind: str) -> str:
     return f"{'FLOPs' if metric == 'flops' else metric} ({kind})"
 
 
-def _forms(rows: list[CrossoverRecord]) -> list[str]:
-    """Closed forms, one line each with the head widths it holds for where there are several."""
+def _forms(rows: list[CrossoverRecord]) -> list[list[str | Text]]:
+    """Closed forms, each with the head widths it holds for where there are several."""
     widths: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         if row.closed_form:
@@ -67,10 +88,10 @@ def _forms(rows: list[CrossoverRecord]) -> list[str]:
             widths.setdefault(what, []).append(str(row.head_dim))
     asked = len({row.head_dim for row in rows})
     return [
-        f"{_named(metric, kind)}: crossover = {form}"
-        + (f", d = {', '.join(found)}" if len(found) < asked else "")
+        [_named(metric, kind) + (f", d = {', '.join(found)}" if len(found) < asked else ""),
+         FormulaText(form)]
         for (metric, kind, form), found in widths.items()
-    ]
+    ]  # fmt: skip
 
 
 def _searched(row: CrossoverRecord) -> str:

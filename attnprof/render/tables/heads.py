@@ -7,27 +7,34 @@ from rich.text import Text
 
 from attnprof.record import HeadsRecord, Report
 from attnprof.render.fitted import FittedTable
-from attnprof.render.terminal import new_table, quantity_value
+from attnprof.render.formulas import FormulaText
+from attnprof.render.terminal import answer_line, new_table, quantity_value
 from attnprof.units import MISSING
 
 CAPTION = (
-    "published: the documents' printed head forms, entries as an idealised sum. formula: our "
-    "closed forms of the shipped implementation, entries as the peak of what it holds."
+    "published: as printed in the papers, entries added up; formula: closed forms of the code that "
+    "attnprof ships, entries as the most it holds at once. The real optimum is where the cost's "
+    "derivative is 0, as if heads could be a fraction."
 )
+EQUATION = "equation of the best real head width d"
 UNITS = {"flops": "FLOPs", "peak_entries": "Entries"}
 
 
 def tables(report: Report) -> Iterator[RenderableType]:
     """A table a quantity, then the optima."""
+    yield from answer_line(report)
     rows = report.of(HeadsRecord)
     title = f"d_model {report.summary['d_model']:,}, seq {report.summary['seq_len']:,}"
     for quantity in dict.fromkeys(row.quantity for row in rows):
         some = [row for row in rows if row.quantity == quantity]
         yield _values(f"{UNITS[quantity]} against heads, {title}", some)
     yield _optima(report)
-    for one in report.summary["optima"]:
-        if one["optimum_head_dim"] is not None:
-            yield Text(" {mechanism}, {quantity}, {kind}: root of {equation}".format_map(one))
+    found = [one for one in report.summary["optima"] if one["optimum_head_dim"] is not None]
+    if found:
+        names = (f"{one['mechanism']}, {one['kind']} {UNITS[one['quantity']]}" for one in found)
+        forms = (FormulaText(one["equation"]) for one in found)
+        cells = zip(names, forms, strict=True)
+        yield new_table("", EQUATION, rows=cells, fold=[EQUATION])
     yield Text(CAPTION, style="dim")
 
 

@@ -6,7 +6,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.record import Report
-from attnprof.render.terminal import new_table
+from attnprof.render.terminal import answer_line, new_table
 from attnprof.units import MISSING, format_value
 
 
@@ -30,8 +30,8 @@ def tables(report: Report) -> list[RenderableType]:
         f"phase {summary['phase']}, scope {summary['scope']}{', causal' * summary['causal']}"
     )
     meaning = (
-        f"excess = 100·({summary['mechanism_a']} / {summary['mechanism_b']} − 1) over "
-        f"{summary['cells'] - summary['null_cells']} cells; --plot FILE.png draws them, "
-        "--format csv lists them"
+        f"Excess: how much more {summary['mechanism_a']} needs than {summary['mechanism_b']}, over "
+        f"{summary['cells'] - summary['null_cells']:,} combinations of sequence length, width and "
+        "heads."
     )
-    return [Text(title, style="bold"), table, Text(meaning, style="dim")]
+    return [*answer_line(report), Text(title, style="bold"), table, Text(meaning, style="dim")]

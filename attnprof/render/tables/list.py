@@ -7,13 +7,14 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.record import GrowthRecord, MechanismRecord, Report
-from attnprof.render.terminal import new_table
+from attnprof.render.fitted import Hanging
+from attnprof.render.terminal import answer_line, new_table, quantity_text
 from attnprof.units import MISSING, format_value
 
 CAPTION = (
-    "Exponents of N, fitted over the longer half of the lengths; in brackets that of N log N. "
-    "counted: matrix products, by torch's FlopCounterMode on the real module; FLOPs and peak: "
-    "closed form. One head of width {head_dim}, scope core (layer where there is none)."
+    "Numbers are exponents: 2.00 grows like N^2. Time and memory are what a mechanism claims "
+    "(N log N with its exponent at these lengths); counted: its matrix products, by torch's "
+    "counter; FLOPs and peak: its closed forms, with one head of width {head_dim}."
 )
 
 
@@ -54,7 +55,7 @@ def _growth(report: Report) -> list[RenderableType]:
         )  # fmt: skip
         notes += _notes(label, found)
     caption = CAPTION.format(head_dim=records[0].head_dim)
-    return [table, *map(Text, notes), Text(caption, style="dim")]
+    return [*answer_line(report), table, *map(Hanging, notes), Text(caption, style="dim")]
 
 
 def _claim(record: GrowthRecord) -> str:
@@ -73,11 +74,12 @@ def _notes(label: str, found: dict[str, GrowthRecord]) -> Iterator[str]:
         if record.verdict == "grows faster":
             known = "" if record.expected else " (and does not say so)"
             because = f": {record.reason}" if record.reason else ""
-            yield f" {label}, {record.quantity}: grows faster than claimed{known}{because}"
+            what = f"{label}, {quantity_text(record.quantity)}"
+            yield f"{what}: grows faster than claimed{known}{because}"
     counted = found["matmul_flops"]
     if counted.equals_formula is False:
-        yield f" {label}: torch counts other products than the closed form"
+        yield f"{label}: torch counts other products than the closed form"
     elif counted.skipped:
-        yield f" {label}: no matrix product for torch to count"
+        yield f"{label}: no matrix product for torch to count"
     elif len(counted.seq_lens) < len(found["flops"].seq_lens):
-        yield f" {label}: counted up to {counted.seq_lens[-1]:,} tokens, it loops"
+        yield f"{label}: counted by torch up to {counted.seq_lens[-1]:,} tokens only, as it loops"
