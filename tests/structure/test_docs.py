@@ -98,3 +98,13 @@ def test_the_reports_count_the_committed_verdicts(number):
     readme = (reports / number / "README.md").read_text(encoding="utf-8")
     for name in re.findall(r"\]\(([\w.]+)\)", readme):
         assert (reports / number / name).is_file()
+
+
+def test_the_gallery_is_what_its_script_writes_and_its_figures_are_small():
+    gallery = PAGE.with_name("gallery.py")
+    text = gallery.with_suffix(".md").read_text(encoding="utf-8")
+    script = runpy.run_path(str(gallery))
+    assert text == script["page"](), "run: python docs/gallery.py"
+    shown = re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)
+    assert len(shown) == text.count("```console") - 1
+    assert all((PAGE.parent / name).stat().st_size < script["LARGEST"] for name in shown)
