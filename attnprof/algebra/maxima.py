@@ -62,8 +62,6 @@ def _expanded(expression: Any) -> dict[Any, Any]:
 
 
 def _plus(one: Monomials, more: Monomials, sign: int) -> Monomials:
-    if not more:
-        return one
     total = dict(one)
     for term, factor in more.items():
         total[term] = total.get(term, 0) + sign * factor

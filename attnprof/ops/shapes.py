@@ -13,10 +13,7 @@ T = TypeVar("T", bound=Base)
 
 
 def _left(shape: Shape, told: Sequence[costs.Number]) -> costs.Number:
-    """The size that one dimension must have beside those told.
-
-    Sizes of both cancel: an array of lengths divided by itself would be no literal 1.
-    """
+    """One more size beside those told; an array of lengths over itself is left out, no 1."""
     sizes, by = list(shape), list[costs.Number]()
     for size in told:
         same = next((place for place, own in enumerate(sizes) if costs.same_size(own, size)), None)

@@ -100,11 +100,6 @@ class _OnlyMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._made: dict[Any, Any] = {}
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled in here: torch need not guard each call against it."""
-        return False
-
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -115,9 +110,8 @@ class _OnlyMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if kwargs or not _makes_one(func):
             return func(*args, **kwargs)
         asked = func, _layouts(args)
-        made = self._made.get(asked)
-        if made is not None:
-            return _empty(*made)
+        if asked in self._made:
+            return _empty(*self._made[asked])
         out = func(*args)
         layout, storage = (out.shape, out.stride(), out.dtype), out.untyped_storage()
         shared = any(x.untyped_storage()._cdata == storage._cdata for x in tensors_in(args))
