@@ -158,10 +158,6 @@ class Cost:
         return Cost(*map(add, _counts(self), _counts(more)))
 
     def __mul__(self, times: Number) -> Cost:
-        if not isinstance(times, int) and _sympy(
-            times
-        ):  # most counts are zero, which multiplies at once
-            return Cost(*(count and count * times for count in _counts(self)))
         return Cost(*(count * times for count in _counts(self)))
 
     __rmul__ = __mul__
