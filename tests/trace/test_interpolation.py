@@ -14,6 +14,7 @@ from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.grid import coefficients, degree, expression, lower_set
+from tests.trace import hazards
 
 B, N, h, d = map(symbol, ("B", "N", "h", "d"))
 
@@ -158,3 +159,13 @@ def test_calls_of_a_run_by_symbols_are_counted_one_by_one():
     found = attnprof.derive(lambda x: x * 2.0 * 3.0, inputs={"x": "B, N, d"}, phases=["forward"])
     (row,) = found.report().summary["phases"]["forward"]["operations"]
     assert (row["operation"], row["calls"]) == ("mul", 2)
+
+
+@pytest.mark.parametrize("layer", [hazards.TokenLoop, hazards.Padded, hazards.Dropped])
+def test_runs_that_remember_layouts_are_those_on_fake_tensors(layer):
+    """Results that share what they were given, as a view of a product does, share it each time."""
+    target = lookup.target_of(layer, inputs=["x: B, N, h*d"])
+    sizes = {"B": 3, "N": 21, "h": 2, "d": 4}
+    for training in (False, True):
+        fake, swift = (record(target, sizes, training=training, swift=s) for s in (False, True))
+        assert swift.calls == fake.calls
