@@ -1,4 +1,4 @@
-"""Commands as forks of a fresh process that has imported torch, which takes seconds, once."""
+"""Commands as forks of a process that has imported what they need, which takes seconds, once."""
 
 import json
 import os
@@ -9,7 +9,8 @@ import sys
 #: and says the exit code.
 PROGRAM = """
 import json, os, signal, sys, tempfile
-import torch, torch._dynamo
+import torch, torch._dynamo, fvcore.nn
+import attnprof.gate.check, attnprof.measure.batch, attnprof.trace.solve.derive
 from attnprof.cli.app import main
 from attnprof.processes import pool
 from tests.forking import fork_here, forking
