@@ -7,12 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnprof.closed_form.answers import heatmap_answer
-from attnprof.closed_form.quantities import (
-    comparable,
-    formula_values,
-    published_values,
-    speaking,
-)
+from attnprof.closed_form.quantities import comparable, formula_values, published_values, speaking
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.record import ColumnarRecords, HeatmapRecord, Report

@@ -16,14 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from attnprof.errors import CannotRunError, RequestError
-from attnprof.record.files import (
-    JOURNAL_LIMIT,
-    json_of,
-    kind_of_file,
-    read_bytes,
-    text_of,
-    why_of,
-)
+from attnprof.record.files import JOURNAL_LIMIT, json_of, kind_of_file, read_bytes, text_of, why_of
 from attnprof.record.recognition import SCHEMA
 
 _HOW = "move it away, or give another --output"

@@ -68,7 +68,7 @@ class Reformer(Mechanism):
     decodes_with: ClassVar[str] = "num_buckets"
     reasons: ClassVar[dict[str, str]] = {
         "decode": "needs a number of buckets that does not change while it decodes: set "
-        "num_buckets (--set num_buckets=64)",
+        "num_buckets (--set num_buckets=64)"
     }
 
     def __post_init__(self) -> None:

@@ -21,10 +21,7 @@ PRINTED = {form: column(f"{form}_mem_mib_at16") for form in BYTES}
 #: How near "about 18d" and "half" must be.
 ABOUT, NEARLY = 0.1, 0.02
 #: Memory of the efficient encoder as a share of the standard one's, by length.
-SHARES = {
-    quoted("sec52_half_memory_at_tokens"): 0.5,
-    quoted("sec52_35pct_memory_at_tokens"): 0.35,
-}
+SHARES = {quoted("sec52_half_memory_at_tokens"): 0.5, quoted("sec52_35pct_memory_at_tokens"): 0.35}
 
 
 def crossovers(place: str) -> dict[str, int]:

@@ -9,12 +9,7 @@ from rich.text import Text
 
 from attnprof.record import CostRecord, Report
 from attnprof.render.fitted import FittedTable
-from attnprof.render.terminal import (
-    new_table,
-    quantity_text,
-    quantity_value,
-    workload_text,
-)
+from attnprof.render.terminal import new_table, quantity_text, quantity_value, workload_text
 from attnprof.units import label
 
 TOTAL = "total"
