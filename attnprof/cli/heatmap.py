@@ -26,26 +26,19 @@ class Written:
     """How the ratios are written and drawn, and where; what must not be written is refused."""
 
     plot: Path | None = Option(
-        None,
-        metavar="FILE",
+        None, metavar="FILE",
         help="The figure (.png, .svg, .pdf), its cells as CSV beside it (default heatmap.png).",
-    )
+    )  # fmt: skip
     no_plot: bool = Option(False, "--no-plot", help="The table alone: write no files.")
     size: opt.SizeOption = "page"
     fmt: opt.Format | None = Option(
-        None,
-        "--format",
-        "-f",
-        metavar="FORMAT",
+        None, "--format", "-f", metavar="FORMAT",
         help="table (default); or json, csv or markdown, without a figure but for --plot.",
-    )
+    )  # fmt: skip
     output: Path | None = Option(
-        None,
-        "--output",
-        "-o",
-        metavar="FILE",
+        None, "--output", "-o", metavar="FILE",
         help="Write data, or a figure, to this file, and nothing else without --plot.",
-    )
+    )  # fmt: skip
     force: opt.ForceOption = False
     exact: opt.ExactOption = False
 

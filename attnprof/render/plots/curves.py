@@ -104,12 +104,11 @@ def _ratios(axes: style.Axes, ratios: Sequence[Curve], records: Sequence[Crossov
 
 def _ticks(main: style.Axes, strip: style.Axes, lines: int) -> None:
     """Round numbers on all axes, and room for lines above the curves."""
-    low, high = main.dataLim.intervaly
-    for axes in main.get_shared_y_axes().get_siblings(main):
-        low, high = min(low, axes.dataLim.y0), max(high, axes.dataLim.y1)
-    share = min(0.6, (lines + 0.5) * 0.13 / ticks.inches(main.yaxis))
-    main.set_ylim(low, high * (high / low) ** (share / (1 - share)))
-    ticks.mark_values(main.yaxis, low, high, ticks.with_prefix())
+    if main.get_autoscaley_on():  # else one that shares its scale was here
+        low, high = main.get_ylim()
+        share = min(0.6, (lines + 0.5) * 0.13 / ticks.inches(main.yaxis))
+        main.set_ylim(low, high * (high / low) ** (share / (1 - share)))
+        ticks.mark_values(main.yaxis, low, high, ticks.with_prefix())
     for axis, written in ((strip.xaxis, ticks.plain), (strip.yaxis, "{:g}×".format)):
         ticks.mark_values(axis, *axis.get_view_interval(), written)
 

@@ -117,12 +117,11 @@ def split(figure: Figure, count: int, most: int, least: float = 2.0, **how: Any)
 
 
 def colours(names: Sequence[str]) -> dict[str, str]:
-    """A colour for each mechanism of a figure: its own, else one that nobody here has."""
+    """A colour for each mechanism of a figure: its own, else the one that fewest here have."""
     found: dict[str, str] = {}
     for name in dict.fromkeys(names):
-        own = COLOURS.get(name)
-        free = [colour for colour in PALETTE if colour not in found.values()]
-        found[name] = own if own in free else (free or PALETTE)[0]
+        own, used = COLOURS.get(name, ""), list(found.values())
+        found[name] = own if own and own not in used else min(PALETTE, key=used.count)
     return found
 
 
