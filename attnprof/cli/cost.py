@@ -7,6 +7,7 @@ from typer import Option
 from attnprof.cli import options as opt
 from attnprof.cli import request
 from attnprof.closed_form.cost_records import KINDS, QUANTITIES, Asked, cost_records, identity
+from attnprof.closed_form.domain import domain_text, in_domain
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.record import CostRecord, Report
@@ -24,6 +25,7 @@ def cost(
     kv_heads: str | None = Option(None, metavar="SIZE", help="Grouped key and value heads."),
     kv_seq: str | None = Option(None, metavar="SIZE", help="Key length, for cross-attention."),
     symbolic: bool = Option(False, "--symbolic", help="Show the closed forms in B N h d."),
+    full: bool = Option(False, "--full", help="With --symbolic: for sizes of 1, too."),
     latex: bool = Option(False, "--latex", help="Show the closed forms in LaTeX."),
     to: opt.Output,
 ) -> None:
@@ -48,8 +50,11 @@ def cost(
         kv_seq_len=None if kv_seq is None else request.parse_size(kv_seq, "--kv-seq"),
     )  # fmt: skip
     records = _records(mechanisms, workloads, scope, asked)
-    report = Report("cost", records, {"convention": convention}, opt.environment())
-    to.deliver(report, quantities=quantities, symbolic=symbolic, latex=latex)
+    shorter = symbolic and not full and to.fmt == opt.Format.TABLE
+    shown = in_domain(records) if shorter else records
+    report = Report("cost", shown, {"convention": convention}, opt.environment())
+    to.deliver(report, quantities=quantities, symbolic=symbolic, latex=latex,
+               domain=domain_text if shorter else None)  # fmt: skip
 
 
 def _records(

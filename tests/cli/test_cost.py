@@ -11,7 +11,9 @@ import sympy
 
 import attnprof as package
 from attnprof import registry
-from attnprof.closed_form.cost_records import QUANTITIES
+from attnprof.closed_form.cost_records import QUANTITIES, Asked, cost_records
+from attnprof.closed_form.domain import in_domain
+from attnprof.workload import Workload
 
 SYMBOLS = {name: sympy.Symbol(name, positive=True) for name in "BNhdgM"}
 
@@ -229,3 +231,24 @@ def test_operations_of_a_backward_pass_are_refused(attnprof):
     ended = attnprof("cost --phase train --convention operations")
     assert ended.code == 2
     assert "--convention flops" in ended.err
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("name", ["efficient", "sdpa", "taylor-efficient"])
+def test_shorter_closed_forms_have_the_same_values(name, batch):
+    asked = (registry.get(name), Workload(seq_len=70, num_heads=4, head_dim=8, batch_size=batch))
+    records = cost_records(*asked, "layer", Asked())
+    sizes = {SYMBOLS[name]: size for name, size in zip("BNhd", (batch, 70, 4, 8), strict=True)}
+    for record in in_domain(records):
+        if record.expression and record.stage == "total" and record.kind == "formula":
+            assert sympy.sympify(record.expression, SYMBOLS).subs(sizes) == record.value
+            assert "Min(" not in record.expression
+
+
+def test_the_domain_is_told_once_and_full_is_for_all_sizes(attnprof):
+    shorter = attnprof("cost -a efficient --seq 64 --symbolic").out
+    assert "Min(" not in shorter
+    assert shorter.count("Holds for N, h, d >= 2 and B = 1") == 1
+    full = attnprof("cost -a efficient --seq 64 --symbolic --full").out
+    assert "Min(1, N - 1)" in full
+    assert "Holds for all sizes" in full

@@ -1,6 +1,6 @@
 """The tables of ``attnprof cost``: stages, totals, closed forms, LaTeX."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 from rich.console import RenderableType
@@ -9,6 +9,7 @@ from rich.text import Text
 
 from attnprof.record import CostRecord, Report
 from attnprof.render.fitted import FittedTable
+from attnprof.render.formulas import FormulaText
 from attnprof.render.terminal import new_table, quantity_text, quantity_value, workload_text
 from attnprof.units import label
 
@@ -32,7 +33,12 @@ RULES = {
 
 
 def tables(
-    report: Report, quantities: Sequence[str] = (), *, symbolic: bool = False, latex: bool = False
+    report: Report,
+    quantities: Sequence[str] = (),
+    *,
+    symbolic: bool = False,
+    domain: Callable[[CostRecord], str] | None = None,
+    latex: bool = False,
 ) -> Iterator[RenderableType]:
     """One block a mechanism and length: stages, then totals and published forms."""
     records, convention = report.of(CostRecord), report.summary["convention"]
@@ -47,6 +53,8 @@ def tables(
             yield from _latex(rows)
         elif symbolic:
             yield _closed_forms(rows)
+            told = f"{domain(rows[0])} (for sizes of 1, too: --full)" if domain else "all sizes"
+            yield Text(f"Holds for {told}.\n")
         else:
             yield from _numbers(rows, quantities, convention)
     yield f"% {RULES[convention]}" if latex else Text(RULES[convention], style="dim")
@@ -102,12 +110,13 @@ def _totals(rows: list[CostRecord]) -> FittedTable:
 def _closed_forms(rows: list[CostRecord]) -> FittedTable:
     """Stages by their FLOPs (or operations) alone, totals in full; zeros left out."""
     headings = ("stage", "quantity", "closed form")
-    table = new_table(*headings, "value", right=["value"], fold=headings)
+    table = new_table(*headings, "value", right=["value"], fold=["closed form"])
     for row in rows:
         if row.value and (row.stage == TOTAL or row.quantity in ("flops", "operations")):
-            stage = row.stage if row.part is None else f"{row.part}: {row.stage}"
-            name = row.quantity if row.source is None else f"{row.quantity} ({row.source})"
-            form = row.expression or "no closed form"
+            several = len({its.part for its in rows if its.part}) > 1
+            stage = f"{row.part}: {row.stage}" if row.part and several else row.stage
+            name = quantity_text(row.quantity) + (f"\n({row.source})" if row.source else "")
+            form = FormulaText(row.expression or "no closed form")
             table.add_row(stage, name, form, quantity_value(row.value, row.quantity))
     return table
 
