@@ -41,9 +41,7 @@ DoubleSum = _step("DoubleSum", "Add", partial(sympy.Add, evaluate=False))
 DoubleProduct = _step("DoubleProduct", "Mul", partial(sympy.Mul, evaluate=False))
 DoublePower = _step("DoublePower", "Pow", partial(sympy.Pow, evaluate=False))
 DoubleQuotient = _step(
-    "DoubleQuotient",
-    "Mul",
-    lambda a, b: sympy.Mul(a, sympy.Pow(b, -1, evaluate=False), evaluate=False),
+    "DoubleQuotient", "Mul", lambda a, b: DoubleProduct.plain(a, DoublePower.plain(b, -1))
 )
 
 
@@ -137,7 +135,7 @@ def plain(expression: Any, names: Mapping[Any, Any]) -> Any:
     if kind.startswith("OpaqueUnaryFn_"):
         name = kind.removeprefix("OpaqueUnaryFn_")  # of :mod:`math`, as floats compute it
         return (DoubleLog2 if name == "log2" else called(f"Double{name.title()}", name))(*args)
-    if kind in _UNSAID:
+    if kind in {"TruncToFloat", "RoundDecimal", "LShift", "RShift", "Where"}:
         raise ValueError(f"{expression}: a size that no formula here can say")
     return expression.func(*args) if args else expression
 
@@ -174,10 +172,9 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("ToFloat", "Identity"), lambda a: a),
     **dict.fromkeys(("Mod", "PythonMod"), lambda a, b: a - b * _floor(a, b)),
     "PowByNatural": operator.pow,
-    **{
-        f"BitwiseFn_bitwise_{name}": called(f"bitwise_{name}", whole=True)
-        for name in ("and", "or", "xor")
-    },
+    "BitwiseFn_bitwise_and": called("bitwise_and", whole=True),
+    "BitwiseFn_bitwise_or": called("bitwise_or", whole=True),
+    "BitwiseFn_bitwise_xor": called("bitwise_xor", whole=True),
     "Max": _larger,
     "Min": sympy.Min,
     "Add": partial(_paired, DoubleSum, sympy.Add),
@@ -185,5 +182,3 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "FloatPow": raised,
     **dict.fromkeys(("CleanDiv", "IntTrueDiv", "FloatTrueDiv"), divided),
 }
-#: What has no plain form here.
-_UNSAID = frozenset({"TruncToFloat", "RoundDecimal", "LShift", "RShift", "Where"})

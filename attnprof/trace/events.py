@@ -134,8 +134,7 @@ def added(values: list[Size]) -> Size:
 
 def flops_of(calls: Iterable[Call]) -> Size:
     """Operations of some calls, as an int or an expression."""
-    kinds = frozenset(KINDS) - {"matmul_flops"}
-    return added([count for call in calls for kind, count in call.counts.items() if kind in kinds])
+    return added([call.counts.get(kind, 0) for call in calls for kind in KINDS[:5]])
 
 
 def peak(trace: Trace, phase: str) -> Size:
@@ -146,8 +145,7 @@ def peak(trace: Trace, phase: str) -> Size:
         if phase == "backward" and call.part == "forward":
             held += [call.takes, -call.gives]
             continue
-        steps.append((-call.gives, 0, 0))
-        steps.append((call.takes, call.workspace, 0))
+        steps += [(-call.gives, 0, 0), (call.takes, call.workspace, 0)]
     start = added(held)
     if not all(isinstance(x, int) for x in chain([start], *steps)):
         return running_maximum(start, steps)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from fractions import Fraction
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
+from attnprof.trace.events import Size
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor
-
-    from attnprof.trace.events import Size
 
 Value = Any  # int | Fraction | float
 #: The expression over the user's symbols for one over torch's own; set while a run is symbolic.
@@ -54,10 +52,7 @@ def translated(expression: Any) -> Size:
 
 def product(sizes: Iterable[Any]) -> Size:
     """The product of torch sizes."""
-    total: Size = 1
-    for size in sizes:
-        total = total * size_of(size)
-    return total
+    return math.prod(map(size_of, sizes))
 
 
 def numel(tensor: Tensor) -> Size:
@@ -98,9 +93,8 @@ def evaluate(expression: Any, sizes: Mapping[str, Any]) -> Value:
     Raises KeyError for a symbol that has no value.
     """
     value = _function(expression)(sizes)
-    if isinstance(value, Fraction) and value.denominator == 1:
-        return value.numerator
-    return value
+    whole = isinstance(value, Fraction) and value.denominator == 1
+    return value.numerator if whole else value
 
 
 @lru_cache(maxsize=2**14, typed=True)
@@ -122,10 +116,8 @@ def _function(node: Any) -> Callable[[Mapping[str, Any]], Value]:
 
 
 def _power(base: Value, exponent: Value) -> Value:
-    if isinstance(exponent, int) and exponent >= 0:
-        return base**exponent
     if isinstance(exponent, int):
-        return Fraction(1) / Fraction(base) ** -exponent
+        return (base if exponent >= 0 else Fraction(base)) ** exponent
     return float(base) ** float(exponent)
 
 

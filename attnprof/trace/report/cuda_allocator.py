@@ -76,7 +76,15 @@ class CachingAllocator:
         small = rounded <= _SMALL
         free = self._free[small]
         place = bisect_left(free, (rounded, 0))
-        found = free.pop(place) if place < len(free) else self._segment(rounded, small)
+        if place < len(free):
+            found = free.pop(place)
+        else:  # new memory from the device, beside no other segment
+            segment = -(-rounded // _LARGE_ROUND) * _LARGE_ROUND
+            if rounded < _LARGE:
+                segment = _SMALL_SEGMENT if small else _LARGE_SEGMENT
+            found = SegmentPart(segment, self._end, small)
+            self._end += segment + _ROUND
+            self.reserved.add(segment)
         rest = found.size - rounded
         if rest >= _ROUND if small else rest > _SMALL:
             insort(free, SegmentPart(rest, found.address + rounded, small))
@@ -98,16 +106,6 @@ class CachingAllocator:
         whole = [block, *beside]
         size, address = sum(b.size for b in whole), min(b.address for b in whole)
         insort(free, SegmentPart(size, address, block.small))
-
-    def _segment(self, rounded: int, small: bool) -> SegmentPart:
-        """New memory from the device, beside no other segment."""
-        size = -(-rounded // _LARGE_ROUND) * _LARGE_ROUND
-        if rounded < _LARGE:
-            size = _SMALL_SEGMENT if small else _LARGE_SEGMENT
-        block = SegmentPart(size, self._end, small)
-        self._end += size + _ROUND
-        self.reserved.add(size)
-        return block
 
 
 def predict_cuda(

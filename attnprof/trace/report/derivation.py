@@ -7,7 +7,7 @@ from typing import Any
 from attnprof.errors import RequestError
 from attnprof.record import Report
 from attnprof.trace.events import QUANTITIES, Trace, at_least
-from attnprof.trace.request.target import sizes_text
+from attnprof.trace.request.target import Sizes, sizes_text
 from attnprof.trace.sizes import Value, evaluate
 
 #: Quantities that lack what an uncounted operation would add.
@@ -47,10 +47,8 @@ class PhaseForms:
     uncounted: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     trace: Trace = field(default_factory=Trace, compare=False, repr=False)
-    holds: Callable[[Mapping[str, int]], bool] = field(
-        default=lambda _: True, compare=False, repr=False
-    )
-    counted: Callable[[Mapping[str, int]], Mapping[str, Value]] = field(
+    holds: Callable[[Sizes], bool] = field(default=lambda _: True, compare=False, repr=False)
+    counted: Callable[[Sizes], Mapping[str, Value]] = field(
         default=lambda _: {}, compare=False, repr=False
     )
 

@@ -1,5 +1,6 @@
 """A derivation as a report: a record a formula, and in the summary where the costs arise."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -62,12 +63,12 @@ LONG = 300
 
 def answer(forms: PhaseForms) -> str:
     """How FLOPs and peak memory grow with the length N, in a sentence; empty if unknown."""
-    names = {"flops": ("FLOPs grow", "FLOPs do", ""), "peak_bytes": _PEAK}
-    found = (_growth(forms.formulas[name].expression, *told) for name, told in names.items())
+    told = {
+        "flops": ("FLOPs grow", "FLOPs do", ""),
+        "peak_bytes": ("peak memory grows", "peak memory does", " bytes"),
+    }
+    found = (_growth(forms.formulas[name].expression, *words) for name, words in told.items())
     return "; ".join(filter(None, found))
-
-
-_PEAK = ("peak memory grows", "peak memory does", " bytes")
 
 
 def _growth(expression: Any, grows: str, does: str, unit: str) -> str:
@@ -135,27 +136,20 @@ def value_at(expression: Any, sizes: Sizes) -> Any:
 
 def _peak(formula: Formula, trace: Trace, phase: str, at: Sizes) -> dict[str, Any]:
     """The polynomials of the peak; where a shape is asked, their values and the moment."""
-    expression = formula.expression
-    is_max = type(expression).__name__ == "Max"
-    found: dict[str, Any] = {
-        "regimes": [
-            {"expression": text(regime), "value": value_at(regime, at)}
-            for regime in (expression.args if is_max else [expression])
-        ]
+    whole = formula.expression
+    regimes = whole.args if type(whole).__name__ == "Max" else [whole]
+    found = {"regimes": [{"expression": text(one), "value": value_at(one, at)} for one in regimes]}
+    moment = peak_moment(trace, phase, at) if at else {}
+    # a trace of interpolated counts may not say what each operation holds
+    if not at or moment.get("bytes") != _value(formula, at):
+        return found
+    # what the same tensors would take on a CUDA device, cuBLAS's own memory apart
+    cuda = {
+        **{f"{kind}_bytes": size for kind, size in asdict(predict_cuda(trace, phase, at)).items()},
+        "cublas_workspace_bytes": cublas_workspace((8, 0)),
+        "cublas_workspace_bytes_hopper": cublas_workspace((9, 0)),
     }
-    if at:
-        moment = peak_moment(trace, phase, at)
-        # a trace of interpolated counts may not say what each operation holds
-        if moment.get("bytes") == _value(formula, at):
-            # what the same tensors would take on a CUDA device, cuBLAS's own memory apart
-            cuda = predict_cuda(trace, phase, at)
-            found |= moment
-            found["cuda"] = {
-                **{f"{kind}_bytes": count for kind, count in asdict(cuda).items()},
-                "cublas_workspace_bytes": cublas_workspace((8, 0)),
-                "cublas_workspace_bytes_hopper": cublas_workspace((9, 0)),
-            }
-    return found
+    return {**found, **moment, "cuda": cuda}
 
 
 # -- where costs arise: by operation, by line of the user's code, step by step ------------
@@ -163,14 +157,10 @@ def _peak(formula: Formula, trace: Trace, phase: str, at: Sizes) -> dict[str, An
 
 def operations(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
     """Totals by ATen operation, most FLOPs first (then bytes), at a long sequence."""
-
-    def at_length(size: Any) -> Any:
-        names = {symbol.name for symbol in getattr(size, "free_symbols", ())}
-        return evaluate(size, {name: LARGE.get(name, 100) for name in names})
-
     groups = grouped(trace.part(phase), lambda call: call.op)
     costs = {op: (flops_of(calls), _moved(calls)) for op, calls in groups.items()}
-    order = sorted(groups, key=lambda op: [*map(at_length, costs[op])], reverse=True)
+    long = defaultdict(lambda: 100, LARGE)
+    order = sorted(groups, key=lambda op: [evaluate(x, long) for x in costs[op]], reverse=True)
     return [{"operation": op, **_row(groups[op], at)} for op in order]
 
 

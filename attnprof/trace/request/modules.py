@@ -141,9 +141,8 @@ class Request:
     def is_factory(self, function: Any) -> bool:
         """Whether a function makes a module: it takes sizes (or nothing), and no tensor."""
         parameters = texts.parameters_of(function, self.what)
-        if texts.takes_any(parameters):
-            return False
-        if any(name.lower() in TOKENS | HEADS or name in self.inputs for name in parameters):
+        tensors = any(n.lower() in TOKENS | HEADS or n in self.inputs for n in parameters)
+        if tensors or texts.takes_any(parameters):
             return False
         required = [name for name, item in parameters.items() if texts.is_required(item)]
         return all(name in self.given or name.lower() in ARGUMENTS for name in required)
@@ -215,10 +214,8 @@ def of_factory(build: Any, request: Request) -> Target:
             f"{request.what} returns a {type(made).__name__}, no nn.Module; if it is a function of "
             'tensors, give its inputs: --input "x: B, N, h*d"'
         )
-    taken, width = (
-        texts.parameters_of(made.forward, request.what),
-        texts.width_of(arguments, parameters),
-    )
+    taken = texts.parameters_of(made.forward, request.what)
+    width = texts.width_of(arguments, parameters)
     return request.target(make, f"{request.what}().forward", taken, arguments, width)
 
 
@@ -228,12 +225,10 @@ def of_function(function: Any, request: Request) -> Target:
     request.place_causal(parameters, {})
     texts.checked_names(request.given, parameters, "--arg", request.what)
     request.pass_values(request.given)
-    # sizes that a function needs beside its tensors
-    needed = ARGUMENTS.keys() - TOKENS - HEADS
-    sizes = {
+    sizes = {  # that it needs beside its tensors
         name: ARGUMENTS[name.lower()]
         for name, item in parameters.items()
-        if texts.is_required(item) and name not in request.inputs and name.lower() in needed
+        if texts.is_required(item) and name not in request.inputs and name.lower() in ARGUMENTS
     }
     request.pass_values(request.guess(sizes))
     inputs, _ = request.call(request.what, parameters)

@@ -68,9 +68,8 @@ class Expression:
     def whole_at(self, sizes: Mapping[str, Any], where: str) -> Any:
         """The same as a tensor's size; :class:`RequestError` for what is none."""
         found, values = self.at(sizes), {**self.given, **sizes}
-        if isinstance(found, float) or (
-            isinstance(found, int) and not 0 <= found <= arguments.LARGEST
-        ):
+        outside = isinstance(found, int) and not 0 <= found <= arguments.LARGEST
+        if isinstance(found, float) or outside:
             raise RequestError(
                 f"{where}: '{short(self.text)}' is {found} at {sizes_text(values)}; "
                 f"sizes are whole numbers up to 2**40; N//2 rounds down, ceil(N/2) up"

@@ -141,30 +141,20 @@ def symbols_in(values: Iterable[Any]) -> tuple[str, ...]:
 # -- what an attention module is usually called with --------------------------------------
 
 
-def _named(names: str, text: str) -> dict[str, str]:
-    return dict.fromkeys(names.split(), text)
-
-
-WIDTHS = _named(
-    "d_model embed_dim dim hidden_size n_embd n_embed width emb_dim embedding_dim embed_size "
-    "emb_size model_dim dim_model",
-    "h*d",
-)
-#: Constructor arguments that say a size, and which.
-ARGUMENTS = {
-    **WIDTHS,
-    **_named(
-        "num_heads heads n_heads nhead n_head num_attention_heads nheads num_head nb_heads "
-        "attention_heads attn_heads num_attn_heads n_attn_heads",
-        "h",
-    ),
-    **_named("head_dim dim_head d_head d_k d_v head_size head_width head_channels", "d"),
-    **_named("seq_len max_len max_seq_len block_size n seq_length max_length context_length", "N"),
+_NAMES = {
+    "h*d": "d_model embed_dim dim hidden_size n_embd n_embed width emb_dim embedding_dim "
+    "embed_size emb_size model_dim dim_model",
+    "h": "num_heads heads n_heads nhead n_head num_attention_heads nheads num_head nb_heads "
+    "attention_heads attn_heads num_attn_heads n_attn_heads",
+    "d": "head_dim dim_head d_head d_k d_v head_size head_width head_channels",
+    "N": "seq_len max_len max_seq_len block_size n seq_length max_length context_length",
 }
+#: Constructor arguments that say a size, and which.
+ARGUMENTS = {name: size for size, names in _NAMES.items() for name in names.split()}
+WIDTHS = _NAMES["h*d"].split()
 #: Arguments of a call that are (batch, tokens, width).
 TOKENS = {"x", "hidden_states", "src", "input", "inputs", "tgt", "memory", "hidden"}
-#: Arguments that are (batch, tokens, width) in a layer, (batch, heads, tokens, head width) in a
-#: function.
+#: The same in a layer, but (batch, heads, tokens, head width) in a function.
 HEADS = {"q", "k", "v", "query", "key", "value", "queries", "keys", "values"}
 Parameters = Mapping[str, Parameter]
 _VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
