@@ -12,11 +12,16 @@ from attnprof.ops.layout import Layout, is_literally
 T = TypeVar("T", bound=Base)
 
 
+def _same(own: costs.Number, size: costs.Number) -> bool:
+    """One size, or equal arrays; sizes that decide branches are not compared for nothing."""
+    return own is size or (hasattr(own, "dtype") and costs.same_size(own, size))
+
+
 def _left(shape: Shape, told: Sequence[costs.Number]) -> costs.Number:
     """One more size beside those told; an array of lengths over itself is left out, no 1."""
     sizes, by = list(shape), list[costs.Number]()
     for size in told:
-        same = next((place for place, own in enumerate(sizes) if costs.same_size(own, size)), None)
+        same = next((place for place, own in enumerate(sizes) if _same(own, size)), None)
         if same is None:
             by.append(size)
         else:
