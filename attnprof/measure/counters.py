@@ -5,6 +5,7 @@ torch counts on fake tensors, fvcore traces on meta tensors: the N×N scores nev
 
 import warnings
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,6 +79,13 @@ def count_with_fvcore(request: PointRequest) -> FvcoreCount:
     """
     if request.phase not in ("forward", "decode"):
         return FvcoreCount(failed="fvcore counts forward passes only")
+    # a trace that fails leaves pieces in torch's tracer, which is each thread's own: another trace
+    # in the same thread can crash
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_trace_with_fvcore, request).result()
+
+
+def _trace_with_fvcore(request: PointRequest) -> FvcoreCount:
     import torch
     from fvcore.nn import FlopCountAnalysis
     from fvcore.nn.jit_handles import bmm_flop_jit

@@ -219,8 +219,8 @@ def run_point(request: PointRequest, record: ProfileRecord) -> ProfileRecord:
         if wrong:
             return record
         if breaks:
-            times = "once" if breaks == 1 else f"{breaks} times"
-            notes.append(f"{request.mechanism}: its graph breaks {times} when compiled")
+            often = "once" if breaks == 1 else f"{breaks} times"
+            notes.append(f"{request.mechanism}: its graph breaks {often} when compiled")
     start = time.perf_counter()
     found = _memory(request, subject, replace(record, parameters=actual, differences=notes))
     with watched(request.device) as conditions:

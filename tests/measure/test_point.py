@@ -11,7 +11,7 @@ from attnprof import registry
 from attnprof.errors import CannotRunError, RequestError
 from attnprof.measure import batch, point
 from attnprof.measure.batch import measure_apart
-from attnprof.measure.counters import count_derived
+from attnprof.measure.counters import count_derived, count_with_fvcore
 from attnprof.measure.differences import derived_differences
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.subject import build_subject, make_module, position, rewind_to
@@ -302,3 +302,10 @@ def test_the_death_of_a_child_is_a_row_that_names_the_signal(tmp_path):
     (row,) = report.records
     assert "killed by SIGKILL, most likely out of memory: needs" in row.skipped
     assert report.summary["measured"] == 0
+
+
+def test_a_trace_that_fails_leaves_nothing_to_the_next():
+    asked = [PointRequest(name, 48, 2, 16, 2) for name in ("he", "linformer", "standard")]
+    failed, _, traced = [count_with_fvcore(request) for request in asked]
+    assert failed.failed
+    assert traced.macs

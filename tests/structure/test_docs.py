@@ -108,3 +108,20 @@ def test_the_gallery_is_what_its_script_writes_and_its_figures_are_small():
     shown = re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)
     assert len(shown) == text.count("```console") - 1
     assert all((PAGE.parent / name).stat().st_size < script["LARGEST"] for name in shown)
+
+
+def test_the_readme_shows_what_its_commands_print():
+    script = runpy.run_path(str(PAGE.with_name("examples.py")))
+    assert script["README"].read_text(encoding="utf-8") == script["page"](), (
+        "run: python docs/examples.py"
+    )
+
+
+def test_the_pages_that_the_readme_names_are_there():
+    for page in (
+        PAGE.parents[1] / "README.md",
+        PAGE.parents[1] / "CONTRIBUTING.md",
+        *PAGE.parent.glob("*.md"),
+    ):
+        for name in re.findall(r"\]\((?!http)([^)#]+)(?:#[\w-]+)?\)", page.read_text("utf-8")):
+            assert (page.parent / name).exists(), f"{page.name}: {name}"
