@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from fractions import Fraction
 from functools import lru_cache, partial
@@ -24,11 +24,9 @@ _SPOKEN: ContextVar[dict[Any, Any]] = ContextVar("spoken")
 @contextmanager
 def spoken(names: dict[Any, Any]) -> Iterator[None]:
     """Sizes read inside use these symbols (torch's own → the user's)."""
-    token = _SPOKEN.set(names)
-    try:
+    with ExitStack() as stack:
+        stack.callback(_SPOKEN.reset, _SPOKEN.set(names))
         yield
-    finally:
-        _SPOKEN.reset(token)
 
 
 def size_of(value: Any) -> Size:

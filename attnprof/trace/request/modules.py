@@ -18,7 +18,7 @@ _CAUSAL = ("causal", "is_causal")
 
 @dataclass
 class Request:
-    """What was given for one target, and what was guessed beside it: ``d_model`` as ``h*d``."""
+    """What was given for one target, and what was guessed, with the flag that says otherwise."""
 
     name: str
     given: dict[str, Any]
@@ -26,7 +26,6 @@ class Request:
     causal: bool
     dtype: str
     guessed: dict[str, str] = field(default_factory=dict)
-    guessed_inputs: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -34,21 +33,16 @@ class Request:
         """The last part of the name: ``MyAttention``."""
         return self.name.rpartition(":")[2]
 
-    def target(
-        self, make: Any, what: str, taken: Parameters, arguments: Any, width: str = ""
-    ) -> Target:
+    def target(self, make: Any, what: str, taken: Parameters, arguments: Any, width: str) -> Target:
         """The target, over the symbols that its arguments and inputs use."""
-        inputs, named = self.call(what, taken, width)
-        found = [f"{name}={text}" for name, text in self.guessed.items()]
-        ways = ["--arg"] if found else []
-        if self.guessed_inputs:
-            found += [f'"{name}: {text}"' for name, text in self.guessed_inputs.items()]
-            ways.append("--input")
-        if found:
-            told = f"guessed: {', '.join(found)}; give {' and '.join(ways)} to say otherwise"
-            self.notes.insert(0, told)
+        named = self.call(what, taken, width)
+        inputs, by_name = tuple(named.values()), texts.by_name(named, taken)
+        if self.guessed:
+            told = ", ".join(sorted(self.guessed, key=self.guessed.__getitem__))
+            ways = " and ".join(sorted({*self.guessed.values()}))
+            self.notes.insert(0, f"guessed: {told}; give {ways} to say otherwise")
         symbols = symbols_in([*arguments.values(), *inputs])
-        return Target(self.name, make, inputs, symbols, self.dtype, named, tuple(self.notes))
+        return Target(self.name, make, inputs, symbols, self.dtype, by_name, tuple(self.notes))
 
     def arguments(self, parameters: Parameters) -> dict[str, Any]:
         """What a class or a factory is called with: given and guessed sizes, no default h or d.
@@ -71,40 +65,34 @@ class Request:
         if "batch_first" in parameters and "batch_first" not in self.given:
             self.notes.append("batch_first=True was set: inputs are (batch, tokens, width)")
             found["batch_first"] = True
-        inputs = (
-            self.inputs.values() if self.inputs else [Expression(texts.width_of(found, parameters))]
-        )
+        inputs = self.inputs.values() or [Expression(texts.width_of(found, parameters))]
         used = symbols_in([*found.values(), *inputs])
         return {**found, **self.guess(texts.sizes_at_default(parameters, found, used))}
 
     def guess(self, sizes: Mapping[str, str]) -> dict[str, Expression]:
         """Sizes of arguments, told as guessed."""
-        self.guessed.update(sizes)
+        self.guessed |= {f"{name}={size}": "--arg" for name, size in sizes.items()}
         return {name: Expression(size) for name, size in sizes.items()}
 
-    def call(
-        self, what: str, parameters: Parameters, width: str = ""
-    ) -> tuple[tuple[Input, ...], frozenset[str]]:
-        """Inputs of the call in its order, and which go by name.
+    def call(self, what: str, parameters: Parameters, width: str = "") -> dict[str, Input]:
+        """Inputs of the call in its order, by name.
 
         Without ``width`` q, k and v are (B, h, N, d), as a function takes them. Raises
         :class:`RequestError` for a required one that nobody can guess.
         """
         if not texts.takes_any(parameters):
             texts.checked_names(self.inputs, parameters, "--input", what)
-        found: dict[str, Input] = {}
-        for name, item in parameters.items():
-            if name in self.inputs:
-                found[name] = self.inputs[name]
-            elif texts.is_required(item):
-                found[name] = self._guessed(what, name, width)
-        found.update(self.inputs)
+        found = {
+            name: self.inputs.get(name) or self._guessed(what, name, width)
+            for name, item in parameters.items()
+            if name in self.inputs or texts.is_required(item)
+        } | self.inputs
         if not found:
             raise RequestError(
                 f"{what} does not say what it takes: give its inputs in order, like --input "
                 '"q: B, h, N, d"'
             )
-        return tuple(found.values()), texts.by_name(found, parameters)
+        return found
 
     def _guessed(self, what: str, name: str, width: str) -> Input:
         tokens = f"B, N, {width or 'h*d'}"
@@ -115,7 +103,7 @@ class Request:
                 f'--input "{name}: None"'
             )
         text = tokens if width or name.lower() in TOKENS else "B, h, N, d"
-        self.guessed_inputs[name] = text
+        self.guessed[f'"{name}: {text}"'] = "--input"
         return Input(name, tuple(map(Expression, parts_of(text))))
 
     def pass_values(self, values: Mapping[str, Any]) -> None:
@@ -231,8 +219,8 @@ def of_function(function: Any, request: Request) -> Target:
         if texts.is_required(item) and name not in request.inputs and name.lower() in ARGUMENTS
     }
     request.pass_values(request.guess(sizes))
-    inputs, _ = request.call(request.what, parameters)
-    left = texts.sizes_at_default(parameters, request.inputs, symbols_in(inputs))
+    used = symbols_in(request.call(request.what, parameters).values())
+    left = texts.sizes_at_default(parameters, request.inputs, used)
     left = {name: size for name, size in left.items() if name.lower() not in WIDTHS}  # dim: an axis
     request.pass_values(request.guess(left))
-    return request.target(lambda _sizes: function, request.what, parameters, {})
+    return request.target(lambda _sizes: function, request.what, parameters, {}, "")

@@ -199,20 +199,16 @@ class Target:
 # -- arithmetic of sizes of which some are torch's -----------------------------------------
 
 
-def _is_symbolic(value: Any) -> bool:
-    return hasattr(value, "node")
-
-
 def _either(exact: Callable[..., Any], symbolic: Callable[..., Any], *args: Any) -> Any:
     """By the exact rule, or by torch's where one of the values is symbolic."""
-    if not any(map(_is_symbolic, args)):
+    if not any(hasattr(arg, "node") for arg in args):
         return exact(*args)
     return symbolic(*(float(arg) if isinstance(arg, Fraction) else arg for arg in args))
 
 
 def _power(base: Any, exponent: Any) -> Any:
     """A power whose value at the sizes that the run looks at ends."""
-    seen = [value.node.hint if _is_symbolic(value) else value for value in (base, exponent)]
+    seen = [value.node.hint if hasattr(value, "node") else value for value in (base, exponent)]
     if all(isinstance(value, int) for value in seen):
         check_power(bits_of(seen[0]), seen[1])
     return base**exponent

@@ -4,7 +4,7 @@ import ast
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from inspect import Parameter
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 from attnprof.algebra.parser import name_of, parts_of, short
@@ -129,13 +129,9 @@ def _dtype(name: str, text: str) -> tuple[str, str]:
 
 def symbols_in(values: Iterable[Any]) -> tuple[str, ...]:
     """The symbols that inputs and arguments use: batch, tokens, heads, width, then others."""
-    found: dict[str, None] = {}
-    for value in values:
-        dims = (*value.dims, value.value) if isinstance(value, Input) else (value,)
-        for part in dims:
-            if isinstance(part, Expression):
-                found.update(dict.fromkeys(part.names))
-    return (*(n for n in DEFAULT if n in found), *(n for n in found if n not in DEFAULT))
+    parts = chain(*((*v.dims, v.value) if isinstance(v, Input) else (v,) for v in values))
+    found = [name for part in parts if isinstance(part, Expression) for name in part.names]
+    return tuple(dict.fromkeys((*(name for name in DEFAULT if name in found), *found)))
 
 
 # -- what an attention module is usually called with --------------------------------------
