@@ -9,14 +9,8 @@ from fractions import Fraction
 from itertools import groupby, pairwise
 from typing import Any
 
-from attnprof.algebra.polynomials import (
-    Branches,
-    NotPiecewisePolynomialError,
-    Polynomial,
-    at_width,
-    terms_of,
-    value_of,
-)
+from attnprof.algebra import polynomials
+from attnprof.algebra.polynomials import NotPiecewisePolynomialError, Polynomial, at_width, value_of
 from attnprof.algebra.roots import Root, exactly, positive_roots
 from attnprof.closed_form.lengths import EVERY, Lengths
 from attnprof.errors import RequestError
@@ -62,10 +56,10 @@ def _traced(
     while first is not None:
         if len(found) == MOST_PIECES:
             raise NotPiecewisePolynomialError(f"more than {MOST_PIECES} pieces")
-        branches = Branches((first, head_dim))
+        branches = polynomials.Branches((first, head_dim))
         n = branches.size(0)
         d = branches.size(1) if symbolic_width else head_dim
-        terms = terms_of(lambda n=n, d=d: difference(n, d))  # type: ignore[misc]
+        terms = polynomials.terms_of(lambda n=n, d=d: difference(n, d))  # type: ignore[misc]
         asked = {at_width(one, head_dim) for one in branches.decided}
         turns = [root for one in asked for root in positive_roots(one) if root.at >= first]
         end = min(turns, default=None)  # there the first comparison may change its answer

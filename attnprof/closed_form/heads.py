@@ -9,12 +9,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from attnprof.algebra.polynomials import (
-    Branches,
-    NotPiecewisePolynomialError,
-    in_integers,
-    terms_of,
-)
+from attnprof.algebra import polynomials
 from attnprof.algebra.roots import Root, positive_roots, value_at
 from attnprof.algebra.univariate import text
 from attnprof.closed_form.answers import heads_answer
@@ -105,17 +100,17 @@ def optimum(curve: Curve, d_model: int, num_heads: int) -> Optimum:
     A term h^i·d^j at h = d_model/d is d_model^i·d^(j-i). ``num_heads`` is where comparisons of
     sizes are decided. No equation where the cost is no polynomial in heads and width.
     """
-    branches = Branches((num_heads, d_model // num_heads))
+    branches = polynomials.Branches((num_heads, d_model // num_heads))
     try:
-        terms = terms_of(lambda: curve.cost(branches.size(0), branches.size(1)))
-    except NotPiecewisePolynomialError:
+        terms = polynomials.terms_of(lambda: curve.cost(branches.size(0), branches.size(1)))
+    except polynomials.NotPiecewisePolynomialError:
         return Optimum((), None, general=False)
     slopes: defaultdict[int, Fraction] = defaultdict(Fraction)
     for (i, j), factor in terms.items():
         slopes[j - i - 1] += Fraction(factor) * (j - i) * d_model**i
     powers = [power for power, slope in slopes.items() if slope]
     span = range(min(powers), max(powers) + 1) if powers else ()
-    whole = in_integers([slopes[power] for power in span])
+    whole = polynomials.in_integers([slopes[power] for power in span])
     equation = tuple(value // math.gcd(*whole) for value in whole)
     turns = [root for root in positive_roots(equation) if root.crosses]
     # the cost falls before every other turn: the last one, if it rises from there on

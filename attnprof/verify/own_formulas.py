@@ -10,14 +10,8 @@ from typing import Any
 import sympy
 
 from attnprof import registry
-from attnprof.closed_form.cost_records import (
-    COUNTED,
-    EXECUTED,
-    MEMORY,
-    defined_rows,
-    defined_total,
-    symbolic,
-)
+from attnprof.closed_form import cost_records
+from attnprof.closed_form.cost_records import EXECUTED, MEMORY, defined_rows, defined_total
 from attnprof.closed_form.quantities import quantity_of
 from attnprof.errors import RequestError
 from attnprof.user_code import is_place
@@ -28,7 +22,7 @@ DERIVED, FORMULA = "derived", "formula"
 KINDS = (DERIVED, FORMULA)
 #: Multiply-accumulates, as papers like to count: half of the products' operations.
 MACS = "macs"
-DEFINED = (*COUNTED[:4], "operations")
+DEFINED = (*cost_records.COUNTED[:4], "operations")
 #: Shapes at which a closed form is compared and shown.
 SHAPES = tuple(
     {"B": batch, "N": tokens, "h": heads, "d": width}
@@ -219,7 +213,7 @@ def _closed_form(source: Source, phase: str) -> Own:
     asked = Workload(128, 8, 64, causal=source.causal, phase=phase, dtype=source.dtype)
     scope = source.layer or "layer"
     mechanism.check(asked, scope)
-    sizes = _sized(symbolic(asked), source.fixed)
+    sizes = _sized(cost_records.symbolic(asked), source.fixed)
 
     @cache
     def counted(sizes: Workload, quantity: str) -> Any:

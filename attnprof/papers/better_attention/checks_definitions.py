@@ -8,15 +8,8 @@ import numpy as np
 import sympy
 
 from attnprof import registry
-from attnprof.papers.better_attention.values import (
-    EXPERIMENTS,
-    LENGTH,
-    WIDTH,
-    implied_seq_len,
-    products,
-    value,
-    weights,
-)
+from attnprof.papers.better_attention import values
+from attnprof.papers.better_attention.values import LENGTH, WIDTH, products, value, weights
 from attnprof.papers.checks import Check, Checks, formula
 
 #: Equations of one head as printed, letters for matrices; K and V are already a head's slices.
@@ -136,11 +129,11 @@ def _super() -> dict[str, Any]:
 
 def _share_why(_: Any, ours: Any) -> str:
     full, own = (int(value("6", "params", name, h="8")) for name in ("standard", "super"))
-    width = EXPERIMENTS["CIFAR100"].d_model
+    width = values.EXPERIMENTS["CIFAR100"].d_model
     return (
         f"{full:,} - {own:,} = {full - own:,} is {float(Fraction(ours)):.2%} of {full:,}; a "
-        f"quarter is {full // 4:,}. The layer mixes {implied_seq_len(own, width)} tokens, more "
-        f"than d_m = {width}, so Remark 3 does not hold for it"
+        f"quarter is {full // 4:,}. The layer mixes {values.implied_seq_len(own, width)} tokens, "
+        f"more than d_m = {width}, so Remark 3 does not hold for it"
     )
 
 

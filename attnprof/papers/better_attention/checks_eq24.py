@@ -8,22 +8,13 @@ import sympy
 
 from attnprof import registry
 from attnprof.closed_form.heatmap import Heatmap, heatmap_report
-from attnprof.papers.better_attention.values import (
-    DOCUMENT,
-    HEADS,
-    LENGTH,
-    MECHANISMS,
-    WIDTH,
-    eq24,
-    multiply_adds,
-    ratio,
-    results_counted,
-)
+from attnprof.papers.better_attention import values
+from attnprof.papers.better_attention.values import HEADS, LENGTH, WIDTH, eq24, multiply_adds, ratio
 from attnprof.papers.checks import Check, Checks, rounded
 from attnprof.papers.documents import number
 from attnprof.record import Report
 
-CONSTANTS = {row["attention"]: row for row in DOCUMENT.rows("eq24_constants")}
+CONSTANTS = {row["attention"]: row for row in values.DOCUMENT.rows("eq24_constants")}
 PRINTED = {name: f"{row['C_attn']}*l*d_m + {row['head_term']}" for name, row in CONSTANTS.items()}
 #: Figure 3's head counts.
 PANELS = (1, 2, 4, 8)
@@ -38,7 +29,7 @@ CHECKS = Checks([
     _about_eq24(
         "000-EQ24-exact",
         PRINTED,
-        lambda: {name: str(multiply_adds(name)) for name in MECHANISMS},
+        lambda: {name: str(multiply_adds(name)) for name in values.MECHANISMS},
         how="2mkn for each matrix product (m x k)(k x n) of Definitions 1 to 4, both passes",
         why="Eq 24 counts one operation for each result of a product instead of one multiplication "
         "and addition for each of its terms: every factor d_m, and l of the products with the "
@@ -47,7 +38,7 @@ CHECKS = Checks([
     _about_eq24(
         "000-EQ24-origin",
         PRINTED,
-        lambda: {name: str(results_counted(name)) for name in MECHANISMS},
+        lambda: {name: str(values.results_counted(name)) for name in values.MECHANISMS},
         how="the whole of Eq 24 against results of the definitions' products, and scaling, "
         "exponential, row sum and division of each score, three times: forward once, backward "
         "twice",
@@ -71,7 +62,7 @@ CHECKS = Checks([
     _about_figure_3(
         "000-FIG3-formula",
         f"({PRINTED['standard']})/({PRINTED['efficient']})",
-        lambda: str(ratio(results_counted)),
+        lambda: str(ratio(values.results_counted)),
         how="results of Definition 1 over those of Definition 3, counted as Eq 24 does",
         note="5 (d_m + h l) / (3 d_m + 5 h l): an excess of 2 / (3 + 5 h l / d_m), below 2/3",
     ),
@@ -87,7 +78,7 @@ CHECKS = Checks([
 )
 def slopes() -> dict[str, str]:
     """What one more unit of width costs, by Eq 24; free of the width itself if linear."""
-    return {name: str(eq24(name).diff(WIDTH)) for name in MECHANISMS}
+    return {name: str(eq24(name).diff(WIDTH)) for name in values.MECHANISMS}
 
 
 @CHECKS.answers(
@@ -99,7 +90,7 @@ def slopes() -> dict[str, str]:
 )
 def shape_is_free_of_length() -> bool:
     """Whether the length only scales the curves: whether FLOPs(d_m) / FLOPs(1) is free of it."""
-    shapes = [sympy.cancel(eq24(name) / eq24(name).subs(WIDTH, 1)) for name in MECHANISMS]
+    shapes = [sympy.cancel(eq24(name) / eq24(name).subs(WIDTH, 1)) for name in values.MECHANISMS]
     return not any(LENGTH in shape.free_symbols for shape in shapes)
 
 
@@ -119,7 +110,7 @@ def excess(statistic: str) -> dict[str, float]:
 
 def quoted(source: str, statistic: str) -> dict[str, float]:
     """What the caption or the text quotes."""
-    rows = DOCUMENT.rows("fig3_flop_ratio_quoted")
+    rows = values.DOCUMENT.rows("fig3_flop_ratio_quoted")
     return {
         row["h"]: number(row[f"{statistic}_excess_pct"]) for row in rows if row["source"] == source
     }

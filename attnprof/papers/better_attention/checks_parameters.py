@@ -4,18 +4,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from attnprof.papers.better_attention.values import (
-    BY_HEADS,
-    EXPERIMENTS,
-    IMAGE_SIDE,
-    IMAGENET_PATCHES,
-    MECHANISMS,
-    PATCH_SIDE,
-    implied_seq_len,
-    parameters,
-    rows,
-    value,
-)
+from attnprof.papers.better_attention import values
+from attnprof.papers.better_attention.values import EXPERIMENTS, MECHANISMS, parameters, rows, value
 from attnprof.papers.checks import NOT_REPRODUCIBLE, Check, Checks, rounded
 from attnprof.papers.documents import number
 
@@ -30,7 +20,7 @@ def expected(row: dict[str, str]) -> int:
     For ImageNet, where it states two, these are ViT-B/16's tokens: patches and a class token.
     """
     imagenet = row["dataset"] == "ImageNet"
-    length = IMAGENET_PATCHES + 1 if imagenet else EXPERIMENTS[row["dataset"]].seq_len
+    length = values.IMAGENET_PATCHES + 1 if imagenet else EXPERIMENTS[row["dataset"]].seq_len
     return parameters(row["attention"], int(row["d_m"]), length or 1, int(row["h"] or 1))
 
 
@@ -40,7 +30,7 @@ def _by_heads(dataset: str, table: str, mechanism: str) -> Check:
     def why(published: Any, ours: Any) -> str:
         heads = next(name for name in ours if published.get(name) != ours[name])
         said, found = published.get(heads) or 0, ours[heads]
-        needed = implied_seq_len(said, width) if mechanism == "super" else None
+        needed = values.implied_seq_len(said, width) if mechanism == "super" else None
         if needed is None:
             return f"a layer of width {width} has {found:,}"
         token = ": its patches and a class token" if needed == (length or 0) + 1 else ""
@@ -73,10 +63,11 @@ def _table_1(count: Callable[[dict[str, str]], int]) -> dict[str, dict[str, int]
 
 def _patches_why(_: Any, ours: Any) -> str:
     width, _, stated = EXPERIMENTS["ImageNet"]
+    side, patch = values.IMAGE_SIDE, values.PATCH_SIDE
     counts = [parameters("super", width, length) for length in (stated or 0, ours)]
     printed = value("1", "params", "super", dataset="ImageNet")
     return (
-        f"App B.3 cuts {IMAGE_SIDE} x {IMAGE_SIDE} pictures into {PATCH_SIDE} x {PATCH_SIDE} "
+        f"App B.3 cuts {side} x {side} pictures into {patch} x {patch} "
         f"patches, {ours} of them. With length {stated} Super's layer had {counts[0]:,} "
         f"parameters, with {ours} it has {counts[1]:,}: Table 1 prints {printed / 1e6:.2f}M"
     )
@@ -85,7 +76,7 @@ def _patches_why(_: Any, ours: Any) -> str:
 CHECKS = Checks([
     *(
         _by_heads(dataset, table, mechanism)
-        for dataset, table in BY_HEADS.items()
+        for dataset, table in values.BY_HEADS.items()
         for mechanism in MECHANISMS
         if rows(table, mechanism)
     ),
@@ -106,7 +97,7 @@ CHECKS = Checks([
     Check(
         "000-CTX-ImageNet",
         EXPERIMENTS["ImageNet"].seq_len,
-        lambda: IMAGENET_PATCHES,
+        lambda: values.IMAGENET_PATCHES,
         how="picture side over patch side, squared (App B.3)",
         why=_patches_why,
         tables=("1",),
@@ -128,10 +119,10 @@ def _shares() -> dict[str, str]:
 
 def encoder(attention: str, width: int, layers: int) -> int:
     """Parameters of ViT-B/16's encoder: patches, class token, positions, blocks, last norm."""
-    tokens = IMAGENET_PATCHES + 1
+    tokens = values.IMAGENET_PATCHES + 1
     norms, mlp = 4 * width, 2 * MLP_WIDTH * width + MLP_WIDTH + width
     block = parameters(attention, width, tokens) + norms + mlp
-    patches = (COLOURS * PATCH_SIDE**2 + 1) * width
+    patches = (COLOURS * values.PATCH_SIDE**2 + 1) * width
     return layers * block + patches + (1 + tokens) * width + 2 * width
 
 
@@ -203,5 +194,5 @@ def totals() -> dict[str, float]:
 )
 def _mixing() -> float:
     layers = int(value("7", "att_layers", "super"))
-    extra = parameters("super", 804, IMAGENET_PATCHES + 1) - parameters("efficient", 804)
+    extra = parameters("super", 804, values.IMAGENET_PATCHES + 1) - parameters("efficient", 804)
     return layers * extra / 1e6

@@ -7,21 +7,13 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from attnprof.papers.better_attention.values import (
-    DOCUMENT,
-    EXPERIMENTS,
-    LENGTH,
-    eq24,
-    multiply_adds,
-    ratio,
-    rows,
-    value,
-)
+from attnprof.papers.better_attention import values
+from attnprof.papers.better_attention.values import LENGTH, eq24, multiply_adds, ratio, rows, value
 from attnprof.papers.checks import NOT_REPRODUCIBLE, Check, rounded
 from attnprof.papers.documents import number
 
 #: What the text quotes, by id: where, the percentage, and the expression where it is printed.
-PRINTED = {row["id"]: row for row in DOCUMENT.rows("quoted_percentages")}
+PRINTED = {row["id"]: row for row in values.DOCUMENT.rows("quoted_percentages")}
 #: Tables with times a training epoch or an inference takes; the first of them are the main ones.
 MAIN, ALL = ("1", "2", "3", "4"), ("1", "2", "3", "4", "5", "6", "8", "9", "10")
 ACCURACY, TIME = ("super", "standard"), ("standard", "efficient")
@@ -154,7 +146,7 @@ def _quotations(claim: str, quotes: dict[str, str], **more: Any) -> Check:
 
 def time_ratios(mechanism: str, tables: tuple[str, ...]) -> dict[str, float]:
     """Standard attention's time over the mechanism's, by the place of the two times."""
-    datasets = {f"{name.lower()}_s": name for name in EXPERIMENTS}
+    datasets = {f"{name.lower()}_s": name for name in values.EXPERIMENTS}
     return {
         f"Table {table}, {row['dataset'] or datasets[column]}, h = {row['h']}": (
             number(row[column]) / number(other[column])

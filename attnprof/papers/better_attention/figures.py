@@ -8,14 +8,8 @@ from typing import Any
 import sympy
 
 from attnprof import registry
-from attnprof.papers.better_attention import checks_eq24
-from attnprof.papers.better_attention.values import (
-    MECHANISMS,
-    counter,
-    definition,
-    eq24,
-    multiply_adds,
-)
+from attnprof.papers.better_attention import checks_eq24, values
+from attnprof.papers.better_attention.values import MECHANISMS, counter, eq24, multiply_adds
 from attnprof.papers.regenerated import Described, Figure, FigureData
 
 BLOCK = ("mechanism", "block", "on", "map")
@@ -37,7 +31,7 @@ def blocks(mechanism: str) -> list[dict[str, str]]:
     """A mechanism's blocks in order; inputs that no map splits into heads are sliced."""
     projected = registry.get(mechanism).projections
     found = [("Slice", letter.upper(), "") for letter in "qkv" if letter not in projected]
-    for stage in definition(mechanism):
+    for stage in values.definition(mechanism):
         if stage.name == "output":
             found.append(("Concat", "heads", ""))
         if stage.name in STEPS:  # exponentials and row sums are part of another block

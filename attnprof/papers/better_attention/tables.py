@@ -5,23 +5,17 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from attnprof.papers.better_attention import values
 from attnprof.papers.better_attention.checks_eq24 import excess, slopes
 from attnprof.papers.better_attention.checks_parameters import abbreviated, expected, totals
 from attnprof.papers.better_attention.checks_percentages import OURS
 from attnprof.papers.better_attention.checks_ranks import RANK, label, recomputed_ranks
-from attnprof.papers.better_attention.values import (
-    DOCUMENT,
-    LENGTH,
-    WIDTH,
-    multiply_adds,
-    results_counted,
-    rows,
-)
+from attnprof.papers.better_attention.values import LENGTH, WIDTH, multiply_adds, rows
 from attnprof.papers.checks import rounded, same_formula
 from attnprof.papers.documents import number
 from attnprof.papers.regenerated import Cell, Table
 
-LABELS = tomllib.loads((DOCUMENT.path / "labels.toml").read_text(encoding="utf-8"))
+LABELS = tomllib.loads((values.DOCUMENT.path / "labels.toml").read_text(encoding="utf-8"))
 TITLES, NAMES, QUOTED = (LABELS[part] for part in ("titles", "columns", "quoted"))
 RANKS = (
     "in parentheses: the rank, ours from the printed values (equal ones share); times and scores "
@@ -72,9 +66,9 @@ def _size(table: str, row: dict[str, str]) -> str:
 def constants() -> Table:
     """The constants of Eq 24, and what its left side is when it is counted."""
     rows = []
-    for row in DOCUMENT.rows("eq24_constants"):
+    for row in values.DOCUMENT.rows("eq24_constants"):
         name = row["attention"]
-        count = results_counted(name)
+        count = values.results_counted(name)
         slope = count.coeff(WIDTH, 1)
         head_term = str((count - slope * WIDTH).expand())
         rows.append({
@@ -96,7 +90,7 @@ def percentages() -> Table:
     rows = [
         {"where": row["where"], "what": QUOTED[row["id"]], "expression": row["expression"],
          "percent": Cell(number(row["printed_pct"]), round(ours(), 4), rounded(digits))}
-        for row in DOCUMENT.rows("quoted_percentages")
+        for row in values.DOCUMENT.rows("quoted_percentages")
         for ours, digits in [OURS[row["id"]]]
     ]  # fmt: skip
     note = "ours: from the tables' values; App B.3's lead on MNIST in points, as it is meant"
@@ -114,7 +108,7 @@ def ratios() -> Table:
             )
             for which, name in columns.items()
         }}
-        for row in DOCUMENT.rows("fig3_flop_ratio_quoted")
+        for row in values.DOCUMENT.rows("fig3_flop_ratio_quoted")
     ]  # fmt: skip
     note = (
         "ours: Eq 24 of standard over Efficient Attention, l and d_m in 1, 2, 4, ..., 1024, which "

@@ -8,21 +8,8 @@ from typing import Any
 import sympy
 
 from attnprof.papers.checks import Check, Checks, formula, rounded, same_formula
-from attnprof.papers.extractors.counts import (
-    COUNTS,
-    DOCUMENT,
-    SUBLAYERS,
-    SYMBOLS,
-    D,
-    L,
-    N,
-    critical_path,
-    length,
-    numbers,
-    sequence,
-    step,
-    summed,
-)
+from attnprof.papers.extractors import counts
+from attnprof.papers.extractors.counts import COUNTS, DOCUMENT, SUBLAYERS, D, L, N, length, sequence
 
 SIZE, HEADS = 128, 32
 #: Table 7's columns: sublayer and heads (of which the Extractors have none).
@@ -53,7 +40,7 @@ LARGER = {
 
 def counted(row: _Row) -> str:
     """Our closed form of a row of Tables 3 to 6."""
-    count = step if "expression_printed" in row else sequence
+    count = counts.step if "expression_printed" in row else sequence
     return str(count(row["sublayer"])[row["quantity"]])
 
 
@@ -62,13 +49,13 @@ def terms_of(row: _Row) -> str:
     if "expression_printed" in row:
         return str(sympy.expand(formula(row["expression_printed"])))
     inside, outside = formula(row["summand_t_1_to_l"]), formula(row["outside_sum"])
-    return str(sympy.expand(summed(inside) + outside))
+    return str(sympy.expand(counts.summed(inside) + outside))
 
 
 def column(name: str) -> dict[str, int]:
     """Our numbers of a column of Table 7."""
     sublayer, heads = COLUMNS[name]
-    return numbers(sublayer, SIZE, SIZE, heads)
+    return counts.numbers(sublayer, SIZE, SIZE, heads)
 
 
 def _misprint(row: _Row, printed: Any, ours: Any) -> str:
@@ -103,7 +90,7 @@ def _printed(tables: Mapping[str, str], put: Callable[[Any], Any]) -> _Forms:
 
 def _steps_told(published: Any, ours: Any) -> str:
     """Which sums are not the training's, in numbers of 128 tokens and width, 32 heads."""
-    at = dict(zip(SYMBOLS, (SIZE, SIZE, SIZE, HEADS), strict=True))
+    at = dict(zip(counts.SYMBOLS, (SIZE, SIZE, SIZE, HEADS), strict=True))
     told = []
     for name, quantity in ((n, q) for n in ours for q in ours[n]):
         said, found = (formula(forms[name][quantity]) for forms in (published, ours))
@@ -180,7 +167,7 @@ CHECKS = Checks([
     Check(
         "002-TELESCOPE",
         _printed(TRAINING, sympy.expand),
-        lambda: _printed(INFERENCE, summed),
+        lambda: _printed(INFERENCE, counts.summed),
         how="the closed forms printed in Tables 5 and 6 added up over t = 1 to l, against those of "
         "Tables 3 and 4",
         why=_steps_told,
@@ -275,7 +262,7 @@ def _less_computation() -> dict[str, bool]:
     note="by the same rule WE has 5 steps (as SHE) and HE 7, which are not printed",
 )
 def _paths() -> dict[str, str | bool]:
-    paths = {name: critical_path(name) for name in PRINTED_PATHS}
+    paths = {name: counts.critical_path(name) for name in PRINTED_PATHS}
     return {
         **paths,
         "she shorter than self-attention": length(paths["she"]) < length(paths["self_attention"]),

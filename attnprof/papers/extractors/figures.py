@@ -3,15 +3,8 @@
 from functools import partial
 
 from attnprof.papers.checks import formula, same_formula
-from attnprof.papers.extractors.counts import (
-    DOCUMENT,
-    counts,
-    critical_path,
-    last_step,
-    length,
-    sequence,
-    steps,
-)
+from attnprof.papers.extractors import counts
+from attnprof.papers.extractors.counts import critical_path, last_step, length, sequence, steps
 from attnprof.papers.regenerated import Described, Figure, FigureData
 
 NAMES = ("multiplications", "additions", "divisions", "exponentials")
@@ -32,7 +25,7 @@ def sublayer(name: str) -> FigureData:
     rows = [
         {"step": step["step"], "waits for": " + ".join(step["waits"]) or "input row",
          "operations": step["operations"], "on critical path": step["step"] in way,
-         **dict(zip(NAMES, map(int, counts(step["cost"]).values()), strict=True))}
+         **dict(zip(NAMES, map(int, counts.counts(step["cost"]).values()), strict=True))}
         for step in steps(name)
     ]  # fmt: skip
     drawn = formula(" + ".join(DRAWN[name].values()))
@@ -42,7 +35,7 @@ def sublayer(name: str) -> FigureData:
             same_formula(drawn, entries),
         )
     ]  # fmt: skip
-    for row in DOCUMENT.rows("critical_paths"):
+    for row in counts.DOCUMENT.rows("critical_paths"):
         if (row["sublayer"], row["printed"]) == (name, "yes"):  # Section 7 has none for HE and WE
             printed = row["steps_in_order"]
             described.append(

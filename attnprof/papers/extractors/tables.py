@@ -5,15 +5,8 @@ from functools import partial
 from typing import Any
 
 from attnprof.papers.checks import rounded, same_formula
-from attnprof.papers.extractors.checks import (
-    COLUMNS,
-    INFERENCE,
-    TRAINING,
-    column,
-    counted,
-    epochs,
-    terms_of,
-)
+from attnprof.papers.extractors import checks
+from attnprof.papers.extractors.checks import COLUMNS, INFERENCE, TRAINING, column, counted
 from attnprof.papers.extractors.counts import DOCUMENT
 from attnprof.papers.regenerated import Cell, Table
 
@@ -26,7 +19,7 @@ def settings() -> Table:
     ]
     for row in rows:
         if row["key"] == "epochs":
-            row["value"] = Cell(float(row["value"]), epochs(), rounded(3))
+            row["value"] = Cell(float(row["value"]), checks.epochs(), rounded(3))
     note = "epochs: batches times batch size over the corpus' 8.4 million tokens (Section 6)"
     return Table("Hyperparameters and settings", rows, (note,))
 
@@ -35,7 +28,7 @@ def closed_forms(number: str) -> Table:
     """A table of closed forms; the printed terms added up stand beside them."""
     rows = [
         {"quantity": row["quantity"], "sublayer": row["sublayer"],
-         "terms": Cell(terms_of(row), counted(row), same_formula),
+         "terms": Cell(checks.terms_of(row), counted(row), same_formula),
          "closed form": Cell(row["closed_form_printed"], counted(row), same_formula)}
         for row in DOCUMENT.rows((TRAINING | INFERENCE)[number])
     ]  # fmt: skip

@@ -8,23 +8,14 @@ from attnprof import registry
 from attnprof.algebra.orders import leading_terms
 from attnprof.costs import exact_div
 from attnprof.papers.checks import Check, Checks, rounded
+from attnprof.papers.neural_attention import models
 from attnprof.papers.neural_attention.checks_costs import ACCURACIES
-from attnprof.papers.neural_attention.models import (
-    CLASSES,
-    MILLION,
-    attention,
-    language_model,
-    projection,
-    rows_by_projection,
-    settings,
-    vision_model,
-    workload,
-)
+from attnprof.papers.neural_attention.models import MILLION, attention, settings, workload
 from attnprof.workload import Workload
 
-PRINTED = rows_by_projection("table01_wikitext103_perplexity", "params_M")
+PRINTED = models.rows_by_projection("table01_wikitext103_perplexity", "params_M")
 VISION = {
-    name: {data: rows_by_projection(t, "params_M")[name] for data, t in ACCURACIES.items()}
+    name: {data: models.rows_by_projection(t, "params_M")[name] for data, t in ACCURACIES.items()}
     for name in ("dot", "d'=2")
 }
 HALF_DIGIT = 500
@@ -40,7 +31,7 @@ UNKNOWN = "it needs the widths of the feed-forward layer and of the scoring netw
 
 def millions(name: str) -> float:
     """Size of the language model with the public code's network, in millions."""
-    return language_model(name) / MILLION
+    return models.language_model(name) / MILLION
 
 
 @cache
@@ -110,7 +101,7 @@ CHECKS = Checks([
 def one_hidden_layer(name: str, width: int) -> int:
     """Parameters that Eq 4 to 9 add with one hidden layer of this width."""
     head_dim = workload("nlp").head_dim
-    projected = projection(name)
+    projected = models.projection(name)
     reduced = projected or head_dim
     down = 2 * head_dim * reduced if projected else 0
     return down + width * (2 * reduced + 2) + 1
@@ -164,8 +155,8 @@ def smallest_with_one_width() -> float:
 )
 def _vision_sizes() -> dict[str, float]:
     sizes = {
-        (name, dataset): vision_model(name, dataset) / MILLION
-        for name in VISION for dataset in CLASSES
+        (name, dataset): models.vision_model(name, dataset) / MILLION
+        for name in VISION for dataset in models.CLASSES
     }  # fmt: skip
     return {
         **{f"90 classes more, {n}": sizes[n, "cifar100"] - sizes[n, "cifar10"] for n in VISION},
