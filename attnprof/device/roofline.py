@@ -184,28 +184,20 @@ def entries(path: Path) -> list[dict[str, Any]]:
 
 def is_ceiling(entry: Any, fields: Mapping[str, Any]) -> bool:
     """Whether a value of a file says of a device what ``fields`` declare, and rates above 0."""
-    if not isinstance(entry, dict) or not all(
-        fits(entry.get(name), hint) for name, hint in fields.items()
-    ):
-        return False
-    return all(rate > 0 for rate in (entry["bytes_per_s"], *entry["flops_per_s"].values()))
+    return (
+        isinstance(entry, dict)
+        and all(fits(entry.get(name), hint) for name, hint in fields.items())
+        and all(rate > 0 for rate in (entry["bytes_per_s"], *entry["flops_per_s"].values()))
+    )
 
 
-COMPUTE, MEMORY = "compute", "memory"
+def roofline(flops: int, bytes_moved: int, ceilings: Ceilings, rate: float) -> tuple[float, str]:
+    """max(FLOPs / FLOP/s, bytes / B/s): Williams, Waterman and Patterson's bound, as a time.
 
-
-@dataclass(frozen=True)
-class Roofline:
-    """``time_s`` a point takes at least, and whether ``compute`` or ``memory`` says so."""
-
-    time_s: float
-    bound: str
-
-
-def roofline(flops: int, bytes_moved: int, ceilings: Ceilings, rate: float) -> Roofline:
-    """max(FLOPs / FLOP/s, bytes / B/s): Williams, Waterman and Patterson's bound, as a time."""
+    With it ``compute`` or ``memory``, whichever of the two bounds.
+    """
     compute, memory = flops / rate, bytes_moved / ceilings.bytes_per_s
-    return Roofline(max(compute, memory), COMPUTE if compute >= memory else MEMORY)
+    return max(compute, memory), "compute" if compute >= memory else "memory"
 
 
 def ceilings_of(environment: Mapping[str, Any], path: Path | None = None) -> Ceilings | None:
@@ -235,10 +227,6 @@ def _placed(record: ProfileRecord, ceilings: Ceilings, *, tf32: bool) -> Profile
     flops = record.flops_formula or record.flops_derived
     if not (rate and record.median_s and flops and record.bytes_moved) or record.contradicted:
         return record
-    found = roofline(flops, record.bytes_moved, ceilings, rate)
-    return replace(
-        record,
-        roofline_time_s=found.time_s,
-        bound=found.bound,
-        roofline_fraction=found.time_s / record.median_s,
-    )
+    time_s, bound = roofline(flops, record.bytes_moved, ceilings, rate)
+    share = time_s / record.median_s
+    return replace(record, roofline_time_s=time_s, bound=bound, roofline_fraction=share)

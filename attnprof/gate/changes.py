@@ -9,14 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
-from operator import attrgetter
 
 from attnprof.gate.counts import Counted, Operation, Work
 from attnprof.units import format_bytes, format_count
 
 #: Number format and shape of a result.
 Result = tuple[str, str]
-Rows = Sequence[Operation]
+_Rows = Sequence[Operation]
 #: Bytes of an entry, where it is not one.
 _BYTES = {
     "complex128": 16,
@@ -45,9 +44,7 @@ class Change(Work):
     @property
     def held(self) -> int:
         """Bytes of its results beyond those of before; views hold nothing of their own."""
-        if not self.bytes_moved:
-            return 0
-        return _bytes(self.gained) - _bytes(self.lost)
+        return _bytes(self.gained) - _bytes(self.lost) if self.bytes_moved else 0
 
     @property
     def casts(self) -> bool:
@@ -76,9 +73,7 @@ class Change(Work):
         name = self.op if "." in self.op else f"aten.{self.op}"
         part = " (backward)" if self.part == "backward" else ""
         upcast = "upcast: " if self.upcast and self.casts else ""
-        often = ""
-        if self.times:
-            often = f" ×{abs(self.times)} {'more' if self.times > 0 else 'fewer'}"
+        often = f" ×{abs(self.times)} {'more' if self.times > 0 else 'fewer'}" if self.times else ""
         was = "was " if self.times < 0 and not self.gained else ""
         place = f" {was}at {self.line}" if self.line else ""
         said = [f"{upcast}{name}{part}{often}{place}{self._results(sizes)}"]
@@ -139,15 +134,12 @@ def _key(row: Operation) -> tuple[str, str]:
     return (f"{_CAST}{row.dtype}" if cast else row.op, row.part)
 
 
-def sums(rows: Rows) -> tuple[int, int, int]:
+def sums(rows: _Rows) -> tuple[int, int, int]:
     """Calls, bytes moved and FLOPs of some rows."""
-    times, moved, flops = (
-        map(attrgetter(name), rows) for name in ("times", "bytes_moved", "flops")
-    )
-    return sum(times), sum(moved), sum(flops)
+    return sum(r.times for r in rows), sum(r.bytes_moved for r in rows), sum(r.flops for r in rows)
 
 
-def without_views(rows: Rows) -> Rows:
+def without_views(rows: _Rows) -> _Rows:
     """Rows with one a view and part, without its place and result: it moves and counts nothing."""
     views: Counter[tuple[str, str]] = Counter()
     for row in rows:
@@ -157,14 +149,14 @@ def without_views(rows: Rows) -> Rows:
     return [*kept, *(Operation(*key, "", times, 0, 0) for key, times in views.items())]
 
 
-def _bare(rows: Rows) -> Rows:
+def _bare(rows: _Rows) -> _Rows:
     groups: dict[tuple[str, str, str], list[Operation]] = {}
     for row in rows:
         groups.setdefault((row.op, row.part, row.line), []).append(row)
     return [Operation(*key, *sums(group)) for key, group in groups.items()]
 
 
-def _results(rows: Rows) -> Counter[Result]:
+def _results(rows: _Rows) -> Counter[Result]:
     found: Counter[Result] = Counter()
     for row in rows:
         if row.dtype:
@@ -172,7 +164,7 @@ def _results(rows: Rows) -> Counter[Result]:
     return found
 
 
-def _lines(before: Rows, now: Rows) -> dict[tuple[str, str], list[str]]:
+def _lines(before: _Rows, now: _Rows) -> dict[tuple[str, str], list[str]]:
     """By operation, the lines of what is new, or the first of what is gone where nothing is new.
 
     New is what has no counterpart when both orders are laid side by side. Of neighbours that are

@@ -36,7 +36,9 @@ def compare(case: str, baseline: Counted | None, current: Counted | None) -> lis
     names = dict.fromkeys((*baseline.metrics, *current.metrics))
     records = [_metric(case, name, baseline, current, found) for name in names]
     places = {f"formula:{record.metric}": record.place for record in records}
-    for record in compare_formulas(case, baseline, current):
+    asked = all(side.formulas or side.no_formula for side in (baseline, current))
+    for name in dict.fromkeys((*baseline.formulas, *current.formulas)) if asked else ():
+        record = _formula(case, name, baseline, current)
         changed = record.verdict in (rules.REGRESSED, rules.IMPROVED) and found
         place = (places.get(record.metric) or found[0].line) if changed else ""
         records.append(replace(record, place=place))
@@ -98,10 +100,8 @@ SEEN: Mapping[str, Callable[[Change], int]] = {
 
 
 def _explanation(name: str, amount: int, causes: Sequence[Change], sizes: Mapping[str, int]) -> str:
-    texts = [change.text(sizes) for change in causes[:_MOST_NAMED]]
-    if len(causes) > _MOST_NAMED:
-        texts.append(f"and {len(causes) - _MOST_NAMED} more")
-    named = "; ".join(texts)
+    more = [f"and {len(causes) - _MOST_NAMED} more"] if len(causes) > _MOST_NAMED else []
+    named = "; ".join([*(change.text(sizes) for change in causes[:_MOST_NAMED]), *more])
     if amount == 0:
         return f"as many, but others: {named}" if name == "dispatched_operations" and named else ""
     if name == "parameters":
@@ -185,19 +185,10 @@ UNITS = {
 }
 #: How much longer than here a long sequence is: what grows fastest has won by then.
 _LONG = 2**40
-
-
 _HERE = {1: "more", 0: "the same", -1: "fewer"}
 
 
-def compare_formulas(case: str, baseline: Counted, current: Counted) -> list[CheckRecord]:
-    """A record for every quantity that either side has a formula for."""
-    names = dict.fromkeys((*baseline.formulas, *current.formulas))
-    asked = all(side.formulas or side.no_formula for side in (baseline, current))
-    return [_record(case, name, baseline, current) for name in names] if asked else []
-
-
-def _record(case: str, name: str, baseline: Counted, current: Counted) -> CheckRecord:
+def _formula(case: str, name: str, baseline: Counted, current: Counted) -> CheckRecord:
     before, now = baseline.formulas.get(name), current.formulas.get(name)
     verdict, why = rules.OK, ""
     if now is None:

@@ -18,12 +18,13 @@ from attnprof.gate.exact import compare
 from attnprof.gate.trees import RunningTree, current_tree, tree_of
 from attnprof.measure.batch import COUNTING
 from attnprof.measure.environment import dated_environment, fingerprint
-from attnprof.measure.request import PointRequest
+from attnprof.measure.request import PointRequest, configured
+from attnprof.measure.sweep.runner import is_module_apart
 from attnprof.processes.pool import run_apart
 from attnprof.record import BaselineRecord, CheckRecord
 from attnprof.workload import SCOPES
 
-Texts = Sequence[str] | Mapping[str, Any]
+_Texts = Sequence[str] | Mapping[str, Any]
 UPDATE = "pytest --attnprof-update"
 
 
@@ -185,17 +186,14 @@ def request_for(
     causal: bool = False,
     dtype: str = "float32",
     scope: str = "layer",
-    args: Texts | None = None,
-    inputs: Texts | None = None,
+    args: _Texts | None = None,
+    inputs: _Texts | None = None,
     params: Mapping[str, Any] | None = None,
 ) -> PointRequest:
     """The request for a mechanism's id, ``my.py:MyAttention``, or a class or function itself.
 
     ``args`` and ``inputs`` are as ``--arg`` and ``--input`` of derive take them.
     """
-    from attnprof.measure.request import configured
-    from attnprof.measure.sweep.runner import is_module_apart
-
     if heads < 1 or d_model % heads:
         raise RequestError(f"d_model {d_model} cannot be split into {heads} heads")
     choice("scope", scope, SCOPES)
@@ -224,7 +222,7 @@ def place_of(attention: Any) -> str:
     return f"{module}:{name}"
 
 
-def _texts(given: Texts | None, between: str) -> list[str]:
+def _texts(given: _Texts | None, between: str) -> list[str]:
     if isinstance(given, Mapping):
         return [f"{name}{between}{value}" for name, value in given.items()]
     return list(given or ())

@@ -160,8 +160,7 @@ def _race_once(
         calls = _one_process(baseline, current, request, found, calls, chance)
         found.spent_s = time.monotonic() - start
         processes = len(found.log_ratios) // PAIRS
-        late = found.spent_s * (1 + 1 / processes) > limit_s
-        last = late or processes >= looks[-1]
+        last = found.spent_s * (1 + 1 / processes) > limit_s or processes >= looks[-1]
         if (processes in looks or last) and found.look(last=last):
             return found
 

@@ -59,12 +59,9 @@ class Rule:
 
 
 RULES = {
-    rule.name: rule
-    for rule in (
-        Rule("sensitive", 0.0, 0.03, 0.04),
-        Rule("default", 0.02, 0.02),
-        Rule("lenient", 0.1, 0.1),
-    )
+    "sensitive": Rule("sensitive", 0.0, 0.03, 0.04),
+    "default": Rule("default", 0.02, 0.02),
+    "lenient": Rule("lenient", 0.1, 0.1),
 }
 
 
@@ -142,17 +139,6 @@ def told(record: CheckRecord, common: str | None = None) -> bool:
     return record.verdict != OK or bool(record.why and record.metric != TIME)
 
 
-def values_text(record: CheckRecord) -> str:
-    """``1,024 → 2,048 (2.000×)``; what is not known, and formulas, are left to ``why``."""
-    if record.metric == TIME:
-        return time_text(record)
-    before, after = (_value(x, record.unit) for x in (record.baseline, record.current))
-    if not before and not after:
-        return ""
-    ratio = f" ({record.ratio:.3f}×)" if record.ratio is not None else ""
-    return f"{before or '–'} → {after or '–'}{ratio}"
-
-
 def _value(value: Any, unit: str) -> str:
     """Bytes as people read them and as they are compared."""
     if value is None or isinstance(value, str):
@@ -176,10 +162,17 @@ def time_text(record: CheckRecord) -> str:
 
 
 def sentence(record: CheckRecord) -> str:
-    """What happened to one metric: its name, its values, why."""
+    """What happened to one metric: its name, ``1,024 → 2,048 (2.000×)``, why.
+
+    Values that are not known, and formulas, are left to ``why``.
+    """
+    before, after = (_value(x, record.unit) for x in (record.baseline, record.current))
+    values = f"{before or '–'} → {after or '–'}" if before or after else ""
+    if record.ratio is not None and values:
+        values += f" ({record.ratio:.3f}×)"
     name = "" if record.metric == WHOLE else record.metric
-    head = " ".join(part for part in (name, values_text(record)) if part)
-    return ": ".join(part for part in (head, record.why) if part) or record.verdict
+    head = " ".join(filter(None, (name, time_text(record) if name == TIME else values)))
+    return ": ".join(filter(None, (head, record.why))) or record.verdict
 
 
 def told_once(records: Sequence[CheckRecord]) -> list[CheckRecord]:

@@ -8,7 +8,7 @@ from typing import Any
 from attnprof.gate import paired, rules
 from attnprof.gate.counts import Case
 from attnprof.gate.paired import Race
-from attnprof.gate.rules import TIME, CheckOptions, Rule
+from attnprof.gate.rules import TIME, CheckOptions
 from attnprof.gate.trees import RunningTree, TreeError
 from attnprof.record import CheckRecord
 from attnprof.units import plural
@@ -22,11 +22,6 @@ APART = 0.10
 STORED_PROCESSES, STORED_BLOCKS = 8, 5
 #: Seconds a case gets at least, and that a second try is worth.
 LEAST_S = 2.0
-
-
-def rule_of(case: Case, options: CheckOptions) -> Rule:
-    """The rule a case is judged by."""
-    return rules.rule_named(options.rule or case.rule)
 
 
 def race_cases(
@@ -43,7 +38,7 @@ def race_cases(
         tell(f"timing {case.name}")
         try:
             raced = paired.race(
-                baseline, current, case.request, rule_of(case, options),
+                baseline, current, case.request, rules.rule_named(options.rule or case.rule),
                 limit_s=limit, more=options.inconclusive != rules.PASS,
             )  # fmt: skip
         except TreeError as error:
@@ -168,7 +163,8 @@ def stored_record(
         for times in (before, after)
     )
     ratio, low, high = median(after) / median(before), low_1 / high_0, high_1 / low_0
-    rule, fails = rule_of(case, options), options.stored_times == rules.FAIL
+    rule = rules.rule_named(options.rule or case.rule)
+    fails = options.stored_times == rules.FAIL
     verdict, why = rules.OK, ""
     if low > 1 + rule.bound and ratio > 1 + rule.point:
         verdict = rules.INCONCLUSIVE

@@ -100,8 +100,7 @@ def measure_points(
         try:
             reason, risky = fit(request)
             apart = isolate if isolate is not None else risky and request.device == "cpu"
-            measured = measure_apart if apart and not reason else tried_point
-            records.append(measured(request))
+            records.append((measure_apart if apart and not reason else tried_point)(request))
         except (RequestError, CannotRunError) as error:
             refusals.append(error)
             records.append(blank(request, str(error)))

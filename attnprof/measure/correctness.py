@@ -125,9 +125,8 @@ class SmallModule:
             changed = [x.clone() for x in self.inputs]
             for x in changed:
                 x[..., half:, :] = torch.randn_like(x[..., half:, :])
-            again = self.ran(self.module, changed)
-            rows = (again[..., :half, :], self.output[..., :half, :])
-            yield "itself with other later tokens", *rows, ALLOWED[dtype]
+            again, whole = (x[..., :half, :] for x in (self.ran(self.module, changed), self.output))
+            yield "itself with other later tokens", again, whole, ALLOWED[dtype]
         if kind == "decode":
             whole = self.output[..., :STEPS, :]
             yield "the whole causal pass", self.decoded(), whole, ALLOWED[dtype]
@@ -208,8 +207,7 @@ def twin_of(request: PointRequest) -> PointRequest | None:
     """The request of the mechanism's ``same_as`` with the parameters both have; None if itself."""
     spec = request.spec
     named, settings = spec.same_as or ("", {})
-    inherited = named and "same_as" not in vars(type(spec))
-    if spec.same_as is None or inherited:
+    if spec.same_as is None or (named and "same_as" not in vars(type(spec))):  # it is inherited
         return None
     name = named or request.mechanism
     known = registry.get(name).params

@@ -19,32 +19,30 @@ _BLACK_BOX = "prim::PythonOp."
 _PRODUCTS = ("linear", "addmm", "mm", "bmm", "matmul", "einsum", "conv")
 
 
-def counter_differences(
-    mechanism: str, formula: int, torch_count: TorchCount, fvcore: FvcoreCount
-) -> list[str]:
+def counter_differences(formula: int, torch_count: TorchCount, fvcore: FvcoreCount) -> list[str]:
     """Rows that lead from the closed form's ``matmul_flops`` to what the two counters say."""
     executed = torch_count.executed.total()
     rows = []
     if formula != executed:
         rows.append(
-            f"{mechanism}: unexplained difference of {formula - executed:+,} FLOPs between the "
-            f"closed form and the products executed ({executed:,})"
+            f"unexplained difference of {formula - executed:+,} FLOPs between the closed form and "
+            f"the products executed ({executed:,})"
         )
-    rows += [f"{mechanism}: {row}" for row in _torch_rows(torch_count)]
+    rows += _torch_rows(torch_count)
     if fvcore.failed is None:
-        rows += [f"{mechanism}: {row}" for row in _fvcore_rows(torch_count, fvcore)]
+        rows += _fvcore_rows(torch_count, fvcore)
     elif not fvcore.failed.startswith("fvcore counts forward"):
-        rows.append(f"{mechanism}: fvcore could not trace the module ({fvcore.failed})")
+        rows.append(f"fvcore could not trace the module ({fvcore.failed})")
     return rows
 
 
-def derived_differences(mechanism: str, flops_formula: int, count: DerivedCount) -> list[str]:
+def derived_differences(flops_formula: int, count: DerivedCount) -> list[str]:
     """Rows from the closed form's FLOPs to the derived ones, or why there are none."""
-    rows = [] if count.note is None else [f"{mechanism}: {count.note}"]
+    rows = [] if count.note is None else [count.note]
     if count.flops is not None and count.flops != flops_formula:
         rows.append(
-            f"{mechanism}: unexplained difference of {flops_formula - count.flops:+,} FLOPs "
-            f"between the closed form and what was derived from the code"
+            f"unexplained difference of {flops_formula - count.flops:+,} FLOPs between the closed "
+            "form and what was derived from the code"
         )
     return rows
 
@@ -131,33 +129,24 @@ def _rest(gap: int, fvcore: FvcoreCount, dropped: int) -> str:
     return f"unexplained difference of {-gap:+,} FLOPs in fvcore's count"
 
 
-def peak_differences(
-    mechanism: str, predicted: int, peak: Peak, *, compiled: bool = False
-) -> list[str]:
+def peak_differences(predicted: int, peak: Peak, *, compiled: bool = False) -> list[str]:
     """Rows that lead from the predicted to the measured peak, where they are not the same."""
     if _same(predicted, peak.bytes):
         return []
     gap = peak.bytes - predicted
     if compiled:
-        row = (
-            f"{gap:+,} bytes between compiled code's peak and the closed form, which is that of "
-            "the code as written"
-        )
-    elif peak.kernel and 0 < gap <= peak.workspace:
+        between = "between compiled code's peak and the closed form"
+        return [f"{gap:+,} bytes {between}, which is that of the code as written"]
+    if peak.kernel and 0 < gap <= peak.workspace:
         exact = _same(predicted, peak.without_workspace)
         rest = "" if exact else f"; {format_bytes(peak.without_workspace)} without it"
-        row = (
-            f"kernel workspace: {gap:+,} bytes, inside the kernel {peak.kernel} (it holds "
-            f"{peak.workspace:,} of its own at the peak{rest})"
-        )
-    else:
-        row = f"{_UNEXPLAINED} of {gap:+,} bytes {_PEAK}"
-        if peak.source.startswith("CUDA"):
-            row += (
-                f" ({_KNOWN_CAUSES} on CUDA: cuBLAS workspace, blocks rounded up, kernels' own "
-                "memory)"
-            )
-    return [f"{mechanism}: {row}"]
+        held = f"{peak.workspace:,} of its own at the peak{rest}"
+        return [
+            f"kernel workspace: {gap:+,} bytes, inside the kernel {peak.kernel} (it holds {held})"
+        ]
+    causes = f"{_KNOWN_CAUSES} on CUDA: cuBLAS workspace, blocks rounded up, kernels' own memory"
+    known = f" ({causes})" if peak.source.startswith("CUDA") else ""
+    return [f"{_UNEXPLAINED} of {gap:+,} bytes {_PEAK}{known}"]
 
 
 def _same(predicted: int, measured: int) -> bool:

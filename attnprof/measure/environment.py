@@ -101,7 +101,12 @@ def differs(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
 
     What one does not say counts as different. Another attnprof is no reason: :func:`noted`.
     """
-    found = [_difference(name, a, b) for name in TITLES if a.get(name) != b.get(name)]
+    words = {"True": "on", "False": "off", "None": "not known"}
+    found = []
+    for name, title in TITLES.items():
+        here, there = (words.get(text, text) for text in (str(a.get(name)), str(b.get(name))))
+        if a.get(name) != b.get(name):
+            found.append(f"{title} {here}, there {there}")
     return "; ".join(found) or None
 
 
@@ -111,12 +116,6 @@ def noted(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
         return None
     here, there = a.get("attnprof"), b.get("attnprof")
     return f"recorded by attnprof {there}, this is {here}: it may count by other rules"
-
-
-def _difference(name: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
-    words = {"True": "on", "False": "off", "None": "not known"}
-    here, there = (words.get(text, text) for text in (str(a.get(name)), str(b.get(name))))
-    return f"{TITLES.get(name, name)} {here}, there {there}"
 
 
 def driver_version(path: Path = Path("/proc/driver/nvidia/version")) -> str | None:

@@ -51,10 +51,8 @@ def meet(
     others = [kind for kind in kinds if kind != crossover.MEASURED]
     if not others and "memory" not in metrics:
         raise RequestError("only memory is measured to an exact length: use --metric memory")
-    if workload.phase == "decode" and (
-        own := next((x for x in (a, b) if isinstance(x, Target)), None)
-    ):
-        raise RequestError(f"{own.name} {NO_STEP}")
+    if workload.phase == "decode" and (own := [x for x in (a, b) if isinstance(x, Target)]):
+        raise RequestError(f"{own[0].name} {NO_STEP}")
     sides = [crossover.OwnModule(x.name) if isinstance(x, Target) else x for x in (a, b)]
     derived = _derived((a, b), workload, scope) if crossover.DERIVED in others else None
     meeting = crossover.Meeting(sides[0], sides[1], workload, scope, derived)
@@ -68,13 +66,8 @@ def meet(
     search = _Measured(a, b, meeting)
     records: list[Any] = [*found.records, *map(search.row, head_dims)]
     # by head width, then metric: the kinds of one question beside each other
-    records.sort(
-        key=lambda r: (
-            r.head_dim,
-            crossover.METRICS.index(r.metric),
-            crossover.ALL_KINDS.index(r.kind),
-        )
-    )
+    metric, kind = crossover.METRICS.index, crossover.ALL_KINDS.index
+    records.sort(key=lambda record: (record.head_dim, metric(record.metric), kind(record.kind)))
     if search.refused and all(record.skipped for record in records):
         raise search.refused[0]
     summary = {**found.summary, "answer": crossover_answer(records)}
@@ -159,18 +152,12 @@ class _Measured:
     def _sides(self, head_dim: int) -> list[Callable[[int], int]]:
         """Both peaks by length, remembered for a figure."""
         sizes = self.meeting.workload.with_(head_dim=head_dim)
-
-        def remembered(side: Mechanism | Target) -> Callable[[int], int]:
-            peak = peaks_of(side, sizes, self.meeting.scope)
-            seen = self._peaks[side.name, head_dim] = {}
-
-            def measured(seq_len: int) -> int:
-                seen[seq_len] = peak(seq_len)
-                return seen[seq_len]
-
-            return measured
-
-        return [remembered(side) for side in (self.a, self.b)]
+        found = []
+        for side in (self.a, self.b):
+            seen: dict[int, int] = {}
+            self._peaks[side.name, head_dim] = seen
+            found.append(peaks_of(side, sizes, self.meeting.scope, seen))
+        return found
 
     def curves(self) -> list[dict[str, Any]]:
         """What was measured, as a figure takes it."""
@@ -185,19 +172,23 @@ class _Measured:
         ]  # fmt: skip
 
 
-def peaks_of(side: Mechanism | Target, workload: Workload, scope: str) -> Callable[[int], int]:
+def peaks_of(
+    side: Mechanism | Target, workload: Workload, scope: str, seen: dict[int, int] | None = None
+) -> Callable[[int], int]:
     """Measured peak bytes of a mechanism or a module by length, on the CPU's allocator.
 
-    What a module raises becomes a :class:`RequestError` with its line.
+    ``seen`` keeps them. What a module raises becomes a :class:`RequestError` with its line.
     """
     params = side.asked if isinstance(side, Target) else side.params
+    known = {} if seen is None else seen
 
-    @cache
     def peak(seq_len: int) -> int:
         sizes = workload.with_(seq_len=seq_len)
         request = PointRequest.at(side.name, sizes, scope=scope, params=params)
-        with refusing(request):
-            return measure_peak(build_subject(request), "cpu", torch).bytes
+        if seq_len not in known:
+            with refusing(request):
+                known[seq_len] = measure_peak(build_subject(request), "cpu", torch).bytes
+        return known[seq_len]
 
     return peak
 

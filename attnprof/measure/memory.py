@@ -44,8 +44,6 @@ class Event:
 #: processors (oneDNN's bfloat16 with AVX-512).
 KERNELS = ("_scaled_dot_product", "_flash_attention", "_efficient_attention")
 PRODUCTS = ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm")
-
-
 #: Marks the measured call in the profiler's events.
 MARK = "attnprof.measured"
 #: What the CUDA runtime calls a launch.

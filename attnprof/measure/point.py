@@ -12,15 +12,10 @@ from typing import Any
 import torch
 
 from attnprof.errors import CannotRunError, RequestError
+from attnprof.measure import differences
 from attnprof.measure.clocks import Clock, cuda_clock, sample, threads
 from attnprof.measure.correctness import check_code, check_module, distance_from_standard
 from attnprof.measure.counters import count_derived, count_with_fvcore, count_with_torch
-from attnprof.measure.differences import (
-    contradiction,
-    counter_differences,
-    derived_differences,
-    peak_differences,
-)
 from attnprof.measure.environment import cpu_share, noise, watched
 from attnprof.measure.memory import count_launches, measure_parts, measure_peak
 from attnprof.measure.request import PointRequest, UserModule
@@ -133,7 +128,7 @@ def measure_point(request: PointRequest) -> ProfileRecord:
             if isinstance(error, RequestError) and not isinstance(request.spec, UserModule):
                 raise
             record = replace(record, skipped=str(error))  # what it counts is known, at least
-    if why := contradiction(record):  # then what is computed from it is left out
+    if why := differences.contradiction(record):  # then what is computed from it is left out
         record = replace(record, contradicted=why, flops_per_s=None, arithmetic_intensity=None)
     spent = time.perf_counter() - start
     return replace(record, overhead_s=spent - (record.measured_s or 0) - (record.compile_s or 0))
@@ -177,6 +172,8 @@ def count_point(request: PointRequest) -> ProfileRecord:
     formula = (derived.matmul_flops if own else record.matmul_flops_formula) or 0
     flops = (derived.flops if own else record.flops_formula) or 0
     macs = None if fvcore.failed else fvcore.macs.total()
+    rows = differences.counter_differences(formula, torch_count, fvcore)
+    rows += differences.derived_differences(flops, derived)
     return replace(
         record,
         flops_torch=torch_count.counted.total(),
@@ -185,10 +182,7 @@ def count_point(request: PointRequest) -> ProfileRecord:
         uncounted=dict(fvcore.uncounted),
         flops_derived=derived.flops,
         matmul_flops_derived=derived.matmul_flops,
-        differences=[
-            *counter_differences(request.mechanism, formula, torch_count, fvcore),
-            *derived_differences(request.mechanism, flops, derived),
-        ],
+        differences=[f"{request.mechanism}: {row}" for row in rows],
     )
 
 
@@ -207,10 +201,8 @@ def run_point(request: PointRequest, record: ProfileRecord) -> ProfileRecord:
     actual = sum(p.numel() for p in subject.module.parameters())
     notes = list(record.differences)
     if actual != record.parameters:
-        notes.append(
-            f"{request.mechanism}: the module has {actual:,} parameters, "
-            f"the closed form {record.parameters:,}"
-        )
+        said = f"the module has {actual:,} parameters, the closed form {record.parameters:,}"
+        notes.append(f"{request.mechanism}: {said}")
     if request.compiled:
         seconds, breaks = compile_now(subject.prepare, subject.call, clock.settle)
         subject.reset()
@@ -237,10 +229,11 @@ def _memory(request: PointRequest, subject: Subject, record: ProfileRecord) -> P
     """The peak beside the predicted one, its parts, and how many kernels make it."""
     peak = measure_peak(subject, request.device, torch)
     predicted = record.peak_bytes_predicted or 0
-    rows = peak_differences(request.mechanism, predicted, peak, compiled=request.compiled)
+    rows = differences.peak_differences(predicted, peak, compiled=request.compiled)
+    notes = [*record.differences, *(f"{request.mechanism}: {row}" for row in rows)]
     parts: dict[str, Any] = measure_parts(subject, request.phase, request.device, torch)
     return replace(
-        record, differences=[*record.differences, *rows], peak_bytes_measured=peak.bytes,
+        record, differences=notes, peak_bytes_measured=peak.bytes,
         reserved_bytes=peak.reserved, workspace_bytes=peak.libraries,
         launches=count_launches(subject, request.device, torch), **parts,
     )  # fmt: skip

@@ -103,7 +103,7 @@ def build_subject(
         inputs = make_inputs(request, requires_grad=grad)
         if not grad:
             call = torch.no_grad()(partial(run, *inputs, causal=request.causal))
-            return Subject(module, _nothing, _nothing, call)
+            return Subject(module, lambda: None, lambda: None, call)
         return _training(request, module, inputs, run)
 
 
@@ -168,10 +168,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     """``torch.OutOfMemoryError`` is a RuntimeError; the CPU allocator raises a plain one."""
     text = str(error).lower()
     return isinstance(error, MemoryError) or any(mark in text for mark in _OUT_OF_MEMORY)
-
-
-def _nothing() -> None:
-    """Nothing to prepare."""
 
 
 def _training(request: PointRequest, module: Any, inputs: list[Any], run: Any) -> Subject:

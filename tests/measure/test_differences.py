@@ -58,7 +58,7 @@ NO_FVCORE = FvcoreCount(failed="fvcore counts forward passes only")
 
 def test_agreement_needs_no_row():
     count = torch_count({"aten.bmm": 8}, {"aten.bmm": 8})
-    assert counter_differences("m", 8, count, FvcoreCount(Counter(bmm=4))) == []
+    assert counter_differences(8, count, FvcoreCount(Counter(bmm=4))) == []
 
 
 @pytest.mark.parametrize(
@@ -125,15 +125,14 @@ def test_agreement_needs_no_row():
     ],
 )  # fmt: skip
 def test_each_difference_is_named_with_its_size(formula, count, fvcore, said):
-    (row,) = counter_differences("m", formula, torch_count(*count), fvcore)
-    assert row.startswith("m: ")
+    (row,) = counter_differences(formula, torch_count(*count), fvcore)
     assert said in row
 
 
 def test_equal_peaks_need_no_row_and_a_kernels_workspace_is_named():
-    assert peak_differences("m", 100_000, Peak(100_050)) == []
+    assert peak_differences(100_000, Peak(100_050)) == []
     kernel = Peak(130_000, "aten::_flash", 30_000, 100_000)
-    (row,) = peak_differences("m", 100_000, kernel)
+    (row,) = peak_differences(100_000, kernel)
     assert "kernel workspace: +30,000 bytes, inside the kernel aten::_flash" in row
-    (row,) = peak_differences("m", 100_000, Peak(130_000))
+    (row,) = peak_differences(100_000, Peak(130_000))
     assert "unexplained difference of +30,000 bytes" in row

@@ -101,7 +101,7 @@ def least_time(task: str, name: str) -> float:
 def _of_a_layer(task: str, name: str) -> float:
     rate = GPU.flops_per_s["float32"]
     return sum(
-        roofline(int(stage.cost.flops), int(stage.cost.bytes_moved), GPU, rate).time_s
+        roofline(int(stage.cost.flops), int(stage.cost.bytes_moved), GPU, rate)[0]
         for stage in models.attention(name).cost(models.workload(task))
     )
 
