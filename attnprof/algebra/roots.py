@@ -26,16 +26,6 @@ class Root:
     crosses: bool = True
 
     @property
-    def floor(self) -> int:
-        """The last integer at or below the root."""
-        return math.floor(self.at)
-
-    @property
-    def whole(self) -> bool:
-        """Whether the root is an integer."""
-        return self.at.denominator == 1
-
-    @property
     def ceiling(self) -> int:
         """The first integer at or above the root."""
         return math.ceil(self.at)

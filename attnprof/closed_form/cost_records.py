@@ -98,10 +98,7 @@ def _operations(cost: Cost) -> dict[str, Number]:
 
 
 def _unique(table: CostTable) -> list[tuple[str, str]]:
-    """Part and name of each stage; the second of a name is ``name (2)``.
-
-    A stage called as the row of all stages is (``total``) gets a number, too.
-    """
+    """Part and name of each stage; the second of a name, the first ``total``, is ``name (2)``."""
     seen: Counter[tuple[str, str]] = Counter({(stage.part, TOTAL): 1 for stage in table.stages})
     keys = []
     for part, name in ((stage.part, stage.name) for stage in table.stages):
@@ -159,10 +156,7 @@ class Asked:
 def cost_records(
     mechanism: Mechanism, workload: Workload, scope: str, asked: Asked
 ) -> list[CostRecord]:
-    """The records of one mechanism and workload, formula rows first.
-
-    Raises :class:`attnprof.errors.RequestError` where the mechanism refuses the request.
-    """
+    """The records of one mechanism and workload, formula rows first; RequestError if refused."""
     mechanism.check(workload, scope)
     records: list[CostRecord] = []
     if "formula" in asked.kinds:

@@ -238,7 +238,7 @@ def bisected(difference: Callable[[int], int], known: Lengths = EVERY) -> Crossi
         if signs.get(before, 1) and not signs[length]:
             signs[length] = signs[after]  # a tie at one length: what follows is not dearer there
     runs = _joined(SignRun(exactly(length), signs[length]) for length in lengths)
-    first = runs[-1].start.floor if len(runs) > 1 else None
+    first = runs[-1].start.ceiling if len(runs) > 1 else None
     return Crossings(tuple(runs), first, known.start)
 
 

@@ -100,10 +100,7 @@ class Contest:
 def contests(
     meeting: Meeting, kinds: Sequence[str] = KINDS, metrics: Sequence[str] = METRICS
 ) -> list[Contest]:
-    """What can be compared, published first.
-
-    Raises :class:`RequestError` where nothing can: no document prints both on the same terms.
-    """
+    """What can be compared, published first; RequestError where nothing is on the same terms."""
     for asked, possible in ((kinds, (*KINDS, DERIVED)), (metrics, METRICS)):
         wrong = [name for name in asked if name not in possible]
         if wrong:
@@ -213,10 +210,7 @@ def solved(meeting: Meeting, contest: Contest, head_dim: int) -> tuple[Crossings
 
 
 def _closed(found: Crossings, head_dim: int) -> str | None:
-    """The closed form from whichever side of the last crossing has its polynomial vanish there.
-
-    A jump beside it is none of its roots.
-    """
+    """The closed form from a side of the last crossing whose polynomial vanishes there, if any."""
     root = found.roots[-1]
     for run in reversed(found.runs[-2:]):
         if run.piece and run.piece.general:

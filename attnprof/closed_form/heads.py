@@ -66,10 +66,7 @@ def curves_of(
     kinds: Sequence[str],
     quantities: Sequence[str],
 ) -> list[Curve]:
-    """Every cost that can be drawn: printed head forms first, then ours.
-
-    Raises :class:`RequestError` where a mechanism refuses, or nothing is left.
-    """
+    """Every cost that can be drawn, printed ones first; RequestError for refusals, or for none."""
     found = []
     for mechanism in mechanisms:
         mechanism.check(workload, scope)

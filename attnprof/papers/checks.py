@@ -63,8 +63,7 @@ exactly = Agreement()
 
 def rounded(digits: int) -> Agreement:
     """Equal once ours is rounded to the printed number of decimals (halves either way)."""
-    half = 0.5 * 10.0**-digits
-    return within(absolute=half * (1 + 1e-9))
+    return within(absolute=0.5 * 10.0**-digits * (1 + 1e-9))
 
 
 def within(*, absolute: float = 0.0, relative: float = 0.0) -> Agreement:

@@ -52,10 +52,7 @@ class Document:
         return {check.claim: check for part in parts for check in part}
 
     def rows(self, table: str) -> list[dict[str, str]]:
-        """A published table as the document prints it: ``rows("table02_transition_points")``.
-
-        Raises :class:`RequestError` naming the tables there are.
-        """
+        """A table as printed, ``rows("table02_transition_points")``; RequestError lists them."""
         path = self.path / "tables" / f"{table}.csv"
         if not path.is_file():
             names = sorted(item.stem for item in path.parent.glob("*.csv"))
@@ -124,10 +121,7 @@ def claims() -> dict[str, Claim]:
 
 
 def find_documents(names: Iterable[str]) -> list[Document]:
-    """Documents by number or folder name, in their own order; all where none is named.
-
-    Raises :class:`RequestError` with the closest names.
-    """
+    """Documents by number or folder, all where none is named; RequestError for unknown names."""
     folders = {its.folder: number for number, its in DOCUMENTS.items()}
     asked = {name: folders.get(name.casefold(), name.zfill(3)) for name in names}
     for name, number in asked.items():

@@ -53,10 +53,7 @@ class Described:
 
 @dataclass(frozen=True)
 class FigureData:
-    """What a figure is drawn from: rows (its CSV), and what the document describes beside ours.
-
-    ``facts`` are further values the drawing needs (marks, fitted constants).
-    """
+    """What a figure shows: rows (its CSV), what the document describes, ``facts`` (marks, fits)."""
 
     rows: Sequence[Mapping[str, Any]]
     described: Sequence[Described] = ()
@@ -77,10 +74,7 @@ class Figure:
 
 @dataclass
 class Regenerated:
-    """A document's tables and figures; ``failed`` has the reason by what could not be made.
-
-    ``not_made`` has it by figure where nobody can make it from the document.
-    """
+    """Tables and figures, reasons by what ``failed``, and by what nobody can make: ``not_made``."""
 
     tables: dict[str, Table] = field(default_factory=dict)
     figures: dict[str, tuple[Figure, FigureData]] = field(default_factory=dict)
@@ -109,10 +103,7 @@ def regenerate(number: str) -> Regenerated:
 
 
 def table_values(name: str, table: Table) -> dict[str, Any]:
-    """A table for JSON: a cell that is recomputed is ``{printed, ours, differs}``.
-
-    One that stands beside a bound has ``bound``, too.
-    """
+    """A table for JSON: a recomputed cell is ``{printed, ours, differs}``, maybe with ``bound``."""
     return {
         "name": name,
         "title": table.title,

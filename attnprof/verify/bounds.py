@@ -132,9 +132,11 @@ def _lengths(
     shape: SizeValues, ray: SizeValues, lengths: Sequence[int], holds: Holds
 ) -> Iterator[list[dict[str, int]]]:
     """SizeValues that grow along a ray, a list a way to end a length, where our formula holds."""
+    most = max(ray.values())
+    own = [{name: bits * power // most for name, power in ray.items()} for bits in lengths]
     for ending in _ENDINGS:
         for fixed in (dict.fromkeys(shape, FEW), shape):
-            grown = [_grown(fixed, ray, bits, ending) for bits in lengths]
+            grown = [{**fixed, **{n: 2**x + ending(x) for n, x in bits.items()}} for bits in own]
             if all(holds(sizes) for sizes in grown):
                 yield grown
                 break
@@ -154,19 +156,8 @@ def _rays(growing: Sequence[str], *, alone: bool) -> Iterator[SizeValues]:
 #: How lengths end, for what rounding does to them: 2**bits, what is near it, and a length with
 #: many divisors.
 _ENDINGS: tuple[Callable[[int], int], ...] = (
-    lambda _: 0,
-    lambda _: 1,
-    lambda _: -1,
-    lambda bits: 720720 * 2**bits // 2**20 - 2**bits,
+    lambda _: 0, lambda _: 1, lambda _: -1, lambda bits: 720720 * 2**bits // 2**20 - 2**bits,
 )  # fmt: skip
-
-
-def _grown(
-    shape: SizeValues, ray: SizeValues, bits: int, ending: Callable[[int], int]
-) -> dict[str, int]:
-    most = max(ray.values())
-    own = {name: bits * power // most for name, power in ray.items()}
-    return {**shape, **{name: 2**mine + ending(mine) for name, mine in own.items()}}
 
 
 def _ratio(over: Any, under: Any, names: Sequence[str], sizes: SizeValues) -> Any:

@@ -121,10 +121,7 @@ def meanings(texts: Sequence[str]) -> dict[str, str]:
 
 # -- a table of them -------------------------------------------------------------------
 def rows_of(path: Path, defaults: Printed) -> tuple[list[Printed], list[str]]:
-    """The rows of a file, and which of its columns say nothing here.
-
-    Raises :class:`RequestError`, with the row, for what is lacking or not possible.
-    """
+    """A file's rows, and columns that say nothing here; RequestError names a row that is wrong."""
     lines = read_table(path)
     if not lines or "formula" not in lines[0]:
         raise RequestError(

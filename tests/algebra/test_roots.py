@@ -34,8 +34,8 @@ def test_positive_roots_are_those_sympy_finds(values):
     assert len(found) == len(wanted)
     for ours, theirs in zip(found, wanted, strict=True):
         assert float(ours.at) == pytest.approx(float(theirs), rel=1e-12)
-        assert ours.floor == sympy.floor(theirs)
-        assert ours.whole == (theirs == sympy.floor(theirs))
+        assert ours.ceiling == sympy.ceiling(theirs)
+        assert (ours.at.denominator == 1) == (theirs == sympy.floor(theirs))
         turns = polynomial.as_expr()
         assert ours.crosses == bool(sympy.roots(turns, multiple=False).get(theirs, 1) % 2)
 

@@ -52,10 +52,7 @@ def claimed(mechanism: str) -> dict[str, int]:
 
 
 def leading(expression: Any, sizes: Sequence[str] = ("N",)) -> dict[str, int]:
-    """Powers of the sizes in the term that leads as they grow.
-
-    Raises ValueError where several lead, or none can be told.
-    """
+    """Powers of the sizes in the term that leads as they grow; ValueError without a single one."""
     terms = leading_terms(formula(expression), sizes)
     if terms is None or len(terms) != 1:
         raise ValueError(f"no single term of {expression} leads in {', '.join(sizes)}")

@@ -60,8 +60,6 @@ EXPERIMENTS = {
 #: ImageNet's pictures and patches, pixels a side (App B.3), and tokens without a class token.
 IMAGE_SIDE, PATCH_SIDE = 112, 8
 IMAGENET_PATCHES = (IMAGE_SIDE // PATCH_SIDE) ** 2
-
-
 #: Context length, model width, heads.
 SYMBOLS = LENGTH, WIDTH, HEADS = sympy.symbols("l d_m h", positive=True)
 

@@ -10,6 +10,7 @@ from attnprof.device.roofline import GIGA, TERA, Ceilings, roofline
 from attnprof.papers.checks import NOT_REPRODUCIBLE, Check, above, between, rounded
 from attnprof.papers.neural_attention import models
 
+PERPLEXITIES = models.rows_by_projection("table01_wikitext103_perplexity", "lowest_perplexity")
 TABLE = "table06_cost_wikitext103"
 MEMORY = models.rows_by_projection(TABLE, "memory_gb_per_batch")
 SPEED = models.rows_by_projection(TABLE, "speed_ms_per_sample")
@@ -17,19 +18,15 @@ GPU = Ceilings(
     "RTX 4090", {"float32": 82.6 * TERA}, 1008 * GIGA,
     "NVIDIA Ada GPU architecture whitepaper, GeForce RTX 4090",
 )  # fmt: skip
+#: GB of that card.
+CARD = float(re.sub(r".* (\d+)GB", r"\1", models.settings("both")["gpu"]))
 #: Tables of accuracies.
 ACCURACIES = {"cifar10": "table03_cifar10", "cifar100": "table04_cifar100"}
 
 
-def perplexities() -> dict[str, float]:
-    """Table 1's."""
-    return models.rows_by_projection("table01_wikitext103_perplexity", "lowest_perplexity")
-
-
 def reduction(name: str) -> float:
     """Perplexity saved against the dot product, in per cent of the dot product's."""
-    found = perplexities()
-    return 100 * (found["dot"] - found[name]) / found["dot"]
+    return 100 * (PERPLEXITIES["dot"] - PERPLEXITIES[name]) / PERPLEXITIES["dot"]
 
 
 def accuracies(dataset: str) -> dict[str, float]:
@@ -66,11 +63,6 @@ def _per_sample(_published: Mapping[str, float], ours: Mapping[str, Any]) -> str
         f"printed has the size of one sample ({one} GB for the same tensors): the public code runs "
         "batches of one"
     )
-
-
-def _limits() -> dict[str, list[float]]:
-    card = float(re.sub(r".* (\d+)GB", r"\1", models.settings("both")["gpu"]))
-    return {name: [least_memory("nlp", name) / 2, card] for name in MEMORY}
 
 
 @cache
@@ -149,7 +141,7 @@ CHECKS = [
     Check(
         "001-ABS-2pct",
         2.0,
-        lambda: max(reduction(name) for name in perplexities() if name != "dot"),
+        lambda: max(reduction(name) for name in PERPLEXITIES if name != "dot"),
         part="the largest gain, in whole per cent",
         how="largest reduction of Table 1's perplexities, in per cent of the dot product's",
         agree=above(),
@@ -159,7 +151,7 @@ CHECKS = [
     Check(
         "001-LOWRANK",
         True,
-        lambda: perplexities()["d'=2"] < perplexities()["none"],
+        lambda: PERPLEXITIES["d'=2"] < PERPLEXITIES["none"],
         part="their order",
         how="perplexities of d' = 2 and of no projection compared (Table 1)",
         note="25.46 against 25.56, from one run each: no spread is given to judge 0.1 by",
@@ -168,7 +160,7 @@ CHECKS = [
     Check(
         "001-MEM",
         MEMORY,
-        _limits,
+        lambda: {name: [least_memory("nlp", name) / 2, CARD] for name in MEMORY},
         how="no less than C (Eq 7) of all heads of a batch of 16 in 16 bits, for the dot product "
         "the softmax matrices kept for the backward pass; no more than the card's 24 GB",
         agree=between,

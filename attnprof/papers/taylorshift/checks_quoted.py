@@ -13,6 +13,8 @@ from attnprof.workload import Workload
 
 #: Table 6: images at a time, and MiB.
 BATCH, MIB = 16, 2**20
+#: CIFAR's pixels and one token that collects what is classified; the width of its model.
+TOKENS, MODEL_WIDTH = int(quoted("cifar_seq_len")) + 1, int(setting("d_embed")["cifar_pixel"])
 #: An allocator rounds, and the table to whole MiB.
 CLOSE = within(absolute=2.5)
 #: Bytes of an entry: powers run in float32 under autocast, products in float16.
@@ -29,19 +31,9 @@ def crossovers(place: str) -> dict[str, int]:
     return {name: int(quoted(f"{place}_{name}_crossover_tokens")) for name in ("memory", "speed")}
 
 
-def tokens() -> int:
-    """CIFAR's pixels and one token that collects what is classified."""
-    return int(quoted("cifar_seq_len")) + 1
-
-
-def model_width() -> int:
-    """Width of Table 6's model, that of CIFAR."""
-    return int(setting("d_embed")["cifar_pixel"])
-
-
 def mebibytes(form: str, heads: int) -> float:
     """The printed entries of all heads at Table 6's width and batch."""
-    sizes = Workload(tokens(), heads, model_width() // heads)
+    sizes = Workload(TOKENS, heads, MODEL_WIDTH // heads)
     entries = int(published(f"004-MHSA-ENT-{form.upper()}").formula(sizes))
     return entries * BATCH * BYTES[form] / MIB
 
@@ -59,7 +51,7 @@ def memory(form: str, heads: int) -> float:
 
 def _memory_told(said: Any, found: Any) -> str:
     by_entries = [h for h in found if CLOSE(said[h], found[h])]
-    alone, boxes = PRINTED["direct"][1], BATCH * BYTES["efficient"] * tokens() * model_width() ** 2
+    alone, boxes = PRINTED["direct"][1], BATCH * BYTES["efficient"] * TOKENS * MODEL_WIDTH**2
     on_line = within(relative=0.02)
     others = [h for h in found if on_line(said[h], alone + boxes / MIB / int(h))]
     return (

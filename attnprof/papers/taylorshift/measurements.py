@@ -89,10 +89,7 @@ def _peak(form: str, d: int, seq_len: int) -> int:
 def _speed_crossing(
     d: int, curves: Sequence[Mapping[str, Any]], budget: Budget
 ) -> dict[str, float | bool]:
-    """Where the times are equal: a straight line through the ratios' logarithms around there.
-
-    It stays around the two lengths that hold the crossing.
-    """
+    """Where the times are equal: on a line through the ratios' logarithms, near both lengths."""
     times = {(row["form"], row["seq_len"]): row["time_s"] for row in curves}
     sizes = sorted({row["seq_len"] for row in curves})
     bracket = _bracket({n: times[EFFICIENT, n] / times[DIRECT, n] for n in sizes})
@@ -137,10 +134,7 @@ def _fit(curves: Sequence[Mapping[str, Any]], form: str) -> Any:
 
 
 def meeting_of(direct: Any, efficient: Any) -> float:
-    """The largest length at which two fitted polynomials have the same value.
-
-    Raises :class:`CannotRunError` where they never do.
-    """
+    """The largest length at which two fitted polynomials are equal; CannotRunError for none."""
     roots = [r.real for r in (direct - efficient).roots() if abs(r.imag) < 1e-9 * abs(r)]
     if not roots or max(roots) <= 0:
         raise CannotRunError("the fitted times of both forms do not meet at any length")
