@@ -8,10 +8,13 @@ sums are kept in; a half-precision kernel has it in its own format too.
 from collections.abc import Callable
 from typing import Any
 
+from torch import get_num_threads as threads
+
 from attnprof.costs import exact_div, minimum
 from attnprof.trace.events import Size
-from attnprof.trace.rules.table import MAC, OTHER, A, Counts, D, E, M, OperationRule, rules
-from attnprof.trace.rules.workspaces import copied, sum_width, threads, workspaces
+from attnprof.trace.rules.table import OperationRule, rules
+from attnprof.trace.rules.units import MAC, OTHER, A, Counts, D, E, M
+from attnprof.trace.rules.workspaces import copied, sum_width, workspaces
 from attnprof.trace.sizes import is_floating, numel, product, size_of
 
 #: Where the diagonal of a rectangular causal mask starts: torch's ``is_causal`` says top left;

@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 from torch import cpu
+from torch import get_num_threads as threads
 
 from attnprof.costs import ceil_div, exact_div, maximum
 from attnprof.trace.events import Size
-from attnprof.trace.rules.workspaces import UnknownWorkspaceError, copied, same, threads, workspaces
+from attnprof.trace.rules.workspaces import UnknownWorkspaceError, copied, same, workspaces
 from attnprof.trace.sizes import nbytes, product, size_of
 
 #: oneDNN aligns what it takes besides tensors.

@@ -6,22 +6,8 @@ branch are computed, and counted.
 
 from typing import Any
 
-from attnprof.trace.rules.table import (
-    NOTHING,
-    OTHER,
-    A,
-    Counts,
-    D,
-    E,
-    M,
-    has_reals,
-    is_factor,
-    per_entry,
-    products,
-    rule,
-    rules,
-    sums,
-)
+from attnprof.trace.rules.table import has_reals, is_factor, per_entry, rule, rules
+from attnprof.trace.rules.units import NOTHING, OTHER, A, Counts, D, E, M, products, sums
 from attnprof.trace.sizes import is_floating, numel
 
 per_entry("mul", M, 4 * M + 2 * A)

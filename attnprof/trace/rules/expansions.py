@@ -125,13 +125,17 @@ def _split_heads(qkv: Any, _bias: Any, heads: int) -> tuple[Any, ...]:
     return tuple(made.unbind(0))
 
 
+#: Also torch's own names of these functions: called so, they take symbolic sizes.
+FAST_PATHS: dict[str, Any] = {
+    "_native_multi_head_attention": _multi_head,
+    "_transformer_encoder_layer_fwd": _encoder_layer,
+}
 #: By operation, in the overload without results to write to.
 EXPANSIONS: dict[str, Expansion] = {
+    **FAST_PATHS,
     "_safe_softmax": _safe_softmax,
     "logsumexp": _logsumexp,
     "_euclidean_dist": _euclidean,
-    "_native_multi_head_attention": _multi_head,
-    "_transformer_encoder_layer_fwd": _encoder_layer,
     "native_dropout": _dropout,
     "native_dropout_backward": lambda grad, mask, scale: grad * (mask.type_as(grad) * scale),
 }
@@ -171,11 +175,6 @@ STAND_INS: dict[str, Expansion] = {
 }
 #: Operations that are one piece, though torch can make them of others: questions, one kernel.
 WHOLE = {aten.size.default, aten.stride.default, aten.max_pool1d.default}
-#: The same by torch's own name of the function: called so, they take symbolic sizes.
-FAST_PATHS: dict[str, Expansion] = {
-    name: EXPANSIONS[name]
-    for name in ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
-}
 
 
 @cache

@@ -16,11 +16,7 @@ from unittest.mock import patch
 import torch
 from torch._C import _current_autograd_node
 from torch.nn import functional
-from torch.utils._python_dispatch import (
-    TorchDispatchMode,
-    _get_current_dispatch_mode,
-    _pop_mode_temporarily,
-)
+from torch.utils import _python_dispatch
 
 from attnprof.trace.rules.table import tensors_in
 
@@ -58,9 +54,8 @@ class Watch:
         self._zeros: Any = 0
         self._node: Any = None
         self._own = set[Any]()
-        dispatcher = torch._C._dispatch_tls_is_dispatch_key_included(
-            torch._C.DispatchKey.PythonDispatcher
-        )
+        key = torch._C.DispatchKey.PythonDispatcher
+        dispatcher = torch._C._dispatch_tls_is_dispatch_key_included(key)
         self._alone = _alone(type(torch.zeros(0)), bool(dispatcher))
 
     def unwatched(
@@ -118,7 +113,7 @@ def _alone(_kind: type, _dispatched: bool) -> tuple[int, int]:
     """How often a tensor is held inside a mode of which only the engine knows: tried once."""
     seen: list[tuple[int, int]] = []
 
-    class Look(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    class Look(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
             return False
@@ -176,11 +171,11 @@ def _pooled(function: Callable[..., Any]) -> Callable[..., Any]:
     """``max_pool1d`` without gradients as one kernel; watched it would be ``max_pool2d``."""
 
     def pooled(x: Any, *args: Any, **kwargs: Any) -> Any:
-        mode = _get_current_dispatch_mode()
+        mode = _python_dispatch._get_current_dispatch_mode()
         transformed = torch._C._functorch.maybe_current_level() is not None
         if transformed or _trains(x) or not getattr(mode, "records", False):
             return function(x, *args, **kwargs)
-        with _pop_mode_temporarily() as recorder:
+        with _python_dispatch._pop_mode_temporarily() as recorder:
             return recorder.__torch_dispatch__(aten.max_pool1d.default, (), (x, *args), kwargs)
 
     return pooled

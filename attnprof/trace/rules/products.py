@@ -12,22 +12,8 @@ import torch
 from attnprof.arguments import several
 from attnprof.costs import maximum
 from attnprof.trace.events import Size
-from attnprof.trace.rules.table import (
-    NOTHING,
-    OTHER,
-    A,
-    Counts,
-    D,
-    M,
-    first_of,
-    is_factor,
-    macs,
-    products,
-    rule,
-    rules,
-    sums,
-    tensors_in,
-)
+from attnprof.trace.rules.table import first_of, is_factor, rule, rules, tensors_in
+from attnprof.trace.rules.units import NOTHING, OTHER, A, Counts, D, M, macs, products, sums
 from attnprof.trace.rules.workspaces import collapses, layout, workspaces
 from attnprof.trace.sizes import levels, nbytes, numel, product, size_of
 

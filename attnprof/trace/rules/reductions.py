@@ -9,23 +9,8 @@ import torch
 
 from attnprof.costs import minimum
 from attnprof.trace.events import Size
-from attnprof.trace.rules.table import (
-    NOTHING,
-    OTHER,
-    A,
-    Counts,
-    D,
-    E,
-    M,
-    first_of,
-    is_factor,
-    per_entry,
-    products,
-    rule,
-    rules,
-    sums,
-    tensors_in,
-)
+from attnprof.trace.rules.table import first_of, is_factor, per_entry, rule, rules, tensors_in
+from attnprof.trace.rules.units import NOTHING, OTHER, A, Counts, D, E, M, products, sums
 from attnprof.trace.rules.workspaces import is_mask, rows_of
 from attnprof.trace.sizes import is_floating, numel, product, size_of
 
@@ -104,9 +89,8 @@ def _addressed(call: Any) -> Size:
 
 rules(
     {
-        "sum cumsum nansum sum_to_size _grad_sum_to_size": lambda _, c: (
-            sums(c.self) * numel(c.self)
-        ),
+        "sum cumsum nansum "
+        "sum_to_size _grad_sum_to_size": lambda _, c: sums(c.self) * numel(c.self),
         # the diagonal: min(rows, columns) entries
         "trace": lambda out, c: sums(out) * minimum(*map(size_of, c.self.shape)),
         # a sum, and a division a result (two of a complex one)
@@ -142,13 +126,11 @@ rules(
         "_unsafe_masked_index_put_accumulate": lambda out, c: sums(out) * numel(c.values),
         "put": lambda out, c: sums(out) * numel(c.index) * c.accumulate,
         # each entry is added to the one it came from
-        "unfold_backward col2im reflection_pad1d_backward reflection_pad2d_backward "
-        "reflection_pad3d_backward replication_pad1d_backward replication_pad2d_backward "
-        "replication_pad3d_backward upsample_nearest1d_backward upsample_nearest2d_backward "
-        "upsample_nearest3d_backward max_pool2d_with_indices_backward "
-        "max_pool3d_with_indices_backward": lambda out, c: (
-            sums(out) * numel(tensors_in(vars(c))[0])
-        ),
+        "reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward "
+        "replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward "
+        "upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward "
+        "max_pool2d_with_indices_backward max_pool3d_with_indices_backward "
+        "unfold_backward col2im": lambda out, c: sums(out) * numel(tensors_in(vars(c))[0]),
         # each row of the gradient added to its token's; by frequency, divided by it
         "embedding_dense_backward": lambda _, c: (
             (A + D * c.scale_grad_by_freq) * numel(c.grad_output)

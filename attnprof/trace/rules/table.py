@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch._ops import HigherOrderOperator
 
-from attnprof.trace.events import KINDS, Call, Size
+from attnprof.trace.events import Call
+from attnprof.trace.rules.units import NOTHING, Counts
 from attnprof.trace.rules.workspaces import words, workspace_of
 from attnprof.trace.sizes import is_floating, nbytes, numel
 
 #: Nothing moves: another look at the same storage, memory nobody has written yet, a question.
-VIEWS = words(
-    """
+VIEWS = words("""
     view _unsafe_view reshape t transpose permute expand unsqueeze squeeze slice select split
     split_with_sizes unbind alias detach as_strided narrow chunk diagonal unfold _reshape_alias
     lift_fresh view_as view_as_real view_as_complex real imag movedim moveaxis swapaxes swapdims
@@ -34,12 +34,10 @@ VIEWS = words(
     _functional_assert_scalar sym_constrain_range sym_constrain_range_for_size _version
     _is_zerotensor _efficientzerotensor _fused_sdp_choice requires_grad_ retain_grad
     _nested_tensor_from_mask_left_aligned
-    """
-)
+""")
 
 #: Work without real operations: their bytes count.
-MOVES = words(
-    """
+MOVES = words("""
     clone copy _to_copy fill zero zeros ones full arange range linspace logspace eye
     zeros_like ones_like full_like scalar_tensor new_zeros new_ones new_full lift
     tril_indices triu_indices fft_fftfreq fft_rfftfreq complex conj_physical _conj_physical
@@ -64,40 +62,14 @@ MOVES = words(
     isnan isinf isfinite isposinf isneginf isreal signbit gcd lcm _int_mm bincount
     rand randn randint randperm rand_like randn_like randint_like bernoulli normal uniform random
     exponential geometric cauchy log_normal normal_functional
-    """
-)
+""")
 
 #: In-place operations that do not read what they overwrite.
-OVERWRITES = words(
-    """
+OVERWRITES = words("""
     copy_ fill_ zero_ bernoulli_ normal_ uniform_ random_ exponential_ geometric_ cauchy_
     log_normal_
-    """
-)
+""")
 
-
-class Counts(dict[str, Size]):
-    """Operations by kind, added and multiplied like terms: ``(2 * M + A) * numel(x)``."""
-
-    def __add__(self, other: Mapping[str, Size]) -> Counts:
-        # a ``Counter`` would compare expressions with zero
-        sums = {kind: self[kind] + n if kind in self else n for kind, n in other.items()}
-        return Counts({**self, **sums})
-
-    def __mul__(self, times: Size) -> Counts:
-        """So often each; of a condition, nothing where it is false."""
-        if isinstance(times, bool):
-            return self if times else Counts()
-        return Counts({kind: count * times for kind, count in self.items()})
-
-    __rmul__ = __mul__
-
-
-NOTHING = Counts()
-#: multiplications, additions, divisions, exponentials, others, FLOPs of matrix products
-M, A, D, E, OTHER, MM = (Counts({kind: 1}) for kind in KINDS)
-#: A multiply-add of a matrix product.
-MAC = M + A + 2 * MM
 
 OperationRule = Callable[[Any, Any], Counts | None]
 
@@ -137,21 +109,6 @@ def per_entry(names: str, real: Counts, of_complex: Counts | None = None) -> Non
 def first_of(out: Any) -> Any:
     """The result, or the first of several."""
     return out[0] if isinstance(out, tuple | list) else out
-
-
-def products(of: Any) -> Counts:
-    """The product of two numbers of a tensor's kind; integers count nothing."""
-    return (4 * M + 2 * A if of.is_complex() else M) * is_floating(of)
-
-
-def sums(of: Any) -> Counts:
-    """The sum of two."""
-    return (2 * A if of.is_complex() else A) * is_floating(of)
-
-
-def macs(of: Any) -> Counts:
-    """The multiply-add of a matrix product; a complex one is four real ones."""
-    return (4 * MAC if of.is_complex() else MAC) * is_floating(of)
 
 
 def is_factor(value: Any) -> bool:
@@ -202,8 +159,7 @@ def name_of(func: Any) -> str:
     """``aten.mm``, ``mylib.op``, ``higher_order.cond``."""
     if isinstance(func, HigherOrderOperator):
         return f"higher_order.{func._name}"
-    name: str = func._schema.name
-    return name.replace("::", ".")
+    return str(func._schema.name).replace("::", ".")
 
 
 @cache

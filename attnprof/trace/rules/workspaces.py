@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from torch import get_num_threads as threads
 
 from attnprof.trace.events import Size
 from attnprof.trace.sizes import nbytes, numel, product, size_of
@@ -27,8 +28,7 @@ def words(text: str) -> frozenset[str]:
 
 
 #: What these take depends on values, or on a library's own choice of algorithm.
-UNKNOWN_WORKSPACE = words(
-    """
+UNKNOWN_WORKSPACE = words("""
     masked_select nonzero nonzero_static unique_consecutive unique_dim _unique2 multinomial bincount
     histc linalg_qr linalg_inv_ex _linalg_det linalg_lu_factor_ex linalg_lu linalg_eig _linalg_svd
     _linalg_eigh _linalg_solve_ex linalg_solve_triangular linalg_pinv linalg_matrix_exp
@@ -38,15 +38,12 @@ UNKNOWN_WORKSPACE = words(
     scatter_reduce _embedding_bag _embedding_bag_forward_only upsample_nearest1d upsample_nearest2d
     upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d allclose mvlgamma
     affine_grid_generator linalg_svdvals
-    """
-)
+""")
 #: Where a library decides by the processor if they are in half precision.
-_PRODUCTS = words(
-    """
+_PRODUCTS = words("""
     mm bmm addmm baddbmm addbmm mv addmv convolution _scaled_dot_product_flash_attention_for_cpu
     _scaled_dot_product_flash_attention_for_cpu_backward
-    """
-)
+""")
 _HALVES = (torch.bfloat16, torch.float16)
 
 
@@ -72,11 +69,6 @@ class UnknownWorkspaceError(Exception):
 def workspaces(table: Mapping[str, Workspace]) -> None:
     """Enter formulas for operations; names are separated by spaces."""
     WORKSPACES.update({name: made for names, made in table.items() for name in names.split()})
-
-
-def threads() -> int:
-    """How many threads kernels share their work among: some take memory for each."""
-    return torch.get_num_threads()
 
 
 def is_mask(index: Any) -> bool:
@@ -221,9 +213,8 @@ workspaces(
         # exponentials of all entries, and maxima
         "logsumexp": lambda out, c: numel(c.self) * out.element_size() + nbytes(out),
         "_softmax _log_softmax": lambda _, c: copied(c.self),
-        "_softmax_backward_data _log_softmax_backward_data": lambda _, c: copied(
-            c.grad_output, c.output
-        ),
+        "_softmax_backward_data "
+        "_log_softmax_backward_data": lambda _, c: copied(c.grad_output, c.output),
         # whether entries are -inf, and whether all of a row are; before that softmax's own copy
         "_safe_softmax": lambda _, c: copied(c.self) or numel(c.self) + rows_of(c.self, c.dim),
         # one line of positions
@@ -238,7 +229,7 @@ workspaces(
         # the mask as numbers
         "native_dropout": lambda _, c: nbytes(c.input),
         "native_layer_norm": lambda _, c: copied(c.input),
-        # two rows for each thread, where the parameters have gradients
+        # two rows for each thread that shares the work, where the parameters have gradients
         "native_layer_norm_backward": lambda _, c: copied(c.grad_out, c.input) + (
             2 * threads() * product(c.normalized_shape) * sum_width(c.input)
             if any(c.output_mask[1:]) else 0

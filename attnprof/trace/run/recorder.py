@@ -6,11 +6,12 @@ Storages are followed by weak references, whose death is noticed when the next o
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._C import _current_autograd_node
@@ -24,9 +25,6 @@ from attnprof.trace.rules.gradients import depends_on_values, gradients_of, sele
 from attnprof.trace.rules.in_place import Watch
 from attnprof.trace.run.values import CountedOff, Values, counted_off, key_of, refuse_outside
 from attnprof.trace.sizes import size_of, storage_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 #: Code whose frames are not the user's.
 _OURS = (str(torch.__path__[0]), str(Path(__file__).parents[1]))
@@ -65,7 +63,7 @@ class Recorder(TorchDispatchMode):
         self, before_each: Callable[[], None] | None = None, values: Values | None = None
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.trace = Trace()
+        self.trace = Trace(decisions=values.decisions if values else [])
         self._values = values
         self.before_each = before_each
         self.part = "forward"
@@ -134,7 +132,7 @@ class Recorder(TorchDispatchMode):
         out = result_of(func, args, kwargs)
         self._watch.ran(func, out)
         if self._values is not None:
-            out = self._values.after(func, args, kwargs, out, line, self.trace.decisions)
+            out = self._values.after(func, args, kwargs, out, line)
         for tensor in () if func is _CONSTANT else tensors_in((args, kwargs)):
             if key_of(tensor) not in self._known:
                 self._known[key_of(tensor)] = _Held(tensor)

@@ -102,6 +102,14 @@ def record(
         return trace
 
 
+def outcome(target: Target, sizes: Sizes, **how: Any) -> Trace | Exception:
+    """A run, or what it raises: the user's code may raise anything."""
+    try:
+        return record(target, sizes, **how)
+    except Exception as error:  # noqa: BLE001 - the same
+        return error
+
+
 class TooLargeError(Exception):
     """A run on real tensors takes too much memory."""
 

@@ -125,13 +125,11 @@ def _patches() -> Iterator[Any]:
         for name, value in list(getattr(module, "__dict__", {}).items()):
             if isinstance(value, BuiltinFunctionType) and value in kept:
                 yield patch.object(module, name, kept[value])
-    yield patch.object(torch.SymInt, "__float__", lambda size: _number(size.node), create=True)
+    yield patch.object(torch.SymInt, "__float__", lambda x: _number(x.node), create=True)
     yield patch.object(sym_node.SymNode, "guard_float", _number)
     # a size in a text is the number that it is in a run without symbols
-    yield patch.object(torch.SymInt, "__repr__", lambda size: str(int(_number(size.node))))
-    yield patch.object(
-        torch.SymInt, "__format__", lambda size, how: format(int(_number(size.node)), how)
-    )
+    yield patch.object(torch.SymInt, "__repr__", lambda x: str(int(_number(x.node))))
+    yield patch.object(torch.SymInt, "__format__", lambda x, how: format(int(_number(x.node)), how))
     plain = torch.SymInt.bit_length
 
     def bit_length(size: Any) -> Any:
@@ -155,8 +153,6 @@ def _number(node: Any, *_place: Any) -> float:
 
 
 # -- functions of math ------------------------------------------------------------------
-
-
 def _kept() -> dict[str, Callable[..., Any]]:
     """Functions by their names in :mod:`math`; at plain numbers they are those of it."""
     log = _where_symbolic(math.log, _unary("log"))

@@ -96,6 +96,7 @@ class Values:
     """Which tensors are made of inputs and weights; truth value ``flipped`` is turned round."""
 
     def __init__(self, flipped: int | None = None) -> None:
+        self.decisions = list[Decision]()
         self._flipped = flipped
         self._made_of_them: set[int] = set()
 
@@ -104,13 +105,7 @@ class Values:
         self._made_of_them |= {key_of(tensor) for tensor in tensors_in(tensors)}
 
     def after(
-        self,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        out: Any,
-        line: str,
-        decisions: list[Decision],
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, line: str
     ) -> Any:
         """The operation's result, turned round where that was asked; decisions are added."""
         by_values = self._depends((args, kwargs))
@@ -120,8 +115,8 @@ class Values:
         if asked and (_NUMBERS in tags or _SHAPES in tags):
             truth = isinstance(out, bool)
             depends = self._depends(asked)
-            decisions.append(Decision(name_of(func), line, depends, truth, _SHAPES in tags))
-            if truth and len(decisions) - 1 == self._flipped:
+            self.decisions.append(Decision(name_of(func), line, depends, truth, _SHAPES in tags))
+            if truth and len(self.decisions) - 1 == self._flipped:
                 return not out
         name = name_of(func).removeprefix("aten.")
         blank = name.endswith("_like") or name.startswith("new_")  # of the shape alone

@@ -34,9 +34,8 @@ def fake_world(environment: Any = None, dtype: str = "float32") -> Iterator[Fake
         stack.enter_context(_world(dtype))
         if environment is not None:
             stack.enter_context(enable_python_dispatcher())
-        mode = stack.enter_context(
-            FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
-        )
+        mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
+        stack.enter_context(mode)
         stack.enter_context(disguised())
         if environment is not None:  # keys of symbolic shapes cost more than the work they save
             mode.cache_enabled = False
@@ -186,10 +185,9 @@ def _as_without_symbols() -> Iterator[None]:
     """
     dropout: Any = torch.ops.aten.dropout.default
     whole = SimpleNamespace(Integral=(numbers.Integral, torch.SymInt))
-    fast: dict[str, Any] = dict(FAST_PATHS)
     with (
         patch.object(torch.nn.modules.normalization, "numbers", whole),
-        patch.multiple(torch, **fast),
+        patch.multiple(torch, **FAST_PATHS),
         patch.dict(dropout.py_kernels, clear=True),
         patch.dict(dropout._dispatch_cache, clear=True),
     ):
@@ -200,18 +198,13 @@ def _as_without_symbols() -> Iterator[None]:
 def _initialisers() -> list[tuple[Any, str]]:
     """Functions that draw weights, there and where torch's layers imported or call them."""
     layers = [m for name, m in sys.modules.items() if name.startswith("torch.nn.modules.")]
-    return [
-        *(
-            (place, name)
-            for place in (torch.nn.init, *layers)
-            for name, value in vars(place).items()
-            if getattr(value, "__module__", "") == "torch.nn.init"
-            and name.endswith("_")
-            and not name.startswith("_")
-        ),
-        *(
-            (layer, "reset_parameters")
-            for layer in vars(torch.nn).values()
-            if isinstance(layer, type) and "reset_parameters" in vars(layer)
-        ),
+    drawing = [
+        (place, name)
+        for place in (torch.nn.init, *layers)
+        for name, value in vars(place).items()
+        if getattr(value, "__module__", "") == "torch.nn.init"
+        if name.endswith("_") and not name.startswith("_")
     ]
+    kinds = [kind for kind in vars(torch.nn).values() if isinstance(kind, type)]
+    reset = "reset_parameters"
+    return drawing + [(kind, reset) for kind in kinds if reset in vars(kind)]

@@ -7,8 +7,8 @@ from typing import Any
 
 from attnprof.errors import AttnprofError
 from attnprof.trace.events import Trace, totals_by_phase, trains
-from attnprof.trace.request.target import Target, sizes_text
-from attnprof.trace.run.runs import Limit, TooLongError, record
+from attnprof.trace.request.target import Sizes, Target, sizes_text
+from attnprof.trace.run.runs import Limit, TooLongError, outcome
 from attnprof.trace.sizes import evaluate
 
 #: Operations of one run outside of a search: at an asked shape, where a formula does not hold.
@@ -140,11 +140,7 @@ class Runs:
     def _ran(self, sizes: Mapping[str, int], *, swift: bool) -> Trace | Exception:
         """A run, or what it raises."""
         count, training = Limit(self.longest), trains(self.phases)
-        found: Trace | Exception
-        try:
-            found = record(self.target, sizes, training=training, before_each=count, swift=swift)
-        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-            found = error
+        found = outcome(self.target, sizes, training=training, before_each=count, swift=swift)
         self.operations += count.done * (1 if swift else 3)
         self._made += 1
         return found if self.left > 0 else OutOfBudgetError("the runs it takes would be too long")
@@ -161,9 +157,7 @@ def differences(forms: PhaseCounts, counted: PhaseCounts, sizes: Mapping[str, in
     ]
 
 
-def refuse_contradiction(
-    forms: PhaseCounts, counted: PhaseCounts, shape: Mapping[str, int]
-) -> None:
+def refuse_contradiction(forms: PhaseCounts, counted: PhaseCounts, shape: Sizes) -> None:
     """Raises :class:`ContradictedError` where a run gave other numbers than the formulas."""
     wrong = differences(forms, counted, shape)
     if wrong:

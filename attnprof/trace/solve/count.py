@@ -12,7 +12,7 @@ from typing import Any
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.trace.events import Call, Trace, peak, totals, trains
 from attnprof.trace.request.target import EVEN, Sizes, Target, hints_for, sizes_text
-from attnprof.trace.run.runs import MOST_BYTES, TooLongError, record, weight_bytes
+from attnprof.trace.run.runs import MOST_BYTES, TooLongError, outcome, record, weight_bytes
 from attnprof.trace.solve.budget import A_LONG_RUN
 from attnprof.user_code import error_text, line_of
 
@@ -122,21 +122,10 @@ def value_reason(error: Exception) -> str:
 
 
 def _by_value(line: str) -> str:
-    how = "as by .item() or an if on one"
-    return f"its path depends on the value of a tensor, {how}{_place(line)}"
+    return f"its path depends on the value of a tensor, as by .item() or an if on one{_place(line)}"
 
 
 # -- real tensors -------------------------------------------------------------------------
-
-
-def _ran(target: Target, sizes: Sizes, training: bool, **how: Any) -> Trace | Exception:
-    """A run, or what it raises."""
-    try:
-        return record(target, sizes, training=training, **how)
-    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-        return error
-
-
 def held(
     target: Target, training: bool, holds: Callable[[Sizes], bool], others: Iterable[Sizes]
 ) -> tuple[dict[str, int], Trace] | str:
@@ -147,7 +136,7 @@ def held(
     """
     why = "no small shape inside the domain runs"
     for sizes in filter(holds, [*_small_shapes(target), *others]):
-        fake = _ran(target, sizes, training, most=MOST_CALLS)
+        fake = outcome(target, sizes, training=training, most=MOST_CALLS)
         if isinstance(fake, Exception):
             why = f"at {sizes_text(sizes)} it does not run: {error_text(fake)}"
             continue
@@ -166,7 +155,7 @@ def _checked(target: Target, sizes: Sizes, training: bool, fake: Trace) -> list[
         return []
     operations = [call.op for call in fake.calls]
     for shape in _small_shapes(target):
-        small = _ran(target, shape, training, most=MOST_CALLS)
+        small = outcome(target, shape, training=training, most=MOST_CALLS)
         if isinstance(small, Trace) and [call.op for call in small.calls] == operations:
             sizes, fake = shape, small
             break
@@ -178,7 +167,7 @@ def _held_at(target: Target, sizes: Sizes, training: bool, fake: Trace) -> Trace
     """The run on real tensors at a shape, or a note why there is none; PartedError as above."""
     if large := _too_large(target, sizes, fake):
         return f"{_UNHELD}: {large}"
-    real = _ran(target, sizes, training, real=True)
+    real = outcome(target, sizes, training=training, real=True)
     if isinstance(real, Exception):
         return f"{_UNHELD}: there it raises {error_text(real)}"
     for one, other in zip_longest(fake.calls, real.calls):
@@ -239,7 +228,7 @@ def on_real_tensors(target: Target, *, training: bool) -> Target:
                 f"{target.name} has to run on real tensors, since its path depends on values; "
                 f"{large}: derive a smaller configuration of it"
             )
-        trace = _ran(target, sizes, training, real=True)
+        trace = outcome(target, sizes, training=training, real=True)
         if isinstance(trace, Exception):
             failure = trace
             continue
@@ -249,7 +238,7 @@ def on_real_tensors(target: Target, *, training: bool) -> Target:
                 continue
             if decision.yes_or_no and place < _DECISIONS:
                 # no matter, where the other outcome makes no difference or is an error
-                other = _ran(target, sizes, training, real=True, flipped=place)
+                other = outcome(target, sizes, training=training, real=True, flipped=place)
                 if isinstance(other, Exception) or [_row(call) for call in other.calls] == rows:
                     continue
             shaped = f"{_SHAPED}: {decision.op}{_place(decision.line)}"

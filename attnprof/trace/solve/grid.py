@@ -5,7 +5,7 @@ index, all that are smaller in each place. Divided differences work on it axis b
 points are needed as there are monomials.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import chain, pairwise, product
@@ -58,8 +58,7 @@ def coefficients(
     """
     table = {index: np.array([*map(Fraction, row)], object) for index, row in values.items()}
     # all differences first: a monomial's factor needs the higher differences of its whole axis
-    steps: tuple[Callable[..., None], ...] = (_to_differences, _to_monomials)
-    for step, (axis, xs) in product(steps, enumerate(nodes)):
+    for step, (axis, xs) in product((_to_differences, _to_monomials), enumerate(nodes)):
         fibres: dict[Index, list[Index]] = {}  # indices that differ in one place only, in order
         for index in sorted(table):
             fibres.setdefault(index[:axis] + index[axis + 1 :], []).append(index)
@@ -91,13 +90,8 @@ def expression(names: Sequence[str], factors: Mapping[Index, Fraction]) -> Any:
     from attnprof.algebra.expressions import symbol
 
     symbols = [symbol(name) for name in names]
-    total = sympy.Add(
-        *(
-            sympy.Rational(factor.numerator, factor.denominator)
-            * sympy.Mul(*(s**power for s, power in zip(symbols, index, strict=True)))
-            for index, factor in factors.items()
-        )
-    )
+    monomials = {index: sympy.Mul(*map(pow, symbols, index)) for index in factors}
+    total = sympy.Add(*(sympy.Rational(n) * monomials[index] for index, n in factors.items()))
     return int(total) if total.is_Integer else total
 
 
@@ -122,9 +116,7 @@ class ShapeGrid:
         shapes = [self._shape(index) for index in indices]
         inside: dict[str, Sequence[int]] = {name: (size,) for name, size in self.anchor.items()}
         inside |= {name: line.sizes for name, line in self.lines.items()}
-        seen = (
-            x for x in self.runs.seen() if all(size in inside[name] for name, size in x.items())
-        )
+        seen = (x for x in self.runs.seen() if all(n in inside[name] for name, n in x.items()))
         more = [shape for shape in seen if shape not in shapes][:_CONFIRMING]
         found = self._sheet([*shapes, *more])
         fit = _Fit([*self.lines], self._nodes, indices, more)

@@ -14,7 +14,7 @@ from typing import Any
 
 from attnprof.errors import AttnprofError
 from attnprof.trace.events import Trace, totals_by_phase
-from attnprof.trace.request.target import EVEN_ANCHOR, Target
+from attnprof.trace.request.target import EVEN_ANCHOR, Sizes, Target
 from attnprof.trace.run.runs import TooLongError
 from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError, Runs, differences
 from attnprof.trace.solve.grid import ShapeGrid
@@ -98,11 +98,7 @@ class Interpolated:
 
 
 def interpolate(
-    target: Target,
-    hints: Mapping[str, int],
-    asked: Mapping[str, int],
-    phases: Sequence[str],
-    known: Mapping[str, Line],
+    target: Target, hints: Sizes, asked: Sizes, phases: Sequence[str], known: Mapping[str, Line]
 ) -> Interpolated:
     """Formulas in the branch of the hints; sizes of 1 there stay 1.
 

@@ -9,16 +9,7 @@ from attnprof.trace.events import QUANTITIES, at_least, totals_by_phase, trains,
 from attnprof.trace.report.derivation import Formula, PhaseForms
 from attnprof.trace.request.target import ANCHOR, REAL_ANCHOR, Sizes, Target, hints_for, sizes_text
 from attnprof.trace.run.runs import TooLongError
-from attnprof.trace.solve.budget import (
-    A_LONG_RUN,
-    HELD_OUT,
-    MOST,
-    ContradictedError,
-    NoFormulaError,
-    PhaseCounts,
-    Runs,
-    refuse_contradiction,
-)
+from attnprof.trace.solve import budget
 from attnprof.trace.solve.count import count, held
 from attnprof.trace.solve.interpolation import NOWHERE, Interpolated, interpolate
 from attnprof.trace.solve.shapes import Line, shapes_in
@@ -29,8 +20,6 @@ from attnprof.user_code import error_text
 _CUTS = 6
 
 Forms = dict[str, PhaseForms]
-
-
 #: Formulas by phase, where they hold, and the run behind them; or what a run at one shape shows.
 FoundForms = SymbolicRun | Interpolated | SimpleNamespace
 
@@ -65,18 +54,20 @@ class Attempt:
 
         Raises :class:`PartedError` where code does something else on real tensors.
         """
-        if len(shapes) < HELD_OUT:
-            raise NoFormulaError(f"no {HELD_OUT} shapes at which it could be verified")
+        if len(shapes) < budget.HELD_OUT:
+            raise budget.NoFormulaError(
+                f"no {budget.HELD_OUT} shapes at which it could be verified"
+            )
         values, notes = None, list[str]()
         if self.complete:
             where = sizes_text(self.asked)
             try:
-                trace = Runs(self.target, self.phases).at(self.asked)
+                trace = budget.Runs(self.target, self.phases).at(self.asked)
             except TooLongError:
-                notes.append(f"not run at {where}: more than {A_LONG_RUN:,} operations")
+                notes.append(f"not run at {where}: more than {budget.A_LONG_RUN:,} operations")
             else:
                 values = totals_by_phase(trace, self.phases)
-                refuse_contradiction(found.forms, values, self.asked)
+                budget.refuse_contradiction(found.forms, values, self.asked)
                 shapes = _last(shapes, self.asked)
         if not self.target.real:
             real = held(self.target, trains(self.phases), found.holds, shapes)
@@ -84,10 +75,11 @@ class Attempt:
                 notes.append(real)
             else:
                 shape, trace = real
+                counted = totals_by_phase(trace, self.phases)
                 try:
-                    refuse_contradiction(found.forms, totals_by_phase(trace, self.phases), shape)
-                except ContradictedError as wrong:
-                    raise NoFormulaError(f"on real tensors, {wrong}") from wrong
+                    budget.refuse_contradiction(found.forms, counted, shape)
+                except budget.ContradictedError as wrong:
+                    raise budget.NoFormulaError(f"on real tensors, {wrong}") from wrong
                 shapes = _last(shapes, shape)
         return self.phase_forms(method, found, shapes, notes, values)
 
@@ -97,7 +89,7 @@ class Attempt:
         found: FoundForms,
         shapes: Sequence[Sizes],
         notes: Sequence[str],
-        values: PhaseCounts | None,
+        values: budget.PhaseCounts | None,
     ) -> Forms:
         """All that is said of each phase; ``values`` stand where a quantity has no formula."""
         given = tuple(f"{name} = {size}" for name, size in self.fixed.items())
@@ -146,8 +138,8 @@ def by_symbols(attempt: Attempt) -> Forms:
     target, phases = attempt.target, attempt.phases
     hints = hints_for(target.symbols, attempt.above_one)
     found = run_symbolically(target, hints, phases)
-    runs = Runs(target, phases, 2 * len(found.trace.calls) + 100)
-    most = 2 * MOST if found.most else MOST
+    runs = budget.Runs(target, phases, 2 * len(found.trace.calls) + 100)
+    most = 2 * budget.MOST if found.most else budget.MOST
     shapes = runs.agreeing(found.forms, shapes_in(hints, found.holds), most)
     return attempt.verified("symbolic", found, shapes)
 
@@ -159,18 +151,18 @@ def by_interpolation(attempt: Attempt) -> Forms:
     hints = hints_for(target.symbols, {**usual, **attempt.above_one})
     found = interpolate(target, hints, attempt.asked, phases, attempt.lines)
     attempt.lines.update(found.lines)
-    runs = Runs(target, phases)
+    runs = budget.Runs(target, phases)
     for _ in range(_CUTS):
         try:
             shapes = runs.agreeing(found.forms, found.held_out())
-        except ContradictedError as error:
+        except budget.ContradictedError as error:
             if error.only_peaks:
                 found.without_peaks()
             elif not found.cut(error.shape):
                 raise
         else:
             return attempt.verified("interpolated", found, shapes)
-    raise NoFormulaError(NOWHERE)
+    raise budget.NoFormulaError(NOWHERE)
 
 
 def at_one_shape(attempt: Attempt) -> Forms:
@@ -184,7 +176,7 @@ def at_one_shape(attempt: Attempt) -> Forms:
             "numbers at one shape"
         )
     try:
-        trace = count(target, asked, attempt.phases[0], A_LONG_RUN)
+        trace = count(target, asked, attempt.phases[0], budget.A_LONG_RUN)
     except AttnprofError:
         raise
     except Exception as error:
@@ -193,7 +185,7 @@ def at_one_shape(attempt: Attempt) -> Forms:
             f"{sizes_text(asked)}: {error_text(error)}"
         ) from error
     values = totals_by_phase(trace, attempt.phases)
-    nothing: PhaseCounts = {phase: {} for phase in attempt.phases}
+    nothing: budget.PhaseCounts = {phase: {} for phase in attempt.phases}
     found = SimpleNamespace(
         forms=nothing, trace=trace, holds=lambda sizes: sizes == asked, domain=(sizes_text(asked),)
     )

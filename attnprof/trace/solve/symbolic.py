@@ -6,7 +6,7 @@ from typing import Any
 
 from attnprof.errors import AttnprofError
 from attnprof.trace.events import Trace, totals_by_phase, trains
-from attnprof.trace.request.target import Target, largest
+from attnprof.trace.request.target import Sizes, Target, largest
 from attnprof.trace.run.runs import Limit, record
 from attnprof.trace.run.symbols import BENDS, Bend, symbolic_sizes
 from attnprof.trace.sizes import spoken
@@ -54,9 +54,7 @@ class SymbolicRun:
         return (f"{', '.join(self.names)} >= 2", *self.guards.conditions, *ends)
 
 
-def run_symbolically(
-    target: Target, hints: Mapping[str, int], phases: Sequence[str]
-) -> SymbolicRun:
+def run_symbolically(target: Target, hints: Sizes, phases: Sequence[str]) -> SymbolicRun:
     """Formulas for phases of one kind: ``forward`` alone, or ``backward`` and ``train``.
 
     ``hints`` choose the branch; sizes hinted as 1 stay the number 1. Floats, where sizes become
@@ -67,13 +65,11 @@ def run_symbolically(
 
     def undisturbed(*, integers: bool) -> SymbolicRun:
         found, places = _once(target, hints, phases, None, integers)
+        ran = found.trace, found.guards.relations
         for bend in BENDS if places else ():
             try:
                 other, _ = _once(target, hints, phases, bend, integers)
-                same = (other.trace, other.guards.relations) == (
-                    found.trace,
-                    found.guards.relations,
-                )
+                same = (other.trace, other.guards.relations) == ran
             except NotSymbolicError:
                 same = False
             if not same:
@@ -91,11 +87,7 @@ def run_symbolically(
 
 
 def _once(
-    target: Target,
-    hints: Mapping[str, int],
-    phases: Sequence[str],
-    bend: Bend | None,
-    integers: bool,
+    target: Target, hints: Sizes, phases: Sequence[str], bend: Bend | None, integers: bool
 ) -> tuple[SymbolicRun, list[str]]:
     """One run, and the lines at which it made floats of sizes."""
     from attnprof.trace.doubles import Double

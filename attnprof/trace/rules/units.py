@@ -1,0 +1,48 @@
+"""What counts are made of: a number of each kind of operation, and what numbers of a kind take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attnprof.trace.events import KINDS, Size
+from attnprof.trace.sizes import is_floating
+
+
+class Counts(dict[str, Size]):
+    """Operations by kind, added and multiplied like terms: ``(2 * M + A) * numel(x)``."""
+
+    def __add__(self, other: Mapping[str, Size]) -> Counts:
+        # a ``Counter`` would compare expressions with zero
+        sums = {kind: self[kind] + n if kind in self else n for kind, n in other.items()}
+        return Counts({**self, **sums})
+
+    def __mul__(self, times: Size) -> Counts:
+        """So often each; of a condition, nothing where it is false."""
+        if isinstance(times, bool):
+            return self if times else Counts()
+        return Counts({kind: count * times for kind, count in self.items()})
+
+    __rmul__ = __mul__
+
+
+NOTHING = Counts()
+#: multiplications, additions, divisions, exponentials, others, FLOPs of matrix products
+M, A, D, E, OTHER, MM = (Counts({kind: 1}) for kind in KINDS)
+#: A multiply-add of a matrix product.
+MAC = M + A + 2 * MM
+
+
+def products(of: Any) -> Counts:
+    """The product of two numbers of a tensor's kind; integers count nothing."""
+    return (4 * M + 2 * A if of.is_complex() else M) * is_floating(of)
+
+
+def sums(of: Any) -> Counts:
+    """The sum of two."""
+    return (2 * A if of.is_complex() else A) * is_floating(of)
+
+
+def macs(of: Any) -> Counts:
+    """The multiply-add of a matrix product; a complex one is four real ones."""
+    return (4 * MAC if of.is_complex() else MAC) * is_floating(of)
