@@ -14,7 +14,8 @@ from attnprof.trace.request.lookup import mechanism_target
 from attnprof.trace.request.target import DEFAULT, hints_for
 from attnprof.trace.run.runs import first_tensor, record
 from attnprof.trace.run.worlds import fake_world
-from attnprof.trace.solve.symbolic import NotSymbolicError, PinnedError, run_symbolically
+from attnprof.trace.solve.budget import NoFormulaError
+from attnprof.trace.solve.symbolic import PinnedError, run_symbolically
 from tests.mechanisms.cases import PARAMS, SHAPES, names, params
 from tests.trace.differences import (
     NUMBER,
@@ -125,7 +126,7 @@ def test_formulas_are_the_closed_forms_and_code_that_branches_on_a_size_has_none
             short, longer = (recorded(spec, scope, forward, sizes) for sizes in (SHORT, LONGER))
             assert len(short.calls) != len(longer.calls), run
             continue
-        except (NotSymbolicError, RequestError) as refusal:
+        except (NoFormulaError, RequestError) as refusal:
             # torch's random numbers have no symbolic sizes; a default may depend on the length
             if not re.search("concrete integers|while it decodes", str(refusal)):
                 raise

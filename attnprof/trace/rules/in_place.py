@@ -75,10 +75,8 @@ class Watch:
             # the engine reuses a gradient that nobody else holds
             placed = adds or (by_engine and meets and _holders(args[0]) == self._alone)
         else:
-            placed = by_engine and (
-                (func in _PLACING and zeros == args[0].untyped_storage()._cdata)
-                or self._goes_on(func, args)
-            )
+            new = by_engine and func in _PLACING and zeros == args[0].untyped_storage()._cdata
+            placed = new or (by_engine and self._goes_on(func, args))
         return in_place_of(func) if placed else func, args
 
     def _goes_on(self, func: Any, args: tuple[Any, ...]) -> bool:

@@ -4,8 +4,6 @@ A rule gets the result and the call (the schema's argument names, defaults fille
 counts, or None where it does not know the case: the operation is then named.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import SimpleNamespace
@@ -174,8 +172,7 @@ def _names(func: Any) -> tuple[str, str, frozenset[str]]:
 def bound(func: Any, args: tuple[Any, ...], given: dict[str, Any]) -> SimpleNamespace:
     """The call's arguments by the schema's names, defaults filled in."""
     told = dict(_defaults(func))
-    told.update(zip(told, args, strict=False))
-    told.update({name: value for name, value in given.items() if name in told})
+    told.update(zip(told, args, strict=False), **{k: x for k, x in given.items() if k in told})
     return SimpleNamespace(**told)
 
 

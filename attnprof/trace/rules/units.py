@@ -1,7 +1,5 @@
 """What counts are made of: a number of each kind of operation, and what numbers of a kind take."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,12 +10,12 @@ from attnprof.trace.sizes import is_floating
 class Counts(dict[str, Size]):
     """Operations by kind, added and multiplied like terms: ``(2 * M + A) * numel(x)``."""
 
-    def __add__(self, other: Mapping[str, Size]) -> Counts:
+    def __add__(self, other: Mapping[str, Size]) -> "Counts":
         # a ``Counter`` would compare expressions with zero
         sums = {kind: self[kind] + n if kind in self else n for kind, n in other.items()}
         return Counts({**self, **sums})
 
-    def __mul__(self, times: Size) -> Counts:
+    def __mul__(self, times: Size) -> "Counts":
         """So often each; of a condition, nothing where it is false."""
         if isinstance(times, bool):
             return self if times else Counts()

@@ -235,9 +235,7 @@ workspaces(
             if any(c.output_mask[1:]) else 0
         ),
         # two sums for each sample and channel
-        "native_group_norm_backward": lambda _, c: (
-            2 * size_of(c.N) * size_of(c.C) * sum_width(c.input)
-        ),
+        "native_group_norm_backward": lambda _, c: 2 * product((c.N, c.C)) * sum_width(c.input),
         # scale and shift of each channel
         "native_batch_norm": lambda _, c: 2 * size_of(c.input.shape[1]) * sum_width(c.input),
         "native_batch_norm_backward": _batch_norm_backward,

@@ -3,8 +3,6 @@
 Storages are followed by weak references, whose death is noticed when the next operation starts.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

@@ -138,7 +138,6 @@ class Runs:
         return found
 
     def _ran(self, sizes: Mapping[str, int], *, swift: bool) -> Trace | Exception:
-        """A run, or what it raises."""
         count, training = Limit(self.longest), trains(self.phases)
         found = outcome(self.target, sizes, training=training, before_each=count, swift=swift)
         self.operations += count.done * (1 if swift else 3)

@@ -74,13 +74,11 @@ def _beside(row: Sequence[Call]) -> Call:
     sizes: dict[str, Any] = {
         name: tuple(getattr(call, name) for call in row) for name in (*_MOVED, *_HELD, "times")
     }
+    storages = zip(*(call.born for call in row), strict=True)
     return replace(
         row[0],
         counts={k: tuple(call.counts.get(k, 0) for call in row) for k in KINDS if k in kinds},
-        born=tuple(
-            (number, tuple(call.born[place][1] for call in row))
-            for place, (number, _) in enumerate(row[0].born)
-        ),
+        born=tuple((held[0][0], tuple(size for _, size in held)) for held in storages),
         shape=(),
         **sizes,
     )

@@ -40,18 +40,14 @@ def count(target: Target, sizes: Sizes, phase: str, most: float = inf) -> Trace:
     """
     training = trains([phase])
     sizes = {name: sizes[name] for name in target.symbols}
-    try:
-        trace = record(target, sizes, training=training, most=most)
-    except (AttnprofError, TooLongError):
-        raise
-    except Exception as error:  # noqa: BLE001 - somebody's code may raise anything
+    trace = failed = outcome(target, sizes, training=training, most=most)
+    if isinstance(failed, Exception) and not isinstance(failed, AttnprofError | TooLongError):
         target = tried(target, sizes, training=training)  # says why, or gives what does run
-        try:
-            trace = record(target, sizes, training=training, most=most)
-        except TooLongError:
-            raise
-        except Exception:  # noqa: BLE001 - the same
-            raise RequestError(f"{target.name} does not run: {error_text(error)}") from error
+        trace = outcome(target, sizes, training=training, most=most)
+        if isinstance(trace, Exception) and not isinstance(trace, TooLongError):
+            raise RequestError(f"{target.name} does not run: {error_text(failed)}") from failed
+    if isinstance(trace, Exception):
+        raise trace
     try:
         trace.notes += _checked(target, sizes, training, trace)
     except PartedError as parted:
@@ -61,7 +57,7 @@ def count(target: Target, sizes: Sizes, phase: str, most: float = inf) -> Trace:
                 f"{large}"
             ) from parted
         real = on_real_tensors(target, training=training)
-        trace = record(real, sizes, training=training, most=most)
+        return record(real, sizes, training=training, most=most)
     return trace
 
 

@@ -153,8 +153,7 @@ def condition_text(condition: Any) -> str:
     sign = _SIGNS.get(type(condition).__name__)
     if sign is None:
         return _spelled(condition)
-    parts = _divided(condition) if sign in ("=", "!=") else None
-    if parts:
+    if parts := _divided(condition):
         number, divisor, _ = parts
         return f"{divisor} {'divides' if sign == '=' else 'does not divide'} {number}"
     left, right = _sides(condition)

@@ -23,7 +23,6 @@ from attnprof.trace.solve.shapes import Line
 #: More monomials than this are not solved for; more runs than this do not confirm the peak.
 _MONOMIALS, _CONFIRMING = 160, 40
 
-_Forms = dict[str, dict[str, Any]]
 Index = tuple[int, ...]
 #: Highest power of one size that is looked for.
 MOST = 4
@@ -106,7 +105,7 @@ class ShapeGrid:
     anchor: Mapping[str, int]
     lines: Mapping[str, Line]
 
-    def solved(self) -> tuple[_Forms, Trace]:
+    def solved(self) -> tuple[dict[str, dict[str, Any]], Trace]:
         """Formulas by phase, and a trace of formulas.
 
         A phase lacks ``peak_bytes`` where what is held at its worst moment is no polynomial; the

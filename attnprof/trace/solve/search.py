@@ -135,7 +135,6 @@ class Probe:
         return highest, smooth
 
     # -- smaller strides, further ends ---------------------------------------------------
-
     def fits(self, line: Line, more: Sequence[int], *, peaks: bool = True) -> bool:
         """Whether further sizes lie on the polynomial, what is held there, too, if it was smooth.
 

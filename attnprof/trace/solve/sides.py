@@ -1,7 +1,5 @@
 """A derived cost as a function of a workload: what a crossover needs of one of its two sides."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,52 +14,6 @@ from attnprof.workload import Workload
 
 #: Lengths at which a formula is asked whether it holds at a head width at all.
 _PLACES = tuple(2**power * odd for power in range(1, 24) for odd in (1, 3, 5, 7))
-
-
-@dataclass
-class DerivedSide:
-    """What a target costs by length and head width; batch and heads are the workload's.
-
-    Derived once with the head width free, and again with it given for widths where that does not
-    hold. Raises :class:`RequestError` where the target has other sizes.
-    """
-
-    target: Target
-    workload: Workload
-    _found: dict[int | None, Derivation] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        others = set(self.target.symbols) - {"B", "N", "h", "d"}
-        if others:
-            raise RequestError(
-                f"{self.target.name} has sizes {', '.join(sorted(others))}: to compare by length "
-                "and head width write its --arg and --input with B, N, h and d"
-            )
-
-    def at_width(self, metric: str, head_dim: int) -> DerivedCost:
-        """The cost at a head width, by the formula for all widths if that holds there."""
-        quantity = {"flops": "flops", "memory": "peak_bytes"}[metric]
-        for given, width in ((None, {"d": head_dim}), (head_dim, {})):
-            found = self._derived(given)
-            forms = found.phases[self.workload.phase]
-            cost = DerivedCost(found, forms, quantity, width)
-            if "d" not in self.target.symbols or cost.somewhere:
-                break
-        return cost
-
-    def _derived(self, head_dim: int | None) -> Derivation:
-        if head_dim not in self._found:
-            sizes = self.workload.by_symbol()
-            given: dict[str, int] = {n: sizes[n] for n in ("B", "h") if n in self.target.symbols}
-            if head_dim is not None:
-                given["d"] = head_dim
-            try:
-                found = derived(self.target.fixed(**given), [self.workload.phase])
-            except CannotRunError as error:
-                said = f"{error} (in attnprof derive)" if "--at" in str(error) else str(error)
-                raise CannotRunError(said) from error
-            self._found[head_dim] = found
-        return self._found[head_dim]
 
 
 @dataclass(frozen=True)
@@ -111,3 +63,49 @@ class DerivedCost:
     def _shape(self, seq_len: Any, head_dim: Any) -> dict[str, Any]:
         shape = {"N": seq_len, "d": head_dim}
         return {name: size for name, size in shape.items() if name in self.derivation.symbols}
+
+
+@dataclass
+class DerivedSide:
+    """What a target costs by length and head width; batch and heads are the workload's.
+
+    Derived once with the head width free, and again with it given for widths where that does not
+    hold. Raises :class:`RequestError` where the target has other sizes.
+    """
+
+    target: Target
+    workload: Workload
+    _found: dict[int | None, Derivation] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        others = set(self.target.symbols) - {"B", "N", "h", "d"}
+        if others:
+            raise RequestError(
+                f"{self.target.name} has sizes {', '.join(sorted(others))}: to compare by length "
+                "and head width write its --arg and --input with B, N, h and d"
+            )
+
+    def at_width(self, metric: str, head_dim: int) -> DerivedCost:
+        """The cost at a head width, by the formula for all widths if that holds there."""
+        quantity = {"flops": "flops", "memory": "peak_bytes"}[metric]
+        for given, width in ((None, {"d": head_dim}), (head_dim, {})):
+            found = self._derived(given)
+            forms = found.phases[self.workload.phase]
+            cost = DerivedCost(found, forms, quantity, width)
+            if "d" not in self.target.symbols or cost.somewhere:
+                break
+        return cost
+
+    def _derived(self, head_dim: int | None) -> Derivation:
+        if head_dim not in self._found:
+            sizes = self.workload.by_symbol()
+            given: dict[str, int] = {n: sizes[n] for n in ("B", "h") if n in self.target.symbols}
+            if head_dim is not None:
+                given["d"] = head_dim
+            try:
+                found = derived(self.target.fixed(**given), [self.workload.phase])
+            except CannotRunError as error:
+                said = f"{error} (in attnprof derive)" if "--at" in str(error) else str(error)
+                raise CannotRunError(said) from error
+            self._found[head_dim] = found
+        return self._found[head_dim]

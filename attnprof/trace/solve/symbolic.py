@@ -18,11 +18,7 @@ from attnprof.user_code import error_text
 _MOST = 1500
 
 
-class NotSymbolicError(NoFormulaError):
-    """The module does not stay symbolic; the message says where."""
-
-
-class PinnedError(NotSymbolicError):
+class PinnedError(NoFormulaError):
     """The code compares a size with a number, or makes one of it; it would in every phase."""
 
 
@@ -59,7 +55,7 @@ def run_symbolically(target: Target, hints: Sizes, phases: Sequence[str]) -> Sym
 
     ``hints`` choose the branch; sizes hinted as 1 stay the number 1. Floats, where sizes become
     some, may have other values: with those the same must happen, so that they are factors, and no
-    size is made of them. Raises :class:`NotSymbolicError` where a size was pinned to a number or
+    size is made of them. Raises :class:`NoFormulaError` where a size was pinned to a number or
     the run broke, and where what runs depends on a float that was made of a size.
     """
 
@@ -70,7 +66,7 @@ def run_symbolically(target: Target, hints: Sizes, phases: Sequence[str]) -> Sym
             try:
                 other, _ = _once(target, hints, phases, bend, integers)
                 same = (other.trace, other.guards.relations) == ran
-            except NotSymbolicError:
+            except NoFormulaError:
                 same = False
             if not same:
                 at = ", ".join(filter(None, places)) or "torch"
@@ -82,7 +78,7 @@ def run_symbolically(target: Target, hints: Sizes, phases: Sequence[str]) -> Sym
     except PinnedError as pinned:
         try:
             return undisturbed(integers=True)
-        except NotSymbolicError:
+        except NoFormulaError:
             raise pinned from None
 
 
@@ -115,7 +111,7 @@ def _guards(environment: Any) -> Domain:
     try:
         guards = Domain(environment)
     except ValueError as error:
-        raise NotSymbolicError(str(error)) from error
+        raise NoFormulaError(str(error)) from error
     if guards.pinned:
         branches = [text for text in guards.conditions if text not in guards.pinned]
         where = f"; the code branches on {', '.join(branches)}" if branches else ""
@@ -139,7 +135,7 @@ def _recorded(target: Target, sizes: Any, phases: Sequence[str], environment: An
     training = trains(phases)
     try:
         return record(target, sizes, training=training, environment=environment, before_each=look)
-    except (NotSymbolicError, AttnprofError):
+    except (NoFormulaError, AttnprofError):
         raise
     except Exception as error:
-        raise NotSymbolicError(error_text(error)) from error
+        raise NoFormulaError(error_text(error)) from error
