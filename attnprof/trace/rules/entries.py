@@ -10,6 +10,9 @@ from attnprof.trace.rules.table import has_reals, is_factor, per_entry, rule, ru
 from attnprof.trace.rules.units import NOTHING, OTHER, A, Counts, D, E, M, products, sums
 from attnprof.trace.sizes import is_floating, numel
 
+#: torch's numbers for what becomes of losses; the third is their sum.
+_NONE, _MEAN = 0, 1
+
 per_entry("mul", M, 4 * M + 2 * A)
 per_entry("lerp", M + 2 * A, 4 * M + 6 * A)
 per_entry("floor_divide", D + OTHER)
@@ -91,10 +94,6 @@ def _power(out: Any, call: Any) -> Counts | None:
 
 def _weighted(call: Any) -> Counts:
     return M * (call.weight is not None)
-
-
-#: torch's numbers for what becomes of losses; the third is their sum.
-_NONE, _MEAN = 0, 1
 
 
 def _reduced(of: Any, call: Any) -> Counts:

@@ -14,6 +14,11 @@ from attnprof.trace.rules.units import NOTHING, OTHER, A, Counts, D, E, M, produ
 from attnprof.trace.rules.workspaces import is_mask, rows_of
 from attnprof.trace.sizes import is_floating, numel, product, size_of
 
+#: The reciprocal root of variance plus epsilon, a row.
+_ROOT = A + OTHER + D
+_INFINITE = float("inf")
+_NORMS = {2: M + A, 1: A + OTHER, 0: A + OTHER, _INFINITE: 2 * OTHER, -_INFINITE: 2 * OTHER}
+
 per_entry("_softmax softmax _masked_softmax", OTHER + 2 * A + E + D)
 per_entry("_softmax_backward_data _masked_softmax_backward", 2 * M + 2 * A)
 # the row's sum of gradients, times the softmax, subtracted
@@ -30,10 +35,6 @@ def moments(count: Size, rows: Size) -> Counts:
 def _variance(out: Any, call: Any, of_row: Counts = NOTHING) -> Counts | None:
     rows = numel(first_of(out))
     return None if call.self.is_complex() else moments(numel(call.self), rows) + of_row * rows
-
-
-_INFINITE = float("inf")
-_NORMS = {2: M + A, 1: A + OTHER, 0: A + OTHER, _INFINITE: 2 * OTHER, -_INFINITE: 2 * OTHER}
 
 
 def _norms(count: Size, rows: Size, order: float | None) -> Counts:
@@ -148,10 +149,6 @@ rules(
 
 
 # -- layers that normalise, as torch's CPU kernels compute them --------------------------
-#: The reciprocal root of variance plus epsilon, a row.
-_ROOT = A + OTHER + D
-
-
 def _rows(call: Any) -> tuple[Size, Size]:
     """Entries, and rows: entries over those of the normalised shape, exactly."""
     n, width = numel(call.input), product(call.normalized_shape)

@@ -19,6 +19,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 #: Whether something compiled ran, of the run that is being recorded.
 _COMPILED: ContextVar[list[str]] = ContextVar("compiled")
+#: Fake tensors that were pickled in this world, by id.
+_PICKLED: ContextVar[dict[int, Any]] = ContextVar("pickled")
 
 EAGER = "what torch.compile would compile is counted as it runs uncompiled"
 
@@ -85,10 +87,6 @@ def disguised() -> Iterator[None]:
         stack.enter_context(patch.multiple(FakeTensorMode, create=True, **mode))
         stack.enter_context(patch.multiple(FakeTensor, create=True, **tensor))
         yield
-
-
-#: Fake tensors that were pickled in this world, by id.
-_PICKLED: ContextVar[dict[int, Any]] = ContextVar("pickled")
 
 
 def _copied(tensor: Any, memo: dict[int, Any]) -> Any:

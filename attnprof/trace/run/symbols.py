@@ -27,10 +27,8 @@ _sym_int: Any = torch.sym_int
 _sym_log2: Any = vars(torch)["_sym_log2"]
 
 Bend = Callable[[float], float]
-
 #: Other values for the floats of a run: far above, and down to about 1.
 BENDS: tuple[Bend, ...] = (lambda x: 1024.37 * x, lambda x: 1 + (x - 1) / 64)
-
 #: Packages without code of a user's, which keep no name of ``math``'s that sizes go through.
 _OTHERS = frozenset({"torch", "sympy", "mpmath", "numpy", "networkx", "pytest", "_pytest"})
 _STANDARD = _OTHERS | sys.stdlib_module_names

@@ -18,6 +18,8 @@ from attnprof.trace.sizes import numel
 _NUMBERS, _SHAPES = torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
 #: Its result's size depends on values only where it takes masks.
 _INDEX = torch.ops.aten.index.Tensor
+#: What leaves the numbers what they are.
+_KEEP = ("clone", "_to_copy", "repeat", "flip", "roll")
 
 Ends = tuple[Any, Any]  # the smallest and the largest of whole numbers
 Storages = Mapping[int, Any]  # what is held, by storage; what was counted off is ``counted`` there
@@ -85,10 +87,6 @@ def _ends(value: Any, held: Storages) -> Ends | None:
         return (value, value) if isinstance(value, int | torch.SymInt) else None
     found = held.get(key_of(value))
     return found.counted.ends(value) if found and found.counted else None
-
-
-#: What leaves the numbers what they are.
-_KEEP = ("clone", "_to_copy", "repeat", "flip", "roll")
 
 
 # -- what code takes from values in a run on real tensors ---------------------------------

@@ -76,10 +76,8 @@ def _forms(target: Target, phases: Sequence[str], asked: Sizes) -> Forms:
     for group in (("forward",), ("backward", "train"), ("decode",)):
         if wanted := [phase for phase in group if phase in phases]:
             found |= searches[wanted[0]].forms(wanted)
-    return {
-        phase: replace(found[phase], counted=_by_run(searches[phase].target, phase))
-        for phase in phases
-    }
+    counted = {phase: _by_run(searches[phase].target, phase) for phase in phases}
+    return {phase: replace(found[phase], counted=counted[phase]) for phase in phases}
 
 
 def _by_run(target: Target, part: str) -> Callable[[Mapping[str, int]], Mapping[str, Any]]:

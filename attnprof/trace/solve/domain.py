@@ -11,6 +11,10 @@ from attnprof.trace.sizes import evaluate, translated
 
 #: Shapes at which conditions are compared, to say each once.
 _SHAPES = 400
+_SIGNS = {
+    "StrictGreaterThan": ">", "GreaterThan": ">=", "StrictLessThan": "<", "LessThan": "<=",
+    "Equality": "=", "Unequality": "!=",
+}  # fmt: skip
 
 
 class Domain:
@@ -140,12 +144,6 @@ def _remainder(condition: Any) -> tuple[Any, Any] | None:
         if (condition.lhs - number + divisor * floor).expand() == 0:
             return number, divisor
     return None
-
-
-_SIGNS = {
-    "StrictGreaterThan": ">", "GreaterThan": ">=", "StrictLessThan": "<", "LessThan": "<=",
-    "Equality": "=", "Unequality": "!=",
-}  # fmt: skip
 
 
 def condition_text(condition: Any) -> str:

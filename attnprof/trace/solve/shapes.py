@@ -14,6 +14,14 @@ from attnprof.trace.request.target import largest
 _TRIES, _FEW = 1500, 20
 #: What code rounds lengths up to.
 _BLOCK = 64
+#: Ways to draw a size, from the largest and the hint.
+_KINDS: tuple[Callable[[random.Random, int, int], int], ...] = (
+    lambda chance, _, __: chance.randint(2, 9),
+    lambda chance, _, hint: chance.randint(max(2, hint // 2), hint + max(2, hint // 2)),
+    lambda chance, most, _: 2 ** chance.randint(2, int(log2(most))) + chance.randint(-1, 1),
+    lambda chance, most, _: int(2 ** chance.uniform(1, log2(most))),
+    lambda chance, most, _: chance.randint(2, isqrt(most)) ** 2 + chance.randint(-1, 1),
+)
 
 
 def shapes_in(
@@ -39,15 +47,6 @@ def shapes_in(
         if shape not in seen and inside(shape):
             seen.append(shape)
             yield shape
-
-
-_KINDS: tuple[Callable[[random.Random, int, int], int], ...] = (
-    lambda chance, _, __: chance.randint(2, 9),
-    lambda chance, _, hint: chance.randint(max(2, hint // 2), hint + max(2, hint // 2)),
-    lambda chance, most, _: 2 ** chance.randint(2, int(log2(most))) + chance.randint(-1, 1),
-    lambda chance, most, _: int(2 ** chance.uniform(1, log2(most))),
-    lambda chance, most, _: chance.randint(2, isqrt(most)) ** 2 + chance.randint(-1, 1),
-)
 
 
 def telling_sizes(sizes: range, start: int, most: int) -> list[int]:
