@@ -158,9 +158,7 @@ def _formula(asked: Heatmap) -> tuple[_Values, dict[str, Any]]:
         ]
 
     convention = "operations" if asked.quantity == "operations" else "flops"
-    return values, {
-        "scope": scope, "convention": convention, "source_a": None, "source_b": None,
-    }  # fmt: skip
+    return values, {"scope": scope, "convention": convention, "source_a": None, "source_b": None}
 
 
 def _shown(sizes: Sequence[int]) -> str:

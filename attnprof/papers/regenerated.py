@@ -108,9 +108,7 @@ def table_values(name: str, table: Table) -> dict[str, Any]:
         "name": name,
         "title": table.title,
         "columns": list(table.columns),
-        "rows": [
-            {name: _cell(row.get(name, "")) for name in table.columns} for row in table.rows
-        ],
+        "rows": [{name: _cell(row.get(name, "")) for name in table.columns} for row in table.rows],
         "notes": list(table.notes),
     }  # fmt: skip
 

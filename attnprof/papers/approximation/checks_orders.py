@@ -74,9 +74,7 @@ def _order(claim: str, name: str, *more: str, how: str = DERIVED, **said: Any) -
 
 CHECKS = Checks([
     _order("003-STD", "standard", note="4 N^2 d + 6 N^2 a sequence"),
-    _order(
-        "003-LIN", "linformer", "L", how=f"{DERIVED} and L", note="8 N L d + 6 N L a sequence"
-    ),
+    _order("003-LIN", "linformer", "L", how=f"{DERIVED} and L", note="8 N L d + 6 N L a sequence"),
     _order(
         "003-PERF-ORDER",
         "performer",

@@ -77,40 +77,18 @@ def _check(claim: str, published: str, ours: Callable[[], Any], how: str, **more
 
 
 CHECKS = Checks([
-    _check(
-        "004-MHSA-triv", "4*N**2*d_e + 6*h*N**2", lambda: all_heads(direct_flops()), OPERATIONS
-    ),
-    _check(
-        "004-MHSA-eff",
-        "N*(4*d_e**3/h**2 + 10*d_e**2/h + 8*d_e + 3*h)",
-        lambda: all_heads(efficient_flops()),
-        OPERATIONS,
-    ),
-    _check(
-        "004-MHSA-dops",
-        "N*(3 - 8*d**3 - 10*d**2)",
-        lambda: slope_in_heads(efficient_flops()),
-        f"derivative by h of {OPERATIONS}, written in d again",
-    ),
+    _check("004-MHSA-triv", "4*N**2*d_e + 6*h*N**2", lambda: all_heads(direct_flops()), OPERATIONS),
+    _check("004-MHSA-eff", "N*(4*d_e**3/h**2 + 10*d_e**2/h + 8*d_e + 3*h)",
+        lambda: all_heads(efficient_flops()), OPERATIONS),
+    _check("004-MHSA-dops", "N*(3 - 8*d**3 - 10*d**2)", lambda: slope_in_heads(efficient_flops()),
+        f"derivative by h of {OPERATIONS}, written in d again"),
     _check("004-ent-triv", "d_e*N + 2*N**2*h", lambda: all_heads(DIRECT_ENTRIES), ENTRIES),
-    _check(
-        "004-ent-eff",
-        "h*(d**3 + (N + 1)*d**2 + 3*N*d + N)",
-        lambda: H * EFFICIENT_ENTRIES,
-        "h times the entries of the tensors that Sec 4.2 lists",
-    ),
-    _check(
-        "004-ent-effMH",
-        "d_e**3/h**2 + (N + 1)*d_e**2/h + 3*N*d_e + N*h",
-        lambda: all_heads(EFFICIENT_ENTRIES),
-        ENTRIES,
-    ),
-    _check(
-        "004-ent-diff",
-        "-2*d**3 - (N + 1)*d**2 + N",
-        lambda: slope_in_heads(EFFICIENT_ENTRIES),
-        f"derivative by h of {ENTRIES}, written in d again",
-    ),
+    _check("004-ent-eff", "h*(d**3 + (N + 1)*d**2 + 3*N*d + N)", lambda: H * EFFICIENT_ENTRIES,
+        "h times the entries of the tensors that Sec 4.2 lists"),
+    _check("004-ent-effMH", "d_e**3/h**2 + (N + 1)*d_e**2/h + 3*N*d_e + N*h",
+        lambda: all_heads(EFFICIENT_ENTRIES), ENTRIES),
+    _check("004-ent-diff", "-2*d**3 - (N + 1)*d**2 + N", lambda: slope_in_heads(EFFICIENT_ENTRIES),
+        f"derivative by h of {ENTRIES}, written in d again"),
     Check(
         "004-h0-range",
         True,
@@ -124,46 +102,23 @@ CHECKS = Checks([
         "the derivative by h has negative coefficients only once d = 1 + t is put in: it is "
         "zero at some d < 1, so at more heads than channels",
     ),
-    _check(
-        "004-A2-first",
-        "10*z**3 + 11*z**2",
-        lambda: equation().subs(D, Z),
+    _check("004-A2-first", "10*z**3 + 11*z**2", lambda: equation().subs(D, Z),
         "the derivative by h of our count, set to zero and ordered as Eq 8",
-        why="Eq 8, which this line repeats, is 8d³ + 10d² = 3; the chain that follows solves Eq 8.",
-    ),
-    _check(
-        "004-A2-depressed",
-        "10*x**3 - 25/6*x - 199/108",
-        lambda: steps()["depressed"],
+        why="Eq 8, which this line repeats, is 8d³ + 10d² = 3; the chain that follows solves "
+        "Eq 8."),
+    _check("004-A2-depressed", "10*x**3 - 25/6*x - 199/108", lambda: steps()["depressed"],
         "Eq 8 with d = x - 5/12, multiplied out",
         why="The leading coefficient stays 8: 8x³ - 25/6·x - 199/108 = 0 (the right side is "
-        "missing too). The next line, with 25/48 = 25/(6·8), is right.",
-    ),
-    _check(
-        "004-A2-monic",
-        "x**3 - 25/48*x - 199/864",
-        lambda: steps()["monic"],
-        "Eq 8 with d = x - 5/12, over its leading coefficient",
-    ),
-    _check(
-        "004-A2-vieta",
-        "y**3 - 199/864 + 15625/(2985984*y**3)",
-        lambda: steps()["vieta"],
-        "the same with x = y + 25/(144y), multiplied out",
-    ),
-    _check(
-        "004-A2-u",
-        "(199 + 18*sqrt(74))/1728",
-        lambda: steps()["u"],
-        "the larger solution of the quadratic in u = y³",
-    ),
-    _check(
-        "004-h0-closed",
-        "cbrt(199 + 18*sqrt(74))/12 + 25/(12*cbrt(199 + 18*sqrt(74))) - 5/12",
+        "missing too). The next line, with 25/48 = 25/(6·8), is right."),
+    _check("004-A2-monic", "x**3 - 25/48*x - 199/864", lambda: steps()["monic"],
+        "Eq 8 with d = x - 5/12, over its leading coefficient"),
+    _check("004-A2-vieta", "y**3 - 199/864 + 15625/(2985984*y**3)", lambda: steps()["vieta"],
+        "the same with x = y + 25/(144y), multiplied out"),
+    _check("004-A2-u", "(199 + 18*sqrt(74))/1728", lambda: steps()["u"],
+        "the larger solution of the quadratic in u = y³"),
+    _check("004-h0-closed", "cbrt(199 + 18*sqrt(74))/12 + 25/(12*cbrt(199 + 18*sqrt(74))) - 5/12",
         lambda: real_solutions()[0].evalf(DIGITS),
-        "the real root of Eq 8, isolated exactly and evaluated to forty digits",
-        agree=same_number,
-    ),
+        "the real root of Eq 8, isolated exactly and evaluated to forty digits", agree=same_number),
     Check(
         "004-h0-onlyreal",
         {"real solutions": 1},

@@ -85,9 +85,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     ]),
     "3": lambda: Table("Accuracy in percent", [
         {"model": row["model"], **{name: row[name] for name in DATASETS},
-         "average": Cell(
-             float(row["average"]), checks_accuracy.average(row["model"]), rounded(1)
-         )}
+         "average": Cell(float(row["average"]), checks_accuracy.average(row["model"]), rounded(1))}
         for row in DOCUMENT.rows("table03_accuracy")
     ], ("accuracies are trainings, shown as printed; Linformer's average is over four",)),
     "4": normalisation,
