@@ -94,7 +94,8 @@ def crossover_answer(records: Sequence[CrossoverRecord]) -> str:
 def _crossing(rows: Sequence[CrossoverRecord]) -> str:
     """Head widths of which the same is true."""
     widths = list(dict.fromkeys(row.head_dim or 0 for row in rows))
-    width = f"head width {widths[0]}" if len(widths) == 1 else f"head widths {_span(widths)}"
+    span = f"{min(widths)} to {max(widths)}" if len(widths) > 2 else joined(map(str, widths))
+    width = f"head width{'s' * (len(widths) > 1)} {span}"
     clauses, before = list[str](), ("", "")
     for metric, group in groupby(sorted(rows, key=lambda row: row.metric), lambda r: r.metric):
         some = list(group)
@@ -125,10 +126,6 @@ def _where(rows: Sequence[CrossoverRecord]) -> str:
         f"from {least.first_seq_len:,} tokens (head width {least.head_dim}) to "
         f"{most.first_seq_len:,} (head width {most.head_dim}) on{several}"
     )
-
-
-def _span(sizes: Sequence[int]) -> str:
-    return f"{min(sizes)} to {max(sizes)}" if len(sizes) > 2 else joined(map(str, sizes))
 
 
 def heads_answer(optima: Sequence[Mapping[str, Any]], d_model: int, seq_len: int) -> str:

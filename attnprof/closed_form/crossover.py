@@ -230,10 +230,7 @@ def report(
     with_curves: bool = False,
     environment: Mapping[str, Any],
 ) -> Report:
-    """The report of ``crossover``; ``with_curves`` adds what a figure draws to its summary.
-
-    Raises :class:`RequestError` where nothing can be compared or every row was refused.
-    """
+    """The report, a figure's curves in its summary if wanted; RequestError for rows all refused."""
     matches = contests(meeting, kinds, metrics)
     refused: list[AttnprofError] = []
     records = [_record(meeting, contest, d, refused) for d in head_dims for contest in matches]

@@ -48,10 +48,7 @@ class Heatmap:
 
 
 def heatmap_report(asked: Heatmap, environment: dict[str, Any] | None = None) -> Report:
-    """The cells as records, with mean and maximum excess per head count in the summary.
-
-    Raises :class:`RequestError` where the two may not be compared as asked.
-    """
+    """Cells as records, the excess by head count as summary; RequestError if not comparable so."""
     import numpy as np
 
     _check(asked)

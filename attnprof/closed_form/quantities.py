@@ -35,11 +35,7 @@ def _table(mechanism: Mechanism, workload: Workload, scope: str) -> CostTable:
 
 
 def quantity_of(mechanism: Mechanism, workload: Workload, scope: str, quantity: str) -> Number:
-    """One quantity of a closed form; sizes may be ints, arrays or symbols.
-
-    Raises :class:`RequestError` for a quantity that does not exist, and what the mechanism
-    itself refuses.
-    """
+    """A quantity of a closed form, at ints, arrays or symbols; RequestError for an unknown one."""
     if quantity not in QUANTITIES:
         raise RequestError(f"unknown quantity '{quantity}': {closest(quantity, list(QUANTITIES))}")
     if quantity == "parameters":

@@ -183,10 +183,7 @@ def _with_macs(forms: dict[str, Any]) -> dict[str, Any]:
 
 # -- closed forms ----------------------------------------------------------------------
 class ClosedForms(dict[str, Any]):
-    """A mechanism's closed forms by quantity, each made when it is asked for.
-
-    ``at`` has the same in whole numbers, without any algebra.
-    """
+    """A mechanism's closed forms by quantity, each made when asked for; ``at`` has numbers."""
 
     def __init__(
         self, name: str, sizes: Workload, names: Sequence[str], count: Callable[..., Any]

@@ -108,10 +108,7 @@ def listed(directions: Tensor, x: Tensor) -> Tensor:
 
 
 def error_power(feature_map: Features = listed) -> float:
-    """The power of the number of features with which the weights' error falls.
-
-    The error is the root of the mean square, relative to the softmax's weights.
-    """
+    """The power of the number of features with which the weights' relative RMS error falls."""
     made = torch.Generator().manual_seed(4)
     q, k = (SPREAD * torch.randn(SAMPLE_TOKENS, SAMPLE_WIDTH, generator=made) for _ in range(2))
     exact = (q @ k.T).softmax(-1)

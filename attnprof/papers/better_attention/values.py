@@ -112,10 +112,7 @@ def ratio(count: Callable[[str], Any], mechanism: str = "efficient") -> Any:
 
 
 def products(mechanism: str) -> Any:
-    """Matrix products of one forward pass as the definitions write them: one a head each.
-
-    Everything but the last, the product with W^O, is there for each head.
-    """
+    """Matrix products of one forward pass by the definition: one a head each, and that with W^O."""
     stages = [stage for stage in definition(mechanism) if stage.cost.matmul_flops != 0]
     return (len(stages) - 1) * HEADS + 1
 
