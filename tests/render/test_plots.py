@@ -95,12 +95,13 @@ REPORTS = {
 MAGIC = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
 
-@pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
-@pytest.mark.parametrize("suffix", MAGIC)
-def test_the_suffix_chooses_the_format_and_bytes_repeat(report, suffix, tmp_path):
+@pytest.mark.parametrize(("name", "suffix"), [
+    ("crossover", ".png"), ("heatmap", ".svg"), *(("heads", suffix) for suffix in MAGIC),
+])  # fmt: skip
+def test_the_suffix_chooses_the_format_and_bytes_repeat(name, suffix, tmp_path):
     first, second = tmp_path / f"one{suffix}", tmp_path / f"two{suffix.upper()}"
-    plot_report(report(), first)
-    plot_report(report(), second)
+    for path in (first, second):
+        plot_report(REPORTS[name](), path)
     assert first.read_bytes().startswith(MAGIC[suffix])
     assert first.read_bytes() == second.read_bytes()
 
