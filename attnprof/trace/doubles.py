@@ -21,7 +21,6 @@ class Double(sympy.Function):  # type: ignore[misc]
     """A step of float arithmetic; ``plain`` makes the same among real numbers, to be printed."""
 
     is_real = True
-    precedence = PRECEDENCE["Add"]
     plain: Callable[..., Any]
 
     def _sympystr(self, printer: Any) -> str:
@@ -89,9 +88,8 @@ def is_double(value: Any) -> bool:
 def exact(number: Any) -> Any:
     """A float of few binary places as the number that it is; others as they are."""
     scaled = float(number) * _PLACES
-    if scaled.is_integer() and abs(scaled) < 2**50:
-        return sympy.Rational(int(scaled), _PLACES)
-    return number
+    is_short = scaled.is_integer() and abs(scaled) < 2**50
+    return sympy.Rational(int(scaled), _PLACES) if is_short else number
 
 
 def _paired(double: Any, plain: Any, *args: Any) -> Any:
@@ -143,15 +141,12 @@ def plain(expression: Any, names: Mapping[Any, Any]) -> Any:
 def _rounded(name: str, *ratio: Any) -> Any:
     """``floor``, ``ceiling`` or ``round`` of a ratio: exact, or as floats compute it."""
     value = divided(*ratio)
-    if is_double(value) or (name == "round" and not _is_whole(value)):
+    # whether it is an integer wherever the sizes are: the user's symbols do not say so
+    sizes = {s: sympy.Symbol(s.name, integer=True, positive=True) for s in value.free_symbols}
+    whole = value.xreplace(sizes).is_integer
+    if is_double(value) or (name == "round" and not whole):
         return called(f"Double{name.title()}", name, whole=True)(value)
-    return value if _is_whole(value) else getattr(sympy, name)(value)
-
-
-def _is_whole(value: Any) -> bool:
-    """Whether it is an integer wherever the sizes are: the user's symbols do not say so."""
-    whole = {s: sympy.Symbol(s.name, integer=True, positive=True) for s in value.free_symbols}
-    return bool(value.xreplace(whole).is_integer)
+    return value if whole else getattr(sympy, name)(value)
 
 
 def _larger(*args: Any) -> Any:
@@ -163,22 +158,18 @@ def _larger(*args: Any) -> Any:
     return sympy.Max(*(argument for argument in args if argument != 1 or not above))
 
 
-_floor = partial(_rounded, "floor")
 #: Torch's functions by name, as plain sympy; its arithmetic with floats, which may be exact.
 _PLAIN: dict[str, Callable[..., Any]] = {
-    **dict.fromkeys(("FloorDiv", "FloorToInt", "TruncToInt"), _floor),
+    **dict.fromkeys(("FloorDiv", "FloorToInt", "TruncToInt"), partial(_rounded, "floor")),
     **dict.fromkeys(("CeilDiv", "CeilToInt"), partial(_rounded, "ceiling")),
     "RoundToInt": partial(_rounded, "round"),
     **dict.fromkeys(("ToFloat", "Identity"), lambda a: a),
-    **dict.fromkeys(("Mod", "PythonMod"), lambda a, b: a - b * _floor(a, b)),
-    "PowByNatural": operator.pow,
+    **dict.fromkeys(("Mod", "PythonMod"), lambda a, b: a - b * _rounded("floor", a, b)),
     "BitwiseFn_bitwise_and": called("bitwise_and", whole=True),
     "BitwiseFn_bitwise_or": called("bitwise_or", whole=True),
     "BitwiseFn_bitwise_xor": called("bitwise_xor", whole=True),
-    "Max": _larger,
-    "Min": sympy.Min,
+    "Max": _larger, "Min": sympy.Min, "PowByNatural": operator.pow, "FloatPow": raised,
     "Add": partial(_paired, DoubleSum, sympy.Add),
     "Mul": partial(_paired, DoubleProduct, sympy.Mul),
-    "FloatPow": raised,
     **dict.fromkeys(("CleanDiv", "IntTrueDiv", "FloatTrueDiv"), divided),
-}
+}  # fmt: skip

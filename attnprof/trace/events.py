@@ -3,12 +3,10 @@
 A size is an int in a run at a concrete shape and a sympy expression in a symbolic one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import Any, Self
 
 from attnprof.algebra.maxima import running_maximum
 
@@ -53,7 +51,7 @@ class Call:
     shape: tuple[Size, ...] = ()
     times: Size = 1
 
-    def mapped(self, change: Callable[[Size], Size]) -> Call:
+    def mapped(self, change: Callable[[Size], Size]) -> Self:
         """The same with every size changed."""
         sizes = ("bytes_moved", "takes", "gives", "workspace", "touched")
         return replace(

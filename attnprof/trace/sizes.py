@@ -1,7 +1,5 @@
 """Sizes as the rules see them: ints, or sympy expressions; and what those are at numbers."""
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -53,17 +51,17 @@ def product(sizes: Iterable[Any]) -> Size:
     return math.prod(map(size_of, sizes))
 
 
-def numel(tensor: Tensor) -> Size:
+def numel(tensor: "Tensor") -> Size:
     """Entries of a tensor."""
     return product(tensor.shape)
 
 
-def nbytes(tensor: Tensor) -> Size:
+def nbytes(tensor: "Tensor") -> Size:
     """Bytes of a tensor's entries (not of the storage they lie in)."""
     return numel(tensor) * tensor.element_size()
 
 
-def storage_bytes(tensor: Tensor) -> Size:
+def storage_bytes(tensor: "Tensor") -> Size:
     """Bytes of the storage a tensor lies in."""
     return size_of(tensor.untyped_storage().nbytes())
 

@@ -97,11 +97,9 @@ class Derivation:
                 f"{sizes_text(self.asked)}"
             )
         free = getattr(formula.expression, "free_symbols", ())  # a plain number has none
-        missing = {s.name for s in free} - set(sizes)
+        missing = sorted({s.name for s in free} - set(sizes))
         if missing:
-            raise RequestError(
-                f"{quantity} depends on {', '.join(sorted(missing))}: give a value for each"
-            )
+            raise RequestError(f"{quantity} depends on {', '.join(missing)}: give a value for each")
         forms = self.phases[phase]
         known = {name: sizes[name] for name in self.symbols if name in sizes}
         unseen = len(known) == len(self.symbols) and known not in forms.verified_at

@@ -63,12 +63,9 @@ LONG = 300
 
 def answer(forms: PhaseForms) -> str:
     """How FLOPs and peak memory grow with the length N, in a sentence; empty if unknown."""
-    told = {
-        "flops": ("FLOPs grow", "FLOPs do", ""),
-        "peak_bytes": ("peak memory grows", "peak memory does", " bytes"),
-    }
-    found = (_growth(forms.formulas[name].expression, *words) for name, words in told.items())
-    return "; ".join(filter(None, found))
+    flops, peak = (forms.formulas[name].expression for name in ("flops", "peak_bytes"))
+    memory = _growth(peak, "peak memory grows", "peak memory does", " bytes")
+    return "; ".join(filter(None, (_growth(flops, "FLOPs grow", "FLOPs do", ""), memory)))
 
 
 def _growth(expression: Any, grows: str, does: str, unit: str) -> str:
@@ -128,10 +125,9 @@ def _value(formula: Formula, sizes: Sizes) -> Any:
 
 def value_at(expression: Any, sizes: Sizes) -> Any:
     """The value where every symbol of the expression has a size, else None."""
-    if expression is None:
-        return None
     names = {symbol.name for symbol in getattr(expression, "free_symbols", ())}
-    return evaluate(expression, sizes) if names <= set(sizes) and sizes else None
+    known = expression is not None and sizes and names <= set(sizes)
+    return evaluate(expression, sizes) if known else None
 
 
 def _peak(formula: Formula, trace: Trace, phase: str, at: Sizes) -> dict[str, Any]:

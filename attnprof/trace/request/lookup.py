@@ -12,7 +12,7 @@ from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Mechanism
 from attnprof.ops.layer import LayerSizes
 from attnprof.trace.request.modules import Request, of_class, of_factory, of_function, of_instance
-from attnprof.trace.request.target import DEFAULT, Expression, Input, Sizes, Target
+from attnprof.trace.request.target import DEFAULT, Input, Sizes, Target
 from attnprof.trace.request.texts import Texts, parse_arguments, parse_inputs, symbols_in
 from attnprof.user_code import is_place, loaded
 
@@ -75,7 +75,6 @@ def _refuse(why: str, **flags: Any) -> None:
 
 
 def _registered(text: str) -> type[Mechanism]:
-    """A mechanism's class; RequestError says what else could be typed."""
     try:
         return type(registry.get(text))
     except RequestError as error:
@@ -124,26 +123,24 @@ def mechanism_target(
 
 
 def _inputs(spec: Any, scope: str, tokens: str = "N") -> tuple[Input, ...]:
-    dims: dict[str, tuple[str, ...]] = {"x": ("B", tokens, "h*d")}
+    dims = {"x": f"B, {tokens}, h*d"}
     if scope != "layer":
-        heads = str(spec.kv_heads or "h")
-        dims = {"q": ("B", "h", tokens, "d"), **dict.fromkeys("kv", ("B", heads, tokens, "d"))}
-    return tuple(Input(name, tuple(map(Expression, sizes))) for name, sizes in dims.items())
+        heads = spec.kv_heads or "h"
+        dims = {"q": f"B, h, {tokens}, d", **dict.fromkeys("kv", f"B, {heads}, {tokens}, d")}
+    return tuple(parse_inputs(dims).values())
 
 
 def _step(spec: Any, target: Target, scope: str) -> Target:
     """One token more, after N - 1 of them."""
     import torch
 
-    inputs = _inputs(spec, scope, "1")
+    step = replace(target, inputs=_inputs(spec, scope, "1"), keywords=frozenset())
 
     def make(sizes: Sizes) -> Any:
-        def rows() -> list[Any]:
-            return [item.made(sizes, target.dtype, "cpu") for item in inputs]
-
         module = target.make(sizes)
         like = (torch.empty(0),) if scope == "core" else ()
         state = module.init_state(sizes["B"], *like)
-        return DecodingStep(module, positioned(module, state, sizes["N"] - 1, rows))
+        state = positioned(module, state, sizes["N"] - 1, lambda: step.call_inputs(sizes)[0])
+        return DecodingStep(module, state)
 
-    return replace(target, make=make, inputs=inputs, keywords=frozenset())
+    return replace(step, make=make)

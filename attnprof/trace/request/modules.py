@@ -150,7 +150,6 @@ def of_class(layer: Any, request: Request) -> Target:
 
 
 def _made(build: Any, arguments: Mapping[str, Any], sizes: Sizes) -> Any:
-    """The module for sizes."""
     from attnprof.trace.run.worlds import constructed
 
     values = {name: at(value, sizes) for name, value in arguments.items()}
@@ -161,17 +160,13 @@ def of_instance(module: Any, request: Request, width: int | None) -> Target:
     """A module that exists: its weights keep their sizes."""
     from torch import nn
 
+    from attnprof.trace.run.worlds import current_mode, faked
+
     if request.given:
         raise RequestError(f"--arg: {request.what} exists already; its class takes arguments")
     what = f"{request.what}.forward"
     taken = texts.parameters_of(module.forward, what)
     request.place_causal({}, taken)
-
-    def make(_sizes: Sizes) -> Any:
-        from attnprof.trace.run.worlds import current_mode, faked
-
-        return faked(module, current_mode())
-
     own = [width or None, *(getattr(module, name, None) for name in WIDTHS)]
     maps = [part.in_features for part in module.modules() if isinstance(part, nn.Linear)]
     seen = next((size for size in (*own, *maps) if isinstance(size, int)), "h*d")
@@ -179,7 +174,7 @@ def of_instance(module: Any, request: Request, width: int | None) -> Target:
         raise RequestError(
             f"{request.what}: its width cannot be seen; give its inputs, like x: B, N, 512"
         )
-    return request.target(make, what, taken, {}, str(seen))
+    return request.target(lambda _sizes: faked(module, current_mode()), what, taken, {}, str(seen))
 
 
 def of_factory(build: Any, request: Request) -> Target:

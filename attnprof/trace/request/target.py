@@ -1,14 +1,12 @@
 """What is derived: how to make it, its inputs, and their sizes, as expressions over symbols."""
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial, reduce
-from typing import Any
+from typing import Any, Self
 
 from attnprof import arguments
 from attnprof.algebra.evaluation import EXACT, Rules, bits_of, check_power, evaluate
@@ -45,11 +43,6 @@ class Expression:
 
     text: str
     given: Mapping[str, int] = field(default_factory=dict, hash=False)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The symbols it uses, in the order of the text."""
-        return names_in(parse(self.text))
 
     def at(self, sizes: Mapping[str, Any]) -> Any:
         """Its value for ints, SymInts or sympy symbols: exact where it is whole.
@@ -163,7 +156,7 @@ class Target:
     dtype: str = "float32"
     keywords: frozenset[str] = field(default_factory=frozenset)
     notes: tuple[str, ...] = ()
-    step: Target | None = None
+    step: Self | None = None
     real: bool = False
     own: bool = False
     asked: Mapping[str, Any] = field(default_factory=dict, compare=False)
@@ -179,19 +172,18 @@ class Target:
         positional = [value for name, value in made.items() if name not in self.keywords]
         return positional, {name: made[name] for name in self.keywords}
 
-    def fixed(self, **sizes: int) -> Target:
+    def fixed(self, **sizes: int) -> Self:
         """The same with some sizes given: what remains are symbols."""
 
         def given(item: Input) -> Input:
             dims = (replace(dim, given={**dim.given, **sizes}) for dim in item.dims)
             return replace(item, dims=tuple(dims))
 
-        free = tuple(name for name in self.symbols if name not in sizes)
         return replace(
             self,
             make=lambda rest: self.make({**sizes, **rest}),
             inputs=tuple(map(given, self.inputs)),
-            symbols=free,
+            symbols=tuple(name for name in self.symbols if name not in sizes),
             step=self.step and self.step.fixed(**sizes),
         )
 

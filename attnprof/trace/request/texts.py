@@ -4,10 +4,10 @@ import ast
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from inspect import Parameter
-from itertools import accumulate, chain
+from itertools import accumulate, chain, takewhile
 from typing import Any
 
-from attnprof.algebra.parser import name_of, parts_of, short
+from attnprof.algebra.parser import name_of, names_in, parse, parts_of, short
 from attnprof.errors import RequestError, closest
 from attnprof.trace.request.target import DEFAULT, Expression, Input, parsed
 
@@ -130,7 +130,8 @@ def _dtype(name: str, text: str) -> tuple[str, str]:
 def symbols_in(values: Iterable[Any]) -> tuple[str, ...]:
     """The symbols that inputs and arguments use: batch, tokens, heads, width, then others."""
     parts = chain(*((*v.dims, v.value) if isinstance(v, Input) else (v,) for v in values))
-    found = [name for part in parts if isinstance(part, Expression) for name in part.names]
+    sizes = [parse(part.text) for part in parts if isinstance(part, Expression)]
+    found = [name for size in sizes for name in names_in(size)]
     return tuple(dict.fromkeys((*(name for name in DEFAULT if name in found), *found)))
 
 
@@ -230,9 +231,6 @@ def by_name(found: Mapping[str, Input], parameters: Parameters) -> frozenset[str
     """Inputs after a gap, or that can only be given by name; to ``*args`` tensors go in order."""
     if takes_any(parameters):
         return frozenset(name for name, item in found.items() if item.literal)
-    named, gap = set[str](), False
-    for name, item in parameters.items():
-        gap = gap or name not in found or item.kind in (Parameter.KEYWORD_ONLY, *_VARIADIC)
-        if gap and name in found:
-            named.add(name)
-    return frozenset(named | (set(found) - set(parameters)))
+    others = (Parameter.KEYWORD_ONLY, *_VARIADIC)
+    before = takewhile(lambda n: n in found and parameters[n].kind not in others, parameters)
+    return frozenset(found) - set(before)
