@@ -86,14 +86,14 @@ def test_a_curve_ends_with_a_cross_where_the_next_length_did_not_fit():
 def test_labels_are_mechanisms_and_titles_say_only_what_differs():
     wide = [*report().records, record("linear", 32, width=128)]
     assert [s.label for s in series_of(wide, "seq_len")] == ["standard", "linear"]
-    assert [facet.title for facet in facets(report().records, "seq_len")] == [""]
-    assert [facet.title for facet in facets(wide, "seq_len")] == ["d_model 64", "d_model 128"]
+    assert [title for title, _ in facets(report().records, "seq_len")] == [""]
+    assert [title for title, _ in facets(wide, "seq_len")] == ["d_model 64", "d_model 128"]
 
 
 def test_sizes_that_are_not_known_have_a_panel_of_their_own_and_no_surface():
     own = [record("my.py:A", n) for n in (8, 16)]
     records = [*(replace(r, d_model=None, num_heads=None) for r in own), record("linear", 8)]
-    assert [facet.title for facet in facets(records, "seq_len")] == [
+    assert [title for title, _ in facets(records, "seq_len")] == [
         "d_model unknown, num_heads unknown", "d_model 64, 2 heads"]  # fmt: skip
     with pytest.raises(RequestError, match="one seq_len"):
         draw_results([Report("sweep", records)], "surface")

@@ -32,13 +32,16 @@ def draw_crossover(report: Report) -> style.Figure:
             for its in (curves, report.summary.get("ratios", ()))
         )
         found = [r for r in records if (r.metric, r.unit, r.head_dim) == place]
+        _curves(strip, ratios, looks)
         _curves(main, here, looks)
-        _mark(main, here, found)
+        _mark(main, strip, here, found)
         _name(main, found, SYMBOLS[metric])
-        _ratios(strip, ratios, found)
     most = max(len(axes.texts[0].get_text().splitlines()) for axes, _ in grid.values())
     for main, strip in grid.values():
-        _ticks(main, strip, most)
+        if main.get_autoscaley_on():  # else one that shares its scale was here
+            ticks.mark_values(main.yaxis, ticks.with_prefix(), above=(most + 0.5) * 0.13)
+        ticks.mark_values(strip.xaxis, ticks.plain)
+        ticks.mark_values(strip.yaxis, "{:g}×".format)
     what = " and ".join(dict.fromkeys(NAMES[metric] for metric, _ in units))
     style.draw_legend(
         figure, looks, [c["kind"] for c in curves], marked=True,
@@ -68,68 +71,49 @@ def _grid(
         strip = figure.add_subplot(spec[2 * row + 1, column], sharex=main, sharey=two)
         found[*its, d] = main, strip
         main.set_title(f"d = {d}")
-        main.tick_params(length=2, labelbottom=False, labelleft=not several or column == 0)
-        strip.tick_params(length=2, labelleft=not several or column == 0)
-        main.set_ylabel(UNITS.get(its[1], its[1]) * (not several or column == 0))
+        left = not several or column == 0
+        for axes in (main, strip):
+            axes.set(xscale="log", yscale="log")
+            axes.grid(visible=True)
+            axes.tick_params(length=2, labelbottom=axes is strip, labelleft=left)
+        strip.axhline(1, color="black", linewidth=0.8)
+        main.set_ylabel(UNITS.get(its[1], its[1]) * left)
         strip.set_ylabel("ratio" * (column == 0))
         strip.set_xlabel("sequence length" * (row == rows - 1 or not several))
     return figure, found
 
 
 def _curves(axes: style.Axes, curves: Sequence[Curve], looks: Mapping[str, Curve]) -> None:
-    axes.set(xscale="log", yscale="log")
-    axes.grid(visible=True)
+    """Costs as their mechanisms look, or ratios in grey, from the first length to the last."""
     for curve in curves:
-        every = max(1, len(curve["seq_len"]) // 8)
-        axes.plot(
-            curve["seq_len"], curve["value"], **looks[curve["mechanism"]], markevery=every,
-            linestyle=style.LINES.get(curve["kind"], "-"),
-        )  # fmt: skip
+        look = looks[curve["mechanism"]] if "mechanism" in curve else {"color": style.GREY}
+        line, every = style.LINES.get(curve["kind"], "-"), max(1, len(curve["seq_len"]) // 8)
+        axes.plot(curve["seq_len"], curve["value"], **look, markevery=every, linestyle=line)
     lengths = [n for curve in curves for n in curve["seq_len"]]
     if lengths and min(lengths) < max(lengths):
         axes.set_xlim(min(lengths), max(lengths))
 
 
-def _ratios(axes: style.Axes, ratios: Sequence[Curve], records: Sequence[CrossoverRecord]) -> None:
-    """The strip: what the first costs of the second, 1 where they meet."""
-    axes.set_yscale("log")
-    axes.grid(visible=True)
-    axes.axhline(1, color="black", linewidth=0.8)
-    for ratio in ratios:
-        line = style.LINES.get(ratio["kind"], "-")
-        axes.plot(ratio["seq_len"], ratio["value"], color=style.GREY, linestyle=line)
-    flat = [{**ratio, "value": [1.0] * len(ratio["value"])} for ratio in ratios]
-    _mark(axes, flat, records)
-
-
-def _ticks(main: style.Axes, strip: style.Axes, lines: int) -> None:
-    """Round numbers on all axes, and room for lines above the curves."""
-    if main.get_autoscaley_on():  # else one that shares its scale was here
-        low, high = main.get_ylim()
-        share = min(0.6, (lines + 0.5) * 0.13 / ticks.inches(main.yaxis))
-        main.set_ylim(low, high * (high / low) ** (share / (1 - share)))
-        ticks.mark_values(main.yaxis, low, high, ticks.with_prefix())
-    for axis, written in ((strip.xaxis, ticks.plain), (strip.yaxis, "{:g}×".format)):
-        ticks.mark_values(axis, *axis.get_view_interval(), written)
-
-
 def _lengths(record: CrossoverRecord) -> list[float]:
     """Where a record's two costs meet; nowhere if it was skipped or they never do."""
-    if record.skipped:
-        return []
     one = [] if record.crossover_seq_len is None else [record.crossover_seq_len]
-    return record.all_crossings or one
+    return [] if record.skipped else record.all_crossings or one
 
 
-def _mark(axes: style.Axes, curves: Sequence[Curve], records: Sequence[CrossoverRecord]) -> None:
-    """A marker on each crossover inside the panel, and a line down to its length."""
+def _mark(
+    main: style.Axes,
+    strip: style.Axes,
+    curves: Sequence[Curve],
+    records: Sequence[CrossoverRecord],
+) -> None:
+    """A marker on each crossover inside the panels, and a line down to its length."""
     for record in records:
         line = style.LINES.get(record.kind, "-")
         look = {"marker": "o", "markersize": 5.5, **style.MARKS.get(record.kind, {})}
         for length in _lengths(record):
             height = _height(curves, record.kind, length)
-            if height is not None:
-                axes.plot([length], [height], color="black", markeredgewidth=0.9, zorder=5, **look)
+            for axes, at in ((main, height), (strip, 1.0)) if height else ():
+                axes.plot([length], [at], color="black", markeredgewidth=0.9, zorder=5, **look)
                 axes.axvline(length, color=style.GREY, linewidth=0.5, linestyle=line)
 
 
@@ -167,10 +151,9 @@ def draw_heads(report: Report) -> style.Figure:
     for axes, quantity in zip(panels, quantities, strict=True):
         _panel(axes, [record for record in records if record.quantity == quantity], looks)
         axes.set_ylabel(QUANTITIES[quantity])
-        low, high = axes.get_ylim()
+        ticks.mark_values(axes.yaxis, ticks.with_prefix())
         if quantity == "flops":
             _optimum(axes, report, [record.num_heads for record in records])
-        ticks.mark_values(axes.yaxis, low, high, ticks.with_prefix())
     length, best = report.summary.get("seq_len"), report.summary.get("best_divisor")
     width = report.summary.get("d_model") or records[0].num_heads * records[0].head_dim
     style.draw_legend(

@@ -1,7 +1,6 @@
 """Small multiples: a panel for each combination of what varies, under one legend."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from textwrap import fill
 from typing import Any
 
@@ -24,29 +23,22 @@ MOST = 48
 LEAST, ROW, LOWEST = 1.55, 1.6, 1.1
 
 
-@dataclass(frozen=True)
-class Facet:
-    """Records that one panel (of each quantity) shows, and what sets them apart from others."""
-
-    title: str
-    records: Records
-
-
 def alike(one: Any, other: Any, axis: str) -> bool:
     """Whether two records would stand in one panel, somewhere along the axis."""
     return all(getattr(one, f) == getattr(other, f) for f in FIELDS if f != axis)
 
 
-def facets(records: Records, *axes: str) -> list[Facet]:
-    """By all fields that vary and are no axis, in their order; one without a title if none does."""
+def facets(records: Records, *axes: str) -> list[tuple[str, Records]]:
+    """Records that one panel shows, and before them what sets them apart from others.
+
+    By all fields that vary and are no axis, in their order; one without a title if none does.
+    """
     fields = [f for f in FIELDS if f not in axes and len({getattr(r, f) for r in records}) > 1]
     groups: dict[tuple[Any, ...], list[Any]] = {}
     for record in records:
         groups.setdefault(tuple(getattr(record, field) for field in fields), []).append(record)
     ordered = sorted(groups, key=lambda its: [(v is not None, v) for v in its])
-    return [
-        Facet(", ".join(map(_said, fields, values)), tuple(groups[values])) for values in ordered
-    ]
+    return [(", ".join(map(_said, fields, values)), groups[values]) for values in ordered]
 
 
 def _said(field: str, value: Any) -> str:
@@ -59,53 +51,52 @@ def shared(records: Records) -> str:
     return ", ".join(_said(f, v) for f, v in same.items() if v is not None and v is not False)
 
 
-@dataclass(frozen=True)
 class PanelGrid:
-    """A figure's panels: one a quantity for each facet; the same axes for the same quantity."""
+    """A figure's panels: one a quantity for each facet; the same axes for the same quantity.
 
-    figure: style.Figure
-    panels: list[list[style.Axes]]
+    A column a facet and a row a quantity, in as many blocks as the width asks for; a single facet
+    has its quantities side by side. Rows end after a multiple of ``period``, by default the number
+    of values of what varies last. ``how`` is for 3-D panels.
+    """
 
-    @classmethod
-    def of(
-        cls, found: Sequence[Facet], quantities: int = 1, *, period: int | None = None,
-        least: float = LEAST, **how: Any,
-    ) -> "PanelGrid":  # fmt: skip
-        """A column a facet and a row a quantity, in as many blocks as the width asks for.
-
-        A single facet has its quantities side by side. Rows end after a multiple of ``period``,
-        by default the number of values of what varies last. ``how`` is for 3-D panels.
-        """
-        count, one = len(found) * quantities, len(found) == 1
+    def __init__(
+        self, titles: Sequence[str], quantities: int = 1, *, period: int = 0, least: float = LEAST,
+        **how: Any,
+    ) -> None:  # fmt: skip
+        count, one = len(titles) * quantities, len(titles) == 1
         if count > MOST:
             raise RequestError(
                 f"these results need {count} panels, more than a figure holds ({MOST}): choose "
                 "some, for example --where d_model=64 --where num_heads=4,8"
             )
-        last = period or len({facet.title.rpartition(", ")[2] for facet in found})
-        columns = style.abreast(quantities if one else min(len(found), 4), 2.0 if one else least)
+        last = period or len({title.rpartition(", ")[2] for title in titles})
+        columns = style.abreast(quantities if one else min(len(titles), 4), 2.0 if one else least)
         columns = columns // last * last or columns
-        rows = -(-count // columns) if one else -(-len(found) // columns) * quantities
+        rows = -(-count // columns) if one else -(-len(titles) // columns) * quantities
         height = max(LOWEST, min(2.6 if one or how else ROW, 8.5 / rows))
-        figure = style.new_figure(0.9 + 0.5 * style.narrow() + rows * height)
-        spec = figure.add_gridspec(rows, columns)
+        self.figure = style.new_figure(0.9 + 0.5 * style.narrow() + rows * height)
+        spec = self.figure.add_gridspec(rows, columns)
         places = [
             [divmod(row, columns) if one else (place // columns * quantities + row, place % columns)
              for row in range(quantities)]
-            for place in range(len(found))
+            for place in range(len(titles))
         ]  # fmt: skip
-        panels = [[figure.add_subplot(spec[spot], **how) for spot in spots] for spots in places]
+        self.panels: list[list[style.Axes]] = [
+            [self.figure.add_subplot(spec[spot], **how) for spot in spots] for spots in places
+        ]
+        first = self.panels[0]
         taken = {spot for spots in places for spot in spots}
-        letters = int((figure.get_figwidth() / columns - 0.3) * 17)
-        for facet, spots, its in zip(found, places, panels, strict=True):
-            its[0].set_title(_filled(facet.title, letters), fontsize=style.SMALL)
-            for (row, column), axes, first in zip(spots, its, panels[0] * (not how), strict=False):
-                axes.sharex(panels[0][0])
-                axes.sharey(first)
+        letters = int((self.figure.get_figwidth() / columns - 0.3) * 17)
+        for title, spots, its in zip(titles, places, self.panels, strict=True):
+            # in lines that are broken after commas
+            whole = figure_text(title).replace(" ", "\xa0").replace(",\xa0", ", ")
+            its[0].set_title(fill(whole, letters).replace("\xa0", " "), fontsize=style.SMALL)
+            for (row, column), axes, same in zip(spots, its, first * (not how), strict=False):
+                axes.sharex(first[0])
+                axes.sharey(same)
                 axes.grid(visible=True)
                 below = (row + 1, column) in taken
                 axes.tick_params(length=2, labelbottom=not below, labelleft=one or column == 0)
-        return cls(figure, panels)
 
     def label(self, x: str, *ys: str) -> None:
         """Names of the axes, where their numbers stand."""
@@ -113,9 +104,3 @@ class PanelGrid:
             for axes, y in zip(its, ys, strict=True):
                 axes.set_xlabel(x * axes.xaxis.get_tick_params()["labelbottom"])
                 axes.set_ylabel(y * axes.yaxis.get_tick_params()["labelleft"])
-
-
-def _filled(title: str, letters: int) -> str:
-    """In lines that are broken after commas."""
-    whole = figure_text(title).replace(" ", "\xa0").replace(",\xa0", ", ")
-    return fill(whole, letters).replace("\xa0", " ")

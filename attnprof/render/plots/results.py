@@ -11,7 +11,7 @@ from attnprof.record import ProfileRecord, Report
 from attnprof.record.escapes import figure_text
 from attnprof.record.report import by_device
 from attnprof.render.plots import series, style, ticks
-from attnprof.render.plots.facets import FIELDS, Facet, PanelGrid, Records, facets, shared
+from attnprof.render.plots.facets import FIELDS, PanelGrid, Records, facets, shared
 from attnprof.render.plots.heatmap import Axis, Scale, colour_bar, draw_cells
 from attnprof.render.plots.series import Multiples, series_of
 from attnprof.render.plots.style import MIB
@@ -64,7 +64,7 @@ def _over(
 ) -> style.Figure:
     """A panel a field over the axis, a curve a mechanism."""
     known = _with_flops(records, {axis: example})
-    drawn = Multiples.of(known, axis, quantities=len(panels))
+    drawn = Multiples(known, axis, quantities=len(panels))
     lines, sizes = 0, [getattr(r, axis) for r in known]
     for curves, its in drawn.parts:
         for axes, (field, unit, _) in zip(its, panels.values(), strict=True):
@@ -101,15 +101,14 @@ def _surface(records: Records) -> style.Figure:
         raise RequestError(f"several {base.mechanism} to compare with, which differ in {name}: "
                            f"choose one, like --where {name}={value}")  # fmt: skip
     lengths, widths = (Axis.of([getattr(r, f) for r in known]) for f in _AXES)
-    panels, tables = [], []
-    for facet in facets(known, *_AXES):
+    titles, tables = [], []
+    for title, shown in facets(known, *_AXES):
         for curve in others:
-            both = (of.within(facet).records for of in (curve, base))
+            both = (of.within(shown).records for of in (curve, base))
             own, its = (_table(records, lengths.sizes, widths.sizes) for records in both)
             tables.append(own / its)
-            title = ", ".join(filter(None, (curve.label, facet.title)))
-            panels.append(Facet(title, facet.records))
-    grid, scale = PanelGrid.of(panels, period=len(others)), Scale.of(np.array(tables))
+            titles.append(", ".join(filter(None, (curve.label, title))))
+    grid, scale = PanelGrid(titles, period=len(others)), Scale.of(np.array(tables))
     for (axes,), table in zip(grid.panels, tables, strict=True):
         mesh = draw_cells(axes, table, lengths, widths, scale)
     grid.label("model width d_model", "sequence length")
@@ -128,7 +127,7 @@ def _surface3d(records: Records) -> style.Figure:
     known = _with_flops(records, _AXES)
     lengths, widths = (sorted({getattr(r, f) for r in known}) for f in _AXES)
     x, y = np.meshgrid(np.log2(lengths), np.log2(widths), indexing="ij")
-    drawn = Multiples.of(known, *_AXES, least=2.3, projection="3d")
+    drawn = Multiples(known, *_AXES, least=2.3, projection="3d")
     logs = [math.log10(r.flops_formula) for r in known]
     decades = range(math.floor(min(logs)), math.ceil(max(logs)) + 1)
     axes: Any
@@ -172,7 +171,7 @@ def _roofline(records: Records, ceilings: Sequence[Ceiling] = ()) -> style.Figur
                            "calibrate there, then plot")  # fmt: skip
     known = [r for r in records if r.flops_per_s and r.arithmetic_intensity]
     series.need(known, "no record has a rate")
-    drawn, reach = Multiples.of(known, "seq_len"), [r.arithmetic_intensity for r in known]
+    drawn, reach = Multiples(known, "seq_len"), [r.arithmetic_intensity for r in known]
     for curves, (axes,) in drawn.parts:
         for curve in curves:
             points = curve.points("arithmetic_intensity", "flops_per_s")
@@ -212,7 +211,7 @@ def _pareto(records: Records) -> style.Figure:
     """Error against time, the best ones joined; exact ones in a strip below, without an error."""
     known = [r for r in records if r.median_s and r.error is not None]
     series.need(known, "no record has an error beside its time")
-    drawn, settings = Multiples.of(known, by_params=False), series.varying_params(known)
+    drawn, settings = Multiples(known, by_params=False), series.varying_params(known)
     inexact = [r.error for r in known if r.error > EXACT]
     low, high = min(inexact, default=1.0) / 1.5, max(inexact, default=1.0) * 1.5
     strip = low / (high / low) ** 0.2

@@ -9,7 +9,7 @@ from typing import Any
 from attnprof.errors import RequestError
 from attnprof.record.escapes import figure_text
 from attnprof.render.plots import style, ticks
-from attnprof.render.plots.facets import Facet, PanelGrid, Records, alike, facets, shared
+from attnprof.render.plots.facets import PanelGrid, Records, alike, facets, shared
 from attnprof.render.plots.heatmap import PHASES
 from attnprof.render.plots.style import MIB
 
@@ -39,9 +39,9 @@ class Series:
         scaled = [math.nan if value is None else value / unit for value in values]
         return [getattr(r, axis) for r in self.records], scaled
 
-    def within(self, facet: Facet) -> "Series":
-        """The part of it that a facet shows."""
-        its = set(map(id, facet.records))
+    def within(self, shown: Records) -> "Series":
+        """The part of it that a facet of these records shows."""
+        its = set(map(id, shown))
         return replace(self, records=tuple(r for r in self.records if id(r) in its))
 
 
@@ -102,38 +102,30 @@ def length_axis(
     if axes.get_yscale() == "linear":
         axes.set_yticks([])  # there are no values
     else:
-        low, high = axes.get_ylim()
-        share = min(0.6, lines * LINE / 60 / ticks.inches(axes.yaxis))
-        axes.set_ylim(low, high * (high / low) ** (share / (1 - share)))
-        ticks.mark_values(axes.yaxis, low, high, written)
+        ticks.mark_values(axes.yaxis, written, above=lines * LINE / 60)
 
 
 def value_axes(axes: style.Axes, x: Callable[[float], str], y: Callable[[float], str]) -> None:
     """Both axes logarithmic, with round numbers as these functions write them."""
     log_log(axes)
-    for axis, written in ((axes.xaxis, x), (axes.yaxis, y)):
-        ticks.mark_values(axis, *axis.get_view_interval(), written)
+    ticks.mark_values(axes.xaxis, x)
+    ticks.mark_values(axes.yaxis, y)
 
 
-@dataclass(frozen=True)
 class Multiples:
-    """Small multiples of curves: each facet's own part of them, and its panels."""
+    """Small multiples of curves, a facet for what varies beside these axes.
 
-    records: Records
-    curves: list[Series]
-    grid: PanelGrid
-    parts: list[tuple[list[Series], list[style.Axes]]]
+    ``parts`` are each facet's own part of the curves, and its panels; ``how`` is for these.
+    """
 
-    @classmethod
-    def of(
-        cls, records: Records, *axes: str, quantities: int = 1, by_params: bool = True, **how: Any
-    ) -> "Multiples":
-        """Of what varies beside these axes; ``how`` is for the panels."""
-        found = series_of(records, (*axes, "seq_len")[0], by_params=by_params)
-        shown = facets(records, *axes)
-        grid = PanelGrid.of(shown, quantities, **how)
-        inside = [[curve.within(facet) for curve in found] for facet in shown]
-        return cls(records, found, grid, list(zip(inside, grid.panels, strict=True)))
+    def __init__(
+        self, records: Records, *axes: str, quantities: int = 1, by_params: bool = True, **how: Any
+    ) -> None:
+        self.records, shown = records, facets(records, *axes)
+        self.curves = series_of(records, (*axes, "seq_len")[0], by_params=by_params)
+        self.grid = PanelGrid([title for title, _ in shown], quantities, **how)
+        inside = ([curve.within(own) for curve in self.curves] for _, own in shown)
+        self.parts = list(zip(inside, self.grid.panels, strict=True))
 
     def finished(self, what: str, over: str, *told: str, **look: Any) -> style.Figure:
         """With a title, one entry a curve above the panels, and a caption of what all share."""
@@ -159,7 +151,7 @@ def draw_growth(
     ``crossings`` of two curves of times are a record of one, the length and the time.
     """
     need([r for r in records if r.median_s or r.peak_bytes_predicted], "no record has a time")
-    drawn, lines = Multiples.of(records, "seq_len", quantities=2), [0, 0]
+    drawn, lines = Multiples(records, "seq_len", quantities=2), [0, 0]
     lengths = [record.seq_len for record in records]
     for curves, (time, memory) in drawn.parts:
         for curve in curves:
@@ -196,13 +188,9 @@ def _times(axes: style.Axes, curve: Series) -> None:
 def _crossings(axes: style.Axes, points: Sequence[Sequence[float]]) -> int:
     """A circle on each, their lengths on top of the panel; how many lines that takes."""
     for point in points:
-        axes.plot(
-            *point, "o", markersize=6, markerfacecolor="none", markeredgecolor="black", zorder=6
-        )
-    lengths, letters = (
-        list(dict.fromkeys(f"{n:,.0f}" for n, _ in points)),
-        int(ticks.inches(axes.xaxis) * 17),
-    )
+        axes.plot(*point, "o", markersize=6, mfc="none", mec="black", zorder=6)
+    lengths = list(dict.fromkeys(f"{n:,.0f}" for n, _ in points))
+    letters = int(ticks.inches(axes.xaxis) * 17)
     lines = wrap(f"○ N = {', '.join(lengths)}", letters) if points else []
     if len(lines) > 2:
         lines = wrap(f"○ N = {lengths[0]} to {lengths[-1]}, {len(points)} crossings", letters)

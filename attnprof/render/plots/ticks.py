@@ -47,22 +47,26 @@ def inches(axis: Any) -> float:
     return float(place.width * size[0] if across else place.height * size[1])
 
 
-def mark_values(
-    axis: Any, low: float, high: float, written: Callable[[float], str] = plain
-) -> None:
-    """Ticks of a logarithmic x- or y-axis at round numbers between two, as many as have room."""
-    room = inches(axis) / math.log(high / low)
+def mark_values(axis: Any, written: Callable[[float], str], above: float = 0.0) -> None:
+    """Ticks of a logarithmic axis at round numbers, as many as have room.
+
+    So many inches ``above`` what a y-axis shows are added for notes.
+    """
+    low, high = axis.get_view_interval()
+    length = inches(axis)
+
+    def half(value: float) -> float:  # of the inches that its label takes
+        return 0.03 * len(written(value)) + 0.05 if axis.axis_name == "x" else 0.075
 
     def fits(found: list[float]) -> bool:
-        if axis.axis_name == "y":
-            return all(math.log(b / a) * room > 0.15 for a, b in pairwise(found))
-        return all(
-            math.log(b / a) * room > 0.03 * len(written(a) + written(b)) + 0.1
-            for a, b in pairwise(found)
-        )
+        room = length / math.log(high / low)
+        return all(math.log(b / a) * room > half(a) + half(b) for a, b in pairwise(found))
 
     values = round_numbers(low, high, fits)
-    axis.set_ticks(values, labels=[written(value) for value in values])
+    if above:
+        share = min(0.6, above / length)
+        axis.axes.set_ylim(low, high * (high / low) ** (share / (1 - share)))
+    axis.set_ticks(values, labels=list(map(written, values)))
     axis.set_ticks([], minor=True)
 
 

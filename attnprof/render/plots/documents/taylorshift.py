@@ -60,10 +60,9 @@ def draw_heads(figure: Figure, data: FigureData) -> str:
             _forms(axes, of(data.rows, d=d), field, unit)
             _marks(axes, of(data.facts["marks"], d=d, field=field), names, unit)
         line[0].set_ylabel(label)
-        low, high = line[0].get_ylim()
-        style.headroom(line[0], 0.5 if style.narrow() else 0.27)
         written = ticks.plain if unit == MIB else ticks.with_prefix("s")
-        ticks.mark_values(line[0].yaxis, low, high, written)
+        ticks.mark_values(line[0].yaxis, written)
+        style.headroom(line[0], 0.5 if style.narrow() else 0.27)
     for axes, d in zip(grid[0], widths, strict=True):
         axes.set_title(f"d = {d}", fontsize=style.NORMAL)
     for axes in grid[:, -1] if style.narrow() else grid[-1]:
