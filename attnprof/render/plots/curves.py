@@ -10,6 +10,8 @@ from attnprof.render.plots import style, ticks
 #: The marks of :data:`style.MARKS`, in text.
 GLYPHS = {"published": "○", "formula": "◆", "derived": "□", "measured": "△"}
 Curve = Mapping[str, Any]
+#: A panel and the strip below it.
+Pair = tuple[style.Axes, style.Axes]
 #: What the paper calls the two crossovers.
 SYMBOLS = {"flops": "N_0", "memory": "N_1", "time": "N"}
 NAMES = {"flops": "FLOPs", "memory": "memory", "time": "time"}
@@ -25,8 +27,7 @@ def draw_crossover(report: Report) -> style.Figure:
     widths = list(dict.fromkeys(c["head_dim"] for c in curves))
     looks, records = style.looks([c["mechanism"] for c in curves]), report.of(CrossoverRecord)
     figure, grid = _grid(units, widths)
-    for (metric, unit, head_dim), (main, strip) in grid.items():
-        place = (metric, unit, head_dim)
+    for place, (main, strip) in grid.items():
         here, ratios = (
             [c for c in its if (c["metric"], c["unit"], c["head_dim"]) == place]
             for its in (curves, report.summary.get("ratios", ()))
@@ -34,8 +35,8 @@ def draw_crossover(report: Report) -> style.Figure:
         found = [r for r in records if (r.metric, r.unit, r.head_dim) == place]
         _curves(strip, ratios, looks)
         _curves(main, here, looks)
-        _mark(main, strip, here, found)
-        _name(main, found, SYMBOLS[metric])
+        _mark((main, strip), here, found)
+        _name(main, found, SYMBOLS[place[0]])
     most = max(len(axes.texts[0].get_text().splitlines()) for axes, _ in grid.values())
     for main, strip in grid.values():
         if main.get_autoscaley_on():  # else one that shares its scale was here
@@ -54,7 +55,7 @@ def draw_crossover(report: Report) -> style.Figure:
 
 def _grid(
     units: Sequence[tuple[str, str]], widths: Sequence[int]
-) -> tuple[style.Figure, dict[tuple[str, str, int], tuple[style.Axes, style.Axes]]]:
+) -> tuple[style.Figure, dict[tuple[str, str, int], Pair]]:
     """A panel and its strip for each; widths side by side on one scale, units if one width."""
     several = len(widths) > 1
     columns = style.abreast(len(widths if several else units), 1.35)
@@ -62,7 +63,7 @@ def _grid(
     rows = blocks * len(units) if several else blocks
     figure = style.new_figure(0.9 + (1.9 if several else 2.4) * rows)
     spec = figure.add_gridspec(2 * rows, columns, height_ratios=[3, 1] * rows)
-    found: dict[tuple[str, str, int], tuple[style.Axes, style.Axes]] = {}
+    found: dict[tuple[str, str, int], Pair] = {}
     for place, (its, d) in enumerate((its, d) for its in units for d in widths):
         block, nth = divmod(place, len(widths)) if several else (0, place)
         row, column = block * blocks + nth // columns, nth % columns
@@ -100,19 +101,14 @@ def _lengths(record: CrossoverRecord) -> list[float]:
     return [] if record.skipped else record.all_crossings or one
 
 
-def _mark(
-    main: style.Axes,
-    strip: style.Axes,
-    curves: Sequence[Curve],
-    records: Sequence[CrossoverRecord],
-) -> None:
+def _mark(panels: Pair, curves: Sequence[Curve], records: Sequence[CrossoverRecord]) -> None:
     """A marker on each crossover inside the panels, and a line down to its length."""
     for record in records:
         line = style.LINES.get(record.kind, "-")
         look = {"marker": "o", "markersize": 5.5, **style.MARKS.get(record.kind, {})}
         for length in _lengths(record):
             height = _height(curves, record.kind, length)
-            for axes, at in ((main, height), (strip, 1.0)) if height else ():
+            for axes, at in zip(panels, (height, 1.0), strict=True) if height else ():
                 axes.plot([length], [at], color="black", markeredgewidth=0.9, zorder=5, **look)
                 axes.axvline(length, color=style.GREY, linewidth=0.5, linestyle=line)
 
@@ -125,8 +121,7 @@ def _name(axes: style.Axes, records: Sequence[CrossoverRecord], symbol: str) -> 
         none = "not known" if record.skipped else "no crossover"
         glyph = GLYPHS.get(record.kind, record.kind)
         lines.append(f"{glyph} {f'${symbol}$ = {values}' if values else none}")
-    ground = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
-    style.in_corner(axes, "\n".join(lines), bbox=ground, zorder=6)
+    style.in_corner(axes, "\n".join(lines), **style.ON_WHITE)
 
 
 def _height(curves: Sequence[Curve], kind: str, length: float) -> float | None:
@@ -145,8 +140,7 @@ def draw_heads(report: Report) -> style.Figure:
     """Cost against the number of heads: a panel a quantity, a line a mechanism and kind."""
     records = [record for record in report.of(HeadsRecord) if record.value is not None]
     quantities = list(dict.fromkeys(record.quantity for record in records))
-    looks = style.looks([record.mechanism for record in records])
-    figure = style.new_figure(3.3)
+    looks, figure = style.looks([record.mechanism for record in records]), style.new_figure(3.3)
     panels = style.split(figure, len(quantities), 2, 3.0)
     for axes, quantity in zip(panels, quantities, strict=True):
         _panel(axes, [record for record in records if record.quantity == quantity], looks)
@@ -169,16 +163,14 @@ def draw_heads(report: Report) -> style.Figure:
     return figure
 
 
-def _panel(
-    axes: style.Axes, records: Sequence[HeadsRecord], looks: Mapping[str, Mapping[str, Any]]
-) -> None:
+def _panel(axes: style.Axes, records: Sequence[HeadsRecord], looks: Mapping[str, Curve]) -> None:
     axes.set(xscale="log", yscale="log", xlabel="number of heads")
     axes.grid(visible=True)
-    for curve in dict.fromkeys((record.mechanism, record.kind) for record in records):
-        own = [record for record in records if (record.mechanism, record.kind) == curve]
-        points = sorted((record.num_heads, record.value or 0) for record in own)
-        line = style.LINES.get(curve[1], "-")
-        axes.plot(*zip(*points, strict=True), **looks[curve[0]], linestyle=line)
+    for name, kind in dict.fromkeys((record.mechanism, record.kind) for record in records):
+        points = sorted((record.num_heads, record.value or 0) for record in records
+                        if (record.mechanism, record.kind) == (name, kind))  # fmt: skip
+        line = style.LINES.get(kind, "-")
+        axes.plot(*zip(*points, strict=True), **looks[name], linestyle=line)
     ticks.mark_sizes(axes.xaxis, [record.num_heads for record in records])
 
 

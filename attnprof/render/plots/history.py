@@ -86,9 +86,5 @@ def _mark(axes: style.Axes, record: HistoryRecord, runs: int) -> None:
     ratio = record.ratio
     shade = style.GREEN if ratio is not None and ratio < 1 else style.VERMILION
     axes.axvline(record.run - 0.5, color=shade, linestyle=(0, (3, 2)), linewidth=0.9)
-    late = record.run > runs / 2
     said = " ".join(part for part in (f"{ratio:.3g}×" if ratio else "", record.commit[:7]) if part)
-    style.beside(
-        axes, figure_text(said), (record.run - 0.5, 1.0), (-2 if late else 2, -1), va="top",
-        ha="right" if late else "left", color=style.BLACK, xycoords=("data", "axes fraction"),
-    )  # fmt: skip
+    style.on_top(axes, figure_text(said), record.run - 0.5, left=record.run > runs / 2)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from io import BytesIO
+from itertools import cycle
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -52,6 +53,9 @@ WIDTHS = {"page": 7.0, "column": 3.3}
 _width: ContextVar[float] = ContextVar("width of figures", default=WIDTHS["page"])
 MIB = 2**20
 GREY = "0.45"
+#: A text around its place, and one that lies on curves.
+CENTRED: dict[str, Any] = {"ha": "center", "va": "center"}
+ON_WHITE: Any = {"bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0.8}, "zorder": 6}
 
 # Any: matplotlib types the keys as a closed list of its own version
 STYLE: Any = {
@@ -125,9 +129,9 @@ def colours(names: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+def looks(names: Sequence[str], markers: Sequence[str] = MARKERS) -> dict[str, dict[str, Any]]:
     """A colour and a marker for each mechanism: told apart without colour, too."""
-    found = zip(colours(names).items(), MARKERS * len(names), strict=False)
+    found = zip(colours(names).items(), cycle(markers), strict=False)
     return {name: {"color": c, "marker": m, "markersize": 3} for (name, c), m in found}
 
 
@@ -150,8 +154,7 @@ def short_count(value: float) -> str:
 
 def in_corner(axes: Axes, text: str, x: float = 0.03, y: float = 0.97, **look: Any) -> None:
     """A text below a place near the top of a panel, in shares of its size."""
-    look = {"fontsize": SMALL, **look}
-    axes.text(x, y, text, transform=axes.transAxes, va="top", **look)
+    axes.text(x, y, text, transform=axes.transAxes, va="top", fontsize=SMALL, **look)
 
 
 def beside(
@@ -159,6 +162,13 @@ def beside(
 ) -> None:
     """A text so many points from a point of the data."""
     axes.annotate(text, point, offset, textcoords="offset points", fontsize=SMALL, **look)
+
+
+def on_top(axes: Axes, text: str, x: float, *, left: bool, color: str = BLACK) -> None:
+    """A text at the top of a panel, beside a vertical line."""
+    look = {"color": color, "va": "top", "ha": "right" if left else "left"}
+    offset = -2 if left else 2, -1
+    beside(axes, text, (x, 1.0), offset, xycoords=("data", "axes fraction"), **look)
 
 
 def sources_of(records: Sequence[Any]) -> str:

@@ -88,18 +88,9 @@ def draw_box(axes: Axes, place: Place, half: Place, rounding: float, **look: Any
     from matplotlib.patches import FancyBboxPatch
 
     (x, y), (width, height) = place, half
-    axes.add_patch(
-        FancyBboxPatch(
-            (x - width, y - height),
-            2 * width,
-            2 * height,
-            zorder=2,
-            linewidth=0.6,
-            edgecolor=style.BLACK,
-            boxstyle=f"round,pad=0,rounding_size={rounding}",
-            **look,
-        )
-    )
+    look |= {"zorder": 2, "linewidth": 0.6, "edgecolor": style.BLACK,
+             "boxstyle": f"round,pad=0,rounding_size={rounding}"}  # fmt: skip
+    axes.add_patch(FancyBboxPatch((x - width, y - height), 2 * width, 2 * height, **look))
 
 
 def draw_arrow(axes: Axes, start: Place, end: Place, connection: str) -> None:

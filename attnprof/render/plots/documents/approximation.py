@@ -11,7 +11,6 @@ from attnprof.render.plots.style import MIB, Axes, Figure
 
 DRAWINGS = Drawings()
 GIGA = 1e9
-MARKERS = "os^Dv"
 #: A variant often lies on another curve: that shows between the dashes.
 _DASHES: Mapping[bool, Any] = {False: "-", True: (0, (3, 3))}
 #: Quantity of the line, quantity of the points, what divides both, the axis's label, its title.
@@ -26,11 +25,7 @@ PANELS = (
 def draw_family(figure: Figure, data: FigureData) -> str:
     """Operations, memory and time by length, standard attention in black."""
     panels = style.split(figure, 3, 3)
-    shades = style.colours([str(row["mechanism"]) for row in data.rows])
-    looks: dict[str, dict[str, Any]] = {
-        name: {"color": shade, "marker": marker, "markersize": 3}
-        for (name, shade), marker in zip(shades.items(), MARKERS, strict=False)
-    }
+    looks = style.looks([str(row["mechanism"]) for row in data.rows], "os^Dv")
     for axes, (line, dots, unit, label, title) in zip(panels, PANELS, strict=True):
         for name, look in looks.items():
             rows = of(data.rows, mechanism=name)
@@ -59,9 +54,8 @@ def _dots(axes: Axes, rows: Rows, quantity: str, unit: float, look: Mapping[str,
     if quantity != "median_s":
         axes.plot(lengths, values, linestyle="none", **look)
     elif rows:
-        bars = [(row["median_s"] - row["ci_low_s"], row["ci_high_s"] - row["median_s"])
-                for row in rows]  # fmt: skip
-        ends = [[end / unit for end in side] for side in zip(*bars, strict=True)]
+        ends = [[abs(row["median_s"] - row[end]) / unit for row in rows]
+                for end in ("ci_low_s", "ci_high_s")]  # fmt: skip
         axes.errorbar(lengths, values, ends, capsize=2, elinewidth=0.8, linewidth=0.8, **look)
 
 

@@ -44,9 +44,8 @@ def draw_diagram(figure: Figure, data: FigureData) -> str:
 def _diagram(axes: Axes, rows: Rows) -> float:
     """Draw one mechanism, inputs below; gives the height of its output."""
     ends: dict[str, Place] = {name: (x, 0.0) for name, x in INPUTS.items()}
-    centred: dict[str, Any] = {"ha": "center", "va": "center"}
     for name, place in ends.items():
-        axes.text(*place, f"${name}$", fontsize=style.NORMAL, **centred)
+        axes.text(*place, f"${name}$", fontsize=style.NORMAL, **style.CENTRED)
     for row in rows:
         on: str = row["on"]
         below = [ends[name] for name in on.split()]
@@ -55,11 +54,11 @@ def _diagram(axes: Axes, rows: Rows) -> float:
             _arrow(axes, start, place)
         look = {"facecolor": FILLS.get(row["block"], "0.93"), "alpha": 0.85}
         draw_box(axes, place, HALF, 0.08, **look)
-        axes.text(*place, row["block"], fontsize=style.SMALL, zorder=3, **centred)
+        axes.text(*place, row["block"], fontsize=style.SMALL, zorder=3, **style.CENTRED)
         ends[JOINED.get(on, on)] = place
     output = (place[0], place[1] + 1)
     _arrow(axes, place, output)
-    axes.text(*output, "$O$", fontsize=style.NORMAL, **centred)
+    axes.text(*output, "$O$", fontsize=style.NORMAL, **style.CENTRED)
     return output[1]
 
 

@@ -1,7 +1,5 @@
 """002's sublayers drawn as steps from left to right (in a column downwards), as each waits."""
 
-from typing import Any
-
 from attnprof.papers.regenerated import FigureData
 from attnprof.render.plots import style
 from attnprof.render.plots.documents import Drawings, Place, Rows, draw_arrow, draw_box
@@ -57,10 +55,8 @@ def _places(rows: Rows) -> dict[str, Place]:
 
 def _box(axes: Axes, place: Place, name: str, operations: str, *, filled: bool) -> None:
     draw_box(axes, place, HALF, 0.06, facecolor=style.SKY if filled else "white")
-    (x, y), small = place, style.SMALL
-    centred: dict[str, Any] = {"ha": "center", "va": "center", "zorder": 3}
-    axes.text(x, y + 0.09, name, fontsize=small, **centred)
-    axes.text(x, y - 0.23, operations, fontsize=small, **centred)
+    for text, shift in ((name, 0.09), (operations, -0.23)):
+        axes.text(place[0], place[1] + shift, text, fontsize=style.SMALL, zorder=3, **style.CENTRED)
 
 
 def _turned(place: Place, *, down: bool) -> Place:

@@ -9,7 +9,6 @@ from attnprof.render.plots.style import Figure
 
 DRAWINGS = Drawings()
 COLOURS_OF = {"q": style.ORANGE, "k": style.SKY}
-_CENTRED: dict[str, Any] = {"ha": "center", "va": "center"}
 
 
 @DRAWINGS.draws("1", height=3.4)
@@ -49,7 +48,7 @@ def draw_tensor(figure: Figure, data: FigureData) -> str:
             left, top, letter = row["j"] - 1, row["i"] - 1, row["holds"][0]
             corners = [left + x for x in (0, 1, 1, 0)], [top + y for y in (0, 0, 1, 1)]
             axes.fill(*corners, facecolor=COLOURS_OF[letter], edgecolor="white")
-            axes.text(left + 0.5, top + 0.5, f"${letter}_{{{row['holds'][1:]}}}$", **_CENTRED)
+            axes.text(left + 0.5, top + 0.5, f"${letter}_{{{row['holds'][1:]}}}$", **style.CENTRED)
         axes.set_xticks(ticks, names)
         axes.set_yticks(ticks, names)
         axes.set(xlim=(0, tokens), ylim=(tokens, 0), aspect="equal", xlabel="j")
@@ -68,7 +67,7 @@ def draw_matrix(figure: Figure, data: FigureData) -> str:
     axes = figure.subplots()
     axes.imshow(scores, cmap="Blues", vmax=2 * scores.max() - scores.min())
     for row in data.rows:
-        axes.text(row["j"] - 1, row["i"] - 1, f"{row['score']:.2f}", **_CENTRED)
+        axes.text(row["j"] - 1, row["i"] - 1, f"{row['score']:.2f}", **style.CENTRED)
     names = [str(index + 1) for index in range(tokens)]
     axes.set_xticks(range(tokens), names)
     axes.set_yticks(range(tokens), names)

@@ -106,9 +106,7 @@ def _marks(axes: Axes, marks: Rows, names: Mapping[str, str], unit: float) -> No
                       markeredgecolor=style.BLACK, markeredgewidth=0.8, **look)  # fmt: skip
         about = "\\approx" if mark["extrapolated"] else "="
         lines.append(f"{names[mark['name']]} ${about}$ {style.short_count(round(mark['seq_len']))}")
-    axes.text(0.05, 0.98, "\n".join(lines), transform=axes.transAxes, fontsize=style.SMALL,
-              va="top", bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
-              zorder=6)  # fmt: skip
+    style.in_corner(axes, "\n".join(lines), 0.05, 0.98, **style.ON_WHITE)
 
 
 @DRAWINGS.draws("2", height=2.7)
@@ -149,11 +147,7 @@ def _encoder_crossovers(axes: Axes, facts: Mapping[str, Any], name: str) -> None
     for look, length in known.items():
         first = length == min(known.values())  # its number stands to the left
         axes.axvline(length, color=style.GREY, linewidth=0.8, linestyle=LOOKS[look]["linestyle"])
-        axes.annotate(
-            f"{length:.0f}", (length, 1), xycoords=("data", "axes fraction"), color=style.GREY,
-            xytext=(-2 if first else 2, -1), textcoords="offset points", va="top",
-            ha="right" if first else "left", fontsize=style.SMALL,
-        )  # fmt: skip
+        style.on_top(axes, f"{length:.0f}", length, left=first, color=style.GREY)
 
 
 def _ratios(axes: Axes, data: FigureData) -> None:
