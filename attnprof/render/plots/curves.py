@@ -14,10 +14,7 @@ Curve = Mapping[str, Any]
 Pair = tuple[style.Axes, style.Axes]
 #: What the paper calls the two crossovers.
 SYMBOLS = {"flops": "N_0", "memory": "N_1", "time": "N"}
-NAMES = {"flops": "FLOPs", "memory": "memory", "time": "time"}
 UNITS = {"flops": "FLOPs", "entries": "memory [entries]", "bytes": "memory [B]", "s": "time [s]"}
-#: Quantities over heads, as their panels are named.
-QUANTITIES = {"flops": "FLOPs", "peak_entries": "memory [entries]"}
 
 
 def draw_crossover(report: Report) -> style.Figure:
@@ -43,11 +40,9 @@ def draw_crossover(report: Report) -> style.Figure:
             ticks.mark_values(main.yaxis, ticks.with_prefix(), above=(most + 0.5) * 0.13)
         ticks.mark_values(strip.xaxis, ticks.plain)
         ticks.mark_values(strip.yaxis, "{:g}×".format)
-    what = " and ".join(dict.fromkeys(NAMES[metric] for metric, _ in units))
-    style.draw_legend(
-        figure, looks, [c["kind"] for c in curves], marked=True,
-        title=f"{what} of {' and '.join(looks)} over sequence length, and where they are equal",
-    )  # fmt: skip
+    what = " and ".join(dict.fromkeys(metric.replace("flops", "FLOPs") for metric, _ in units))
+    title = f"{what} of {' and '.join(looks)} over sequence length, and where they are equal"
+    style.draw_legend(figure, looks, [c["kind"] for c in curves], title, marked=True)
     told = [f"scope {r.scope}, phase {r.phase}{', causal' * r.causal}" for r in records[:1]]
     style.caption(figure, f"ratio: {' / '.join(looks)}", *told, style.sources_of(records))
     return figure
@@ -84,7 +79,7 @@ def _grid(
     return figure, found
 
 
-def _curves(axes: style.Axes, curves: Sequence[Curve], looks: Mapping[str, Curve]) -> None:
+def _curves(axes: style.Axes, curves: Sequence[Curve], looks: Mapping[str, style.Look]) -> None:
     """Costs as their mechanisms look, or ratios in grey, from the first length to the last."""
     for curve in curves:
         look = looks[curve["mechanism"]] if "mechanism" in curve else {"color": style.GREY}
@@ -144,16 +139,14 @@ def draw_heads(report: Report) -> style.Figure:
     panels = style.split(figure, len(quantities), 2, 3.0)
     for axes, quantity in zip(panels, quantities, strict=True):
         _panel(axes, [record for record in records if record.quantity == quantity], looks)
-        axes.set_ylabel(QUANTITIES[quantity])
+        axes.set_ylabel(UNITS[quantity.removeprefix("peak_")])
         ticks.mark_values(axes.yaxis, ticks.with_prefix())
         if quantity == "flops":
             _optimum(axes, report, [record.num_heads for record in records])
     length, best = report.summary.get("seq_len"), report.summary.get("best_divisor")
     width = report.summary.get("d_model") or records[0].num_heads * records[0].head_dim
-    style.draw_legend(
-        figure, looks, [record.kind for record in records],
-        title=f"Cost over the number of heads, d_model {width}",
-    )  # fmt: skip
+    title = f"Cost over the number of heads, d_model {width}"
+    style.draw_legend(figure, looks, [record.kind for record in records], title, marked=False)
     style.caption(
         figure,
         f"sequence length {length}" if length else "",
@@ -163,7 +156,9 @@ def draw_heads(report: Report) -> style.Figure:
     return figure
 
 
-def _panel(axes: style.Axes, records: Sequence[HeadsRecord], looks: Mapping[str, Curve]) -> None:
+def _panel(
+    axes: style.Axes, records: Sequence[HeadsRecord], looks: Mapping[str, style.Look]
+) -> None:
     axes.set(xscale="log", yscale="log", xlabel="number of heads")
     axes.grid(visible=True)
     for name, kind in dict.fromkeys((record.mechanism, record.kind) for record in records):

@@ -14,17 +14,13 @@ from attnprof.render.plots import style
 from attnprof.render.plots.ticks import inches, round_numbers, short_size
 
 PHASES = {
-    "train": "a training step",
-    "forward": "a forward pass",
-    "backward": "a backward pass",
+    "train": "a training step", "forward": "a forward pass", "backward": "a backward pass",
     "decode": "a decoding step",
-}
+}  # fmt: skip
 QUANTITIES = {
-    "flops": "FLOPs",
-    "matmul_flops": "matrix-product FLOPs",
-    "peak_bytes": "peak memory",
+    "flops": "FLOPs", "matmul_flops": "matrix-product FLOPs", "peak_bytes": "peak memory",
     "macs": "multiply-accumulates",
-}
+}  # fmt: skip
 #: Ratios that differ by more than this are drawn on a logarithmic colour scale.
 WIDE = 8.0
 
@@ -67,11 +63,8 @@ class Scale:
         """Round ratios inside the scale; 1 among them where the two sides meet."""
         from matplotlib.ticker import MaxNLocator
 
-        if self.wide:
-            found = round_numbers(self.low, self.high)
-        else:
-            ticks = MaxNLocator(8, steps=[1, 2, 5, 10]).tick_values(self.low, self.high)
-            found = list(map(float, ticks))
+        evenly = MaxNLocator(8, steps=[1, 2, 5, 10]).tick_values
+        found = [float(v) for v in (round_numbers if self.wide else evenly)(self.low, self.high)]
         if self.two_sided and not any(abs(v - 1) < 1e-9 for v in found):
             found.append(1.0)
         return [v for v in sorted(found) if self.low < v < self.high]
@@ -97,19 +90,14 @@ class Scale:
         if style.narrow() and not self.wide:
             levels = [level for level in levels if abs(level - 1) < 1e-9 or level in levels[::2]]
         norm = self.norm()
-        dark = [self.two_sided or float(norm(level)) > 0.55 for level in levels]
+        shades = ["black" if self.two_sided or norm(v) > 0.55 else "white" for v in levels]
+        widths = [1.3 if abs(v - 1) < 1e-9 else 0.6 for v in levels]
         # on a logarithmic scale, lines between cells are interpolated by the logarithm too
         forth, back = (np.log, np.exp) if self.wide else (np.asarray, float)
-        drawn = axes.contour(
-            x, y, np.ma.masked_invalid(forth(table)), forth(levels),
-            colors=["black" if on_light else "white" for on_light in dark],
-            linewidths=[1.3 if abs(v - 1) < 1e-9 else 0.6 for v in levels],
-        )  # fmt: skip
+        heights = np.ma.masked_invalid(forth(table))
+        drawn = axes.contour(x, y, heights, forth(levels), colors=shades, linewidths=widths)
         if self.two_sided:  # without colour, too, it shows who is cheaper where
-            axes.contourf(
-                x, y, np.ma.masked_invalid(forth(table)), [-np.inf, forth(1.0)], colors="none",
-                hatches=["////"],
-            )  # fmt: skip
+            axes.contourf(x, y, heights, [-np.inf, forth(1.0)], colors="none", hatches=["////"])
         axes.clabel(drawn, fontsize=style.SMALL, fmt=lambda v: f"{back(v):.4g}", inline_spacing=2)
 
 
@@ -160,18 +148,17 @@ def draw_heatmap(report: Report) -> style.Figure:
     heads = list(dict.fromkeys(cells["num_heads"]))
     rows, columns = Axis.of(cells["seq_len"]), Axis.of(cells["d_model"])
     scale = Scale.of(cells["ratio"].to_numpy(dtype=float))
-    figure, panels, side = _panels(len(heads))
+    figure, panels, lines = _panels(len(heads))
     for axes, count in zip(panels, heads, strict=True):
         own = cells[cells["num_heads"] == count]
         table = own.pivot(index="seq_len", columns="d_model", values="ratio")
         table = table.reindex(index=rows.sizes, columns=columns.sizes)
         mesh = draw_cells(axes, table.to_numpy(dtype=float), rows, columns, scale)
-        axes.set_title(_title(report, count, side))
+        axes.set_title(_title(report, count, lines))
     a, b = its["mechanism_a"], its["mechanism_b"]
     quantity = QUANTITIES.get(its["quantity"], its["quantity"].replace("_", " "))
-    what = f"{quantity} of {PHASES.get(its['phase'], its['phase'])}"
-    style.title(figure, f"{what}: {a} / {b}")
-    colour_bar(figure, panels, mesh, scale, f"{quantity}, {a} / {b}")
+    style.title(figure, f"{quantity} of {PHASES.get(its['phase'], its['phase'])}: {a} / {b}")
+    colour_bar(panels, mesh, scale, f"{quantity}, {a} / {b}")
     sources = " and ".join(dict.fromkeys(filter(None, (its["source_a"], its["source_b"]))))
     style.caption(
         figure,
@@ -186,14 +173,13 @@ def draw_heatmap(report: Report) -> style.Figure:
     return figure
 
 
-def _panels(count: int) -> tuple[style.Figure, list[style.Axes], float]:
-    """The figure, a panel a head count, and the inches that each is wide."""
+def _panels(count: int) -> tuple[style.Figure, list[style.Axes], int]:
+    """The figure, a panel a head count, and the lines for which the title of each has room."""
     columns = style.abreast({1: 1, 2: 2, 4: 2}.get(count, 3 if count <= 9 else 4), 1.5)
     rows, figure = -(-count // columns), style.new_figure(1.0)
     side = min(3.6, (figure.get_figwidth() - 0.6) / columns)
-    figure.set_figheight(
-        rows * (side * 0.8 + _title_lines(side) * 0.14) + 1.0 + 0.8 * style.narrow()
-    )
+    lines = 1 if side > 2.4 else 2 if side > 1.8 else 3
+    figure.set_figheight(rows * (side * 0.8 + lines * 0.14) + 1.0 + 0.8 * style.narrow())
     panels = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
     for axes in panels[count:]:
         axes.set_visible(False)
@@ -202,16 +188,14 @@ def _panels(count: int) -> tuple[style.Figure, list[style.Axes], float]:
         axes.set_xlabel("model width d_model")
     for axes in panels[::columns]:
         axes.set_ylabel("sequence length")
-    return figure, panels[:count], side
+    return figure, panels[:count], lines
 
 
-def colour_bar(
-    figure: style.Figure, panels: Sequence[style.Axes], mesh: Any, scale: Scale, label: str
-) -> None:
+def colour_bar(panels: Sequence[style.Axes], mesh: Any, scale: Scale, label: str) -> None:
     """Beside the panels, below them in a column; its ticks are round ratios."""
     below = style.narrow()
     where = {"location": "bottom", "pad": 0.02} if below else {"pad": 0.015}
-    bar = figure.colorbar(mesh, ax=list(panels), aspect=32, **where)
+    bar = mesh.figure.colorbar(mesh, ax=list(panels), aspect=32, **where)
     bar.set_label(label, fontsize=style.NORMAL)
     bar.outline.set_linewidth(0.6)
     bar.minorticks_off()
@@ -249,16 +233,9 @@ def draw_cells(axes: style.Axes, table: np.ndarray, rows: Axis, columns: Axis, s
     return mesh
 
 
-def _title_lines(side: float) -> int:
-    """Lines of the title of a panel that is so many inches wide."""
-    return 1 if side > 2.4 else 2 if side > 1.8 else 3
-
-
-def _title(report: Report, heads: int, side: float) -> str:
-    name, lines = f"{heads} head{'s' * (heads > 1)}", _title_lines(side)
-    mean, largest = (
-        report.summary[f"{which}_excess_percent"][str(heads)] for which in ("mean", "max")
-    )
+def _title(report: Report, heads: int, lines: int) -> str:
+    name = f"{heads} head{'s' * (heads > 1)}"
+    mean, largest = (report.summary[f"{it}_excess_percent"][str(heads)] for it in ("mean", "max"))
     if mean is None:
         return f"{name} · no values"
     told = (f"{value:+,.{2 if abs(value) < 1000 else 0}f} %" for value in (mean, largest))

@@ -77,9 +77,8 @@ def _draw(axes: style.Axes, members: Sequence[HistoryRecord], runs: int, several
             _mark(axes, record, runs)
     case = fill(members[0].case.replace("[", " ["), 40, max_lines=2, placeholder=" …")
     where = f", {members[0].machine}" if several and members[0].machine else ""
-    lines = [figure_text(line) for line in case.split("\n")]
-    lines.append(figure_text(f"{members[0].metric} {title}{where}"))
-    axes.set_title("\n".join(lines), fontsize=style.SMALL, loc="left")
+    lines = [*case.split("\n"), f"{members[0].metric} {title}{where}"]
+    axes.set_title("\n".join(map(figure_text, lines)), fontsize=style.SMALL, loc="left")
 
 
 def _mark(axes: style.Axes, record: HistoryRecord, runs: int) -> None:

@@ -20,6 +20,9 @@ from attnprof.units import format_rate
 Ceiling = Mapping[str, Any]
 #: By its label: a panel's field, what it is divided by, and the unit whose prefixes its ticks have.
 Panels = Mapping[str, tuple[str, float, str | None]]
+_WORK: Panels = {"FLOPs (formula)": ("flops_formula", 1.0, "")}
+_ALL: Panels = {**_WORK, "median time": ("median_s", 1.0, "s"),
+                "peak memory [MiB]": ("peak_bytes_measured", MIB, None)}  # fmt: skip
 #: Distances below this are rounding.
 EXACT = 1e-9
 
@@ -55,12 +58,8 @@ def draw_results(reports: Sequence[Report], kind: str = "growth", **known: Any) 
     return _DRAW[kind](records, **known)
 
 
-#: FLOPs as a panel of figures over widths and heads: the field, what it is divided by, its ticks.
-_WORK: Panels = {"FLOPs (formula)": ("flops_formula", 1.0, "")}
-
-
 def _over(
-    records: Records, *, axis: str, example: str, label: str, what: str, panels: Panels = _WORK
+    records: Records, *, axis: str, example: str, label: str, what: str, panels: Panels
 ) -> style.Figure:
     """A panel a field over the axis, a curve a mechanism."""
     known = _with_flops(records, {axis: example})
@@ -74,7 +73,7 @@ def _over(
                 lines = max(lines, series.rug(axes, curves, axis, sizes))
     for axes, (_, _, prefixed) in zip(drawn.grid.panels[0], panels.values(), strict=True):
         written = ticks.plain if prefixed is None else ticks.with_prefix(prefixed)
-        series.length_axis(axes, sizes, written=written, lines=lines)
+        series.length_axis(axes, sizes, written, lines)
     drawn.grid.label(label, *panels)
     return drawn.finished(what, f"over {label}", series.CROSS * bool(lines))
 
@@ -112,8 +111,7 @@ def _surface(records: Records) -> style.Figure:
     for (axes,), table in zip(grid.panels, tables, strict=True):
         mesh = draw_cells(axes, table, lengths, widths, scale)
     grid.label("model width d_model", "sequence length")
-    flat = [axes for (axes,) in grid.panels]
-    colour_bar(grid.figure, flat, mesh, scale, f"FLOPs / FLOPs of {base.label}")
+    colour_bar([axes for (axes,) in grid.panels], mesh, scale, f"FLOPs / FLOPs of {base.label}")
     style.title(grid.figure, f"FLOPs of {series.a_pass(known)} relative to {base.label}, over "
                 "sequence length and model width")  # fmt: skip
     style.caption(grid.figure, shared(known), "FLOPs by the closed forms")
@@ -179,7 +177,7 @@ def _roofline(records: Records, ceilings: Sequence[Ceiling] = ()) -> style.Figur
         here = [record for curve in curves for record in curve.records]
         for ceiling in [c for c in ceilings if c["device"] == here[0].device] or ceilings:
             formats = list(dict.fromkeys(record.dtype for record in here))
-            _roof(axes, ceiling, formats, min(reach) / 2, max(reach) * 4)
+            _roof(axes, ceiling, formats, (min(reach) / 2, max(reach) * 4))
     first = drawn.grid.panels[0][0]
     series.value_axes(first, ticks.plain, ticks.with_prefix("FLOP/s"))
     style.headroom(first, 0.12)
@@ -192,16 +190,12 @@ def _roofline(records: Records, ceilings: Sequence[Ceiling] = ()) -> style.Figur
     )  # fmt: skip
 
 
-def _roof(
-    axes: style.Axes, ceiling: Ceiling, formats: Sequence[str], low: float, high: float
-) -> None:
+def _roof(axes: style.Axes, ceiling: Ceiling, formats: Sequence[str], ends: style.Place) -> None:
     """The slope of the memory and a flat line a number format."""
     grey, speed = style.GREY, ceiling["bytes_per_s"]
-    for dtype in formats:
-        rate = ceiling["flops_per_s"].get(dtype)
-        if not rate:
-            continue
-        xs = [low, rate / speed, max(high, 2 * rate / speed)]
+    for dtype in filter(ceiling["flops_per_s"].get, formats):
+        rate = ceiling["flops_per_s"][dtype]
+        xs = [ends[0], rate / speed, max(ends[1], 2 * rate / speed)]
         axes.plot(xs, [min(rate, x * speed) for x in xs], color=grey, linewidth=1.0, zorder=1)
         said = f"{figure_text(dtype)} {format_rate(rate)}"
         style.beside(axes, said, (xs[2], rate), (0, 3), ha="right", color=grey)
@@ -258,19 +252,11 @@ _DRAW: Mapping[str, Callable[..., style.Figure]] = {
     "surface": _surface,
     "surface3d": _surface3d,
     # document 000's Figure 2
-    "width": partial(
-        _over, axis="d_model", example="--d-model 64:1024:x2", label="model width d_model",
-        what="FLOPs",
-    ),
+    "width": partial(_over, axis="d_model", example="--d-model 64:1024:x2",
+                     label="model width d_model", what="FLOPs", panels=_WORK),
     # as TaylorShift's Table 6 has them
-    "heads": partial(
-        _over, axis="num_heads", example="--heads 1,2,4,8,16", label="number of heads",
-        what="FLOPs, time and memory",
-        panels={
-            **_WORK, "median time": ("median_s", 1.0, "s"),
-            "peak memory [MiB]": ("peak_bytes_measured", MIB, None),
-        },
-    ),
+    "heads": partial(_over, axis="num_heads", example="--heads 1,2,4,8,16",
+                     label="number of heads", what="FLOPs, time and memory", panels=_ALL),
     "roofline": _roofline,
     "pareto": _pareto,
 }  # fmt: skip

@@ -1,7 +1,7 @@
 """Results as curves: which records belong to one line, how it is called; time and memory so."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from textwrap import wrap
 from typing import Any
@@ -90,13 +90,11 @@ def log_log(axes: style.Axes) -> None:
 
 
 def length_axis(
-    axes: style.Axes, lengths: Sequence[int], label: str = "sequence length",
-    written: Callable[[float], str] = ticks.plain, lines: int = 0,
-) -> None:  # fmt: skip
+    axes: style.Axes, lengths: Sequence[int], written: ticks.Written = ticks.plain, lines: int = 0
+) -> None:
     """Both axes logarithmic: sizes below, round numbers left, room for lines of notes on top."""
     log_log(axes)
     axes.grid(visible=True)
-    axes.set_xlabel(label)
     axes.set_xlim(min(lengths) / 1.25, max(lengths) * 1.25)
     ticks.mark_sizes(axes.xaxis, lengths)
     if axes.get_yscale() == "linear":
@@ -105,7 +103,7 @@ def length_axis(
         ticks.mark_values(axes.yaxis, written, above=lines * LINE / 60)
 
 
-def value_axes(axes: style.Axes, x: Callable[[float], str], y: Callable[[float], str]) -> None:
+def value_axes(axes: style.Axes, x: ticks.Written, y: ticks.Written) -> None:
     """Both axes logarithmic, with round numbers as these functions write them."""
     log_log(axes)
     ticks.mark_values(axes.xaxis, x)
@@ -166,7 +164,7 @@ def draw_growth(
         lines = list(map(max, lines, ends))
     written = (ticks.with_prefix("s"), ticks.plain)
     for axes, how, room in zip(drawn.grid.panels[0], written, lines, strict=True):
-        length_axis(axes, lengths, written=how, lines=room)
+        length_axis(axes, lengths, how, room)
     drawn.grid.label("sequence length", "median time", "peak memory [MiB]")
     return drawn.finished(
         "Time and peak memory", "over sequence length", "bars: 95 % interval of the median",

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 #: What every figure's module draws on; matplotlib is imported when one is drawn.
 Axes: TypeAlias = "matplotlib.axes.Axes"
 Figure: TypeAlias = "matplotlib.figure.Figure"
+Look = Mapping[str, Any]
+Place = tuple[float, float]
 
 #: Okabe and Ito's palette, told apart by colour-blind readers and in grey.
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
@@ -64,15 +66,10 @@ STYLE: Any = {
     **dict.fromkeys(("legend.frameon", "axes.spines.top", "axes.spines.right"), False),
     **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.6),
     **dict.fromkeys(("figure.dpi", "savefig.dpi"), 200),
-    "axes.axisbelow": True,
-    "hatch.linewidth": 0.3,
-    "grid.linewidth": 0.4,
-    "grid.color": "0.88",
-    "lines.linewidth": 1.3,
-    "pdf.fonttype": 42,
-    # the same bytes from the same numbers
-    "svg.hashsalt": "attnprof",
-}
+    "axes.axisbelow": True, "hatch.linewidth": 0.3, "grid.linewidth": 0.4, "grid.color": "0.88",
+    "lines.linewidth": 1.3, "pdf.fonttype": 42,
+    "svg.hashsalt": "attnprof",  # the same bytes from the same numbers
+}  # fmt: skip
 
 
 @contextmanager
@@ -157,9 +154,7 @@ def in_corner(axes: Axes, text: str, x: float = 0.03, y: float = 0.97, **look: A
     axes.text(x, y, text, transform=axes.transAxes, va="top", fontsize=SMALL, **look)
 
 
-def beside(
-    axes: Axes, text: str, point: tuple[float, float], offset: tuple[float, float], **look: Any
-) -> None:
+def beside(axes: Axes, text: str, point: Place, offset: Place, **look: Any) -> None:
     """A text so many points from a point of the data."""
     axes.annotate(text, point, offset, textcoords="offset points", fontsize=SMALL, **look)
 
@@ -194,9 +189,8 @@ def _in_lines(figure: Figure, text: str, letters_an_inch: int) -> str:
 
 
 def legend(
-    figure: Figure, looks: Sequence[Mapping[str, Any]], columns: int = 4, title: str = "",
-    **how: Any,
-) -> None:  # fmt: skip
+    figure: Figure, looks: Sequence[Look], columns: int = 4, title: str = "", **how: Any
+) -> None:
     """What the figure shows and one legend, above all panels; an entry a line's look."""
     from matplotlib.lines import Line2D
 
@@ -212,9 +206,8 @@ def legend(
 
 
 def draw_legend(
-    figure: Figure, by_name: Mapping[str, Mapping[str, Any]], kinds: Sequence[str], *,
-    marked: bool = False, title: str = "",
-) -> None:  # fmt: skip
+    figure: Figure, by_name: Mapping[str, Look], kinds: Sequence[str], title: str, *, marked: bool
+) -> None:
     """The legend of mechanisms by their looks, and of kinds by line where they differ."""
     entries = [{**look, "label": figure_text(name)} for name, look in by_name.items()]
     for kind in dict.fromkeys(kinds) if len(set(kinds)) > 1 else ():
@@ -224,8 +217,7 @@ def draw_legend(
     legend(figure, entries, title=title, handlelength=3)
 
 
-#: What each format says of its making: by whom, so that it is known again; no more, so that the
-#: bytes repeat.
+#: Each format says by whom it was made, to be known again; no more, so that the bytes repeat.
 METADATA: dict[str, dict[str, Any]] = {
     ".png": {"Software": MAKER},
     ".svg": {"Date": None, "Creator": MAKER},

@@ -5,6 +5,9 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
+#: How a number is written.
+Written = Callable[[float], str]
+
 
 def round_numbers(
     low: float, high: float, fits: Callable[[list[float]], bool] = lambda found: len(found) < 9
@@ -33,7 +36,7 @@ def plain(value: float) -> str:
     return f"{value:,.10f}".rstrip("0").rstrip(".")
 
 
-def with_prefix(unit: str = "") -> Callable[[float], str]:
+def with_prefix(unit: str = "") -> Written:
     """How numbers of a unit are written with its prefix: ``200 µs``, ``5 G``."""
     from matplotlib.ticker import EngFormatter
 
@@ -47,7 +50,7 @@ def inches(axis: Any) -> float:
     return float(place.width * size[0] if across else place.height * size[1])
 
 
-def mark_values(axis: Any, written: Callable[[float], str], above: float = 0.0) -> None:
+def mark_values(axis: Any, written: Written, above: float = 0.0) -> None:
     """Ticks of a logarithmic axis at round numbers, as many as have room.
 
     So many inches ``above`` what a y-axis shows are added for notes.

@@ -14,10 +14,9 @@ from attnprof.errors import CannotRunError
 from attnprof.papers.documents import document
 from attnprof.papers.regenerated import FigureData
 from attnprof.render.plots import style
-from attnprof.render.plots.style import Axes, Figure
+from attnprof.render.plots.style import Axes, Figure, Place
 
 Rows = Sequence[Mapping[str, Any]]
-Place = tuple[float, float]
 Drawing = Callable[[FigureData], "Figure"]
 
 

@@ -34,8 +34,8 @@ def draw_family(figure: Figure, data: FigureData) -> str:
                           linestyle=_DASHES[" " in name])  # fmt: skip
             _dots(axes, [row for row in rows if row[dots]], dots, unit, look)
         known = [row["seq_len"] for row in data.rows if row[line or dots]]
-        length_axis(axes, known, "sequence length N")
-        axes.set(ylabel=label, title=title)
+        length_axis(axes, known)
+        axes.set(xlabel="sequence length N", ylabel=label, title=title)
     style.label_panels(panels)
     exponents = data.facts["exponents"]
     for name, look in looks.items():
@@ -70,8 +70,8 @@ def draw_projections(figure: Figure, data: FigureData) -> str:
         ("attention", "black", "^", "their attention: $N^2$"),
     ):
         axes.plot(*curve(three, field), color=shade, marker=marker, markersize=3, label=label)
-    length_axis(axes, [row["seq_len"] for row in data.rows], "sequence length N")
-    axes.set_ylabel("FLOPs")
+    length_axis(axes, [row["seq_len"] for row in data.rows])
+    axes.set(xlabel="sequence length N", ylabel="FLOPs")
     axes.legend(loc="upper left")
     return (
         f"Closed forms, width {data.facts['d_model']}, one head. From "

@@ -5,9 +5,9 @@ from typing import Any
 from attnprof.papers.regenerated import FigureData
 from attnprof.record import HeatmapRecord, Report
 from attnprof.render.plots import style
-from attnprof.render.plots.documents import Drawings, Place, Rows, curve, draw_arrow, draw_box, of
+from attnprof.render.plots.documents import Drawings, Rows, curve, draw_arrow, draw_box, of
 from attnprof.render.plots.heatmap import draw_heatmap
-from attnprof.render.plots.style import Axes, Figure
+from attnprof.render.plots.style import Axes, Figure, Place
 
 DRAWINGS = Drawings()
 #: In the order in which they are drawn: a line that coincides with one before lies on it, dashed.
@@ -89,9 +89,9 @@ def draw_by_width(figure: Figure, data: FigureData) -> str:
                       label=name)  # fmt: skip
         counted = panel["counted"] if panel["counted"].startswith("Eq") else "counted exactly"
         axes.set_title(f"{counted}, $l$ = {panel['l']}", fontsize=style.NORMAL)
-        axes.set(xlabel="model width $d_m$", ylabel=f"{prefix}FLOPs")
-        axes.set_xlim(0)
-        axes.set_ylim(0)
+        axes.set(
+            xlabel="model width $d_m$", ylabel=f"{prefix}FLOPs", xlim=(0, None), ylim=(0, None)
+        )
         axes.grid(visible=True)
     lines = grid[0].get_lines()
     columns = style.abreast(4, 1.6)

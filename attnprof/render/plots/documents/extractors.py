@@ -2,8 +2,8 @@
 
 from attnprof.papers.regenerated import FigureData
 from attnprof.render.plots import style
-from attnprof.render.plots.documents import Drawings, Place, Rows, draw_arrow, draw_box
-from attnprof.render.plots.style import Axes, Figure
+from attnprof.render.plots.documents import Drawings, Rows, draw_arrow, draw_box
+from attnprof.render.plots.style import Axes, Figure, Place
 
 DRAWINGS = Drawings()
 #: Half a box, where steps are one apart in both directions.

@@ -20,10 +20,8 @@ def draw_surfaces(figure: Figure, data: FigureData) -> str:
     titles = {"dot_product": "dot product", "neural": "Neural Attention"}
     panels: list[Any] = style.split(figure, 2, 2, subplot_kw={"projection": "3d"})
     for axes, (name, title) in zip(panels, titles.items(), strict=True):
-        x, y, z = (
-            np.array([row[key] for row in data.rows]).reshape(side, side)
-            for key in ("x", "y", name)
-        )
+        keys = ("x", "y", name)
+        x, y, z = (np.array([row[k] for row in data.rows]).reshape(side, side) for k in keys)
         axes.plot_surface(x, y, z, cmap="viridis", linewidth=0, rcount=side, ccount=side)
         ends = [-1, 0, 1]
         axes.set(title=title, xlabel="x", ylabel="y", xticks=ends, yticks=ends)

@@ -27,21 +27,15 @@ _POINT = {"marker": "o", "linestyle": "none"}
 _AS_PRINTED = {"linestyle": PRINTED, "label": "Table 1's law, as printed"}
 #: Expressions as the document sets them.
 TITLES = {
-    "A_mod": "$A_\\mathrm{mod}$",
-    "(QK^T)^2 V": "$(QK^\\top)^{\\odot 2}\\,V$",
-    "QK^T V": "$QK^\\top V$",
-    "Y_denom": "$Y_\\mathrm{denom}$",
-    "Y": "$Y$",
-}
+    "A_mod": "$A_\\mathrm{mod}$", "(QK^T)^2 V": "$(QK^\\top)^{\\odot 2}\\,V$",
+    "QK^T V": "$QK^\\top V$", "Y_denom": "$Y_\\mathrm{denom}$", "Y": "$Y$",
+}  # fmt: skip
 #: Table 1's laws as they are set.
 LAWS = {
-    "(N+1)/sqrt(d)": "$(N+1)/\\sqrt{d}$",
-    "N/d": "$N/d$",
+    "(N+1)/sqrt(d)": "$(N+1)/\\sqrt{d}$", "N/d": "$N/d$", "sqrt(d/N)": "$\\sqrt{d/N}$",
     "sqrt(N)*(4*d+1)/(4*d)": "$\\sqrt{N}\\,(4d+1)/4d$",
-    "N*(d+2)/(2*d)": "$N(d+2)/2d$",
-    "N*(2*d + 1)/(2*d)": "$N(2d+1)/2d$",
-    "sqrt(d/N)": "$\\sqrt{d/N}$",
-}
+    "N*(d+2)/(2*d)": "$N(d+2)/2d$", "N*(2*d + 1)/(2*d)": "$N(2d+1)/2d$",
+}  # fmt: skip
 
 
 @DRAWINGS.draws("1", height=3.9)
@@ -145,9 +139,9 @@ def _encoder_crossovers(axes: Axes, facts: Mapping[str, Any], name: str) -> None
     found = {"predicted": facts["printed"]["crossovers"][name], "measured": facts["ours"][name]}
     known = {look: length for look, length in found.items() if length is not None}
     for look, length in known.items():
-        first = length == min(known.values())  # its number stands to the left
         axes.axvline(length, color=style.GREY, linewidth=0.8, linestyle=LOOKS[look]["linestyle"])
-        style.on_top(axes, f"{length:.0f}", length, left=first, color=style.GREY)
+        left = length == min(known.values())
+        style.on_top(axes, f"{length:.0f}", length, left=left, color=style.GREY)
 
 
 def _ratios(axes: Axes, data: FigureData) -> None:
