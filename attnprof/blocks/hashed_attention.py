@@ -60,8 +60,7 @@ def pass_of(
     inner = gathered[plan.back : gathered.shape[0] - plan.ahead, :d]
     rows = inner.view((rounds.stop - rounds.start) * plan.blocks, hashing.ROWS, d)
     windows = gathered.unfold(0, plan.window, hashing.ROWS)
-    masks = table, at.lower[own], at.upper[own]
-    return Pass(plan, *masks, rows, windows)
+    return Pass(plan, table, at.lower[own], at.upper[own], rows, windows)
 
 
 def passes(like: Any, plan: hashing.Plan) -> Iterator[tuple[slice, slice]]:

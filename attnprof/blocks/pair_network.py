@@ -150,7 +150,13 @@ def _attended_grads(
     del delta, terms, mask
     sums.finish(net)
     to_last = sums.last.div_(scale).view(1, -1)
-    to_q, to_k, to_weight, to_bias = _terms_grads(sums, q, k, weight)
+    halves = [grad.transpose(1, 2).bmm(x).sum(0) for grad, x in ((sums.rows, q), (sums.keys, k))]
+    to_weight = join(halves, 1)
+    del halves
+    to_bias = sums.rows.sum((0, 1))
+    d = q.shape[-1]
+    to_q = _mapped(sums.rows, weight[:, :d].t())
+    to_k = _mapped(sums.keys, weight[:, d:].t())
     to_last_bias = last_bias.new_zeros(last_bias.shape)
     first = (to_q, to_k, sums.values, to_weight, to_bias, to_last, to_last_bias)
     return *first, sums.second, sums.second_bias
@@ -182,17 +188,6 @@ def _through_second(first: Any, above: Any, sums: _GradientSums) -> Any:
     sums.second_bias.add_(above.sum(0))
     sums.second.add_(above.t().mm(first))
     return above.mm(sums.scaled).mul_(first.gt_(0))
-
-
-def _terms_grads(sums: _GradientSums, q: Any, k: Any, weight: Any) -> tuple[Any, ...]:
-    """Gradients of q, k, and of the hidden layer's weight and bias."""
-    d = q.shape[-1]
-    halves = [grad.transpose(1, 2).bmm(x).sum(0) for grad, x in ((sums.rows, q), (sums.keys, k))]
-    to_weight = join(halves, 1)
-    del halves
-    to_bias = sums.rows.sum((0, 1))
-    to_q = _mapped(sums.rows, weight[:, :d].t())
-    return to_q, _mapped(sums.keys, weight[:, d:].t()), to_weight, to_bias
 
 
 #: Softmax over a network's scores of all pairs, q and k (b, n, d), v (b, n, dv) → (b, n, dv).

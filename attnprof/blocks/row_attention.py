@@ -4,15 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from attnprof.costs import is_plain, maximum, minimum
+from attnprof.ops import functional
 from attnprof.ops.function import Function
-from attnprof.ops.functional import (
-    add_product,
-    empty_like,
-    put_product,
-    softmax_,
-    softmax_grad_,
-    zeros_like,
-)
 from attnprof.ops.loops import each, in_blocks
 
 #: query rows of a block, all heads of one sample
@@ -47,32 +40,32 @@ def _room(q: Any, m: Any) -> Any:
 def _attended(q: Any, k: Any, v: Any, *, keep: bool) -> tuple[Any, tuple[Any, ...]]:
     b, h, n, _ = q.shape
     m = k.shape[2]
-    out = empty_like(q)
+    out = functional.empty_like(q)
     held = q.new_empty(b * h * n * m if keep else _room(q, m))
     queries, keys, values, into = _fewer_first(q, k, v, out)
     for i in each(q, 0, queries.shape[0]):
         for rows, place, shape in _blocks(queries, m, i, keep):
             weights = held[place].view(shape)
-            put_product(weights, queries[i][:, rows], keys[i].transpose(1, 2))
-            softmax_(weights)
-            put_product(into[i][:, rows], weights, values[i])
+            functional.put_product(weights, queries[i][:, rows], keys[i].transpose(1, 2))
+            functional.softmax_(weights)
+            functional.put_product(into[i][:, rows], weights, values[i])
     return out, (q, k, v, held)
 
 
 def _attended_grads(saved: tuple[Any, ...], grad: Any) -> tuple[Any, ...]:
     q, k, v, held = saved
-    to_q, to_k, to_v = grads = empty_like(q), zeros_like(k), zeros_like(v)
+    to_q, to_k, to_v = grads = (functional.empty_like(q), *map(functional.zeros_like, (k, v)))
     buffer = q.new_empty(_room(q, k.shape[2]))
     q, k, v, grad, to_q, to_k, to_v = _fewer_first(q, k, v, grad, to_q, to_k, to_v)
     for i in each(q, 0, q.shape[0]):
         for rows, place, shape in _blocks(q, k.shape[2], i, keep=True):
             weights, above = held[place].view(shape), grad[i][:, rows]
             scores = buffer[: place.stop - place.start].view(shape)
-            add_product(to_v[i], weights.transpose(1, 2), above)
-            put_product(scores, above, v[i].transpose(1, 2))
-            softmax_grad_(scores, weights)
-            put_product(to_q[i][:, rows], scores, k[i])
-            add_product(to_k[i], scores.transpose(1, 2), q[i][:, rows])
+            functional.add_product(to_v[i], weights.transpose(1, 2), above)
+            functional.put_product(scores, above, v[i].transpose(1, 2))
+            functional.softmax_grad_(scores, weights)
+            functional.put_product(to_q[i][:, rows], scores, k[i])
+            functional.add_product(to_k[i], scores.transpose(1, 2), q[i][:, rows])
     return grads
 
 

@@ -86,12 +86,6 @@ def ratio(top: Any, bottom: Any, scale: Any) -> Any:
     return _scaled_ratio(top, bottom, rows, factor=factor)
 
 
-def divided_columns(y: Any, scale: Any) -> Any:
-    """The ratio of columns (b, n, 1 + d): the denominator is the first of them."""
-    bottom, top = y.split([1, y.shape[-1] - 1], -1)
-    return ratio(top, bottom, scale)
-
-
 def with_ones(v: Any) -> Any:
     """[1, v]: a column of ones gives the denominator with the nominator."""
     return functional.padded(v, before=1, value=1.0)

@@ -136,7 +136,15 @@ class Performer(KernelAttention):
 
     def width(self, head_dim: Number) -> Number:
         """``num_features``, or ⌊d ln d⌋ and at least one."""
-        return default_features(head_dim) if self.num_features is None else self.num_features
+        if self.num_features is not None:
+            return self.num_features
+        if is_plain(head_dim):
+            return max(1, math.floor(head_dim * math.log(head_dim)))
+        if hasattr(head_dim, "free_symbols"):
+            sympy = sys.modules["sympy"]
+            return sympy.Max(1, sympy.floor(head_dim * sympy.log(head_dim)))
+        numpy = sys.modules["numpy"]
+        return numpy.maximum(1, numpy.floor(head_dim * numpy.log(head_dim)).astype("int64"))
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """Ω (head_dim, m), drawn and not learned."""
@@ -156,17 +164,6 @@ class Performer(KernelAttention):
         writer.dots("squared norms", count, count * d)
         writer.stage("halves", Cost(divisions=count), count)
         writer.stage("features", Cost(additions=1, exponentials=1) * (count * m), count, m)
-
-
-def default_features(head_dim: Number) -> Number:
-    """⌊d ln d⌋, at least 1."""
-    if is_plain(head_dim):
-        return max(1, math.floor(head_dim * math.log(head_dim)))
-    if hasattr(head_dim, "free_symbols"):
-        sympy = sys.modules["sympy"]
-        return sympy.Max(1, sympy.floor(head_dim * sympy.log(head_dim)))
-    numpy = sys.modules["numpy"]
-    return numpy.maximum(1, numpy.floor(head_dim * numpy.log(head_dim)).astype("int64"))
 
 
 MECHANISMS = (Linear, Performer)

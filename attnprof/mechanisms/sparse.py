@@ -5,20 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
+from attnprof import costs
 from attnprof.blocks.band import band_mask, happens, in_band
 from attnprof.blocks.gathered import Block, gathered_attention, hidden
 from attnprof.blocks.softmax import KeyValueState, causal_mask, weighted_values
-from attnprof.costs import (
-    Number,
-    ceil_div,
-    ceil_sqrt,
-    exact_div,
-    floor_div,
-    is_symbolic,
-    maximum,
-    minimum,
-    same_size,
-)
 from attnprof.mechanism import Mechanism
 from attnprof.ops.functional import join
 from attnprof.ops.layer import Definition, LayerSizes, flat
@@ -52,9 +42,9 @@ class Sparse(Mechanism):
         "(--set stride=128)"
     }
 
-    def stride_for(self, n: Number) -> Number:
+    def stride_for(self, n: costs.Number) -> costs.Number:
         """The stride at a length."""
-        return ceil_sqrt(n) if self.stride is None else self.stride
+        return costs.ceil_sqrt(n) if self.stride is None else self.stride
 
     # -- what runs -----------------------------------------------------------------------
     def core(self, q: Any, k: Any, v: Any, causal: bool) -> Any:
@@ -82,44 +72,40 @@ class Sparse(Mechanism):
         """The rows of (b, t, d) that the last token sees."""
         t = rows.shape[1]
         stride = self.stride_for(t)
-        before = floor_div(t - 1, stride)
+        before = costs.floor_div(t - 1, stride)
         if self.pattern == "strided":
-            near, far = t - minimum(t, stride), _spaced(t - 1 - before * stride, before, stride)
+            near, far = t - costs.minimum(t, stride), t - 1 - before * stride
         else:
-            near, far = before * stride, _spaced(stride - 1, before, stride)
-        return join([rows[:, far], rows[:, near:]], 1)
+            near, far = before * stride, stride - 1
+        return join([rows[:, _spaced(far, before, stride)], rows[:, near:]], 1)
 
-    def seen(self, t: Number, stride: Number) -> Number:
+    def seen(self, t: costs.Number, stride: costs.Number) -> costs.Number:
         """Tokens the new token number t sees, at a stride."""
-        before = floor_div(t - 1, stride)
+        before = costs.floor_div(t - 1, stride)
         if self.pattern == "fixed":
             return t - before * stride + before
-        return minimum(t, stride) + before
+        return costs.minimum(t, stride) + before
 
     # -- the definition ------------------------------------------------------------------
-    def pairs(self, w: Workload) -> Number:
+    def pairs(self, w: Workload) -> costs.Number:
         """Query-key pairs of the definition."""
         n = w.seq_len
         stride = self.stride_for(n)
         if w.phase == "decode":
             return self.seen(n, stride)
-        full = floor_div(n, stride)
+        full = costs.floor_div(n, stride)
         last = n - full * stride
+        if self.pattern == "fixed" and w.causal:
+            own = costs.exact_div(full * stride * (stride + 1) + last * (last + 1), 2)
+            return own + stride * costs.exact_div(full * (full - 1), 2) + last * full
         if self.pattern == "fixed":
-            return self._fixed_pairs(w.causal, full, last, stride)
-        reach = minimum(stride - 1, n - 1)
-        side = n * reach - exact_div(reach * (reach + 1), 2)
+            own = full * stride * stride + last * last
+            return own + stride * full * costs.maximum(0, full - 1) + last * full
+        reach = costs.minimum(stride - 1, n - 1)
+        side = n * reach - costs.exact_div(reach * (reach + 1), 2)
         # tokens a multiple of the stride before each row
-        far = exact_div(stride * full * (full - 1), 2) + last * full
+        far = costs.exact_div(stride * full * (full - 1), 2) + last * full
         return n + side + far if w.causal else n + 2 * (side + far)
-
-    @staticmethod
-    def _fixed_pairs(causal: bool, full: Number, last: Number, stride: Number) -> Number:
-        if causal:
-            own = full * exact_div(stride * (stride + 1), 2) + exact_div(last * (last + 1), 2)
-            return own + stride * exact_div(full * (full - 1), 2) + last * full
-        own = full * stride * stride + last * last
-        return own + stride * full * maximum(0, full - 1) + last * full
 
     def define_core(self, writer: Definition, workload: Workload) -> None:
         """Softmax attention over the pairs a row sees."""
@@ -134,8 +120,8 @@ def _spaced(first: Any, count: Any, stride: Any) -> slice:
 
 # -- the strided pattern -------------------------------------------------------------------
 def _strided_masks(n: Any, stride: Any, causal: bool, like: Any) -> list[Any]:
-    near = band_mask(minimum(stride, n), stride - 1, 0 if causal else stride - 1, like)
-    classes = ceil_div(n, stride)
+    near = band_mask(costs.minimum(stride, n), stride - 1, 0 if causal else stride - 1, like)
+    classes = costs.ceil_div(n, stride)
     longest = (classes - (1 if causal else 0)) * happens(classes - 1)
     far = like.new_ones(longest, longest, dtype=bool)
     # causal rows start a stride later than their keys; else a token is in its own band
@@ -158,11 +144,11 @@ def _strided(stride: Any, causal: bool, q: Any, masks: tuple[Any, ...]) -> Itera
 def _classes(n: int, stride: int) -> Iterator[tuple[int, int]]:
     """The first token of every residue class of more than one, and how many it has."""
     for first in range(min(stride, n - stride)):
-        yield first, ceil_div(n - first, stride)
+        yield first, costs.ceil_div(n - first, stride)
 
 
 def _classes_alike(n: Any, stride: Any) -> Iterator[tuple[str, Any, tuple[Any, Any]]]:
-    full = floor_div(n, stride)
+    full = costs.floor_div(n, stride)
     more = n - full * stride
     yield "longer classes", more * happens(full), (0, full + 1)
     yield "shorter classes", (stride - more) * happens(full - 1), (0, full)
@@ -170,19 +156,19 @@ def _classes_alike(n: Any, stride: Any) -> Iterator[tuple[str, Any, tuple[Any, A
 
 # -- the fixed pattern ---------------------------------------------------------------------
 def _fixed_masks(n: Any, stride: Any, causal: bool, like: Any) -> list[Any]:
-    return [hidden(causal_mask(minimum(stride, n), like), like)] if causal else []
+    return [hidden(causal_mask(costs.minimum(stride, n), like), like)] if causal else []
 
 
 def _fixed(stride: Any, causal: bool, q: Any, masks: tuple[Any, ...]) -> Iterator[Block]:
     """Every block with itself and the last token of every other whole block."""
     n = q.shape[1]
-    full = floor_div(n, stride)
+    full = costs.floor_div(n, stride)
     for index, rows in turns(q, _own(n, stride), _own_alike(n, stride, causal)):
         before = _spaced(stride - 1, index, stride)
         if causal:
             length = rows.stop - rows.start
             yield Block(rows, (before, rows), masks[0][:length, :length], index)
-        elif same_size(index, full):  # cut short by the end of the sequence
+        elif costs.same_size(index, full):  # cut short by the end of the sequence
             yield Block(rows, (before, rows))
         else:
             after = _spaced(rows.stop + stride - 1, full - 1 - index, stride)
@@ -191,7 +177,7 @@ def _fixed(stride: Any, causal: bool, q: Any, masks: tuple[Any, ...]) -> Iterato
 
 def _own(n: int, stride: int) -> Iterator[tuple[int, slice]]:
     """Blocks of a stride, numbered."""
-    for index in range(ceil_div(n, stride)):
+    for index in range(costs.ceil_div(n, stride)):
         yield index, slice(index * stride, min(n, (index + 1) * stride))
 
 
@@ -201,12 +187,12 @@ def _own_alike(n: Any, stride: Any, causal: bool) -> Iterator[tuple[str, Any, tu
     Work is linear in m, so the mean stands for the early blocks; the latest stand alone, for the
     memory and for a whole mean.
     """
-    full = floor_div(n, stride)
+    full = costs.floor_div(n, stride)
     if causal:
-        symbolic = is_symbolic(full)
-        alone = 1 if symbolic else minimum(full, 1 + full % 2)
-        early = maximum(0, full - alone)
-        mean = (early - 1) / 2 if symbolic else maximum(0, early - 1) // 2
+        symbolic = costs.is_symbolic(full)
+        alone = 1 if symbolic else costs.minimum(full, 1 + full % 2)
+        early = costs.maximum(0, full - alone)
+        mean = (early - 1) / 2 if symbolic else costs.maximum(0, early - 1) // 2
         yield "early blocks", early, (mean, slice(0, stride))
         yield "last whole block but one", happens(alone - 1), (full - 2, slice(0, stride))
         yield "last whole block", happens(full), (full - 1, slice(0, stride))

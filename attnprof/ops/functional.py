@@ -1,6 +1,8 @@
 """Functions that a text calls where torch has no method: on torch tensors and counting ones."""
 
 import math
+import operator
+import sys
 from typing import Any
 
 from attnprof.costs import Cost, more_than_one
@@ -8,6 +10,11 @@ from attnprof.ops import pointwise, products, shapes
 from attnprof.ops.counter import variable
 from attnprof.ops.layout import Layout
 from attnprof.ops.tensor import Tensor
+
+
+def _torch() -> Any:
+    """Torch, imported by whoever brought one of its tensors."""
+    return sys.modules["torch"]
 
 
 def square_root(size: Any, over: Any = 1) -> float:
@@ -23,18 +30,14 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     """(…, k) times weight (n, k) transposed, plus bias."""
     if isinstance(x, Tensor):
         return x.linear(weight, bias)
-    from torch.nn.functional import linear as of_torch
-
-    return of_torch(x, weight, bias)
+    return _torch().nn.functional.linear(x, weight, bias)
 
 
 def copy_in_rows(x: Any) -> Any:
     """A copy laid out row by row, also of what already is."""
     if isinstance(x, Tensor):
         return x.clone()
-    import torch
-
-    return x.clone(memory_format=torch.contiguous_format)
+    return x.clone(memory_format=_torch().contiguous_format)
 
 
 def in_rows_for(group: Any, x: Any) -> Any:
@@ -60,18 +63,15 @@ def scaled_dot_product_attention(
     """Torch's fused softmax attention: q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv)."""
     if isinstance(q, Tensor):
         return products.fused_attention(variable("fused attention"), q, k, v, causal)
-    from torch.nn.functional import scaled_dot_product_attention as of_torch
-
-    return of_torch(q, k, v, is_causal=causal, enable_gqa=group != 1)
+    run = _torch().nn.functional.scaled_dot_product_attention
+    return run(q, k, v, is_causal=causal, enable_gqa=group != 1)
 
 
 def row_norms(x: Any) -> Any:
     """The root of the sum of squares of each row of (…, d), as (…, 1); no gradient."""
     if isinstance(x, Tensor):
         return x.norm(dim=-1, keepdim=True)
-    from torch.linalg import vector_norm
-
-    return vector_norm(x, dim=-1, keepdim=True)
+    return _torch().linalg.vector_norm(x, dim=-1, keepdim=True)
 
 
 # -- memory of one's own, and what is written there ------------------------------------------
@@ -79,8 +79,7 @@ def empty_like(x: Any, *, in_rows: bool = False) -> Any:
     """Memory for as many entries, laid out as they are or row by row."""
     if isinstance(x, Tensor):
         return shapes.empty(variable("empty"), x, x.shape, None if in_rows else x.layout)
-    import torch
-
+    torch = _torch()
     kept = torch.contiguous_format if in_rows else torch.preserve_format
     return torch.empty_like(x, memory_format=kept)
 
@@ -90,8 +89,7 @@ def zeros_like(x: Any, *, in_rows: bool = False) -> Any:
     if isinstance(x, Tensor):
         layout = None if in_rows else x.layout
         return x.result(variable("zeros"), x.shape, Cost(), [], layout=layout)
-    import torch
-
+    torch = _torch()
     kept = torch.contiguous_format if in_rows else torch.preserve_format
     return torch.zeros_like(x, memory_format=kept)
 
@@ -147,8 +145,7 @@ def _put(to: Any, operation: str, *operands: Any, **options: Any) -> None:
     A compiler takes the same values by a copy: it refuses strided places, and removes the copy
     itself. In-place methods would do too, but torch's own counter of operations overlooks those.
     """
-    import torch
-
+    torch = _torch()
     run = getattr(torch, operation)
     if torch.compiler.is_compiling():
         to.copy_(run(*operands, **options))
@@ -163,26 +160,19 @@ def searchsorted(rows: Any, numbers: Any) -> Any:
         return rows.result(
             variable("place"), numbers.shape, Cost(), [rows, numbers], item_size=size, whole=True
         )
-    import torch
-
-    return torch.searchsorted(rows, numbers)
+    return _torch().searchsorted(rows, numbers)
 
 
 def records(like: Any) -> bool:
     """Whether autograd records what is done."""
     if isinstance(like, Tensor):
         return like.counter.grad
-    import torch
-
-    return torch.is_grad_enabled()
+    return _torch().is_grad_enabled()
 
 
 def plain_size(size: Any) -> Any:
     """A plain number, also of a compiler's; of a symbolic run the symbol, to be compared itself."""
-    import operator
-
-    import torch
-
+    torch = _torch()
     symbolic = isinstance(size, torch.SymInt) and not torch.compiler.is_compiling()
     return size if symbolic else operator.index(size)
 
@@ -192,9 +182,7 @@ def softmax_(scores: Any) -> None:
     if isinstance(scores, Tensor):
         pointwise.softmax(variable("softmax"), scores, into=scores)
         return
-    import torch
-
-    torch.ops.aten._softmax.out(scores, -1, False, out=scores)  # noqa: SLF001 - an operation
+    _torch().ops.aten._softmax.out(scores, -1, False, out=scores)  # noqa: SLF001 - an operation
 
 
 def softmax_grad_(grad: Any, weights: Any) -> None:
@@ -203,9 +191,7 @@ def softmax_grad_(grad: Any, weights: Any) -> None:
         cost = pointwise.SOFTMAX_BACKWARD * grad.count
         grad.result(variable("softmax: grad"), grad.shape, cost, [grad, weights], into=grad)
         return
-    import torch
-
-    run = torch.ops.aten._softmax_backward_data.out  # noqa: SLF001 - an operation
+    run = _torch().ops.aten._softmax_backward_data.out  # noqa: SLF001 - an operation
     run(grad, weights, -1, grad.dtype, grad_input=grad)
 
 
@@ -213,9 +199,7 @@ def join(parts: Any, dim: int) -> Any:
     """Tensors one after the other along an axis (torch.cat)."""
     if isinstance(parts[0], Tensor):
         return Tensor.join(parts, dim)
-    import torch
-
-    return torch.cat(parts, dim)
+    return _torch().cat(parts, dim)
 
 
 # -- new tensors ---------------------------------------------------------------------------
@@ -223,19 +207,14 @@ def wide_zeros(like: Any, *shape: Any) -> Any:
     """Zeros in a tensor's number format, or in float32 where that has fewer digits."""
     if isinstance(like, Tensor):
         return _wide(variable("zeros"), like, shape)
-    import torch
-
-    return like.new_zeros(shape, dtype=torch.float32 if like.dtype.itemsize < 4 else like.dtype)
+    return like.new_zeros(shape, dtype=_wide_format(like))
 
 
 def wide_positions(like: Any, count: Any) -> Any:
     """The numbers 1 to ``count``, in float32 where a tensor's format has fewer digits."""
     if isinstance(like, Tensor):
         return _wide(variable("positions"), like, (count,))
-    import torch
-
-    dtype = torch.float32 if like.dtype.itemsize < 4 else like.dtype
-    return torch.arange(1, count + 1, device=like.device, dtype=dtype)
+    return _torch().arange(1, count + 1, device=like.device, dtype=_wide_format(like))
 
 
 def _wide(name: str, like: Tensor, shape: tuple[Any, ...]) -> Tensor:
@@ -243,14 +222,16 @@ def _wide(name: str, like: Tensor, shape: tuple[Any, ...]) -> Tensor:
     return like.result(name, shape, Cost(), [], item_size=size)
 
 
+def _wide_format(like: Any) -> Any:
+    return _torch().float32 if like.dtype.itemsize < 4 else like.dtype
+
+
 def empty_int32(like: Any, *shape: Any) -> Any:
     """Memory for whole numbers of 4 bytes each."""
     if isinstance(like, Tensor):
         size = like.counter.bytes_of(4)
         return shapes.empty(variable("empty"), like, shape, item_size=size, whole=True)
-    import torch
-
-    return like.new_empty(shape, dtype=torch.int32)
+    return like.new_empty(shape, dtype=_torch().int32)
 
 
 def arange(like: Any, count: Any, step: Any = 1) -> Any:
@@ -258,8 +239,7 @@ def arange(like: Any, count: Any, step: Any = 1) -> Any:
     if isinstance(like, Tensor):
         size = like.item_size if like.whole else like.counter.bytes_of(8)
         return like.result(variable("range"), (count,), Cost(), [], item_size=size, whole=True)
-    import torch
-
+    torch = _torch()
     dtype = torch.int64 if like.is_floating_point() else like.dtype
     return torch.arange(0, count * step, step, dtype=dtype, device=like.device)
 
@@ -272,9 +252,7 @@ def padded(x: Any, *, before: int = 0, after: int = 0, value: float = 0.0) -> An
             name, (*old[:-1], old[-1] + before + after), Cost(), [x],
             backward=lambda grad: [grad.result(f"{name}: grad", old, Cost(), [grad])],
         )  # fmt: skip
-    from torch.nn.functional import pad
-
-    return pad(x, (before, after), value=value)
+    return _torch().nn.functional.pad(x, (before, after), value=value)
 
 
 # -- number formats --------------------------------------------------------------------------

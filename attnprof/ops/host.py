@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attnprof.costs import Cost, CostTable, Number, is_symbolic, maximum, minimum
 from attnprof.ops.counter import Counter
 from attnprof.ops.groups import product
-from attnprof.ops.layer import CoreText, LayerSizes, LayerText, OwnText
+from attnprof.ops.layer import MAPS, CoreText, LayerSizes, LayerText, OwnText
 from attnprof.ops.tensor import Tensor
 from attnprof.workload import Workload
 
@@ -97,9 +97,6 @@ class CountedCore(CoreText):
     __call__ = CoreText.forward
 
 
-_MAPS = {"q_proj": "queries", "k_proj": "keys", "v_proj": "values", "o_proj": "output"}
-
-
 def counted(spec: Mechanism, workload: Workload, scope: str) -> CostTable:
     """What a mechanism's text executes for a workload, by stage."""
     heads, groups = workload.num_heads, workload.num_kv_heads
@@ -129,7 +126,7 @@ def made(spec: Mechanism, w: Workload, scope: str) -> tuple[Any, Weights]:
         host.spec, host.sizes, host.core = spec, sizes, core
     for name, (inner, outer) in spec.layer_maps(sizes).items():
         weight, bias = weights.add(outer, inner), weights.add(outer) if spec.bias else None
-        shown = name if own else _MAPS[name]
+        shown = name if own else MAPS[name]
         setattr(host, name, partial(Tensor.linear, weight=weight, bias=bias, name=shown))
     return host, weights
 

@@ -7,6 +7,9 @@ from attnprof.costs import Cost, Number, Stage, exact_div
 from attnprof.ops.functional import in_rows_for
 from attnprof.workload import Workload
 
+#: The linear maps around a core, and what they give.
+MAPS = {"q_proj": "queries", "k_proj": "keys", "v_proj": "values", "o_proj": "output"}
+
 
 @dataclass(frozen=True)
 class LayerSizes:
@@ -92,18 +95,11 @@ class Definition:
     def projections(self, which: str, workload: Workload) -> None:
         """The linear maps named by ``which``, one letter each of q, k, v, o; no bias."""
         w = workload
-        tokens = w.batch_size * (1 if w.phase == "decode" else w.seq_len)
-        keys = w.batch_size * (1 if w.phase == "decode" else w.keys)
-        values = w.kv_heads * w.value_width
-        sizes = {
-            "q": ("queries", tokens, w.d_model, w.d_model),
-            "k": ("keys", keys, w.d_model, w.kv_heads * w.head_dim),
-            "v": ("values", keys, w.d_model, values),
-            "o": ("output", tokens, w.num_heads * w.value_width, w.d_model),
-        }
-        for letter in which:
-            name, count, inner, outer = sizes[letter]
-            self.dots(name, count * outer, count * inner * outer, count, outer)
+        sizes = LayerSizes(w.num_heads, w.head_dim, w.kv_heads, w.value_width)
+        for name, (inner, outer) in sizes.maps(which).items():
+            length = w.keys if MAPS[name] in ("keys", "values") else w.seq_len
+            rows = w.batch_size * (1 if w.phase == "decode" else length)
+            self.dots(MAPS[name], rows * outer, rows * inner * outer, rows, outer)
 
     def softmax_attention(self, workload: Workload, pairs: Number, rows: Number) -> None:
         """Scores, scaling by a division, softmax (exp, sum, division), values: 002, Eq 10-17."""

@@ -97,7 +97,9 @@ class Layout:
                 sizes = [size for size, _, _ in left]
                 steps = [strides[place] * times for _, place, times in left]
                 copies.append(_scattered(sizes, steps, ask))
-                step = _innermost(sizes, steps, ask)
+                step: Number = 1  # that of the last dimension of more than one entry
+                for size, stride in zip(sizes, steps, strict=True):
+                    step = stride if len(sizes) == 1 else _where(ask(size), stride, step)
                 for place in reversed(right):
                     viewed[place] = step
                     step = step * new[place]
@@ -211,9 +213,7 @@ def as_flag(value: Number) -> Number:
     if not is_symbolic(value):
         return value
     powers = value.expand().as_coefficients_dict()
-    terms = (
-        count * product(base for base in term.as_powers_dict()) for term, count in powers.items()
-    )
+    terms = (count * product(term.as_powers_dict()) for term, count in powers.items())
     return sum(terms, 0)
 
 
@@ -258,14 +258,6 @@ def _scattered(sizes: Sequence[Number], strides: Sequence[Number], ask: Ask) -> 
                 flags.append(between * many * _differ(strides[i], strides[j] * sizes[j], ask))
             between = between * (1 - many)
     return _either(flags)
-
-
-def _innermost(sizes: Sequence[Number], strides: Sequence[Number], ask: Ask) -> Number:
-    """The stride of the last dimension of more than one entry."""
-    found: Number = 1
-    for size, stride in zip(sizes, strides, strict=True):
-        found = stride if len(sizes) == 1 else _where(ask(size), stride, found)
-    return found
 
 
 def _packed(shape: Shape, strides: Shape) -> Shape:

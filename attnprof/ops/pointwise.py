@@ -60,15 +60,11 @@ def scaled(name: str, x: T, per_entry: Cost, into: T | None = None) -> T:
     number = x.counter.bytes_of(NUMBER)
     size = number if x.whole and x.item_size == 1 else 0
     keeps: Number = NUMBER if x.item_size > 1 else 1
-    return entrywise(
-        name,
-        per_entry,
-        x,
-        backward=lambda grad: [scaled(f"{name}: grad", grad, per_entry)],
-        into=into,
-        item_size=size,
-        keeps=keeps,
-    )
+
+    def backward(grad: T) -> list[T]:
+        return [scaled(f"{name}: grad", grad, per_entry)]
+
+    return entrywise(name, per_entry, x, backward=backward, into=into, item_size=size, keeps=keeps)
 
 
 def added(
@@ -160,14 +156,11 @@ def divided(name: str, x: T, other: T | float, *, into: T | None = None) -> T:
 
 def masked(name: str, x: T, mask: T, _value: float = 0, *, into: T | None = None) -> T:
     """Overwritten where a mask is set: no FLOPs; the gradient is masked into a new tensor."""
-    return entrywise(
-        name,
-        Cost(),
-        x,
-        mask,
-        into=into,
-        backward=lambda grad: [masked(f"{name}: grad", grad, mask), None],
-    )
+
+    def backward(grad: T) -> list[T | None]:
+        return [masked(f"{name}: grad", grad, mask), None]
+
+    return entrywise(name, Cost(), x, mask, backward=backward, into=into)
 
 
 def softmax(name: str, x: T, dim: int = -1, *, into: T | None = None) -> T:  # noqa: ARG001
@@ -197,14 +190,11 @@ def cast(name: str, x: T, item_size: int) -> T:
 
 def triangle(name: str, x: T, diagonal: int = 0, *, into: T | None = None) -> T:  # noqa: ARG001
     """Without what lies on one side of a diagonal; the gradient is cut the same way."""
-    return x.result(
-        name,
-        x.shape,
-        Cost(),
-        [x],
-        into=into,
-        backward=lambda grad: [triangle(f"{name}: grad", grad)],
-    )
+
+    def backward(grad: T) -> list[T]:
+        return [triangle(f"{name}: grad", grad)]
+
+    return x.result(name, x.shape, Cost(), [x], backward=backward, into=into)
 
 
 # -- along axes ------------------------------------------------------------------------------

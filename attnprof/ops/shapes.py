@@ -126,11 +126,8 @@ def _length(size: costs.Number, part: slice) -> costs.Number:
         length = length - _bound(part.start, size)
     if part.step is None:
         return length
-    return (
-        costs.exact_div(length, part.step)
-        if costs.is_symbolic(length)
-        else costs.ceil_div(length, part.step)
-    )
+    divided = costs.exact_div if costs.is_symbolic(length) else costs.ceil_div
+    return divided(length, part.step)
 
 
 def _bound(at: costs.Number | None, size: costs.Number) -> costs.Number:

@@ -10,18 +10,6 @@ from attnprof.errors import RequestError
 from attnprof.ops import pointwise, products
 from attnprof.ops.counter import variable
 from attnprof.ops.groups import product
-from attnprof.ops.pointwise import (
-    ADD,
-    EXP,
-    NUMBER,
-    OTHER,
-    OVER,
-    SIGMOID,
-    SILU_BACKWARD,
-    SQUASHED,
-    TIMES,
-    without,
-)
 from attnprof.ops.shaped import Ordered, Shaped
 
 
@@ -136,38 +124,39 @@ class Tensor(Shaped):
     softmax = _operation("softmax", pointwise.softmax)
 
     # -- functions of an entry ---------------------------------------------------------------
-    __rsub__ = _function("subtract", ADD)  # a number less every entry
+    __rsub__ = _function("subtract", pointwise.ADD)  # a number less every entry
     lerp = _function("lerp", pointwise.LERP)  # itself plus weight times what the end exceeds it by
-    addcmul_ = _function("add product", ADD + TIMES, in_place=True)  # plus a product, or minus one
-    minimum = _function("minimum", OTHER)
-    maximum = _function("maximum", OTHER)
-    remainder = __mod__ = _function("remainder", OVER)
-    remainder_ = _function("remainder", OVER, in_place=True)
-    eq = _function("equal", OTHER, item_size=1, whole=True)
-    __lt__ = _function("smaller", OTHER, item_size=1, whole=True)
-    __gt__ = _function("larger", OTHER, item_size=1, whole=True)
+    # plus a product, or minus one
+    addcmul_ = _function("add product", pointwise.ADD + pointwise.TIMES, in_place=True)
+    minimum = _function("minimum", pointwise.OTHER)
+    maximum = _function("maximum", pointwise.OTHER)
+    remainder = __mod__ = _function("remainder", pointwise.OVER)
+    remainder_ = _function("remainder", pointwise.OVER, in_place=True)
+    eq = _function("equal", pointwise.OTHER, item_size=1, whole=True)
+    __lt__ = _function("smaller", pointwise.OTHER, item_size=1, whole=True)
+    __gt__ = _function("larger", pointwise.OTHER, item_size=1, whole=True)
     logical_or_ = _function("either", Cost(), in_place=True)
-    __neg__ = _function("negative", OTHER, OTHER, saves="")
-    neg_ = _function("negative", OTHER, OTHER, saves="", in_place=True)
-    exp = _function("exponential", EXP, TIMES)
-    exp_ = _function("exponential", EXP, TIMES, in_place=True)
-    sigmoid = _function("sigmoid", SIGMOID, SQUASHED)
-    tanh = _function("tanh", OTHER, SQUASHED)
-    relu = _function("relu", OTHER, OTHER)
-    relu_ = _function("relu", OTHER, OTHER, in_place=True)
-    silu = _function("silu", SIGMOID, SILU_BACKWARD, saves="operand")
-    reciprocal = _function("reciprocal", OVER)
-    reciprocal_ = _function("reciprocal", OVER, in_place=True)
-    abs = _function("absolute", OTHER)
-    log_ = _function("logarithm", OTHER, in_place=True)
-    sqrt_ = _function("root", OTHER, in_place=True)
-    clamp = _function("clamp", OTHER)  # min= or max=, a number
-    clamp_ = _function("clamp", OTHER, in_place=True)
-    gt_ = _function("is larger", OTHER, in_place=True)  # than a number: 1, else 0
+    __neg__ = _function("negative", pointwise.OTHER, pointwise.OTHER, saves="")
+    neg_ = _function("negative", pointwise.OTHER, pointwise.OTHER, saves="", in_place=True)
+    exp = _function("exponential", pointwise.EXP, pointwise.TIMES)
+    exp_ = _function("exponential", pointwise.EXP, pointwise.TIMES, in_place=True)
+    sigmoid = _function("sigmoid", pointwise.SIGMOID, pointwise.SQUASHED)
+    tanh = _function("tanh", pointwise.OTHER, pointwise.SQUASHED)
+    relu = _function("relu", pointwise.OTHER, pointwise.OTHER)
+    relu_ = _function("relu", pointwise.OTHER, pointwise.OTHER, in_place=True)
+    silu = _function("silu", pointwise.SIGMOID, pointwise.SILU_BACKWARD, saves="operand")
+    reciprocal = _function("reciprocal", pointwise.OVER)
+    reciprocal_ = _function("reciprocal", pointwise.OVER, in_place=True)
+    abs = _function("absolute", pointwise.OTHER)
+    log_ = _function("logarithm", pointwise.OTHER, in_place=True)
+    sqrt_ = _function("root", pointwise.OTHER, in_place=True)
+    clamp = _function("clamp", pointwise.OTHER)  # min= or max=, a number
+    clamp_ = _function("clamp", pointwise.OTHER, in_place=True)
+    gt_ = _function("is larger", pointwise.OTHER, in_place=True)  # than a number: 1, else 0
 
     def norm(self, *, dim: int, keepdim: bool = False) -> Tensor:
         """The root of the sum of squares along an axis; no gradient."""
-        shape, count = without(self.shape, dim, keepdim), self.count
+        shape, count = pointwise.without(self.shape, dim, keepdim), self.count
         rows = product(shape)
         cost = Cost(multiplications=count, additions=count, other=rows, reduction_outputs=rows)
         return self.result(variable("norm"), shape, cost, [self])
@@ -176,8 +165,8 @@ class Tensor(Shaped):
     def sum(self, dim: Any, keepdim: bool = False, dtype: type | None = None) -> Tensor:
         """The sum over an axis, or over several; ``dtype=int`` counts what is set in a mask."""
         if dtype is int:
-            shape, size = without(self.shape, dim, keepdim), self.counter.bytes_of(NUMBER)
-            name = variable("count")
+            shape, name = pointwise.without(self.shape, dim, keepdim), variable("count")
+            size = self.counter.bytes_of(pointwise.NUMBER)
             return self.result(name, shape, Cost(), [self], item_size=size, whole=True)
         return pointwise.summed(variable("sum"), self, dim, keepdim)
 
@@ -187,7 +176,7 @@ class Tensor(Shaped):
 
     def amax(self, dim: Any, keepdim: bool = False) -> Tensor:
         """The largest entry along an axis: a comparison an entry; no gradient."""
-        shape = without(self.shape, dim, keepdim)
+        shape = pointwise.without(self.shape, dim, keepdim)
         return self.result(variable("largest"), shape, Cost(other=self.count), [self])
 
     def cummax(self, dim: int) -> Ordered:

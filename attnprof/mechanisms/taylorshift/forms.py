@@ -247,7 +247,8 @@ class TaylorEfficient(Taylor):
             size, scale = self.chunk * AT_ONCE, square_root(d, over=n)
             y = sums(queries, keys, taylor.with_ones(flat(v)), size=size, features=self.features)
         del queries, keys
-        return taylor.divided_columns(y, taylor.row_scale(n, q) if causal else scale).view(q.shape)
+        bottom, top = y.split([1, d], -1)
+        return taylor.ratio(top, bottom, taylor.row_scale(n, q) if causal else scale).view(q.shape)
 
     def init_state(self, sizes: LayerSizes, cache: Any) -> TaylorState:
         """Sums of nothing."""

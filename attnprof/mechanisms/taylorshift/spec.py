@@ -87,26 +87,20 @@ class TaylorShift(forms.Taylor):
 
     def _efficient(self, workload: Workload, scope: str) -> costs.CostTable:
         """The efficient form; the token that leaves the direct one builds the sums first."""
-        table, w = self.efficient.cost(workload, scope), workload
+        table, w, n = self.efficient.cost(workload, scope), workload, workload.seq_len
         if w.phase != "decode":
             return table
+        # 1 where the token before was still decoded directly
+        before = w.with_(seq_len=n - 1 if costs.is_symbolic(n) else costs.maximum(1, n - 1))
+        left = self.direct_chosen(before) * (1 if costs.is_symbolic(n) else costs.more_than_one(n))
         counter = Counter(w.item_size)
-        shape = (w.batch_size * w.num_heads, w.seq_len - 1, w.head_dim)
+        shape = (w.batch_size * w.num_heads, n - 1, w.head_dim)
         rows = Tensor.given(counter, shape)
         held = built_state(rows, rows, self.chunk, self.features)
-        built = tuple(times(stage, self._left_direct(w)) for stage in counter.stages)
+        built = tuple(times(stage, left) for stage in counter.stages)
         del held  # after its stages are taken: the decoder keeps it
         built = tuple(replace(stage, name=f"build {stage.name}") for stage in built)
         return replace(table, stages=(*built, *table.stages))
-
-    def _left_direct(self, workload: Workload) -> costs.Number:
-        """1 where the token before was still decoded directly."""
-        n = workload.seq_len
-        if costs.is_symbolic(n):
-            return self.direct_chosen(workload.with_(seq_len=n - 1))
-        return costs.more_than_one(n) * self.direct_chosen(
-            workload.with_(seq_len=costs.maximum(1, n - 1))
-        )
 
     def state_entries(self, workload: Workload) -> costs.Number:
         """Keys and values, or their sums from the switch on."""
@@ -161,13 +155,8 @@ def _takes_direct(mechanism: TaylorShift, workload: Workload) -> bool:
 
 def times(stage: costs.Stage, flag: costs.Number) -> costs.Stage:
     """A stage where ``flag`` is 1, nothing where it is 0."""
-    return replace(
-        stage,
-        cost=stage.cost * flag,
-        allocates=stage.allocates * flag,
-        frees=stage.frees * flag,
-        workspace=stage.workspace * flag,
-    )
+    counts = ("cost", "allocates", "frees", "workspace")
+    return replace(stage, **{name: getattr(stage, name) * flag for name in counts})
 
 
 @dataclass(frozen=True, slots=True)
