@@ -167,7 +167,7 @@ def records(like: Any) -> bool:
     """Whether autograd records what is done."""
     if isinstance(like, Tensor):
         return like.counter.grad
-    return _torch().is_grad_enabled()
+    return bool(_torch().is_grad_enabled())
 
 
 def plain_size(size: Any) -> Any:
