@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from functools import wraps
+from functools import partial, wraps
 from importlib import import_module
 from inspect import cleandoc
 from io import TextIOWrapper
@@ -137,7 +137,11 @@ def _program(asked: str, *, debug: bool, is_main: bool) -> typer.Typer:
             known = app.command(name, help=summary, rich_help_panel=panel)
             if name == asked:
                 run = _ending(name, debug=debug, is_main=is_main)
-                app.command(name, help=help_text(run.__doc__ or ""), cls=Command)(run)
+                shown = "\n\n".join(  # for any width: paragraphs in one line, but for the examples
+                    f"\b{text}" if text.startswith("Examples:") else " ".join(text.split())
+                    for text in cleandoc(run.__doc__ or "").replace("[", "\\[").split("\n\n")
+                )
+                app.command(name, help=shown, cls=Command)(run)
             else:
                 known(lambda: None)
     return app
@@ -153,15 +157,6 @@ class Command(TyperCommand):
         return option
 
 
-def help_text(docstring: str) -> str:
-    """A docstring as help for any width: each paragraph in one line, but for the examples."""
-    whole = cleandoc(docstring).replace("[", "\\[")
-    return "\n\n".join(
-        f"\b{text}" if text.startswith("Examples:") else " ".join(text.split())
-        for text in whole.split("\n\n")
-    )
-
-
 def _ending(name: str, *, debug: bool, is_main: bool) -> Callable[..., None]:
     """The command's function, ending with an exit code: before Typer sees its exceptions."""
     from attnprof.cli.parameters import in_groups
@@ -170,14 +165,13 @@ def _ending(name: str, *, debug: bool, is_main: bool) -> Callable[..., None]:
 
     @wraps(function)
     def run(**given: Any) -> None:
-        with one_command(_names_in(given.values())):
+        work = partial(_guarded, lambda: function(**given), debug)
+        with one_command(names_in(given.values())):
             if (subject := foreign_code(name, given) if is_main else None) is None:
-                raise typer.Exit(_guarded(lambda: function(**given), debug))
+                raise typer.Exit(work())
             from attnprof.processes.supervision import supervised
 
-            raise typer.Exit(
-                supervised(lambda: _guarded(lambda: function(**given), debug), subject)
-            )
+            raise typer.Exit(supervised(work, subject))
 
     return run
 
@@ -188,13 +182,13 @@ def _show_version(asked: bool) -> None:
         raise typer.Exit
 
 
+_VERSION = typer.Option(
+    "--version", help="Show the version and exit.", is_eager=True, callback=_show_version
+)
+
+
 def _globals(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", help="Show the version and exit.", is_eager=True, callback=_show_version
-        ),
-    ] = False,
+    version: Annotated[bool, _VERSION] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of a bug.")] = False,
 ) -> None:
     """What holds for every command."""
@@ -213,9 +207,9 @@ def foreign_code(command: str, given: Mapping[str, Any]) -> str | None:
     names: list[str] = []
     if command != "reproduce":
         values = (given.get(parameter) for parameter in TARGETS)
-        names = _names_in(str(value) if isinstance(value, Path) else value for value in values)
+        names = names_in(str(value) if isinstance(value, Path) else value for value in values)
     if command == "verify-formula" and given.get("table"):
-        names += _names_in([given["formula"]])  # the target, where a table has the formulas
+        names += names_in([given["formula"]])  # the target, where a table has the formulas
     if places := [name for name in names if ":" in name]:
         return ", ".join(dict.fromkeys(places))
     if command in ALWAYS_FOREIGN:
@@ -225,7 +219,7 @@ def foreign_code(command: str, given: Mapping[str, Any]) -> str | None:
     return f"attnprof {command}" if set(names) - {"", *registry.names()} else None
 
 
-def _names_in(values: Iterable[Any]) -> list[str]:
+def names_in(values: Iterable[Any]) -> list[str]:
     """What was typed, each name of a list by itself: it may be a file of code."""
     listed = [value if isinstance(value, list) else [value] for value in values]
     texts = [text for found in listed for text in found if isinstance(text, str)]
@@ -241,9 +235,8 @@ def _guarded(work: Callable[[], Any], debug: bool) -> int:
         return int(ended.exit_code)
     except BaseException as error:  # noqa: BLE001 - the last resort: one line, never a traceback
         # a page of help ends the program where its reader has gone
-        if isinstance(
-            error.__context__ if isinstance(error, SystemExit) else error, BrokenPipeError
-        ):
+        cause = error.__context__ if isinstance(error, SystemExit) else error
+        if isinstance(cause, BrokenPipeError):
             from attnprof.processes.supervision import give_up_answers
 
             give_up_answers()  # the reader (head, less) has what it wanted
@@ -277,9 +270,8 @@ def _failure(error: BaseException, debug: bool) -> tuple[str, int]:
         return f"cannot use {name}: {error.strerror}", RequestError.exit_code
     missing = (getattr(error, "name", None) or "").split(".")[0]
     if isinstance(error, ModuleNotFoundError) and missing in NEEDED:
-        advice = f"pip install {missing} (see: attnprof doctor)"
-        needs = f"this command needs {missing}, which is not installed here: {advice}"
-        return needs, CannotRunError.exit_code
+        needs = f"this command needs {missing}, which is not installed here: pip install {missing}"
+        return f"{needs} (see: attnprof doctor)", CannotRunError.exit_code
     if debug:
         import traceback
 

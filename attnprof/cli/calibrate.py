@@ -8,6 +8,7 @@ from typer import Option
 from attnprof.cli.measurement import THREADS
 from attnprof.cli.options import DeviceOption, Output, ensure_writable, note
 from attnprof.cli.request import some_of
+from attnprof.device import roofline
 from attnprof.errors import RequestError
 from attnprof.record import CalibrationRecord, Report
 from attnprof.record.files import why_of
@@ -37,9 +38,7 @@ def calibrate(
     if not 0 < seconds < 3600:
         raise RequestError(f"--seconds {seconds}: give a time from above 0 to an hour")
     wanted = some_of(dtype, DTYPES, "--dtype")
-    from attnprof.device.roofline import default_path, entries
-
-    path = default_path() if file is None else file
+    path = roofline.default_path() if file is None else file
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
@@ -47,20 +46,18 @@ def calibrate(
     ensure_writable(path, force=to.force, flag="--file", extended=True)
     if not to.force:
         with reading_back():
-            entries(path)
+            roofline.entries(path)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
 
-    from attnprof.device.roofline import calibrate as measure
-    from attnprof.device.roofline import save
     from attnprof.measure.batch import resolve_device
     from attnprof.measure.environment import describe_environment
 
     where = resolve_device(device)
     if threads is not None:
         torch.set_num_threads(threads)
-    found = measure(where, wanted, seconds)
-    save(found, path, device=where, threads=torch.get_num_threads(), force=to.force)
+    found = roofline.calibrate(where, wanted, seconds)
+    roofline.save(found, path, device=where, threads=torch.get_num_threads(), force=to.force)
     note(f"kept in {path}")
     records = [
         CalibrationRecord(

@@ -1,27 +1,22 @@
 """``attnprof check``: fail when FLOPs, memory or time got worse."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sys
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from typer import Option
 
 from attnprof.cli.measurement import Suite
 from attnprof.cli.options import Output, ensure_writable, note
 from attnprof.errors import CannotRunError, RequestError
+from attnprof.gate.rules import CheckOptions, rule_named
 from attnprof.record import Report, write_whole
 from attnprof.record.files import kind_of_file, why_of
 from attnprof.record.recognition import check_unlost, reading_back, take_modules
 from attnprof.render.progress import working
-
-if TYPE_CHECKING:
-    from attnprof.gate.rules import CheckOptions
 
 EXAMPLE = "attnprof check --against origin/main --suite bench.toml"
 
@@ -87,8 +82,6 @@ def check(
         ensure_writable(getattr(asked, flag), force=to.force, flag=f"--{flag}")
     if asked.update:
         ensure_writable(baseline, force=to.force, flag="--baseline", extended=True)
-    from attnprof.gate.rules import CheckOptions, rule_named
-
     terms = CheckOptions(
         asked.rule, asked.inconclusive, asked.budget, suite.time, suite.formula,
         asked.stored_times, limit_s=suite.limit,
@@ -155,8 +148,7 @@ def _outputs(report: Report, asked: CheckFlags) -> None:
         return
     path = Path(step)  # other programs write to it as well; a failure is a note
     try:
-        kind = kind_of_file(path.stat().st_mode) if path.exists() else ""
-        if kind:
+        if path.exists() and (kind := kind_of_file(path.stat().st_mode)):
             raise OSError(errno.EINVAL, f"it is {kind}")  # noqa: TRY301 - told like the others
         check_unlost(path, only_inputs=True)
         with path.open("a", encoding="utf-8", errors="replace") as stream:

@@ -38,7 +38,5 @@ def compare(
         for name in record.wins.split(",") if record.wins else ():
             of_length = winners.setdefault(str(record.seq_len), {})
             of_length.setdefault(name, []).append(record.mechanism)
-    answer = compare_answer(records, shown)
-    summary = {"winners": winners, "answer": answer}
-    report = Report("compare", records, summary, opt.environment())
-    to.deliver(report, quantities=shown)
+    summary = {"winners": winners, "answer": compare_answer(records, shown)}
+    to.deliver(Report("compare", records, summary, opt.environment()), quantities=shown)

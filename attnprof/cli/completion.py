@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from importlib import import_module
-from typing import Any
 
 from typer import Context
 
@@ -62,8 +61,12 @@ def _possible(parameter: str, ctx: Context) -> Iterable[str]:
 
     if parameter in MECHANISMS:
         return [*registry.names(), *(point.name for point, why in registry.plugins() if not why)]
-    if parameter == "settings":
-        return _settings(ctx)
+    if parameter == "settings":  # of the mechanisms asked for, or of all
+        from attnprof.cli.app import names_in
+
+        asked = {*names_in(map(ctx.params.get, MECHANISMS))} & {*registry.names()}
+        mechanisms = map(registry.get, asked or registry.names())
+        return sorted({f"{name}=" for each in mechanisms for name in each.parameter_names()})
     if parameter == "claim":
         from attnprof.papers.documents import claims
 
@@ -74,14 +77,3 @@ def _possible(parameter: str, ctx: Context) -> Iterable[str]:
         module, _, constant = names.partition(":")
         names = getattr(import_module(f"attnprof.{module}"), constant)
     return names
-
-
-def _settings(ctx: Context) -> Iterable[str]:
-    """``name=`` of every parameter that the mechanisms have which are asked for, or else any."""
-    from attnprof import registry
-
-    typed: list[Any] = [ctx.params.get(name) for name in MECHANISMS]
-    texts = [text for value in typed for text in (value if isinstance(value, list) else [value])]
-    asked = {name for text in texts if text for name in text.split(",")} & {*registry.names()}
-    mechanisms = map(registry.get, asked or registry.names())
-    return sorted({f"{name}=" for each in mechanisms for name in each.parameter_names()})

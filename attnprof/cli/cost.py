@@ -71,7 +71,7 @@ def _records(
                 refusals.append(refusal)
                 who = identity(mechanism, workload, scope)
                 records.append(CostRecord(**who, stage="total", skipped=str(refusal)))
-    if len(refusals) == len(records) and refusals:
+    if refusals and len(refusals) == len(records):
         raise refusals[0]
     if records:
         return records

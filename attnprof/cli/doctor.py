@@ -44,7 +44,7 @@ def probes() -> Iterator[DoctorRecord]:
     yield _tried("platform", lambda: (platform.platform(), "ok"))
     yield _tried("attnprof", lambda: (attnprof.__version__, "ok"))
     for name in LIBRARIES:
-        yield _tried(name, partial(_library, name), f"pip install {name}")
+        yield _tried(name, partial(lambda name: (version(name), "ok"), name), f"pip install {name}")
     torch_record = _tried("torch", _torch, "pip install torch")
     yield torch_record
     yield _tried("processor", _processor)
@@ -55,10 +55,6 @@ def probes() -> Iterator[DoctorRecord]:
     yield _tried("fvcore's counter", _fvcore_counter, "profile leaves macs_fvcore empty")
     yield _tried("memory on CPU", _cpu_memory, "profile leaves peak_bytes_measured empty")
     yield _tried("figures", _figures, "pip install matplotlib; --plot and heatmap need it")
-
-
-def _library(name: str) -> tuple[str, str]:
-    return version(name), "ok"
 
 
 def _tried(check: str, probe: _Probe, advice: str = "") -> DoctorRecord:

@@ -43,13 +43,9 @@ def heads_(
             f"possible: {', '.join(map(str, possible[:24]))}{more}"
         )
     workload = conditions.workload(length, 1, width)
-    named = request.names_of(mechanisms or (), attention) or request.TAYLORSHIFT
-    names = list(dict.fromkeys(named))
-    curves = curves_of(
-        conditions.configured(names),
-        workload,
-        scope,
-        request.some_of(kind, KINDS, "--kind"),
-        request.some_of(quantity, QUANTITIES, "--quantity"),
-    )
+    names = request.names_of(mechanisms or (), attention) or request.TAYLORSHIFT
+    kinds = request.some_of(kind, KINDS, "--kind")
+    quantities = request.some_of(quantity, QUANTITIES, "--quantity")
+    chosen = conditions.configured(list(dict.fromkeys(names)))
+    curves = curves_of(chosen, workload, scope, kinds, quantities)
     to.deliver(heads_report(curves, width, length, counts, opt.environment()))

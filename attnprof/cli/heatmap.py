@@ -77,8 +77,8 @@ class Written:
             beside = path.with_suffix(".csv")
             write_whole(beside, render_csv(report))
             opt.note(f"wrote {path} and {beside}")
-        by_suffix = FORMATS.get(data.suffix.lower()) if data else None
-        opt.deliver(report, self.fmt or by_suffix or opt.Format.TABLE, data, exact=self.exact)
+        by_suffix = FORMATS.get(data.suffix.lower() if data else "", opt.Format.TABLE)
+        opt.deliver(report, self.fmt or by_suffix, data, exact=self.exact)
 
 
 def heatmap(
@@ -99,7 +99,7 @@ def heatmap(
     ),
     convention: opt.ConventionOption = "flops",
     to: Written,
-) -> None:  # fmt: skip
+) -> None:
     """Draw the ratio of two costs over length and model width.
 
     The table shows mean and maximum excess of A over B. Every cell is written to heatmap.csv in
@@ -161,7 +161,7 @@ def _quantity(quantity: str | None, convention: str, kind: str) -> str:
 def _note_missing(report: Report) -> None:
     named = []
     for heads, widths in report.summary["not_divisible_d_model"].items():
-        shown = ", ".join(str(width) for width in widths[:6])
+        shown = ", ".join(map(str, widths[:6]))
         more = f" and {len(widths) - 6} more" if len(widths) > 6 else ""
         named.append(f"{heads} heads: d_model {shown}{more}")
     if named:

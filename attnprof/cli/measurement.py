@@ -246,6 +246,5 @@ def _cases(
     from attnprof.measure.request import Budget
     from attnprof.measure.sweep.runner import points_of
 
-    points = points_of([grid], Budget(), threads=1, check=False, compiled=compiled,
-                       limit_s=limit_s)  # fmt: skip
+    points = points_of([grid], Budget(), threads=1, check=False, compiled=compiled, limit_s=limit_s)
     return [Case(point, **options) for point in points]

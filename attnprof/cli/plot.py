@@ -9,6 +9,7 @@ from typer import Argument, Option
 
 from attnprof.cli.options import ForceOption, SizeOption, ensure_writable, note, one_of
 from attnprof.cli.request import parse_set
+from attnprof.device.roofline import RATES, is_ceiling, with_roofline
 from attnprof.errors import RequestError
 from attnprof.record import ProfileRecord, Report
 from attnprof.record.files import REPORT_LIMIT
@@ -102,8 +103,6 @@ def load(path: Path) -> Report:
 
 def _ceilings(reports: list[Report], path: Path | None) -> list[dict[str, Any]]:
     """What the devices can do: as the results say, else as is known of them here."""
-    from attnprof.device.roofline import RATES, is_ceiling, with_roofline
-
     found = {}
     for report in reports:
         told = report.summary.get("roofline")

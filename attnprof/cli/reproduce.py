@@ -13,13 +13,11 @@ from attnprof.cli import options as opt
 from attnprof.cli.request import parse_names, some_of
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError
 from attnprof.papers import documents as known
+from attnprof.papers import replay
 from attnprof.papers.checks import VERDICTS
-from attnprof.papers.documents import claims
 from attnprof.papers.measured import fresh, ship
 from attnprof.papers.regenerated import figure_values, regenerate, table_values
-from attnprof.papers.replay import accept as accept_verdicts
-from attnprof.papers.replay import only, replay
-from attnprof.record import Report, ReproduceRecord
+from attnprof.record import Report, ReproduceRecord, write_whole
 from attnprof.render import reproduction as pages
 from attnprof.render.plots.documents import plot_figure
 from attnprof.render.progress import progress_bar
@@ -61,7 +59,7 @@ def reproduce(
     output: opt.OutputOption = None,
     force: opt.ForceOption = False,
     exact: opt.ExactOption = False,
-) -> int:  # fmt: skip
+) -> int:
     """Recompute every claim, table and figure of five papers.
 
     What only a clock or an allocator can say is taken from measurements that ship with the
@@ -86,7 +84,7 @@ def reproduce(
         made = {number: stack.enter_context(fresh(number, opt.note)) for number in again}
         found = _replayed(asked, plot, size)
         failed = _written(found, asked.documents, reports) if reports is not None else {}
-        kept = found if shown is None else only(found, shown)
+        kept = found if shown is None else replay.only(found, shown)
         in_full = shown is not None or bool(documents) or asked.by_name
         if fmt == PageFormat.HTML:
             whole = (everything or bool(documents)) and not asked.by_name
@@ -124,7 +122,7 @@ def asked_for(
     numbers = [its.number for its in known.find_documents(names)]
     if claim is not None:
         ids = known.find_claims(parse_names(claim, "--claim"))
-        theirs = [claims()[name].document for name in ids]
+        theirs = [known.claims()[name].document for name in ids]
         for name, number in zip(ids, theirs, strict=True):
             if number not in numbers:
                 raise RequestError(f"{name} is a claim of {number}: leave {' '.join(numbers)} out")
@@ -138,7 +136,7 @@ def asked_for(
     if figure is not None:
         key, _ = known.find_figure(numbers[0], figure)
         return ReplayRequest(numbers, known.claims_of_figure(numbers[0], key), figure=key)
-    ids = [name for name, its in claims().items() if its.document in numbers]
+    ids = [name for name, its in known.claims().items() if its.document in numbers]
     return ReplayRequest(numbers, ids, by_name=False)
 
 
@@ -154,7 +152,7 @@ def _refuse_contradictions(asked: ReplayRequest, plot: Path | None, reports: Pat
 
 def _replayed(asked: ReplayRequest, plot: Path | None, size: str) -> Report:
     with progress_bar(len(asked.claims), "replaying") as tell:
-        found = replay(asked.claims, environment=opt.environment(), tell=tell)
+        found = replay.replay(asked.claims, environment=opt.environment(), tell=tell)
     number, more = asked.documents[0], {}
     if asked.table is not None:
         more["table"] = table_values(asked.table, known.find_table(number, asked.table)[1]())
@@ -172,17 +170,16 @@ def _written(found: Report, numbers: list[str], folder: Path) -> dict[str, str]:
     """The reports on disk; gives what could not be made."""
     failed: dict[str, str] = {}
     for number in numbers:
-        made = regenerate(number)
-        missing = pages.write_document(number, found, made, folder / number)
+        missing = pages.write_document(number, found, regenerate(number), folder / number)
         failed |= {f"{number} {name}": why for name, why in missing.items()}
-    pages.write_page(found, folder)
+    write_whole(folder / "reproduction.md", pages.page(found, linked=True))
     opt.note(f"wrote {folder / 'reproduction.md'} and {', '.join(numbers)} beside it")
     return failed
 
 
 def _accept(found: Report, made: dict[str, dict[str, Any]]) -> None:
     """What came out now becomes what later replays are compared with."""
-    for path in accept_verdicts(found.of(ReproduceRecord)):
+    for path in replay.accept(found.of(ReproduceRecord)):
         opt.note(f"wrote {path}")
     for number, values in made.items():
         if values:

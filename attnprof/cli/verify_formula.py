@@ -60,7 +60,7 @@ def verify_formula(
     reading: Reading,
     dtype: opt.DtypeOption = "float32",
     to: opt.Output,
-) -> None:  # fmt: skip
+) -> None:
     """Check a published formula, or a table of them, against code.
 
     Code is derived, a mechanism has its closed form. Ends with 1 where a formula differs.

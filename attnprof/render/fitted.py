@@ -1,6 +1,6 @@
 """Tables and texts that fit the width they are drawn in; nothing is cut."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 from textwrap import wrap
 
@@ -21,21 +21,24 @@ INDENT = "  "
 
 
 class FittedTable:
-    """A table in as many parts as the width asks for, the key columns repeated in each.
+    """A table in as many parts as the width asks for, repeating the ``keys`` that name a row.
 
     Cells stay in one line and are never cut, but for the columns that fold. Where one part is not
     enough, columns that say the same in every row are told once, above.
     """
 
     def __init__(
-        self, headings: Sequence[str], *, right: Collection[str], fold: Collection[str],
-        keys: int, title: str | None, caption: str | None,
+        self, *headings: str, rows: Iterable[Iterable[str | Text]] = (), title: str | None = None,
+        caption: str | None = None, right: Collection[str] = (), fold: Collection[str] = (),
+        keys: int = 1,
     ) -> None:  # fmt: skip
         self._headings, self._title, self._caption = headings, title, caption
         self._right = [name in right for name in headings]
         self._fold = [name in fold for name in headings]
         self._keys = keys
         self._rows: list[list[Text] | None] = []
+        for row in rows:
+            self.add_row(*row)
 
     def add_row(self, *cells: str | Text) -> None:
         """One cell a column; the last ones may be left out."""

@@ -24,18 +24,14 @@ def render(report: Report, fmt: str, *, exact: bool = False, **how: Any) -> str:
     """
     if fmt in ("json", "csv"):
         return render_csv(report) if fmt == "csv" else report.to_json()
-    module, shown = _prepared(report)
-    if fmt == "markdown":
-        from attnprof.render.terminal import digits
-
-        page = getattr(module, "page", None)
-        with digits(exact=True):
-            return page(shown, **how) if page else render_markdown(shown)
     from attnprof.render.terminal import digits, render_text
 
-    with digits(exact=exact):
-        text, mark = render_text(module.tables(shown, **how)), written_by(report.command)
-    return f"{text}{'% ' if how.get('latex') else ''}{mark}\n"
+    module, shown = _prepared(report)
+    with digits(exact=exact or fmt == "markdown"):
+        if fmt == "markdown":
+            return module.page(shown, **how) if hasattr(module, "page") else render_markdown(shown)
+        text = render_text(module.tables(shown, **how))
+    return f"{text}{'% ' if how.get('latex') else ''}{written_by(report.command)}\n"
 
 
 def print_tables(report: Report, *, exact: bool = False, **how: Any) -> None:

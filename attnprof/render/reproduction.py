@@ -132,17 +132,9 @@ def reproduction_html(report: Report, made: Mapping[str, Regenerated]) -> str:
         "title_of": claims.title_of,
         "picture": lambda image: f"data:image/png;base64,{b64encode(image).decode()}",
     }  # fmt: skip
-    return filled(
-        "reproduction.html",
-        filters,
-        report=report,
-        rows=rows,
-        words=WORDS,
-        tables=tables,
-        figures=figures,
-        counted=list(COUNTED.items())[1:],
-        notes=claims.notes,
-    )
+    shown = {"report": report, "rows": rows, "tables": tables, "figures": figures}
+    known = {"words": WORDS, "counted": list(COUNTED.items())[1:], "notes": claims.notes}
+    return filled("reproduction.html", filters, **shown, **known)
 
 
 def make_folder(folder: Path) -> None:
@@ -161,11 +153,6 @@ def files_there(folder: Path, numbers: Sequence[str]) -> list[Path]:
     own = [path for number in numbers for name in names
            for path in sorted((folder / number).glob(name))]  # fmt: skip
     return [*sorted(folder.glob("reproduction.md")), *own]
-
-
-def write_page(report: Report, folder: Path) -> None:
-    """``reproduction.md``: the one page about all documents replayed."""
-    write_whole(folder / "reproduction.md", page(report, linked=True))
 
 
 def write_document(number: str, report: Report, made: Regenerated, folder: Path) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from io import StringIO
@@ -20,12 +20,6 @@ from attnprof.units import format_value, is_numeric
 
 #: Width of tables that go to a file or a pipe, where nothing says how wide it may be.
 FILE_WIDTH = 160
-
-
-def line_width() -> int:
-    """The width to draw in: the terminal's or COLUMNS; 160 where output is piped."""
-    known = os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty()
-    return Console(width=None if known else FILE_WIDTH).width
 
 
 #: Whether numbers are shown with all their digits, while a report is drawn.
@@ -54,31 +48,8 @@ def shown_value(value: Any, fmt: str) -> str:
     return format_value(value, fmt, short=not _exact.get())
 
 
-def new_table(
-    *headings: str,
-    rows: Iterable[Iterable[str | Text]] = (),
-    title: str | None = None,
-    caption: str | None = None,
-    right: Collection[str] = (),
-    fold: Collection[str] = (),
-    keys: int = 1,
-) -> FittedTable:
-    """A table in the house style; its first ``keys`` columns say what a row is."""
-    table = FittedTable(headings, right=right, fold=fold, keys=keys, title=title, caption=caption)
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def record_table(
-    records: Sequence[Record],
-    names: Sequence[str],
-    *,
-    title: str | None = None,
-    caption: str | None = None,
-    keys: int = 1,
-) -> FittedTable:
-    """Records as a table of the named fields, the first ``keys`` of which name a row."""
+def record_table(records: Sequence[Record], names: Sequence[str], **how: Any) -> FittedTable:
+    """Records as a table of the named fields; ``how`` it is drawn."""
     known = dict(type(records[0]).columns()) if records else {}
     fields = {name: known.get(name, {"title": name, "format": "text"}) for name in names}
     headings = {name: str(meta.get("title") or name) for name, meta in fields.items()}
@@ -91,10 +62,8 @@ def record_table(
         [shown_value(getattr(record, name), meta["format"]) for name, meta in fields.items()]
         for record in records
     )
-    return new_table(
-        *headings.values(), rows=rows, title=title, caption=caption, right=numeric,
-        fold={*headings.values()} - numeric, keys=keys,
-    )  # fmt: skip
+    fold = {*headings.values()} - numeric
+    return FittedTable(*headings.values(), rows=rows, right=numeric, fold=fold, **how)
 
 
 #: Quantities whose names are not read as they are written.
@@ -133,7 +102,8 @@ def print_tables(renderables: Iterable[RenderableType]) -> None:
 
     A plain string is a line to be copied: it is never wrapped.
     """
-    _draw(new_console(width=line_width()), renderables)
+    known = os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty()
+    _draw(new_console(width=None if known else FILE_WIDTH), renderables)
 
 
 def render_text(renderables: Iterable[RenderableType], width: int = FILE_WIDTH) -> str:

@@ -146,9 +146,7 @@ def test_a_claim_without_a_committed_verdict_is_named_and_no_failure(attnprof, m
 def test_accept_writes_what_came_out(attnprof, monkeypatch, settled):
     settled({WRONG: "match"})
     kept = []
-    monkeypatch.setattr(
-        "attnprof.cli.reproduce.accept_verdicts", lambda rows: kept.extend(rows) or []
-    )
+    monkeypatch.setattr("attnprof.papers.replay.accept", lambda rows: kept.extend(rows) or [])
     assert attnprof(f"reproduce --claim {WRONG} --accept").code == 0
     assert [(row.claim, row.verdict) for row in kept] == [(WRONG, "erratum")]
 

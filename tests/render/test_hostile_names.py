@@ -15,6 +15,7 @@ from attnprof.cli.options import deliver, note
 from attnprof.gate.causes import causes
 from attnprof.record import CheckRecord, DeriveRecord, HistoryRecord, MechanismRecord, Report
 from attnprof.record.escapes import csv_cell, markdown_code, markdown_text, visible
+from attnprof.render.fitted import FittedTable
 from attnprof.render.formats import render_csv, render_markdown
 from attnprof.render.gate import render_annotations, render_junit
 from attnprof.render.plots.history import draw_history
@@ -23,7 +24,7 @@ from attnprof.render.plots.style import figure_bytes, styled
 from attnprof.render.tables.check import page as render_page
 from attnprof.render.tables.check import tables as check_tables
 from attnprof.render.tables.derive import page as derivation_page
-from attnprof.render.terminal import new_table, record_table, render_text
+from attnprof.render.terminal import record_table, render_text
 from tests.render.test_results import record
 
 NAMES = {
@@ -68,7 +69,7 @@ def checked(name):
 def test_the_terminal_shows_what_it_would_obey(name, capsys):
     text = render_text(check_tables(checked(name), verbose=True), 200)
     listed = record_table([MechanismRecord(mechanism=name, title=name)], ("mechanism", "title"))
-    table = new_table(name, title=name, caption=name)
+    table = FittedTable(name, title=name, caption=name)
     table.add_row(name)
     text += render_text([listed, table, name], 200)
     note(name)
@@ -91,7 +92,7 @@ def test_what_a_command_writes_is_not_obeyed(name, fmt, capsys):
 
 
 def test_markup_and_emoji_stay_text():
-    table = new_table("x" * 100, title=NAMES["markup"])
+    table = FittedTable("x" * 100, title=NAMES["markup"])
     assert NAMES["markup"] in render_text([table], 200)
 
 

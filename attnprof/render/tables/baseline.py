@@ -7,7 +7,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.record import BaselineRecord, Report
-from attnprof.render.terminal import new_table, quantity_value
+from attnprof.render.fitted import FittedTable
+from attnprof.render.terminal import quantity_value
 from attnprof.units import MISSING, format_time
 
 
@@ -20,17 +21,15 @@ def tables(report: Report) -> Iterator[RenderableType]:
     numbers = ("FLOPs", "peak", "operations", "formulas", "time")
     for code, records in groups.items():
         # what all cases of a module say is told once, above them; the phase is in every row
-        said = [
-            record.case.removeprefix(f"{code}[").removesuffix("]").split() for record in records
-        ]
-        same = [word for word in said[0][1:] if code and all(word in words for words in said[1:])]
-        same = same if len(said) > 1 else []
+        said = [r.case.removeprefix(f"{code}[").removesuffix("]").split() for r in records]
+        several = code and len(said) > 1
+        same = [word for word in said[0][1:] if several and all(word in its for its in said[1:])]
         rows = (
             _row(record, " ".join(word for word in words if word not in same) if code else "")
             for record, words in zip(records, said, strict=True)
         )
         title = f"{code}[… {' '.join(same)}]" if same else code or "built-in mechanisms"
-        yield new_table("case", *numbers, rows=rows, title=title, right=numbers, fold=["case"])
+        yield FittedTable("case", *numbers, rows=rows, title=title, right=numbers, fold=["case"])
     yield Text("Times are processor time of a call, the median of several processes.", "dim")
 
 
@@ -38,12 +37,8 @@ def _row(record: BaselineRecord, name: str) -> list[str]:
     name = name or record.case
     if record.error:
         return [f"{name}: {record.error}", *[MISSING] * 5]
-    metrics, times = record.metrics, [median(process) for process in record.times_s]
-    return [
-        name,
-        quantity_value(metrics["flops"], "flops"),
-        quantity_value(metrics["peak_bytes"], "peak_bytes"),
-        quantity_value(metrics["dispatched_operations"], "operations"),
-        str(len(record.formulas)),
-        format_time(median(times)) if times else MISSING,
-    ]
+    counted = ("flops", "peak_bytes", "dispatched_operations")
+    values = (quantity_value(record.metrics[metric], metric) for metric in counted)
+    times = [median(process) for process in record.times_s]
+    time = format_time(median(times)) if times else MISSING
+    return [name, *values, str(len(record.formulas)), time]

@@ -7,13 +7,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.record import CompareRecord, Report
-from attnprof.render.terminal import (
-    answer_line,
-    new_table,
-    quantity_text,
-    quantity_value,
-    workload_text,
-)
+from attnprof.render.fitted import FittedTable
+from attnprof.render.terminal import answer_line, quantity_text, quantity_value, workload_text
 
 WON = "*"
 CAPTION = (
@@ -31,11 +26,8 @@ def tables(report: Report, quantities: Sequence[str]) -> Iterator[RenderableType
         yield Text(workload_text(rows[0]), style="bold")
         names = [name for name in quantities if any(getattr(r, name) is not None for r in rows)]
         heads = ["state" if name == "state_bytes" else quantity_text(name) for name in names]
-        table = new_table("mechanism", *heads, right=heads)
-        for row in rows:
-            if not row.skipped:
-                table.add_row(row.mechanism, *(_cell(row, name) for name in names))
-        yield table
+        cells = ((r.mechanism, *(_cell(r, name) for name in names)) for r in rows if not r.skipped)
+        yield FittedTable("mechanism", *heads, rows=cells, right=heads)
         if refused := [f" skipped: {row.skipped}" for row in rows if row.skipped]:
             yield Text("\n".join([*refused, ""]))
     yield Text(CAPTION, style="dim")

@@ -10,7 +10,7 @@ from rich.text import Text
 from attnprof.record import CostRecord, Report
 from attnprof.render.fitted import FittedTable
 from attnprof.render.formulas import FormulaText
-from attnprof.render.terminal import new_table, quantity_text, quantity_value, workload_text
+from attnprof.render.terminal import quantity_text, quantity_value, workload_text
 from attnprof.units import label
 
 TOTAL = "total"
@@ -72,7 +72,10 @@ def _numbers(
             shown = [name for name in quantities if name in present]
         yield _stages(stages, shown)
     if counted:
-        yield _totals([row for row in counted if row.stage == TOTAL])
+        totals = [row for row in counted if row.stage == TOTAL]
+        cells = ((_heading(r.quantity, total=True), quantity_value(r.value, r.quantity))
+                 for r in totals)  # fmt: skip
+        yield FittedTable(TOTAL, "value", rows=cells, right=["value"])
     # a printed formula's value, with what it counts: not comparable with ours
     for row in rows:
         if row.source:
@@ -82,7 +85,7 @@ def _numbers(
 
 def _stages(rows: list[CostRecord], names: Sequence[str]) -> FittedTable:
     headings = [_heading(name) for name in names]
-    table = new_table("stage", *headings, right=headings, fold=["stage"])
+    table = FittedTable("stage", *headings, right=headings, fold=["stage"])
     several = len({row.part for row in rows}) > 1
     for part, of_part in groupby(rows, key=lambda r: r.part):
         if several:
@@ -94,23 +97,16 @@ def _stages(rows: list[CostRecord], names: Sequence[str]) -> FittedTable:
     return table
 
 
-def _heading(name: str) -> str:
+def _heading(name: str, *, total: bool = False) -> str:
+    if total and name in ("peak_bytes", "peak_entries"):  # the most that is held
+        return quantity_text(name)
     return TITLES.get(name) or quantity_text(name)
-
-
-def _totals(rows: list[CostRecord]) -> FittedTable:
-    table = new_table("total", "value", right=["value"])
-    for row in rows:
-        peak = row.quantity in ("peak_bytes", "peak_entries")
-        name = quantity_text(row.quantity) if peak else _heading(row.quantity)
-        table.add_row(name, quantity_value(row.value, row.quantity))
-    return table
 
 
 def _closed_forms(rows: list[CostRecord]) -> FittedTable:
     """Stages by their FLOPs (or operations) alone, totals in full; zeros left out."""
     headings = ("stage", "quantity", "closed form")
-    table = new_table(*headings, "value", right=["value"], fold=["closed form"])
+    table = FittedTable(*headings, "value", right=["value"], fold=["closed form"])
     for row in rows:
         if row.value and (row.stage == TOTAL or row.quantity in ("flops", "operations")):
             several = len({its.part for its in rows if its.part}) > 1

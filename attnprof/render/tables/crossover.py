@@ -7,9 +7,9 @@ from rich.text import Text
 
 from attnprof.arguments import LARGEST
 from attnprof.record import CrossoverRecord, Report
-from attnprof.render.fitted import Hanging
+from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.render.formulas import FormulaText
-from attnprof.render.terminal import answer_line, new_table, shown_value
+from attnprof.render.terminal import answer_line, shown_value
 from attnprof.units import MISSING, format_count, label
 
 #: What each kind is, under the table.
@@ -38,9 +38,9 @@ def tables(report: Report, more: str = "") -> Iterator[RenderableType]:
     if sides := _sides(rows):  # said once
         title, headings = f"{title}\n{sides}", headings[:-2]
     cells = (_cells(row)[: len(headings)] for row in rows)
-    yield new_table(*headings, rows=cells, title=title, right=numeric, keys=3)
+    yield FittedTable(*headings, rows=cells, title=title, right=numeric, keys=3)
     if forms := _forms(rows):
-        yield new_table("", FORM, rows=forms, fold=[FORM])
+        yield FittedTable("", FORM, rows=forms, fold=[FORM])
     yield from map(Hanging, _remarks(rows))
     kinds = dict.fromkeys(row.kind for row in rows)
     caption = [f"{kind}: {MEANING[kind]}" for kind in kinds]

@@ -14,7 +14,7 @@ from attnprof.record.recognition import mark
 from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.render.formats import filled
 from attnprof.render.formulas import FormulaText
-from attnprof.render.terminal import new_table, quantity_text, quantity_value
+from attnprof.render.terminal import quantity_text, quantity_value
 from attnprof.units import format_bytes
 
 #: Operations shown by name; the rest is in JSON and on the Markdown page.
@@ -47,13 +47,11 @@ def tables(report: Report, *, latex: bool = False) -> Iterator[RenderableType]:
 
 def _formulas(rows: Sequence[DeriveRecord]) -> FittedTable:
     values = ["value"] * any(row.value is not None for row in rows)
-    table = new_table("quantity", "formula", *values, right=values, fold=["formula"])
+    table = FittedTable("quantity", "formula", *values, right=values, fold=["formula"])
     for row in rows:
-        formula = FormulaText(
-            ("at least " if row.bound != "exact" else "") + _spread(row.expression)
-        )
+        formula = f"{'at least ' * (row.bound != 'exact')}{_spread(row.expression)}"
         value = [quantity_value(row.value, row.quantity)] if values else []
-        table.add_row(quantity_text(row.quantity), formula, *value)
+        table.add_row(quantity_text(row.quantity), FormulaText(formula), *value)
     return table
 
 
@@ -131,7 +129,7 @@ def peak_lines(peak: Mapping[str, Any]) -> Iterator[str]:
 
 def _operations(found: Sequence[Mapping[str, Any]]) -> FittedTable:
     values = ["value"] * any(row["flops_value"] is not None for row in found)
-    table = new_table(
+    table = FittedTable(
         "operation", "calls", "FLOPs", *values, title="by operation", right=["calls", *values],
         fold=["operation", "FLOPs"],
     )  # fmt: skip

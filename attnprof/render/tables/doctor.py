@@ -4,7 +4,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.record import DoctorRecord, Report
-from attnprof.render.terminal import new_table
+from attnprof.render.fitted import FittedTable
 
 STYLES = {"ok": "green", "none": "dim"}
 
@@ -18,4 +18,4 @@ def tables(report: Report) -> list[RenderableType]:
          its.found + (f" → {its.advice}" if its.advice else ""))
         for its in report.of(DoctorRecord)
     )  # fmt: skip
-    return [new_table("check", "status", "found", rows=rows, fold=["found"], caption=verdict)]
+    return [FittedTable("check", "status", "found", rows=rows, fold=["found"], caption=verdict)]

@@ -8,7 +8,7 @@ from rich.text import Text
 from attnprof.record import HeadsRecord, Report
 from attnprof.render.fitted import FittedTable
 from attnprof.render.formulas import FormulaText
-from attnprof.render.terminal import answer_line, new_table, quantity_value
+from attnprof.render.terminal import answer_line, quantity_value
 from attnprof.units import MISSING
 
 CAPTION = (
@@ -34,7 +34,7 @@ def tables(report: Report) -> Iterator[RenderableType]:
         names = (f"{one['mechanism']}, {one['kind']} {UNITS[one['quantity']]}" for one in found)
         forms = (FormulaText(one["equation"]) for one in found)
         cells = zip(names, forms, strict=True)
-        yield new_table("", EQUATION, rows=cells, fold=[EQUATION])
+        yield FittedTable("", EQUATION, rows=cells, fold=[EQUATION])
     yield Text(CAPTION, style="dim")
 
 
@@ -50,13 +50,13 @@ def _values(title: str, rows: list[HeadsRecord]) -> FittedTable:
         [f"{h:,}", f"{widths[h]:,}", *(texts.get((h, *column), MISSING) for column in columns)]
         for h in sorted(widths)
     )
-    return new_table(*headings, rows=cells, title=title, right=headings, keys=2)
+    return FittedTable(*headings, rows=cells, title=title, right=headings, keys=2)
 
 
 def _optima(report: Report) -> RenderableType:
     """One row a cost: how it goes with heads, the best divisor, the real optimum."""
     numbers = ("best divisor", "real d", "real heads")
-    table = new_table(
+    table = FittedTable(
         "mechanism", "quantity", "kind", "over heads", *numbers, title="Optimum", right=numbers,
         fold=["over heads"], keys=3,
     )  # fmt: skip

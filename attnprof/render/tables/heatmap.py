@@ -6,7 +6,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.record import Report
-from attnprof.render.terminal import answer_line, new_table
+from attnprof.render.fitted import FittedTable
+from attnprof.render.terminal import answer_line
 from attnprof.units import MISSING, format_value
 
 
@@ -15,15 +16,13 @@ def tables(report: Report) -> list[RenderableType]:
     summary = report.summary
     sources = dict.fromkeys(s for s in (summary["source_a"], summary["source_b"]) if s)
     headings = ("heads", "mean excess [%]", "max excess [%]", "max at seq", "max at d_model")
-    table = new_table(*headings, right=headings)
+    table = FittedTable(*headings, right=headings)
     for heads, mean in summary["mean_excess_percent"].items():
         where: dict[str, Any] = summary["max_at"][heads] or {}
         percents = (mean, summary["max_excess_percent"][heads])
-        table.add_row(
-            heads,
-            *(MISSING if value is None else f"{value:.2f}" for value in percents),
-            *(format_value(where.get(name), "count") for name in ("seq_len", "d_model")),
-        )
+        shown = (MISSING if value is None else f"{value:.2f}" for value in percents)
+        sizes = (format_value(where.get(name), "count") for name in ("seq_len", "d_model"))
+        table.add_row(heads, *shown, *sizes)
     title = (
         f"{summary['mechanism_a']} / {summary['mechanism_b']}: {summary['quantity']}, "
         f"{summary['kind']}{f' ({chr(44).join(sources)})' if sources else ''}, "

@@ -7,8 +7,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.record import HistoryRecord, Report
+from attnprof.render.fitted import FittedTable
 from attnprof.render.formats import render_markdown
-from attnprof.render.terminal import new_table, shown_value
+from attnprof.render.terminal import shown_value
 from attnprof.units import plural
 
 FORMATS = {"s": "time", "B": "bytes"}
@@ -24,12 +25,11 @@ def tables(report: Report) -> Iterator[RenderableType]:
     series = f"{summary['series']} series of {plural(summary['runs'], 'run')}"
     yield Text(f"{plural(summary['change_points'], 'change point')} in {series}", "bold")
     several = len({r.machine for r in report.of(HistoryRecord) if r.machine}) > 1
+    numbers = ("level", "ratio")
+    headings = ("metric", "since", "commit", *numbers)
     for case in dict.fromkeys(row.case for row in rows):
         cells = (_cells(row, several=several) for row in rows if row.case == case)
-        yield new_table(
-            "metric", "since", "commit", "level", "ratio", rows=cells, title=case,
-            right=("level", "ratio"), fold=["commit"],
-        )  # fmt: skip
+        yield FittedTable(*headings, rows=cells, title=case, right=numbers, fold=["commit"])
 
 
 def _cells(row: HistoryRecord, *, several: bool) -> list[str]:

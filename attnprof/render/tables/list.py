@@ -7,8 +7,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.record import GrowthRecord, MechanismRecord, Report
-from attnprof.render.fitted import Hanging
-from attnprof.render.terminal import answer_line, new_table, quantity_text
+from attnprof.render.fitted import FittedTable, Hanging
+from attnprof.render.terminal import answer_line, quantity_text
 from attnprof.units import MISSING, format_value
 
 CAPTION = (
@@ -23,7 +23,7 @@ def tables(report: Report) -> list[RenderableType]:
     if report.command == "list --verify":
         return _growth(report)
     long = ("parameters (default)", "paper")
-    table = new_table(
+    table = FittedTable(
         "mechanism", "time", "memory", "causal", "decode", *long, fold=long,
         caption="N: tokens. Set a parameter with --set name=value.",
     )  # fmt: skip
@@ -38,7 +38,7 @@ def tables(report: Report) -> list[RenderableType]:
 def _growth(report: Report) -> list[RenderableType]:
     """Time and memory of every mechanism, then why those that grow faster do."""
     records, lengths = report.of(GrowthRecord), report.summary["seq_lens"]
-    table = new_table(
+    table = FittedTable(
         "mechanism", "time", "counted", "FLOPs", "memory", "peak", "verdict",
         title=f"Growth over {lengths[0]:,} to {lengths[-1]:,} tokens",
         right=("counted", "FLOPs", "peak"),

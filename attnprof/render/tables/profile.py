@@ -13,10 +13,7 @@ from attnprof.render.fitted import Hanging
 from attnprof.render.terminal import record_table
 from attnprof.units import format_rate
 
-COUNTS = (
-    "flops_formula", "flops_derived", "matmul_flops_formula",
-    "flops_torch", "flops_fvcore",
-)  # fmt: skip
+COUNTS = ("flops_formula", "flops_derived", "matmul_flops_formula", "flops_torch", "flops_fvcore")
 MEMORY = ("parameters", "peak_bytes_predicted", "peak_bytes_measured")
 PEAK = "peak over what was live before the call"
 #: Shown where a phase or a device has them, and what has to be said of them.

@@ -13,9 +13,8 @@ from rich.text import Text
 from attnprof.record import Report, ReproduceRecord
 from attnprof.render import claims
 from attnprof.render.claims import COUNTED, WORDS, place_text
-from attnprof.render.fitted import GAP
+from attnprof.render.fitted import GAP, FittedTable
 from attnprof.render.reproduction import page
-from attnprof.render.terminal import new_table
 
 __all__ = ["page", "tables"]
 COLOURS = {"match": "green", "erratum": "red", "not-reproducible": "yellow", "error": "magenta"}
@@ -67,7 +66,7 @@ def _counts(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield Text(f"{summary['answer']}.", style="bold")
     kept = [key for key in COUNTED if key != "error" or summary["errors"]]
     counted = [COUNTED[key] for key in kept]
-    table = new_table("", "document", *counted, right=counted, fold=["document"])
+    table = FittedTable("", "document", *counted, right=counted, fold=["document"])
     documents = summary["documents"]
     for place, (name, *counts) in enumerate(claims.count_rows(documents, kept), 1):
         number, _, title = name.partition(" ")
@@ -90,7 +89,7 @@ class _Listed:
         wide = options.max_width >= WIDE
         more = ["place", *["verdict"] * self._verdicts] if wide else []
         headings = ("claim", *more, *self._texts)
-        yield new_table(*headings, rows=map(self._row, self._records, repeat(wide)),
+        yield FittedTable(*headings, rows=map(self._row, self._records, repeat(wide)),
                         title=self._title, fold=["place", *self._texts])  # fmt: skip
 
     def _row(self, record: ReproduceRecord, wide: bool) -> list[str | Text]:
@@ -123,7 +122,7 @@ def _described(figure: Mapping[str, Any]) -> Iterator[RenderableType]:
     """What a document says of its figure, beside what our data say."""
     yield Text(f"Figure {figure['name']}: {figure['title']}", style="bold")
     headings = ("what", "in the document", "ours", "")
-    table = new_table(*headings, fold=headings)
+    table = FittedTable(*headings, fold=headings)
     for its in figure["described"]:
         agrees = Text("agrees", style="green") if its["agrees"] else Text("differs", style="red")
         table.add_row(*(str(its[key]) for key in ("what", "printed", "ours")), agrees)
@@ -141,7 +140,7 @@ def _regenerated(values: Mapping[str, Any]) -> Iterator[RenderableType]:
     numeric = [title for n, title in titles.items() if all(_is_number(r[n]) for r in rows)]
     cells = ([_cell(row[name]) for name in names] for row in rows)
     long = {*titles.values()} - {*numeric}
-    yield new_table(*titles.values(), rows=cells, right=numeric, fold=long, keys=max(1, labels))
+    yield FittedTable(*titles.values(), rows=cells, right=numeric, fold=long, keys=max(1, labels))
     for line in claims.notes(values):
         yield Text(f" {line}", style="dim")
 

@@ -11,7 +11,7 @@ from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.render.formats import render_markdown
 from attnprof.render.formulas import FormulaText
 from attnprof.render.tables.derive import verified_text
-from attnprof.render.terminal import new_table, quantity_text, quantity_value
+from attnprof.render.terminal import quantity_text, quantity_value
 
 #: Columns of the Markdown table.
 PAGE = (
@@ -21,6 +21,8 @@ PAGE = (
 
 #: Characters of a formula that are shown; JSON and CSV have all.
 READABLE, BRIEF = 240, 60
+#: What our formula is by its kind.
+_OURS = {"formula": "ours (closed form)", "derived": "ours (from the code)"}
 
 
 def tables(report: Report) -> Iterator[RenderableType]:
@@ -40,8 +42,13 @@ def tables(report: Report) -> Iterator[RenderableType]:
         what = f"{quantity_text(record.quantity)}, {'causal ' * record.causal}{record.phase}"
         title = f"{number}{place}{record.of}{scope}, {what}: {_verdict(record)}"
         yield Text(title, style="bold")
-        yield from (Hanging(_why(record)), "")
-        yield _formulas(record)
+        same = "the printed formula grows like ours"
+        same = same if record.up_to == "order" else "both are the same"
+        why = record.why or record.skipped or same
+        yield from (Hanging(f"{why[:1].upper()}{why[1:]}."), "")
+        sides = {"printed": record.printed, _OURS.get(record.kind, record.kind): record.ours}
+        rows = ((title, _shown(formula)) for title, formula in sides.items())
+        yield FittedTable("", "formula", rows=rows, fold=["formula"])
         if record.values:
             yield _values(record)
         yield from map(Hanging, _lines(record))
@@ -64,7 +71,7 @@ def _overview(records: Sequence[VerificationRecord]) -> FittedTable:
     names = ["row", "place" if placed else "of", "quantity", "printed", "ours", "verdict"]
     if len(quantities) == 1:
         names.remove("quantity")
-    table = new_table(*names, right=["row"], fold=names)
+    table = FittedTable(*names, right=["row"], fold=names)
     for row, record in enumerate(records, start=1):
         where = record.place if placed else f"{record.of}, {record.phase}"
         quantity = [quantity_text(record.quantity)] if len(quantities) > 1 else []
@@ -80,33 +87,14 @@ def _verdict(record: VerificationRecord) -> str:
     return record.verdict if record.up_to == "exact" else f"{record.verdict} ({record.up_to})"
 
 
-def _why(record: VerificationRecord) -> str:
-    """The verdict in a sentence."""
-    same = "the printed formula grows like ours" if record.up_to == "order" else "both are the same"
-    why = record.why or record.skipped or same
-    return f"{why[:1].upper()}{why[1:]}."
-
-
-#: What our formula is by its kind.
-_OURS = {"formula": "ours (closed form)", "derived": "ours (from the code)"}
-
-
-def _formulas(record: VerificationRecord) -> FittedTable:
-    sides = {"printed": record.printed, _OURS.get(record.kind, record.kind): record.ours}
-    rows = ((title, _shown(formula)) for title, formula in sides.items())
-    return new_table("", "formula", rows=rows, fold=["formula"])
-
-
 def _values(record: VerificationRecord) -> FittedTable:
     """Both at a few sizes."""
-    sizes = list(record.values[0]["sizes"])
-    rows = (
-        [*map(str, shape["sizes"].values()),
-         *(quantity_value(shape[name], record.quantity) for name in ("printed", "ours"))]
-        for shape in record.values
-    )  # fmt: skip
-    names = [*sizes, "printed", "ours"]
-    return new_table(*names, rows=rows, right=names, keys=len(sizes))
+    sizes, sides = record.values[0]["sizes"], ("printed", "ours")
+    table = FittedTable(*sizes, *sides, right=[*sizes, *sides], keys=len(sizes))
+    for shape in record.values:
+        both = (quantity_value(shape[name], record.quantity) for name in sides)
+        table.add_row(*map(str, shape["sizes"].values()), *both)
+    return table
 
 
 def _lines(record: VerificationRecord) -> Iterator[str]:
