@@ -26,7 +26,9 @@ def tables(report: Report, quantities: Sequence[str]) -> Iterator[RenderableType
         yield Text(workload_text(rows[0]), style="bold")
         names = [name for name in quantities if any(getattr(r, name) is not None for r in rows)]
         heads = ["state" if name == "state_bytes" else quantity_text(name) for name in names]
-        cells = ((r.mechanism, *(_cell(r, name) for name in names)) for r in rows if not r.skipped)
+        cells = (
+            [Text(r.mechanism), *(_cell(r, name) for name in names)] for r in rows if not r.skipped
+        )
         yield FittedTable("mechanism", *heads, rows=cells, right=heads)
         if refused := [f" skipped: {row.skipped}" for row in rows if row.skipped]:
             yield Text("\n".join([*refused, ""]))
