@@ -155,10 +155,7 @@ def save(ceilings: Ceilings, path: Path, *, device: str, threads: int, force: bo
 
 
 def load(name: str, threads: int | None, path: Path | None = None) -> Ceilings | None:
-    """The measured ceilings of a device with this many threads; None where there are none.
-
-    Raises :class:`RequestError` for a file that is no calibration.
-    """
+    """Ceilings measured with so many threads, if any; RequestError where a file is no calibration."""
     for entry in entries(default_path() if path is None else path):
         if (entry["name"], entry["threads"]) == (name, threads):
             return Ceilings(name, **{rate: entry[rate] for rate in RATES}, measured=True)
@@ -192,10 +189,7 @@ def is_ceiling(entry: Any, fields: Mapping[str, Any]) -> bool:
 
 
 def roofline(flops: int, bytes_moved: int, ceilings: Ceilings, rate: float) -> tuple[float, str]:
-    """max(FLOPs / FLOP/s, bytes / B/s): Williams, Waterman and Patterson's bound, as a time.
-
-    With it ``compute`` or ``memory``, whichever of the two bounds.
-    """
+    """Williams, Waterman and Patterson's bound as a time, and which bounds, compute or memory."""
     compute, memory = flops / rate, bytes_moved / ceilings.bytes_per_s
     return max(compute, memory), "compute" if compute >= memory else "memory"
 

@@ -74,10 +74,7 @@ def _badness(cause: Cause) -> tuple[int, bool, float]:
 
 
 def _by_line(found: Sequence[Change]) -> Lines:
-    """Changes by the line of code that they come from.
-
-    Casts back, and results that only have another format, come from the upcast before them.
-    """
+    """Changes by line; casts back, and mere changes of format, come from the upcast before them."""
     lines = Lines()
     wide: str | None = None
     for change in found:

@@ -206,10 +206,7 @@ def _amount(value: int, written: Callable[[int], str], less: str) -> str:
 
 
 def _shown(results: Mapping[Result, int], sizes: Mapping[str, int]) -> str:
-    """``float32 1024×1024 (N×N)``, the largest first.
-
-    N×N are the last two dimensions where both are the length and nothing else is.
-    """
+    """``float32 1024×1024 (N×N)``, the largest first; N×N where the length is no other size, too."""
     n, width = sizes.get("N"), math.prod(sizes.get(name, 1) for name in "hd")
     others = {size for name, size in sizes.items() if name != "N"} | {width, 1}
     square = [] if n in others else [str(n)] * 2

@@ -89,10 +89,7 @@ def record_baseline(
 def _count(
     cases: Sequence[Case], sides: Sequence[RunningTree], options: CheckOptions, tell: Tell
 ) -> dict[str, list[Counted]]:
-    """What every side counts of each case, all sides at the same time.
-
-    Raises :class:`RequestError` where there are no cases, and for one that is there twice.
-    """
+    """What every side counts of each case, at the same time; RequestError for none, or one twice."""
     twice = [name for name, times in Counter(case.name for case in cases).items() if times > 1]
     if twice:
         raise RequestError(f"the suite has {', '.join(twice)} twice: leave one out")
@@ -116,12 +113,8 @@ def _report(
     cases: Sequence[Case], sides: tuple[Mapping[str, Counted], Mapping[str, Counted]],
     times: Mapping[str, CheckRecord], options: CheckOptions, start: float, **summary: Any,
 ) -> Report:  # fmt: skip
-    """What both sides counted, with each case's time; ``start`` is when the first one was taken.
-
-    Cases that only the first side has are missing.
-    """
-    spent_s = time.monotonic() - start
-    before, after = sides
+    """What both sides counted, with each case's time; ``start`` is when the first one was taken."""
+    spent_s, (before, after) = time.monotonic() - start, sides
     records = []
     for name in dict.fromkeys([*after, *before]):
         records += compare(name, before.get(name), after.get(name))

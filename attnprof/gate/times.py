@@ -117,10 +117,8 @@ def power_text(case: Case, raced: Race) -> list[str]:
     chance = paired.power(found, rule, SLOWDOWN)
     if chance >= GOOD:
         return []
-    start = (
-        f"{case.name}: at this noise a slowdown of {_percent(SLOWDOWN)} is seen with a probability "
-        f"of {_percent(chance)}"
-    )
+    seen = f"a slowdown of {_percent(SLOWDOWN)} is seen with a probability of {_percent(chance)}"
+    start = f"{case.name}: at this noise {seen}"
     needed = paired.processes_for(found, rule, SLOWDOWN)
     if needed is None:
         return [f"{start}: rule {rule.name} does not look for it"]

@@ -139,10 +139,7 @@ class SmallModule:
         return module(*(x.clone() for x in inputs), causal=self.request.causal)
 
     def copied(self, request: PointRequest) -> tuple[Any, list[Any]] | None:
-        """A module of another format or mechanism with these weights, and these inputs for it.
-
-        None if its weights are others.
-        """
+        """A module of another format or mechanism with these weights, and inputs; None if it cannot."""
         module, weights = make_module(request), self.module.state_dict()
         shapes = ({k: v.shape for k, v in some.items()} for some in (module.state_dict(), weights))
         if next(shapes) != next(shapes):

@@ -144,10 +144,7 @@ def count_launches(subject: Subject, device: str, torch: Any) -> int | None:
 
 
 def peak_of(events: Sequence[Event]) -> Peak:
-    """The running sum's peak during the marked call, and what of it a kernel holds for itself.
-
-    Without a mark everything belongs to the call.
-    """
+    """The running sum's peak during the marked call (or all), and what of it a kernel holds."""
     start = next((e.start for e in events if e.name == MARK), 0)
     running = own = plain_best = 0
     best, inner, kernel = 0, 0, ""

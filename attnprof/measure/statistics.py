@@ -12,10 +12,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class MedianEstimate:
-    """Median and interval in seconds, of ``count`` samples or (``of``) processes.
-
-    ``coverage`` is the interval's probability.
-    """
+    """Median and interval (of probability ``coverage``) of ``count`` samples or (``of``) processes."""
 
     median_s: float
     low_s: float

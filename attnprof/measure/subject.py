@@ -171,10 +171,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def _training(request: PointRequest, module: Any, inputs: list[Any], run: Any) -> Subject:
-    """``train`` is forward and backward; ``backward`` runs its forward in ``prepare``.
-
-    The output's gradient, ones, is made beforehand; gradients start empty.
-    """
+    """``train`` is forward and backward; ``backward`` runs its forward in ``prepare``."""
     leaves = [*inputs, *module.parameters()]
     with torch.no_grad():
         ones = torch.ones_like(module(*inputs, causal=request.causal))

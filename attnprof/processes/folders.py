@@ -10,21 +10,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 PREFIX = "attnprof-run-"
 
 
-@dataclass(frozen=True)
-class _Run:
-    path: Path
-    lock: int
-    owner: int
-
-
-_RUN: list[_Run] = []
+#: The folder, the handle of its lock (-1: there are no locks) and the process that made it.
+_RUN: list[tuple[Path, int, int]] = []
 
 
 @contextlib.contextmanager
@@ -39,25 +32,25 @@ def temporary_folder() -> Iterator[Path]:
 
 def run_folder() -> Path:
     """This process's folder, which it shares with the process it was forked from."""
-    if not _RUN or not _RUN[0].path.is_dir():
+    if not _RUN or not _RUN[0][0].is_dir():
         remove_left_over()
         for _ in range(3):
             place = Path(tempfile.mkdtemp(prefix=PREFIX))
             handle = _lock(place)
             if handle is not None and place.is_dir():  # nobody took it for left over meanwhile
                 break
-        _RUN[:] = [_Run(place, -1 if handle is None else handle, os.getpid())]  # -1: no locks there
+        _RUN[:] = [(place, -1 if handle is None else handle, os.getpid())]
         atexit.register(close_run)
-    return _RUN[0].path
+    return _RUN[0][0]
 
 
 def close_run() -> None:
     """Remove the folder, in the process that made it."""
-    if _RUN and _RUN[0].owner == os.getpid():
-        run = _RUN.pop()
-        remove(run.path)
+    if _RUN and _RUN[0][-1] == os.getpid():
+        place, lock, _ = _RUN.pop()
+        remove(place)
         with contextlib.suppress(OSError):
-            os.close(run.lock)
+            os.close(lock)
 
 
 def remove_left_over() -> None:
