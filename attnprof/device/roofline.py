@@ -155,7 +155,7 @@ def save(ceilings: Ceilings, path: Path, *, device: str, threads: int, force: bo
 
 
 def load(name: str, threads: int | None, path: Path | None = None) -> Ceilings | None:
-    """Ceilings measured with so many threads, if any; RequestError where a file is no calibration."""
+    """Ceilings measured with so many threads, if any; RequestError for a file of another kind."""
     for entry in entries(default_path() if path is None else path):
         if (entry["name"], entry["threads"]) == (name, threads):
             return Ceilings(name, **{rate: entry[rate] for rate in RATES}, measured=True)

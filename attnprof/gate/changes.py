@@ -206,7 +206,7 @@ def _amount(value: int, written: Callable[[int], str], less: str) -> str:
 
 
 def _shown(results: Mapping[Result, int], sizes: Mapping[str, int]) -> str:
-    """``float32 1024×1024 (N×N)``, the largest first; N×N where the length is no other size, too."""
+    """``float32 1024×1024 (N×N)``, largest first; N×N where no other size is the length."""
     n, width = sizes.get("N"), math.prod(sizes.get(name, 1) for name in "hd")
     others = {size for name, size in sizes.items() if name != "N"} | {width, 1}
     square = [] if n in others else [str(n)] * 2

@@ -89,7 +89,7 @@ def record_baseline(
 def _count(
     cases: Sequence[Case], sides: Sequence[RunningTree], options: CheckOptions, tell: Tell
 ) -> dict[str, list[Counted]]:
-    """What every side counts of each case, at the same time; RequestError for none, or one twice."""
+    """What every side counts of each case, at once; RequestError for none, or one twice."""
     twice = [name for name, times in Counter(case.name for case in cases).items() if times > 1]
     if twice:
         raise RequestError(f"the suite has {', '.join(twice)} twice: leave one out")

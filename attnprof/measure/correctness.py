@@ -139,7 +139,7 @@ class SmallModule:
         return module(*(x.clone() for x in inputs), causal=self.request.causal)
 
     def copied(self, request: PointRequest) -> tuple[Any, list[Any]] | None:
-        """A module of another format or mechanism with these weights, and inputs; None if it cannot."""
+        """A module of another format or mechanism with these weights, and inputs; or None."""
         module, weights = make_module(request), self.module.state_dict()
         shapes = ({k: v.shape for k, v in some.items()} for some in (module.state_dict(), weights))
         if next(shapes) != next(shapes):
