@@ -4,8 +4,6 @@ Importing this package imports none of torch, sympy, matplotlib and pandas; the 
 when they are called.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """The Python interface; every heavy import happens inside a function."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 def build(
     name: str, d_model: int, num_heads: int, seq_len: int | None = None, *,
     num_kv_heads: int | None = None, value_head_dim: int | None = None, **params: Any,
-) -> nn.Module:  # fmt: skip
+) -> "nn.Module":  # fmt: skip
     """A mechanism as a torch layer with ``forward(x, causal=False)`` on (batch, tokens, d_model).
 
     ``name`` and ``params`` are those of ``attnprof list``; a plug-in's name or ``path.py:Class``
@@ -43,9 +41,9 @@ def build(
 
 
 def attend(
-    name: str, q: Tensor, k: Tensor, v: Tensor, causal: bool = False, seed: int = 0,
-    weights: dict[str, Tensor] | None = None, **params: Any,
-) -> Tensor:  # fmt: skip
+    name: str, q: "Tensor", k: "Tensor", v: "Tensor", causal: bool = False, seed: int = 0,
+    weights: "dict[str, Tensor] | None" = None, **params: Any,
+) -> "Tensor":  # fmt: skip
     """A mechanism's core, without projections: (batch, heads, tokens, head_dim) in and out.
 
     With ``causal`` token t attends to tokens 1 to t. ``weights`` replaces the core's own parameters
@@ -120,7 +118,7 @@ def derive(
     args: Sequence[str] | Mapping[str, Any] | None = None, phases: Sequence[str] | None = None,
     at: Mapping[str, int] | None = None, dtype: str = "float32", scope: str | None = None,
     causal: bool = False, **params: Any,
-) -> Derivation:  # fmt: skip
+) -> "Derivation":  # fmt: skip
     """Closed forms of running torch code: FLOPs by kind, bytes moved, parameters, peak memory.
 
     ``module_or_factory`` is an ``nn.Module`` class or a function that returns a module (called with

@@ -5,8 +5,6 @@ code serves all three. No heavy import happens here: sympy and numpy are only us
 where the caller already brought a value of theirs.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -154,10 +152,10 @@ class Cost:
     reduction_outputs: Number = 0
     bytes_moved: Number = 0
 
-    def __add__(self, more: Cost) -> Cost:
+    def __add__(self, more: "Cost") -> "Cost":
         return Cost(*map(add, _counts(self), _counts(more)))
 
-    def __mul__(self, times: Number) -> Cost:
+    def __mul__(self, times: Number) -> "Cost":
         return Cost(*(count * times for count in _counts(self)))
 
     __rmul__ = __mul__
@@ -225,7 +223,7 @@ class CostTable:
     live_before: Number = 0
     notes: tuple[str, ...] = field(default=())
 
-    def mapped(self, change: Callable[[Number], Number]) -> CostTable:
+    def mapped(self, change: Callable[[Number], Number]) -> "CostTable":
         """The same with every number as ``change`` makes it, like ``table.mapped(float)``."""
         stages = tuple(
             replace(

@@ -1,7 +1,5 @@
 """Find mechanisms by name: the shipped folders, entry points, and ``path.py:Class``."""
 
-from __future__ import annotations
-
 import pkgutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -117,7 +115,7 @@ def _class_of(name: str) -> tuple[type[Mechanism], str | ModuleType]:
     raise NotFoundError(f"unknown mechanism '{name}': {hint} (see: attnprof list)")
 
 
-def _entry_points() -> list[EntryPoint]:
+def _entry_points() -> "list[EntryPoint]":
     from importlib.metadata import entry_points
 
     return list(entry_points(group=ENTRY_POINTS))
@@ -156,13 +154,13 @@ def _checked(found: Any, what: str) -> type[Mechanism]:
     return mechanism
 
 
-def origin(point: EntryPoint) -> str:
+def origin(point: "EntryPoint") -> str:
     """Which plug-in of which distribution, in words."""
     dist = f" of {point.dist.name} {point.dist.version}" if point.dist else ""
     return f"plug-in '{point.name}'{dist} ({point.value})"
 
 
-def plugins() -> list[tuple[EntryPoint, str | None]]:
+def plugins() -> "list[tuple[EntryPoint, str | None]]":
     """Entry points from metadata, none imported, each with why it cannot work (or None)."""
     found = []
     for point in _entry_points():

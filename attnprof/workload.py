@@ -1,7 +1,5 @@
 """What is asked of a mechanism: the sizes, the phase, the number format."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -96,7 +94,7 @@ class Workload:
         """Bytes of one element."""
         return ITEM_SIZES[self.dtype]
 
-    def with_(self, **changes: Any) -> Workload:
+    def with_(self, **changes: Any) -> "Workload":
         """The same workload with some fields changed."""
         try:
             return replace(self, **changes)

@@ -4,8 +4,6 @@ A mechanism's cost, run on such sizes, is one polynomial for the range of length
 comparison made on the way keeps its answer: maxima, minima and switches become pieces.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -31,7 +29,7 @@ class Branches:
         self.sample = sample
         self.decided: list[Polynomial] = []
 
-    def size(self, which: int) -> PolynomialSize:
+    def size(self, which: int) -> "PolynomialSize":
         """The variable number ``which``: 0 is seq_len, 1 is head_dim."""
         return PolynomialSize({(1, 0) if which == 0 else (0, 1): 1}, self)
 
@@ -53,7 +51,7 @@ class PolynomialSize:
         self.terms = terms
         self.branches = branches
 
-    def __add__(self, other: Any) -> PolynomialSize:
+    def __add__(self, other: Any) -> "PolynomialSize":
         terms = dict(self.terms)
         for exponents, factor in _terms(other).items():
             terms[exponents] = terms.get(exponents, 0) + factor
@@ -61,16 +59,16 @@ class PolynomialSize:
 
     __radd__ = __add__
 
-    def __neg__(self) -> PolynomialSize:
+    def __neg__(self) -> "PolynomialSize":
         return PolynomialSize({e: -c for e, c in self.terms.items()}, self.branches)
 
-    def __sub__(self, other: Any) -> PolynomialSize:
+    def __sub__(self, other: Any) -> "PolynomialSize":
         return self.__add__(-other)
 
-    def __rsub__(self, other: Any) -> PolynomialSize:
+    def __rsub__(self, other: Any) -> "PolynomialSize":
         return (-self).__add__(other)
 
-    def __mul__(self, other: Any) -> PolynomialSize:
+    def __mul__(self, other: Any) -> "PolynomialSize":
         others = _terms(other)
         if len(others) == 1:
             (((k, m), b),) = others.items()
@@ -84,12 +82,12 @@ class PolynomialSize:
 
     __rmul__ = __mul__
 
-    def __pow__(self, power: Any) -> PolynomialSize:
+    def __pow__(self, power: Any) -> "PolynomialSize":
         if not isinstance(power, int) or power < 0:
             raise NotPiecewisePolynomialError(f"a power of {power}")
         return math.prod([self] * power, start=PolynomialSize({(0, 0): 1}, self.branches))
 
-    def __truediv__(self, other: Any) -> PolynomialSize:
+    def __truediv__(self, other: Any) -> "PolynomialSize":
         """By a number, or by a size like h or 2·h·d where that is exact; sizes are never zero."""
         divisor = _terms(other)
         if len(divisor) != 1:
@@ -100,7 +98,7 @@ class PolynomialSize:
         terms = {(i - k, j - m): _quotient(c, factor) for (i, j), c in self.terms.items()}
         return PolynomialSize(terms, self.branches)
 
-    def __floordiv__(self, other: Any) -> PolynomialSize:
+    def __floordiv__(self, other: Any) -> "PolynomialSize":
         quotient = self.__truediv__(other)
         if quotient._fractions() != {0}:
             raise NotPiecewisePolynomialError(f"a floor of a quotient by {other}")

@@ -4,8 +4,6 @@ A linear map of a concatenation is a sum: W [q; k] = W_q q + W_k k. The hidden l
 the two terms, a chunk of rows at a time; backward builds it again, so training keeps none of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -115,7 +113,7 @@ class _GradientSums:
     scaled: Any = None
 
     @classmethod
-    def start(cls, terms: Terms, v: Any, net: Network) -> _GradientSums:
+    def start(cls, terms: Terms, v: Any, net: Network) -> "_GradientSums":
         """Zeros, and memory for what every row is written to once."""
         zeros = [x.new_zeros(x.shape) for x in (terms[1], v, net.last)]
         new = cls(terms[0].new_empty(terms[0].shape), *zeros)

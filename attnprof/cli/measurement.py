@@ -1,7 +1,5 @@
 """How points are measured, and which: of a grid, or of a suite of cases."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -90,7 +88,7 @@ class Points(opt.Modules):
             if getattr(self, key) is None:
                 raise RequestError(f"{command} needs --{key} {instead}")
 
-    def grid(self, causal: str = "no") -> Grid:
+    def grid(self, causal: str = "no") -> "Grid":
         """The grid; a ``--set`` value may be a list: ``window=64,128``."""
         known = {"no": [False], "yes": [True], "both": [False, True]}
         params = {name: value.split(",") for name, value in parse_set(self.settings).items()}
@@ -106,7 +104,7 @@ def _flag(key: str) -> str:
     return f"--{key.replace('_', '-')}"
 
 
-def _grid(where: str, texts: Mapping[str, str], flag: Callable[[str], str], **more: Any) -> Grid:
+def _grid(where: str, texts: Mapping[str, str], flag: Callable[[str], str], **more: Any) -> "Grid":
     """The grid of sizes and names as texts; ``flag`` is what a message calls a key."""
     from attnprof.measure.sweep.runner import Grid
 
@@ -123,7 +121,7 @@ def _grid(where: str, texts: Mapping[str, str], flag: Callable[[str], str], **mo
     return grid
 
 
-def grids_from_file(path: Path) -> list[Grid]:
+def grids_from_file(path: Path) -> "list[Grid]":
     """The ``[[grid]]`` tables of a TOML file; :class:`RequestError` says what is wrong where."""
     return [grid_of(table, where) for table, where in tables_of(path, "grid")]
 
@@ -138,7 +136,7 @@ def tables_of(path: Path, name: str) -> list[tuple[Mapping[str, Any], str]]:
     return [(table, f"{path}, {name} {number}") for number, table in enumerate(tables, 1)]
 
 
-def grid_of(table: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> Grid:
+def grid_of(table: Mapping[str, Any], where: str, more: Sequence[str] = ()) -> "Grid":
     """One table as a grid; keys in ``more`` are for the caller."""
     known = [*SIZES, *NAMES, "causal", *LISTS.values(), *more]
     for key in table:
@@ -196,7 +194,7 @@ class Suite(Points):
         None, metavar="SECONDS", help="End a case that takes longer than this (default 300)."
     )
 
-    def cases(self) -> list[Case]:
+    def cases(self) -> "list[Case]":
         """The cases of the file, of the flags, or of the built-in suite."""
         flags = self.flags()
         if self.suite is not None:
@@ -213,7 +211,7 @@ class Suite(Points):
         return _cases(self.grid(), self.limit)
 
 
-def suite_from_file(path: Path, limit_s: float | None = None) -> list[Case]:
+def suite_from_file(path: Path, limit_s: float | None = None) -> "list[Case]":
     """The cases of the ``[[case]]`` tables: every combination of a table's lists.
 
     ``rule``, ``time``, ``formula`` and ``compile`` belong to all cases of a table. Raises
@@ -241,7 +239,7 @@ def suite_from_file(path: Path, limit_s: float | None = None) -> list[Case]:
 
 def _cases(
     grid: Any, limit_s: float | None, *, compiled: bool = False, **options: Any
-) -> list[Case]:
+) -> "list[Case]":
     from attnprof.gate.counts import Case
     from attnprof.measure.request import Budget
     from attnprof.measure.sweep.runner import points_of

@@ -1,7 +1,5 @@
 """What a command is asked, from the text of its flags: sizes, names, mechanisms, conditions."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -139,7 +137,7 @@ class Selection:
     heads: str | None = Option(None, metavar="SIZE", help="Number of heads (default 8).")
     d: str | None = Option(None, metavar="SIZE", help="Head width (default: d_model / heads).")
 
-    def workloads(self, conditions: Conditions, **more: Any) -> list[Workload]:
+    def workloads(self, conditions: "Conditions", **more: Any) -> list[Workload]:
         """One a length; ``more`` are further sizes."""
         heads_and_width = head_shape(self.d_model, self.heads, self.d)
         lengths = parse_sizes(self.seq or "", "--seq")

@@ -1,7 +1,5 @@
 """`attnprof sweep`: grids of measurements into one file that can be resumed."""
 
-from __future__ import annotations
-
 import os
 import re
 import time
@@ -99,7 +97,9 @@ def sweep(
     return 0 if found.summary["measured"] else CannotRunError.exit_code
 
 
-def _run(tasks: list[Task], files: _Files, options: SweepOptions, executor: Executor) -> Report:
+def _run(
+    tasks: "list[Task]", files: "_Files", options: "SweepOptions", executor: "Executor"
+) -> Report:
     from attnprof.measure.sweep.results import load_results
     from attnprof.measure.sweep.runner import sweep as run_sweep
 
@@ -108,7 +108,7 @@ def _run(tasks: list[Task], files: _Files, options: SweepOptions, executor: Exec
     torn = files.torn_lines()
     with progress_bar(len(tasks), "sweep") as show:
 
-        def on_progress(done: int, _: int, task: Task) -> None:
+        def on_progress(done: int, _: int, task: "Task") -> None:
             files.write(at_most_every_s=2.0)
             if show is not None:
                 show(done, task)

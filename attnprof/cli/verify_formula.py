@@ -1,7 +1,5 @@
 """``attnprof verify-formula``: a printed formula, or a table of them, against the code."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from contextlib import redirect_stdout
@@ -94,7 +92,7 @@ def verify_formula(
     _answer(with_phase(row, phase), table, to)
 
 
-def _answer(row: Printed, table: Path | None, to: opt.Output) -> None:
+def _answer(row: "Printed", table: Path | None, to: opt.Output) -> None:
     from attnprof.verify.printed import rows_of
     from attnprof.verify.verification import ERRATUM, answer, verified
 

@@ -1,7 +1,5 @@
 """The ratio of two costs over sequence length and model width, for several head counts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -125,7 +123,7 @@ def _published(asked: Heatmap) -> tuple[_Values, dict[str, Any]]:
         )
     pair = found[0]
 
-    def values(heads: int, widths: Sequence[int]) -> list[np.ndarray]:
+    def values(heads: int, widths: Sequence[int]) -> "list[np.ndarray]":
         return [published_values(form, heads, asked.seq_lens, widths) for form in pair]
 
     return values, {
@@ -143,7 +141,7 @@ def _formula(asked: Heatmap) -> tuple[_Values, dict[str, Any]]:
             f"{asked.num_heads[0]}:{asked.num_heads[0] * 16}:x2"
         )
 
-    def values(heads: int, widths: Sequence[int]) -> list[np.ndarray]:
+    def values(heads: int, widths: Sequence[int]) -> "list[np.ndarray]":
         workload = Workload(
             1, heads, 1, asked.batch_size,
             causal=asked.causal, phase=asked.phase, dtype=asked.dtype,
@@ -163,7 +161,7 @@ def _shown(sizes: Sequence[int]) -> str:
 
 
 def _excess(
-    seq_lens: Sequence[int], widths: Sequence[int], ratio: np.ndarray
+    seq_lens: Sequence[int], widths: Sequence[int], ratio: "np.ndarray"
 ) -> tuple[Any, Any, Any]:
     """Mean and maximum of 100·(ratio - 1) over the cells that have one, and where the latter is."""
     import numpy as np
@@ -179,7 +177,7 @@ def _excess(
     )
 
 
-def _listed(values: np.ndarray, present: Sequence[bool]) -> list[Any]:
+def _listed(values: "np.ndarray", present: Sequence[bool]) -> list[Any]:
     """Python numbers, None in the columns that have none."""
     import numpy as np
 

@@ -1,7 +1,5 @@
 """Quantities of closed forms and of printed formulas, at sizes or over a whole grid of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -62,7 +60,7 @@ def formula_values(
     quantity: str,
     seq_lens: Sequence[int],
     head_dims: Sequence[int],
-) -> np.ndarray:
+) -> "np.ndarray":
     """A quantity over (seq_len, head_dim), the other sizes from ``workload``: exact integers.
 
     int64 where every value fits, Python integers in an object array where one does not.
@@ -107,22 +105,22 @@ def _blocks(sizes: Sequence[int], most: int, kind: Any) -> Iterator[tuple[list[i
 
 
 # -- printed formulas ------------------------------------------------------------------
-Pair = tuple[Published, Published]
+_Pair = tuple[Published, Published]
 
 
-def comparable(a: Mechanism, b: Mechanism) -> list[Pair]:
+def comparable(a: Mechanism, b: Mechanism) -> list[_Pair]:
     """Printed formulas of both that agree in document, scope, phase, quantity and convention."""
     return [(x, y) for x in a.published() for y in b.published() if x.terms == y.terms]
 
 
 def speaking(
-    pairs: Sequence[Pair],
+    pairs: Sequence[_Pair],
     quantity: str,
     phase: str,
     causal: bool,
     scope: str | None,
     heads: Sequence[int],
-) -> list[Pair]:
+) -> list[_Pair]:
     """The pairs that speak of what is asked, in any scope where none is."""
     return [
         (form, other)
@@ -147,14 +145,14 @@ class FreeWidthWorkload(Workload):
 
 def published_values(
     formula: Published, num_heads: int, seq_lens: Sequence[int], d_models: Sequence[int]
-) -> np.ndarray:
+) -> "np.ndarray":
     """A printed formula over (seq_len, d_model): exact integers where heads divide the width.
 
     Where they do not, the formula is evaluated with the fractional head width, as documents do.
     """
     import numpy as np
 
-    def column(width: int) -> np.ndarray:
+    def column(width: int) -> "np.ndarray":
         def at(n: Any, head_dim: Number) -> Any:
             return formula.formula(
                 FreeWidthWorkload(seq_len=n, num_heads=num_heads, head_dim=head_dim, width=width)

@@ -4,8 +4,6 @@ A side is a revision: the baseline's or the current one. It is counted by one ru
 the same to the last byte each time.
 """
 
-from __future__ import annotations
-
 import gc
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -113,7 +111,7 @@ class Counted:
         return self.error is None and not self.missing
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Counted:
+    def from_dict(cls, data: Mapping[str, Any]) -> "Counted":
         """From JSON: operations are rows of their fields."""
         rows = [Operation(**row) for row in data.get("operations", ())]
         return cls(**{**data, "operations": rows})
@@ -190,7 +188,7 @@ def _with_formulas(found: Counted, request: PointRequest) -> Counted:
     )
 
 
-def _forms(target: Target, sizes: Mapping[str, int], phase: str) -> PhaseForms:
+def _forms(target: "Target", sizes: Mapping[str, int], phase: str) -> "PhaseForms":
     """Closed forms of the branch that is taken at these sizes."""
     from attnprof.trace.solve.derive import derived
 
@@ -198,7 +196,7 @@ def _forms(target: Target, sizes: Mapping[str, int], phase: str) -> PhaseForms:
     return derived(target, [phase], asked).phases[phase]
 
 
-def _holding(forms: PhaseForms, found: Counted) -> tuple[dict[str, str], list[str]]:
+def _holding(forms: "PhaseForms", found: Counted) -> tuple[dict[str, str], list[str]]:
     """The formulas that give what was counted, as text, and why there are no others."""
     from attnprof.trace.report.records import text, value_at
 

@@ -6,8 +6,6 @@ it exactly with a file of counts, ``.attnprof/baseline.json`` beside pytest's co
 Nothing heavy is imported before a test asks.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -56,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
 _GATE = pytest.StashKey["TestGate"]()
 
 
-def _gate(config: pytest.Config) -> TestGate:
+def _gate(config: pytest.Config) -> "TestGate":
     """The session's gate, made when a test first asks."""
     if _GATE not in config.stash:
         from attnprof.gate.in_tests import TestGate

@@ -1,7 +1,5 @@
 """Code to compare: a folder as it is or a git revision checked out, and processes that run it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess
@@ -23,7 +21,7 @@ from attnprof.processes.pool import Pool, PoolError
 @contextmanager
 def tree_of(
     text: str, here: Path | None = None, limit_s: float | None = None
-) -> Iterator[RunningTree]:
+) -> "Iterator[RunningTree]":
     """The folder ``text`` names, or a git revision's files where ``here`` lies, for a while."""
     here = here or Path.cwd()
     if (folder := here / text).is_dir():
@@ -67,7 +65,7 @@ def _check_out(here: Path, commit: str, place: Path, text: str) -> None:
         raise CannotRunError(f"git cannot check out {text}: {why}") from error
 
 
-def current_tree(here: Path | None = None, limit_s: float | None = None) -> RunningTree:
+def current_tree(here: Path | None = None, limit_s: float | None = None) -> "RunningTree":
     """The working folder, with its commit where it has one."""
     here = here or Path.cwd()
     state = git_state.__wrapped__(here)  # as it is now
@@ -91,7 +89,7 @@ class TreeError(Exception):
     """What was asked of a tree failed; ``missing``: the code does not exist there."""
 
     def __init__(
-        self, message: str, *, missing: bool = False, side: RunningTree | None = None
+        self, message: str, *, missing: bool = False, side: "RunningTree | None" = None
     ) -> None:
         super().__init__(message)
         self.missing, self.side = missing, side

@@ -1,7 +1,5 @@
 """Clocks: time single calls of a function, on the CPU or on a GPU's own stream."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -198,7 +196,7 @@ KEPT = 2**25 - 2**16
 
 
 def time_in_turns(
-    subjects: Sequence[Subject], budget: Budget, clock: Clock | None = None
+    subjects: "Sequence[Subject]", budget: Budget, clock: Clock | None = None
 ) -> list[list[float]]:
     """Seconds of every call, a list a subject; the n-th of each lie next to each other in time.
 

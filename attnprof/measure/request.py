@@ -4,8 +4,6 @@
 mechanism is said of a module by a run on fake tensors at the point's shape.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -216,7 +214,7 @@ class PointRequest:
     error: bool = False  # how far its output is from softmax attention's
 
     @classmethod
-    def at(cls, mechanism: str, w: Workload, **more: Any) -> PointRequest:
+    def at(cls, mechanism: str, w: Workload, **more: Any) -> "PointRequest":
         """A mechanism's point at a workload's sizes."""
         return cls(
             mechanism, w.seq_len, w.num_heads, w.head_dim, w.batch_size, w.causal, w.phase,
@@ -265,6 +263,6 @@ class PointRequest:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> PointRequest:
+    def from_dict(cls, data: Mapping[str, Any]) -> "PointRequest":
         """The request that :meth:`to_dict` wrote down."""
         return cls(**{**data, "budget": Budget(**data["budget"])})

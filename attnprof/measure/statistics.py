@@ -12,7 +12,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class MedianEstimate:
-    """Median and its interval of probability ``coverage``; ``count`` samples, or ``of`` processes."""
+    """Median and its interval of probability ``coverage``, of ``count`` samples or processes."""
 
     median_s: float
     low_s: float

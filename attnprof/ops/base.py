@@ -1,7 +1,5 @@
 """A counting tensor's shape, memory and gradient: what every operation on it is made of."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -98,7 +96,7 @@ class Base:
         name: str,
         shape: Shape,
         cost: Cost,
-        reads: Sequence[Base],
+        reads: "Sequence[Base]",
         *,
         backward: Backward | None = None,
         layout: Layout | None = None,
@@ -141,7 +139,7 @@ class Base:
             out.attach(reads, backward)
         return out
 
-    def attach(self, inputs: Sequence[Base | None], backward: Backward, *others: Base) -> None:
+    def attach(self, inputs: "Sequence[Base | None]", backward: Backward, *others: "Base") -> None:
         """Make it and other results need gradients, which ``backward`` hands on to the inputs."""
         self.counter.nodes += 1
         edges = [(x.node, x.place) if x is not None and x.node else None for x in inputs]

@@ -1,7 +1,5 @@
 """Fourier transforms of real rows, on torch tensors and counting ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from attnprof.costs import Cost, Number, exact_div, is_plain
@@ -16,16 +14,16 @@ class Spectrum(Tensor):
 
     __slots__ = ()
 
-    def mul_(self, other: Any) -> Spectrum:
+    def mul_(self, other: Any) -> "Spectrum":
         """Products in place: 4 multiplications and 2 additions each."""
         cost = Cost(multiplications=4, additions=2) * self.count
         return self.result(variable("multiply"), self.shape, cost, [self, other], into=self)
 
-    def conj_physical_(self) -> Spectrum:
+    def conj_physical_(self) -> "Spectrum":
         """Signs of the imaginary parts turned: bytes, no counted operation."""
         return self.result(variable("conjugate"), self.shape, Cost(), [self], into=self)
 
-    def sum(self, dim: Any, keepdim: bool = False, dtype: type | None = None) -> Spectrum:
+    def sum(self, dim: Any, keepdim: bool = False, dtype: type | None = None) -> "Spectrum":
         """The sum over some axes: two additions an entry."""
         shape, count = pointwise.without(self.shape, dim, keepdim), self.count
         cost = Cost(additions=2 * count, reduction_outputs=2 * product(shape))

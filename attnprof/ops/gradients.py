@@ -1,7 +1,5 @@
 """The backward pass: nodes as autograd records them, played in the order of torch's engine."""
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter as Multiset
 from collections import defaultdict
@@ -33,13 +31,13 @@ class Node:
     __slots__ = ("backward", "inputs", "order")
 
     def __init__(
-        self, order: int, inputs: Sequence[tuple[Node, int] | None], backward: Backward | None
+        self, order: int, inputs: "Sequence[tuple[Node, int] | None]", backward: Backward | None
     ) -> None:
         self.order = order
         self.inputs = tuple(inputs)
         self.backward = backward
 
-    def run(self, grads: dict[int, Tensor]) -> Sequence[Tensor | None]:
+    def run(self, grads: "dict[int, Tensor]") -> "Sequence[Tensor | None]":
         """The operands' gradients, given the results' by place; what was saved is let go."""
         backward, self.backward = self.backward, None
         given = [grads.pop(place) for place in sorted(grads)]
@@ -51,13 +49,13 @@ class Leaf(Node):
 
     __slots__ = ("gradient", "shape", "taken")
 
-    def __init__(self, tensor: Tensor) -> None:
+    def __init__(self, tensor: "Tensor") -> None:
         super().__init__(_LAST, (), None)
         self.shape = tensor.shape
         self.gradient: Tensor | None = None
         self.taken = False  # whether the gradient belongs to somebody else, too
 
-    def run(self, grads: dict[int, Tensor]) -> Sequence[Tensor | None]:
+    def run(self, grads: "dict[int, Tensor]") -> "Sequence[Tensor | None]":
         """Keep the gradient; laid out as the tensor is, for which it may have to be copied."""
         grad = grads.pop(0)
         copies = 1 if self.taken else grad.layout.differs(self.shape)
@@ -66,7 +64,7 @@ class Leaf(Node):
         return ()
 
 
-def play(root: Node, grad: Tensor) -> None:
+def play(root: Node, grad: "Tensor") -> None:
     """Run the backward pass from the gradient of an output, newest node first.
 
     A gradient that waits in two places, or that the caller holds, is nobody's to keep or to add
@@ -78,7 +76,7 @@ def play(root: Node, grad: Tensor) -> None:
     given: list[Tensor | None] = []
     count = 0
 
-    def shared(part: Tensor) -> bool:
+    def shared(part: "Tensor") -> bool:
         held = chain([grad], given, *(grads.values() for grads in arrived.values()))
         return any(other is part for other in held)
 
@@ -116,7 +114,7 @@ def _reachable(root: Node) -> Iterator[Node]:
         stack += fresh
 
 
-def _added(before: Tensor, more: Tensor, *, in_place: bool) -> Tensor:
+def _added(before: "Tensor", more: "Tensor", *, in_place: bool) -> "Tensor":
     """The sum of two gradients; in the memory of the first, where nothing else holds that."""
     cost = Cost(additions=before.count)
     into = before if in_place and before.alone else None

@@ -1,7 +1,5 @@
 """A mechanism's text run with counting tensors: weights, inputs, caches and the layer around it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -97,7 +95,7 @@ class CountedCore(CoreText):
     __call__ = CoreText.forward
 
 
-def counted(spec: Mechanism, workload: Workload, scope: str) -> CostTable:
+def counted(spec: "Mechanism", workload: Workload, scope: str) -> CostTable:
     """What a mechanism's text executes for a workload, by stage."""
     heads, groups = workload.num_heads, workload.num_kv_heads
     if groups is None or not is_symbolic(heads, groups):
@@ -110,7 +108,7 @@ def counted(spec: Mechanism, workload: Workload, scope: str) -> CostTable:
     return table.mapped(lambda size: sympy.sympify(size).subs(shared, heads / groups))
 
 
-def made(spec: Mechanism, w: Workload, scope: str) -> tuple[Any, Weights]:
+def made(spec: "Mechanism", w: Workload, scope: str) -> tuple[Any, Weights]:
     """A core or a layer, and its parameters."""
     weights = Weights(Counter(w.item_size, grad=w.phase in ("backward", "train")))
     sizes = LayerSizes(w.num_heads, w.head_dim, w.kv_heads, w.value_width, w.seq_len)
@@ -131,7 +129,7 @@ def made(spec: Mechanism, w: Workload, scope: str) -> tuple[Any, Weights]:
     return host, weights
 
 
-def _counted(spec: Mechanism, w: Workload, scope: str) -> CostTable:
+def _counted(spec: "Mechanism", w: Workload, scope: str) -> CostTable:
     host, weights = made(spec, w, scope)
     counter = weights.counter
     if w.phase == "decode":

@@ -5,8 +5,6 @@ number, 1 or 0: an array of those for arrays of sizes. For symbols it depends on
 are 1, so a layout then has several cases, and the number is an expression that becomes 1 or 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
@@ -43,7 +41,9 @@ def contiguous(shape: Shape) -> Shape:
     return tuple(reversed(strides))
 
 
-def once(method: Callable[[Layout, Shape, Any], Found]) -> Callable[[Layout, Shape, Any], Found]:
+def once(
+    method: "Callable[[Layout, Shape, Any], Found]",
+) -> "Callable[[Layout, Shape, Any], Found]":
     """A method whose answers for symbolic sizes are kept: they take far longer than numbers do."""
     kept = lru_cache(maxsize=4096)(method)
     return lambda self, shape, other: (kept if is_symbolic(*shape) else method)(self, shape, other)
@@ -57,19 +57,19 @@ class Layout:
     cut: Number = 0  #: 1 where it is a part of rows that have more, or of what is no rows
 
     @classmethod
-    def rows(cls, shape: Shape) -> Layout:
+    def rows(cls, shape: Shape) -> "Layout":
         """Row by row."""
         return cls((((), contiguous(shape)),))
 
-    def permuted(self, order: Sequence[int]) -> Layout:
+    def permuted(self, order: Sequence[int]) -> "Layout":
         """With the dimensions in another order."""
         return self.with_strides(lambda strides: tuple(strides[place] for place in order))
 
-    def with_strides(self, change: Callable[[Shape], Shape]) -> Layout:
+    def with_strides(self, change: Callable[[Shape], Shape]) -> "Layout":
         """With other strides in each case."""
         return replace(self, cases=tuple((known, change(own)) for known, own in self.cases))
 
-    def stretched(self, shape: Shape, new: Shape) -> Layout:
+    def stretched(self, shape: Shape, new: Shape) -> "Layout":
         """Under a shape with dimensions added in front and those of one entry repeated."""
         added = (0,) * (len(new) - len(shape))
 
@@ -110,7 +110,7 @@ class Layout:
         flag, layout = self._by_case(outcome)
         return flag if is_literally(self.cut, 0) else flag * self.cut, layout
 
-    def dense(self, shape: Shape) -> Layout:
+    def dense(self, shape: Shape) -> "Layout":
         """The order of these strides without gaps or repetition: how torch lays a result.
 
         A dimension that repeats one place (stretched) stays where it is among the others.

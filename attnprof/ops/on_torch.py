@@ -1,7 +1,5 @@
 """What only torch is asked for: functions with their own backward pass."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +14,7 @@ class OwnBackward(torch.autograd.Function):
     """A function as torch's autograd runs it."""
 
     @staticmethod
-    def forward(ctx: Any, function: Function, settings: dict[str, Any], *operands: Any) -> Any:
+    def forward(ctx: Any, function: "Function", settings: dict[str, Any], *operands: Any) -> Any:
         """Its results."""
         results, saved = function.run(*operands, keep=True, **settings)
         ctx.function, ctx.settings = function, settings
@@ -31,7 +29,7 @@ class OwnBackward(torch.autograd.Function):
         return None, None, *run(ctx.saved_tensors, *grads, needs=needs, **ctx.settings)
 
 
-def apply(function: Function, operands: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+def apply(function: "Function", operands: tuple[Any, ...], settings: dict[str, Any]) -> Any:
     """The function's result; where autocast is on, of operands in its number format.
 
     Inside a function with its own backward pass autocast would cast some operands and not the
@@ -51,7 +49,7 @@ def apply(function: Function, operands: tuple[Any, ...], settings: dict[str, Any
 
 
 def _run(
-    function: Function, operands: tuple[Any, ...], settings: dict[str, Any], wanted: bool
+    function: "Function", operands: tuple[Any, ...], settings: dict[str, Any], wanted: bool
 ) -> Any:
     if wanted:
         return OwnBackward.apply(function, settings, *operands)  # type: ignore[no-untyped-call]  # torch

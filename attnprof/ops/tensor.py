@@ -1,7 +1,5 @@
 """A tensor that counts: torch's names, shapes that may be symbols, no values."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,11 +21,11 @@ def _function(
     is made from; without one there is none.
     """
 
-    def method(self: Tensor, *others: Any, **_numbers: float | None) -> Tensor:
+    def method(self: "Tensor", *others: Any, **_numbers: float | None) -> "Tensor":
         stage = variable(name)
         kept: list[Tensor] = []
 
-        def backward(grad: Tensor) -> list[Tensor]:
+        def backward(grad: "Tensor") -> "list[Tensor]":
             return [pointwise.entrywise(f"{stage}: grad", grad_cost or Cost(), grad, *kept)]
 
         operands = [self, *(x for x in others if isinstance(x, Tensor))]
@@ -46,7 +44,7 @@ def _operation(
 ) -> Callable[..., Any]:
     """A method: what a function of a stage's name and the tensor does with the other arguments."""
 
-    def method(self: Tensor, *others: Any, **more: Any) -> Any:
+    def method(self: "Tensor", *others: Any, **more: Any) -> Any:
         into = {"into": self} if in_place else {}
         return run(variable(name), self, *others, **into, **settings, **more)
 
@@ -77,7 +75,7 @@ class Tensor(Shaped):
         return getattr(cls, name)(*args, **given)
 
     @staticmethod
-    def join(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
+    def join(parts: "Sequence[Tensor]", dim: int = 0) -> "Tensor":
         """Tensors one after the other along an axis (torch.cat); gradients are slices."""
         first = parts[0]
         dim = dim % first.dim()
@@ -95,13 +93,13 @@ class Tensor(Shaped):
     mm = _operation("mm", products.product_of)
     matmul = __matmul__ = _operation("matmul", products.matmul)
 
-    def baddbmm(self, a: Tensor, b: Tensor) -> Tensor:
+    def baddbmm(self, a: "Tensor", b: "Tensor") -> "Tensor":
         """The same of two others, added to itself, which broadcasts; no gradient."""
         shape, cost = products.product_cost(a.shape, b.shape)
         cost = cost + Cost(additions=product(shape))
         return self.result(variable("baddbmm"), shape, cost, [self, a, b])
 
-    def linear(self, weight: Tensor, bias: Tensor | None = None, name: str = "") -> Tensor:
+    def linear(self, weight: "Tensor", bias: "Tensor | None" = None, name: str = "") -> "Tensor":
         """(…, k) times weight (n, k) transposed, plus bias."""
         return products.linear(name or variable("linear"), self, weight, bias)
 
@@ -154,7 +152,7 @@ class Tensor(Shaped):
     clamp_ = _function("clamp", pointwise.OTHER, in_place=True)
     gt_ = _function("is larger", pointwise.OTHER, in_place=True)  # than a number: 1, else 0
 
-    def norm(self, *, dim: int, keepdim: bool = False) -> Tensor:
+    def norm(self, *, dim: int, keepdim: bool = False) -> "Tensor":
         """The root of the sum of squares along an axis; no gradient."""
         shape, count = pointwise.without(self.shape, dim, keepdim), self.count
         rows = product(shape)
@@ -162,7 +160,7 @@ class Tensor(Shaped):
         return self.result(variable("norm"), shape, cost, [self])
 
     # -- along axes --------------------------------------------------------------------------
-    def sum(self, dim: Any, keepdim: bool = False, dtype: type | None = None) -> Tensor:
+    def sum(self, dim: Any, keepdim: bool = False, dtype: type | None = None) -> "Tensor":
         """The sum over an axis, or over several; ``dtype=int`` counts what is set in a mask."""
         if dtype is int:
             shape, name = pointwise.without(self.shape, dim, keepdim), variable("count")
@@ -170,11 +168,11 @@ class Tensor(Shaped):
             return self.result(name, shape, Cost(), [self], item_size=size, whole=True)
         return pointwise.summed(variable("sum"), self, dim, keepdim)
 
-    def mean(self, dim: Any, keepdim: bool = False) -> Tensor:
+    def mean(self, dim: Any, keepdim: bool = False) -> "Tensor":
         """The mean over an axis, or over several."""
         return pointwise.summed(variable("mean"), self, dim, keepdim, mean=True)
 
-    def amax(self, dim: Any, keepdim: bool = False) -> Tensor:
+    def amax(self, dim: Any, keepdim: bool = False) -> "Tensor":
         """The largest entry along an axis: a comparison an entry; no gradient."""
         shape = pointwise.without(self.shape, dim, keepdim)
         return self.result(variable("largest"), shape, Cost(other=self.count), [self])

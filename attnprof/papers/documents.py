@@ -1,7 +1,5 @@
 """Which documents are replayed, where each one's folder is, and what is asked for by name."""
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -45,7 +43,7 @@ class Document:
                 return getattr(import_module(place), name)
         return None
 
-    def checks(self) -> dict[str, Check]:
+    def checks(self) -> "dict[str, Check]":
         """How each claim is answered, by its id: ``CHECKS`` of all modules ``checks*``."""
         modules = sorted(item.name for item in iter_modules([str(self.path)]))
         parts = (self.part(name, "CHECKS") for name in modules if name.startswith("checks"))
@@ -144,12 +142,12 @@ def find_claims(names: Iterable[str]) -> list[str]:
     return list(found)
 
 
-def find_table(number: str, name: str) -> tuple[str, Callable[[], Table]]:
+def find_table(number: str, name: str) -> "tuple[str, Callable[[], Table]]":
     """A table's own key and how it is made again; :class:`RequestError` lists those there are."""
     return _part(document(number), "tables", name)
 
 
-def find_figure(number: str, name: str) -> tuple[str, Figure]:
+def find_figure(number: str, name: str) -> "tuple[str, Figure]":
     """A figure's own key and the figure; :class:`RequestError` lists those there are.
 
     Raises :class:`CannotRunError` with the reason for one that cannot be made again.

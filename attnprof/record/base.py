@@ -1,7 +1,5 @@
 """The base of every record: a dataclass whose fields are JSON keys and columns; many as columns."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -17,7 +15,7 @@ def column(title: str, unit: str = "", fmt: str = "text", default: Any = None) -
 
 
 #: The kind of record each command makes.
-KINDS: dict[str, type[Record]] = {}
+KINDS: "dict[str, type[Record]]" = {}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,5 @@
 """What notebooks show of results: a table in HTML, a data frame."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A command's result as one value, saved as JSON; loaded, each value of its field's kind."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -65,7 +63,7 @@ class Report:
         write_whole(file_path("path", path), self.to_json())
 
     @classmethod
-    def load(cls, path: str | Path, limit: int = JOURNAL_LIMIT) -> Report:
+    def load(cls, path: str | Path, limit: int = JOURNAL_LIMIT) -> "Report":
         """Read a saved report of at most ``limit`` bytes; its records are of the command's kind.
 
         Raises :class:`RequestError` if the file is missing, not JSON, of another schema, or holds
@@ -74,7 +72,7 @@ class Report:
         return cls.from_json(read_json(file_path("path", path), limit), str(path))
 
     @classmethod
-    def from_json(cls, data: Any, where: str) -> Report:
+    def from_json(cls, data: Any, where: str) -> "Report":
         """The report of a JSON value that was read from ``where``, each record checked."""
         told = data.get("schema") if isinstance(data, dict) else type(data).__name__
         if told != SCHEMA or not isinstance(data, dict):

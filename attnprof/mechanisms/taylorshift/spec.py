@@ -14,7 +14,7 @@ from attnprof.ops.layer import Definition, LayerSizes
 from attnprof.ops.tensor import Tensor
 from attnprof.workload import Workload
 
-Counts = Callable[[Workload, str], costs.CostTable]
+_Counts = Callable[[Workload, str], costs.CostTable]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class TaylorShift(forms.Taylor):
         return self._chosen(workload, self.direct.definition, self.efficient.definition, scope)
 
     def _chosen(
-        self, w: Workload, direct: Counts, efficient: Counts, scope: str
+        self, w: Workload, direct: _Counts, efficient: _Counts, scope: str
     ) -> costs.CostTable:
         if costs.is_plain(w.seq_len, w.num_heads, w.head_dim, w.batch_size):
             if self.takes_direct(w):

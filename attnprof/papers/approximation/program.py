@@ -4,8 +4,6 @@ One head as wide as the model, no projections, (batch, tokens, width) in and out
 it, which is not always as its text does. Counts are derived from these functions as they run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -80,7 +78,7 @@ def derived(name: str, quantity: str = "flops") -> Any:
 
 
 @cache
-def _derivation(name: str) -> Derivation:
+def _derivation(name: str) -> "Derivation":
     from attnprof.trace.solve.derive import derive_anything
 
     own = {"linformer": {"compress": "N, L"}, "performer": {"directions": "d, m"}}

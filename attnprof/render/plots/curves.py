@@ -9,9 +9,9 @@ from attnprof.render.plots import style, ticks
 
 #: The marks of :data:`style.MARKS`, in text.
 GLYPHS = {"published": "○", "formula": "◆", "derived": "□", "measured": "△"}
-Curve = Mapping[str, Any]
+_Curve = Mapping[str, Any]
 #: A panel and the strip below it.
-Pair = tuple[style.Axes, style.Axes]
+_Pair = tuple[style.Axes, style.Axes]
 #: What the paper calls the two crossovers.
 SYMBOLS = {"flops": "N_0", "memory": "N_1", "time": "N"}
 UNITS = {"flops": "FLOPs", "entries": "memory [entries]", "bytes": "memory [B]", "s": "time [s]"}
@@ -19,7 +19,7 @@ UNITS = {"flops": "FLOPs", "entries": "memory [entries]", "bytes": "memory [B]",
 
 def draw_crossover(report: Report) -> style.Figure:
     """Both costs over length, a panel a head width, metric and unit; under it their ratio."""
-    curves: Sequence[Curve] = report.summary["curves"]
+    curves: Sequence[_Curve] = report.summary["curves"]
     units = list(dict.fromkeys((c["metric"], c["unit"]) for c in curves))
     widths = list(dict.fromkeys(c["head_dim"] for c in curves))
     looks, records = style.looks([c["mechanism"] for c in curves]), report.of(CrossoverRecord)
@@ -50,7 +50,7 @@ def draw_crossover(report: Report) -> style.Figure:
 
 def _grid(
     units: Sequence[tuple[str, str]], widths: Sequence[int]
-) -> tuple[style.Figure, dict[tuple[str, str, int], Pair]]:
+) -> tuple[style.Figure, dict[tuple[str, str, int], _Pair]]:
     """A panel and its strip for each; widths side by side on one scale, units if one width."""
     several = len(widths) > 1
     columns = style.abreast(len(widths if several else units), 1.35)
@@ -58,7 +58,7 @@ def _grid(
     rows = blocks * len(units) if several else blocks
     figure = style.new_figure(0.9 + (1.9 if several else 2.4) * rows)
     spec = figure.add_gridspec(2 * rows, columns, height_ratios=[3, 1] * rows)
-    found: dict[tuple[str, str, int], Pair] = {}
+    found: dict[tuple[str, str, int], _Pair] = {}
     for place, (its, d) in enumerate((its, d) for its in units for d in widths):
         block, nth = divmod(place, len(widths)) if several else (0, place)
         row, column = block * blocks + nth // columns, nth % columns
@@ -79,7 +79,7 @@ def _grid(
     return figure, found
 
 
-def _curves(axes: style.Axes, curves: Sequence[Curve], looks: Mapping[str, style.Look]) -> None:
+def _curves(axes: style.Axes, curves: Sequence[_Curve], looks: Mapping[str, style.Look]) -> None:
     """Costs as their mechanisms look, or ratios in grey, from the first length to the last."""
     for curve in curves:
         look = looks[curve["mechanism"]] if "mechanism" in curve else {"color": style.GREY}
@@ -96,7 +96,7 @@ def _lengths(record: CrossoverRecord) -> list[float]:
     return [] if record.skipped else record.all_crossings or one
 
 
-def _mark(panels: Pair, curves: Sequence[Curve], records: Sequence[CrossoverRecord]) -> None:
+def _mark(panels: _Pair, curves: Sequence[_Curve], records: Sequence[CrossoverRecord]) -> None:
     """A marker on each crossover inside the panels, and a line down to its length."""
     for record in records:
         line = style.LINES.get(record.kind, "-")
@@ -119,7 +119,7 @@ def _name(axes: style.Axes, records: Sequence[CrossoverRecord], symbol: str) -> 
     style.in_corner(axes, "\n".join(lines), **style.ON_WHITE)
 
 
-def _height(curves: Sequence[Curve], kind: str, length: float) -> float | None:
+def _height(curves: Sequence[_Curve], kind: str, length: float) -> float | None:
     """A curve's value at a length, between two points by their logarithms; None outside."""
     import numpy as np
 

@@ -1,7 +1,5 @@
 """Ratio heatmaps over sequence length and model width, a panel a head count."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -33,7 +31,7 @@ class Scale:
     high: float
 
     @classmethod
-    def of(cls, ratios: np.ndarray) -> Scale:
+    def of(cls, ratios: np.ndarray) -> "Scale":
         """From the smallest to the largest ratio; a little room where all are the same."""
         known = ratios[np.isfinite(ratios) & (ratios > 0)]
         low, high = (float(known.min()), float(known.max())) if known.size else (1.0, 1.0)
@@ -109,7 +107,7 @@ class Axis:
     even: bool
 
     @classmethod
-    def of(cls, sizes: Sequence[int]) -> Axis:
+    def of(cls, sizes: Sequence[int]) -> "Axis":
         """Sorted; evenly spaced if all steps are the same and there are three or more sizes."""
         ordered = sorted(set(sizes))
         steps = {b - a for a, b in pairwise(ordered)}

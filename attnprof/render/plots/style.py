@@ -1,7 +1,5 @@
 """One look for every figure, and how one becomes a file: whole or not there, repeatable."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """One run of a target at given sizes, concrete or symbolic, recorded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -46,8 +44,8 @@ class Limit:
 
 @contained()
 def record(
-    target: Target,
-    sizes: Sizes,
+    target: "Target",
+    sizes: "Sizes",
     *,
     training: bool,
     most: float = inf,
@@ -102,7 +100,7 @@ def record(
         return trace
 
 
-def outcome(target: Target, sizes: Sizes, **how: Any) -> Trace | Exception:
+def outcome(target: "Target", sizes: "Sizes", **how: Any) -> Trace | Exception:
     """A run, or what it raises: the user's code may raise anything."""
     try:
         return record(target, sizes, **how)
@@ -136,7 +134,7 @@ def _weights(subject: Any) -> tuple[list[Any], list[Any]]:
     return list(subject.parameters()), list(subject.buffers())
 
 
-def weight_bytes(target: Target, sizes: Sizes) -> int:
+def weight_bytes(target: "Target", sizes: "Sizes") -> int:
     """Bytes of a module's parameters and buffers at concrete sizes; nothing is allocated."""
     with fake_world(None, target.dtype):
         return sum(tensor.nbytes for held in _weights(target.make(sizes)) for tensor in held)
