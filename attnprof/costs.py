@@ -90,6 +90,12 @@ def _extreme(function: Callable[[Number, Number], Number], a: Number, b: Number)
     return function(a, b)
 
 
+def scaled(count: Number, times: Number) -> Number:
+    """A count so many times; 0 times an expression may take sympy seconds, and is not asked for."""
+    nothing = isinstance(count, int) and not count and _sympy(times)
+    return 0 if nothing else count * times
+
+
 def maximum(a: Number, b: Number) -> Number:
     """The larger of two sizes."""
     sympy, numpy = _sympy(a, b), _numpy(a, b)
@@ -156,7 +162,7 @@ class Cost:
         return Cost(*map(add, _counts(self), _counts(more)))
 
     def __mul__(self, times: Number) -> "Cost":
-        return Cost(*(count * times for count in _counts(self)))
+        return Cost(*(scaled(count, times) for count in _counts(self)))
 
     __rmul__ = __mul__
 

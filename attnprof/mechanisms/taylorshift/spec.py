@@ -156,7 +156,7 @@ def _takes_direct(mechanism: TaylorShift, workload: Workload) -> bool:
 def times(stage: costs.Stage, flag: costs.Number) -> costs.Stage:
     """A stage where ``flag`` is 1, nothing where it is 0."""
     counts = ("cost", "allocates", "frees", "workspace")
-    return replace(stage, **{name: getattr(stage, name) * flag for name in counts})
+    return replace(stage, **{name: costs.scaled(getattr(stage, name), flag) for name in counts})
 
 
 @dataclass(frozen=True, slots=True)
