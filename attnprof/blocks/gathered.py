@@ -5,15 +5,13 @@ the scores again.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnprof.ops.function import Function
 from attnprof.ops.functional import add_product, empty_like, join, softmax_, square_root, zeros_like
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """Rows that see the same keys.
 
     ``mask`` (rows, keys - ``open_keys``) is added to the scores: minus infinity where they must
@@ -46,6 +44,9 @@ def _gathered(x: Any, keys: tuple[slice, ...]) -> Any:
 
 def _scatter_product(into: Any, keys: tuple[slice, ...], weights: Any, rows: Any) -> None:
     """Add weightsᵀ rows, of (b, r, keys) and (b, r, d), to where the keys came from."""
+    if len(keys) == 1:
+        add_product(into[:, keys[0]], weights.transpose(1, 2), rows)
+        return
     start = 0
     for piece in keys:
         target = into[:, piece]

@@ -137,7 +137,7 @@ def _strided(stride: Any, causal: bool, q: Any, masks: tuple[Any, ...]) -> Itera
         yield Block(rows, (seen,), near[: rows.stop - rows.start, columns])
     for first, tokens in turns(q, _classes(n, stride), _classes_alike(n, stride)):
         count = tokens - later
-        rows, keys = (_spaced(start, count, stride) for start in (first + later * stride, first))
+        keys, rows = _spaced(first, count, stride), _spaced(first + later * stride, count, stride)
         yield Block(rows, (keys,), far[:count, :count], merges=True)
 
 

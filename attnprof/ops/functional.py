@@ -182,7 +182,7 @@ def softmax_(scores: Any) -> None:
     if isinstance(scores, Tensor):
         pointwise.softmax(variable("softmax"), scores, into=scores)
         return
-    _torch().ops.aten._softmax.out(scores, -1, False, out=scores)  # noqa: SLF001 - an operation
+    _torch().softmax(scores, -1, out=scores)
 
 
 def softmax_grad_(grad: Any, weights: Any) -> None:
