@@ -191,7 +191,7 @@ def test_a_step_is_the_causal_forwards_row_and_costs_what_it_runs(params):
     torch.testing.assert_close(torch.stack(rows, 1), expected, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("n", [33, 1_000, 4_097, 131_073])
+@pytest.mark.parametrize("n", [33, 1_000, 4_097, 32_769])
 def test_torchs_counter_agrees_on_the_products_at_any_length(n):
     with torch.device("meta"):
         layer = attnprof.build("neural", 2, 1, n)
