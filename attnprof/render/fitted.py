@@ -1,16 +1,17 @@
 """Tables and texts that fit the width they are drawn in; nothing is cut."""
 
-from collections.abc import Collection, Iterable, Sequence
-from itertools import chain
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, zip_longest
 from textwrap import wrap
 
-from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
+from rich.segment import Segment
 from rich.text import Text
 
 from attnprof.render.formulas import FormulaText
+from attnprof.units import MISSING
 
 #: Characters between two columns.
 GAP = 2
@@ -23,8 +24,9 @@ INDENT = "  "
 class FittedTable:
     """A table in as many parts as the width asks for, repeating the ``keys`` that name a row.
 
-    Cells stay in one line and are never cut, but for the columns that fold. Where one part is not
-    enough, columns that say the same in every row are told once, above.
+    Cells stay in one line and are never cut, but for the columns that fold. Columns without a
+    value are left out. Where one part is not enough, columns that say the same in every row are
+    told once, above.
     """
 
     def __init__(
@@ -46,54 +48,56 @@ class FittedTable:
         self._rows.append(texts + [Text()] * (len(self._headings) - len(texts)))
 
     def add_section(self) -> None:
-        """A blank line below the rows so far."""
-        self._rows.append(None)
+        """A blank line below the rows so far, if there are any."""
+        self._rows += [None] * bool(self._rows)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self._title:
             yield Text(self._title, style="bold")
-        room, places = options.max_width, list(range(len(self._headings)))
-        cells, _ = self._widths([""] * len(places))
-        wrapped = list(map(_wrapped, self._headings, cells))
-        parts = self._parts(places, room, wrapped)
-        if len(parts) > 1 and (same := self._same()):
-            told = (f"{self._headings[n]} {text}".replace("\n", " ") for n, text in same.items())
+        room, names = options.max_width, self._headings
+        cells = [[row[n].plain for row in self._rows if row] for n in range(len(names))]
+        empty = (its != [] and {text.strip() for text in its} <= {"", MISSING} for its in cells)
+        places = [place for place, none in enumerate(empty) if place < self._keys or not none]
+        body = [max(map(_longest, column), default=0) for column in cells]
+        wrapped = list(map(_wrapped, names, body))
+        bounds, whole = self._bounds(body, wrapped), self._bounds(body, names)
+        self._fold_key(bounds[1], room)
+        parts = self._parts(places, room, bounds[1])
+        if len(parts) > 1 and (same := self._same({n: cells[n] for n in places})):
+            told = (f"{names[n]} {text}".replace("\n", " ") for n, text in same.items())
             yield Hanging(f"In every row: {', '.join(told)}.")
-            parts = self._parts([n for n in places if n not in same], room, wrapped)
+            parts = self._parts([n for n in places if n not in same], room, bounds[1])
         for part in parts:
-            most, least = self._widths(self._headings)
-            fits = _taken([least[n] for n in part]) <= room
-            headings = self._headings if fits else wrapped
-            most, least = self._widths(headings)
-            yield self._drawn(part, headings, _shared(part, most, least, room))
+            fits = _taken([whole[1][n] for n in part]) <= room
+            widths = _shared(part, *(whole if fits else bounds), room)
+            yield from self._drawn(part, names if fits else wrapped, widths, console)
             yield Text()
         if self._caption:
             yield Text(self._caption, style="dim")
 
-    def _same(self) -> dict[int, str]:
+    def _same(self, cells: Mapping[int, Sequence[str]]) -> dict[int, str]:
         """Columns with the same text in every row, and that text; a key at least is left."""
-        rows = [row for row in self._rows if row]
-        columns = ({row[n].plain for row in rows} for n in range(len(self._headings)))
-        same = {n: texts.pop().strip() for n, texts in enumerate(columns) if len(texts) == 1}
-        whole = len(rows) > 1 and not {*range(self._keys)} <= same.keys()
+        same = {n: column[0].strip() for n, column in cells.items() if len({*column}) == 1}
+        whole = len(cells[0]) > 1 and not {*range(self._keys)} <= same.keys()
         return {n: text for n, text in same.items() if text} if whole else {}
 
-    def _widths(self, headings: Sequence[str]) -> tuple[list[int], list[int]]:
+    def _bounds(self, body: list[int], headings: Iterable[str]) -> tuple[list[int], list[int]]:
         """The width each column would take, and the least that it must have."""
-        columns = [
-            [heading.split("\n"), *(row[place].plain.split("\n") for row in self._rows if row)]
-            for place, heading in enumerate(headings)
-        ]
-        most = [max(cell_len(line) for cell in cells for line in cell) for cells in columns]
-        folded = zip(self._fold, most, range(len(most)), strict=True)
+        most = list(map(max, body, map(_longest, headings)))
         return most, [
             min(width, FOLDED) if folds and place >= self._keys else width
-            for folds, width, place in folded
+            for place, (width, folds) in enumerate(zip(most, self._fold, strict=True))
         ]
 
-    def _parts(self, places: list[int], room: int, headings: Sequence[str]) -> list[list[int]]:
+    def _fold_key(self, least: list[int], room: int) -> None:
+        """Let the longest key fold, too, where it leaves no room for a column beside it."""
+        *keys, longest = sorted(range(self._keys), key=least.__getitem__)
+        others = [*(least[n] for n in keys), max(least[self._keys :], default=0)]
+        if (left := room - _taken([*others, 0])) < least[longest]:
+            least[longest] = max(room // 3, min(room // 2, left))
+
+    def _parts(self, places: Sequence[int], room: int, least: Sequence[int]) -> list[list[int]]:
         """The columns of each part: as few parts as there can be, of about the same width."""
-        _, least = self._widths(headings)
         keys = [place for place in places if place < self._keys]
 
         def split(room: int) -> list[list[int]]:
@@ -107,29 +111,28 @@ class FittedTable:
             return parts
 
         fewest = len(split(room))
-        narrow = range(1, room) if fewest > 1 else ()
-        return next((parts for parts in map(split, narrow) if len(parts) == fewest), split(room))
+        return split(bisect_left(range(room), -fewest, key=lambda room: -len(split(room))))
 
-    def _drawn(self, part: list[int], headings: Sequence[str], widths: Sequence[int]) -> Table:
-        table = Table(
-            box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0),
-            show_edge=False,
-        )  # fmt: skip
-        for place, width in zip(part, widths, strict=True):
-            table.add_column(
-                headings[place], justify="right" if self._right[place] else "left",
-                width=width, overflow="fold",
-            )  # fmt: skip
-        for row in self._rows:
-            if row is None:
-                table.add_section()
-            else:
-                cells = zip((row[place] for place in part), widths, strict=True)
-                table.add_row(*(
-                    cell.folded(width) if isinstance(cell, FormulaText) else cell
-                    for cell, width in cells
-                ))  # fmt: skip
-        return table
+    def _drawn(
+        self, part: Sequence[int], headings: Sequence[str], widths: Sequence[int], console: Console
+    ) -> Iterator[Segment]:
+        """Headings, a rule, and the rows, whose texts fold to the widths of their columns."""
+        lines = {place: headings[place].count("\n") for place in part}
+        above = {place: "\n" * (max(lines.values()) - its) for place, its in lines.items()}
+        heads = {place: Text(above[place] + headings[place], "bold") for place in part}
+        for row in (heads, [], *self._rows):
+            if not row:
+                yield from Text("─" * _taken(widths) if row == [] else "").render(console, end="\n")
+                continue
+            cells = (_lines(row[n], width, console) for n, width in zip(part, widths, strict=True))
+            for texts in zip_longest(*cells, fillvalue=Text()):
+                aligned = [text.copy() for text in texts]
+                for place, text, width in zip(part, aligned, widths, strict=True):
+                    pad = text.pad_left if self._right[place] else text.pad_right
+                    pad(width - text.cell_len)
+                line = Text(" " * GAP).join(aligned)
+                line.rstrip()
+                yield from line.render(console, end="\n")
 
 
 class Hanging:
@@ -150,6 +153,19 @@ def _taken(widths: Sequence[int]) -> int:
     return sum(widths) + GAP * (len(widths) - 1)
 
 
+def _longest(text: str) -> int:
+    return max(map(cell_len, text.split("\n")))
+
+
+def _lines(cell: Text, width: int, console: Console) -> Iterable[Text]:
+    """A cell in lines of this width."""
+    if isinstance(cell, FormulaText):
+        cell = cell.folded(width)
+    if cell.cell_len <= width and "\n" not in cell.plain:
+        return [cell]
+    return cell.wrap(console, width, overflow="fold")
+
+
 def _wrapped(heading: str, width: int) -> str:
     longest = max(map(cell_len, heading.split()), default=0)
     lines = (wrap(line, max(width, longest, 1)) for line in heading.split("\n"))
@@ -160,9 +176,6 @@ def _shared(part: Sequence[int], most: Sequence[int], least: Sequence[int], room
     """The widths of a part's columns: what is left goes to those that want more, evenly."""
     widths = {place: least[place] for place in part}
     left = room - _taken([*widths.values()])
-    if left < 0:  # keys too long for any other column beside them: they fold
-        longest = max(part, key=widths.__getitem__)
-        widths[longest] = max(1, widths[longest] + left)
     while left > 0 and (short := [place for place in part if widths[place] < most[place]]):
         for place in short[:left]:
             widths[place] += 1

@@ -57,7 +57,9 @@ def record_table(records: Sequence[Record], names: Sequence[str], **how: Any) ->
         # bytes, times and rates carry their unit in each cell, scaled to the value
         if meta.get("unit") and meta["format"] not in ("bytes", "time", "flops_rate"):
             headings[name] += f" [{meta['unit']}]"
-    numeric = {headings[name] for name, meta in fields.items() if is_numeric(meta["format"])}
+    texts = {n for n in names if any(isinstance(getattr(r, n), str) for r in records)}
+    counted = (n for n, meta in fields.items() if is_numeric(meta["format"]) and n not in texts)
+    numeric = {headings[name] for name in counted}
     rows = (
         [shown_value(getattr(record, name), meta["format"]) for name, meta in fields.items()]
         for record in records
@@ -140,4 +142,4 @@ def _draw(console: Console, renderables: Iterable[RenderableType]) -> None:
         if isinstance(item, str):
             console.print(Text(visible(item)), soft_wrap=True)
         else:
-            console.print(_Shown(item))
+            console.print(_Shown(item), crop=False)

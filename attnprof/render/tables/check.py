@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnprof.gate import rules
-from attnprof.gate.rules import TIME, TOGETHER, Cause, time_text, told_once
+from attnprof.gate.rules import FORMULA, TIME, TOGETHER, Cause, time_text, told_once
 from attnprof.record import Report, SelfTestRecord
 from attnprof.record.escapes import markdown_code, markdown_text
 from attnprof.render import gate
@@ -26,8 +26,8 @@ STYLES = {
 }  # fmt: skip
 #: All that a record says, for who wants every number.
 FULL = (
-    "metric", "verdict", "baseline", "current", "ratio", "ci_low", "ci_high", "pairs", "noise",
-    "wall_ratio", "why", "place",
+    "metric", "verdict", "unit", "baseline", "current", "ratio", "ci_low", "ci_high", "pairs",
+    "noise", "wall_ratio", "why", "place",
 )  # fmt: skip
 SELF_TEST = ("slowdown", "trials", "regressed", "inconclusive", "ratio", "noise", "case_s")
 #: Unseen in the comment; by it the next run finds the comment to write anew.
@@ -49,7 +49,10 @@ def tables(report: Report, *, verbose: bool = False) -> Iterator[RenderableType]
         yield from _self_test(report)
         return
     for name, records in gate.by_case(report).items() if verbose else ():
-        yield record_table(told_once(records), FULL, title=name, keys=2)
+        for formulas in (False, True):
+            rows = [r for r in told_once(records) if r.metric.startswith(FORMULA) == formulas]
+            if rows:
+                yield record_table(rows, FULL, title="" if formulas else name, keys=2)
     yield Text(gate.headline(report), "bold")
     found, cases = gate.causes_of(report), gate.outcomes(report)
     first, total = next(iter(cases.values()), []), sum(map(len, cases.values()))

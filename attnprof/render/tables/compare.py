@@ -19,15 +19,14 @@ CAPTION = (
 
 
 def tables(report: Report, quantities: Sequence[str]) -> Iterator[RenderableType]:
-    """A block a length, of the quantities that are known of any mechanism."""
+    """A block a length."""
     yield from answer_line(report)
     for _, group in groupby(report.of(CompareRecord), key=lambda record: record.seq_len):
         rows = list(group)
         yield Text(workload_text(rows[0]), style="bold")
-        names = [name for name in quantities if any(getattr(r, name) is not None for r in rows)]
-        heads = ["state" if name == "state_bytes" else quantity_text(name) for name in names]
+        heads = ["state" if name == "state_bytes" else quantity_text(name) for name in quantities]
         cells = (
-            [Text(r.mechanism), *(_cell(r, name) for name in names)] for r in rows if not r.skipped
+            [r.mechanism, *(_cell(r, name) for name in quantities)] for r in rows if not r.skipped
         )
         yield FittedTable("mechanism", *heads, rows=cells, right=heads)
         if refused := [f" skipped: {row.skipped}" for row in rows if row.skipped]:

@@ -46,12 +46,11 @@ def tables(report: Report, *, latex: bool = False) -> Iterator[RenderableType]:
 
 
 def _formulas(rows: Sequence[DeriveRecord]) -> FittedTable:
-    values = ["value"] * any(row.value is not None for row in rows)
-    table = FittedTable("quantity", "formula", *values, right=values, fold=["formula"])
+    table = FittedTable("quantity", "formula", "value", right=["value"], fold=["formula"])
     for row in rows:
         formula = f"{'at least ' * (row.bound != 'exact')}{_spread(row.expression)}"
-        value = [quantity_value(row.value, row.quantity)] if values else []
-        table.add_row(quantity_text(row.quantity), FormulaText(formula), *value)
+        value = quantity_value(row.value, row.quantity)
+        table.add_row(quantity_text(row.quantity), FormulaText(formula), value)
     return table
 
 
@@ -128,15 +127,12 @@ def peak_lines(peak: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _operations(found: Sequence[Mapping[str, Any]]) -> FittedTable:
-    values = ["value"] * any(row["flops_value"] is not None for row in found)
-    table = FittedTable(
-        "operation", "calls", "FLOPs", *values, title="by operation", right=["calls", *values],
-        fold=["operation", "FLOPs"],
-    )  # fmt: skip
+    table = FittedTable("operation", "calls", "FLOPs", "value", title="by operation",
+                        right=["calls", "value"], fold=["FLOPs"])  # fmt: skip
     counted = [row for row in found if row["flops"] != "0"]
     for row in counted[:_MOST]:
-        value = [quantity_value(row["flops_value"], "flops")] if values else []
-        table.add_row(row["operation"], calls_text([row]), FormulaText(row["flops"]), *value)
+        value = quantity_value(row["flops_value"], "flops")
+        table.add_row(row["operation"], calls_text([row]), FormulaText(row["flops"]), value)
     rest = [row for row in found if row not in counted[:_MOST]]
     if rest:
         kinds = "more, and moves and views" if len(counted) > _MOST else "moves and views"

@@ -20,7 +20,7 @@ def tables(report: Report) -> list[RenderableType]:
     for heads, mean in summary["mean_excess_percent"].items():
         where: dict[str, Any] = summary["max_at"][heads] or {}
         percents = (mean, summary["max_excess_percent"][heads])
-        shown = (MISSING if value is None else f"{value:.2f}" for value in percents)
+        shown = (MISSING if value is None else f"{value:,.2f}" for value in percents)
         sizes = (format_value(where.get(name), "count") for name in ("seq_len", "d_model"))
         table.add_row(heads, *shown, *sizes)
     title = (
