@@ -13,7 +13,7 @@ _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 def format_count(value: float, *, short: bool = False) -> str:
     """An exact count with thousands separators, or ``21.0 M`` where ``short``."""
     if isinstance(value, float) and not value.is_integer():
-        return format_number(value)
+        return format_number(value, short=short)
     if not short or abs(value) < 1e6:
         return f"{int(value):,}"
     return _decimal(value)
@@ -22,7 +22,7 @@ def format_count(value: float, *, short: bool = False) -> str:
 def _decimal(value: float) -> str:
     for size, prefix in _SI:
         if abs(value) >= 0.9995 * size:  # what would be rounded to 1,000 of the next one
-            return f"{value / size:#.3g}".rstrip(".") + f" {prefix}"
+            return f"{_rounded(value / size, 3)} {prefix}"
     return f"{value:.3g}"
 
 
@@ -35,11 +35,11 @@ def format_bytes(value: float) -> str:
 
 
 def format_time(value: float) -> str:
-    """Seconds in s, ms, µs or ns, four significant digits."""
+    """Seconds in s, ms, µs or ns, three significant digits: ``12.5 ms``."""
     for size, unit in _TIMES:
-        if abs(value) >= size:
-            return f"{value / size:.4g} {unit}"
-    return f"{value * 1e9:.4g} ns"
+        if abs(value) >= 0.9995 * size:  # what would be rounded to 1,000 of the next one
+            return f"{_rounded(value / size, 3)} {unit}"
+    return f"{_rounded(value * 1e9, 3)} ns" if value else "0 s"
 
 
 def format_rate(value: float, unit: str = "FLOP/s") -> str:
@@ -48,24 +48,41 @@ def format_rate(value: float, unit: str = "FLOP/s") -> str:
     return f"{head} {prefix}{unit}"
 
 
-def format_number(value: float) -> str:
-    """Any number: integers exact, others to six significant digits."""
+def format_number(value: float, *, short: bool = False) -> str:
+    """Any number: integers exact, others to six significant digits, or three where ``short``."""
     if isinstance(value, int):
         return f"{value:,}"
+    if short and 1e-6 < abs(value) < 1e15:
+        return f"{value:,.0f}" if value.is_integer() else _rounded(value, 3)
     return f"{value:,.2f}" if abs(value) >= 1000 else f"{value:.6g}"
+
+
+def _rounded(value: float, digits: int) -> str:
+    """So many significant digits, never with an exponent: ``0.0120``, ``1.30``, ``12,345``."""
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])
+    return f"{value:,.{max(0, digits - 1 - exponent)}f}"
+
+
+def format_ratio(value: float, base: float = 1) -> str:
+    """How many times a base: ``0.0081``, ``0.56``, ``13``, and more digits near 1: ``1.003``."""
+    ratio = value / base
+    if not 0.1 <= ratio < 10:
+        return _rounded(ratio, 2) if ratio else "0"
+    apart = math.log10(abs(ratio - 1) or 1) + 1e-9
+    return f"{ratio:.{min(9, max(2, -math.floor(apart)))}f}"
 
 
 _WRITERS: dict[str, Callable[[float], str]] = {
     "count": format_count, "bytes": format_bytes, "time": format_time, "flops_rate": format_rate,
     "bytes_rate": lambda value: format_rate(value, "B/s"),
-    "percent": lambda value: f"{100 * value:.2f} %", "ratio": lambda value: f"{value:.4f}",
+    "percent": lambda value: f"{100 * value:.2f} %", "ratio": format_ratio,
     "number": format_number,
 }  # fmt: skip
 
 
 def plural(number: int, noun: str) -> str:
-    """``1 case``, ``6 cases``."""
-    return f"{number} {noun}{'s' * (number != 1)}"
+    """``1 case``, ``6,000 cases``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def setting_text(value: Any) -> str:
@@ -96,5 +113,6 @@ def format_value(value: Any, fmt: str = "text", *, short: bool = False) -> str:
         return ", ".join(format_value(item) for item in value)
     if not isinstance(value, (int, float)):
         return str(value)
-    write = _WRITERS.get(fmt, format_number)
-    return format_count(value, short=short) if write is format_count else write(value)
+    write: Any = _WRITERS.get(fmt, format_number)
+    how = {"short": short} if write in (format_count, format_number) else {}
+    return str(write(value, **how))

@@ -18,9 +18,7 @@ def baseline(
     output: Path = Option(
         Path("baseline.json"), "-o", "--output", metavar="FILE", help="The baseline, as JSON."
     ),
-    fmt: opt.FormatOption = opt.Format.TABLE,
-    force: opt.ForceOption = False,
-    exact: opt.ExactOption = False,
+    to: opt.ToStdout,
 ) -> int:
     """Record what a suite of cases counts and takes, for check.
 
@@ -31,17 +29,17 @@ def baseline(
       attnprof baseline -a my.py:MyAttention --seq 512 --no-time
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    opt.ensure_writable(output, force=force)
+    opt.ensure_writable(output, force=to.force)
+    cases = suite.cases()
     from attnprof.gate.check import record_baseline
     from attnprof.gate.rules import CheckOptions
     from attnprof.gate.trees import current_tree
 
     terms = CheckOptions(timed=suite.time, formulas=suite.formula, limit_s=suite.limit)
-    cases = suite.cases()
     with current_tree(limit_s=terms.limit_s) as head, working("recording") as tell:
         report = record_baseline(cases, head, terms, tell)
     report.save(output)
-    opt.deliver(report, fmt, None, exact=exact)
+    to.deliver(report)
     opt.note(f"wrote {output}; compare with it: attnprof check --baseline {output}")
     for record in report.of(BaselineRecord):
         if record.error:

@@ -105,14 +105,17 @@ def _compared(
     terms: CheckOptions,
 ) -> int:  # fmt: skip
     """Count and time both sides, write what was found; with ``--update`` record it anew."""
+    named = baseline is None or suite.suite is not None or suite.flags()
+    cases = suite.cases() if named else []
+    if baseline is not None and not baseline.exists():
+        raise RequestError(f"there is no file {baseline}; type attnprof baseline -o {baseline}")
     from attnprof.gate.baselines import load_baseline
     from attnprof.gate.check import check_against, check_baseline, record_baseline
     from attnprof.gate.trees import current_tree, tree_of
 
     with reading_back() if asked.update else nullcontext():
         stored = load_baseline(baseline) if baseline else None
-    named = suite.suite is not None or suite.flags()
-    cases = suite.cases() if named or stored is None else list(stored.cases)
+    cases = cases if named or stored is None else [*stored.cases]
     take_modules(case.request.mechanism for case in cases)
     with current_tree(limit_s=terms.limit_s) as head:
         with working("checking") as tell, ExitStack() as stack:

@@ -8,12 +8,14 @@ from typer import Context
 from attnprof.workload import DTYPES, PHASES, SCOPES
 
 _EVERY = "every command"
+FORMATS = ("table", "json", "csv", "markdown")
 #: Names a flag takes, by command; of another module by ``module:NAMES``, imported when asked for.
 NAMES: dict[str, dict[str, tuple[str, ...] | str]] = {
     "phase": {_EVERY: ("forward", "prefill", *PHASES[1:]), "derive": PHASES},
     "dtype": {_EVERY: DTYPES},
     "scope": {_EVERY: SCOPES},
     "size": {_EVERY: ("page", "column")},
+    "fmt": {_EVERY: FORMATS, "reproduce": (*FORMATS, "html")},
     "device": {_EVERY: ("auto", "cpu", "cuda")},
     "causal": {_EVERY: ("no", "yes", "both")},
     "convention": {_EVERY: ("flops", "operations")},

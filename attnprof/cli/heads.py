@@ -26,7 +26,7 @@ def heads_(
     """Show the cost over the number of heads, and the best number.
 
     FLOPs and entries (numbers held in memory) at a fixed model width. The optimum is the root of
-    the cost's derivative; the best divisor is the nearest number of heads that can be built.
+    the cost's derivative; the best divisor is the cheapest number of heads that can be built.
 
     Examples:
       attnprof heads --d-model 256 --seq 1025

@@ -47,14 +47,14 @@ def one_of(value: str, possible: Sequence[str], flag: str) -> str:
     return value
 
 
-def _among(flag: str, possible: Sequence[str]) -> Callable[[str | None], str | None]:
+def among(flag: str, possible: Sequence[str]) -> Callable[[str | None], str | None]:
     """A flag's callback: its value is one of these, where it has one."""
     return lambda value: value if value is None else one_of(value, possible, flag)
 
 
 def scope(words: str) -> Any:
     """A ``--scope``, with ``words`` for its help."""
-    return Option(metavar="SCOPE", callback=_among("--scope", SCOPES), help=words)
+    return Option(metavar="SCOPE", callback=among("--scope", SCOPES), help=words)
 
 
 def _device(text: str) -> str:
@@ -100,14 +100,14 @@ QuantityOption = Annotated[
     str | None, Option(metavar="NAMES", help="Only these quantities, like flops,peak_bytes.")
 ]
 ConventionOption = Annotated[str, Option(
-    metavar="NAME", callback=_among("--convention", ("flops", "operations")),
+    metavar="NAME", callback=among("--convention", ("flops", "operations")),
     help="flops (what runs) or operations (as defined, k-1 additions in a product of k terms).",
 )]  # fmt: skip
 CausalOption = Annotated[
     bool, Option("--causal/--no-causal", help="Each token sees itself and those before it.")
 ]
 DtypeOption = Annotated[str, Option(
-    metavar="DTYPE", callback=_among("--dtype", DTYPES),
+    metavar="DTYPE", callback=among("--dtype", DTYPES),
     help="Number format: float64, float32, bfloat16 or float16.",
 )]  # fmt: skip
 DeviceOption = Annotated[str, Option(
@@ -132,7 +132,7 @@ PlotOption = Annotated[
     Path | None, Option(metavar="FILE", help="Draw it, too: a PNG, SVG or PDF file.")
 ]
 SizeOption = Annotated[str, Option(
-    metavar="|".join(WIDTHS), callback=_among("--size", tuple(WIDTHS)),
+    metavar="|".join(WIDTHS), callback=among("--size", tuple(WIDTHS)),
     help="How wide the figure is: 7 inches, or the 3.3 of one of two columns.",
 )]  # fmt: skip
 
@@ -212,20 +212,30 @@ def ensure_figure(path: Path | None, *, force: bool) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Output:
-    """How a result is written, and where; an output that must not be written is refused here."""
+class ToStdout:
+    """How a result is written to stdout, where files have flags of their own."""
 
     fmt: FormatOption = Format.TABLE
-    output: OutputOption = None
     force: ForceOption = False
     exact: ExactOption = False
+
+    def deliver(self, report: Report, output: Path | None = None, **how: Any) -> None:
+        """Write the report; ``how`` is for its tables."""
+        deliver(report, self.fmt, output, exact=self.exact, **how)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output(ToStdout):
+    """How a result is written, and where; an output that must not be written is refused here."""
+
+    output: OutputOption = None
 
     def __post_init__(self) -> None:
         ensure_writable(self.output, force=self.force)
 
-    def deliver(self, report: Report, **how: Any) -> None:
-        """Write the report; ``how`` is for its tables."""
-        deliver(report, self.fmt, self.output, exact=self.exact, **how)
+    def deliver(self, report: Report, output: Path | None = None, **how: Any) -> None:
+        """The same, to the file where one was named."""
+        super().deliver(report, output or self.output, **how)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,14 +249,14 @@ class DrawnOutput(Output):
         super().__post_init__()
         ensure_figure(self.plot, force=self.force)
 
-    def deliver(self, report: Report, **how: Any) -> None:
+    def deliver(self, report: Report, output: Path | None = None, **how: Any) -> None:
         """Draw the report, where that was asked for, and write it."""
         if self.plot is not None:
             from attnprof.render.plots import plot_report
 
             plot_report(report, self.plot, self.size)
             note(f"wrote {self.plot}")
-        super().deliver(report, **how)
+        super().deliver(report, output, **how)
 
 
 def answering() -> contextlib.AbstractContextManager[None]:

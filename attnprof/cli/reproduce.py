@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +23,10 @@ from attnprof.render.progress import progress_bar
 
 #: Claims named on stderr before the rest is only counted.
 NAMED = 8
-
-
-class PageFormat(StrEnum):
-    """How a replay is written."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-    MARKDOWN = "markdown"
-    HTML = "html"
+FORMAT: Any = Option(
+    "table", "-f", "--format", metavar="FORMAT", help="table, json, csv, markdown or html.",
+    callback=opt.among("--format", (*opt.Format, "html")),
+)  # fmt: skip
 
 
 def reproduce(
@@ -53,9 +46,7 @@ def reproduce(
     ),
     reports: Path | None = Option(None, metavar="DIR", help="Write pages, tables and figures."),
     accept: bool = Option(False, "--accept", help="Commit these verdicts (and measurements)."),
-    fmt: PageFormat = Option(
-        "table", "-f", "--format", metavar="FORMAT", help="table, json, csv, markdown or html."
-    ),
+    fmt: str = FORMAT,
     output: opt.OutputOption = None,
     force: opt.ForceOption = False,
     exact: opt.ExactOption = False,
@@ -86,7 +77,7 @@ def reproduce(
         failed = _written(found, asked.documents, reports) if reports is not None else {}
         kept = found if shown is None else replay.only(found, shown)
         in_full = shown is not None or bool(documents) or asked.by_name
-        if fmt == PageFormat.HTML:
+        if fmt == "html":
             whole = (everything or bool(documents)) and not asked.by_name
             made_again = {number: regenerate(number) for number in asked.documents if whole}
             opt.write(pages.reproduction_html(kept, made_again), output)

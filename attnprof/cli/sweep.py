@@ -57,9 +57,7 @@ def sweep(
         help="Results, a line each (.jsonl); FILE.csv: a table, too.",
     ),
     running: Running,
-    fmt: opt.FormatOption = opt.Format.TABLE,
-    force: opt.ForceOption = False,
-    exact: opt.ExactOption = False,
+    to: opt.ToStdout,
 ) -> int:  # fmt: skip
     """Measure many mechanisms and sizes into one file.
 
@@ -71,10 +69,7 @@ def sweep(
       attnprof sweep --grid grid.toml -o sweep.csv
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    files = _Files(output, force=force)
-    from attnprof.device.roofline import with_roofline
-    from attnprof.measure.sweep.runner import SweepOptions, here, on_workers, points_of, tasks_of
-
+    files = _Files(output, force=to.force)
     if grid is None:
         points.need("sweep", f"(or --grid FILE): type {EXAMPLE}")
         grids = [points.grid(points.causal)]
@@ -82,6 +77,9 @@ def sweep(
         raise RequestError(f"--grid {grid} says which points; leave out {', '.join(flags)}")
     else:
         grids = grids_from_file(grid)
+    from attnprof.device.roofline import with_roofline
+    from attnprof.measure.sweep.runner import SweepOptions, here, on_workers, points_of, tasks_of
+
     planned = points_of(
         grids, counts=running.counts, error=running.error, limit_s=running.limit,
         **measurement.terms(),
@@ -93,7 +91,7 @@ def sweep(
     elsewhere = partial(on_workers, workers=workers, scheduler=scheduler)
     executor = elsewhere if workers or scheduler else here
     found = _run(tasks_of(planned, running.processes), files, options, executor)
-    opt.deliver(with_roofline(found), fmt, None, exact=exact)
+    to.deliver(with_roofline(found))
     return 0 if found.summary["measured"] else CannotRunError.exit_code
 
 

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from math import floor, log10
 from typing import Any
 
-from attnprof.costs import Number
 from attnprof.record import CompareRecord, CrossoverRecord
+from attnprof.units import format_number, format_ratio, plural
 
 #: What is compared against, where it takes part.
 USUAL = "standard"
@@ -32,55 +31,61 @@ def joined(texts: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def heads_text(number: int) -> str:
-    """``1 head``, ``8 heads``."""
-    return f"{number:,} head{'s' if number > 1 else ''}"
-
-
-def _times(value: Number, base: Number) -> str:
-    """How many times a base, to two digits: ``0.56×``."""
-    ratio = value / base if base else 0.0
-    return f"{ratio:,.{max(0, 1 - floor(log10(ratio))) if ratio else 0}f}×"
-
-
 def compare_answer(records: Sequence[CompareRecord], quantities: Sequence[str]) -> str:
     """Of the longest length: two beside each other, or who of several is lowest.
 
     Against the standard mechanism where it takes part, else against the one named first.
     """
-    rows = [row for row in records if not row.skipped and row.seq_len == records[-1].seq_len]
+    longest = max((row.seq_len for row in records), default=0)
+    rows = [row for row in records if not row.skipped and row.seq_len == longest]
     named = [name for name in ("flops", "peak_bytes") if name in quantities] or quantities[:1]
     if len(rows) < 2 or any(getattr(row, name) is None for name in named for row in rows):
         return ""
     base = next((row for row in rows if row.mechanism == USUAL), rows[0])
-    at, others = f"At {base.seq_len:,} tokens", [row for row in rows if row is not base]
-    if len(others) == 1:
-        parts = (
-            f"{_times(getattr(others[0], name), getattr(base, name))} the {WORDS[name][3]}"
-            for name in named
-        )
-        return f"{at} {others[0].mechanism} needs {joined(parts)} of {base.mechanism}."
-    return f"{at} {joined(_lowest(name, rows, base) for name in named)}."
+    others = [row for row in rows if row is not base]
+    said = _lowest(named, rows, base) if others[1:] else _beside(named, others[0], base)
+    return f"At {plural(longest, 'token')} {said}." if said else ""
 
 
-def _lowest(name: str, rows: Sequence[CompareRecord], base: CompareRecord) -> str:
-    """Who needs least, and how that compares with the base."""
-    _, least, _, what = WORDS[name]
-    lowest = min(getattr(row, name) for row in rows)
-    best = [row.mechanism for row in rows if getattr(row, name) == lowest]
-    if len(best) == len(rows):
-        return f"all need the same {what}"
-    times = f" ({_times(lowest, getattr(base, name))} those of {base.mechanism})"
-    need = "needs" if len(best) == 1 else "need"
-    those = times if base.mechanism not in best else ""
-    those = those if what.endswith("s") else those.replace("those", "that")
-    return f"{joined(best)} {need} {least} {what}{those}"
+def _beside(named: Sequence[str], row: CompareRecord, base: CompareRecord) -> str:
+    """What one needs of each, beside the base; nothing is a multiple of nothing."""
+    sides = {WORDS[name][3]: (getattr(row, name), getattr(base, name)) for name in named}
+    same = [what for what, (its, of_base) in sides.items() if its == of_base]
+    times = [
+        (format_ratio(its, of_base), what)
+        for what, (its, of_base) in sides.items() if its != of_base and of_base
+    ]  # fmt: skip
+    if same:
+        also = [f"the same {joined(same)} as {base.mechanism}"]
+        said = [*also, *(f"{ratio}× its {what}" for ratio, what in times)]
+        return f"{row.mechanism} needs {joined(said)}"
+    said = [f"{ratio}× the {what}" for ratio, what in times]
+    return f"{row.mechanism} needs {joined(said)} of {base.mechanism}" if said else ""
+
+
+def _lowest(named: Sequence[str], rows: Sequence[CompareRecord], base: CompareRecord) -> str:
+    """Who needs least of each, and how that compares with the base."""
+    said: dict[str, list[str]] = {}
+    for name in named:
+        _, least, _, what = WORDS[name]
+        lowest = min(getattr(row, name) for row in rows)
+        best = [row.mechanism for row in rows if getattr(row, name) == lowest]
+        who = f"{joined(best)} need{'s' * (len(best) == 1)}"
+        need = f"{least} {what}"
+        if len(best) == len(rows):
+            who, need = "all need", f"the same {what}"
+        elif base.mechanism not in best:
+            those = "those" if what.endswith("s") else "that"
+            need += f" ({format_ratio(lowest, getattr(base, name))}× {those} of {base.mechanism})"
+        said.setdefault(who, []).append(need)
+    return joined(f"{who} {joined(needs)}" for who, needs in said.items())
 
 
 def crossover_answer(records: Sequence[CrossoverRecord]) -> str:
     """From which length on who is cheaper, in each metric, for each group of head widths."""
     known = [row for row in records if not row.skipped]
     kind = next((kind for kind in KINDS if any(row.kind == kind for row in known)), "")
+    asked = sorted({row.head_dim or 0 for row in records})
     said: dict[tuple[str, ...], list[CrossoverRecord]] = {}
     for _, group in groupby(
         (row for row in known if row.kind == kind), key=lambda row: row.head_dim
@@ -88,14 +93,16 @@ def crossover_answer(records: Sequence[CrossoverRecord]) -> str:
         rows = list(group)
         what = [t for row in rows for t in (row.metric, row.verdict, str(row.cheaper_above))]
         said.setdefault(tuple(what), []).extend(rows)
-    return " ".join(_crossing(rows) for rows in said.values())
+    return " ".join(_crossing(rows, asked) for rows in said.values())
 
 
-def _crossing(rows: Sequence[CrossoverRecord]) -> str:
-    """Head widths of which the same is true."""
-    widths = list(dict.fromkeys(row.head_dim or 0 for row in rows))
-    span = f"{min(widths)} to {max(widths)}" if len(widths) > 2 else joined(map(str, widths))
-    width = f"head width{'s' * (len(widths) > 1)} {span}"
+def _crossing(rows: Sequence[CrossoverRecord], asked: Sequence[int]) -> str:
+    """Head widths of which the same is true, among all those that were asked for."""
+    widths = sorted({row.head_dim or 0 for row in rows})
+    between = [width for width in asked if widths[0] <= width <= widths[-1]]
+    span = joined(map(str, widths))
+    if len(widths) > 2 and between == widths:
+        span = f"{widths[0]} to {widths[-1]}"
     clauses, before = list[str](), ("", "")
     for metric, group in groupby(sorted(rows, key=lambda row: row.metric), lambda r: r.metric):
         some = list(group)
@@ -110,7 +117,7 @@ def _crossing(rows: Sequence[CrossoverRecord]) -> str:
         else:
             clauses.append(f"{above} needs {less} {what} than {other} {where}")
         before = (above or "", other)
-    return f"For {width}, {', and '.join(clauses)}."
+    return f"For head width{'s' * (len(widths) > 1)} {span}, {', and '.join(clauses)}."
 
 
 def _where(rows: Sequence[CrossoverRecord]) -> str:
@@ -118,28 +125,41 @@ def _where(rows: Sequence[CrossoverRecord]) -> str:
     if rows[0].verdict in ("always", "never"):
         everywhere = all(row.searched[0] in ([1, None], [2, None]) for row in rows if row.searched)
         return "at every length" if everywhere else "at every length where both are known"
-    several = " (the two change places more than once below)" * (rows[0].verdict == "several")
-    if len(rows) == 1:
-        return f"from {rows[0].first_seq_len:,} tokens on{several}"
+    several = " (below that they change places, too)" * (rows[0].verdict == "several")
     least, most = (pick(rows, key=lambda row: row.first_seq_len or 0) for pick in (min, max))
+    if least.first_seq_len == most.first_seq_len:
+        tokens = plural(least.first_seq_len or 0, "token")
+        same = least.method == "solved" and least.crossover_seq_len == least.first_seq_len
+        return f"beyond {tokens}{several}" if same else f"from {tokens} on{several}"
     return (
-        f"from {least.first_seq_len:,} tokens (head width {least.head_dim}) to "
+        f"from {plural(least.first_seq_len or 0, 'token')} (head width {least.head_dim}) to "
         f"{most.first_seq_len:,} (head width {most.head_dim}) on{several}"
     )
 
 
-def heads_answer(optima: Sequence[Mapping[str, Any]], d_model: int, seq_len: int) -> str:
-    """With how many heads each mechanism is cheapest, by its closed form where that was asked."""
+def heads_answer(
+    optima: Sequence[Mapping[str, Any]], d_model: int, seq_len: int, *, every: bool
+) -> str:
+    """With how many heads each mechanism is cheapest, by its closed form where that was asked.
+
+    ``every`` tells that all numbers of heads were tried that divide the width.
+    """
     quantity = optima[0]["quantity"]
     kind = "formula" if any(one["kind"] == "formula" for one in optima) else "published"
+    some = [one for one in optima if (one["quantity"], one["kind"]) == (quantity, kind)]
+    same = [one["mechanism"] for one in some if one["trend"].startswith("is constant")]
     clauses, (_, least, _, what) = list[str](), WORDS[quantity]
-    for one in optima:
-        if (one["quantity"], one["kind"]) == (quantity, kind):
-            best = one["best_divisor"]
-            needs = f" needs {least} {what}" if not clauses else ""
-            of = f"{heads_text(best)} of width {d_model // best:,}"
-            clauses.append(f"{one['mechanism']}{needs} with {of}")
-    return f"At {seq_len:,} tokens and d_model {d_model:,}, {joined(clauses)}."
+    for name, best in ((one["mechanism"], one["best_divisor"]) for one in some):
+        if name not in same:
+            needs = f" needs {least} {what}" * (not clauses)
+            clauses.append(
+                f"{name}{needs} with {plural(best, 'head')} of width {d_model // best:,}"
+            )
+    if same:
+        need = f"{joined(same)} need{'s' * (len(same) == 1)}"
+        clauses.append(f"{need} the same {what} with any number of heads")
+    among = "" if every else "among these numbers of heads, "
+    return f"At {plural(seq_len, 'token')} and d_model {d_model:,}, {among}{joined(clauses)}."
 
 
 def heatmap_answer(summary: Mapping[str, Any]) -> str:
@@ -148,12 +168,22 @@ def heatmap_answer(summary: Mapping[str, Any]) -> str:
     a, b, said = summary["mechanism_a"], summary["mechanism_b"], list[str]()
     if not means or a == b:
         return ""
-    less, _, more, what = WORDS.get(summary["quantity"], ("less", "", "more", summary["quantity"]))
+    name = summary["quantity"]
+    words = WORDS.get(name, ("fewer", "", "more", name.replace("_", " ")))
     for heads in dict.fromkeys((min(means), max(means))):
-        share = means[heads]
-        than, of = f" {what} than {b}" if not said else "", heads_text(heads)
-        said.append(f"{abs(share):,.0f} % {more if share > 0 else less}{than} with {of}")
-    return f"On average over all sizes, {a} needs {joined(said)}."
+        amount, than = _share(means[heads], words), "than" if means[heads] else "as"
+        whom = f" {words[-1]} {than} {b}" * (not said)
+        said.append(f"{amount}{whom} with {plural(heads, 'head')}")
+    sizes = "all sizes with a ratio" if summary["null_cells"] else "all sizes"
+    return f"On average over {sizes}, {a} needs {joined(said)}."
+
+
+def _share(percent: float, words: Sequence[str]) -> str:
+    """``30 % more``, and ``99.7 % fewer`` where whole ones would say nothing or everything."""
+    whole = f"{abs(percent):,.0f}"
+    if whole in ("0", "100") and percent != -100:
+        whole = format_number(abs(percent), short=True)
+    return f"{whole} % {words[2] if percent > 0 else words[0]}" if percent else "the same"
 
 
 def growth_answer(faster: Sequence[str], unexpected: Sequence[str], asked: int) -> str:

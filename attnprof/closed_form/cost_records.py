@@ -187,13 +187,9 @@ def applicable(mechanism: Mechanism, w: Workload, scope: str) -> list[Published]
 
 
 def _formula(
-    write: Writer,
-    mechanism: Mechanism,
-    workload: Workload,
-    scope: str,
-    asked: Asked,
+    write: Writer, mechanism: Mechanism, workload: Workload, scope: str, asked: Asked,
     first: int = 0,
-) -> list[CostRecord]:
+) -> list[CostRecord]:  # fmt: skip
     """The records of what is counted, with closed forms where the mechanism has any.
 
     Symbols keep every branch of a mechanism that switches, so a stage may stand there twice:

@@ -222,14 +222,9 @@ def _closed(found: Crossings, head_dim: int) -> str | None:
 
 
 def report(
-    meeting: Meeting,
-    head_dims: Sequence[int],
-    kinds: Sequence[str] = KINDS,
-    metrics: Sequence[str] = METRICS,
-    *,
-    with_curves: bool = False,
-    environment: Mapping[str, Any],
-) -> Report:
+    meeting: Meeting, head_dims: Sequence[int], kinds: Sequence[str] = KINDS,
+    metrics: Sequence[str] = METRICS, *, with_curves: bool = False, environment: Mapping[str, Any],
+) -> Report:  # fmt: skip
     """The report, a figure's curves in its summary if wanted; RequestError for rows all refused."""
     matches = contests(meeting, kinds, metrics)
     refused: list[AttnprofError] = []

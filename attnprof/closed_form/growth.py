@@ -60,16 +60,9 @@ class GrowthCase:
         return self.mechanism.cost(self.workload.with_(seq_len=n), self.scope)
 
     def record(
-        self,
-        quantity: str,
-        kind: str,
-        source: str,
-        lengths: Sequence[int],
-        values: Sequence[int],
-        *,
-        because: Callable[[], str] = str,
-        far: Callable[[int], int] | None = None,
-    ) -> GrowthRecord:
+        self, quantity: str, kind: str, source: str, lengths: Sequence[int], values: Sequence[int],
+        *, because: Callable[[], str] = str, far: Callable[[int], int] | None = None,
+    ) -> GrowthRecord:  # fmt: skip
         """A quantity's growth, judged; all values 0 is no growth to judge.
 
         Where ``far`` gives the count at any length, what leads in the end decides, too.

@@ -60,12 +60,9 @@ def divisors(width: int) -> list[int]:
 
 
 def curves_of(
-    mechanisms: Sequence[Mechanism],
-    workload: Workload,
-    scope: str,
-    kinds: Sequence[str],
+    mechanisms: Sequence[Mechanism], workload: Workload, scope: str, kinds: Sequence[str],
     quantities: Sequence[str],
-) -> list[Curve]:
+) -> list[Curve]:  # fmt: skip
     """Every cost that can be drawn, printed ones first; RequestError for refusals, or for none."""
     found = []
     for mechanism in mechanisms:
@@ -126,7 +123,8 @@ def trend(found: Optimum, d_model: int, values: Sequence[int]) -> str:
     words = {-1: "falls", 1: "rises", 0: "is constant"}
     if len(steps) != 1:
         return "neither falls nor rises throughout"
-    return f"{words[steps.pop()]} over all divisors"
+    over = "all divisors" if len(values) == len(divisors(d_model)) else "these"
+    return f"{words[steps.pop()]} over {over}"
 
 
 def root_text(found: Optimum) -> str | None:
@@ -142,12 +140,9 @@ def root_text(found: Optimum) -> str | None:
 
 
 def heads_report(
-    curves: Sequence[Curve],
-    d_model: int,
-    seq_len: int,
-    head_counts: Sequence[int],
+    curves: Sequence[Curve], d_model: int, seq_len: int, head_counts: Sequence[int],
     environment: Mapping[str, Any],
-) -> Report:
+) -> Report:  # fmt: skip
     """The report of ``heads``: every cost at every head count, and each cost's optimum.
 
     The optimum of the summary is that of the FLOPs of the mechanism named last, as published
@@ -168,7 +163,8 @@ def heads_report(
     main = min(last, key=lambda o: (o["quantity"] != "flops", o["kind"] != "published"))
     keys = ("optimum_head_dim", "optimum_num_heads", "best_divisor", "closed_form", "equation")
     summary = {"d_model": d_model, "seq_len": seq_len, **{key: main[key] for key in keys}}
-    answer = heads_answer(optima, d_model, seq_len)
+    every = len(head_counts) == len(divisors(d_model))
+    answer = heads_answer(optima, d_model, seq_len, every=every) if head_counts[1:] else ""
     return Report("heads", records, {**summary, "optima": optima, "answer": answer}, environment)
 
 

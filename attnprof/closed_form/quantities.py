@@ -54,13 +54,9 @@ def quantity_of(mechanism: Mechanism, workload: Workload, scope: str, quantity: 
 
 
 def formula_values(
-    mechanism: Mechanism,
-    workload: Workload,
-    scope: str,
-    quantity: str,
-    seq_lens: Sequence[int],
+    mechanism: Mechanism, workload: Workload, scope: str, quantity: str, seq_lens: Sequence[int],
     head_dims: Sequence[int],
-) -> "np.ndarray":
+) -> "np.ndarray":  # fmt: skip
     """A quantity over (seq_len, head_dim), the other sizes from ``workload``: exact integers.
 
     int64 where every value fits, Python integers in an object array where one does not.
@@ -114,13 +110,9 @@ def comparable(a: Mechanism, b: Mechanism) -> list[_Pair]:
 
 
 def speaking(
-    pairs: Sequence[_Pair],
-    quantity: str,
-    phase: str,
-    causal: bool,
-    scope: str | None,
+    pairs: Sequence[_Pair], quantity: str, phase: str, causal: bool, scope: str | None,
     heads: Sequence[int],
-) -> list[_Pair]:
+) -> list[_Pair]:  # fmt: skip
     """The pairs that speak of what is asked, in any scope where none is."""
     return [
         (form, other)

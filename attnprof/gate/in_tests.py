@@ -176,20 +176,11 @@ _ACCEPT = f"accept it by: {UPDATE}"
 
 
 def request_for(
-    attention: Any,
-    *,
-    seq: int = 512,
-    d_model: int = 512,
-    heads: int = 8,
-    batch: int = 1,
-    phase: str = "forward",
-    causal: bool = False,
-    dtype: str = "float32",
-    scope: str = "layer",
-    args: _Texts | None = None,
-    inputs: _Texts | None = None,
+    attention: Any, *, seq: int = 512, d_model: int = 512, heads: int = 8, batch: int = 1,
+    phase: str = "forward", causal: bool = False, dtype: str = "float32", scope: str = "layer",
+    args: _Texts | None = None, inputs: _Texts | None = None,
     params: Mapping[str, Any] | None = None,
-) -> PointRequest:
+) -> PointRequest:  # fmt: skip
     """The request for a mechanism's id, ``my.py:MyAttention``, or a class or function itself.
 
     ``args`` and ``inputs`` are as ``--arg`` and ``--input`` of derive take them.

@@ -4,9 +4,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from attnprof.closed_form.answers import joined
 from attnprof.record import ProfileRecord
 from attnprof.record.points import names_of, varying
-from attnprof.units import format_bytes, format_time, setting_text
+from attnprof.units import format_bytes, format_ratio, format_time, plural, setting_text
 
 
 def answer(records: Sequence[ProfileRecord]) -> str:
@@ -22,38 +23,39 @@ def answer(records: Sequence[ProfileRecord]) -> str:
     sizes, group = max(groups.items(), key=lambda item: (len(item[1]), item[0][0]))
     titles = {name: meta["title"] for name, meta in ProfileRecord.columns()}
     others = zip(conditions, sizes[1:], strict=True)
-    where = [f"{sizes[0]:,} tokens", *(f"{titles[n]} {setting_text(its)}" for n, its in others)]
-    return f"At {', '.join(where)} {_compared(group) if len(group) > 1 else _alone(*group[0])}."
+    where = joined(
+        [plural(sizes[0], "token"), *(f"{titles[n]} {setting_text(its)}" for n, its in others)]
+    )
+    said = _compared(group) if len(group) > 1 else _alone(*group[0])
+    return f"At {where}{',' * bool(conditions)} {said}."
 
 
 def _alone(name: str, record: ProfileRecord) -> str:
-    low, high = record.ci_low_s or 0.0, record.ci_high_s or 0.0
-    peak = record.peak_bytes_measured
+    peak, ends = record.peak_bytes_measured, (record.ci_low_s, record.ci_high_s)
+    span = " to ".join(format_time(end) for end in ends if end is not None)
     memory = "" if peak is None else f" and {format_bytes(peak)} of memory at its peak"
-    time = format_time(record.median_s or 0.0)
-    return f"{name} takes {time} ({format_time(low)} to {format_time(high)}){memory}"
+    return f"{name} takes {format_time(record.median_s or 0.0)}{span and f' ({span})'}{memory}"
 
 
 def _compared(group: Sequence[tuple[str, ProfileRecord]]) -> str:
     """The fastest of the others beside the first; the range is by the ends of both intervals."""
     base, first = group[0]
     name, other = min(group[1:], key=lambda item: item[1].median_s or 0.0)
-    high = (other.ci_high_s or 0.0) / (first.ci_low_s or 1.0)
-    low = (other.ci_low_s or 0.0) / (first.ci_high_s or 1.0)
-    share = _ratio((other.median_s or 0.0) / (first.median_s or 1.0))
-    ends, also = f"{_ratio(low)} to {_ratio(high)}", "and"
-    told = f"{name} takes {share}× the time of {base} ({ends})"
-    if low <= 1 <= high:
-        told, also = f"{name} takes as long as {base} within the noise ({ends}×)", "and needs"
+    share = format_ratio(other.median_s or 0.0, first.median_s or 1.0)
+    told, also = f"{name} takes {share}× the time of {base}", "and"
+    if other.ci_low_s and other.ci_high_s and first.ci_low_s and first.ci_high_s:
+        low, high = other.ci_low_s / first.ci_high_s, other.ci_high_s / first.ci_low_s
+        ends = f"{format_ratio(low)}× to {format_ratio(high)}× by the ends of both intervals"
+        if low <= 1 <= high:
+            told, also = f"{name} takes as long as {base} within the noise", "and needs"
+        told += f" ({ends})"
     ours, theirs = other.peak_bytes_measured, first.peak_bytes_measured
     if ours is not None and theirs:
-        told += f" {also} {_ratio(ours / theirs)}× its peak memory"
+        again = f"{also} {format_ratio(ours, theirs)}× its"
+        told += f" {again if ours != theirs else 'and needs the same'} peak memory"
     if len(group) == 2:
         return told
     best = min((record for _, record in group), key=lambda record: record.median_s or 0.0)
-    fastest = [n for n, r in group if (r.ci_low_s or 0.0) <= (best.ci_high_s or 0.0)]
+    end = best.ci_high_s or best.median_s or 0.0
+    fastest = [n for n, r in group if (r.ci_low_s or r.median_s or 0.0) <= end]
     return f"{told}; fastest of {len(group)}: {' or '.join(fastest)}"
-
-
-def _ratio(value: float) -> str:
-    return f"{value:.2f}" if 0.1 <= value < 10 else f"{value:.2g}" if value < 1 else f"{value:,.0f}"

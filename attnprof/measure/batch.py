@@ -58,12 +58,9 @@ def resolve_device(asked: str) -> str:
 
 
 def plan_points(
-    mechanisms: Mapping[str, Any],
-    workloads: Sequence[Workload],
-    *,
-    device: str = "auto",
+    mechanisms: Mapping[str, Any], workloads: Sequence[Workload], *, device: str = "auto",
     **more: Any,
-) -> list[PointRequest]:
+) -> list[PointRequest]:  # fmt: skip
     """One request for each mechanism (by the name it was asked for) at each workload.
 
     ``more`` are other fields of :class:`PointRequest`. Raises :class:`RequestError` for number
@@ -147,12 +144,9 @@ PRELOAD = ("torch", "numpy", "fvcore.nn", "psutil", "attnprof.measure.point", *C
 
 
 def measure_apart(
-    request: PointRequest,
-    limit_s: float | None = None,
-    memory_limit: int | None = None,
-    *,
+    request: PointRequest, limit_s: float | None = None, memory_limit: int | None = None, *,
     try_all: bool = True,
-) -> ProfileRecord:
+) -> ProfileRecord:  # fmt: skip
     """The point's record from a child process; its death or silence is a ``skipped`` reason.
 
     ``memory_limit`` is how many bytes of data the child may map; without ``try_all`` a point that

@@ -32,17 +32,11 @@ FARTHEST = 16
 
 
 def meet(
-    a: Mechanism | Target,
-    b: Mechanism | Target,
-    workload: Workload,
-    scope: str,
-    head_dims: Sequence[int],
-    kinds: Sequence[str] = (crossover.DERIVED,),
-    metrics: Sequence[str] = crossover.METRICS,
-    *,
-    with_curves: bool = False,
+    a: Mechanism | Target, b: Mechanism | Target, workload: Workload, scope: str,
+    head_dims: Sequence[int], kinds: Sequence[str] = (crossover.DERIVED,),
+    metrics: Sequence[str] = crossover.METRICS, *, with_curves: bool = False,
     environment: Mapping[str, Any],
-) -> Report:
+) -> Report:  # fmt: skip
     """The report of ``crossover`` with derived rows, and with measured ones for memory.
 
     Raises :class:`RequestError` where nothing can be compared: user modules have no published

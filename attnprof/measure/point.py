@@ -135,12 +135,9 @@ def measure_point(request: PointRequest) -> ProfileRecord:
 
 
 def tried_point(
-    request: PointRequest,
-    available: int | None = None,
-    *,
-    try_all: bool = False,
+    request: PointRequest, available: int | None = None, *, try_all: bool = False,
     before: Callable[[], object] = lambda: None,
-) -> ProfileRecord:
+) -> ProfileRecord:  # fmt: skip
     """Measured in this process where it fits, or with ``try_all``; else why it is not tried.
 
     ``before`` is called when it is going to be.

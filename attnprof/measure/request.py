@@ -130,12 +130,9 @@ def built(module: UserModule, workload: Workload) -> Any:
 
 
 def configured(
-    names: Sequence[str],
-    settings: Mapping[str, Any],
-    args: Sequence[str] | None = None,
-    inputs: Sequence[str] | None = None,
-    is_own: Callable[[str], bool] | None = None,
-) -> list[Mechanism | UserModule]:
+    names: Sequence[str], settings: Mapping[str, Any], args: Sequence[str] | None = None,
+    inputs: Sequence[str] | None = None, is_own: Callable[[str], bool] | None = None,
+) -> list[Mechanism | UserModule]:  # fmt: skip
     """Mechanisms with their settings, modules with their arguments and inputs, in this order.
 
     ``is_own`` says which are modules, by default :func:`is_module`. Raises :class:`RequestError`

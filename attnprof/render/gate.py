@@ -1,7 +1,6 @@
 """A report of ``check`` in words by cause, as JUnit XML by case, as annotations and a badge."""
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ from attnprof.gate.rules import FORMULA, TIME, TOGETHER, Cause, sentence, told
 from attnprof.record import CheckRecord, Report
 from attnprof.record.escapes import visible
 from attnprof.render.terminal import quantity_text
-from attnprof.units import format_value, plural
+from attnprof.units import format_ratio, format_value, plural
 
 #: Cases that an annotation names.
 MOST = 6
@@ -131,13 +130,7 @@ def _span(low: float | None, high: float | None) -> str:
     """``1.55×``, or ``1.17× to 1.84×`` where it differs between cases."""
     if low is None or high is None:
         return ""
-    return " to ".join(dict.fromkeys(map(_ratio, (low, high))))
-
-
-def _ratio(value: float) -> str:
-    """A ratio with two decimals, and more where it is close to 1."""
-    apart = abs(value - 1)
-    return f"{value:.{max(2, -math.floor(math.log10(apart))) if apart else 2}f}×"
+    return " to ".join(dict.fromkeys(f"{format_ratio(one)}×" for one in (low, high)))
 
 
 def cases_text(names: Sequence[str], total: int) -> str:

@@ -41,8 +41,8 @@ def shown_value(value: Any, fmt: str) -> str:
     if _exact.get() and fmt == "bytes" and isinstance(value, int):
         return f"{value:,} B"
     known = isinstance(value, float) and isfinite(value)
-    if known and _exact.get() and fmt in ("number", "ratio", "length"):
-        return f"{value:,}"
+    if known and _exact.get() and fmt in ("number", "ratio", "length", "time"):
+        return f"{value:,}{' s' * (fmt == 'time')}"
     if known and fmt == "length":
         return f"{value:,.2f}"
     return format_value(value, fmt, short=not _exact.get())

@@ -124,7 +124,7 @@ def test_markdown_aligns_numbers_escapes_bars_and_drops_empty_columns():
         (format_bytes(1024), "1.00 KiB"),
         (format_bytes(3 * 2**29), "1.50 GiB"),
         (format_time(0.00123), "1.23 ms"),
-        (format_time(2.5e-8), "25 ns"),
+        (format_time(2.5e-8), "25.0 ns"),
         (format_value(None), "–"),
         (format_value(math.inf, "ratio"), "–"),
         (format_value(True), "yes"),

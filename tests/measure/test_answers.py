@@ -7,6 +7,8 @@ from attnprof.record import ProfileRecord, Report
 from attnprof.record.points import names_of, varying
 from attnprof.render.formats import notes, render
 
+ENDS = "by the ends of both intervals"
+
 
 def point(mechanism, median, *, n=2048, peak=1000, half=0.02, **more):
     """A measured point; its interval is the median ± a share."""
@@ -24,21 +26,24 @@ def point(mechanism, median, *, n=2048, peak=1000, half=0.02, **more):
     ("records", "said"),
     [
         ([point("sdpa", 2e-3, peak=2048)],
-         "sdpa takes 2 ms (1.96 ms to 2.04 ms) and 2.00 KiB of memory at its peak"),
+         "sdpa takes 2.00 ms (1.96 ms to 2.04 ms) and 2.00 KiB of memory at its peak"),
         ([point("standard", 1.0), point("sdpa", 0.41, peak=100)],
-         "sdpa takes 0.41× the time of standard (0.39 to 0.43) and 0.10× its peak memory"),
+         (f"sdpa takes 0.41× the time of standard (0.39× to 0.43× {ENDS}) "
+          "and 0.10× its peak memory")),
         ([point("standard", 1.0), point("sdpa", 0.004, peak=13_000)],
-         "sdpa takes 0.004× the time of standard (0.0038 to 0.0042) and 13× its peak memory"),
+         (f"sdpa takes 0.0040× the time of standard (0.0038× to 0.0042× {ENDS}) "
+          "and 13× its peak memory")),
         ([point("standard", 1.0, peak=None), point("sdpa", 0.99)],
-         "sdpa takes as long as standard within the noise (0.95 to 1.03×)"),
+         f"sdpa takes as long as standard within the noise (0.95× to 1.03× {ENDS})"),
         ([point("a", 1.0), point("b", 1.0)],
-         "b takes as long as a within the noise (0.96 to 1.04×) and needs 1.00× its peak memory"),
+         (f"b takes as long as a within the noise (0.96× to 1.04× {ENDS}) "
+          "and needs the same peak memory")),
         ([point("a", 1.0, peak=None), point("b", 2.0), point("c", 3.0)],
-         "b takes 2.00× the time of a (1.92 to 2.08); fastest of 3: a"),
+         f"b takes 2.00× the time of a (1.92× to 2.08× {ENDS}); fastest of 3: a"),
         ([point("a", 3.0, peak=None), point("b", 2.0), point("c", 2.01)],
-         "b takes 0.67× the time of a (0.64 to 0.69); fastest of 3: b or c"),
+         f"b takes 0.67× the time of a (0.64× to 0.69× {ENDS}); fastest of 3: b or c"),
         ([point("a", 1.0), point("b", 1.0, skipped="out of memory")],
-         "a takes 1 s (980 ms to 1.02 s) and 1000 B of memory at its peak"),
+         "a takes 1.00 s (980 ms to 1.02 s) and 1000 B of memory at its peak"),
     ],
 )  # fmt: skip
 def test_the_fastest_is_held_against_the_first(records, said):
@@ -53,7 +58,9 @@ def test_points_are_named_by_what_is_not_the_same_in_all():
     ]
     assert varying(records) == ["d_model"]
     assert names_of(records) == [f"longformer window={w}" for w in (4, 8, 8)]
-    assert answer(records).startswith("At 128 tokens, d_model 64 longformer window=8 takes as long")
+    assert answer(records).startswith(
+        "At 128 tokens and d_model 64, longformer window=8 takes as long"
+    )
 
 
 def test_reasons_and_notes_are_told_once_for_all_they_are_of():

@@ -69,6 +69,7 @@ def texts_of(value):
         lambda v: units.format_rate(v, "B/s"),
     ):  # fmt: skip
         yield write(value)
+    yield from (units.format_ratio(value), f"{value:,} s")
     yield from (f"{value:,.{digits}f}" for digits in (0, 2, 3, 4, 6))
     yield from (f"{value:,}", f"{100 * value:.2f} %", f"{100 * value:.2f}")
 

@@ -50,13 +50,9 @@ class Grid:
 
 
 def points_of(
-    grids: Sequence[Grid],
-    budget: Budget,
-    *,
-    counts: bool = False,
-    limit_s: float | None = None,
+    grids: Sequence[Grid], budget: Budget, *, counts: bool = False, limit_s: float | None = None,
     **more: Any,
-) -> list[PointRequest]:
+) -> list[PointRequest]:  # fmt: skip
     """Every point once, mechanisms innermost: neighbours in time share a size.
 
     ``more`` are other fields of :class:`PointRequest`. Nothing of somebody's own code is run here:
@@ -203,12 +199,9 @@ def tasks_of(points: Iterable[PointRequest], processes: int = 1) -> list[Task]:
 
 
 def sweep(
-    tasks: Sequence[Task],
-    path: Path,
-    options: SweepOptions,
-    executor: Executor | None = None,
+    tasks: Sequence[Task], path: Path, options: SweepOptions, executor: Executor | None = None,
     on_progress: _Progress | None = None,
-) -> int:
+) -> int:  # fmt: skip
     """Measure what the file lacks and append it; how many were measured now.
 
     Raises :class:`RequestError` for a file that is no journal or is being written,
