@@ -1,7 +1,7 @@
 """Names and texts from arguments, files and modules, as each place that shows them takes them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -15,7 +15,6 @@ _PICTURES = {**{code: 0x2400 + code for code in range(32)}, 0x7F: 0x2421} | dict
     0xFFFD,
 )  # fmt: skip
 _LINES = {code: shown for code, shown in _PICTURES.items() if code not in (0x09, 0x0A)}
-_ODD = re.compile(f"[{''.join(map(re.escape, map(chr, _PICTURES)))}]")
 
 
 def visible(text: str, *, lines: bool = False) -> str:
@@ -23,7 +22,7 @@ def visible(text: str, *, lines: bool = False) -> str:
 
     ``lines`` keeps line ends and tabs; without it the text stays in its line.
     """
-    return text.translate(_LINES if lines else _PICTURES) if _ODD.search(text) else text
+    return text if text.isprintable() else text.translate(_LINES if lines else _PICTURES)
 
 
 def readable(value: Any) -> Any:
@@ -35,7 +34,9 @@ def readable(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [readable(item) for item in value]
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{f.name: readable(getattr(value, f.name)) for f in fields(value)})
+        held = ((item.name, getattr(value, item.name)) for item in fields(value))
+        said = {name: its for name, its in held if isinstance(its, (str, Mapping, Sequence))}
+        return replace(value, **{name: readable(its) for name, its in said.items()})
     return value
 
 

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from itertools import product
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from attnprof import units
 from attnprof.cli import options
 from attnprof.cli.app import main
-from attnprof.record import CalibrationRecord, DoctorRecord, GrowthRecord, ProfileRecord, Report
+from attnprof.record import Report
 from attnprof.render.formats import print_tables
+from tests.render import reports
+from tests.render.reports import FACTORIAL
 
 WIDTHS = (80, 100, 120, 160)
-SEVEN = (
-    "standard", "sdpa", "linear", "performer", "taylor-direct", "taylor-efficient", "taylorshift",
-)  # fmt: skip
-LENGTHS, D_MODELS = (1024, 16_384), (512, 1024)
-MADE_ON = {"device_name": "a processor", "threads": 2, "torch": "2.13"}
 
 
 # -- what is read from the text ----------------------------------------------------------
@@ -80,10 +76,11 @@ NUMBER = re.compile(r"-?[\d.,]+( ([kMGTPEZY]|[KMGTPE]?i?B|[mµn]?s|[kMGTP]?(FLOP
 # -- the commands ------------------------------------------------------------------------
 @dataclass
 class Shown:
-    """A request: its words, or its report made once; the keys its tables may have."""
+    """A request's words, of several, or a report; the keys its tables may have; how it is drawn."""
 
     words: str | tuple[str, ...] | Callable[[], Report]
     keys: Callable[[dict], list[set[tuple[str, ...]]]]
+    how: dict = field(default_factory=dict)
 
 
 def by(*names):
@@ -134,65 +131,6 @@ def cost_keys(data):
     return [keys for block in blocks.values() for keys in block]
 
 
-def profiled() -> Report:
-    """The factorial request, measured by nobody: each number is another one."""
-    records = []
-    for place, (name, n, width) in enumerate(product(SEVEN, LENGTHS, D_MODELS)):
-        numbers = {
-            item.name: (1234.5 + place) * 1e-6 if item.metadata["format"] == "time"
-            else 0.12345 + place / 1000 if item.metadata["format"] in ("percent", "number")
-            else 12_345_678_901 * (place + 1) + len(item.name)
-            for item in fields(ProfileRecord) if units.is_numeric(item.metadata["format"])
-        }  # fmt: skip
-        sizes = {"batch_size": 1, "seq_len": n, "d_model": width, "num_heads": 8,
-                 "head_dim": width // 8}  # fmt: skip
-        records.append(ProfileRecord(
-            mechanism=name, **{**numbers, **sizes, "compile_s": None}, dtype="float32",
-            device="cpu", phase="forward", causal=False, bound="memory",
-        ))  # fmt: skip
-    roofline = {"flops_per_s": {"float32": 1e11}, "bytes_per_s": 1e10, "device": "a processor",
-                "source": "calibrated"}  # fmt: skip
-    return Report("sweep", records, {"roofline": roofline}, MADE_ON)
-
-
-def grown() -> Report:
-    records = [
-        GrowthRecord(
-            mechanism=name, variant=name, scope="core", phase="forward", causal=False, num_heads=1,
-            head_dim=64, dtype="float32", quantity=quantity, kind="formula", source="closed form",
-            claimed_order="N log N", declared_order="N log N", claimed_exponent=1.1,
-            found_exponent=1.25 + place / 100, verdict="grows faster", expected=True,
-            seq_lens=list(LENGTHS), reason="the peak is in maps, first block",
-        )
-        for place, (name, quantity) in enumerate(
-            product((*SEVEN, "longformer impl=dense-mask"), ("flops", "peak_bytes", "matmul_flops"))
-        )
-    ]  # fmt: skip
-    summary = {"seq_lens": list(LENGTHS), "unexpected": [], "miscounted": []}
-    return Report("list --verify", records, summary)
-
-
-def calibrated() -> Report:
-    return Report("calibrate", [
-        CalibrationRecord(
-            device="cpu", device_name="AMD EPYC 7763 64-Core Processor", threads=16, dtype=dtype,
-            flops_per_s=rate, bytes_per_s=1.23e10, source="calibrated",
-        )
-        for dtype, rate in (("float32", 1.2345e12), ("bfloat16", 2.3456e11))
-    ])  # fmt: skip
-
-
-def examined() -> Report:
-    records = [
-        DoctorRecord(check="torch's FLOP counter", found="works: 1024 FLOPs on fake tensors",
-                     status="ok"),
-        DoctorRecord(check="memory on CPU", status="broken", found="counts 0 bytes seen by the "
-                     "profiler where 32768 are due", advice="profile leaves peak_bytes_measured "
-                     "empty"),
-    ]  # fmt: skip
-    return Report("doctor", records, {"problems": ["memory on CPU"]})
-
-
 def verify_keys(data):
     (record,) = data["records"]
     return [
@@ -208,11 +146,43 @@ def reproduce_keys(data):
     ]
 
 
-FACTORIAL = f"-a {','.join(SEVEN)} --seq 1024,16384"
+def derive_keys(data):
+    names = {"flops": "FLOPs", "peak_bytes": "peak memory"}
+    operations = data["summary"]["phases"]["forward"]["operations"]
+    return [
+        {(names.get(r["quantity"], r["quantity"].replace("_", " ")),) for r in data["records"]},
+        {(one["operation"],) for one in operations},
+    ]
+
+
+def baseline_keys(data):
+    """A module's cases without what all of them say; a mechanism's in full."""
+    cases = [r["case"] for r in data["records"] if not r["error"]]
+    own = {c.partition("[")[2].removesuffix(" h=8]") for c in cases if ":" in c}
+    return [{(name,) for name in own}, {(c,) for c in cases if ":" not in c}]
+
+
+def check_keys(data):
+    rows = [(r["case"], r["metric"], r["verdict"]) for r in data["records"]]
+    counted = [{row[1:] for row in rows if row[0] == case and ":" not in row[1]} for case in
+               dict.fromkeys(row[0] for row in rows)]  # fmt: skip
+    return [*counted, {("formula:flops", "ok")}]
+
+
+def history_keys(data):
+    return [{(", ".join(filter(None, (r["metric"], r["machine"]))),) for r in data["records"]}]
+
+
+def verified_keys(data):
+    sizes = {tuple(map(_key, shape["sizes"].values())) for shape in data["records"][0]["values"]}
+    plain = {tuple(part.replace(",", "") for part in key) for key in sizes}
+    return [{("1",), ("2",), ("3",)}, {("printed",), ("ours (from the code)",)}, plain]
+
+
 SHOWN = {
     "compare": Shown(f"compare {FACTORIAL}", by("mechanism")),
     "compare train": Shown(f"compare {FACTORIAL} --phase train --d-model 1024", by("mechanism")),
-    "cost": Shown(f"cost {FACTORIAL}", cost_keys),
+    "cost": Shown((f"cost {FACTORIAL}", f"cost {FACTORIAL} --d-model 1024"), cost_keys),
     "crossover": Shown("crossover --d 64", crossover_keys),
     "crossover of widths": Shown("crossover --d 8,16,32,64,128", crossover_keys),
     "crossover never": Shown("crossover low-rank linformer --d 64,128", crossover_keys),
@@ -221,41 +191,64 @@ SHOWN = {
         "heatmap --no-plot", lambda data: [{(h,) for h in data["summary"]["max_at"]}]
     ),
     "list": Shown("list", by("mechanism")),
-    "list --verify": Shown(grown, by("variant")),
-    "sweep": Shown(profiled, by("mechanism", "seq_len")),
+    "list --verify": Shown(reports.grown, by("variant")),
+    "derive": Shown(reports.derived, derive_keys),
     "verify-formula": Shown("verify-formula 4*N**2*d*h standard --scope core", verify_keys),
+    "verify-formula --table": Shown(reports.verified, verified_keys),
+    "profile": Shown(lambda: reports.profiled("profile"), by("mechanism", "seq_len", "d_model")),
+    "sweep": Shown(reports.profiled, by("mechanism", "seq_len", "d_model")),
+    "calibrate": Shown(reports.calibrated, by("device_name")),
+    "doctor": Shown(reports.examined, by("check")),
+    "baseline": Shown(reports.recorded, baseline_keys),
+    "check --verbose": Shown(reports.checked, check_keys, {"verbose": True}),
+    "history": Shown(reports.followed, history_keys),
     "reproduce": Shown("reproduce 002", reproduce_keys),
-    "calibrate": Shown(calibrated, by("device_name")),
-    "doctor": Shown(examined, by("check")),
 }  # fmt: skip
 
 
 def made(words, monkeypatch):
-    """The report of a request, and what else its command says of how to draw it."""
-    if callable(words):
-        return words(), {}
+    """The report of requests, and what else their command says of how to draw it.
+
+    The command draws it, too.
+    """
     found = []
-    take = lambda report, _fmt, _output, **how: found.append((report, how))  # noqa: E731
+    deliver = options.deliver
+
+    def take(report, *those, **how):
+        found.append((report, how))
+        deliver(report, *those, **how)
+
     monkeypatch.setattr(options, "deliver", take)
-    with pytest.raises(SystemExit):
-        main(words.split() if isinstance(words, str) else list(words))
-    return found[0]
+    for request in [words] if isinstance(words, str) else words:
+        with pytest.raises(SystemExit):
+            main(request.split())
+    report, how = found[0]
+    return replace(report, records=[r for one, _ in found for r in one.records]), how
 
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_keys_and_numbers_are_whole_at_every_width(name, capsys, monkeypatch):
-    report, how = made(SHOWN[name].words, monkeypatch)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    words = SHOWN[name].words
+    report, how = (words(), SHOWN[name].how) if callable(words) else made(words, monkeypatch)
+    by_command = capsys.readouterr().out
     data = report.to_dict()
-    known = {text for value in values_in(data) for text in texts_of(value)}
+    known = {
+        text
+        for _, value in {(type(value), value) for value in values_in(data)}
+        for text in texts_of(value)
+    }
     wanted = SHOWN[name].keys(data)
     known |= {text for keys in wanted for key in keys for text in key}
-    monkeypatch.setenv("NO_COLOR", "1")
 
     def drawn(width, exact):
         monkeypatch.setenv("COLUMNS", str(width))
         print_tables(report, **{**how, "exact": exact})
         text = capsys.readouterr().out
         assert max(map(len, text.splitlines())) <= width
+        if isinstance(words, str) and (width, exact) == (80, False):
+            assert text in by_command
         return parts_of(text)
 
     for exact in (False, True):

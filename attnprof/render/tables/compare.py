@@ -25,9 +25,8 @@ def tables(report: Report, quantities: Sequence[str]) -> Iterator[RenderableType
         rows = list(group)
         yield Text(workload_text(rows[0]), style="bold")
         heads = ["state" if name == "state_bytes" else quantity_text(name) for name in quantities]
-        cells = (
-            [r.mechanism, *(_cell(r, name) for name in quantities)] for r in rows if not r.skipped
-        )
+        ran = (row for row in rows if not row.skipped)
+        cells = ([Text(r.mechanism), *(_cell(r, name) for name in quantities)] for r in ran)
         yield FittedTable("mechanism", *heads, rows=cells, right=heads)
         if refused := [f" skipped: {row.skipped}" for row in rows if row.skipped]:
             yield Text("\n".join([*refused, ""]))
