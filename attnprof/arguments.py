@@ -182,7 +182,7 @@ def sizes_by_name(value: Any) -> dict[str, int] | None:
 # -- parameters of mechanisms ----------------------------------------------------------
 def parameter_value(item: Field[Any], value: Any) -> Any:
     """A parameter's value from text, or as Python passes it, by the type of its default."""
-    kind = str(item.type)
+    kind = getattr(item.type, "__name__", str(item.type))
     if not isinstance(value, str):
         return _passed(item.name, kind, value)
     text = value.strip()

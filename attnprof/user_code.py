@@ -82,9 +82,10 @@ def module_in(path: str, asked: str) -> ModuleType:
     """The module that a file is, run once however often; ``asked`` begins the messages."""
     where = Path(path)
     if not where.is_file():
-        near = sorted(p.name for p in where.parent.glob("*.py")) if where.parent.is_dir() else []
+        near = sorted(p.name for p in where.parent.glob("*.py") if p.is_file())
         hint = closest(where.name, near) if near else "type path/to/file.py:ClassName"
-        raise NotFoundError(f"{asked}: there is no file {path}; {hint}")
+        what = f"{path} is a folder" if where.is_dir() else f"there is no file {path}"
+        raise NotFoundError(f"{asked}: {what}; {hint}")
     unique = sha1(str(where.resolve()).encode(), usedforsecurity=False).hexdigest()[:8]
     name = f"attnprof_file_{where.stem}_{unique}"
     if name in sys.modules:

@@ -12,9 +12,7 @@ from attnprof.errors import RequestError
 from attnprof.render.progress import working
 
 PHASES = ("forward", "backward", "train", "decode")
-EXAMPLE = (
-    'attnprof derive my.py:MyAttention --arg d_model=h*d --arg num_heads=h --input "x: B, N, h*d"'
-)
+EXAMPLE = "attnprof derive my.py:MyAttention"
 
 
 def derive(
@@ -42,8 +40,8 @@ def derive(
     """Derive closed forms from your own torch code.
 
     TARGET is a module class, a module, a function or a mechanism. It runs on fake tensors of
-    symbolic sizes; runs at other shapes check every formula. What you leave out is guessed, and
-    told.
+    symbolic sizes; runs at other shapes check every formula. Arguments and inputs that you leave
+    out are guessed, and the guesses printed.
 
     Examples:
       attnprof derive my.py:MyAttention

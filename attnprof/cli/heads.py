@@ -48,4 +48,7 @@ def heads_(
     quantities = request.some_of(quantity, QUANTITIES, "--quantity")
     chosen = conditions.configured(list(dict.fromkeys(names)))
     curves = curves_of(chosen, workload, scope, kinds, quantities)
-    to.deliver(heads_report(curves, width, length, counts, opt.environment()))
+    mask = ", causal" if workload.causal else ""
+    where = f"{scope}, {workload.phase}{mask}, batch {workload.batch_size}, seq {length:,}"
+    report = heads_report(curves, width, length, counts, opt.environment())
+    to.deliver(report, conditions=f"{where}, d_model {width:,}")

@@ -70,10 +70,9 @@ class Written:
     def deliver(self, report: Report, figures: Sequence[Path], data: Path | None) -> None:
         """Draw the report, its cells beside each figure, and write it."""
         from attnprof.render.formats import render_csv
-        from attnprof.render.plots import plot_report
 
         for path in figures:
-            plot_report(report, path, self.size)
+            opt.draw(report, path, self.size)
             beside = path.with_suffix(".csv")
             write_whole(beside, render_csv(report))
             opt.note(f"wrote {path} and {beside}")

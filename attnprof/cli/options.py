@@ -23,11 +23,13 @@ import attnprof
 from attnprof.arguments import at_least
 from attnprof.errors import RequestError, closest
 from attnprof.record import Report, write_whole
-from attnprof.record.escapes import visible
 from attnprof.record.files import kind_of_file, why_of
 from attnprof.record.recognition import claimed, is_stream
+from attnprof.render import progress
 from attnprof.render.plots.style import WIDTHS, check_figure_path
 from attnprof.workload import DTYPES, SCOPES
+
+note = progress.note
 
 
 class Format(StrEnum):
@@ -76,7 +78,7 @@ def whole(default: int | None, flag: str, words: str, least: int, most: int | No
 AttentionOption = Annotated[
     str | None,
     Option("--attention", "-a", metavar="NAMES",
-           help="Mechanisms, separated by commas (see: attnprof list)."),
+           help="Mechanisms (see: attnprof list) or my.py:Name, separated by commas."),
 ]  # fmt: skip
 SeqOption = Annotated[
     str | None,
@@ -147,11 +149,6 @@ class Modules:
     inputs: list[str] | None = Option(
         None, "--input", metavar="NAME:DIMS", help="Input of a call, like 'x: B, N, h*d'."
     )
-
-
-def note(text: str) -> None:
-    """A line for the reader, on stderr."""
-    sys.stderr.write(visible(text) + "\n")
 
 
 def environment(**more: Any) -> dict[str, Any]:
@@ -252,11 +249,17 @@ class DrawnOutput(Output):
     def deliver(self, report: Report, output: Path | None = None, **how: Any) -> None:
         """Draw the report, where that was asked for, and write it."""
         if self.plot is not None:
-            from attnprof.render.plots import plot_report
-
-            plot_report(report, self.plot, self.size)
+            draw(report, self.plot, self.size)
             note(f"wrote {self.plot}")
         super().deliver(report, output, **how)
+
+
+def draw(report: Report, path: Path, size: str) -> None:
+    """Draw a report; a line on the terminal says so while that takes a second or two."""
+    with progress.working(f"drawing {path}"):
+        from attnprof.render.plots import plot_report
+
+        plot_report(report, path, size)
 
 
 def answering() -> contextlib.AbstractContextManager[None]:

@@ -37,12 +37,12 @@ class Running:
     """How long, where and with what else points are measured."""
 
     limit: float | None = Option(None, metavar="SECONDS", help="Stop a point after so long.")
-    memory_limit: str | None = Option(None, metavar="SIZE", help="What a point may map: 2GiB.")
+    memory_limit: str | None = Option(None, metavar="SIZE", help="Memory a point may take: 2GiB.")
     try_all: bool = Option(False, "--try-all", help="Try points, too, that should not fit.")
     processes: int = opt.whole(1, "--processes", "Processes that measure each point, in turns.", 1)
     in_process: bool = Option(False, "--in-process", help="No process for each point: faster.")
     counts: bool = Option(False, "--counts", help="Count by torch's counter and fvcore, too.")
-    error: bool = Option(False, "--error", help="Tell the error against softmax attention, too.")
+    error: bool = Option(False, "--error", help="The error against softmax attention, too.")
     workers: int = opt.whole(0, "--workers", "Local workers of Dask (extra: cluster).", 0)
     scheduler: str | None = Option(None, metavar="ADDRESS", help="A running Dask scheduler.")
 

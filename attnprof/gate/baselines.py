@@ -79,7 +79,7 @@ class _Compact(Report):
 
 def load_baseline(path: str | Path) -> Baseline:
     """A saved baseline, of this layout or an older one; RequestError says what is wrong where."""
-    hint = f"record it again: attnprof baseline -o {path}"
+    hint = f"record one: attnprof baseline -o {path}"
     data = read_json(path, hint=hint)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         found = data.get("schema") if isinstance(data, dict) else type(data).__name__

@@ -140,10 +140,8 @@ def peak_differences(predicted: int, peak: Peak, *, compiled: bool = False) -> l
     if peak.kernel and 0 < gap <= peak.workspace:
         exact = _same(predicted, peak.without_workspace)
         rest = "" if exact else f"; {format_bytes(peak.without_workspace)} without it"
-        held = f"{peak.workspace:,} of its own at the peak{rest}"
-        return [
-            f"kernel workspace: {gap:+,} bytes, inside the kernel {peak.kernel} (it holds {held})"
-        ]
+        held = "" if gap == peak.workspace else f", of {peak.workspace:,} that it holds{rest}"
+        return [f"kernel workspace: {gap:+,} bytes of the peak are {peak.kernel}'s own{held}"]
     causes = f"{_KNOWN_CAUSES} on CUDA: cuBLAS workspace, blocks rounded up, kernels' own memory"
     known = f" ({causes})" if peak.source.startswith("CUDA") else ""
     return [f"{_UNEXPLAINED} of {gap:+,} bytes {_PEAK}{known}"]

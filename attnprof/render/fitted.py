@@ -1,5 +1,6 @@
 """Tables and texts that fit the width they are drawn in; nothing is cut."""
 
+import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
@@ -19,6 +20,8 @@ GAP = 2
 FOLDED = 20
 #: What the lines of a text begin with, but for the first.
 INDENT = "  "
+#: The gap between a number and its unit, at which no line ends.
+_UNIT = re.compile(r"(?<=\d) (?=[KMGTPE](i?B)?\b)")
 
 
 class FittedTable:
@@ -73,7 +76,7 @@ class FittedTable:
             yield from self._drawn(part, names if fits else wrapped, widths, console)
             yield Text()
         if self._caption:
-            yield Text(self._caption, style="dim")
+            yield Text(f"{self._caption}\n", style="dim")
 
     def _same(self, cells: Mapping[int, Sequence[str]]) -> dict[int, str]:
         """Columns with the same text in every row, and that text; a key at least is left."""
@@ -142,10 +145,9 @@ class Hanging:
         self._text, self._style = text, style
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        lines = wrap(
-            self._text, options.max_width, subsequent_indent=INDENT, break_on_hyphens=False
-        )
-        yield Text("\n".join(lines), self._style)
+        whole = _UNIT.sub("\xa0", self._text)
+        lines = wrap(whole, options.max_width, subsequent_indent=INDENT, break_on_hyphens=False)
+        yield Text("\n".join(lines).replace("\xa0", " "), self._style)
 
 
 def _taken(widths: Sequence[int]) -> int:

@@ -136,7 +136,7 @@ def _span(low: float | None, high: float | None) -> str:
 def cases_text(names: Sequence[str], total: int) -> str:
     """``4 of 6 cases (my.py:Mine)``; the name of one case, the code of several."""
     code = {name.partition("[")[0] for name in names}
-    which = names[0] if len(names) == 1 else min(code) if len(code) == 1 else ""
+    which = names[0] if len(names) == 1 else ", ".join(sorted(code)) if len(code) <= 2 else ""
     return f"{len(names)} of {total} cases" + f" ({which})" * bool(which)
 
 

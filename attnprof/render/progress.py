@@ -1,4 +1,4 @@
-"""How far a long command is, on stderr, if that is a terminal."""
+"""Lines on stderr: notes, and on a terminal how far a long command is."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -6,6 +6,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from attnprof.record.escapes import visible
+
+
+def note(text: str) -> None:
+    """A line for the reader, on stderr; on a terminal its words stay whole."""
+    if not sys.stderr.isatty():
+        sys.stderr.write(visible(text) + "\n")
+        return
+    from attnprof.render.fitted import Hanging
+    from attnprof.render.terminal import new_console
+
+    new_console(stderr=True).print(Hanging(visible(text)))
 
 
 @contextmanager

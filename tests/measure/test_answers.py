@@ -80,6 +80,6 @@ def test_reasons_and_notes_are_told_once_for_all_they_are_of():
     assert f"not measured: neural, we at 64 and 128 tokens: {skipped}" in text
     assert "FLOPs (formula)" not in text  # a column that is empty in every row
     assert notes(report) == [
-        "standard at 64 and 128 tokens: output checked against float64, sdpa",
+        "standard at 64 and 128 tokens: the output agrees with a run in float64 and sdpa",
         "standard at 64 and 128 tokens: noisy: x",
     ]

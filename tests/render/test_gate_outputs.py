@@ -222,7 +222,7 @@ def test_a_reason_that_several_metrics_share_is_told_once_to_readers():
      "1 of 3 cases (a) could not be checked. 1 could not be judged and 1 stayed the same."),
     ([time("regressed", 1.1, case="a"), time("regressed", 1.2, case="b"), flops("ok", why="",
       metric="flops", case="c")],
-     "2 of 3 cases got worse: time 1.10× to 1.20×; FLOPs are unchanged. 1 stayed the same."),
+     "2 of 3 cases (a, b) got worse: time 1.10× to 1.20×; FLOPs are unchanged. 1 stayed the same."),
     ([time(), time(case="b")], "All 2 cases stayed the same."),
 ])  # fmt: skip
 def test_the_first_sentence_is_the_answer(records, said):

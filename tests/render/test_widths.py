@@ -40,7 +40,8 @@ def parts_of(text: str) -> list[Part]:
         elif part:
             part.rows.append(re.split(r"\s{2,}", line.strip()))
         elif line.startswith("In every row: "):
-            told = dict(one.rsplit(" ", 1) for one in line[14:].removesuffix(".").split(", "))
+            said = line[14:].removesuffix(".").split(", ")
+            told = dict(TOLD.fullmatch(one).groups()[:2] for one in said)
     return found
 
 
@@ -71,6 +72,7 @@ def texts_of(value):
 
 
 NUMBER = re.compile(r"-?[\d.,]+( ([kMGTPEZY]|[KMGTPE]?i?B|[mµn]?s|[kMGTP]?(FLOP|B)/s|%|×))?")
+TOLD = re.compile(rf"(.+?) ({NUMBER.pattern}|\S+)")
 
 
 # -- the commands ------------------------------------------------------------------------

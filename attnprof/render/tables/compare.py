@@ -25,15 +25,17 @@ def tables(report: Report, quantities: Sequence[str]) -> Iterator[RenderableType
         rows = list(group)
         yield Text(workload_text(rows[0]), style="bold")
         heads = ["state" if name == "state_bytes" else quantity_text(name) for name in quantities]
-        ran = (row for row in rows if not row.skipped)
-        cells = ([Text(r.mechanism), *(_cell(r, name) for name in quantities)] for r in ran)
+        ran = [row for row in rows if not row.skipped]
+        cells = ([Text(r.mechanism), *(_cell(r, name, ran) for name in quantities)] for r in ran)
         yield FittedTable("mechanism", *heads, rows=cells, right=heads)
         if refused := [f" skipped: {row.skipped}" for row in rows if row.skipped]:
             yield Text("\n".join([*refused, ""]))
     yield Text(CAPTION, style="dim")
 
 
-def _cell(row: CompareRecord, name: str) -> Text:
+def _cell(row: CompareRecord, name: str, rows: Sequence[CompareRecord]) -> Text:
+    """A value, marked where it is the lowest and can be told from the others as they are shown."""
     text = quantity_value(getattr(row, name), name)
-    won = name in row.wins.split(",")
+    others = {quantity_value(getattr(r, name), name) for r in rows}
+    won = name in row.wins.split(",") and len(others) > 1
     return Text(f"{text} {WON if won else ' '}", style="bold green" if won else "")

@@ -26,7 +26,8 @@ TITLES = {
 }
 RULES = {
     "flops": "FLOPs: multiply, add, divide, exponential, other count 1 each, as executed; "
-    "masked entries included. Held: bytes allocated since the call began.",
+    "masked entries included. Held: bytes allocated since the call began, at the peak the most. "
+    "Operations: those of the definition, not of the code.",
     "operations": "Operations of the definition (002): k-1 additions a dot product, "
     "n-1 a sum, causal row t sees t tokens.",
 }

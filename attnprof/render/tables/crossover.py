@@ -20,7 +20,7 @@ MEANING = {
     "measured": "peaks of the allocator",
 }
 FORM = "closed form of the crossover"
-FIRST_LENGTH = "from token: the shortest sequence from which the one cheaper above costs no more"
+FIRST_LENGTH = "from token: from this length on, the one that is cheaper above costs no more"
 
 
 def tables(report: Report, more: str = "") -> Iterator[RenderableType]:
@@ -45,7 +45,7 @@ def tables(report: Report, more: str = "") -> Iterator[RenderableType]:
     kinds = dict.fromkeys(row.kind for row in rows)
     caption = [f"{kind}: {MEANING[kind]}" for kind in kinds]
     if "published" in kinds and len(kinds) > 1:
-        caption.append("published memory counts something else than the others")
+        caption.append("published memory is another quantity than the rest")
     yield Text("; ".join([*caption, FIRST_LENGTH]), style="dim")
     if more:
         yield Text(f" {more}")

@@ -20,14 +20,13 @@ EQUATION = "equation of the best real head width d"
 UNITS = {"flops": "FLOPs", "peak_entries": "Entries"}
 
 
-def tables(report: Report) -> Iterator[RenderableType]:
-    """A table a quantity, then the optima."""
+def tables(report: Report, conditions: str) -> Iterator[RenderableType]:
+    """A table a quantity, its title with the conditions; then the optima."""
     yield from answer_line(report)
     rows = report.of(HeadsRecord)
-    title = f"d_model {report.summary['d_model']:,}, seq {report.summary['seq_len']:,}"
     for quantity in dict.fromkeys(row.quantity for row in rows):
         some = [row for row in rows if row.quantity == quantity]
-        yield _values(f"{UNITS[quantity]} against heads, {title}", some)
+        yield _values(f"{UNITS[quantity]} by number of heads: {conditions}", some)
     yield _optima(report)
     found = [one for one in report.summary["optima"] if one["optimum_head_dim"] is not None]
     if found:

@@ -5,9 +5,9 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from attnprof.record import Report
+from attnprof.record import HeatmapRecord, Report
 from attnprof.render.fitted import FittedTable
-from attnprof.render.terminal import answer_line
+from attnprof.render.terminal import answer_line, quantity_text
 from attnprof.units import MISSING, format_value
 
 
@@ -24,13 +24,16 @@ def tables(report: Report) -> list[RenderableType]:
         sizes = (format_value(where.get(name), "count") for name in ("seq_len", "d_model"))
         table.add_row(heads, *shown, *sizes)
     title = (
-        f"{summary['mechanism_a']} / {summary['mechanism_b']}: {summary['quantity']}, "
-        f"{summary['kind']}{f' ({chr(44).join(sources)})' if sources else ''}, "
-        f"phase {summary['phase']}, scope {summary['scope']}{', causal' * summary['causal']}"
+        f"{summary['mechanism_a']} / {summary['mechanism_b']}: "
+        f"{quantity_text(summary['quantity'])}, {summary['scope']}, {summary['phase']}"
+        f"{', causal' * summary['causal']}, {summary['kind']}"
+        f"{f' ({chr(44).join(sources)})' if sources else ''}"
     )
+    first, last = (report.of(HeatmapRecord)[end] for end in (0, -1))
     meaning = (
         f"Excess: how much more {summary['mechanism_a']} needs than {summary['mechanism_b']}, over "
-        f"{summary['cells'] - summary['null_cells']:,} combinations of sequence length, width and "
-        "heads."
+        f"{summary['cells'] - summary['null_cells']:,} combinations of "
+        f"{first.seq_len:,} to {last.seq_len:,} tokens, widths {first.d_model:,} to "
+        f"{last.d_model:,} and the heads above."
     )
     return [*answer_line(report), Text(title, style="bold"), table, Text(meaning, style="dim")]

@@ -25,7 +25,8 @@ def tables(report: Report) -> list[RenderableType]:
     long = ("parameters (default)", "paper")
     table = FittedTable(
         "mechanism", "time", "memory", "causal", "decode", *long, fold=long,
-        caption="N: tokens. Set a parameter with --set name=value.",
+        caption="N: tokens. Set a parameter with --set name=value. 000 to 004 number the documents "
+        "that attnprof reproduce lists.",
     )  # fmt: skip
     for record in report.of(MechanismRecord):
         claims = (record.time_order, record.memory_order, record.causal, record.decode)

@@ -37,7 +37,7 @@ def tables(report: Report) -> Iterator[RenderableType]:
     done = [replace(record, mechanism=name) for record, name in named if record.skipped is None]
     answer = [Text(str(said), style="bold")] if said else []
     yield from answer if report.command == "profile" else ()
-    yield Text(_conditions(report, records))
+    yield Text(f"{_conditions(report, records)}\n")
     if done:
         keys = ("mechanism", "seq_len", *varying(records))
 
@@ -104,12 +104,14 @@ def notes(report: Report) -> list[str]:
 
 def _notes(record: ProfileRecord) -> Iterator[str]:
     if record.checked:
-        yield f"output checked against {', '.join(record.checked.split('; '))}"
+        checked = record.checked.replace("float64", "a run in float64").replace("; ", " and ")
+        yield f"the output agrees with {checked}"
     yield from (text.removeprefix(f"{record.mechanism}: ") for text in record.differences)
     if record.contradicted:
         yield "no FLOP/s and no roofline, for the run contradicts the predicted counts (see above)"
     if record.noisy:
         yield record.noisy
-    if record.uncounted:
-        names = (f"{name.removeprefix('aten::')} ×{n}" for name, n in record.uncounted.items())
-        yield f"fvcore has no rule for {', '.join(names)}"
+    told = " ".join(record.differences)
+    names = (f"{name.removeprefix('aten::')} ×{n}" for name, n in (record.uncounted or {}).items())
+    if left := [name for name in names if f"fvcore does not know {name}:" not in told]:
+        yield f"fvcore has no rule for {', '.join(left)}"

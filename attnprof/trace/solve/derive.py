@@ -169,7 +169,7 @@ class _Search:
 
 def _failing(strategy: str, fixed: Sizes, error: Exception) -> str:
     if isinstance(error, ContradictedError) and 1 in error.shape.values():
-        return "formulas for sizes of 2 and more do not hold for a size of 1"
+        return "these formulas are for the size of 1; those for 2 and more would be wrong there"
     given = ", ".join(f"{name} = {size}" for name, size in fixed.items())
     return f"{strategy} with {given}" if given else strategy
 
