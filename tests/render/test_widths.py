@@ -56,19 +56,15 @@ def values_in(data):
         yield data
 
 
+FORMATS = ("count", "bytes", "time", "flops_rate", "bytes_rate", "percent", "ratio", "number")
+
+
 def texts_of(value):
     """How a number may be written: short or exact, with or without a unit."""
-    if isinstance(value, int):
-        yield from (f"{value}", f"{value:,} B", units.format_count(value))
-        yield units.format_count(value, short=True)
-    for write in (
-        units.format_bytes, units.format_time, units.format_rate, units.format_number,
-        lambda v: units.format_rate(v, "B/s"),
-    ):  # fmt: skip
-        yield write(value)
-    yield from (units.format_ratio(value), f"{value:,} s")
+    yield from (f"{value}", f"{value:,}", f"{100 * value:.2f}")
+    yield from (f"{value:,} {unit}" for unit in ("B", "s", "FLOP/s", "B/s"))
+    yield from (units.format_value(value, fmt, short=s) for fmt in FORMATS for s in (True, False))
     yield from (f"{value:,.{digits}f}" for digits in (0, 2, 3, 4, 6))
-    yield from (f"{value:,}", f"{100 * value:.2f} %", f"{100 * value:.2f}")
 
 
 NUMBER = re.compile(r"-?[\d.,]+( ([kMGTPEZY]|[KMGTPE]?i?B|[mµn]?s|[kMGTP]?(FLOP|B)/s|%|×))?")
@@ -228,42 +224,48 @@ def made(words, monkeypatch):
     return replace(report, records=[r for one, _ in found for r in one.records]), how
 
 
-@pytest.mark.parametrize("name", SHOWN)
-def test_keys_and_numbers_are_whole_at_every_width(name, capsys, monkeypatch):
+@pytest.fixture
+def drawn(capsys, monkeypatch):
+    """A function that draws a report's tables in so many columns."""
     monkeypatch.setenv("NO_COLOR", "1")
+
+    def draw(report, width, **how):
+        monkeypatch.setenv("COLUMNS", str(width))
+        capsys.readouterr()
+        print_tables(report, **how)
+        text = capsys.readouterr().out
+        assert max(map(len, text.splitlines())) <= width
+        return text
+
+    return draw
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_keys_and_numbers_are_whole_at_every_width(name, drawn, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     words = SHOWN[name].words
     report, how = (words(), SHOWN[name].how) if callable(words) else made(words, monkeypatch)
+    how = {key: value for key, value in how.items() if key != "exact"}
     by_command = capsys.readouterr().out
     data = report.to_dict()
-    known = {
-        text
-        for _, value in {(type(value), value) for value in values_in(data)}
-        for text in texts_of(value)
-    }
+    numbers = {(type(value), value): value for value in values_in(data)}
+    known = {text for value in numbers.values() for text in texts_of(value)}
     wanted = SHOWN[name].keys(data)
     known |= {text for keys in wanted for key in keys for text in key}
 
-    def drawn(width, exact):
-        monkeypatch.setenv("COLUMNS", str(width))
-        print_tables(report, **{**how, "exact": exact})
-        text = capsys.readouterr().out
-        assert max(map(len, text.splitlines())) <= width
-        if isinstance(words, str) and (width, exact) == (80, False):
-            assert text in by_command
-        return parts_of(text)
-
+    if isinstance(words, str):
+        assert drawn(report, 80, **how) in by_command
     for exact in (False, True):
-        whole = numbers_by_key(drawn(500, exact), wanted)
+        whole = numbers_by_key(parts_of(drawn(report, 500, **how, exact=exact)), wanted)
         for width in WIDTHS:
-            parts = drawn(width, exact)
+            parts = parts_of(drawn(report, width, **how, exact=exact))
             cells = [cell.removesuffix(" *") for part in parts for row in part.rows for cell in row]
             assert not [cell for cell in cells if "…" in cell or "..." in cell]
             assert not [cell for cell in cells if NUMBER.fullmatch(cell) and cell not in known]
             narrow = numbers_by_key(parts, wanted)
             told = {text for part in parts for text in part.told.values()}
-            for key, numbers in whole.items():
-                assert numbers <= narrow[key] | told
+            for key, those in whole.items():
+                assert those <= narrow[key] | told
 
 
 def numbers_by_key(parts, wanted):
@@ -295,3 +297,32 @@ def key_reader(part, keys):
         return tuple(told.get(place) or next(rest, "") for place in range(len(columns)))
 
     return key_of
+
+
+# -- names that are wider than the terminal ----------------------------------------------
+LONG_NAMES = {
+    "profile": (lambda: reports.profiled("profile", (reports.LONG, "longformer")), {}),
+    "derive": (reports.derived, {}),
+    "baseline": (lambda: reports.recorded(f"longformer-{'and-longer-' * 8}"), {}),
+    "check": (reports.checked, {}),
+    "check --verbose": (reports.checked, {"verbose": True}),
+    "history": (reports.followed, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LONG_NAMES)
+def test_long_names_fold_without_losing_a_letter_and_numbers_stay_whole(name, drawn):
+    make, how = LONG_NAMES[name]
+    report = make()
+    known = {text for value in values_in(report.to_dict()) for text in texts_of(value)}
+    cases = (getattr(r, "case", getattr(r, "mechanism", "")) for r in report.records)
+    names = [case.replace(" ", "") for case in cases if "longformer" in case]
+    for width in (60, 80, 100):
+        text = drawn(report, width, **how)
+        assert name == "profile" or reports.LONG in "".join(text.split())
+        for part in parts_of(text):
+            cells = {cell for row in part.rows for cell in row if NUMBER.fullmatch(cell)}
+            assert not cells - known
+            folded = "".join(row[0] for row in part.rows).replace(" ", "")
+            assert name != "profile" or folded.count(reports.LONG) == 4
+            assert "longformer" not in folded or all(one in folded for one in names)
