@@ -1,5 +1,7 @@
 """The one family of errors; each carries the exit code a command ends with."""
 
+from collections.abc import Sequence
+
 
 class AttnprofError(Exception):
     """What was asked, what is possible and what to type, in one message.
@@ -30,6 +32,14 @@ class CheckFailedError(AttnprofError):
     """A check was made and failed: a regression, a replay that does not match."""
 
     exit_code = 1
+
+
+def together(errors: Sequence[AttnprofError]) -> AttnprofError:
+    """One error that says what each of them says, once; it ends with the least of their codes."""
+    said = list(dict.fromkeys(map(str, errors)))
+    more = [f"and {len(said) - 5} more"] if len(said) > 5 else []
+    kind = type(min(errors, key=lambda error: error.exit_code))
+    return kind("; ".join([*said[:5], *more]))
 
 
 def closest(asked: str, possible: list[str]) -> str:

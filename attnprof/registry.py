@@ -51,6 +51,17 @@ def get(name: str, **params: Any) -> Mechanism:
     return _class_of(name)[0]().with_params(params)
 
 
+def derivable(name: str) -> Mechanism:
+    """The mechanism; what is none may be meant for code of somebody's own, and is told how."""
+    try:
+        return get(name)
+    except NotFoundError as error:
+        raise RequestError(
+            f"'{name}' is no mechanism: {HINTS.get(name.lower()) or closest(name, names())}; for "
+            "your own code type path/to/file.py:Class or package.module:Class"
+        ) from error
+
+
 def configured(names: Sequence[str], values: Mapping[str, Any]) -> list[Mechanism]:
     """The named mechanisms, each with those of the values that it takes; one must take each."""
     found = [get(name) for name in names]

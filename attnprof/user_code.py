@@ -81,11 +81,7 @@ def _place(frame: traceback.FrameSummary) -> str:
 def module_in(path: str, asked: str) -> ModuleType:
     """The module that a file is, run once however often; ``asked`` begins the messages."""
     where = Path(path)
-    if not where.is_file():
-        near = sorted(p.name for p in where.parent.glob("*.py") if p.is_file())
-        hint = closest(where.name, near) if near else "type path/to/file.py:ClassName"
-        what = f"{path} is a folder" if where.is_dir() else f"there is no file {path}"
-        raise NotFoundError(f"{asked}: {what}; {hint}")
+    check_place(path, asked)
     unique = sha1(str(where.resolve()).encode(), usedforsecurity=False).hexdigest()[:8]
     name = f"attnprof_file_{where.stem}_{unique}"
     if name in sys.modules:
@@ -142,9 +138,26 @@ def is_place(text: str) -> bool:
     return ":" in text or text.endswith(".py")
 
 
+def _parts(text: str) -> tuple[str, str]:
+    """The file or module of a place, and the name in it, if any."""
+    path, _, name = (text, "", "") if text.endswith(".py") else text.rpartition(":")
+    return path, name
+
+
+def check_place(text: str, asked: str = "") -> None:
+    """Refuse a file that is not there; nothing is imported. ``asked`` begins the message."""
+    path, _ = _parts(text)
+    where = Path(path)
+    if path.endswith(".py") and not where.is_file():
+        near = sorted(p.name for p in where.parent.glob("*.py") if p.is_file())
+        hint = closest(where.name, near) if near else "type path/to/file.py:ClassName"
+        what = f"{path} is a folder" if where.is_dir() else f"there is no file {path}"
+        raise NotFoundError(f"{asked or text}: {what}; {hint}")
+
+
 def loaded(text: str) -> Any:
     """The class, function or module that ``path.py:Name`` or ``package.module:Name`` names."""
-    path, _, name = (text, "", "") if text.endswith(".py") else text.rpartition(":")
+    path, name = _parts(text)
     if path.endswith(".py"):
         module = module_in(path, text)
     elif not all(part.isidentifier() for part in path.split(".")):

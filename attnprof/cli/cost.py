@@ -8,7 +8,7 @@ from attnprof.cli import options as opt
 from attnprof.cli import request
 from attnprof.closed_form.cost_records import KINDS, QUANTITIES, Asked, cost_records, identity
 from attnprof.closed_form.domain import domain_text, in_domain
-from attnprof.errors import RequestError
+from attnprof.errors import RequestError, together
 from attnprof.mechanism import Mechanism
 from attnprof.record import CostRecord, Report
 from attnprof.workload import Workload
@@ -26,7 +26,7 @@ def cost(
     kv_seq: str | None = Option(None, metavar="SIZE", help="Key length, for cross-attention."),
     symbolic: bool = Option(False, "--symbolic", help="Show the closed forms in B N h d."),
     full: bool = Option(False, "--full", help="With --symbolic: for sizes of 1, too."),
-    latex: bool = Option(False, "--latex", help="Show the closed forms in LaTeX."),
+    latex: bool = Option(False, "--latex", help="Show the closed forms, for all sizes, in LaTeX."),
     to: opt.Output,
 ) -> None:
     """Show what a mechanism costs: FLOPs, bytes and memory.
@@ -72,7 +72,7 @@ def _records(
                 who = identity(mechanism, workload, scope)
                 records.append(CostRecord(**who, stage="total", skipped=str(refusal)))
     if refusals and len(refusals) == len(records):
-        raise refusals[0]
+        raise together(refusals)
     if records:
         return records
     names = ", ".join(mechanism.name for mechanism in mechanisms)

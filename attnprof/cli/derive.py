@@ -6,10 +6,12 @@ from typing import Any
 
 from typer import Argument, Option
 
+from attnprof import registry
 from attnprof.cli import options as opt
 from attnprof.cli.request import parse_named_sizes, parse_set, some_of
 from attnprof.errors import RequestError
 from attnprof.render.progress import working
+from attnprof.user_code import check_place, is_place
 
 PHASES = ("forward", "backward", "train", "decode")
 EXAMPLE = "attnprof derive my.py:MyAttention"
@@ -51,6 +53,7 @@ def derive(
     """
     if target is None:
         raise RequestError(f"derive needs what to derive: type {EXAMPLE}")
+    (check_place if is_place(target) else registry.derivable)(target)
     phases = some_of(phase, PHASES, "--phase")
     asked = parse_named_sizes(at, "--at")
     how: dict[str, Any] = {

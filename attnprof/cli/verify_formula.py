@@ -14,6 +14,7 @@ from attnprof.cli.request import parse_named_sizes, parse_names, parse_set
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError
 from attnprof.record import Report
 from attnprof.render.progress import working
+from attnprof.user_code import check_place
 
 if TYPE_CHECKING:
     from attnprof.verify.printed import Printed
@@ -72,6 +73,7 @@ def verify_formula(
         formula, target = None, formula
     if target is not None and attention is not None:
         raise RequestError(f"two targets: {target} and --attention {attention}; give one")
+    check_place(target or "")
     from attnprof.verify.comparison import UP_TO
     from attnprof.verify.own_formulas import KINDS, Source
     from attnprof.verify.printed import PHASES, Printed, meanings, with_phase

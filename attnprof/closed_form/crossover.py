@@ -14,7 +14,7 @@ from attnprof.closed_form.crossings import SAME, Crossings, bisected, crossings_
 from attnprof.closed_form.lengths import EVERY, CostOf, KnownCost, Lengths
 from attnprof.closed_form.quantities import comparable, quantity_of, speaking
 from attnprof.costs import Number
-from attnprof.errors import AttnprofError, CannotRunError, RequestError, closest
+from attnprof.errors import AttnprofError, CannotRunError, RequestError, closest, together
 from attnprof.mechanism import Mechanism
 from attnprof.record import CrossoverRecord, Report
 from attnprof.workload import Workload
@@ -161,19 +161,14 @@ def _record(
         return blank(meeting, contest, head_dim, str(refusal))
     names = {1: meeting.b.name, -1: meeting.a.name, 0: None}
     return replace(
-        blank(meeting, contest, head_dim),
-        closed_form=form,
-        verdict=found.verdict,
+        blank(meeting, contest, head_dim), closed_form=form, verdict=found.verdict,
         crossover_seq_len=float(found.roots[-1].at) if found.roots else None,
-        first_seq_len=found.first_seq_len,
-        method="solved" if found.runs[-1].piece else "searched",
-        cheaper_below=names[found.runs[0].sign],
-        cheaper_above=names[found.runs[-1].sign],
+        first_seq_len=found.first_seq_len, method="solved" if found.runs[-1].piece else "searched",
+        cheaper_below=names[found.runs[0].sign], cheaper_above=names[found.runs[-1].sign],
         all_crossings=[float(root.at) for root in found.roots],
-        searched=[list(stretch) for stretch in known.stretches],
-        searched_step=known.step,
+        searched=[list(stretch) for stretch in known.stretches], searched_step=known.step,
         bound="; ".join(sorted(doubts)) or None,
-    )
+    )  # fmt: skip
 
 
 def solved(meeting: Meeting, contest: Contest, head_dim: int) -> tuple[Crossings, str | None]:
@@ -230,7 +225,7 @@ def report(
     refused: list[AttnprofError] = []
     records = [_record(meeting, contest, d, refused) for d in head_dims for contest in matches]
     if all(record.skipped for record in records):
-        raise refused[0]
+        raise together(refused)
     names = {"mechanism_a": meeting.a.name, "mechanism_b": meeting.b.name}
     summary: dict[str, Any] = {**names, "answer": crossover_answer(records)}
     if with_curves:

@@ -88,13 +88,10 @@ class GrowthCase:
             for order, known in ((claimed, claim), (declared, limit))
         )
         return replace(
-            blank,
-            claimed_exponent=round(claim, DIGITS),
-            found_exponent=round(found, DIGITS),
-            verdict=AGREES if within else FASTER,
-            expected=expected,
+            blank, claimed_exponent=round(claim, DIGITS), found_exponent=round(found, DIGITS),
+            verdict=AGREES if within else FASTER, expected=expected,
             reason=None if within else "; ".join(filter(None, (because(), why))),
-        )
+        )  # fmt: skip
 
 
 def closed_form_growth(

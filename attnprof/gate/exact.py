@@ -177,12 +177,9 @@ def _term(term: Any) -> str:
 
 #: What a formula counts, as one reads it.
 UNITS = {
-    "other": "other operations",
-    "flops": "FLOPs",
-    "matmul_flops": "FLOPs of matrix products",
-    "bytes_moved": "bytes moved",
-    "peak_bytes": "bytes at the peak",
-}
+    "other": "other operations", "flops": "FLOPs", "matmul_flops": "FLOPs of matrix products",
+    "bytes_moved": "bytes moved", "peak_bytes": "bytes at the peak",
+}  # fmt: skip
 #: How much longer than here a long sequence is: what grows fastest has won by then.
 _LONG = 2**40
 _HERE = {1: "more", 0: "the same", -1: "fewer"}

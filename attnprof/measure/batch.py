@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from attnprof import registry
-from attnprof.errors import AttnprofError, CannotRunError, RequestError
+from attnprof.errors import AttnprofError, CannotRunError, RequestError, together
 from attnprof.measure.answers import answer
 from attnprof.measure.correctness import check_key
 from attnprof.measure.environment import describe_environment
@@ -87,7 +87,7 @@ def measure_points(
 
     ``isolate`` True runs every point in a process of its own, False none, None those that may
     run out of memory. A mechanism's refusal is a row among others; where every point is refused
-    it is raised.
+    all their reasons are raised.
     """
     records: list[ProfileRecord] = []
     refusals: list[RequestError | CannotRunError] = []
@@ -102,7 +102,7 @@ def measure_points(
             refusals.append(error)
             records.append(blank(request, str(error)))
     if refusals and len(refusals) == len(records):
-        raise refusals[0]
+        raise together(refusals)
     return Report("profile", records, summarise(records), point_environment(requests[0]))
 
 

@@ -14,7 +14,8 @@ from attnprof import registry
 from attnprof.blocks.assemble import attend_core
 from attnprof.errors import RequestError
 from attnprof.measure.request import PointRequest, UserModule, is_module
-from attnprof.measure.subject import build_subject, make_inputs, make_module
+from attnprof.measure.subject import build_subject, is_out_of_memory, make_inputs, make_module
+from attnprof.user_code import error_text
 
 #: Tokens (odd, no multiple of a block), heads and the largest head width of the check.
 TOKENS, HEADS, WIDTH = 33, 2, 16
@@ -85,8 +86,10 @@ def _verdict(request: PointRequest) -> Verdict:
                         f"output is {off:.2g} of the largest value away from {against} "
                         f"({allowed:g} allowed); --no-check measures it all the same"
                     )
-    except Exception:  # noqa: BLE001 - a plug-in may raise anything at a shape this small
-        return Verdict()  # what it does at the point's own shape is told there
+    except Exception as error:  # noqa: BLE001 - a plug-in may raise anything at a shape this small
+        if _is_bug(error, request):
+            return Verdict(f"cannot be checked, it raises {error_text(error)}")
+        return Verdict(wrong)  # what it does at the point's own shape is told there
     finally:
         torch.set_rng_state(state)
     return Verdict(wrong, "; ".join(held) or None)
@@ -155,7 +158,9 @@ class SmallModule:
         try:
             copy = self.copied(replace(request, dtype=dtype))
             return None if copy is None else self.ran(*copy)
-        except RuntimeError:  # torch's word for all it cannot do, NotImplementedError included
+        except RuntimeError as error:  # torch's word for all it cannot do
+            if _is_bug(error, request):
+                raise
             return None
 
     def decoded(self) -> Any:
@@ -178,6 +183,13 @@ class SmallModule:
         found = [leaf.grad.double().flatten() for leaf in leaves if leaf.grad is not None]
         module.zero_grad()
         return torch.cat(found)
+
+
+def _is_bug(error: Exception, request: PointRequest) -> bool:
+    """Whether code of ours raises what is not torch's word for number formats it does not know."""
+    ours = type(request.spec).__module__.startswith("attnprof.")
+    unknown = isinstance(error, NotImplementedError) or "not implemented for" in str(error)
+    return ours and isinstance(error, RuntimeError) and not unknown and not is_out_of_memory(error)
 
 
 def _off(output: Any, expected: Any) -> float:

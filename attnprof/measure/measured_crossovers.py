@@ -124,16 +124,12 @@ class _Measured:
         verdict = {0: "always" if below > 0 else "never", 1: "crosses"}
         names = {1: self.b.name, -1: self.a.name, 0: None}
         return replace(
-            empty,
-            method="measured",
-            verdict=verdict.get(len(crossings), "several"),
+            empty, method="measured", verdict=verdict.get(len(crossings), "several"),
             first_seq_len=crossings[-1] if crossings else low if below > 0 else None,
             crossover_seq_len=float(crossings[-1]) if crossings else None,
-            all_crossings=[float(n) for n in crossings],
-            cheaper_below=names[below],
-            cheaper_above=names[above],
-            **searched,
-        )
+            all_crossings=[float(n) for n in crossings], cheaper_below=names[below],
+            cheaper_above=names[above], **searched,
+        )  # fmt: skip
 
     def _guess(self, head_dim: int) -> int:
         """Where the closed forms cross."""

@@ -38,13 +38,10 @@ def predict_point(request: PointRequest) -> ProfileRecord:
     own: dict[str, Any] = request.spec.own_sizes(request.workload) if counted else {}
     own |= {f"flops_{kind}": int(total.flops), f"matmul_flops_{kind}": int(total.matmul_flops)}
     return replace(
-        blank(request),
-        **own,
-        parameters=int(table.parameters),
-        peak_bytes_predicted=int(table.peak()),
-        bytes_moved=moved,
+        blank(request), **own, parameters=int(table.parameters),
+        peak_bytes_predicted=int(table.peak()), bytes_moved=moved,
         arithmetic_intensity=total.flops / moved if moved else None,
-    )
+    )  # fmt: skip
 
 
 def blank(request: PointRequest, skipped: str | None = None) -> ProfileRecord:
@@ -172,15 +169,11 @@ def count_point(request: PointRequest) -> ProfileRecord:
     rows = differences.counter_differences(formula, torch_count, fvcore)
     rows += differences.derived_differences(flops, derived)
     return replace(
-        record,
-        flops_torch=torch_count.counted.total(),
-        macs_fvcore=macs,
-        flops_fvcore=None if macs is None else 2 * macs,
-        uncounted=dict(fvcore.uncounted),
-        flops_derived=derived.flops,
-        matmul_flops_derived=derived.matmul_flops,
+        record, flops_torch=torch_count.counted.total(), macs_fvcore=macs,
+        flops_fvcore=None if macs is None else 2 * macs, uncounted=dict(fvcore.uncounted),
+        flops_derived=derived.flops, matmul_flops_derived=derived.matmul_flops,
         differences=[f"{request.mechanism}: {row}" for row in rows],
-    )
+    )  # fmt: skip
 
 
 def run_point(request: PointRequest, record: ProfileRecord) -> ProfileRecord:
@@ -242,12 +235,8 @@ def with_times(
     """A record whose times are there, with what follows from them."""
     flops = record.flops_formula if record.flops_formula is not None else record.flops_derived
     return replace(
-        record,
-        median_s=found.median_s,
-        ci_low_s=found.low_s,
-        ci_high_s=found.high_s,
-        quantiles_s=quantiles_of(record.times_s),
-        noisy=noise(found.noisy, conditions),
+        record, median_s=found.median_s, ci_low_s=found.low_s, ci_high_s=found.high_s,
+        quantiles_s=quantiles_of(record.times_s), noisy=noise(found.noisy, conditions),
         conditions=dict(conditions),
         flops_per_s=flops / found.median_s if found.median_s and flops is not None else None,
-    )
+    )  # fmt: skip

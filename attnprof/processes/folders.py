@@ -11,13 +11,20 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 PREFIX = "attnprof-run-"
 
 
-#: The folder, the handle of its lock (-1: there are no locks) and the process that made it.
-_RUN: list[tuple[Path, int, int]] = []
+class _Run(NamedTuple):
+    """A folder, the handle of its lock (-1: there are no locks), and the process that made it."""
+
+    path: Path
+    lock: int
+    owner: int
+
+
+_RUN: list[_Run] = []
 
 
 @contextlib.contextmanager
@@ -32,25 +39,25 @@ def temporary_folder() -> Iterator[Path]:
 
 def run_folder() -> Path:
     """This process's folder, which it shares with the process it was forked from."""
-    if not _RUN or not _RUN[0][0].is_dir():
+    if not _RUN or not _RUN[0].path.is_dir():
         remove_left_over()
         for _ in range(3):
             place = Path(tempfile.mkdtemp(prefix=PREFIX))
             handle = _lock(place)
             if handle is not None and place.is_dir():  # nobody took it for left over meanwhile
                 break
-        _RUN[:] = [(place, -1 if handle is None else handle, os.getpid())]
+        _RUN[:] = [_Run(place, -1 if handle is None else handle, os.getpid())]
         atexit.register(close_run)
-    return _RUN[0][0]
+    return _RUN[0].path
 
 
 def close_run() -> None:
     """Remove the folder, in the process that made it."""
-    if _RUN and _RUN[0][-1] == os.getpid():
-        place, lock, _ = _RUN.pop()
-        remove(place)
+    if _RUN and _RUN[0].owner == os.getpid():
+        run = _RUN.pop()
+        remove(run.path)
         with contextlib.suppress(OSError):
-            os.close(lock)
+            os.close(run.lock)
 
 
 def remove_left_over() -> None:

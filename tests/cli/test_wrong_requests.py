@@ -262,3 +262,10 @@ def test_no_arguments_show_the_help(attnprof):
     assert ended.code == 2
     assert "crossover" in ended.out + ended.err
     assert "bug" not in ended.err
+
+
+def test_every_refusal_is_told_where_all_are(attnprof):
+    ended = attnprof("cost --attention linformer,nystromformer --seq 64,128 --causal")
+    assert ended.code == 2
+    assert "linformer mixes all tokens" in ended.err
+    assert ended.err.count("; nystromformer takes its landmarks") == 1

@@ -99,7 +99,13 @@ def notes(report: Report) -> list[str]:
     """What else there is to know of the points: checks, differences, noise; not for stdout."""
     records = report.of(ProfileRecord)
     told = [(record, text) for record in records for text in _notes(record)]
-    return [*_together(told)]
+    asked = ((name.removeprefix("aten::"), r) for r in records for name in r.uncounted or {})
+    unknown = dict.fromkeys(
+        name for name, record in asked
+        if f"fvcore does not know {name} ×" not in " ".join(record.differences)
+    )  # fmt: skip
+    calls = f"fvcore has no rule for {', '.join(unknown)}; --format json tells their calls"
+    return [*_together(told), *([calls] if unknown else [])]
 
 
 def _notes(record: ProfileRecord) -> Iterator[str]:
@@ -111,7 +117,3 @@ def _notes(record: ProfileRecord) -> Iterator[str]:
         yield "no FLOP/s and no roofline, for the run contradicts the predicted counts (see above)"
     if record.noisy:
         yield record.noisy
-    told = " ".join(record.differences)
-    names = (f"{name.removeprefix('aten::')} ×{n}" for name, n in (record.uncounted or {}).items())
-    if left := [name for name in names if f"fvcore does not know {name}:" not in told]:
-        yield f"fvcore has no rule for {', '.join(left)}"

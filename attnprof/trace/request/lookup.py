@@ -8,7 +8,7 @@ from typing import Any
 from attnprof import registry
 from attnprof.blocks import assemble
 from attnprof.blocks.cache import DecodingStep, positioned
-from attnprof.errors import RequestError, closest
+from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.ops.layer import LayerSizes
 from attnprof.trace.request.modules import Request, of_class, of_factory, of_function, of_instance
@@ -41,7 +41,7 @@ def target_of(
 
     name = name or (thing if isinstance(thing, str) else _name(thing))
     if isinstance(thing, str):
-        thing = loaded(thing) if is_place(thing) else _registered(thing)
+        thing = loaded(thing) if is_place(thing) else type(registry.derivable(thing))
     is_class = isinstance(thing, type)
     if is_class and issubclass(thing, Mechanism):
         _refuse(f"is for your own modules; {name} takes --set name=value", arg=args, input=inputs)
@@ -72,19 +72,6 @@ def _refuse(why: str, **flags: Any) -> None:
     for flag, value in flags.items():
         if value:
             raise RequestError(f"--{flag} {why}")
-
-
-def _registered(text: str) -> type[Mechanism]:
-    try:
-        return type(registry.get(text))
-    except RequestError as error:
-        if str(error).startswith("unknown mechanism"):
-            hint = registry.HINTS.get(text.lower()) or closest(text, registry.names())
-            raise RequestError(
-                f"'{text}' is no mechanism: {hint}; for your own code type path/to/file.py:Class "
-                "or package.module:Class"
-            ) from error
-        raise
 
 
 def mechanism_target(
