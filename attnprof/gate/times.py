@@ -97,13 +97,13 @@ def powers(raced: Sequence[tuple[Case, Race]]) -> list[str]:
     if not raced:
         return []
     least = min(paired.power(one.found, one.rule, SLOWDOWN) for _, one in raced if one.found)
-    timed = plural(len(raced), "timed case")
     low = [text for case, one in raced for text in power_text(case, one)]
     if low:
-        missed = f"in {len(low)} of {timed} the noise may hide a slowdown of {_percent(SLOWDOWN)}"
+        timed = f"{len(low)} of {plural(len(raced), 'timed case')}"
+        missed = f"in {timed} the noise may hide a slowdown of {_percent(SLOWDOWN)}"
         return [f"{missed}: give more --budget", *low]
-    seen = f"with a probability of at least {_percent(least)} in each of {timed}"
-    return [f"a slowdown of {_percent(SLOWDOWN)} would be seen {seen}"]
+    seen = f"with a probability of at least {_percent(least)}"
+    return [f"a slowdown of {_percent(SLOWDOWN)} would have been seen {seen}"]
 
 
 def _percent(share: float) -> str:

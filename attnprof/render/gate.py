@@ -157,7 +157,8 @@ def notes_of(report: Report, most: int = 6) -> list[str]:
     said = (
         f"{summary.get('head') or 'this code'} against {summary.get('base') or 'the baseline'}",
         f"metrics of {cases}: {', '.join(found)}" if found else "nothing was checked",
-        f"times {_span(min(ratios), max(ratios))}, rule: {rule}" if ratios else "",
+        f"times {_span(min(ratios), max(ratios))}" if ratios else "",
+        f"rule {rule}" if ratios and rule in rules.RULES else "",
         "" if noise is None else f"noise {format_value(noise, 'percent')}",
         "" if spent is None or not ratios else f"{spent:.0f} s{of} spent",
         "" if code is None else f"exit code {code}",
@@ -165,7 +166,7 @@ def notes_of(report: Report, most: int = 6) -> list[str]:
     notes = ["; ".join(filter(None, said))]
     if summary.get("not_comparable"):
         notes.append(f"times are not comparable: {summary['not_comparable']}")
-    for name in ("notes", "power"):
+    for name in ("notes",) if code == 1 else ("notes", "power"):
         texts = [str(text) for text in summary.get(name) or ()]
         more = [f"… and {len(texts) - most} more, in the JSON"] if len(texts) > most else []
         notes += [*texts[:most], *more]

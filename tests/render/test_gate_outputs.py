@@ -255,10 +255,20 @@ def test_markup_of_a_terminal_is_text():
 
 
 def test_the_noise_the_budget_and_the_power_are_said():
-    for text in (terminal(report(time()), 200), render_page(report(time()))):
+    passed = report(time(), exit_code=0)
+    for text in (terminal(passed, 200), render_page(passed)):
         assert "noise 1.20 %" in text
         assert "34 s of 60 s" in text
         assert "10 % slowdown would be seen" in text
+
+
+def test_a_slower_time_is_named_once_and_asks_for_no_more_budget():
+    cases = [time("regressed", 1.3), time("inconclusive", 1.2, case="b", why="too much noise")]
+    text = on_one_line(terminal(report(*cases)))
+    assert text.count("1.30×") == 2  # the sentence, and its cause
+    assert "too much noise" not in text
+    assert "1 inconclusive" in text
+    assert "would be seen" not in text
 
 
 def test_bytes_are_readable_and_exact():

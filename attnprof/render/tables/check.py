@@ -55,6 +55,8 @@ def tables(report: Report, *, verbose: bool = False) -> Iterator[RenderableType]
                 yield record_table(rows, FULL, title="" if formulas else name, keys=2)
     yield Text(gate.headline(report), "bold")
     found, cases = gate.causes_of(report), gate.outcomes(report)
+    if any(TIME in cause.metrics for cause in found if cause.verdict == rules.REGRESSED):
+        found = [cause for cause in found if cause.verdict != rules.INCONCLUSIVE]  # time is told
     first, total = next(iter(cases.values()), []), sum(map(len, cases.values()))
     lines = Table.grid(padding=(0, 1))
     lines.add_column(no_wrap=True)

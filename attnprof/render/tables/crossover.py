@@ -15,7 +15,7 @@ from attnprof.units import MISSING, format_count, label
 #: What each kind is, under the table.
 MEANING = {
     "published": "as printed in the papers, memory as a sum of entries",
-    "formula": "closed forms of the code that attnprof ships, memory as its peak",
+    "formula": "closed forms of the code as it runs, memory as its peak",
     "derived": "counted in the running code",
     "measured": "peaks of the allocator",
 }
