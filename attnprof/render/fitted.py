@@ -63,8 +63,7 @@ class FittedTable:
         places = [place for place, none in enumerate(empty) if place < self._keys or not none]
         body = [max(map(_longest, column), default=0) for column in cells]
         wrapped = list(map(_wrapped, names, body))
-        bounds, whole = self._bounds(body, wrapped), self._bounds(body, names)
-        self._fold_key(bounds[1], room)
+        bounds, whole = self._bounds(body, wrapped, room), self._bounds(body, names)
         parts = self._parts(places, room, bounds[1])
         if len(parts) > 1 and (same := self._same({n: cells[n] for n in places})):
             told = (f"{names[n]} {text}".replace("\n", " ") for n, text in same.items())
@@ -84,20 +83,23 @@ class FittedTable:
         whole = len(cells[0]) > 1 and not {*range(self._keys)} <= same.keys()
         return {n: text for n, text in same.items() if text} if whole else {}
 
-    def _bounds(self, body: list[int], headings: Iterable[str]) -> tuple[list[int], list[int]]:
-        """The width each column would take, and the least that it must have."""
+    def _bounds(
+        self, body: list[int], headings: Iterable[str], room: int | None = None
+    ) -> tuple[list[int], list[int]]:
+        """The width each column would take, and the least that it must have.
+
+        In a ``room`` the longest key folds, too, where it leaves none for a column beside it.
+        """
         most = list(map(max, body, map(_longest, headings)))
-        return most, [
+        least = [
             min(width, FOLDED) if folds and place >= self._keys else width
             for place, (width, folds) in enumerate(zip(most, self._fold, strict=True))
         ]
-
-    def _fold_key(self, least: list[int], room: int) -> None:
-        """Let the longest key fold, too, where it leaves no room for a column beside it."""
         *keys, longest = sorted(range(self._keys), key=least.__getitem__)
         others = [*(least[n] for n in keys), max(least[self._keys :], default=0)]
-        if (left := room - _taken([*others, 0])) < least[longest]:
+        if room and (left := room - _taken([*others, 0])) < least[longest]:
             least[longest] = max(room // 3, min(room // 2, left))
+        return most, least
 
     def _parts(self, places: Sequence[int], room: int, least: Sequence[int]) -> list[list[int]]:
         """The columns of each part: as few parts as there can be, of about the same width."""

@@ -22,6 +22,9 @@ from attnprof.units import format_value, is_numeric
 FILE_WIDTH = 160
 
 
+#: Formats of which all digits can be shown, with the unit that stands in each cell.
+_UNITS = {"bytes": " B", "time": " s", "flops_rate": " FLOP/s", "bytes_rate": " B/s",
+          "number": "", "ratio": "", "length": ""}  # fmt: skip
 #: Whether numbers are shown with all their digits, while a report is drawn.
 _exact = ContextVar("exact", default=False)
 
@@ -38,32 +41,24 @@ def digits(*, exact: bool) -> Iterator[None]:
 
 def shown_value(value: Any, fmt: str) -> str:
     """A value by its column's format, short or exact as was asked for."""
-    if _exact.get() and fmt == "bytes" and isinstance(value, int):
-        return f"{value:,} B"
-    known = isinstance(value, float) and isfinite(value)
-    if known and _exact.get() and fmt in ("number", "ratio", "length", "time"):
-        return f"{value:,}{' s' * (fmt == 'time')}"
-    if known and fmt == "length":
-        return f"{value:,.2f}"
+    if isinstance(value, (int, float)) and isfinite(value):
+        if _exact.get() and fmt in _UNITS:
+            return f"{value:,}{_UNITS[fmt]}"
+        if fmt == "length":
+            return f"{value:,.2f}"
     return format_value(value, fmt, short=not _exact.get())
 
 
 def record_table(records: Sequence[Record], names: Sequence[str], **how: Any) -> FittedTable:
     """Records as a table of the named fields; ``how`` it is drawn."""
-    known = dict(type(records[0]).columns()) if records else {}
-    fields = {name: known.get(name, {"title": name, "format": "text"}) for name in names}
-    headings = {name: str(meta.get("title") or name) for name, meta in fields.items()}
-    for name, meta in fields.items():
-        # bytes, times and rates carry their unit in each cell, scaled to the value
-        if meta.get("unit") and meta["format"] not in ("bytes", "time", "flops_rate"):
-            headings[name] += f" [{meta['unit']}]"
-    texts = {n for n in names if any(isinstance(getattr(r, n), str) for r in records)}
-    counted = (n for n, meta in fields.items() if is_numeric(meta["format"]) and n not in texts)
-    numeric = {headings[name] for name in counted}
-    rows = (
-        [shown_value(getattr(record, name), meta["format"]) for name, meta in fields.items()]
-        for record in records
-    )
+    fields = {name: meta for one in records[:1] for name, meta in one.columns() if name in names}
+    headings, numeric = {}, set()
+    for name in filter(fields.__contains__, names):
+        title, unit, fmt = (fields[name][key] for key in ("title", "unit", "format"))
+        headings[name] = f"{title} [{unit}]" if unit and not _UNITS.get(fmt) else title
+        if is_numeric(fmt) and not any(isinstance(getattr(r, name), str) for r in records):
+            numeric.add(headings[name])
+    rows = ([shown_value(getattr(r, n), fields[n]["format"]) for n in headings] for r in records)
     fold = {*headings.values()} - numeric
     return FittedTable(*headings.values(), rows=rows, right=numeric, fold=fold, **how)
 

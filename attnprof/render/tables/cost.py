@@ -67,11 +67,9 @@ def _numbers(
     counted = [row for row in rows if row.kind == "formula"]
     stages = [row for row in counted if row.stage != TOTAL]
     if any(row.stage != TOTAL for row in rows):
-        present = {row.quantity for row in stages}
-        shown = [name for name in USUAL[convention] if name in present and name in quantities]
-        if len(shown) < len(USUAL[convention]):
-            shown = [name for name in quantities if name in present]
-        yield _stages(stages, shown)
+        present = {row.quantity for row in stages}.intersection(quantities)
+        usual = USUAL[convention]
+        yield _stages(stages, usual if present.issuperset(usual) else quantities)
     if counted:
         totals = [row for row in counted if row.stage == TOTAL]
         cells = ((_heading(r.quantity, total=True), quantity_value(r.value, r.quantity))

@@ -122,11 +122,12 @@ def _described(figure: Mapping[str, Any]) -> Iterator[RenderableType]:
     """What a document says of its figure, beside what our data say."""
     yield Text(f"Figure {figure['name']}: {figure['title']}", style="bold")
     headings = ("what", "in the document", "ours", "")
-    table = FittedTable(*headings, fold=headings)
-    for its in figure["described"]:
-        agrees = Text("agrees", style="green") if its["agrees"] else Text("differs", style="red")
-        table.add_row(*(str(its[key]) for key in ("what", "printed", "ours")), agrees)
-    yield table
+    said = [Text("differs", style="red"), Text("agrees", style="green")]
+    rows = (
+        [*(Text(str(its[key])) for key in ("what", "printed", "ours")), said[bool(its["agrees"])]]
+        for its in figure["described"]
+    )
+    yield FittedTable(*headings, rows=rows, fold=headings)
 
 
 def _regenerated(values: Mapping[str, Any]) -> Iterator[RenderableType]:
