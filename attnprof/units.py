@@ -1,7 +1,7 @@
 """Numbers as people read them: counts, bytes, times, rates. Never used for JSON or CSV."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 MISSING = "–"
@@ -83,6 +83,22 @@ _WRITERS: dict[str, Callable[[float], str]] = {
 def plural(number: int, noun: str) -> str:
     """``1 case``, ``6,000 cases``."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def joined(texts: Iterable[str]) -> str:
+    """``a, b and c``."""
+    *first, last = texts
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+#: Quantities whose names are not read as they are written.
+_QUANTITIES = {"flops": "FLOPs", "matmul_flops": "matmul FLOPs", "peak_bytes": "peak memory",
+               "macs": "MACs"}  # fmt: skip
+
+
+def quantity_text(name: str) -> str:
+    """A quantity as one reads it."""
+    return _QUANTITIES.get(name, name.replace("_", " "))
 
 
 def setting_text(value: Any) -> str:

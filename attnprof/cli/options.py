@@ -216,9 +216,9 @@ class ToStdout:
     force: ForceOption = False
     exact: ExactOption = False
 
-    def deliver(self, report: Report, output: Path | None = None, **how: Any) -> None:
-        """Write the report; ``how`` is for its tables."""
-        deliver(report, self.fmt, output, exact=self.exact, **how)
+    def deliver(self, report: Report, **how: Any) -> None:
+        """Write the report, to a file where one was named; ``how`` is for its tables."""
+        deliver(report, self.fmt, getattr(self, "output", None), exact=self.exact, **how)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,10 +229,6 @@ class Output(ToStdout):
 
     def __post_init__(self) -> None:
         ensure_writable(self.output, force=self.force)
-
-    def deliver(self, report: Report, output: Path | None = None, **how: Any) -> None:
-        """The same, to the file where one was named."""
-        super().deliver(report, output or self.output, **how)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,12 +242,12 @@ class DrawnOutput(Output):
         super().__post_init__()
         ensure_figure(self.plot, force=self.force)
 
-    def deliver(self, report: Report, output: Path | None = None, **how: Any) -> None:
+    def deliver(self, report: Report, **how: Any) -> None:
         """Draw the report, where that was asked for, and write it."""
         if self.plot is not None:
             draw(report, self.plot, self.size)
             note(f"wrote {self.plot}")
-        super().deliver(report, output, **how)
+        super().deliver(report, **how)
 
 
 def draw(report: Report, path: Path, size: str) -> None:

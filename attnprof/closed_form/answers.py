@@ -1,34 +1,26 @@
 """The answer of a comparison in one plain sentence, from its records."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from attnprof.record import CompareRecord, CrossoverRecord
-from attnprof.units import format_number, format_ratio, plural
+from attnprof.units import format_number, format_ratio, joined, plural, quantity_text
 
 #: What is compared against, where it takes part.
 USUAL = "standard"
-#: Quantities as a sentence says them: less of it, the least of it, more of it, and what it is.
-WORDS = {
-    "flops": ("fewer", "the fewest", "more", "FLOPs"),
-    "matmul_flops": ("fewer", "the fewest", "more", "matmul FLOPs"),
-    "operations": ("fewer", "the fewest", "more", "operations"),
-    "bytes_moved": ("less", "the least", "more", "memory traffic"),
-    "peak_bytes": ("less", "the least", "more", "memory"),
-    "memory": ("less", "the least", "more", "memory"),
-    "peak_entries": ("less", "the least", "more", "memory"),
-    "parameters": ("fewer", "the fewest", "more", "parameters"),
-    "state_bytes": ("less", "the least", "more", "decoding state"),
-}
+#: Quantities of which there is less, not fewer, as a sentence says them.
+AMOUNTS = {"bytes_moved": "memory traffic", "state_bytes": "decoding state",
+           **dict.fromkeys(("peak_bytes", "peak_entries", "memory"), "memory")}  # fmt: skip
 #: Kinds of crossovers, the ones nearest to what runs first.
 KINDS = ("measured", "derived", "formula", "published")
 
 
-def joined(texts: Iterable[str]) -> str:
-    """``a, b and c``."""
-    *first, last = texts
-    return f"{', '.join(first)} and {last}" if first else last
+def words_of(quantity: str) -> tuple[str, str, str]:
+    """Less of a quantity, the least of it, and what it is: ``fewer``, ``the fewest``, ``FLOPs``."""
+    if quantity in AMOUNTS:
+        return "less", "the least", AMOUNTS[quantity]
+    return "fewer", "the fewest", quantity_text(quantity)
 
 
 def compare_answer(records: Sequence[CompareRecord], quantities: Sequence[str]) -> str:
@@ -49,7 +41,7 @@ def compare_answer(records: Sequence[CompareRecord], quantities: Sequence[str]) 
 
 def _beside(named: Sequence[str], row: CompareRecord, base: CompareRecord) -> str:
     """What one needs of each, beside the base; nothing is a multiple of nothing."""
-    sides = {WORDS[name][3]: (getattr(row, name), getattr(base, name)) for name in named}
+    sides = {words_of(name)[2]: (getattr(row, name), getattr(base, name)) for name in named}
     same = [what for what, (its, of_base) in sides.items() if its == of_base]
     times = [
         (format_ratio(its, of_base), what)
@@ -67,7 +59,7 @@ def _lowest(named: Sequence[str], rows: Sequence[CompareRecord], base: CompareRe
     """Who needs least of each, and how that compares with the base."""
     said: dict[str, list[str]] = {}
     for name in named:
-        _, least, _, what = WORDS[name]
+        _, least, what = words_of(name)
         lowest = min(getattr(row, name) for row in rows)
         best = [row.mechanism for row in rows if getattr(row, name) == lowest]
         who = f"{joined(best)} need{'s' * (len(best) == 1)}"
@@ -106,7 +98,7 @@ def _crossing(rows: Sequence[CrossoverRecord], asked: Sequence[int]) -> str:
     clauses, before = list[str](), ("", "")
     for metric, group in groupby(sorted(rows, key=lambda row: row.metric), lambda r: r.metric):
         some = list(group)
-        one, (less, _, _, what) = some[0], WORDS[metric]
+        one, (less, _, what) = some[0], words_of(metric)
         above = one.cheaper_above
         other = one.mechanism_a if above == one.mechanism_b else one.mechanism_b
         where = _where(some)
@@ -148,7 +140,7 @@ def heads_answer(
     kind = "formula" if any(one["kind"] == "formula" for one in optima) else "published"
     some = [one for one in optima if (one["quantity"], one["kind"]) == (quantity, kind)]
     same = [one["mechanism"] for one in some if one["trend"].startswith("is constant")]
-    clauses, (_, least, _, what) = list[str](), WORDS[quantity]
+    clauses, (_, least, what) = list[str](), words_of(quantity)
     for name, best in ((one["mechanism"], one["best_divisor"]) for one in some):
         if name not in same:
             needs = f" needs {least} {what}" * (not clauses)
@@ -168,22 +160,21 @@ def heatmap_answer(summary: Mapping[str, Any]) -> str:
     a, b, said = summary["mechanism_a"], summary["mechanism_b"], list[str]()
     if not means or a == b:
         return ""
-    name = summary["quantity"]
-    words = WORDS.get(name, ("fewer", "", "more", name.replace("_", " ")))
+    less, _, what = words_of(summary["quantity"])
     for heads in dict.fromkeys((min(means), max(means))):
-        amount, than = _share(means[heads], words), "than" if means[heads] else "as"
-        whom = f" {words[-1]} {than} {b}" * (not said)
+        amount, than = _share(means[heads], less), "than" if means[heads] else "as"
+        whom = f" {what} {than} {b}" * (not said)
         said.append(f"{amount}{whom} with {plural(heads, 'head')}")
     sizes = "all sizes with a ratio" if summary["null_cells"] else "all sizes"
     return f"On average over {sizes}, {a} needs {joined(said)}."
 
 
-def _share(percent: float, words: Sequence[str]) -> str:
+def _share(percent: float, less: str) -> str:
     """``30 % more``, and ``99.7 % fewer`` where whole ones would say nothing or everything."""
     whole = f"{abs(percent):,.0f}"
     if whole in ("0", "100") and percent != -100:
         whole = format_number(abs(percent), short=True)
-    return f"{whole} % {words[2] if percent > 0 else words[0]}" if percent else "the same"
+    return f"{whole} % {'more' if percent > 0 else less}" if percent else "the same"
 
 
 def growth_answer(faster: Sequence[str], unexpected: Sequence[str], asked: int) -> str:

@@ -126,18 +126,13 @@ def _report(
     return Report(
         "check", records,
         {
-            **summary,
-            "spent_s": spent_s,
-            "rule": options.rule or "each case's own",
-            "inconclusive": options.inconclusive,
+            **summary, "spent_s": spent_s, "rule": options.rule or "each case's own",
+            "inconclusive": options.inconclusive, "verdict": worst(found),
             "counts": {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]},
-            "verdict": worst(found),
             "causes": [*map(asdict, causes(records, *sides, summary.get("not_comparable")))],
             "exit_code": exit_code(found, inconclusive_fails=options.inconclusive == FAIL),
-            "fingerprint": fingerprint(device),
-            "not_comparable": summary.get("not_comparable"),
-            "budget_s": options.budget_s,
-            "noise": median(noises) if noises else None,
+            "fingerprint": fingerprint(device), "not_comparable": summary.get("not_comparable"),
+            "budget_s": options.budget_s, "noise": median(noises) if noises else None,
         },
         dated_environment(device),
     )  # fmt: skip

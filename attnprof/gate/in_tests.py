@@ -12,9 +12,11 @@ from attnprof.arguments import choice
 from attnprof.errors import CannotRunError, CheckFailedError, RequestError
 from attnprof.gate import rules, trees
 from attnprof.gate.baselines import Baseline, baseline_record, baseline_report, load_baseline
+from attnprof.gate.causes import causes
 from attnprof.gate.check import check_against
 from attnprof.gate.counts import Case, Counted, count
 from attnprof.gate.exact import compare
+from attnprof.gate.sentences import cause_text
 from attnprof.gate.trees import RunningTree, current_tree, tree_of
 from attnprof.measure.batch import COUNTING
 from attnprof.measure.environment import dated_environment, fingerprint
@@ -80,23 +82,27 @@ class TestGate:
                 terms = rules.CheckOptions(budget_s=LIMIT_S)
                 with self._base as base, current_tree(self.root) as head:
                     report = check_against([case], base, head, terms, lambda _: None)
-                return self._judged(case, self._base.label, report.of(CheckRecord))
+                found = [rules.Cause(**row) for row in report.summary["causes"]]
+                return self._judged(case, self._base.label, report.of(CheckRecord), found)
             before = self.baseline.counted.get(case.name)
             if self.update:
                 return self._record(case, before)
             if before is None:
                 raise RequestError(f"{case.name} is not in {self._name}; record it by: {UPDATE}")
-            records = compare(case.name, before, count_apart(case.request, formulas=False))
+            now = count_apart(case.request, formulas=False)
+            records = compare(case.name, before, now)
             changed = any(record.verdict != rules.OK for record in records)
             if changed and case.formulas and before.formulas:  # they take longer, and name it
-                records = compare(case.name, before, count_apart(case.request, formulas=True))
-            return self._judged(case, self._name, records)
+                now = count_apart(case.request, formulas=True)
+                records = compare(case.name, before, now)
+            found = causes(records, {case.name: before}, {case.name: now})
+            return self._judged(case, self._name, records, found)
 
-    def _judged(self, case: Case, base: str, records: list[CheckRecord]) -> list[CheckRecord]:
-        """The records, where none of them is worse or could not be had."""
-        odd = rules.told_once([record for record in records if record.verdict != rules.OK])
-        places = [f" ({record.place})" if record.place else "" for record in odd]
-        told = [f"  {r.verdict} {rules.sentence(r)}{at}" for r, at in zip(odd, places, strict=True)]
+    def _judged(
+        self, case: Case, base: str, records: list[CheckRecord], found: Sequence[rules.Cause]
+    ) -> list[CheckRecord]:
+        """The records, where none of them is worse or could not be had; else the causes."""
+        told = [f"  {cause.verdict} {cause_text(cause)}" for cause in found]
         verdicts = {record.verdict for record in records}
         if rules.REGRESSED in verdicts:
             if not self.against:  # a library's other version may count other operations

@@ -4,10 +4,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from attnprof.closed_form.answers import joined
 from attnprof.record import ProfileRecord
 from attnprof.record.points import names_of, varying
-from attnprof.units import format_bytes, format_ratio, format_time, plural, setting_text
+from attnprof.units import format_bytes, format_ratio, format_time, joined, plural, setting_text
 
 
 def answer(records: Sequence[ProfileRecord]) -> str:

@@ -55,16 +55,10 @@ def describe_environment(device: str, seed: int = 0) -> dict[str, Any]:
     matmul, on_gpu = torch.backends.cuda.matmul, device.startswith("cuda")
     blas = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
     return {
-        "attnprof": attnprof.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "platform": platform.platform(),
-        "cpu": cpu_model(),
-        "device": device,
-        "device_name": device_name(device),
-        "threads": torch.get_num_threads(),
-        "cores": os.cpu_count(),
-        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY"),
+        "attnprof": attnprof.__version__, "python": platform.python_version(),
+        "torch": torch.__version__, "platform": platform.platform(), "cpu": cpu_model(),
+        "device": device, "device_name": device_name(device), "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(), "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY"),
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         # "highest" keeps float32 products in float32; anything else lets a GPU use TF32
         "tf32": torch.get_float32_matmul_precision() != "highest" if device != "cpu" else None,
@@ -79,10 +73,8 @@ def describe_environment(device: str, seed: int = 0) -> dict[str, Any]:
         "cuda": torch.version.cuda if on_gpu else None,
         "cudnn": torch.backends.cudnn.version() if on_gpu else None,  # type: ignore[no-untyped-call] # torch leaves it untyped
         "driver": driver_version() if on_gpu else None,
-        "seed": seed,
-        "git": git_state(),
-        "command": command_line(sys.argv),
-    }
+        "seed": seed, "git": git_state(), "command": command_line(sys.argv),
+    }  # fmt: skip
 
 
 def dated_environment(device: str) -> dict[str, Any]:

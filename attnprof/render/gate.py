@@ -7,10 +7,10 @@ from typing import Any
 
 from attnprof.gate import rules
 from attnprof.gate.rules import FORMULA, TIME, TOGETHER, Cause, sentence, told
+from attnprof.gate.sentences import effect_text, effects, span_text
 from attnprof.record import CheckRecord, Report
 from attnprof.record.escapes import visible
-from attnprof.render.terminal import quantity_text
-from attnprof.units import format_ratio, format_value, plural
+from attnprof.units import format_value, joined, plural
 
 #: Cases that an annotation names.
 MOST = 6
@@ -30,8 +30,7 @@ OUTCOMES = {
 }  # fmt: skip
 #: Colours of a badge where not all is well.
 COLORS = {"got worse": "red", "could not be checked": "orange", "could not be judged": "yellow"}
-#: Metrics that are told before others, and causes named in the first sentence.
-TOTALS = ("bytes_moved", "flops", "peak_bytes")
+#: Causes named in the first sentence.
 MOST_PHRASES = 3
 #: What XML 1.0 cannot hold, not even escaped.
 _UNWRITABLE = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -87,7 +86,7 @@ def headline(report: Report) -> str:
     total = sum(map(len, found.values()))
     subject = cases_text(worst, total) if others else f"All {total} cases"
     subject = worst[0] if total == 1 else subject
-    rest = f" {_listed([f'{len(some)} {words}' for words, some in others])}." if others else ""
+    rest = f" {joined([f'{len(some)} {words}' for words, some in others])}." if others else ""
     why = f": {', '.join(said)}" if said else ""
     return f"{subject} {first}{why}{'; FLOPs are unchanged' if same else ''}.{rest}"
 
@@ -99,38 +98,9 @@ def _phrase(cause: Cause) -> str:
         some = [name.lstrip("+−") for name in cause.operations if name.startswith(sign)]
         if some and (sign or not did):
             left = [f"{len(some) - 3} more"] if len(some) > 3 else []
-            did.append(f"{verb} {_listed([*some[:3], *left])}")
-    did = did or ([] if cause.place == TOGETHER else _effects(cause)[:1])
-    return f"{cause.place} {_listed(did)}".strip() if did else ""
-
-
-def _listed(texts: Sequence[str]) -> str:
-    """``a, b and c``."""
-    return " and ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]]))
-
-
-def _effects(cause: Cause) -> list[str]:
-    """What it does to the totals, else to the first metric that has a number."""
-    plain = [name for name in cause.metrics if not name.startswith(FORMULA)]
-    shown = [name for name in (TIME, *TOTALS, "parameters") if name in plain] or plain[:1]
-    return [f"{quantity_text(name)} {_span(*cause.metrics[name])}".strip() for name in shown]
-
-
-def effect_text(cause: Cause) -> str:
-    """``bytes moved 1.55×, FLOPs 1.003×, + 2·B·N²·h FLOPs and 7 more metrics``."""
-    said, why = _effects(cause), cause.why[:1]
-    if [*cause.metrics] == [TIME] and len(cause.cases) == 1 and why:  # the ratio with its bounds
-        said, why = [f"time {why[0]}"], cause.why[1:]
-    left = len(cause.metrics) - len(said) - any(name.startswith(FORMULA) for name in cause.metrics)
-    more = f" and {plural(left, 'more metric')}" if left > 0 else ""
-    return ", ".join([*said, *why]) + more
-
-
-def _span(low: float | None, high: float | None) -> str:
-    """``1.55×``, or ``1.17× to 1.84×`` where it differs between cases."""
-    if low is None or high is None:
-        return ""
-    return " to ".join(dict.fromkeys(f"{format_ratio(one)}×" for one in (low, high)))
+            did.append(f"{verb} {joined([*some[:3], *left])}")
+    did = did or ([] if cause.place == TOGETHER else effects(cause)[:1])
+    return f"{cause.place} {joined(did)}".strip() if did else ""
 
 
 def cases_text(names: Sequence[str], total: int) -> str:
@@ -157,7 +127,7 @@ def notes_of(report: Report, most: int = 6) -> list[str]:
     said = (
         f"{summary.get('head') or 'this code'} against {summary.get('base') or 'the baseline'}",
         f"metrics of {cases}: {', '.join(found)}" if found else "nothing was checked",
-        f"times {_span(min(ratios), max(ratios))}" if ratios else "",
+        f"times {span_text(min(ratios), max(ratios))}" if ratios else "",
         f"rule {rule}" if ratios and rule in rules.RULES else "",
         "" if noise is None else f"noise {format_value(noise, 'percent')}",
         "" if spent is None or not ratios else f"{spent:.0f} s{of} spent",

@@ -63,16 +63,6 @@ def record_table(records: Sequence[Record], names: Sequence[str], **how: Any) ->
     return FittedTable(*headings.values(), rows=rows, right=numeric, fold=fold, **how)
 
 
-#: Quantities whose names are not read as they are written.
-_QUANTITIES = {"flops": "FLOPs", "matmul_flops": "matmul FLOPs", "peak_bytes": "peak memory",
-               "macs": "MACs"}  # fmt: skip
-
-
-def quantity_text(name: str) -> str:
-    """A quantity as one reads it."""
-    return _QUANTITIES.get(name, name.replace("_", " "))
-
-
 def quantity_value(value: Any, name: str) -> str:
     """A quantity's value, with its unit where it is bytes; short or exact as was asked for."""
     return shown_value(value, "bytes" if "bytes" in name else "count")

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from attnprof.gate import rules
 from attnprof.gate.rules import FORMULA, TIME, TOGETHER, Cause, time_text, told_once
+from attnprof.gate.sentences import cause_text, effect_text
 from attnprof.record import Report, SelfTestRecord
 from attnprof.record.escapes import markdown_code, markdown_text
 from attnprof.render import gate
@@ -37,8 +38,8 @@ LIMIT = 65_536
 MOST_ROWS = 100
 DETAILS = ("case", "metric", "baseline", "current", "ratio", "verdict", "why", "place")
 TIMES = "time, current / baseline"
-#: Causes on the terminal, and operations told of one.
-MOST_CAUSES, MOST_NAMES = 8, 6
+#: Causes on the terminal.
+MOST_CAUSES = 8
 #: A reason longer than this is in the JSON.
 MOST_LETTERS = 300
 
@@ -70,13 +71,9 @@ def tables(report: Report, *, verbose: bool = False) -> Iterator[RenderableType]
 
 
 def _told(cause: Cause, cases: Sequence[str], total: int) -> str:
-    """``my.py:15 +clone → bytes moved 1.55×``, with its cases where they are not those."""
-    left = len(cause.operations) - MOST_NAMES
-    names = [*cause.operations[:MOST_NAMES], *([f"and {left} more"] if left > 0 else [])]
-    said = (", " if any(" " in name for name in names) else " ").join(names)
-    what, effect = f"{cause.place} {said}".strip(), gate.effect_text(cause)
+    """The cause, with its cases where they are not those."""
     where = f", in {gate.cases_text(cause.cases, total)}" if {*cause.cases} != {*cases} else ""
-    return " → ".join(filter(None, (what, effect))) + where
+    return cause_text(cause) + where
 
 
 def _self_test(report: Report) -> Iterator[RenderableType]:
@@ -125,7 +122,7 @@ def _folded(title: str, table: str) -> str:
 
 
 def _cells(cause: Cause, total: int) -> list[str]:
-    cut = "…" if len(text := gate.effect_text(cause)) > MOST_LETTERS else ""
+    cut = "…" if len(text := effect_text(cause)) > MOST_LETTERS else ""
     where = cause.place if cause.place in ("", TOGETHER) else markdown_code(cause.place)
     return [
         f"**{cause.verdict}**", where,

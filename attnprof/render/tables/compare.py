@@ -8,7 +8,8 @@ from rich.text import Text
 
 from attnprof.record import CompareRecord, Report
 from attnprof.render.fitted import FittedTable
-from attnprof.render.terminal import answer_line, quantity_text, quantity_value, workload_text
+from attnprof.render.terminal import answer_line, quantity_value, workload_text
+from attnprof.units import quantity_text
 
 WON = "*"
 CAPTION = (

@@ -10,8 +10,8 @@ from rich.text import Text
 from attnprof.record import CostRecord, Report
 from attnprof.render.fitted import FittedTable
 from attnprof.render.formulas import FormulaText
-from attnprof.render.terminal import quantity_text, quantity_value, workload_text
-from attnprof.units import label
+from attnprof.render.terminal import quantity_value, workload_text
+from attnprof.units import label, quantity_text
 
 TOTAL = "total"
 #: Columns of the stage table where no quantity was asked for, by convention.

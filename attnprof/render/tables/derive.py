@@ -14,8 +14,8 @@ from attnprof.record.recognition import mark
 from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.render.formats import filled
 from attnprof.render.formulas import FormulaText
-from attnprof.render.terminal import quantity_text, quantity_value
-from attnprof.units import format_bytes
+from attnprof.render.terminal import quantity_value
+from attnprof.units import format_bytes, quantity_text
 
 #: Operations shown by name; the rest is in JSON and on the Markdown page.
 _MOST = 12

@@ -7,8 +7,8 @@ from rich.text import Text
 
 from attnprof.record import HeatmapRecord, Report
 from attnprof.render.fitted import FittedTable
-from attnprof.render.terminal import answer_line, quantity_text
-from attnprof.units import MISSING, format_value
+from attnprof.render.terminal import answer_line
+from attnprof.units import MISSING, format_value, quantity_text
 
 
 def tables(report: Report) -> list[RenderableType]:

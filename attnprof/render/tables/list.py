@@ -8,8 +8,8 @@ from rich.text import Text
 
 from attnprof.record import GrowthRecord, MechanismRecord, Report
 from attnprof.render.fitted import FittedTable, Hanging
-from attnprof.render.terminal import answer_line, quantity_text
-from attnprof.units import MISSING, format_value
+from attnprof.render.terminal import answer_line
+from attnprof.units import MISSING, format_value, quantity_text
 
 CAPTION = (
     "Numbers are exponents: 2.00 grows like N^2. Time and memory are what a mechanism claims "

@@ -11,7 +11,8 @@ from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.render.formats import render_markdown
 from attnprof.render.formulas import FormulaText
 from attnprof.render.tables.derive import verified_text
-from attnprof.render.terminal import quantity_text, quantity_value
+from attnprof.render.terminal import quantity_value
+from attnprof.units import quantity_text
 
 #: Columns of the Markdown table.
 PAGE = (
