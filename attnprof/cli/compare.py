@@ -34,9 +34,8 @@ def compare(
     names = registry.names() if shape.attention is None else request.parse_names(shape.attention)
     records = compare_records(*request.closed_form_request(shape, conditions, names), scope)
     winners: dict[str, dict[str, list[str]]] = {}  # by length and quantity, who is lowest
-    for record in records:
-        for name in record.wins.split(",") if record.wins else ():
-            of_length = winners.setdefault(str(record.seq_len), {})
-            of_length.setdefault(name, []).append(record.mechanism)
+    for one in records:
+        for name in one.wins.split(",") if one.wins else ():
+            winners.setdefault(str(one.seq_len), {}).setdefault(name, []).append(one.mechanism)
     summary = {"winners": winners, "answer": compare_answer(records, shown)}
     to.deliver(Report("compare", records, summary, opt.environment()), quantities=shown)

@@ -31,7 +31,10 @@ NAMES: dict[str, dict[str, tuple[str, ...] | str]] = {
         "derive": "trace.events:QUANTITIES", "heatmap": "closed_form.quantities:QUANTITIES",
         "verify-formula": "trace.events:QUANTITIES",
     },
-    "metric": {"crossover": "closed_form.crossover:METRICS"},
+    "metric": {
+        "crossover": "closed_form.crossover:METRICS",
+        "history": ("time", "flops", "bytes_moved", "peak_bytes", "parameters"),
+    },
     "up_to": {_EVERY: ("exact", "leading", "order")},
     "rule": {_EVERY: "gate.rules:RULES"},
     "inconclusive": {_EVERY: ("retry", "pass", "fail")},

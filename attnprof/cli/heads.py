@@ -48,7 +48,7 @@ def heads_(
     quantities = request.some_of(quantity, QUANTITIES, "--quantity")
     chosen = conditions.configured(list(dict.fromkeys(names)))
     curves = curves_of(chosen, workload, scope, kinds, quantities)
-    mask = ", causal" if workload.causal else ""
-    where = f"{scope}, {workload.phase}{mask}, batch {workload.batch_size}, seq {length:,}"
+    where = f"{scope}, {workload.phase}{', causal' * workload.causal}"
+    sizes = f"batch {workload.batch_size}, seq {length:,}, d_model {width:,}"
     report = heads_report(curves, width, length, counts, opt.environment())
-    to.deliver(report, conditions=f"{where}, d_model {width:,}")
+    to.deliver(report, conditions=f"{where}, {sizes}")

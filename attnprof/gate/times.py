@@ -97,13 +97,11 @@ def powers(raced: Sequence[tuple[Case, Race]]) -> list[str]:
     if not raced:
         return []
     least = min(paired.power(one.found, one.rule, SLOWDOWN) for _, one in raced if one.found)
-    low = [text for case, one in raced for text in power_text(case, one)]
-    if low:
+    slower = f"a slowdown of {_percent(SLOWDOWN)}"
+    if low := [text for case, one in raced for text in power_text(case, one)]:
         timed = f"{len(low)} of {plural(len(raced), 'timed case')}"
-        missed = f"in {timed} the noise may hide a slowdown of {_percent(SLOWDOWN)}"
-        return [f"{missed}: give more --budget", *low]
-    seen = f"with a probability of at least {_percent(least)}"
-    return [f"a slowdown of {_percent(SLOWDOWN)} would have been seen {seen}"]
+        return [f"in {timed} the noise may hide {slower}: give more --budget", *low]
+    return [f"{slower} would have been seen with a probability of at least {_percent(least)}"]
 
 
 def _percent(share: float) -> str:

@@ -16,7 +16,7 @@ from rich.text import Text
 from attnprof.record import Record, Report
 from attnprof.record.escapes import visible
 from attnprof.render.fitted import FittedTable
-from attnprof.units import format_value, is_numeric
+from attnprof.units import format_value, is_numeric, plural
 
 #: Width of tables that go to a file or a pipe, where nothing says how wide it may be.
 FILE_WIDTH = 160
@@ -70,11 +70,10 @@ def quantity_value(value: Any, name: str) -> str:
 
 def workload_text(row: Any) -> str:
     """What a record's costs are for: scope, phase, sizes and number format."""
-    mask = ", causal" if row.causal else ""
-    heads = f"{row.num_heads} head{'s' if row.num_heads > 1 else ''}"
     return (
-        f"{row.scope}, {row.phase}{mask}, batch {row.batch_size}, seq {row.seq_len:,}, "
-        f"d_model {row.d_model:,}, {heads} of {row.head_dim}, {row.dtype}"
+        f"{row.scope}, {row.phase}{', causal' * row.causal}, batch {row.batch_size}, "
+        f"seq {row.seq_len:,}, d_model {row.d_model:,}, {plural(row.num_heads, 'head')} of "
+        f"{row.head_dim}, {row.dtype}"
     )
 
 

@@ -25,6 +25,7 @@ OFFERED = {
     "attnprof cost --quantity peak": ["peak_bytes", "peak_entries"],
     "attnprof derive x.py:A --quantity peak": ["peak_bytes"],
     "attnprof crossover --metric m": ["memory"],
+    "attnprof history results --metric time,f": ["time,flops"],
     "attnprof compare -a longformer --set w": ["window="],
     "attnprof compare -a linear --set w": [],
     "attnprof compare --set num_l": ["num_landmarks="],

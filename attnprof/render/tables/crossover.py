@@ -10,7 +10,7 @@ from attnprof.record import CrossoverRecord, Report
 from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.render.formulas import FormulaText
 from attnprof.render.terminal import answer_line, shown_value
-from attnprof.units import MISSING, format_count, label
+from attnprof.units import MISSING, format_count, label, plural
 
 #: What each kind is, under the table.
 MEANING = {
@@ -26,11 +26,11 @@ FIRST_LENGTH = "from token: from this length on, the one that is cheaper above c
 def tables(report: Report, more: str = "") -> Iterator[RenderableType]:
     """A row a head width, metric and kind; ``more`` is said below, where there is something."""
     rows = report.of(CrossoverRecord)
-    one, mask = rows[0], ", causal" if rows[0].causal else ""
+    one = rows[0]
     title = (
         f"{label(one.mechanism_a, one.params_a)} against {label(one.mechanism_b, one.params_b)}\n"
-        f"{one.scope}, {one.phase}{mask}, batch {one.batch_size}, "
-        f"{one.num_heads} head{'s' if one.num_heads != 1 else ''} of width d"
+        f"{one.scope}, {one.phase}{', causal' * one.causal}, batch {one.batch_size}, "
+        f"{plural(one.num_heads, 'head')} of width d"
     )
     yield from answer_line(report)
     numeric = ("d", "crossover", "from token")

@@ -9,7 +9,7 @@ from attnprof.record import HeadsRecord, Report
 from attnprof.render.fitted import FittedTable
 from attnprof.render.formulas import FormulaText
 from attnprof.render.terminal import answer_line, quantity_value
-from attnprof.units import MISSING
+from attnprof.units import MISSING, plural
 
 CAPTION = (
     "published: as printed in the papers, entries added up; formula: closed forms of the code that "
@@ -60,7 +60,7 @@ def _optima(report: Report) -> RenderableType:
         fold=["over heads"], keys=3,
     )  # fmt: skip
     for one in report.summary["optima"]:
-        best = f"{one['best_divisor']:,} head{'s' * (one['best_divisor'] > 1)}"
+        best = plural(one["best_divisor"], "head")
         real = [MISSING] * 2
         if one["optimum_head_dim"] is not None:
             real = [f"{one['optimum_head_dim']:.6f}", f"{one['optimum_num_heads']:,.2f}"]
