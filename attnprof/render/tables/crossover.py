@@ -30,7 +30,7 @@ def tables(report: Report, more: str = "") -> Iterator[RenderableType]:
     title = (
         f"{label(one.mechanism_a, one.params_a)} against {label(one.mechanism_b, one.params_b)}\n"
         f"{one.scope}, {one.phase}{', causal' * one.causal}, batch {one.batch_size}, "
-        f"{plural(one.num_heads, 'head')} of width d"
+        f"{plural(one.num_heads or 1, 'head')} of width d"
     )
     yield from answer_line(report)
     numeric = ("d", "crossover", "from token")
