@@ -31,7 +31,7 @@ def test_figure_3_has_a_panel_a_head_count_and_names_its_mean():
     data = FIGURES["3"].data()
     titles = [axes.get_title() for axes in DRAWINGS["3"](data).axes]
     for heads, mean in data.facts["summary"]["mean_excess_percent"].items():
-        name = "1 head:" if heads == "1" else f"{heads} heads:"
+        name = "1 head," if heads == "1" else f"{heads} heads,"
         assert any(title.startswith(name) and f"{mean:+.2f} %" in title for title in titles)
 
 

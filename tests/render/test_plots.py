@@ -8,6 +8,7 @@ from functools import partial
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from attnprof import Workload, registry
@@ -18,7 +19,7 @@ from attnprof.record import CrossoverRecord, HeadsRecord, HeatmapRecord, Report
 from attnprof.render.plots import plot_report
 from attnprof.render.plots.compare import draw_compare
 from attnprof.render.plots.curves import draw_crossover, draw_heads
-from attnprof.render.plots.heatmap import Axis, Scale, draw_heatmap, edges
+from attnprof.render.plots.heatmap import Scale, draw_cells, draw_heatmap, size_ticks
 from attnprof.render.plots.style import PALETTE, WIDTHS, check_figure_path, colours, styled
 
 LENGTHS = [2**i for i in range(4, 12)]
@@ -226,18 +227,26 @@ def test_the_real_optimum_is_named_inside_or_outside_the_range(optimum, says):
 def test_heatmap_panels_carry_mean_and_maximum_and_share_one_scale():
     figure = draw_heatmap(heatmap_report())
     titles = [axes.get_title() for axes in figure.axes]
-    assert titles[0] == "1 head\nmean +40.00 %, max +40.00 %"
+    assert titles[0].replace("\n", " ") == "1 head, mean +40.00 %, max +40.00 %"
     assert "no values" in titles[2]
     meshes = [axes.collections[0] for axes in figure.axes[:3]]
     assert len({(mesh.norm.vmin, mesh.norm.vmax) for mesh in meshes}) == 1
-    assert meshes[1].get_array().shape == (3, 2)  # width 3 has no cells for two heads
+    assert (
+        meshes[1].get_array().mask.tolist() == [[True, False, False]] * 3
+    )  # 3 is no multiple of 2
 
 
-def test_evenly_spaced_sizes_lie_evenly_and_powers_by_their_logarithm():
-    assert Axis.of([3, 1, 2]).places().tolist() == [1, 2, 3]
-    assert Axis.of([1, 8, 64]).places().tolist() == [0, 3, 6]
-    assert edges(np.array([0.0, 1.0, 3.0])).tolist() == [-0.5, 0.5, 2.0, 4.0]
-    assert edges(np.array([5.0])).tolist() == [4.5, 5.5]
+def test_cells_are_equally_wide_whatever_their_sizes_and_labels_have_room():
+    assert size_ticks([1, 8, 9, 64], 4) == ([0, 1, 2, 3], ["1", "8", "9", "64"])
+    assert size_ticks([1, 8, 9, 64], 2.5) == ([0, 2], ["1", "9"])
+    assert size_ticks(range(8, 808, 8), 9)[1] == ["200", "400", "600", "800"]
+
+
+def test_a_width_without_values_is_grey_and_not_covered_by_its_neighbours():
+    axes, ratios = Figure().subplots(), np.array([[1.0, np.nan, 4.0]] * 2)
+    mesh = draw_cells(axes, ratios, [1, 2], [1, 2, 4], Scale.of(ratios))
+    assert mesh.get_array().mask.tolist() == [[False, True, False]] * 2
+    assert [text.get_text() for text in axes.texts] == ["1", "4"] * 2
 
 
 def test_the_colour_scale_is_two_sided_where_each_wins_somewhere():

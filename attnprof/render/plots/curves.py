@@ -6,6 +6,7 @@ from typing import Any
 from attnprof.record import CrossoverRecord, HeadsRecord, Report
 from attnprof.record.escapes import figure_text
 from attnprof.render.plots import style, ticks
+from attnprof.render.plots.facets import counted
 
 #: The marks of :data:`style.MARKS`, in text.
 GLYPHS = {"published": "○", "formula": "◆", "derived": "□", "measured": "△"}
@@ -22,7 +23,8 @@ def draw_crossover(report: Report) -> style.Figure:
     curves: Sequence[_Curve] = report.summary["curves"]
     units = list(dict.fromkeys((c["metric"], c["unit"]) for c in curves))
     widths = list(dict.fromkeys(c["head_dim"] for c in curves))
-    looks, records = style.looks([c["mechanism"] for c in curves]), report.of(CrossoverRecord)
+    kinds, records = [c["kind"] for c in curves], report.of(CrossoverRecord)
+    looks = style.looks([c["mechanism"] for c in curves], kinds)
     figure, grid = _grid(units, widths)
     for place, (main, strip) in grid.items():
         here, ratios = (
@@ -30,7 +32,7 @@ def draw_crossover(report: Report) -> style.Figure:
             for its in (curves, report.summary.get("ratios", ()))
         )
         found = [r for r in records if (r.metric, r.unit, r.head_dim) == place]
-        _curves(strip, ratios, looks)
+        _curves(strip, ratios, {})
         _curves(main, here, looks)
         _mark((main, strip), here, found)
         _name(main, found, SYMBOLS[place[0]])
@@ -42,7 +44,7 @@ def draw_crossover(report: Report) -> style.Figure:
         ticks.mark_values(strip.yaxis, "{:g}×".format)
     what = " and ".join(dict.fromkeys(metric.replace("flops", "FLOPs") for metric, _ in units))
     title = f"{what} of {' and '.join(looks)} over sequence length, and where they are equal"
-    style.draw_legend(figure, looks, [c["kind"] for c in curves], title, marked=True)
+    style.draw_legend(figure, looks, kinds, title, marked=True)
     told = [f"scope {r.scope}, phase {r.phase}{', causal' * r.causal}" for r in records[:1]]
     style.caption(figure, f"ratio: {' / '.join(looks)}", *told, style.sources_of(records))
     return figure
@@ -53,12 +55,13 @@ def _grid(
 ) -> tuple[style.Figure, dict[tuple[str, str, int], _Pair]]:
     """A panel and its strip for each; widths side by side on one scale, units if one width."""
     several = len(widths) > 1
-    columns = style.abreast(len(widths if several else units), 1.35)
+    columns = style.abreast(len(widths if several else units), 1.05 if style.narrow() else 1.35)
     blocks = -(-len(widths if several else units) // columns)
     rows = blocks * len(units) if several else blocks
-    figure = style.new_figure(0.9 + (1.9 if several else 2.4) * rows)
-    spec = figure.add_gridspec(2 * rows, columns, height_ratios=[3, 1] * rows)
+    figure = style.new_figure(0.3 + (max(1.6, min(2.0, 8 / rows)) if several else 2.4) * rows)
+    spec = figure.add_gridspec(2 * rows, columns, height_ratios=[5, 2] * rows)
     found: dict[tuple[str, str, int], _Pair] = {}
+    over = "tokens" if figure.get_figwidth() / columns < 1.3 else "sequence length"
     for place, (its, d) in enumerate((its, d) for its in units for d in widths):
         block, nth = divmod(place, len(widths)) if several else (0, place)
         row, column = block * blocks + nth // columns, nth % columns
@@ -73,18 +76,19 @@ def _grid(
             axes.grid(visible=True)
             axes.tick_params(length=2, labelbottom=axes is strip, labelleft=left)
         strip.axhline(1, color="black", linewidth=0.8)
-        main.set_ylabel(UNITS.get(its[1], its[1]) * left)
+        main.set_ylabel(UNITS.get(its[1], its[1]).replace(" [", "\n[" if rows > 3 else " [") * left)
         strip.set_ylabel("ratio" * (column == 0))
-        strip.set_xlabel("sequence length" * (row == rows - 1 or not several))
+        strip.set_xlabel(over * (row == rows - 1 or not several))
     return figure, found
 
 
 def _curves(axes: style.Axes, curves: Sequence[_Curve], looks: Mapping[str, style.Look]) -> None:
     """Costs as their mechanisms look, or ratios in grey, from the first length to the last."""
     for curve in curves:
-        look = looks[curve["mechanism"]] if "mechanism" in curve else {"color": style.GREY}
-        line, every = style.LINES.get(curve["kind"], "-"), max(1, len(curve["seq_len"]) // 8)
-        axes.plot(curve["seq_len"], curve["value"], **look, markevery=every, linestyle=line)
+        own = looks.get(curve.get("mechanism", ""), {"color": style.GREY})
+        look = {"linestyle": style.LINES.get(curve["kind"], "-"), **own}
+        every = max(1, len(curve["seq_len"]) // 8)
+        axes.plot(curve["seq_len"], curve["value"], **look, markevery=every)
     lengths = [n for curve in curves for n in curve["seq_len"]]
     if lengths and min(lengths) < max(lengths):
         axes.set_xlim(min(lengths), max(lengths))
@@ -135,22 +139,26 @@ def draw_heads(report: Report) -> style.Figure:
     """Cost against the number of heads: a panel a quantity, a line a mechanism and kind."""
     records = [record for record in report.of(HeadsRecord) if record.value is not None]
     quantities = list(dict.fromkeys(record.quantity for record in records))
-    looks, figure = style.looks([record.mechanism for record in records]), style.new_figure(3.3)
-    panels = style.split(figure, len(quantities), 2, 3.0)
+    kinds, figure = [record.kind for record in records], style.new_figure(2.5)
+    looks = style.looks([record.mechanism for record in records], kinds)
+    panels = style.split(figure, len(quantities), 3.0)
     for axes, quantity in zip(panels, quantities, strict=True):
         _panel(axes, [record for record in records if record.quantity == quantity], looks)
         axes.set_ylabel(UNITS[quantity.removeprefix("peak_")])
-        ticks.mark_values(axes.yaxis, ticks.with_prefix())
+        ticks.mark_values(axes.yaxis, ticks.with_prefix(), 0.55 * (quantity == "flops"))
         if quantity == "flops":
             _optimum(axes, report, [record.num_heads for record in records])
-    length, best = report.summary.get("seq_len"), report.summary.get("best_divisor")
+    length = report.summary.get("seq_len")
     width = report.summary.get("d_model") or records[0].num_heads * records[0].head_dim
-    title = f"Cost over the number of heads, d_model {width}"
-    style.draw_legend(figure, looks, [record.kind for record in records], title, marked=False)
+    title = f"FLOPs and memory over the number of heads, d_model {width}"
+    style.draw_legend(figure, looks, kinds, title, marked=False)
+    best = [f"{one['mechanism']} with {counted('head')(one['best_divisor'])}"
+            for one in report.summary.get("optima", ())
+            if (one["quantity"], one["kind"]) == ("flops", kinds[-1])]  # fmt: skip
     style.caption(
         figure,
         f"sequence length {length}" if length else "",
-        f"best divisor: {best} heads" if isinstance(best, int) else "",
+        f"fewest FLOPs ({kinds[-1]}): {', '.join(best)}" if best else "",
         style.sources_of(records),
     )
     return figure
@@ -164,13 +172,13 @@ def _panel(
     for name, kind in dict.fromkeys((record.mechanism, record.kind) for record in records):
         points = sorted((record.num_heads, record.value or 0) for record in records
                         if (record.mechanism, record.kind) == (name, kind))  # fmt: skip
-        line = style.LINES.get(kind, "-")
-        axes.plot(*zip(*points, strict=True), **looks[name], linestyle=line)
+        look = {"linestyle": style.LINES.get(kind, "-"), **looks[name]}
+        axes.plot(*zip(*points, strict=True), **look)
     ticks.mark_sizes(axes.xaxis, [record.num_heads for record in records])
 
 
 def _optimum(axes: style.Axes, report: Report, heads: Sequence[int]) -> None:
-    """The real optimum of the FLOPs: a line inside the range, else an arrow towards it."""
+    """The real optimum of the FLOPs: a line inside the range, else the side on which it lies."""
     best, width = (report.summary.get(f"optimum_{name}") for name in ("num_heads", "head_dim"))
     if not isinstance(best, int | float):
         return
@@ -180,19 +188,12 @@ def _optimum(axes: style.Axes, report: Report, heads: Sequence[int]) -> None:
         for entry in report.summary.get("optima", ())
         if entry["quantity"] == "flops" and entry["optimum_num_heads"] == best
     ]
-    text = f"{''.join(whose[:1])}real optimum: {style.short_count(best)} heads"
-    if isinstance(width, int | float):
-        text += f"\nof width d = {width:.6g}"
-    style.headroom(axes)
+    text = f"{''.join(whose[:1])}real optimum: {style.short_count(best)} heads\n"
+    text += f"of width d = {width:.6g}"
     right = best > max(heads)
     if min(heads) <= best <= max(heads):
         axes.axvline(best, color=style.GREY, linewidth=0.8, linestyle=":")
     else:
         text += f",\n{'right' if right else 'left'} of every divisor"
-        end, start = (1.0, 0.86) if right else (0.0, 0.14)
-        axes.annotate(
-            "", (end, 0.68), (start, 0.68), xycoords="axes fraction",
-            arrowprops={"arrowstyle": "->", "color": "black", "lw": 0.9},
-        )  # fmt: skip
     side, x = ("right", 0.97) if right else ("left", 0.03)
     style.in_corner(axes, text, x, 0.98, ha=side, linespacing=1.25)

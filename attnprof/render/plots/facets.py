@@ -1,31 +1,31 @@
 """Small multiples: a panel for each combination of what varies, under one legend."""
 
 from collections.abc import Callable, Mapping, Sequence
-from textwrap import fill
 from typing import Any
 
 from attnprof.errors import RequestError
 from attnprof.record.escapes import figure_text
-from attnprof.render.plots import style
+from attnprof.render.plots import style, ticks
 
 Records = Sequence[Any]
+
+
+def counted(what: str) -> Callable[[int], str]:
+    """How a number of things is said: ``1 head``, ``1,024 tokens``."""
+    return lambda its: f"{its:,} {what}{'s' * (its != 1)}"
+
+
 #: What tells points of a mechanism apart beside its parameters, and how a title says it.
 FIELDS: Mapping[str, Callable[[Any], str]] = {
     "phase": str, "causal": lambda its: "causal" if its else "not causal",
     "compiled": lambda its: "compiled" if its else "not compiled", "dtype": str,
     "scope": "scope {}".format, "device": str, "batch_size": "batch {:,}".format,
-    "d_model": "d_model {:,}".format,
-    "num_heads": lambda its: f"{its:,} head{'s' * (its != 1)}", "seq_len": "{:,} tokens".format,
+    "d_model": "d_model {:,}".format, "num_heads": counted("head"), "seq_len": counted("token"),
 }  # fmt: skip
 #: More panels than this nobody reads.
 MOST = 48
-#: Inches of a panel's width at least, and of a row's height.
-LEAST, ROW, LOWEST = 1.55, 1.6, 1.1
-
-
-def alike(one: Any, other: Any, axis: str) -> bool:
-    """Whether two records would stand in one panel, somewhere along the axis."""
-    return all(getattr(one, f) == getattr(other, f) for f in FIELDS if f != axis)
+#: Inches of a panel's width, less where there are more rows than these, and of a row's height.
+LEAST, NARROWEST, ROWS, ROW, LOWEST = 1.55, 1.05, 8, 1.6, 1.0
 
 
 def facets(records: Records, *axes: str) -> list[tuple[str, Records]]:
@@ -33,12 +33,16 @@ def facets(records: Records, *axes: str) -> list[tuple[str, Records]]:
 
     By all fields that vary and are no axis, in their order; one without a title if none does.
     """
-    fields = [f for f in FIELDS if f not in axes and len({getattr(r, f) for r in records}) > 1]
+    fields = [f for f in FIELDS if f not in axes and len(_values(records, f)) > 1]
     groups: dict[tuple[Any, ...], list[Any]] = {}
     for record in records:
         groups.setdefault(tuple(getattr(record, field) for field in fields), []).append(record)
     ordered = sorted(groups, key=lambda its: [(v is not None, v) for v in its])
     return [(", ".join(map(_said, fields, values)), groups[values]) for values in ordered]
+
+
+def _values(records: Records, field: str) -> set[Any]:
+    return {getattr(record, field, None) for record in records}
 
 
 def _said(field: str, value: Any) -> str:
@@ -47,7 +51,7 @@ def _said(field: str, value: Any) -> str:
 
 def shared(records: Records) -> str:
     """What all these records have in common, as a caption says it."""
-    same = {f: getattr(records[0], f) for f in FIELDS if len({getattr(r, f) for r in records}) == 1}
+    same = {f: next(iter(its)) for f in FIELDS if len(its := _values(records, f)) == 1}
     return ", ".join(_said(f, v) for f, v in same.items() if v is not None and v is not False)
 
 
@@ -61,20 +65,25 @@ class PanelGrid:
 
     def __init__(
         self, titles: Sequence[str], quantities: int = 1, *, period: int = 0, least: float = LEAST,
-        **how: Any,
+        square: bool = False, **how: Any,
     ) -> None:  # fmt: skip
         count, one = len(titles) * quantities, len(titles) == 1
-        if count > MOST:
+        if count > MOST and not square:
             raise RequestError(
                 f"these results need {count} panels, more than a figure holds ({MOST}): choose "
                 "some, for example --where d_model=64 --where num_heads=4,8"
             )
         last = period or len({title.rpartition(", ")[2] for title in titles})
-        columns = style.abreast(quantities if one else min(len(titles), 4), 2.0 if one else least)
+        columns = style.abreast(quantities) if one else style.abreast(len(titles), least)
+        if not (one or style.narrow()) and len(titles) / columns * quantities > ROWS:
+            columns = style.abreast(len(titles), NARROWEST)
         columns = columns // last * last or columns
         rows = -(-count // columns) if one else -(-len(titles) // columns) * quantities
-        height = max(LOWEST, min(2.6 if one or how else ROW, 8.5 / rows))
-        self.figure = style.new_figure(0.9 + 0.5 * style.narrow() + rows * height)
+        self.figure = style.new_figure(0.35)
+        side = self.figure.get_figwidth() / columns
+        most = min(3.2, 0.8 * side) if square else 2.6 if one or how else ROW
+        height = most if square else max(LOWEST, min(most, 8.5 / rows))
+        self.figure.set_figheight(0.35 + rows * height)
         spec = self.figure.add_gridspec(rows, columns)
         places = [
             [divmod(row, columns) if one else (place // columns * quantities + row, place % columns)
@@ -86,21 +95,25 @@ class PanelGrid:
         ]
         first = self.panels[0]
         taken = {spot for spots in places for spot in spots}
-        letters = int((self.figure.get_figwidth() / columns - 0.3) * 17)
+        letters, lines = int((side - 0.3) * 17), 0
         for title, spots, its in zip(titles, places, self.panels, strict=True):
             # in lines that are broken after commas
             whole = figure_text(title).replace(" ", "\xa0").replace(",\xa0", ", ")
-            its[0].set_title(fill(whole, letters).replace("\xa0", " "), fontsize=style.SMALL)
+            its[0].set_title(style.in_lines(whole, letters), fontsize=style.SMALL)
+            lines = max(lines, its[0].get_title().count("\n"))
             for (row, column), axes, same in zip(spots, its, first * (not how), strict=False):
                 axes.sharex(first[0])
                 axes.sharey(same)
                 axes.grid(visible=True)
                 below = (row + 1, column) in taken
                 axes.tick_params(length=2, labelbottom=not below, labelleft=one or column == 0)
+        style.grow(self.figure, lines * rows // quantities)
 
     def label(self, x: str, *ys: str) -> None:
         """Names of the axes, where their numbers stand."""
         for its in self.panels:
             for axes, y in zip(its, ys, strict=True):
                 axes.set_xlabel(x * axes.xaxis.get_tick_params()["labelbottom"])
-                axes.set_ylabel(y * axes.yaxis.get_tick_params()["labelleft"])
+                short = ticks.inches(axes.yaxis) * 15 < len(y)
+                said = y.replace(" [", "\n[") if short else y
+                axes.set_ylabel(said * axes.yaxis.get_tick_params()["labelleft"])

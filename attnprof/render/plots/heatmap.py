@@ -1,6 +1,6 @@
 """Ratio heatmaps over sequence length and model width, a panel a head count."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -9,6 +9,7 @@ import numpy as np
 
 from attnprof.record import Report
 from attnprof.render.plots import style
+from attnprof.render.plots.facets import PanelGrid, counted
 from attnprof.render.plots.ticks import inches, round_numbers, short_size
 
 PHASES = {
@@ -63,138 +64,106 @@ class Scale:
 
         evenly = MaxNLocator(8, steps=[1, 2, 5, 10]).tick_values
         found = [float(v) for v in (round_numbers if self.wide else evenly)(self.low, self.high)]
-        if self.two_sided and not any(abs(v - 1) < 1e-9 for v in found):
-            found.append(1.0)
-        return [v for v in sorted(found) if self.low < v < self.high]
+        one = [1.0] * (self.two_sided and all(abs(v - 1) > 1e-9 for v in found))
+        return [v for v in sorted([*found, *one]) if self.low < v < self.high]
 
-    def numbers(self, axes: style.Axes, x: np.ndarray, y: np.ndarray, table: np.ndarray) -> None:
+    @property
+    def colours(self) -> str:
+        """The map's name; colour-blind readers can use both."""
+        return "PuOr" if self.two_sided else "viridis"
+
+    def ink(self) -> Callable[[float], str]:
+        """Black or white, which is seen on the colour of a ratio."""
+        from matplotlib import colormaps
+
+        norm, shades, weights = self.norm(), colormaps[self.colours], (0.3, 0.59, 0.11)
+        return lambda ratio: "white" if np.dot(shades(norm(ratio))[:3], weights) < 0.5 else "black"
+
+    def numbers(self, axes: style.Axes, table: np.ndarray) -> None:
         """The ratio in each cell."""
-        norm = self.norm()
+        ink = self.ink()
         for row, column in np.argwhere(np.isfinite(table)):
             ratio = float(table[row, column])
-            depth = float(norm(ratio))
-            dark = abs(depth - 0.5) > 0.3 if self.two_sided else depth < 0.55
-            axes.text(
-                x[column], y[row], f"{ratio:.3g}", ha="center", va="center", fontsize=style.SMALL,
-                color="white" if dark else "black",
-            )  # fmt: skip
+            look = {"fontsize": style.SMALL, "color": ink(ratio), **style.CENTRED}
+            axes.text(column, row, f"{ratio:.3g}", **look)
 
-    def contours(self, axes: style.Axes, x: np.ndarray, y: np.ndarray, table: np.ndarray) -> None:
+    def contours(self, axes: style.Axes, table: np.ndarray) -> None:
         """Lines of equal ratio with their value; the line of equal cost is the heavy one."""
         known = table[np.isfinite(table)]
+        # on a logarithmic scale, lines between cells are interpolated by the logarithm too
+        forth, back = (np.log, np.exp) if self.wide else (np.asarray, float)
         levels = [v for v in self.levels() if known.size and known.min() < v < known.max()]
         if min(table.shape) < 3 or not levels:
             return
-        if style.narrow() and not self.wide:
+        if len(levels) > (4 if style.narrow() else 7):
             levels = [level for level in levels if abs(level - 1) < 1e-9 or level in levels[::2]]
-        norm = self.norm()
-        shades = ["black" if self.two_sided or norm(v) > 0.55 else "white" for v in levels]
-        widths = [1.3 if abs(v - 1) < 1e-9 else 0.6 for v in levels]
-        # on a logarithmic scale, lines between cells are interpolated by the logarithm too
-        forth, back = (np.log, np.exp) if self.wide else (np.asarray, float)
+        shades, widths = (
+            map(self.ink(), levels),
+            [1.3 if abs(v - 1) < 1e-9 else 0.6 for v in levels],
+        )
         heights = np.ma.masked_invalid(forth(table))
-        drawn = axes.contour(x, y, heights, forth(levels), colors=shades, linewidths=widths)
+        drawn = axes.contour(heights, forth(levels), colors=list(shades), linewidths=widths,
+                             linestyles="solid")  # fmt: skip
         if self.two_sided:  # without colour, too, it shows who is cheaper where
-            axes.contourf(x, y, heights, [-np.inf, forth(1.0)], colors="none", hatches=["////"])
+            axes.contourf(heights, [-np.inf, forth(1.0)], colors="none", hatches=["////"])
         axes.clabel(drawn, fontsize=style.SMALL, fmt=lambda v: f"{back(v):.4g}", inline_spacing=2)
 
 
-@dataclass(frozen=True)
-class Axis:
-    """Sizes along an axis, and where they lie: by their logarithm unless evenly spaced."""
+def size_ticks(sizes: Sequence[int], room: float) -> tuple[list[float], list[str]]:
+    """Places and labels of as many sizes as have room; round ones where all are near."""
+    from matplotlib.ticker import MaxNLocator
 
-    sizes: list[int]
-    even: bool
-
-    @classmethod
-    def of(cls, sizes: Sequence[int]) -> "Axis":
-        """Sorted; evenly spaced if all steps are the same and there are three or more sizes."""
-        ordered = sorted(set(sizes))
-        steps = {b - a for a, b in pairwise(ordered)}
-        return cls(ordered, len(ordered) > 2 and len(steps) == 1)
-
-    def places(self) -> np.ndarray:
-        """Coordinates of the sizes."""
-        values = np.asarray(self.sizes, dtype=float)
-        return values if self.even else np.log2(values)
-
-    def ticks(self) -> tuple[list[float], list[str]]:
-        """Coordinates and labels of a few round sizes."""
-        from matplotlib.ticker import MaxNLocator
-
-        low, high = self.sizes[0], self.sizes[-1]
-        if self.even and len(self.sizes) > 6:
-            found = MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]).tick_values(low, high)
-            inside = [float(tick) for tick in found if low <= tick <= high]
-            return inside, [f"{tick:.0f}" for tick in inside]
-        step = -(-len(self.sizes) // 6)
-        return list(self.places()[::step]), list(map(short_size, self.sizes[::step]))
-
-
-def edges(centres: np.ndarray) -> np.ndarray:
-    """Borders of cells around their centres, half-way to the neighbours."""
-    if len(centres) == 1:
-        return np.array([centres[0] - 0.5, centres[0] + 0.5])
-    middle = (centres[1:] + centres[:-1]) / 2
-    first, last = 2 * centres[0] - middle[0], 2 * centres[-1] - middle[-1]
-    return np.concatenate([[first], middle, [last]])
+    steps = {b - a for a, b in pairwise(sizes)}
+    if len(steps) == 1 and len(sizes) > 6:
+        found = MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]).tick_values(sizes[0], sizes[-1])
+        inside = [float(tick) for tick in found if sizes[0] <= tick <= sizes[-1]]
+        return [(tick - sizes[0]) / min(steps) for tick in inside], [f"{t:.0f}" for t in inside]
+    some = slice(None, None, -(-len(sizes) // max(1, min(6, int(room)))))
+    return list(map(float, range(len(sizes))))[some], list(map(short_size, sizes[some]))
 
 
 def draw_heatmap(report: Report) -> style.Figure:
     """The figure: one panel a head count, one colour scale for all."""
     its, cells = report.summary, report.to_frame()
     heads = list(dict.fromkeys(cells["num_heads"]))
-    rows, columns = Axis.of(cells["seq_len"]), Axis.of(cells["d_model"])
+    rows, columns = sorted(set(cells["seq_len"])), sorted(set(cells["d_model"]))
     scale = Scale.of(cells["ratio"].to_numpy(dtype=float))
-    figure, panels, lines = _panels(len(heads))
+    least = 1.5 if style.narrow() else 3.0 if len(heads) in (2, 4) else 1.7
+    grid = PanelGrid([_title(report, h) for h in heads], period=1, least=least, square=True)
+    panels = [axes for (axes,) in grid.panels]
     for axes, count in zip(panels, heads, strict=True):
         own = cells[cells["num_heads"] == count]
         table = own.pivot(index="seq_len", columns="d_model", values="ratio")
-        table = table.reindex(index=rows.sizes, columns=columns.sizes)
+        table = table.reindex(index=rows, columns=columns)
         mesh = draw_cells(axes, table.to_numpy(dtype=float), rows, columns, scale)
-        axes.set_title(_title(report, count, lines))
+    grid.label("model width d_model", "sequence length")
     a, b = its["mechanism_a"], its["mechanism_b"]
     quantity = QUANTITIES.get(its["quantity"], its["quantity"].replace("_", " "))
-    style.title(figure, f"{quantity} of {PHASES.get(its['phase'], its['phase'])}: {a} / {b}")
-    colour_bar(panels, mesh, scale, f"{quantity}, {a} / {b}")
+    named = f"{quantity} of {PHASES.get(its['phase'], its['phase'])}: {a} / {b}"
+    style.title(grid.figure, named[0].upper() + named[1:])
+    colour_bar(panels, mesh, scale)
     sources = " and ".join(dict.fromkeys(filter(None, (its["source_a"], its["source_b"]))))
     style.caption(
-        figure,
+        grid.figure,
         f"{its['kind']} ({sources})" if sources else its["kind"],
         f"scope {its['scope']}",
         "causal" * its["causal"],
-        f"excess = 100·({a} / {b} − 1)",
+        f"mean and max: how much more {a} costs than {b}",
         # contours are drawn where numbers have no room
         f"hatched: {a} costs less" * (scale.two_sided and len(panels[0].collections) > 1),
         "grey: heads do not divide d_model" * bool(its["not_divisible_d_model"]),
     )
-    return figure
+    return grid.figure
 
 
-def _panels(count: int) -> tuple[style.Figure, list[style.Axes], int]:
-    """The figure, a panel a head count, and the lines for which the title of each has room."""
-    columns = style.abreast({1: 1, 2: 2, 4: 2}.get(count, 3 if count <= 9 else 4), 1.5)
-    rows, figure = -(-count // columns), style.new_figure(1.0)
-    side = min(3.6, (figure.get_figwidth() - 0.6) / columns)
-    lines = 1 if side > 2.4 else 2 if side > 1.8 else 3
-    figure.set_figheight(rows * (side * 0.8 + lines * 0.14) + 1.0 + 0.8 * style.narrow())
-    panels = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
-    for axes in panels[count:]:
-        axes.set_visible(False)
-    for axes in panels[max(0, count - columns) : count]:
-        axes.tick_params(labelbottom=True)
-        axes.set_xlabel("model width d_model")
-    for axes in panels[::columns]:
-        axes.set_ylabel("sequence length")
-    return figure, panels[:count], lines
-
-
-def colour_bar(panels: Sequence[style.Axes], mesh: Any, scale: Scale, label: str) -> None:
+def colour_bar(panels: Sequence[style.Axes], mesh: Any, scale: Scale) -> None:
     """Beside the panels, below them in a column; its ticks are round ratios."""
-    below = style.narrow()
-    where = {"location": "bottom", "pad": 0.02} if below else {"pad": 0.015}
-    bar = mesh.figure.colorbar(mesh, ax=list(panels), aspect=32, **where)
-    bar.set_label(label, fontsize=style.NORMAL)
+    below, (width, height) = style.narrow(), mesh.figure.get_size_inches()
+    style.grow(mesh.figure, 4 * below)
+    where: dict[str, Any] = {"location": "bottom", "pad": 0.02} if below else {"pad": 0.015}
+    where["aspect"] = 8 * (width if below else height)
+    bar = mesh.figure.colorbar(mesh, ax=list(panels), **where)
+    bar.set_label("ratio", fontsize=style.NORMAL)
     bar.outline.set_linewidth(0.6)
     bar.minorticks_off()
     levels = scale.levels()
@@ -203,39 +172,37 @@ def colour_bar(panels: Sequence[style.Axes], mesh: Any, scale: Scale, label: str
     bar.ax.tick_params(length=2)
 
 
-def draw_cells(axes: style.Axes, table: np.ndarray, rows: Axis, columns: Axis, scale: Scale) -> Any:
-    """One head count's cells; a width with no values is left out and shows the grey ground."""
-    known = np.isfinite(table).any(axis=0)
-    x_all, y = columns.places(), rows.places()
+def draw_cells(
+    axes: style.Axes, table: np.ndarray, rows: Sequence[int], columns: Sequence[int], scale: Scale
+) -> Any:
+    """A panel's cells, grey where there is no value."""
+    height, width = table.shape
     axes.set_facecolor("0.88")
     axes.spines[:].set_visible(False)
-    x, shown = (x_all[known], table[:, known]) if known.any() else (x_all, table)
     mesh = axes.pcolormesh(
-        edges(x), edges(y), np.ma.masked_invalid(shown), norm=scale.norm(),
-        # maps that colour-blind readers can use
-        cmap="PuOr" if scale.two_sided else "viridis",
+        np.arange(width + 1) - 0.5, np.arange(height + 1) - 0.5, np.ma.masked_invalid(table),
+        norm=scale.norm(), cmap=scale.colours,
         # cells overlap by a hair: a viewer that smooths their edges shows no ground between them
         edgecolors="face", linewidth=0.3,
         # thousands of vector rectangles would make a file that no reader opens
-        rasterized=shown.size > 4096,
+        rasterized=table.size > 4096,
     )  # fmt: skip
-    if shown.shape[1] * 0.32 < inches(axes.xaxis) and shown.shape[0] * 0.15 < inches(axes.yaxis):
-        scale.numbers(axes, x, y, shown)
+    across, up = inches(axes.xaxis), inches(axes.yaxis)
+    if width * 0.32 < across and height * 0.15 < up:
+        scale.numbers(axes, table)
     else:
-        scale.contours(axes, x, y, shown)
-    axes.xaxis.set_ticks(*columns.ticks())
-    axes.yaxis.set_ticks(*rows.ticks())
-    axes.set_xlim(*edges(x_all)[[0, -1]].tolist())
-    axes.set_ylim(*edges(y)[[0, -1]].tolist())
+        scale.contours(axes, table)
+    widest = max(len(short_size(size)) for size in columns)
+    axes.xaxis.set_ticks(*size_ticks(columns, across / (0.065 * (1 + widest))))
+    axes.yaxis.set_ticks(*size_ticks(rows, up / 0.15))
+    axes.set(xlim=(-0.5, width - 0.5), ylim=(-0.5, height - 0.5))
     axes.tick_params(length=2)
     return mesh
 
 
-def _title(report: Report, heads: int, lines: int) -> str:
-    name = f"{heads} head{'s' * (heads > 1)}"
+def _title(report: Report, heads: int) -> str:
     mean, largest = (report.summary[f"{it}_excess_percent"][str(heads)] for it in ("mean", "max"))
     if mean is None:
-        return f"{name} · no values"
+        return f"{counted('head')(heads)}, no values"
     told = (f"{value:+,.{2 if abs(value) < 1000 else 0}f} %" for value in (mean, largest))
-    between = ": " if lines == 1 else "\n"
-    return f"{name}{between}mean {(', max ' if lines < 3 else between + 'max ').join(told)}"
+    return f"{counted('head')(heads)}, mean {', max '.join(told)}"

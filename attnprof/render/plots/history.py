@@ -8,17 +8,12 @@ from attnprof.record import HistoryRecord, Report
 from attnprof.record.escapes import figure_text
 from attnprof.render.plots import style
 from attnprof.render.plots.series import need
+from attnprof.render.plots.ticks import unit_of
 
-COLUMNS = 3
 #: More panels than this nobody reads; those with change points come first.
 MOST = 24
 #: An axis shows this share of the values' size at least, so that what is flat looks flat.
 LEAST_SPAN = 0.2
-UNITS: dict[str, tuple[tuple[float, str], ...]] = {
-    "s": ((1.0, "[s]"), (1e-3, "[ms]"), (1e-6, "[µs]")),
-    "B": ((2**30, "[GiB]"), (2**20, "[MiB]"), (2**10, "[KiB]"), (1.0, "[B]")),
-    "": ((1e12, "[10¹²]"), (1e9, "[10⁹]"), (1e6, "[10⁶]"), (1e3, "[10³]"), (1.0, "")),
-}
 
 
 def draw_history(report: Report) -> style.Figure:
@@ -32,8 +27,8 @@ def draw_history(report: Report) -> style.Figure:
     changed = [its for its in groups.values() if any(r.change_point for r in its)]
     flat = [its for its in groups.values() if its not in changed]
     series = ([*changed, *(its for its in flat if its[0].unit == "s")] or flat)[:MOST]
-    figure = style.new_figure(0.6 + 1.55 * -(-len(series) // COLUMNS))
-    panels = style.split(figure, len(series), COLUMNS, 2.2)
+    figure = style.new_figure(1.6)
+    panels = style.split(figure, len(series), 2.2)
     style.title(figure, "What was measured over the runs, and where its level changed")
     several = len({r.machine for r in records if r.machine}) > 1
     runs = max(r.run for r in records)
@@ -53,9 +48,7 @@ def _draw(axes: style.Axes, members: Sequence[HistoryRecord], runs: int, several
     from matplotlib.ticker import MaxNLocator
 
     numbers = [r.run for r in members]
-    # what to divide by so that an axis has short numbers, and how that is called
-    largest, units = max(r.value for r in members), UNITS.get(members[0].unit, UNITS[""])
-    unit, title = next((known for known in units if largest >= known[0]), units[-1])
+    unit, title = unit_of((r.value for r in members), members[0].unit)
     values = [r.value / unit for r in members]
     axes.plot(numbers, values, ".", color=style.GREY, markersize=3.5)
     level_of = accumulate(int(r.change_point) for r in members)
@@ -71,7 +64,6 @@ def _draw(axes: style.Axes, members: Sequence[HistoryRecord], runs: int, several
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(3))
     axes.ticklabel_format(axis="y", useOffset=False, style="plain")
-    axes.tick_params(labelsize=style.SMALL)
     for record in members:
         if record.change_point:
             _mark(axes, record, runs)

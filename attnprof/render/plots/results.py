@@ -12,28 +12,19 @@ from attnprof.record.escapes import figure_text
 from attnprof.record.report import by_device
 from attnprof.render.plots import series, style, ticks
 from attnprof.render.plots.facets import FIELDS, PanelGrid, Records, facets, shared
-from attnprof.render.plots.heatmap import Axis, Scale, colour_bar, draw_cells
+from attnprof.render.plots.heatmap import Scale, colour_bar, draw_cells
 from attnprof.render.plots.series import Multiples, series_of
-from attnprof.render.plots.style import MIB
 from attnprof.units import format_rate
 
 Ceiling = Mapping[str, Any]
-#: By its label: a panel's field, what it is divided by, and the unit whose prefixes its ticks have.
-Panels = Mapping[str, tuple[str, float, str | None]]
-_WORK: Panels = {"FLOPs (formula)": ("flops_formula", 1.0, "")}
-_ALL: Panels = {**_WORK, "median time": ("median_s", 1.0, "s"),
-                "peak memory [MiB]": ("peak_bytes_measured", MIB, None)}  # fmt: skip
 #: Distances below this are rounding.
 EXACT = 1e-9
 
 
 def plot_results(
-    reports: Sequence[Report],
-    path: str | Path,
-    kind: str = "growth",
-    size: str = "page",
+    reports: Sequence[Report], path: str | Path, kind: str = "growth", size: str = "page",
     **known: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Draw profile or sweep reports in one figure; PNG, SVG or PDF by the suffix.
 
     ``size`` is ``page`` or ``column``; ``known`` are the ``crossings`` of a figure of growth, and
@@ -58,31 +49,29 @@ def draw_results(reports: Sequence[Report], kind: str = "growth", **known: Any) 
     return _DRAW[kind](records, **known)
 
 
-def _over(
-    records: Records, *, axis: str, example: str, label: str, what: str, panels: Panels
-) -> style.Figure:
-    """A panel a field over the axis, a curve a mechanism."""
-    known = _with_flops(records, {axis: example})
-    drawn = Multiples(known, axis, quantities=len(panels))
-    lines, sizes = 0, [getattr(r, axis) for r in known]
-    for curves, its in drawn.parts:
-        for axes, (field, unit, _) in zip(its, panels.values(), strict=True):
-            for curve in curves:
-                axes.plot(*curve.points(axis, field, unit), **curve.look)
-            if field != "flops_formula":
-                lines = max(lines, series.rug(axes, curves, axis, sizes))
-    for axes, (_, _, prefixed) in zip(drawn.grid.panels[0], panels.values(), strict=True):
-        written = ticks.plain if prefixed is None else ticks.with_prefix(prefixed)
-        series.length_axis(axes, sizes, written, lines)
-    drawn.grid.label(label, *panels)
-    return drawn.finished(what, f"over {label}", series.CROSS * bool(lines))
+def _width(records: Records) -> style.Figure:
+    """FLOPs over the model width: document 000's Figure 2."""
+    known = _with_flops(records, {"d_model": "--d-model 64:1024:x2"})
+    panels = {"FLOPs (formula)": ("flops_formula", 1.0, ticks.with_prefix())}
+    return series.draw_over(known, "d_model", "model width d_model", "FLOPs", panels)
+
+
+def _heads(records: Records) -> style.Figure:
+    """FLOPs, time and memory over the number of heads, as TaylorShift's Table 6 has them."""
+    known = _with_flops(records, {"num_heads": "--heads 1,2,4,8,16"})
+    unit, memory = series.peak_memory(known, "peak_bytes_measured")
+    panels = {"FLOPs (formula)": ("flops_formula", 1.0, ticks.with_prefix()),
+              "median time": ("median_s", 1.0, ticks.with_prefix("s")),
+              memory: ("peak_bytes_measured", unit, ticks.plain)}  # fmt: skip
+    what = "FLOPs, time and memory"
+    return series.draw_over(known, "num_heads", "number of heads", what, panels)
 
 
 def _table(records: Records, lengths: Sequence[int], widths: Sequence[int]) -> Any:
     """FLOPs by width, in rows by length; NaN where a point is missing."""
     import numpy as np
 
-    known = {(r.seq_len, r.d_model): r.flops_formula for r in records}
+    known = {(r.seq_len, r.d_model): float(r.flops_formula) for r in records}
     return np.array([[known.get((n, w), math.nan) for w in widths] for n in lengths])
 
 
@@ -99,19 +88,19 @@ def _surface(records: Records) -> style.Figure:
         value = base.records[0].params.get(name)
         raise RequestError(f"several {base.mechanism} to compare with, which differ in {name}: "
                            f"choose one, like --where {name}={value}")  # fmt: skip
-    lengths, widths = (Axis.of([getattr(r, f) for r in known]) for f in _AXES)
+    lengths, widths = (sorted({getattr(r, f) for r in known}) for f in _AXES)
     titles, tables = [], []
     for title, shown in facets(known, *_AXES):
         for curve in others:
             both = (of.within(shown).records for of in (curve, base))
-            own, its = (_table(records, lengths.sizes, widths.sizes) for records in both)
+            own, its = (_table(records, lengths, widths) for records in both)
             tables.append(own / its)
             titles.append(", ".join(filter(None, (curve.label, title))))
     grid, scale = PanelGrid(titles, period=len(others)), Scale.of(np.array(tables))
     for (axes,), table in zip(grid.panels, tables, strict=True):
         mesh = draw_cells(axes, table, lengths, widths, scale)
     grid.label("model width d_model", "sequence length")
-    colour_bar([axes for (axes,) in grid.panels], mesh, scale, f"FLOPs / FLOPs of {base.label}")
+    colour_bar([axes for (axes,) in grid.panels], mesh, scale)
     style.title(grid.figure, f"FLOPs of {series.a_pass(known)} relative to {base.label}, over "
                 "sequence length and model width")  # fmt: skip
     style.caption(grid.figure, shared(known), "FLOPs by the closed forms")
@@ -135,12 +124,13 @@ def _surface3d(records: Records) -> style.Figure:
             z = np.log10(_table(curve.records, lengths, widths))
             axes.plot_wireframe(x, y, z, linewidth=0.9, **look)
         for name, sizes in (("x", lengths), ("y", widths)):
-            few = sizes[:: -(-len(sizes) // 4)]
+            few = sorted({sizes[0], sizes[len(sizes) // 2], sizes[-1]})
             getattr(axes, f"set_{name}ticks")(np.log2(few), list(map(ticks.short_size, few)))
         axes.set_zticks(list(decades), [ticks.with_prefix()(10.0**e) for e in decades])
-        axes.set(xlabel="sequence length", ylabel="model width", zlabel="FLOPs")
+        axes.set_xlabel("sequence length", labelpad=1)
+        axes.set_ylabel("model width", labelpad=1)
         axes.view_init(elev=22, azim=-125)
-        axes.set_box_aspect(None, zoom=0.85)
+        axes.set_box_aspect((1, 1, 0.75), zoom=0.92)
     over = "over sequence length and model width"
     return drawn.finished("FLOPs", over, "FLOPs by the closed forms", marker="")
 
@@ -170,17 +160,17 @@ def _roofline(records: Records, ceilings: Sequence[Ceiling] = ()) -> style.Figur
     known = [r for r in records if r.flops_per_s and r.arithmetic_intensity]
     series.need(known, "no record has a rate")
     drawn, reach = Multiples(known, "seq_len"), [r.arithmetic_intensity for r in known]
+    one = len({record.device for record in known}) == 1  # whose name records need not have
     for curves, (axes,) in drawn.parts:
         for curve in curves:
             points = curve.points("arithmetic_intensity", "flops_per_s")
             axes.plot(*points, **{**curve.look, "linewidth": 0.7})
         here = [record for curve in curves for record in curve.records]
-        for ceiling in [c for c in ceilings if c["device"] == here[0].device] or ceilings:
+        for ceiling in [c for c in ceilings if one or c["device"] == here[0].device]:
             formats = list(dict.fromkeys(record.dtype for record in here))
             _roof(axes, ceiling, formats, (min(reach) / 2, max(reach) * 4))
     first = drawn.grid.panels[0][0]
-    series.value_axes(first, ticks.plain, ticks.with_prefix("FLOP/s"))
-    style.headroom(first, 0.12)
+    series.value_axes(first, ticks.plain, ticks.with_prefix("FLOP/s"), above=0.15)
     drawn.grid.label("FLOPs per byte", "achieved rate")
     limits = [f"{c['device']}, {format_rate(c['bytes_per_s'], 'B/s')}: {c['source']}"
               for c in ceilings]  # fmt: skip
@@ -234,7 +224,7 @@ def _pareto(records: Records) -> style.Figure:
     return drawn.finished(
         "Distance from softmax attention over time", "",
         "steps: no other point is both faster and nearer",
-        f"numbers at points are {told}" if told else "",
+        f"numbers at points are {told}" if told else "", **({} if told else {"linestyle": "none"}),
     )  # fmt: skip
 
 
@@ -251,13 +241,9 @@ _DRAW: Mapping[str, Callable[..., style.Figure]] = {
     "growth": series.draw_growth,
     "surface": _surface,
     "surface3d": _surface3d,
-    # document 000's Figure 2
-    "width": partial(_over, axis="d_model", example="--d-model 64:1024:x2",
-                     label="model width d_model", what="FLOPs", panels=_WORK),
-    # as TaylorShift's Table 6 has them
-    "heads": partial(_over, axis="num_heads", example="--heads 1,2,4,8,16",
-                     label="number of heads", what="FLOPs, time and memory", panels=_ALL),
+    "width": _width,
+    "heads": _heads,
     "roofline": _roofline,
     "pareto": _pareto,
-}  # fmt: skip
+}
 KINDS = tuple(_DRAW)

@@ -3,25 +3,20 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from textwrap import wrap
 from typing import Any
 
 from attnprof.errors import RequestError
 from attnprof.record.escapes import figure_text
 from attnprof.render.plots import style, ticks
-from attnprof.render.plots.facets import PanelGrid, Records, alike, facets, shared
+from attnprof.render.plots.facets import PanelGrid, Records, facets, shared
 from attnprof.render.plots.heatmap import PHASES
-from attnprof.render.plots.style import MIB
 
-#: Line and marker of the curves of a figure, in order: each differs from the others in grey.
-STYLES: tuple[tuple[Any, str], ...] = (
-    ("-", "o"), ((0, (4, 1.5)), "s"), ((0, (1, 1)), "^"), ((0, (4, 1, 1, 1)), "D"), ("-", "v"),
-    ((0, (4, 1.5)), "P"), ((0, (1, 1)), "X"), ((0, (4, 1, 1, 1)), "<"),
-)  # fmt: skip
+#: A panel's field, what it is divided by, and how its ticks are written.
+Panel = tuple[str, float, ticks.Label]
 #: Points from one line of notes at the top of a panel to the next.
 LINE = 8.5
 #: What a caption says of the crosses of :func:`rug`.
-CROSS = "×: no result (OOM: out of memory)"
+CROSS = "×:\xa0no result (OOM: out of memory)"
 
 
 @dataclass(frozen=True)
@@ -50,19 +45,17 @@ def series_of(records: Records, axis: str, *, by_params: bool = True) -> list[Se
 
     One for each of its parameters' settings, which its label says, unless not ``by_params``.
     """
-    settings, colour = varying_params(records), style.colours([r.mechanism for r in records])
-    groups: dict[str, list[Any]] = {}
+    settings, groups = varying_params(records), dict[str, list[Any]]()
     for record in records:
         told = settings[record.mechanism] if by_params else ()
         words = [f"{key}={record.params[key]}" for key in told if key in record.params]
-        groups.setdefault(figure_text(", ".join([record.mechanism, *words])), []).append(record)
-    found = []
-    for place, (label, members) in enumerate(groups.items()):
-        name, (line, marker) = members[0].mechanism, STYLES[place % len(STYLES)]
-        look = {"color": colour[name], "linestyle": line, "marker": marker, "markersize": 3}
-        ordered = sorted(members, key=lambda r: getattr(r, axis))
-        found.append(Series(name, label, look, tuple(ordered)))
-    return found
+        groups.setdefault(", ".join([record.mechanism, *words]), []).append(record)
+    looks = style.looks({label: its[0].mechanism for label, its in groups.items()})
+    return [
+        Series(its[0].mechanism, label, looks[label],
+               tuple(sorted(its, key=lambda record: getattr(record, axis))))
+        for label, its in groups.items()
+    ]  # fmt: skip
 
 
 def varying_params(records: Records) -> dict[str, list[str]]:
@@ -90,12 +83,12 @@ def log_log(axes: style.Axes) -> None:
 
 
 def length_axis(
-    axes: style.Axes, lengths: Sequence[int], written: ticks.Written = ticks.plain, lines: int = 0
+    axes: style.Axes, lengths: Sequence[int], written: ticks.Label = ticks.plain, lines: int = 0
 ) -> None:
     """Both axes logarithmic: sizes below, round numbers left, room for lines of notes on top."""
     log_log(axes)
     axes.grid(visible=True)
-    axes.set_xlim(min(lengths) / 1.25, max(lengths) * 1.25)
+    axes.set_xlim(*around(lengths))
     ticks.mark_sizes(axes.xaxis, lengths)
     if axes.get_yscale() == "linear":
         axes.set_yticks([])  # there are no values
@@ -103,11 +96,17 @@ def length_axis(
         ticks.mark_values(axes.yaxis, written, above=lines * LINE / 60)
 
 
-def value_axes(axes: style.Axes, x: ticks.Written, y: ticks.Written) -> None:
+def around(sizes: Sequence[int]) -> tuple[float, float]:
+    """What a logarithmic axis of these sizes shows."""
+    beside = (max(sizes) / min(sizes)) ** 0.07 if max(sizes) > min(sizes) else 1.25
+    return min(sizes) / beside, max(sizes) * beside
+
+
+def value_axes(axes: style.Axes, x: ticks.Label, y: ticks.Label, above: float = 0.0) -> None:
     """Both axes logarithmic, with round numbers as these functions write them."""
     log_log(axes)
     ticks.mark_values(axes.xaxis, x)
-    ticks.mark_values(axes.yaxis, y)
+    ticks.mark_values(axes.yaxis, y, above)
 
 
 class Multiples:
@@ -128,9 +127,9 @@ class Multiples:
     def finished(self, what: str, over: str, *told: str, **look: Any) -> style.Figure:
         """With a title, one entry a curve above the panels, and a caption of what all share."""
         figure = self.grid.figure
-        looks = [{**curve.look, "label": curve.label, **look} for curve in self.curves]
+        looks = {curve.label: {**curve.look, **look} for curve in self.curves}
         title = f"{what} of {a_pass(self.records)} {over}".strip() + ", by mechanism"
-        style.legend(figure, looks, 8, title, handlelength=3)
+        style.draw_legend(figure, looks, (), title, marked=False)
         style.caption(figure, shared(self.records), *told)
         return figure
 
@@ -151,27 +150,54 @@ def draw_growth(
     need([r for r in records if r.median_s or r.peak_bytes_predicted], "no record has a time")
     drawn, lines = Multiples(records, "seq_len", quantities=2), [0, 0]
     lengths = [record.seq_len for record in records]
+    unit, memory_label = peak_memory(records, "peak_bytes_predicted", "peak_bytes_measured")
     for curves, (time, memory) in drawn.parts:
         for curve in curves:
             _times(time, curve)
-            predicted = curve.points("seq_len", "peak_bytes_predicted", MIB)
+            predicted = curve.points("seq_len", "peak_bytes_predicted", unit)
             memory.plot(*predicted, **{**curve.look, "marker": "", "linewidth": 1.0})
-            measured = curve.points("seq_len", "peak_bytes_measured", MIB)
+            measured = curve.points("seq_len", "peak_bytes_measured", unit)
             memory.plot(*measured, **{**curve.look, "linestyle": "none"})
         one = next(curve.records[0] for curve in curves if curve.records)
-        used = _crossings(time, sorted(its for at, *its in crossings if alike(at, one, "seq_len")))
+        used = _crossings(
+            time, sorted(its for at, *its in crossings if len(facets([at, one], "seq_len")) == 1)
+        )
         ends = (rug(axes, curves, "seq_len", lengths, n) for axes, n in ((time, used), (memory, 0)))
         lines = list(map(max, lines, ends))
     written = (ticks.with_prefix("s"), ticks.plain)
     for axes, how, room in zip(drawn.grid.panels[0], written, lines, strict=True):
         length_axis(axes, lengths, how, room)
-    drawn.grid.label("sequence length", "median time", "peak memory [MiB]")
+    drawn.grid.label("sequence length", "median time", memory_label)
     return drawn.finished(
-        "Time and peak memory", "over sequence length", "bars: 95 % interval of the median",
+        "Time and peak memory", "over sequence length", "bars: 95\xa0% interval of the median",
         "memory: line by the closed form, points by the allocator",
         "○ N: sequence lengths at which the curves of two mechanisms cross" * bool(crossings),
         CROSS * any(r.skipped for r in records),
     )  # fmt: skip
+
+
+def draw_over(
+    records: Records, axis: str, label: str, what: str, panels: Mapping[str, Panel], *told: str
+) -> style.Figure:
+    """A panel a field over the axis, a curve a mechanism."""
+    drawn, lines = Multiples(records, axis, quantities=len(panels)), [0] * len(panels)
+    sizes = [getattr(record, axis) for record in records]
+    for curves, its in drawn.parts:
+        for place, (axes, (field, unit, _)) in enumerate(zip(its, panels.values(), strict=True)):
+            for curve in curves:
+                axes.plot(*curve.points(axis, field, unit), **curve.look)
+            if field != "flops_formula":
+                lines[place] = max(lines[place], rug(axes, curves, axis, sizes))
+    for axes, (*_, written), room in zip(drawn.grid.panels[0], panels.values(), lines, strict=True):
+        length_axis(axes, sizes, written, room)
+    drawn.grid.label(label, *panels)
+    return drawn.finished(what, f"over {label}", *told, CROSS * any(lines))
+
+
+def peak_memory(records: Records, *fields: str) -> tuple[float, str]:
+    """What these fields are divided by, and what their axis says."""
+    unit, said = ticks.unit_of((getattr(r, field) for r in records for field in fields), "B")
+    return unit, f"peak memory {said}"
 
 
 def _times(axes: style.Axes, curve: Series) -> None:
@@ -189,11 +215,14 @@ def _crossings(axes: style.Axes, points: Sequence[Sequence[float]]) -> int:
         axes.plot(*point, "o", markersize=6, mfc="none", mec="black", zorder=6)
     lengths = list(dict.fromkeys(f"{n:,.0f}" for n, _ in points))
     letters = int(ticks.inches(axes.xaxis) * 17)
-    lines = wrap(f"○ N = {', '.join(lengths)}", letters) if points else []
-    if len(lines) > 2:
-        lines = wrap(f"○ N = {lengths[0]} to {lengths[-1]}, {len(points)} crossings", letters)
-    note_line(axes, "\n".join(lines), 0, linespacing=LINE / style.SMALL)
-    return len(lines)
+    if not points:
+        return 0
+    said = style.in_lines(f"○ N = {', '.join(lengths)}", letters)
+    if said.count("\n") > 1:
+        short = f"○ N = {lengths[0]} to {lengths[-1]}, {len(points)}\xa0crossings"
+        said = style.in_lines(short, letters)
+    note_line(axes, said, 0, linespacing=LINE / style.SMALL)
+    return 1 + said.count("\n")
 
 
 def note_line(axes: style.Axes, text: str, line: int, **look: Any) -> None:
@@ -208,7 +237,7 @@ def rug(
     """Below so many lines: crosses where curves lack results, and why; how many lines there are."""
     from matplotlib.transforms import ScaledTranslation
 
-    low, high = (math.log(end) for end in (min(sizes) / 1.25, max(sizes) * 1.25))
+    low, high = map(math.log, around(sizes))
     figure: Any = axes.figure
     for curve in curves:
         failed = [record for record in curve.records if record.skipped]
@@ -216,7 +245,7 @@ def rug(
             continue
         places = [getattr(record, axis) for record in failed]
         told = any(words in failed[0].skipped for words in ("memory", "does not fit"))
-        text = f"{curve.label}: {'OOM' if told else 'no result'}"
+        text = figure_text(f"{curve.label}: {'OOM' if told else 'no result'}")
         note_line(axes, text, line, color=curve.look["color"])
         # beside each other where there is room
         reach = (len(text) + 2) / 17 / ticks.inches(axes.xaxis)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from io import BytesIO
-from itertools import cycle
 from pathlib import Path
+from re import sub
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, TypeAlias
 from warnings import catch_warnings, filterwarnings
@@ -25,16 +25,18 @@ Figure: TypeAlias = "matplotlib.figure.Figure"
 Look = Mapping[str, Any]
 Place = tuple[float, float]
 
-#: Okabe and Ito's palette, told apart by colour-blind readers and in grey.
+#: Okabe and Ito's palette, told apart by colour-blind readers; wine for yellow, too pale for lines.
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
-PURPLE, SKY, BLACK, YELLOW = "#CC79A7", "#56B4E9", "#000000", "#F0E442"
-PALETTE = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, YELLOW)
+PURPLE, SKY, BLACK, WINE = "#CC79A7", "#56B4E9", "#000000", "#882255"
+PALETTE = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, WINE)
 #: Mechanisms that meet in one figure keep their colour through all of them.
 COLOURS = {
     "standard": BLACK, "sdpa": BLUE, "optimised": SKY, "efficient": GREEN, "super": PURPLE,
     "taylor-direct": VERMILION, "taylor-efficient": BLUE, "taylorshift": GREEN,
 }  # fmt: skip
-MARKERS = ("", "o", "s", "^", "D", "v")
+#: Dashes and markers of a figure's curves, in order: 45 of them differ in grey, too.
+DASHES: Any = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)), (0, (5, 1, 1, 1, 1, 1)))
+MARKERS = "os^DvPX<>"
 #: The line of a kind of number.
 LINES: dict[str, Any] = {
     "formula": "-", "published": (0, (5, 2)), "derived": ":", "predicted": "-.", "measured": "-",
@@ -85,7 +87,7 @@ def styled(size: str = "page") -> Iterator[None]:
 
 
 def new_figure(height: float) -> Figure:
-    """An empty figure as wide as its size says, so many inches high, without pyplot's state."""
+    """An empty figure as wide as its size says, for panels so high, without pyplot's state."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -99,16 +101,17 @@ def narrow() -> bool:
     return _width.get() < WIDTHS["page"]
 
 
-def abreast(most: int, least: float = 2.0) -> int:
-    """How many panels stand side by side: at most so many, each at least so many inches wide."""
-    return max(1, min(most, int(_width.get() / least)))
+def abreast(count: int, least: float = 2.0) -> int:
+    """How many of so many panels, each at least so wide, stand in rows of about the same length."""
+    rows = -(-count // max(1, int(_width.get() / least)))
+    return -(-count // rows)
 
 
-def split(figure: Figure, count: int, most: int, least: float = 2.0, **how: Any) -> list[Axes]:
-    """Panels in reading order, ``most`` in a row of a page; a narrow figure grows in height."""
-    columns = abreast(most, least)
-    rows, rows_of_page = -(-count // columns), -(-count // most)
-    figure.set_figheight(figure.get_figheight() * rows / rows_of_page)
+def split(figure: Figure, count: int, least: float = 2.0, **how: Any) -> list[Axes]:
+    """Panels in reading order, each at least so wide; ``figure`` is as high as a row of them."""
+    columns = abreast(count, least)
+    rows = -(-count // columns)
+    figure.set_figheight(figure.get_figheight() * rows)
     panels = list(figure.subplots(rows, columns, squeeze=False, **how).flat)
     for axes in panels[count:]:
         axes.set_axis_off()
@@ -124,16 +127,17 @@ def colours(names: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def looks(names: Sequence[str], markers: Sequence[str] = MARKERS) -> dict[str, dict[str, Any]]:
-    """A colour and a marker for each mechanism: told apart without colour, too."""
-    found = zip(colours(names).items(), cycle(markers), strict=False)
-    return {name: {"color": c, "marker": m, "markersize": 3} for (name, c), m in found}
-
-
-def headroom(axes: Axes, share: float = 0.28) -> None:
-    """Space above the curves of a logarithmic axis, for what is written there."""
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high * (high / low) ** share)
+def looks(
+    names: Mapping[str, str] | Sequence[str], kinds: Sequence[str] = ()
+) -> dict[str, dict[str, Any]]:
+    """By name, or of its mechanism, a colour, a marker, and a line if it tells no kinds apart."""
+    own = names if isinstance(names, Mapping) else dict(zip(names, names, strict=True))
+    shades, found = colours(list(own.values())), dict[str, dict[str, Any]]()
+    for place, (name, mechanism) in enumerate(own.items()):
+        line = {"linestyle": DASHES[place % 5]} if len(set(kinds)) < 2 else {}
+        marker = {"marker": MARKERS[place % 9], "markersize": 3}
+        found[name] = {"color": shades[mechanism], **line, **marker}
+    return found
 
 
 def label_panels(axes: Sequence[Axes]) -> None:
@@ -172,35 +176,53 @@ def sources_of(records: Sequence[Any]) -> str:
 
 def caption(figure: Figure, *parts: str) -> None:
     """What the figure shows and where its numbers come from, under it; empty parts are left out."""
-    text = _in_lines(figure, " · ".join(filter(None, parts)), 17)  # of the small size
+    text = _text(figure, "\xa0· ".join(filter(None, parts)), 17)  # of the small size
     figure.supxlabel(text, fontsize=SMALL, color=GREY, x=0.01, ha="left")
 
 
 def title(figure: Figure, text: str) -> None:
     """What is seen, above a figure without a legend; :func:`legend` has it elsewhere."""
-    figure.suptitle(_in_lines(figure, text, 15), fontsize=NORMAL)
+    figure.suptitle(_text(figure, text, 15), fontsize=NORMAL)
 
 
-def _in_lines(figure: Figure, text: str, letters_an_inch: int) -> str:
-    width = int(figure.get_figwidth() * letters_an_inch)
-    return fill(figure_text(text), width, break_on_hyphens=False)
+def in_lines(text: str, letters: int) -> str:
+    """A text in lines of so many letters; they may end inside names, but at no no-break space."""
+    parts = sub(
+        r"(?<=[/:])(?=\w)|(?<=\w\w_)", "\v", text
+    )  # where a line may end, and nothing is drawn
+    lines = fill(parts, letters, break_on_hyphens=False, replace_whitespace=False)
+    return lines.replace("\v", "").replace("\xa0", " ")
 
 
-def legend(
-    figure: Figure, looks: Sequence[Look], columns: int = 4, title: str = "", **how: Any
-) -> None:
+def _text(figure: Figure, text: str, letters_an_inch: int) -> str:
+    """A text as wide as the figure, which grows by its lines."""
+    lines = in_lines(figure_text(text), int(figure.get_figwidth() * letters_an_inch))
+    grow(figure, 1 + lines.count("\n"))
+    return lines
+
+
+def grow(figure: Figure, lines: int) -> None:
+    """Room for lines of text outside the panels, which stay as high as they are."""
+    figure.set_figheight(figure.get_figheight() + 0.14 * lines)
+
+
+def legend(figure: Figure, looks: Sequence[Look], title: str = "", **how: Any) -> None:
     """What the figure shows and one legend, above all panels; an entry a line's look."""
     from matplotlib.lines import Line2D
 
-    marks = [Line2D([], [], **look) for look in looks]
-    inches = figure.get_figwidth()
+    room = int(figure.get_figwidth() * 17)
+    labels = [in_lines(str(look.get("label", "")), room - 9) for look in looks]
+    marks = [Line2D([], [], **{**look, "label": its})
+             for look, its in zip(looks, labels, strict=True)]  # fmt: skip
     # beside an entry's letters stand its line and the gap between columns
-    letters, room = [len(str(look.get("label", ""))) + 9 for look in looks], inches * 17
-    fits = len(looks) if sum(letters) < room else int(room / max(letters))
-    how = {"ncols": max(1, min(fits, columns)), **how}
+    letters = [max(map(len, its.split("\n"))) + 9 for its in labels]
+    fits = len(looks) if sum(letters) < room else room // max(letters)
+    how["ncols"] = max(1, fits)
+    grow(figure, -(-(len(looks) + "".join(labels).count("\n")) // how["ncols"]))
     if title:
-        how |= {"title": _in_lines(figure, title, 15), "title_fontsize": NORMAL}
-    figure.legend(handles=marks, loc="outside upper center", **how)
+        how |= {"title": _text(figure, title, 15), "title_fontsize": NORMAL}
+    drawn = figure.legend(handles=marks, loc="outside upper center", **how)
+    drawn.get_title().set_multialignment("center")
 
 
 def draw_legend(

@@ -5,8 +5,20 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
-#: How a number is written.
-Written = Callable[[float], str]
+#: How a number is written at its tick.
+Label = Callable[[float], str]
+#: By unit, what numbers are divided by from there on, and how that is called.
+UNITS: dict[str, tuple[tuple[float, str], ...]] = {
+    "s": ((1.0, "[s]"), (1e-3, "[ms]"), (1e-6, "[µs]")),
+    "B": ((2**40, "[TiB]"), (2**30, "[GiB]"), (2**20, "[MiB]"), (2**10, "[KiB]"), (1.0, "[B]")),
+    "": ((1e12, "[10¹²]"), (1e9, "[10⁹]"), (1e6, "[10⁶]"), (1e3, "[10³]"), (1.0, "")),
+}
+
+
+def unit_of(values: Iterable[float | None], unit: str) -> tuple[float, str]:
+    """What to divide by so that an axis has short numbers, and how that is called."""
+    largest, known = max(filter(None, values), default=1.0), UNITS.get(unit, UNITS[""])
+    return next((pair for pair in known if largest >= pair[0]), known[-1])
 
 
 def round_numbers(
@@ -36,7 +48,7 @@ def plain(value: float) -> str:
     return f"{value:,.10f}".rstrip("0").rstrip(".")
 
 
-def with_prefix(unit: str = "") -> Written:
+def with_prefix(unit: str = "") -> Label:
     """How numbers of a unit are written with its prefix: ``200 µs``, ``5 G``."""
     from matplotlib.ticker import EngFormatter
 
@@ -50,13 +62,14 @@ def inches(axis: Any) -> float:
     return float(place.width * size[0] if across else place.height * size[1])
 
 
-def mark_values(axis: Any, written: Written, above: float = 0.0) -> None:
+def mark_values(axis: Any, written: Label, above: float = 0.0) -> None:
     """Ticks of a logarithmic axis at round numbers, as many as have room.
 
-    So many inches ``above`` what a y-axis shows are added for notes.
+    So many inches ``above`` what a y-axis shows are left for notes.
     """
     low, high = axis.get_view_interval()
-    length = inches(axis)
+    share = min(0.6, above / inches(axis))
+    length = inches(axis) * (1 - share)
 
     def half(value: float) -> float:  # of the inches that its label takes
         return 0.03 * len(written(value)) + 0.05 if axis.axis_name == "x" else 0.075
@@ -67,27 +80,26 @@ def mark_values(axis: Any, written: Written, above: float = 0.0) -> None:
 
     values = round_numbers(low, high, fits)
     if above:
-        share = min(0.6, above / length)
         axis.axes.set_ylim(low, high * (high / low) ** (share / (1 - share)))
     axis.set_ticks(values, labels=list(map(written, values)))
     axis.set_ticks([], minor=True)
 
 
 def short_size(size: int) -> str:
-    """A size as a tick has it: ``512``, ``4096``, ``16k`` (of 1,024)."""
-    if size >= 10_000:
-        return f"{size // 1024}k" if size % 1024 == 0 else f"{size:,}"
-    return str(size)
+    """A size as a tick has it: ``512``, ``4096``, ``16k`` (of 1,024), ``2M``."""
+    if size < 10_000:
+        return str(size)
+    known = ((2**20, "M"), (2**10, "k"))
+    return next((f"{size // of}{letter}" for of, letter in known if size % of == 0), f"{size:,}")
 
 
 def mark_sizes(axis: Any, sizes: Iterable[int]) -> None:
     """Ticks of a logarithmic x-axis at the sizes, the largest first, as many as have room."""
-    shown: list[int] = []
-    ordered = sorted(set(sizes), reverse=True)
-    inch = math.log(ordered[0] / ordered[-1]) / inches(axis)
-    for size in ordered:
-        room = math.log(shown[-1] / size) if shown else math.inf
-        if room >= inch * 0.065 * (1 + len(short_size(size))):
+    low, high = axis.get_view_interval()
+    inch, shown = math.log(high / low) / inches(axis), list[int]()
+    for size in sorted(set(sizes), reverse=True):
+        room = inch * 0.065 * (1 + len(short_size(size)))
+        if not shown or math.log(shown[-1] / size) >= room:
             shown.append(size)
     axis.set_ticks(shown, labels=list(map(short_size, shown)))
     axis.set_ticks([], minor=True)

@@ -8,11 +8,10 @@ from attnprof.render.plots import style
 from attnprof.render.plots.documents import Drawings, Rows, curve, of
 from attnprof.render.plots.series import length_axis
 from attnprof.render.plots.style import MIB, Axes, Figure
+from attnprof.render.plots.ticks import plain, with_prefix
 
 DRAWINGS = Drawings()
 GIGA = 1e9
-#: A variant often lies on another curve: that shows between the dashes.
-_DASHES: Mapping[bool, Any] = {False: "-", True: (0, (3, 3))}
 #: Quantity of the line, quantity of the points, what divides both, the axis's label, its title.
 PANELS = (
     ("flops", "matmul_flops_counted", 1.0, "FLOPs", "operations"),
@@ -21,26 +20,25 @@ PANELS = (
 )
 
 
-@DRAWINGS.draws(*"DEFG", height=3.2)
+@DRAWINGS.draws(*"DEFG", height=2.4)
 def draw_family(figure: Figure, data: FigureData) -> str:
     """Operations, memory and time by length, standard attention in black."""
-    panels = style.split(figure, 3, 3)
-    looks = style.looks([str(row["mechanism"]) for row in data.rows], "os^Dv")
+    panels = style.split(figure, 3)
+    looks = style.looks([str(row["mechanism"]) for row in data.rows])
     for axes, (line, dots, unit, label, title) in zip(panels, PANELS, strict=True):
         for name, look in looks.items():
             rows = of(data.rows, mechanism=name)
             if line:
-                axes.plot(*curve(rows, line, unit), color=look["color"], linewidth=1.1,
-                          linestyle=_DASHES[" " in name])  # fmt: skip
+                axes.plot(*curve(rows, line, unit), linewidth=1.1, **{**look, "marker": ""})
             _dots(axes, [row for row in rows if row[dots]], dots, unit, look)
         known = [row["seq_len"] for row in data.rows if row[line or dots]]
-        length_axis(axes, known)
+        length_axis(axes, known, plain if line != "flops" else with_prefix())
         axes.set(xlabel="sequence length N", ylabel=label, title=title)
     style.label_panels(panels)
     exponents = data.facts["exponents"]
     for name, look in looks.items():
         look["label"] = f"{name}: $N^{{{exponents[name]['flops']:.2f}}}$"
-    style.legend(figure, list(looks.values()), 3)
+    style.legend(figure, list(looks.values()), handlelength=3)
     return (
         f"One head of width {data.facts['head_dim']}, no projections. Lines: closed forms "
         "(exponent: of the operations). Points: products counted by torch, the allocator's peak, "
@@ -52,14 +50,14 @@ def _dots(axes: Axes, rows: Rows, quantity: str, unit: float, look: Mapping[str,
     """Points; of times a line with their intervals."""
     lengths, values = curve(rows, quantity, unit)
     if quantity != "median_s":
-        axes.plot(lengths, values, linestyle="none", **look)
+        axes.plot(lengths, values, **{**look, "linestyle": "none"})
     elif rows:
         ends = [[abs(row["median_s"] - row[end]) / unit for row in rows]
                 for end in ("ci_low_s", "ci_high_s")]  # fmt: skip
         axes.errorbar(lengths, values, ends, capsize=2, elinewidth=0.8, linewidth=0.8, **look)
 
 
-@DRAWINGS.draws("B", height=2.9)
+@DRAWINGS.draws("B", height=2.6)
 def draw_projections(figure: Figure, data: FigureData) -> str:
     """FLOPs of the three products, and of the attention that follows."""
     axes = figure.subplots()
@@ -70,7 +68,7 @@ def draw_projections(figure: Figure, data: FigureData) -> str:
         ("attention", "black", "^", "their attention: $N^2$"),
     ):
         axes.plot(*curve(three, field), color=shade, marker=marker, markersize=3, label=label)
-    length_axis(axes, [row["seq_len"] for row in data.rows])
+    length_axis(axes, [row["seq_len"] for row in data.rows], with_prefix())
     axes.set(xlabel="sequence length N", ylabel="FLOPs")
     axes.legend(loc="upper left")
     return (
@@ -80,10 +78,10 @@ def draw_projections(figure: Figure, data: FigureData) -> str:
     )
 
 
-@DRAWINGS.draws("C", height=2.9)
+@DRAWINGS.draws("C", height=2.6)
 def draw_heads(figure: Figure, data: FigureData) -> str:
     """FLOPs of a layer by part, and its peak memory, by number of heads."""
-    work, memory = style.split(figure, 2, 2)
+    work, memory = style.split(figure, 2)
     names = [str(row["num_heads"]) for row in data.rows]
     below = [0.0] * len(names)
     parts = {"projections": style.SKY, "scores and values": style.BLUE, "softmax": style.VERMILION}
@@ -105,10 +103,10 @@ def draw_heads(figure: Figure, data: FigureData) -> str:
     )
 
 
-@DRAWINGS.draws("Z", height=2.9)
+@DRAWINGS.draws("Z", height=2.7)
 def draw_results(figure: Figure, data: FigureData) -> str:
     """Losses, ratios and seconds: printed ones hatched, ours plain."""
-    losses, ratios, times = style.split(figure, 3, 3)
+    losses, ratios, times = style.split(figure, 3)
     printed: dict[str, Any] = {"color": style.ORANGE, "hatch": "//"}
     _bars(losses, data.rows, "final_true_ce", **printed)
     guess = data.facts["uniform_guess"]

@@ -10,9 +10,8 @@ from attnprof.render.plots.heatmap import draw_heatmap
 from attnprof.render.plots.style import Axes, Figure, Place
 
 DRAWINGS = Drawings()
-#: In the order in which they are drawn: a line that coincides with one before lies on it, dashed.
+#: In the order in which they are drawn: one that coincides with one before lies on it, in dashes.
 MECHANISMS = ("standard", "super", "optimised", "efficient")
-DASHED = "optimised"
 #: Where inputs stand in a diagram, and what comes out where two branches meet.
 INPUTS = {"Q": 0.0, "K": 1.0, "V": 2.0}
 JOINED = {"Q K": "scores", "scores V": "heads"}
@@ -24,11 +23,11 @@ HALF = HALF_WIDTH, HALF_HEIGHT = 0.42, 0.3
 ASIDE = 0.3
 
 
-@DRAWINGS.draws("1", height=3.6)
+@DRAWINGS.draws("1", height=3.4)
 def draw_diagram(figure: Figure, data: FigureData) -> str:
     """Figure 1: a panel a mechanism, from rows of ``block``, what it works ``on``, its ``map``."""
     names = list(dict.fromkeys(row["mechanism"] for row in data.rows))
-    panels = style.split(figure, len(names), len(names), 1.5, sharey=True)
+    panels = style.split(figure, len(names), 1.5, sharey=True)
     style.label_panels(panels)
     for axes, name in zip(panels, names, strict=True):
         top = _diagram(axes, of(data.rows, mechanism=name))
@@ -73,29 +72,25 @@ def _arrow(axes: Axes, start: Place, end: Place) -> None:
         draw_arrow(axes, (x0, y0), bottom, "arc3")
 
 
-@DRAWINGS.draws("2", height=2.9)
+@DRAWINGS.draws("2", height=2.3)
 def draw_by_width(figure: Figure, data: FigureData) -> str:
     """Figure 2: a panel a way of counting and a length, curves by mechanism."""
     panels = data.facts["panels"]
-    grid = style.split(figure, len(panels), len(panels))
-    shades = style.colours(MECHANISMS)
+    grid = style.split(figure, len(panels))
+    looks = {name: {**look, "marker": ""} for name, look in style.looks(MECHANISMS).items()}
     style.label_panels(grid)
     for axes, panel in zip(grid, panels, strict=True):
         rows = of(data.rows, **panel)
         unit, prefix = _unit(rows)
         for name in MECHANISMS:
-            line = (0, (4, 3)) if name == DASHED else "-"
-            axes.plot(*curve(rows, name, unit, "d_m"), color=shades[name], linestyle=line,
-                      label=name)  # fmt: skip
+            axes.plot(*curve(rows, name, unit, "d_m"), label=name, **looks[name])
         counted = panel["counted"] if panel["counted"].startswith("Eq") else "counted exactly"
         axes.set_title(f"{counted}, $l$ = {panel['l']}", fontsize=style.NORMAL)
         axes.set(
             xlabel="model width $d_m$", ylabel=f"{prefix}FLOPs", xlim=(0, None), ylim=(0, None)
         )
         axes.grid(visible=True)
-    lines = grid[0].get_lines()
-    columns = style.abreast(4, 1.6)
-    figure.legend(handles=lines, loc="outside upper center", ncols=columns, handlelength=3.2)
+    style.legend(figure, [{"label": name, **look} for name, look in looks.items()], handlelength=3)
     return (
         f"One forward and backward pass, h = {data.facts['h']}. (a) as printed, (b) the same "
         "equation for a longer context: Optimised and Super coincide; (c) multiplications and "
@@ -126,7 +121,7 @@ def draw_heatmaps(data: FigureData) -> Figure:
 DRAWINGS["3"] = draw_heatmaps
 
 
-@DRAWINGS.draws("4", height=5.0)
+@DRAWINGS.draws("4", height=2.4)
 def draw_surfaces(figure: Figure, data: FigureData) -> str:
     """Figure 4: a surface a mechanism, all on one scale."""
     import numpy as np
@@ -137,7 +132,7 @@ def draw_surfaces(figure: Figure, data: FigureData) -> str:
     unit, prefix = _unit(rows)
     x, y = np.meshgrid(widths, lengths)
     top = max(row["standard"] for row in rows) / unit
-    panels: list[Any] = style.split(figure, 4, 2, subplot_kw={"projection": "3d"})
+    panels: list[Any] = style.split(figure, 4, 3.0, subplot_kw={"projection": "3d"})
     for axes, name in zip(panels, ("standard", "optimised", "efficient", "super"), strict=True):
         found = {(row["l"], row["d_m"]): row[name] / unit for row in rows}
         height = np.array([[found[n, d] for d in widths] for n in lengths])
@@ -150,10 +145,10 @@ def draw_surfaces(figure: Figure, data: FigureData) -> str:
         title = f"{name}: at most {height.max():.1f} {prefix}FLOPs"
         axes.set_title(title, fontsize=style.NORMAL)
         axes.set_box_aspect((1, 1, 0.75), zoom=1.12)
-        axes.set_xlabel("$d_m$", fontsize=style.SMALL, labelpad=-2)
-        axes.set_ylabel("$l$", fontsize=style.SMALL, labelpad=-2)
-        axes.set_zlabel(f"{prefix}FLOPs", fontsize=style.SMALL, labelpad=-4)
-        axes.tick_params(labelsize=style.SMALL, pad=-1)
+        axes.set_xlabel("$d_m$", labelpad=-3)
+        axes.set_ylabel("$l$", labelpad=-3)
+        axes.set_zlabel(f"{prefix}FLOPs", labelpad=-4)
+        axes.tick_params(pad=-1)
         axes.xaxis.set_major_locator(MultipleLocator(256))
         axes.yaxis.set_major_locator(MultipleLocator(256))
     return (

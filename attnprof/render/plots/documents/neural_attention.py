@@ -11,14 +11,14 @@ DRAWINGS = Drawings()
 COLOURS_OF = {"q": style.ORANGE, "k": style.SKY}
 
 
-@DRAWINGS.draws("1", height=3.4)
+@DRAWINGS.draws("1", height=2.9)
 def draw_surfaces(figure: Figure, data: FigureData) -> str:
     """The dot product's paraboloid, and a network's folded sheet."""
     import numpy as np
 
     side = data.facts["points"]
     titles = {"dot_product": "dot product", "neural": "Neural Attention"}
-    panels: list[Any] = style.split(figure, 2, 2, subplot_kw={"projection": "3d"})
+    panels: list[Any] = style.split(figure, 2, subplot_kw={"projection": "3d"})
     for axes, (name, title) in zip(panels, titles.items(), strict=True):
         keys = ("x", "y", name)
         x, y, z = (np.array([row[k] for row in data.rows]).reshape(side, side) for k in keys)
@@ -34,11 +34,11 @@ def draw_surfaces(figure: Figure, data: FigureData) -> str:
     )
 
 
-@DRAWINGS.draws("3", height=2.4)
+@DRAWINGS.draws("3", height=2.2)
 def draw_tensor(figure: Figure, data: FigureData) -> str:
     """A panel for each k: what C holds at i, j."""
     tokens, depth = data.facts["tokens"], 2 * data.facts["reduced"]
-    panels = style.split(figure, depth, depth, 1.6)
+    panels = style.split(figure, depth, 1.6)
     ticks = [index + 0.5 for index in range(tokens)]
     names = [str(index + 1) for index in range(tokens)]
     for place, axes in enumerate(panels, 1):

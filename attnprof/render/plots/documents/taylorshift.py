@@ -38,7 +38,7 @@ LAWS = {
 }  # fmt: skip
 
 
-@DRAWINGS.draws("1", height=3.9)
+@DRAWINGS.draws("1", height=3.2)
 def draw_heads(figure: Figure, data: FigureData) -> str:
     """Figure 1: a column a head width, time above memory, crossovers marked."""
     widths = list(dict.fromkeys(row["d"] for row in data.rows))
@@ -55,8 +55,7 @@ def draw_heads(figure: Figure, data: FigureData) -> str:
             _marks(axes, of(data.facts["marks"], d=d, field=field), names, unit)
         line[0].set_ylabel(label)
         written = ticks.plain if unit == MIB else ticks.with_prefix("s")
-        ticks.mark_values(line[0].yaxis, written)
-        style.headroom(line[0], 0.5 if style.narrow() else 0.27)
+        ticks.mark_values(line[0].yaxis, written, above=0.3)
     for axes, d in zip(grid[0], widths, strict=True):
         axes.set_title(f"d = {d}", fontsize=style.NORMAL)
     for axes in grid[:, -1] if style.narrow() else grid[-1]:
@@ -103,10 +102,10 @@ def _marks(axes: Axes, marks: Rows, names: Mapping[str, str], unit: float) -> No
     style.in_corner(axes, "\n".join(lines), 0.05, 0.98, **style.ON_WHITE)
 
 
-@DRAWINGS.draws("2", height=2.7)
+@DRAWINGS.draws("2", height=2.0)
 def draw_encoders(figure: Figure, data: FigureData) -> str:
     """Figure 2: memory and time of three encoders, and the efficient one's share of both."""
-    panels = memory, time, ratio = style.split(figure, 3, 3)
+    panels = memory, time, ratio = style.split(figure, 3)
     names = list(dict.fromkeys(row["mechanism"] for row in data.rows))
     for axes, name, field, label, unit in (
         (memory, "memory", "peak_bytes", "peak memory [MiB]", MIB),
@@ -155,11 +154,8 @@ def _ratios(axes: Axes, data: FigureData) -> None:
               zorder=5)  # fmt: skip
     axes.axhline(1, color=style.GREY, linewidth=0.8)
     axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    axes.minorticks_off()
-    ticks = (0.1, 0.2, 0.35, 0.5, 1, 2, 5, 10)
-    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.set(ylim=(low, high), ylabel="efficient / standard")
+    ticks.mark_values(axes.yaxis, ticks.plain)
+    axes.set_ylabel("efficient / standard")
     axes.grid(visible=True)
     axes.legend(loc="upper right")
 
@@ -174,10 +170,10 @@ def _legend(
         for label, look in zip((printed, "measured"), crossovers, strict=True)
     ]
     looks = [{"linewidth": 1.0, **entry} for entry in (*own, *met, *more)]
-    style.legend(figure, looks, len(looks), handlelength=2.6, columnspacing=1.4)
+    style.legend(figure, looks, handlelength=2.6, columnspacing=1.4)
 
 
-@DRAWINGS.draws("4", height=4.3)
+@DRAWINGS.draws("4", height=1.9)
 def draw_norms(figure: Figure, data: FigureData) -> str:
     """Figure 4: a panel an expression, sampled norms on the lines of the laws."""
     panels, spare = _panels(figure, data, "mean norm")
@@ -197,7 +193,7 @@ def draw_norms(figure: Figure, data: FigureData) -> str:
     return f"{told}Table 1. {_sampling(data.rows)}"
 
 
-@DRAWINGS.draws("5", height=4.3)
+@DRAWINGS.draws("5", height=1.9)
 def draw_errors(figure: Figure, data: FigureData) -> str:
     """Figure 5: the same panels, relative errors of the laws with the samples' standard errors."""
     panels, spare = _panels(figure, data, "relative error of the law")
@@ -223,7 +219,7 @@ def draw_errors(figure: Figure, data: FigureData) -> str:
 
 def _panels(figure: Figure, data: FigureData, label: str) -> tuple[list[tuple[Axes, Rows]], Axes]:
     """A log-log panel for each expression with its rows, and one left over."""
-    *used, spare = style.split(figure, 6, 3, sharex=True)
+    *used, spare = style.split(figure, 6, sharex=True)
     spare.set_axis_off()
     panels: list[tuple[Axes, Rows]] = []
     for letter, axes, (name, law) in zip("abcde", used, data.facts["laws"].items(), strict=True):
