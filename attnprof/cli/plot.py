@@ -16,6 +16,7 @@ from attnprof.record.files import REPORT_LIMIT
 from attnprof.record.recognition import is_journal
 from attnprof.render.plots.results import KINDS, plot_results
 from attnprof.render.plots.style import check_figure_path
+from attnprof.render.progress import working
 
 
 def plot(
@@ -69,7 +70,8 @@ def plot(
         known = {"crossings": curve_crossings(reports)}
     elif kind == "roofline":
         known = {"ceilings": _ceilings(reports, ceilings)}
-    plot_results(reports, output, kind, size, **known)
+    with working(f"drawing {output}"):
+        plot_results(reports, output, kind, size, **known)
     note(f"wrote {output}")
 
 

@@ -83,7 +83,7 @@ def stages_html(table: Any) -> str:
         (name, "×".join(map(str, shape)), cost.flops, cost.bytes_moved, held)
         for name, shape, cost, held in rows
     )
-    told = f"{table.parameters} parameters; the total's bytes held are the peak"
+    told = f"{table.parameters:,} parameters; the total's bytes held are the peak"
     return html_table(columns, cells, "Cost by stage", [told, *table.notes])
 
 
