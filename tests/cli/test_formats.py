@@ -50,7 +50,7 @@ def test_a_file_holds_what_stdout_would(attnprof, tmp_path, command, fmt):
     plain = "\n".join(line.rstrip() for line in shown.out.splitlines())
     written = path.read_text().rstrip("\n")
     if fmt == "table":  # its last line says who wrote it
-        written = written.removesuffix(f"\nWritten by attnprof {command.split()[0]}.")
+        written = written.removesuffix(f"Written by attnprof {command.split()[0]}.").rstrip("\n")
     assert written == plain.rstrip("\n")
 
 
