@@ -122,9 +122,9 @@ class FittedTable:
         self, part: Sequence[int], headings: Sequence[str], widths: Sequence[int], console: Console
     ) -> Iterator[Segment]:
         """Headings, a rule, and the rows, whose texts fold to the widths of their columns."""
-        lines = {place: headings[place].count("\n") for place in part}
-        above = {place: "\n" * (max(lines.values()) - its) for place, its in lines.items()}
-        heads = {place: Text(above[place] + headings[place], "bold") for place in part}
+        high = max(headings[n].count("\n") for n in part)
+        above = {n: "\n" * (high - headings[n].count("\n")) for n in part}
+        heads = {n: Text(above[n] + headings[n], "bold") for n in part}
         for row in (heads, [], *self._rows):
             if not row:
                 yield from Text("─" * _taken(widths) if row == [] else "").render(console, end="\n")

@@ -10,7 +10,7 @@ from rich.text import Text
 from attnprof.record import ProfileRecord, Report
 from attnprof.record.points import names_of, varying
 from attnprof.render.fitted import Hanging
-from attnprof.render.terminal import record_table
+from attnprof.render.terminal import answer_line, record_table
 from attnprof.units import format_rate
 
 COUNTS = ("flops_formula", "flops_derived", "matmul_flops_formula", "flops_torch", "flops_fvcore")
@@ -32,11 +32,10 @@ ROOFLINE = ("bound", "roofline_time_s", "median_s", "roofline_fraction")
 
 def tables(report: Report) -> Iterator[RenderableType]:
     """Counts, memory, time and what was skipped, the answer before them; a sweep's is below."""
-    records, said = report.of(ProfileRecord), report.summary.get("answer")
+    records = report.of(ProfileRecord)
     named = zip(records, names_of(records), strict=True)
     done = [replace(record, mechanism=name) for record, name in named if record.skipped is None]
-    answer = [Text(str(said), style="bold")] if said else []
-    yield from answer if report.command == "profile" else ()
+    yield from answer_line(report) if report.command == "profile" else ()
     yield Text(f"{_conditions(report, records)}\n")
     if done:
         keys = ("mechanism", "seq_len", *varying(records))
@@ -55,7 +54,7 @@ def tables(report: Report) -> Iterator[RenderableType]:
             yield table(ROOFLINE, title="Roofline", caption=_ceilings(report.summary["roofline"]))
     whys = [(r, (r.skipped or "").removeprefix(f"{r.mechanism} ")) for r in records if r.skipped]
     yield from (Hanging(f"not measured: {line}") for line in _together(whys))
-    yield from answer if report.command != "profile" else ()
+    yield from answer_line(report) if report.command != "profile" else ()
 
 
 def _conditions(report: Report, records: Sequence[ProfileRecord]) -> str:

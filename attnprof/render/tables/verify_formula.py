@@ -68,14 +68,12 @@ def _shown(formula: str | None, most: int = READABLE) -> FormulaText:
 
 def _overview(records: Sequence[VerificationRecord]) -> FittedTable:
     placed = any(record.place for record in records)
-    quantities = {record.quantity for record in records}
-    names = ["row", "place" if placed else "of", "quantity", "printed", "ours", "verdict"]
-    if len(quantities) == 1:
-        names.remove("quantity")
+    several = ["quantity"] * (len({record.quantity for record in records}) > 1)
+    names = ["row", "place" if placed else "of", *several, "printed", "ours", "verdict"]
     table = FittedTable(*names, right=["row"], fold=names)
     for row, record in enumerate(records, start=1):
         where = record.place if placed else f"{record.of}, {record.phase}"
-        quantity = [quantity_text(record.quantity)] if len(quantities) > 1 else []
+        quantity = [quantity_text(record.quantity)] * len(several)
         leading = record.leading_ours if record.up_to == "order" else None
         sides = FormulaText(record.printed), _shown(leading or record.ours, BRIEF)
         table.add_row(str(row), where, *quantity, *sides, _verdict(record))
