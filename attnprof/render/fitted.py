@@ -41,24 +41,20 @@ class FittedTable:
         self._right = [name in right for name in headings]
         self._fold = [name in fold for name in headings]
         self._keys = keys
-        self._rows: list[list[Text] | None] = []
+        self._rows: list[list[Text]] = []
         for row in rows:
             self.add_row(*row)
 
     def add_row(self, *cells: str | Text) -> None:
-        """One cell a column; the last ones may be left out."""
+        """One cell a column; the last ones may be left out, and all of them for a blank line."""
         texts = [Text(cell) if isinstance(cell, str) else cell for cell in cells]
         self._rows.append(texts + [Text()] * (len(self._headings) - len(texts)))
-
-    def add_section(self) -> None:
-        """A blank line below the rows so far, if there are any."""
-        self._rows += [None] * bool(self._rows)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self._title:
             yield Text(self._title, style="bold")
         room, names = options.max_width, self._headings
-        cells = [[row[n].plain for row in self._rows if row] for n in range(len(names))]
+        cells = [[row[n].plain for row in self._rows if any(row)] for n in range(len(names))]
         empty = (its != [] and {text.strip() for text in its} <= {"", MISSING} for its in cells)
         places = [place for place, none in enumerate(empty) if place < self._keys or not none]
         body = [max(map(_longest, column), default=0) for column in cells]
@@ -123,12 +119,8 @@ class FittedTable:
     ) -> Iterator[Segment]:
         """Headings, a rule, and the rows, whose texts fold to the widths of their columns."""
         high = max(headings[n].count("\n") for n in part)
-        above = {n: "\n" * (high - headings[n].count("\n")) for n in part}
-        heads = {n: Text(above[n] + headings[n], "bold") for n in part}
-        for row in (heads, [], *self._rows):
-            if not row:
-                yield from Text("─" * _taken(widths) if row == [] else "").render(console, end="\n")
-                continue
+        heads = [Text("\n" * (high - name.count("\n")) + name, "bold") for name in headings]
+        for row in (heads, *self._rows):
             cells = (_lines(row[n], width, console) for n, width in zip(part, widths, strict=True))
             for texts in zip_longest(*cells, fillvalue=Text()):
                 aligned = [text.copy() for text in texts]
@@ -138,6 +130,8 @@ class FittedTable:
                 line = Text(" " * GAP).join(aligned)
                 line.rstrip()
                 yield from line.render(console, end="\n")
+            if row is heads:
+                yield Segment("─" * _taken(widths) + "\n")
 
 
 class Hanging:

@@ -86,10 +86,9 @@ def _stages(rows: list[CostRecord], names: Sequence[str]) -> FittedTable:
     headings = [_heading(name) for name in names]
     table = FittedTable("stage", *headings, right=headings, fold=["stage"])
     several = len({row.part for row in rows}) > 1
-    for part, of_part in groupby(rows, key=lambda r: r.part):
+    for place, (part, of_part) in enumerate(groupby(rows, key=lambda r: r.part)):
         if several:
-            table.add_section()
-            table.add_row(Text(part or "", "bold"))
+            table.add_row(Text("\n" * (place > 0) + (part or ""), "bold"))
         for stage, group in groupby(of_part, key=lambda r: r.stage):
             values = {row.quantity: row.value for row in group}
             table.add_row(stage, *(quantity_value(values.get(name), name) for name in names))

@@ -72,7 +72,7 @@ def _counts(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
         number, _, title = name.partition(" ")
         table.add_row(number, title, *counts)
         if place == len(documents) > 1:
-            table.add_section()
+            table.add_row()
     yield table
 
 
