@@ -195,8 +195,9 @@ def draw_over(
 
 
 def peak_memory(records: Records, *fields: str) -> tuple[float, str]:
-    """What these fields are divided by, and what their axis says."""
-    unit, said = ticks.unit_of((getattr(r, field) for r in records for field in fields), "B")
+    """What these fields are divided by, the unit in the middle of their axis, and what it says."""
+    known = [value for r in records for field in fields if (value := getattr(r, field))] or [1]
+    unit, said = ticks.unit_of([4 * math.sqrt(min(known) * max(known))], "B")
     return unit, f"peak memory {said}"
 
 
