@@ -100,7 +100,10 @@ class Contest:
 def contests(
     meeting: Meeting, kinds: Sequence[str] = KINDS, metrics: Sequence[str] = METRICS
 ) -> list[Contest]:
-    """What can be compared, published first; RequestError where nothing is on the same terms."""
+    """What can be compared, published first.
+
+    Raises :class:`RequestError` where nothing can: no document prints both on the same terms.
+    """
     for asked, possible in ((kinds, (*KINDS, DERIVED)), (metrics, METRICS)):
         wrong = [name for name in asked if name not in possible]
         if wrong:

@@ -63,7 +63,10 @@ def curves_of(
     mechanisms: Sequence[Mechanism], workload: Workload, scope: str, kinds: Sequence[str],
     quantities: Sequence[str],
 ) -> list[Curve]:  # fmt: skip
-    """Every cost that can be drawn, printed ones first; RequestError for refusals, or for none."""
+    """Every cost that can be drawn, a mechanism's printed ones before ours.
+
+    Raises :class:`RequestError` where a mechanism refuses, or nothing is left.
+    """
     found = []
     for mechanism in mechanisms:
         mechanism.check(workload, scope)

@@ -66,7 +66,8 @@ class Change(Work):
             return f"{'+' if self.times > 0 else '−'}{name}"
         if self.format:
             return f"{name} in {self.format}"
-        return f"{'larger' if (self.bytes_moved or self.flops) > 0 else 'smaller'} {name}"
+        more = self.bytes_moved or self.flops
+        return f"{'larger' if more > 0 else 'smaller' if more else 'reshaped'} {name}"
 
     def text(self, sizes: Mapping[str, int]) -> str:
         """``aten.clone ×1 more at attention.py:14 (float32 1×8×64), moves 8.00 MiB more``."""

@@ -113,7 +113,10 @@ def _report(
     cases: Sequence[Case], sides: tuple[Mapping[str, Counted], Mapping[str, Counted]],
     times: Mapping[str, CheckRecord], options: CheckOptions, start: float, **summary: Any,
 ) -> Report:  # fmt: skip
-    """What both sides counted, with each case's time; ``start`` is when the first one was taken."""
+    """Records of each case: exact ones of ``sides`` (before, after), then its time.
+
+    ``start`` is when the first time was taken; ``summary`` is what only one kind of check knows.
+    """
     spent_s, (before, after) = time.monotonic() - start, sides
     records = []
     for name in dict.fromkeys([*after, *before]):

@@ -12,7 +12,10 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class MedianEstimate:
-    """Median and its interval of probability ``coverage``, of ``count`` samples or processes."""
+    """Median and its interval in seconds, of ``count`` samples or (``of``) processes.
+
+    ``coverage`` is the probability that the interval holds the true median.
+    """
 
     median_s: float
     low_s: float

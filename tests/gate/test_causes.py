@@ -1,6 +1,7 @@
 """What changed is told by cause: each line of code once, whatever metrics and cases show it."""
 
 from attnprof.gate.causes import causes
+from attnprof.gate.changes import changes
 from attnprof.gate.counts import Counted, Operation, count
 from attnprof.gate.exact import compare
 from attnprof.gate.rules import TOGETHER
@@ -103,3 +104,13 @@ def test_other_operations_of_the_same_cost_are_told_though_no_number_changed():
 
 def test_nothing_changed_has_no_cause():
     assert found(side(MM), side(MM)) == []
+
+
+def test_an_operation_of_the_same_size_and_another_shape_is_not_called_smaller():
+    before, after = (
+        Counted({"dispatched_operations": 1}, [Operation("cat", "forward", "a.py:3", 1, 8, 0,
+                                                         "float32", shape)])
+        for shape in ("1×2", "2×1")
+    )  # fmt: skip
+    (change,) = changes(before, after)
+    assert change.name == "reshaped cat"

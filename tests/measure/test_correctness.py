@@ -241,3 +241,24 @@ def test_processes_do_not_repeat_what_another_has_checked(monkeypatch):
     assert [row.checked for row in rows] == ["float64"] * 2
     assert orders == [True, False]
     assert batch.measure_apart(replace(asked, check=False)).checked is None
+
+
+def test_what_code_of_ours_raises_is_told_unless_torch_lacks_the_format(monkeypatch):
+    def raising(text):
+        def run(*_):
+            raise RuntimeError(text)
+
+        monkeypatch.setattr(correctness.SmallModule, "ran", run)
+        return correctness._verdict(request("linear")).wrong
+
+    assert "shapes do not match" in raising("shapes do not match")
+    assert raising("\"softmax\" not implemented for 'Half'") is None
+
+
+def test_what_was_found_wrong_stays_wrong_where_a_later_comparison_fails(monkeypatch):
+    def compared(*_):
+        yield "float64", torch.ones(1), torch.zeros(1), 1e-9
+        raise ValueError("no")
+
+    monkeypatch.setattr(correctness.SmallModule, "compared", compared)
+    assert "away from float64" in correctness._verdict(request("linear")).wrong
