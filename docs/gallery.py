@@ -81,7 +81,7 @@ PARTS = {
     "Figures of the papers, made again": (
         Figure("The four mechanisms of Better Attention as diagrams.",
                "attnprof reproduce 000 --figure 1 --plot diagrams.png"),
-        Figure("One of Extractors' sublayers; blue is its critical path.",
+        Figure("One of Extractors' sublayers; its critical path is filled.",
                "attnprof reproduce 002 --figure 2 --plot sublayer.png"),
         Figure("TaylorShift's crossovers, predicted and measured.",
                "attnprof reproduce 004 --figure 1 --plot taylorshift.png"),

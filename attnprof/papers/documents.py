@@ -15,7 +15,7 @@ from attnprof.errors import AttnprofError, CannotRunError, RequestError, closest
 
 if TYPE_CHECKING:
     from attnprof.papers.checks import Check
-    from attnprof.papers.regenerated import Figure, Table
+    from attnprof.papers.regenerated import PaperFigure, Table
 
 HERE = Path(__file__).parent
 
@@ -147,7 +147,7 @@ def find_table(number: str, name: str) -> "tuple[str, Callable[[], Table]]":
     return _part(document(number), "tables", name)
 
 
-def find_figure(number: str, name: str) -> "tuple[str, Figure]":
+def find_figure(number: str, name: str) -> "tuple[str, PaperFigure]":
     """A figure's own key and the figure; :class:`RequestError` lists those there are.
 
     Raises :class:`CannotRunError` with the reason for one that cannot be made again.

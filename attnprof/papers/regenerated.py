@@ -61,7 +61,7 @@ class FigureData:
 
 
 @dataclass(frozen=True)
-class Figure:
+class PaperFigure:
     """A document's figure: ``data`` computes what it shows, ``measured`` where from a measurement.
 
     It is drawn by the drawing of the same key in ``render.plots.documents.<folder>.DRAWINGS``.
@@ -77,7 +77,7 @@ class Regenerated:
     """Tables and figures, reasons by what ``failed``, and by what nobody can make: ``not_made``."""
 
     tables: dict[str, Table] = field(default_factory=dict)
-    figures: dict[str, tuple[Figure, FigureData]] = field(default_factory=dict)
+    figures: dict[str, tuple[PaperFigure, FigureData]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     not_made: dict[str, str] = field(default_factory=dict)
 
@@ -136,7 +136,7 @@ def table_rows(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     return flat
 
 
-def figure_values(name: str, figure: Figure, data: FigureData) -> dict[str, Any]:
+def figure_values(name: str, figure: PaperFigure, data: FigureData) -> dict[str, Any]:
     """A figure's data for JSON."""
     return {
         "name": name,

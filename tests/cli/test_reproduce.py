@@ -13,7 +13,7 @@ import pytest
 from attnprof.papers import replay as replaying
 from attnprof.papers.checks import Check
 from attnprof.papers.documents import Document, claims
-from attnprof.papers.regenerated import Described, Figure, FigureData
+from attnprof.papers.regenerated import Described, FigureData, PaperFigure
 from attnprof.record import Report
 from attnprof.render.plots import documents as drawn
 
@@ -168,7 +168,7 @@ def draw(data):
 @pytest.fixture
 def drawable(monkeypatch):
     """One figure and no table in every document."""
-    parts = {"FIGURES": {"1": Figure("A line", figure)}}
+    parts = {"FIGURES": {"1": PaperFigure("A line", figure)}}
     monkeypatch.setattr(Document, "part", lambda *asked: parts.get(asked[-1]))
     monkeypatch.setattr(drawn, "drawings", lambda _: {"1": draw})
 
@@ -208,7 +208,7 @@ def test_reports_have_a_folder_a_document_and_one_page(attnprof, tmp_path, settl
 @pytest.mark.usefixtures("few")
 def test_a_figure_that_cannot_be_made_is_named_and_ends_with_3(attnprof, tmp_path, monkeypatch):
     monkeypatch.setattr(replaying, "committed", lambda _: {})
-    parts = {"FIGURES": {"1": Figure("A line", lambda: 1 / 0)}}
+    parts = {"FIGURES": {"1": PaperFigure("A line", lambda: 1 / 0)}}
     monkeypatch.setattr(Document, "part", lambda *asked: parts.get(asked[-1]))
     ended = attnprof(("reproduce", "004", "--reports", str(tmp_path)))
     assert ended.code == 3

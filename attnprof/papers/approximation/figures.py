@@ -14,7 +14,7 @@ from attnprof.papers.approximation.checks_orders import CLAIMS, claimed_order, m
 from attnprof.papers.approximation.checks_program import FAILED, FIGURE_Z, HEADS, quoted
 from attnprof.papers.approximation.program import CLASSES, DOCUMENT, TOKENS, WIDTH, derived
 from attnprof.papers.measured import measured
-from attnprof.papers.regenerated import Cell, Described, Figure, FigureData, Table
+from attnprof.papers.regenerated import Cell, Described, FigureData, PaperFigure, Table
 from attnprof.workload import Workload
 
 TIME, MEMORY = "time: exponent of N", "memory: exponent of N"
@@ -246,12 +246,12 @@ def results() -> FigureData:
 
 
 TABLES = {CLAIMS: complexities, FIGURE_Z: quoted_numbers}
-FIGURES: dict[str, Figure] = {
-    "B": Figure("Products that make Q, K and V", projections),
-    "C": Figure("Multi-head attention by number of heads", heads),
+FIGURES: dict[str, PaperFigure] = {
+    "B": PaperFigure("Products that make Q, K and V", projections),
+    "C": PaperFigure("Multi-head attention by number of heads", heads),
     **{
-        key: Figure(f"Growth of {name}", partial(family, key), measured=True)
+        key: PaperFigure(f"Growth of {name}", partial(family, key), measured=True)
         for key, (name, _) in FAMILIES.items()
     },
-    "Z": Figure("Quoted results beside ours", results, measured=True),
+    "Z": PaperFigure("Quoted results beside ours", results, measured=True),
 }

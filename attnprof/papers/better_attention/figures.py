@@ -10,7 +10,7 @@ import sympy
 from attnprof import registry
 from attnprof.papers.better_attention import checks_eq24, values
 from attnprof.papers.better_attention.values import MECHANISMS, counter, eq24, multiply_adds
-from attnprof.papers.regenerated import Described, Figure, FigureData
+from attnprof.papers.regenerated import Described, FigureData, PaperFigure
 
 BLOCK = ("mechanism", "block", "on", "map")
 #: By the definitions' names of their steps: the figure's block, what it works on, its map's shape.
@@ -227,8 +227,8 @@ def surfaces() -> FigureData:
 
 
 FIGURES = {
-    "1": Figure("The blocks of the four mechanisms", diagram),
-    "2": Figure("FLOPs against model width", by_width),
-    "3": Figure("FLOPs of standard over Efficient Attention", heatmap),
-    "4": Figure("FLOPs over length and width, one head", surfaces),
+    "1": PaperFigure("The blocks of the four mechanisms", diagram),
+    "2": PaperFigure("FLOPs against model width", by_width),
+    "3": PaperFigure("FLOPs of standard over Efficient Attention", heatmap),
+    "4": PaperFigure("FLOPs over length and width, one head", surfaces),
 }

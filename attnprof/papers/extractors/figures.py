@@ -5,7 +5,7 @@ from functools import partial
 from attnprof.papers.checks import formula, same_formula
 from attnprof.papers.extractors import counts
 from attnprof.papers.extractors.counts import critical_path, last_step, length, sequence, steps
-from attnprof.papers.regenerated import Described, Figure, FigureData
+from attnprof.papers.regenerated import Described, FigureData, PaperFigure
 
 NAMES = ("multiplications", "additions", "divisions", "exponentials")
 #: The weights that Sections 4 and 5 put into each drawing, with their number of entries.
@@ -50,9 +50,11 @@ def _told(path: str) -> str:
 
 
 FIGURES = {
-    "2": Figure("The self-attention sublayer, one more token", partial(sublayer, "self_attention")),
-    "3": Figure("SHE, one more token", partial(sublayer, "she")),
-    "4": Figure("WE, one more token", partial(sublayer, "we")),
-    "5": Figure("HE, one more token", partial(sublayer, "he")),
-    "6": Figure("ME, one more token", partial(sublayer, "me")),
-}
+    "2": PaperFigure(
+        "The self-attention sublayer, one more token", partial(sublayer, "self_attention")
+    ),
+    "3": PaperFigure("SHE, one more token", partial(sublayer, "she")),
+    "4": PaperFigure("WE, one more token", partial(sublayer, "we")),
+    "5": PaperFigure("HE, one more token", partial(sublayer, "he")),
+    "6": PaperFigure("ME, one more token", partial(sublayer, "me")),
+}  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from attnprof.papers.neural_attention.checks_sizes import graph_dimensions
-from attnprof.papers.regenerated import Described, Figure, FigureData
+from attnprof.papers.regenerated import Described, FigureData, PaperFigure
 
 #: Figure 1: points a side of the square [-1, 1]², and neurons of the hidden layer.
 POINTS, NEURONS = 61, 16
@@ -115,8 +115,8 @@ def score_matrix() -> FigureData:
     return FigureData(rows, described, {"tokens": TOKENS})
 
 
-FIGURES: dict[str, Figure] = {
-    "1": Figure("Scores of q = k = (x, y)", surfaces),
-    "3": Figure("The tensor C of Eq 7", pair_tensor),
-    "8": Figure("The matrix A of Eq 9", score_matrix),
+FIGURES: dict[str, PaperFigure] = {
+    "1": PaperFigure("Scores of q = k = (x, y)", surfaces),
+    "3": PaperFigure("The tensor C of Eq 7", pair_tensor),
+    "8": PaperFigure("The matrix A of Eq 9", score_matrix),
 }

@@ -10,7 +10,7 @@ import sympy
 
 from attnprof.papers.checks import formula, rounded, within
 from attnprof.papers.measured import measured
-from attnprof.papers.regenerated import Described, Figure, FigureData
+from attnprof.papers.regenerated import Described, FigureData, PaperFigure
 from attnprof.papers.taylorshift import checks_sizes
 from attnprof.papers.taylorshift.checks_quoted import SHARES
 from attnprof.papers.taylorshift.checks_sizes import LENGTH, NORMAL, SPHERE, law, printed_laws
@@ -243,9 +243,9 @@ def _said_of_errors() -> Iterator[Described]:
         )  # fmt: skip
 
 
-FIGURES: dict[str, Figure] = {
-    "1": Figure("Time and memory of one head over length", heads, measured=True),
-    "2": Figure("An encoder with d = 32: memory and time", encoders, measured=True),
-    "4": Figure("Mean norms of intermediate results", norms, measured=True),
-    "5": Figure("Errors of the fitted laws", errors, measured=True),
+FIGURES: dict[str, PaperFigure] = {
+    "1": PaperFigure("Time and memory of one head over length", heads, measured=True),
+    "2": PaperFigure("An encoder with d = 32: memory and time", encoders, measured=True),
+    "4": PaperFigure("Mean norms of intermediate results", norms, measured=True),
+    "5": PaperFigure("Errors of the fitted laws", errors, measured=True),
 }

@@ -87,18 +87,19 @@ def draw_heads(figure: Figure, data: FigureData) -> str:
     parts = {"projections": style.SKY, "scores and values": style.BLUE, "softmax": style.VERMILION}
     for part, shade in parts.items():
         heights = [row[part] / GIGA for row in data.rows]
-        work.bar(names, heights, 0.6, below, color=shade, label=part)
+        work.bar(names, heights, 0.6, below, color=shade, label=part,
+                 hatch="///" * (part == "softmax"), edgecolor="white", linewidth=0)  # fmt: skip
         below = [a + b for a, b in zip(below, heights, strict=True)]
     figure.legend(loc="outside upper center", ncols=3)
     chosen = str(data.facts["printed"])
-    shades = [style.GREEN if name == chosen else style.GREY for name in names]
+    shades = [style.GREEN if name == chosen else "0.75" for name in names]
     memory.bar(names, [row["peak_bytes"] / MIB for row in data.rows], 0.6, color=shades)
     for axes, label in ((work, "GFLOPs of a layer"), (memory, "peak memory [MiB]")):
         axes.set(xlabel="number of heads H", ylabel=label)
         axes.grid(visible=True, axis="y")
     style.label_panels([work, memory])
     return (
-        f"Closed forms, {data.facts['seq_len']:,} tokens, width {data.facts['d_model']}. Green: "
+        f"Closed forms, {data.facts['seq_len']:,} tokens, width {data.facts['d_model']}. Dark: "
         f"the H = {chosen} that is drawn in the document."
     )
 

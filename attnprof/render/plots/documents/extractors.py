@@ -35,7 +35,7 @@ def draw_sublayer(figure: Figure, data: FigureData) -> str:
         axes.set(xlim=(-0.5, max(columns, COLUMNS) - 0.5), ylim=(-0.5, rows - 0.5))
     axes.axis("off")
     steps = data.facts["its steps"]
-    return f"Blue: the critical path, {steps} dependent operations."
+    return f"Filled: the critical path, {steps} dependent operations."
 
 
 def _places(rows: Rows) -> dict[str, Place]:
