@@ -27,19 +27,17 @@ _UNIT = re.compile(r"(?<=\d) (?=[KMGTPE](i?B)?\b)")
 class FittedTable:
     """A table in as many parts as the width asks for, repeating the ``keys`` that name a row.
 
-    Cells stay in one line and are never cut, but for the columns that fold. Columns without a
-    value are left out. Where one part is not enough, columns that say the same in every row are
-    told once, above.
+    Numbers, whose columns are ``right``, stay in one line; texts fold. Columns without a value are
+    left out. Where one part is not enough, columns that say the same in every row are told once,
+    above.
     """
 
     def __init__(
         self, *headings: str, rows: Iterable[Iterable[str | Text]] = (), title: str | None = None,
-        caption: str | None = None, right: Collection[str] = (), fold: Collection[str] = (),
-        keys: int = 1,
+        caption: str | None = None, right: Collection[str] = (), keys: int = 1,
     ) -> None:  # fmt: skip
         self._headings, self._title, self._caption = headings, title, caption
         self._right = [name in right for name in headings]
-        self._fold = [name in fold for name in headings]
         self._keys = keys
         self._rows: list[list[Text]] = []
         for row in rows:
@@ -88,8 +86,8 @@ class FittedTable:
         """
         most = list(map(max, body, map(_longest, headings)))
         least = [
-            min(width, FOLDED) if folds and place >= self._keys else width
-            for place, (width, folds) in enumerate(zip(most, self._fold, strict=True))
+            width if place < self._keys or self._right[place] else min(width, FOLDED)
+            for place, width in enumerate(most)
         ]
         *keys, longest = sorted(range(self._keys), key=least.__getitem__)
         others = [*(least[n] for n in keys), max(least[self._keys :], default=0)]

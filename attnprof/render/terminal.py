@@ -59,8 +59,7 @@ def record_table(records: Sequence[Record], names: Sequence[str], **how: Any) ->
         if is_numeric(fmt) and not any(isinstance(getattr(r, name), str) for r in records):
             numeric.add(headings[name])
     rows = ([shown_value(getattr(r, n), fields[n]["format"]) for n in headings] for r in records)
-    fold = {*headings.values()} - numeric
-    return FittedTable(*headings.values(), rows=rows, right=numeric, fold=fold, **how)
+    return FittedTable(*headings.values(), rows=rows, right=numeric, **how)
 
 
 def quantity_value(value: Any, name: str) -> str:

@@ -84,7 +84,7 @@ def _numbers(
 
 def _stages(rows: list[CostRecord], names: Sequence[str]) -> FittedTable:
     headings = [_heading(name) for name in names]
-    table = FittedTable("stage", *headings, right=headings, fold=["stage"])
+    table = FittedTable("stage", *headings, right=headings)
     several = len({row.part for row in rows}) > 1
     for place, (part, of_part) in enumerate(groupby(rows, key=lambda r: r.part)):
         if several:
@@ -104,7 +104,7 @@ def _heading(name: str, *, total: bool = False) -> str:
 def _closed_forms(rows: list[CostRecord]) -> FittedTable:
     """Stages by their FLOPs (or operations) alone, totals in full; zeros left out."""
     headings = ("stage", "quantity", "closed form")
-    table = FittedTable(*headings, "value", right=["value"], fold=["closed form"])
+    table = FittedTable(*headings, "value", right=["value"])
     for row in rows:
         if row.value and (row.stage == TOTAL or row.quantity in ("flops", "operations")):
             several = len({its.part for its in rows if its.part}) > 1

@@ -40,7 +40,7 @@ def tables(report: Report, more: str = "") -> Iterator[RenderableType]:
     cells = (_cells(row)[: len(headings)] for row in rows)
     yield FittedTable(*headings, rows=cells, title=title, right=numeric, keys=3)
     if forms := _forms(rows):
-        yield FittedTable("", FORM, rows=forms, fold=[FORM])
+        yield FittedTable("", FORM, rows=forms)
     yield from map(Hanging, _remarks(rows))
     kinds = dict.fromkeys(row.kind for row in rows)
     caption = [f"{kind}: {MEANING[kind]}" for kind in kinds]

@@ -46,7 +46,7 @@ def tables(report: Report, *, latex: bool = False) -> Iterator[RenderableType]:
 
 
 def _formulas(rows: Sequence[DeriveRecord]) -> FittedTable:
-    table = FittedTable("quantity", "formula", "value", right=["value"], fold=["formula"])
+    table = FittedTable("quantity", "formula", "value", right=["value"])
     for row in rows:
         formula = f"{'at least ' * (row.bound != 'exact')}{_spread(row.expression)}"
         value = quantity_value(row.value, row.quantity)
@@ -128,7 +128,7 @@ def peak_lines(peak: Mapping[str, Any]) -> Iterator[str]:
 
 def _operations(found: Sequence[Mapping[str, Any]]) -> FittedTable:
     table = FittedTable("operation", "calls", "FLOPs", "value", title="by operation",
-                        right=["calls", "value"], fold=["FLOPs"])  # fmt: skip
+                        right=["calls", "value"])  # fmt: skip
     counted = [row for row in found if row["flops"] != "0"]
     for row in counted[:_MOST]:
         value = quantity_value(row["flops_value"], "flops")

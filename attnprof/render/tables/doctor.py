@@ -18,4 +18,4 @@ def tables(report: Report) -> list[RenderableType]:
          its.found + (f" → {its.advice}" if its.advice else ""))
         for its in report.of(DoctorRecord)
     )  # fmt: skip
-    return [FittedTable("check", "status", "found", rows=rows, fold=["found"], caption=verdict)]
+    return [FittedTable("check", "status", "found", rows=rows, caption=verdict)]

@@ -33,7 +33,7 @@ def tables(report: Report, conditions: str) -> Iterator[RenderableType]:
         names = (f"{one['mechanism']}, {one['kind']} {UNITS[one['quantity']]}" for one in found)
         forms = (FormulaText(one["equation"]) for one in found)
         cells = zip(names, forms, strict=True)
-        yield FittedTable("", EQUATION, rows=cells, fold=[EQUATION])
+        yield FittedTable("", EQUATION, rows=cells)
     yield Text(CAPTION, style="dim")
 
 
@@ -55,10 +55,8 @@ def _values(title: str, rows: list[HeadsRecord]) -> FittedTable:
 def _optima(report: Report) -> RenderableType:
     """One row a cost: how it goes with heads, the best divisor, the real optimum."""
     numbers = ("best divisor", "real d", "real heads")
-    table = FittedTable(
-        "mechanism", "quantity", "kind", "over heads", *numbers, title="Optimum", right=numbers,
-        fold=["over heads"], keys=3,
-    )  # fmt: skip
+    table = FittedTable("mechanism", "quantity", "kind", "over heads", *numbers, title="Optimum",
+                        right=numbers, keys=3)  # fmt: skip
     for one in report.summary["optima"]:
         best = plural(one["best_divisor"], "head")
         real = [MISSING] * 2

@@ -29,7 +29,7 @@ def tables(report: Report) -> Iterator[RenderableType]:
     headings = ("metric", "since", "commit", *numbers)
     for case in dict.fromkeys(row.case for row in rows):
         cells = (_cells(row, several=several) for row in rows if row.case == case)
-        yield FittedTable(*headings, rows=cells, title=case, right=numbers, fold=["commit"])
+        yield FittedTable(*headings, rows=cells, title=case, right=numbers)
 
 
 def _cells(row: HistoryRecord, *, several: bool) -> list[str]:

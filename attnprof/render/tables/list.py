@@ -22,9 +22,8 @@ def tables(report: Report) -> list[RenderableType]:
     """A row a mechanism."""
     if report.command == "list --verify":
         return _growth(report)
-    long = ("parameters (default)", "paper")
     table = FittedTable(
-        "mechanism", "time", "memory", "causal", "decode", *long, fold=long,
+        "mechanism", "time", "memory", "causal", "decode", "parameters (default)", "paper",
         caption="N: tokens. Set a parameter with --set name=value. 000 to 004 number the documents "
         "that attnprof reproduce lists.",
     )  # fmt: skip

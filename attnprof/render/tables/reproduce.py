@@ -66,7 +66,7 @@ def _counts(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield Text(f"{summary['answer']}.", style="bold")
     kept = [key for key in COUNTED if key != "error" or summary["errors"]]
     counted = [COUNTED[key] for key in kept]
-    table = FittedTable("", "document", *counted, right=counted, fold=["document"])
+    table = FittedTable("", "document", *counted, right=counted)
     documents = summary["documents"]
     for place, (name, *counts) in enumerate(claims.count_rows(documents, kept), 1):
         number, _, title = name.partition(" ")
@@ -88,9 +88,8 @@ class _Listed:
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
         wide = options.max_width >= WIDE
         more = ["place", *["verdict"] * self._verdicts] if wide else []
-        headings = ("claim", *more, *self._texts)
-        yield FittedTable(*headings, rows=map(self._row, self._records, repeat(wide)),
-                        title=self._title, fold=["place", *self._texts])  # fmt: skip
+        rows = map(self._row, self._records, repeat(wide))
+        yield FittedTable("claim", *more, *self._texts, rows=rows, title=self._title)
 
     def _row(self, record: ReproduceRecord, wide: bool) -> list[str | Text]:
         place, verdict = place_text(record.place), [_verdict(record)] * self._verdicts
@@ -127,7 +126,7 @@ def _described(figure: Mapping[str, Any]) -> Iterator[RenderableType]:
         [*(Text(str(its[key])) for key in ("what", "printed", "ours")), said[bool(its["agrees"])]]
         for its in figure["described"]
     )
-    yield FittedTable(*headings, rows=rows, fold=headings)
+    yield FittedTable(*headings, rows=rows)
 
 
 def _regenerated(values: Mapping[str, Any]) -> Iterator[RenderableType]:
@@ -140,8 +139,7 @@ def _regenerated(values: Mapping[str, Any]) -> Iterator[RenderableType]:
     titles = {name: name.replace("_", " ") for name in names}
     numeric = [title for n, title in titles.items() if all(_is_number(r[n]) for r in rows)]
     cells = ([_cell(row[name]) for name in names] for row in rows)
-    long = {*titles.values()} - {*numeric}
-    yield FittedTable(*titles.values(), rows=cells, right=numeric, fold=long, keys=max(1, labels))
+    yield FittedTable(*titles.values(), rows=cells, right=numeric, keys=max(1, labels))
     for line in claims.notes(values):
         yield Text(f" {line}", style="dim")
 

@@ -49,7 +49,7 @@ def tables(report: Report) -> Iterator[RenderableType]:
         yield from (Hanging(f"{why[:1].upper()}{why[1:]}."), "")
         sides = {"printed": record.printed, _OURS.get(record.kind, record.kind): record.ours}
         rows = ((title, _shown(formula)) for title, formula in sides.items())
-        yield FittedTable("", "formula", rows=rows, fold=["formula"])
+        yield FittedTable("", "formula", rows=rows)
         if record.values:
             yield _values(record)
         yield from map(Hanging, _lines(record))
@@ -70,7 +70,7 @@ def _overview(records: Sequence[VerificationRecord]) -> FittedTable:
     placed = any(record.place for record in records)
     several = ["quantity"] * (len({record.quantity for record in records}) > 1)
     names = ["row", "place" if placed else "of", *several, "printed", "ours", "verdict"]
-    table = FittedTable(*names, right=["row"], fold=names)
+    table = FittedTable(*names, right=["row"])
     for row, record in enumerate(records, start=1):
         where = record.place if placed else f"{record.of}, {record.phase}"
         quantity = [quantity_text(record.quantity)] * len(several)
