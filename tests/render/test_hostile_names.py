@@ -118,7 +118,8 @@ def test_pages_of_a_check_and_a_derivation_keep_their_form(name):
     page = render_page(checked(name))
     found = {
         "answer": name, "domain": [name], "verified_at": [{"B": 1}], "method": name,
-        "uncounted": [name], "notes": [name], "peak": {"bytes": 1, "line": name, "operation": name, "regimes": [
+        "uncounted": [name], "notes": [name],
+        "peak": {"bytes": 1, "line": name, "operation": name, "regimes": [
             {"expression": name, "value": 1}, {"expression": name, "value": 2}]},
         "lines": [{"line": name, "calls": 1, "flops": name, "bytes_moved": "0"}],
         "steps": [{"line": name, "part": name, "operation": name, "flops": name, "uncounted": False,
