@@ -40,7 +40,9 @@ def apply(function: "Function", operands: tuple[Any, ...], settings: dict[str, A
     if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]  # torch's own
         wanted = False  # a tracer sees operations, whoever wants gradients
     device = tensors[0].device.type
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+    # the compiler of torch 2.11 cannot ask; only tensors without data have none
+    has_autocast = torch.compiler.is_compiling() or torch.amp.is_autocast_available(device)
+    if not has_autocast or not torch.is_autocast_enabled(device):
         return _run(function, operands, settings, wanted)
     chosen = torch.get_autocast_dtype(device)
     cast = tuple(x.to(chosen) if isinstance(x, Tensor) else x for x in operands)
