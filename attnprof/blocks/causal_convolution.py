@@ -257,7 +257,7 @@ def _windows(x: Any, chunk: Number, before: Number) -> Any:
 def _by_token(rows: Any, like: Any) -> Any:
     """(n·b, d) → (b, n, d)."""
     b, n, d = like.shape
-    return like.new_empty(b, n, d).copy_(rows.view(n, b, d).transpose(0, 1))
+    return copy_in_rows(rows.view(n, b, d).transpose(0, 1))
 
 
 #: e_i = sum over j <= i of x_j W_{i-j+1}: x (b, n, d), w (n, d, d) → (b, n, d), ``chunk``
