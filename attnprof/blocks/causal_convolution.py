@@ -85,7 +85,7 @@ def _spectrum(x: Any, length: Number) -> Any:
 
 def _tokens(rows: Any, like: Any) -> Any:
     """The first n points of channels (b, d, length), in the shape of ``like`` (b, n, d)."""
-    return like.new_empty(like.shape).copy_(rows[..., : like.shape[1]].transpose(1, 2))
+    return copy_in_rows(rows[..., : like.shape[1]].transpose(1, 2), like)
 
 
 # -- direct sums by blocks ----------------------------------------------------------------

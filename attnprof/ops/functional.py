@@ -33,11 +33,12 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     return _torch().nn.functional.linear(x, weight, bias)
 
 
-def copy_in_rows(x: Any) -> Any:
-    """A copy laid out row by row, also of what already is."""
+def copy_in_rows(x: Any, like: Any = None) -> Any:
+    """A copy laid out row by row, also of what already is; in another tensor's number format."""
     if isinstance(x, Tensor):
-        return x.clone()
-    return x.clone(memory_format=_torch().contiguous_format)
+        return x.clone() if like is None else like.new_empty(x.shape).copy_(x)
+    dtype = (x if like is None else like).dtype
+    return x.to(dtype, copy=True, memory_format=_torch().contiguous_format)
 
 
 def in_rows_for(group: Any, x: Any) -> Any:

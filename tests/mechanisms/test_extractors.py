@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import attnprof
 from attnprof import Workload, registry
+from attnprof.blocks.causal_convolution import causal_convolution
 from attnprof.errors import RequestError
 from attnprof.mechanisms.extractors.spec import FFT_FROM
 from attnprof.ops.fourier import padded_length
@@ -290,3 +291,18 @@ def test_the_padded_length_is_a_power_of_two_for_numbers_symbols_and_arrays():
     assert all(2 * n <= length < 4 * n for n, length in zip(lengths, numbers, strict=True))
     assert [padded_length(N).subs(N, n) for n in lengths] == numbers
     assert padded_length(np.array(lengths)).tolist() == numbers
+
+
+def test_a_compiled_convolution_by_frequencies_has_its_gradients():
+    x, w = torch.randn(2, 7, 3), torch.randn(7, 3)
+
+    def convolved(x, w):
+        return causal_convolution(x, w, ways=(0, 1), block=4, length=16)
+
+    def grads(function):
+        operands = [operand.clone().requires_grad_() for operand in (x, w)]
+        return torch.autograd.grad(function(*operands).square().sum(), operands)
+
+    torch.compiler.reset()
+    compiled = torch.compile(convolved, backend="eager", fullgraph=True)
+    torch.testing.assert_close(grads(compiled), grads(convolved))
