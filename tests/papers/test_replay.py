@@ -21,8 +21,8 @@ from attnprof.papers.documents import (
 from attnprof.papers.measured import fresh, measured, ship
 from attnprof.papers.regenerated import (
     Cell,
-    Figure,
     FigureData,
+    PaperFigure,
     Table,
     figure_values,
     regenerate,
@@ -218,8 +218,8 @@ def test_what_breaks_is_named_and_the_rest_is_made(monkeypatch):
     parts = {
         "TABLES": {"1": lambda: TABLE, "2": broken},
         "FIGURES": {
-            "1": Figure("drawn", lambda: FigureData([{"x": 1}])),
-            "2": Figure("measured", unmeasured),
+            "1": PaperFigure("drawn", lambda: FigureData([{"x": 1}])),
+            "2": PaperFigure("measured", unmeasured),
         },
     }
     monkeypatch.setattr(Document, "part", lambda *asked: parts.get(asked[-1]))
