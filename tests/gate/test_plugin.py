@@ -88,6 +88,7 @@ OPTIONS = (
 @pytest.fixture
 def suite(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.delenv("CI", raising=False)  # there, pytest's summary says every message again
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pytest.ini").write_text(

@@ -192,9 +192,8 @@ print("@" + json.dumps([0, sorted(sys.modules)]))
 from typing import Any
 from attnprof.cli.app import main
 for words in json.loads(sys.argv.pop()):
-    sys.argv[1:] = words
     try:
-        main()
+        main(words)  # here: as a program it would run some of them in a fork
     except SystemExit as end:
         print("\\n@" + json.dumps([end.code or 0, sorted(sys.modules)]), flush=True)
 """
