@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ from attnprof.errors import RequestError
 from attnprof.record import ProfileRecord, Report
 from attnprof.record.files import REPORT_LIMIT
 from attnprof.record.recognition import is_journal
-from attnprof.render.plots.results import KINDS, plot_results
-from attnprof.render.plots.style import check_figure_path
+from attnprof.render.plots import style
+from attnprof.render.plots.results import KINDS, draw_results
 from attnprof.render.progress import working
+
+#: What a file may hold.
+DRAWN = "plot draws the results of sweep (.jsonl) and of profile --format json"
 
 
 def plot(
@@ -54,14 +58,11 @@ def plot(
       attnprof plot laptop.jsonl server.jsonl --kind growth
     """
     ensure_writable(output, force=force)
-    check_figure_path(output)
+    style.check_figure_path(output)
     one_of(kind, KINDS, "--kind")
     reports = [load(path) for path in results]
     if not any(report.of(ProfileRecord) for report in reports):
-        raise RequestError(
-            f"{', '.join(map(str, results))}: no measured points; plot draws the results of sweep "
-            "and profile --format json"
-        )
+        raise RequestError(f"{', '.join(map(str, results))}: no measured points; {DRAWN}")
     reports = _chosen(reports, where)
     known: dict[str, Any] = {}
     if kind == "growth":
@@ -71,7 +72,7 @@ def plot(
     elif kind == "roofline":
         known = {"ceilings": _ceilings(reports, ceilings)}
     with working(f"drawing {output}"):
-        plot_results(reports, output, kind, size, **known)
+        style.plot(output, partial(draw_results, **known), reports, kind, size=size)
     note(f"wrote {output}")
 
 
@@ -100,7 +101,10 @@ def load(path: Path) -> Report:
         from attnprof.measure.sweep.results import load_results
 
         return load_results(path)
-    return Report.load(path, REPORT_LIMIT)
+    try:
+        return Report.load(path, REPORT_LIMIT)
+    except RequestError as error:
+        raise RequestError(f"{error}; {DRAWN}") from error
 
 
 def _ceilings(reports: list[Report], path: Path | None) -> list[dict[str, Any]]:

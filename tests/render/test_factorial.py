@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from attnprof.errors import RequestError
 from attnprof.measure.sweep.results import curve_crossings, load_results
+from attnprof.record import Report
 from attnprof.render.plots.results import KINDS, draw_results
-from attnprof.render.plots.style import styled
-from tests.render.test_results import CEILINGS
+from attnprof.render.plots.style import HEIGHT, styled
+from tests.render.test_results import CEILINGS, record
 
 SWEEP = Path(__file__).parent / "data" / "factorial.jsonl"
 NAMES = ["standard", "sdpa", "linear", "efficient", "taylor-efficient"]
@@ -88,6 +90,7 @@ def test_a_factorial_sweep_is_legible(kind, size):
     texts = [text for axes in figure.axes for text in texts_of(axes)]
     assert all(text.get_fontsize() >= 7 for text in texts)
     boxes = [text.get_window_extent() for text in texts]
+    assert figure.get_figheight() <= HEIGHT
     assert figure.get_supxlabel().replace("\n", " ").startswith(SAID.get(kind, ""))
     if kind != "surface3d":  # its labels lie in depth
         ticks_are_plain(figure, kind)
@@ -143,3 +146,38 @@ def test_exact_mechanisms_have_no_error_in_the_figure():
         line.get_color(): line.get_ydata()[0] for line in axes.lines if line.get_marker() != "None"
     }
     assert len(set(heights.values())) == 3  # three are exact, at one height
+
+
+def test_a_grid_that_no_page_holds_says_what_to_choose():
+    records = [record("linear", n, width=w, heads=h)
+               for n in (64, 128, 256, 512) for w in (64, 128) for h in (2, 4)]  # fmt: skip
+    with styled("column"), pytest.raises(RequestError, match=r"12 rows.*--where seq_len=64 or"):
+        draw_results([Report("sweep", records)], "heads")
+
+
+def test_a_long_name_that_ran_out_of_memory_stays_in_its_panel():
+    name = "path/to/models.py:GroupedQueryRotaryPositionalSelfAttentionWithGating"
+    records = [record("linear", n, width=w) for n in (64, 128) for w in (64, 128, 256, 512)]
+    failed = {"median_s": None, "peak_bytes_measured": None, "skipped": "out of memory"}
+    records += [record(name, 128, width=w, **failed) for w in (64, 128, 256, 512)]
+    figure = draw_results([Report("sweep", records)])
+    figure.set_dpi(72)
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        (note,) = axes.texts
+        assert note.get_text().replace("\n", "").startswith("GroupedQuery")
+        assert note.get_window_extent().x1 < axes.bbox.x1 + 6
+
+
+def test_a_missing_point_is_crossed_out_on_a_surface():
+    records = [record(name, n, width=w) for name in ("standard", "linear")
+               for n in (64, 128) for w in (64, 128)][:-1]  # fmt: skip
+    figure = draw_results([Report("sweep", records)], "surface")
+    assert figure.axes[0].patch.get_hatch() == "xxx"
+    assert figure.get_supxlabel().endswith("crossed out: no result")
+
+
+def test_a_caption_tells_no_more_than_is_drawn():
+    alone = draw_results([Report("sweep", [record("linear", 64, ci_low_s=None)])])
+    told = alone.get_supxlabel().replace("\n", " ")
+    assert told.endswith("64 tokens · memory: points by the allocator")

@@ -17,10 +17,9 @@ from attnprof.closed_form.crossings import ratios
 from attnprof.errors import RequestError
 from attnprof.record import CrossoverRecord, HeadsRecord, HeatmapRecord, Report
 from attnprof.render.plots import plot_report
-from attnprof.render.plots.compare import draw_compare
-from attnprof.render.plots.curves import draw_crossover, draw_heads
+from attnprof.render.plots.curves import draw_compare, draw_crossover, draw_heads
 from attnprof.render.plots.heatmap import Scale, draw_cells, draw_heatmap, size_ticks
-from attnprof.render.plots.style import PALETTE, WIDTHS, check_figure_path, colours, styled
+from attnprof.render.plots.style import HEIGHT, PALETTE, WIDTHS, check_figure_path, looks, styled
 
 LENGTHS = [2**i for i in range(4, 12)]
 MEETINGS = {16: 272.5, 32: 1056.5}
@@ -117,8 +116,10 @@ def assert_legible(figure, size, monkeypatch):
     """As wide as asked, no letter smaller than 7 points, none outside the paper."""
     drawn, draw = [], Text.draw
     monkeypatch.setattr(Text, "draw", lambda text, to: (drawn.append(text), draw(text, to)))
-    figure.canvas.draw()
+    figure.set_dpi(72)
+    figure.draw_without_rendering()
     assert figure.get_figwidth() == WIDTHS[size]
+    assert figure.get_figheight() <= HEIGHT
     paper = figure.bbox.padded(1)
     for text in (text for text in drawn if text.get_text().strip()):
         assert text.get_fontsize() >= 7, text
@@ -168,9 +169,9 @@ def test_a_figure_that_cannot_be_written_leaves_nothing_behind(tmp_path):
 
 def test_a_comparison_has_a_line_a_mechanism_over_length():
     figure = draw_compare(compare_report())
-    looks = {(line.get_linestyle(), line.get_marker()) for line in figure.axes[0].lines}
+    found = {(line.get_linestyle(), line.get_marker()) for line in figure.axes[0].lines}
     assert [len(axes.lines) for axes in figure.axes] == [3, 3]  # one has no causal form
-    assert len(looks) == 3
+    assert len(found) == 3
     assert figure.legends[0].get_title().get_text().startswith("FLOPs and peak memory")
     with pytest.raises(RequestError, match="--seq 1024:131072:x2"):
         draw_compare(compare_report((64,)))
@@ -197,8 +198,8 @@ def test_crossovers_are_marked_where_the_curves_meet_and_named():
         assert main.texts[0].get_text() == f"○ {named}\n◆ {named}"
         assert main.get_xlim() == strip.get_xlim()
         assert strip.lines[1].get_ydata() == pytest.approx([n / MEETINGS[d] for n in LENGTHS])
-        looks = {(line.get_linestyle(), line.get_marker()) for line in main.lines[:4]}
-        assert len(looks) == 4
+        found = {(line.get_linestyle(), line.get_marker()) for line in main.lines[:4]}
+        assert len(found) == 4
 
 
 def test_a_pair_that_never_crosses_says_so():
@@ -209,7 +210,7 @@ def test_a_pair_that_never_crosses_says_so():
 @pytest.mark.parametrize("widths", [(16,), (8, 16, 32, 64, 128)])
 def test_one_to_five_head_widths_stand_side_by_side(widths):
     figure = draw_crossover(crossover_report(widths))
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     mains = figure.axes[::2]
     assert len(mains) == 2 * len(widths)
     assert len({round(axes.get_position().y0, 3) for axes in mains}) == (
@@ -261,6 +262,6 @@ def test_the_colour_scale_is_two_sided_where_each_wins_somewhere():
 
 def test_every_mechanism_of_a_figure_has_its_own_colour():
     names = ["standard", "taylor-direct", "mine", "yours", "efficient", "taylorshift"]
-    found = colours(names)
-    assert len(set(found.values())) == len(names)
-    assert set(found.values()) <= set(PALETTE)
+    found = {look["color"] for look in looks(names).values()}
+    assert len(found) == len(names)
+    assert found <= set(PALETTE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -10,8 +11,9 @@ from attnprof.errors import RequestError
 from attnprof.measure.sweep.results import curve_crossings
 from attnprof.record import ProfileRecord, Report
 from attnprof.render.plots.facets import facets
-from attnprof.render.plots.results import KINDS, _front, draw_results, plot_results
+from attnprof.render.plots.results import KINDS, _front, draw_results
 from attnprof.render.plots.series import series_of
+from attnprof.render.plots.style import plot
 
 CEILINGS = [{"device": "a device", "flops_per_s": {"float32": 1e11}, "bytes_per_s": 1e10,
              "source": "a test"}]  # fmt: skip
@@ -64,7 +66,7 @@ def known(kind, reports):
 def test_every_kind_is_drawn_and_its_bytes_repeat(tmp_path, kind, suffix):
     paths = [tmp_path / f"{i}{suffix}" for i in range(2)]
     for path in paths:
-        plot_results([SHOWN[kind]], path, kind, **known(kind, [SHOWN[kind]]))
+        plot(path, partial(draw_results, **known(kind, [SHOWN[kind]])), [SHOWN[kind]], kind)
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 

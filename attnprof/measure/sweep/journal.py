@@ -95,7 +95,7 @@ class Journal:
         size = os.fstat(self._handle).st_size
         data = os.pread(self._handle, size, 0)
         whole = data.rfind(b"\n") + 1
-        for entry in parsed(data[:whole], self.path):
+        for entry in parsed(data[:whole], self.path, f"; {_HOW}"):
             self.done.add(entry["key"])
         if whole != size:
             if not begins_as_journal(data):
@@ -146,18 +146,17 @@ def begins_as_journal(data: bytes) -> bool:
     return begin == _BEGIN or (len(begin) >= _LEAST and _BEGIN.startswith(begin))
 
 
-def parsed(data: bytes, path: Path) -> Iterator[dict[str, Any]]:
-    """The entries of whole lines; :class:`RequestError` where a line is none."""
+def parsed(data: bytes, path: Path, how: str = "") -> Iterator[dict[str, Any]]:
+    """The entries of whole lines; :class:`RequestError`, with ``how`` to go on, for others."""
     for number, line in enumerate(data.removeprefix(BOM_UTF8).split(b"\n")[:-1], 1):
         try:
             entry = json_of(text_of(line))
         except ValueError as error:
-            raise RequestError(
-                f"{path} line {number} is no record of a sweep ({error}); {_HOW}"
-            ) from error
+            told = f"{path} line {number} is no record of a sweep ({error}){how}"
+            raise RequestError(told) from error
         known = isinstance(entry, dict) and entry.get("schema") == SCHEMA
         if not known or not isinstance(entry.get("key"), str):
-            raise RequestError(f"{path} line {number} is no record of a sweep; {_HOW}")
+            raise RequestError(f"{path} line {number} is no record of a sweep{how}")
         yield entry
 
 

@@ -14,6 +14,6 @@ def plot_report(report: Report, path: str | Path, size: str = "page") -> None:
 
     Raises :class:`attnprof.errors.RequestError` for another suffix or an unwritable path.
     """
-    name = "curves" if report.command in ("crossover", "heads") else report.command
+    name = report.command if report.command in ("heatmap", "history") else "curves"
     module = import_module(f"attnprof.render.plots.{name}")
     plot(path, getattr(module, f"draw_{report.command}"), report, size=size)

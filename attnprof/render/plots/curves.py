@@ -1,13 +1,15 @@
-"""Costs as curves: over sequence length with their crossovers, over heads with the optimum."""
+"""Costs as curves: over length, with their crossovers, and over heads with the optimum."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attnprof.record import CrossoverRecord, HeadsRecord, Report
+from attnprof.record import CompareRecord, CrossoverRecord, HeadsRecord, Report
 from attnprof.record.escapes import figure_text
-from attnprof.render.plots import style, ticks
-from attnprof.render.plots.facets import counted
+from attnprof.render.plots import series, style, ticks
+from attnprof.units import plural
 
+#: Inches of a panel and its strip.
+LOWEST = 1.55
 #: The marks of :data:`style.MARKS`, in text.
 GLYPHS = {"published": "○", "formula": "◆", "derived": "□", "measured": "△"}
 _Curve = Mapping[str, Any]
@@ -16,6 +18,19 @@ _Pair = tuple[style.Axes, style.Axes]
 #: What the paper calls the two crossovers.
 SYMBOLS = {"flops": "N_0", "memory": "N_1", "time": "N"}
 UNITS = {"flops": "FLOPs", "entries": "memory [entries]", "bytes": "memory [B]", "s": "time [s]"}
+
+
+def draw_compare(report: Report) -> style.Figure:
+    """FLOPs and peak memory, a line a mechanism; lengths at which one cannot run are left out."""
+    records = [record for record in report.of(CompareRecord) if record.skipped is None]
+    series.need(records, "no mechanism can do what is asked")
+    lengths = {record.seq_len for record in records}
+    series.need([*lengths][1:], "one sequence length; type several, like --seq 1024:131072:x2")
+    unit, memory = series.peak_memory(records, "peak_bytes")
+    panels = {"FLOPs": ("flops", 1.0, ticks.with_prefix()),
+              memory: ("peak_bytes", unit, ticks.plain)}  # fmt: skip
+    what, told = "FLOPs and peak memory", "by the closed forms"
+    return series.draw_over(records, "seq_len", "sequence length", what, panels, told)
 
 
 def draw_crossover(report: Report) -> style.Figure:
@@ -55,10 +70,12 @@ def _grid(
 ) -> tuple[style.Figure, dict[tuple[str, str, int], _Pair]]:
     """A panel and its strip for each; widths side by side on one scale, units if one width."""
     several = len(widths) > 1
-    columns = style.abreast(len(widths if several else units), 1.05 if style.narrow() else 1.35)
+    least = 1.5 if not several else 1.05 if style.narrow() else 1.35
+    columns = style.abreast(len(widths if several else units), least)
     blocks = -(-len(widths if several else units) // columns)
     rows = blocks * len(units) if several else blocks
-    figure = style.new_figure(0.3 + (max(1.6, min(2.0, 8 / rows)) if several else 2.4) * rows)
+    style.check_rows(rows, LOWEST, "--d 16,32,64")
+    figure = style.new_figure(0.3 + (max(LOWEST, min(2.0, 8 / rows)) if several else 2.4) * rows)
     spec = figure.add_gridspec(2 * rows, columns, height_ratios=[5, 2] * rows)
     found: dict[tuple[str, str, int], _Pair] = {}
     over = "tokens" if figure.get_figwidth() / columns < 1.3 else "sequence length"
@@ -128,10 +145,9 @@ def _height(curves: Sequence[_Curve], kind: str, length: float) -> float | None:
     import numpy as np
 
     for curve in curves:
-        lengths = np.asarray(curve["seq_len"], dtype=float)
-        if curve["kind"] == kind and lengths[0] <= length <= lengths[-1]:
-            values = np.log(np.asarray(curve["value"], dtype=float))
-            return float(np.exp(np.interp(np.log(length), np.log(lengths), values)))
+        if curve["kind"] == kind and curve["seq_len"][0] <= length <= curve["seq_len"][-1]:
+            points = (np.log(np.asarray(curve[its], dtype=float)) for its in ("seq_len", "value"))
+            return float(np.exp(np.interp(np.log(length), *points)))
     return None
 
 
@@ -139,20 +155,21 @@ def draw_heads(report: Report) -> style.Figure:
     """Cost against the number of heads: a panel a quantity, a line a mechanism and kind."""
     records = [record for record in report.of(HeadsRecord) if record.value is not None]
     quantities = list(dict.fromkeys(record.quantity for record in records))
-    kinds, figure = [record.kind for record in records], style.new_figure(2.5)
+    kinds, heads = ([getattr(r, name) for r in records] for name in ("kind", "num_heads"))
+    figure = style.new_figure(2.5)
     looks = style.looks([record.mechanism for record in records], kinds)
     panels = style.split(figure, len(quantities), 3.0)
     for axes, quantity in zip(panels, quantities, strict=True):
         _panel(axes, [record for record in records if record.quantity == quantity], looks)
-        axes.set_ylabel(UNITS[quantity.removeprefix("peak_")])
-        ticks.mark_values(axes.yaxis, ticks.with_prefix(), 0.55 * (quantity == "flops"))
+        axes.set(xlabel="number of heads", ylabel=UNITS[quantity.removeprefix("peak_")])
+        series.length_axis(axes, heads, ticks.with_prefix(), 4 * (quantity == "flops"))
         if quantity == "flops":
-            _optimum(axes, report, [record.num_heads for record in records])
+            _optimum(axes, report, heads)
     length = report.summary.get("seq_len")
     width = report.summary.get("d_model") or records[0].num_heads * records[0].head_dim
     title = f"FLOPs and memory over the number of heads, d_model {width}"
     style.draw_legend(figure, looks, kinds, title, marked=False)
-    best = [f"{one['mechanism']} with {counted('head')(one['best_divisor'])}"
+    best = [f"{one['mechanism']} with {plural(one['best_divisor'], 'head')}"
             for one in report.summary.get("optima", ())
             if (one["quantity"], one["kind"]) == ("flops", kinds[-1])]  # fmt: skip
     style.caption(
@@ -167,14 +184,11 @@ def draw_heads(report: Report) -> style.Figure:
 def _panel(
     axes: style.Axes, records: Sequence[HeadsRecord], looks: Mapping[str, style.Look]
 ) -> None:
-    axes.set(xscale="log", yscale="log", xlabel="number of heads")
-    axes.grid(visible=True)
     for name, kind in dict.fromkeys((record.mechanism, record.kind) for record in records):
         points = sorted((record.num_heads, record.value or 0) for record in records
                         if (record.mechanism, record.kind) == (name, kind))  # fmt: skip
         look = {"linestyle": style.LINES.get(kind, "-"), **looks[name]}
         axes.plot(*zip(*points, strict=True), **look)
-    ticks.mark_sizes(axes.xaxis, [record.num_heads for record in records])
 
 
 def _optimum(axes: style.Axes, report: Report, heads: Sequence[int]) -> None:

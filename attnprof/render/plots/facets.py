@@ -1,31 +1,25 @@
 """Small multiples: a panel for each combination of what varies, under one legend."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from attnprof.errors import RequestError
 from attnprof.record.escapes import figure_text
 from attnprof.render.plots import style, ticks
+from attnprof.units import plural
 
 Records = Sequence[Any]
-
-
-def counted(what: str) -> Callable[[int], str]:
-    """How a number of things is said: ``1 head``, ``1,024 tokens``."""
-    return lambda its: f"{its:,} {what}{'s' * (its != 1)}"
-
 
 #: What tells points of a mechanism apart beside its parameters, and how a title says it.
 FIELDS: Mapping[str, Callable[[Any], str]] = {
     "phase": str, "causal": lambda its: "causal" if its else "not causal",
     "compiled": lambda its: "compiled" if its else "not compiled", "dtype": str,
     "scope": "scope {}".format, "device": str, "batch_size": "batch {:,}".format,
-    "d_model": "d_model {:,}".format, "num_heads": counted("head"), "seq_len": counted("token"),
+    "d_model": "d_model {:,}".format, "num_heads": partial(plural, noun="head"),
+    "seq_len": partial(plural, noun="token"),
 }  # fmt: skip
-#: More panels than this nobody reads.
-MOST = 48
 #: Inches of a panel's width, less where there are more rows than these, and of a row's height.
-LEAST, NARROWEST, ROWS, ROW, LOWEST = 1.55, 1.05, 8, 1.6, 1.0
+LEAST, NARROWEST, ROWS, ROW, LOWEST, LOWEST_3D = 1.55, 1.05, 8, 1.6, 1.0, 1.8
 
 
 def facets(records: Records, *axes: str) -> list[tuple[str, Records]]:
@@ -49,6 +43,12 @@ def _said(field: str, value: Any) -> str:
     return f"{field} unknown" if value is None else FIELDS[field](value)
 
 
+def fewer(records: Records, *axes: str) -> str:
+    """How to ask for one value of what varies most and is no axis."""
+    field = max((f for f in FIELDS if f not in axes), key=lambda f: len(_values(records, f)))
+    return f"--where {field}={getattr(records[0], field)}"
+
+
 def shared(records: Records) -> str:
     """What all these records have in common, as a caption says it."""
     same = {f: next(iter(its)) for f in FIELDS if len(its := _values(records, f)) == 1}
@@ -61,28 +61,26 @@ class PanelGrid:
     A column a facet and a row a quantity, in as many blocks as the width asks for; a single facet
     has its quantities side by side. Rows end after a multiple of ``period``, by default the number
     of values of what varies last. ``how`` is for 3-D panels.
+    Raises RequestError where a page does not hold them, with ``less`` as an example of fewer.
     """
 
     def __init__(
-        self, titles: Sequence[str], quantities: int = 1, *, period: int = 0, least: float = LEAST,
-        square: bool = False, **how: Any,
+        self, titles: Sequence[str], quantities: int = 1, *, less: str, period: int = 0,
+        least: float = LEAST, square: bool = False, **how: Any,
     ) -> None:  # fmt: skip
         count, one = len(titles) * quantities, len(titles) == 1
-        if count > MOST and not square:
-            raise RequestError(
-                f"these results need {count} panels, more than a figure holds ({MOST}): choose "
-                "some, for example --where d_model=64 --where num_heads=4,8"
-            )
         last = period or len({title.rpartition(", ")[2] for title in titles})
         columns = style.abreast(quantities) if one else style.abreast(len(titles), least)
         if not (one or style.narrow()) and len(titles) / columns * quantities > ROWS:
             columns = style.abreast(len(titles), NARROWEST)
         columns = columns // last * last or columns
         rows = -(-count // columns) if one else -(-len(titles) // columns) * quantities
+        low = LOWEST_3D if how else LOWEST
+        style.check_rows(rows, low, less)
         self.figure = style.new_figure(0.35)
         side = self.figure.get_figwidth() / columns
         most = min(3.2, 0.8 * side) if square else 2.6 if one or how else ROW
-        height = most if square else max(LOWEST, min(most, 8.5 / rows))
+        height = max(low, min(most, 8.5 / rows))
         self.figure.set_figheight(0.35 + rows * height)
         spec = self.figure.add_gridspec(rows, columns)
         places = [
@@ -95,7 +93,7 @@ class PanelGrid:
         ]
         first = self.panels[0]
         taken = {spot for spots in places for spot in spots}
-        letters, lines = int((side - 0.3) * 17), 0
+        letters, lines = int((side - 0.25) * 16), 0
         for title, spots, its in zip(titles, places, self.panels, strict=True):
             # in lines that are broken after commas
             whole = figure_text(title).replace(" ", "\xa0").replace(",\xa0", ", ")
@@ -111,9 +109,8 @@ class PanelGrid:
 
     def label(self, x: str, *ys: str) -> None:
         """Names of the axes, where their numbers stand."""
-        for its in self.panels:
-            for axes, y in zip(its, ys, strict=True):
-                axes.set_xlabel(x * axes.xaxis.get_tick_params()["labelbottom"])
-                short = ticks.inches(axes.yaxis) * 15 < len(y)
-                said = y.replace(" [", "\n[") if short else y
-                axes.set_ylabel(said * axes.yaxis.get_tick_params()["labelleft"])
+        for axes, y in (pair for its in self.panels for pair in zip(its, ys, strict=True)):
+            for axis, label, at in ((axes.xaxis, x, "labelbottom"), (axes.yaxis, y, "labelleft")):
+                short = ticks.inches(axis) * 16 < len(label)
+                said = "\n".join(label.rsplit(" ", 1)) if short else label
+                axis.set_label_text(said * axis.get_tick_params()[at])

@@ -9,16 +9,13 @@ import numpy as np
 
 from attnprof.record import Report
 from attnprof.render.plots import style
-from attnprof.render.plots.facets import PanelGrid, counted
+from attnprof.render.plots.facets import PanelGrid
 from attnprof.render.plots.ticks import inches, round_numbers, short_size
+from attnprof.units import plural, quantity_text
 
 PHASES = {
     "train": "a training step", "forward": "a forward pass", "backward": "a backward pass",
     "decode": "a decoding step",
-}  # fmt: skip
-QUANTITIES = {
-    "flops": "FLOPs", "matmul_flops": "matrix-product FLOPs", "peak_bytes": "peak memory",
-    "macs": "multiply-accumulates",
 }  # fmt: skip
 #: Ratios that differ by more than this are drawn on a logarithmic colour scale.
 WIDE = 8.0
@@ -97,12 +94,10 @@ class Scale:
             return
         if len(levels) > (4 if style.narrow() else 7):
             levels = [level for level in levels if abs(level - 1) < 1e-9 or level in levels[::2]]
-        shades, widths = (
-            map(self.ink(), levels),
-            [1.3 if abs(v - 1) < 1e-9 else 0.6 for v in levels],
-        )
+        shades = [*map(self.ink(), levels)]
+        widths = [1.3 if abs(v - 1) < 1e-9 else 0.6 for v in levels]
         heights = np.ma.masked_invalid(forth(table))
-        drawn = axes.contour(heights, forth(levels), colors=list(shades), linewidths=widths,
+        drawn = axes.contour(heights, forth(levels), colors=shades, linewidths=widths,
                              linestyles="solid")  # fmt: skip
         if self.two_sided:  # without colour, too, it shows who is cheaper where
             axes.contourf(heights, [-np.inf, forth(1.0)], colors="none", hatches=["////"])
@@ -118,7 +113,7 @@ def size_ticks(sizes: Sequence[int], room: float) -> tuple[list[float], list[str
         found = MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]).tick_values(sizes[0], sizes[-1])
         inside = [float(tick) for tick in found if sizes[0] <= tick <= sizes[-1]]
         return [(tick - sizes[0]) / min(steps) for tick in inside], [f"{t:.0f}" for t in inside]
-    some = slice(None, None, -(-len(sizes) // max(1, min(6, int(room)))))
+    some = slice(None, None, -(-len(sizes) // max(1, min(8, int(room)))))
     return list(map(float, range(len(sizes))))[some], list(map(short_size, sizes[some]))
 
 
@@ -129,7 +124,8 @@ def draw_heatmap(report: Report) -> style.Figure:
     rows, columns = sorted(set(cells["seq_len"])), sorted(set(cells["d_model"]))
     scale = Scale.of(cells["ratio"].to_numpy(dtype=float))
     least = 1.5 if style.narrow() else 3.0 if len(heads) in (2, 4) else 1.7
-    grid = PanelGrid([_title(report, h) for h in heads], period=1, least=least, square=True)
+    titles = [_title(report, h) for h in heads]
+    grid = PanelGrid(titles, less="--heads 1,2,4,8", period=1, least=least, square=True)
     panels = [axes for (axes,) in grid.panels]
     for axes, count in zip(panels, heads, strict=True):
         own = cells[cells["num_heads"] == count]
@@ -138,8 +134,7 @@ def draw_heatmap(report: Report) -> style.Figure:
         mesh = draw_cells(axes, table.to_numpy(dtype=float), rows, columns, scale)
     grid.label("model width d_model", "sequence length")
     a, b = its["mechanism_a"], its["mechanism_b"]
-    quantity = QUANTITIES.get(its["quantity"], its["quantity"].replace("_", " "))
-    named = f"{quantity} of {PHASES.get(its['phase'], its['phase'])}: {a} / {b}"
+    named = f"{quantity_text(its['quantity'])} of {PHASES[its['phase']]}: {a} / {b}"
     style.title(grid.figure, named[0].upper() + named[1:])
     colour_bar(panels, mesh, scale)
     sources = " and ".join(dict.fromkeys(filter(None, (its["source_a"], its["source_b"]))))
@@ -151,7 +146,7 @@ def draw_heatmap(report: Report) -> style.Figure:
         f"mean and max: how much more {a} costs than {b}",
         # contours are drawn where numbers have no room
         f"hatched: {a} costs less" * (scale.two_sided and len(panels[0].collections) > 1),
-        "grey: heads do not divide d_model" * bool(its["not_divisible_d_model"]),
+        "crossed out: heads do not divide d_model" * bool(its["not_divisible_d_model"]),
     )
     return grid.figure
 
@@ -175,9 +170,9 @@ def colour_bar(panels: Sequence[style.Axes], mesh: Any, scale: Scale) -> None:
 def draw_cells(
     axes: style.Axes, table: np.ndarray, rows: Sequence[int], columns: Sequence[int], scale: Scale
 ) -> Any:
-    """A panel's cells, grey where there is no value."""
+    """A panel's cells, grey and crossed out where there is no value."""
     height, width = table.shape
-    axes.set_facecolor("0.88")
+    axes.patch.set(facecolor="0.88", edgecolor="0.6", hatch="xxx")
     axes.spines[:].set_visible(False)
     mesh = axes.pcolormesh(
         np.arange(width + 1) - 0.5, np.arange(height + 1) - 0.5, np.ma.masked_invalid(table),
@@ -203,6 +198,6 @@ def draw_cells(
 def _title(report: Report, heads: int) -> str:
     mean, largest = (report.summary[f"{it}_excess_percent"][str(heads)] for it in ("mean", "max"))
     if mean is None:
-        return f"{counted('head')(heads)}, no values"
+        return f"{plural(heads, 'head')}, no values"
     told = (f"{value:+,.{2 if abs(value) < 1000 else 0}f} %" for value in (mean, largest))
-    return f"{counted('head')(heads)}, mean {', max '.join(told)}"
+    return f"{plural(heads, 'head')}, mean {', max '.join(told)}"

@@ -10,8 +10,8 @@ from attnprof.render.plots import style
 from attnprof.render.plots.series import need
 from attnprof.render.plots.ticks import unit_of
 
-#: More panels than this nobody reads; those with change points come first.
-MOST = 24
+#: Rows of panels that a page holds; those with change points come first.
+ROWS = 6
 #: An axis shows this share of the values' size at least, so that what is flat looks flat.
 LEAST_SPAN = 0.2
 
@@ -26,7 +26,8 @@ def draw_history(report: Report) -> style.Figure:
     # what changed, then times that did not; counts that never did where there is no other
     changed = [its for its in groups.values() if any(r.change_point for r in its)]
     flat = [its for its in groups.values() if its not in changed]
-    series = ([*changed, *(its for its in flat if its[0].unit == "s")] or flat)[:MOST]
+    series = [*changed, *(its for its in flat if its[0].unit == "s")] or flat
+    del series[ROWS * style.abreast(99, 2.2) :]
     figure = style.new_figure(1.6)
     panels = style.split(figure, len(series), 2.2)
     style.title(figure, "What was measured over the runs, and where its level changed")

@@ -2,8 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from attnprof.errors import RequestError
@@ -11,7 +9,7 @@ from attnprof.record import ProfileRecord, Report
 from attnprof.record.escapes import figure_text
 from attnprof.record.report import by_device
 from attnprof.render.plots import series, style, ticks
-from attnprof.render.plots.facets import FIELDS, PanelGrid, Records, facets, shared
+from attnprof.render.plots.facets import FIELDS, PanelGrid, Records, facets, fewer, shared
 from attnprof.render.plots.heatmap import Scale, colour_bar, draw_cells
 from attnprof.render.plots.series import Multiples, series_of
 from attnprof.units import format_rate
@@ -21,22 +19,12 @@ Ceiling = Mapping[str, Any]
 EXACT = 1e-9
 
 
-def plot_results(
-    reports: Sequence[Report], path: str | Path, kind: str = "growth", size: str = "page",
-    **known: Any,
-) -> None:  # fmt: skip
-    """Draw profile or sweep reports in one figure; PNG, SVG or PDF by the suffix.
-
-    ``size`` is ``page`` or ``column``; ``known`` are the ``crossings`` of a figure of growth, and
-    the ``ceilings`` of a roofline.
-    Raises :class:`attnprof.errors.RequestError` for another suffix, an unwritable path, and
-    results that lack what the kind shows.
-    """
-    style.plot(path, partial(draw_results, **known), reports, kind, size=size)
-
-
 def draw_results(reports: Sequence[Report], kind: str = "growth", **known: Any) -> style.Figure:
-    """The figure of a kind; where reports are from several devices, each by its own name."""
+    """Profile or sweep reports in one figure; those of several devices each by its own name.
+
+    ``known`` are the ``crossings`` of a figure of growth, and the ``ceilings`` of a roofline.
+    Raises :class:`attnprof.errors.RequestError` for results that lack what the kind shows.
+    """
     records = by_device(reports, ProfileRecord)
     points: dict[Any, ProfileRecord] = {}
     for record in records:
@@ -96,14 +84,16 @@ def _surface(records: Records) -> style.Figure:
             own, its = (_table(records, lengths, widths) for records in both)
             tables.append(own / its)
             titles.append(", ".join(filter(None, (curve.label, title))))
-    grid, scale = PanelGrid(titles, period=len(others)), Scale.of(np.array(tables))
+    grid = PanelGrid(titles, period=len(others), less=fewer(known, *_AXES))
+    scale = Scale.of(np.array(tables))
     for (axes,), table in zip(grid.panels, tables, strict=True):
         mesh = draw_cells(axes, table, lengths, widths, scale)
     grid.label("model width d_model", "sequence length")
     colour_bar([axes for (axes,) in grid.panels], mesh, scale)
     style.title(grid.figure, f"FLOPs of {series.a_pass(known)} relative to {base.label}, over "
                 "sequence length and model width")  # fmt: skip
-    style.caption(grid.figure, shared(known), "FLOPs by the closed forms")
+    missing = "crossed out: no result" * bool(np.isnan(tables).any())
+    style.caption(grid.figure, shared(known), "FLOPs by the closed forms", missing)
     return grid.figure
 
 
@@ -114,7 +104,7 @@ def _surface3d(records: Records) -> style.Figure:
     known = _with_flops(records, _AXES)
     lengths, widths = (sorted({getattr(r, f) for r in known}) for f in _AXES)
     x, y = np.meshgrid(np.log2(lengths), np.log2(widths), indexing="ij")
-    drawn = Multiples(known, *_AXES, least=2.3, projection="3d")
+    drawn = Multiples(known, *_AXES, least=2.3, projection="3d", computed_zorder=False)
     logs = [math.log10(r.flops_formula) for r in known]
     decades = range(math.floor(min(logs)), math.ceil(max(logs)) + 1)
     axes: Any
@@ -122,15 +112,12 @@ def _surface3d(records: Records) -> style.Figure:
         for curve in curves:
             look = {key: curve.look[key] for key in ("color", "linestyle")}
             z = np.log10(_table(curve.records, lengths, widths))
-            axes.plot_wireframe(x, y, z, linewidth=0.9, **look)
+            axes.plot_wireframe(x, y, z, linewidth=0.9, clip_on=False, **look)
         for name, sizes in (("x", lengths), ("y", widths)):
             few = sorted({sizes[0], sizes[len(sizes) // 2], sizes[-1]})
             getattr(axes, f"set_{name}ticks")(np.log2(few), list(map(ticks.short_size, few)))
         axes.set_zticks(list(decades), [ticks.with_prefix()(10.0**e) for e in decades])
-        axes.set_xlabel("sequence length", labelpad=1)
-        axes.set_ylabel("model width", labelpad=1)
-        axes.view_init(elev=22, azim=-125)
-        axes.set_box_aspect((1, 1, 0.75), zoom=0.92)
+        style.in_depth(axes, "sequence length", "model width", "")
     over = "over sequence length and model width"
     return drawn.finished("FLOPs", over, "FLOPs by the closed forms", marker="")
 
@@ -223,7 +210,7 @@ def _pareto(records: Records) -> style.Figure:
     told = "; ".join(f"{name}: {', '.join(params)}" for name, params in settings.items() if params)
     return drawn.finished(
         "Distance from softmax attention over time", "",
-        "steps: no other point is both faster and nearer",
+        "steps: no other point is both faster and nearer" * (len(known) > 1),
         f"numbers at points are {told}" if told else "", **({} if told else {"linestyle": "none"}),
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ from typing import Any
 from attnprof.errors import RequestError
 from attnprof.record.escapes import figure_text
 from attnprof.render.plots import style, ticks
-from attnprof.render.plots.facets import PanelGrid, Records, facets, shared
+from attnprof.render.plots.facets import PanelGrid, Records, facets, fewer, shared
 from attnprof.render.plots.heatmap import PHASES
 
 #: A panel's field, what it is divided by, and how its ticks are written.
@@ -120,7 +120,8 @@ class Multiples:
     ) -> None:
         self.records, shown = records, facets(records, *axes)
         self.curves = series_of(records, (*axes, "seq_len")[0], by_params=by_params)
-        self.grid = PanelGrid([title for title, _ in shown], quantities, **how)
+        less = fewer(records, *axes)
+        self.grid = PanelGrid([title for title, _ in shown], quantities, less=less, **how)
         inside = ([curve.within(own) for curve in self.curves] for _, own in shown)
         self.parts = list(zip(inside, self.grid.panels, strict=True))
 
@@ -168,9 +169,12 @@ def draw_growth(
     for axes, how, room in zip(drawn.grid.panels[0], written, lines, strict=True):
         length_axis(axes, lengths, how, room)
     drawn.grid.label("sequence length", "median time", memory_label)
+    kinds = ("line by the closed form" * (len(set(lengths)) > 1),
+             "points by the allocator" * any(r.peak_bytes_measured for r in records))  # fmt: skip
     return drawn.finished(
-        "Time and peak memory", "over sequence length", "bars: 95\xa0% interval of the median",
-        "memory: line by the closed form, points by the allocator",
+        "Time and peak memory", "over sequence length",
+        "bars: 95\xa0% interval of the median" * any(r.ci_low_s for r in records),
+        f"memory: {', '.join(filter(None, kinds))}" * any(kinds),
         "○ N: sequence lengths at which the curves of two mechanisms cross" * bool(crossings),
         CROSS * any(r.skipped for r in records),
     )  # fmt: skip
@@ -191,7 +195,8 @@ def draw_over(
     for axes, (*_, written), room in zip(drawn.grid.panels[0], panels.values(), lines, strict=True):
         length_axis(axes, sizes, written, room)
     drawn.grid.label(label, *panels)
-    return drawn.finished(what, f"over {label}", *told, CROSS * any(lines))
+    over = f"over {label}".replace("over number", "over the number")
+    return drawn.finished(what, over, *told, CROSS * any(lines))
 
 
 def peak_memory(records: Records, *fields: str) -> tuple[float, str]:
@@ -215,21 +220,25 @@ def _crossings(axes: style.Axes, points: Sequence[Sequence[float]]) -> int:
     for point in points:
         axes.plot(*point, "o", markersize=6, mfc="none", mec="black", zorder=6)
     lengths = list(dict.fromkeys(f"{n:,.0f}" for n, _ in points))
-    letters = int(ticks.inches(axes.xaxis) * 17)
     if not points:
         return 0
-    said = style.in_lines(f"○ N = {', '.join(lengths)}", letters)
-    if said.count("\n") > 1:
-        short = f"○ N = {lengths[0]} to {lengths[-1]}, {len(points)}\xa0crossings"
-        said = style.in_lines(short, letters)
-    note_line(axes, said, 0, linespacing=LINE / style.SMALL)
+    said = f"○ N = {', '.join(lengths)}"
+    if len(said) > 2 * letters(axes):
+        said = f"○ N = {lengths[0]} to {lengths[-1]}, {len(points)}\xa0crossings"
+    return note(axes, said)
+
+
+def letters(axes: style.Axes) -> int:
+    """How many have room in a line of a panel."""
+    return max(12, int(ticks.inches(axes.xaxis) * 16))
+
+
+def note(axes: style.Axes, text: str, line: int = 0, color: str = style.GREY) -> int:
+    """A text at the top of a panel, so many lines down; how many it takes."""
+    how: dict[str, Any] = {"va": "top", "xycoords": "axes fraction", "color": color}
+    said, how["linespacing"] = style.in_lines(text, letters(axes)), LINE / style.SMALL
+    style.beside(axes, said, (0.02, 1), (0, -line * LINE - 1), in_layout=False, **how)
     return 1 + said.count("\n")
-
-
-def note_line(axes: style.Axes, text: str, line: int, **look: Any) -> None:
-    """A text at the top of a panel, so many lines down."""
-    how = {"va": "top", "xycoords": "axes fraction", "color": style.GREY, **look}
-    style.beside(axes, text, (0.02, 1), (0, -line * LINE - 1), **how)
 
 
 def rug(
@@ -246,10 +255,13 @@ def rug(
             continue
         places = [getattr(record, axis) for record in failed]
         told = any(words in failed[0].skipped for words in ("memory", "does not fit"))
-        text = figure_text(f"{curve.label}: {'OOM' if told else 'no result'}")
-        note_line(axes, text, line, color=curve.look["color"])
+        most = 2 * letters(axes) - 14  # two lines; the legend has the whole name
+        name = curve.label if len(curve.label) <= most else curve.label.rpartition(":")[2]
+        name = name if len(name) <= most else f"{name[:most]}…"
+        text = figure_text(f"{name}: {'OOM' if told else 'no result'}")
+        line += note(axes, text, line, curve.look["color"]) - 1
         # beside each other where there is room
-        reach = (len(text) + 2) / 17 / ticks.inches(axes.xaxis)
+        reach = (len(text) + 2) / letters(axes)
         line += (math.log(min(places)) - low) / (high - low) < reach
         down = ScaledTranslation(0, -(line + 0.5) * LINE / 72, figure.dpi_scale_trans)
         axes.plot(

@@ -52,6 +52,8 @@ MARKS: dict[str, dict[str, Any]] = {
 SMALL, NORMAL = 7, 8
 #: Inches from side to side of a figure that is as wide as a page's text, or as one of two columns.
 WIDTHS = {"page": 7.0, "column": 3.3}
+#: Inches of a page's text from top to bottom.
+HEIGHT = 9.5
 _width: ContextVar[float] = ContextVar("width of figures", default=WIDTHS["page"])
 MIB = 2**20
 GREY = "0.45"
@@ -107,6 +109,13 @@ def abreast(count: int, least: float = 2.0) -> int:
     return -(-count // rows)
 
 
+def check_rows(rows: int, low: float, less: str) -> None:
+    """RequestError where rows at least so high leave the page; ``less`` is how to ask for fewer."""
+    if rows * low > HEIGHT:
+        wider = " or --size page" * (narrow() and rows * low < 2 * HEIGHT)
+        raise RequestError(f"no page holds {rows} rows of panels: ask for less, like {less}{wider}")
+
+
 def split(figure: Figure, count: int, least: float = 2.0, **how: Any) -> list[Axes]:
     """Panels in reading order, each at least so wide; ``figure`` is as high as a row of them."""
     columns = abreast(count, least)
@@ -118,21 +127,18 @@ def split(figure: Figure, count: int, least: float = 2.0, **how: Any) -> list[Ax
     return panels[:count]
 
 
-def colours(names: Sequence[str]) -> dict[str, str]:
-    """A colour for each mechanism of a figure: its own, else the one that fewest here have."""
-    found: dict[str, str] = {}
-    for name in dict.fromkeys(names):
-        own, used = COLOURS.get(name, ""), list(found.values())
-        found[name] = own if own and own not in used else min(PALETTE, key=used.count)
-    return found
-
-
 def looks(
     names: Mapping[str, str] | Sequence[str], kinds: Sequence[str] = ()
 ) -> dict[str, dict[str, Any]]:
-    """By name, or of its mechanism, a colour, a marker, and a line if it tells no kinds apart."""
+    """By name, or of its mechanism, a colour, a marker, and a line if it tells no kinds apart.
+
+    The colour is the mechanism's own, else the one that fewest here have.
+    """
     own = names if isinstance(names, Mapping) else dict(zip(names, names, strict=True))
-    shades, found = colours(list(own.values())), dict[str, dict[str, Any]]()
+    shades, found = dict[str, str](), dict[str, dict[str, Any]]()
+    for name in dict.fromkeys(own.values()):
+        its, used = COLOURS.get(name, ""), list(shades.values())
+        shades[name] = its if its and its not in used else min(PALETTE, key=used.count)
     for place, (name, mechanism) in enumerate(own.items()):
         line = {"linestyle": DASHES[place % 5]} if len(set(kinds)) < 2 else {}
         marker = {"marker": MARKERS[place % 9], "markersize": 3}
@@ -144,6 +150,15 @@ def label_panels(axes: Sequence[Axes]) -> None:
     """(a), (b), … left above each panel, as texts refer to them."""
     for place, panel in enumerate(axes):
         panel.set_title(f"({chr(97 + place % 26)})", loc="left", fontsize=SMALL, color=GREY)
+
+
+def in_depth(axes: Any, *labels: str) -> None:
+    """A 3-D panel's view, and names of its axes near their numbers."""
+    axes.view_init(elev=22, azim=-125)
+    axes.set_box_aspect((1, 1, 0.75), zoom=1.1)
+    for name, label, pad in zip("xyz", labels, (-3, -3, 0), strict=False):
+        axes.tick_params(axis=name, pad=pad)
+        getattr(axes, f"set_{name}label")(label, labelpad=pad - 3)
 
 
 def short_count(value: float) -> str:
@@ -175,9 +190,13 @@ def sources_of(records: Sequence[Any]) -> str:
 
 
 def caption(figure: Figure, *parts: str) -> None:
-    """What the figure shows and where its numbers come from, under it; empty parts are left out."""
+    """What the figure shows and where its numbers come from, under it; empty parts are left out.
+
+    The last of a figure, which is as high as a page then, or less.
+    """
     text = _text(figure, "\xa0· ".join(filter(None, parts)), 17)  # of the small size
     figure.supxlabel(text, fontsize=SMALL, color=GREY, x=0.01, ha="left")
+    figure.set_figheight(min(HEIGHT, figure.get_figheight()))
 
 
 def title(figure: Figure, text: str) -> None:
@@ -187,9 +206,8 @@ def title(figure: Figure, text: str) -> None:
 
 def in_lines(text: str, letters: int) -> str:
     """A text in lines of so many letters; they may end inside names, but at no no-break space."""
-    parts = sub(
-        r"(?<=[/:])(?=\w)|(?<=\w\w_)", "\v", text
-    )  # where a line may end, and nothing is drawn
+    # where a line may end, and nothing is drawn
+    parts = sub(r"(?<=[/:])(?=\w)|(?<=\w\w_)|(?<=[a-z])(?=[A-Z][a-z])", "\v", text)
     lines = fill(parts, letters, break_on_hyphens=False, replace_whitespace=False)
     return lines.replace("\v", "").replace("\xa0", " ")
 

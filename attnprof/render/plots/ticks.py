@@ -48,7 +48,7 @@ def plain(value: float) -> str:
     return f"{value:,.10f}".rstrip("0").rstrip(".")
 
 
-def with_prefix(unit: str = "") -> Label:
+def with_prefix(unit: str = "") -> Any:
     """How numbers of a unit are written with its prefix: ``200 µs``, ``5 G``."""
     from matplotlib.ticker import EngFormatter
 
@@ -57,9 +57,8 @@ def with_prefix(unit: str = "") -> Label:
 
 def inches(axis: Any) -> float:
     """About how long an axis is drawn."""
-    size, place = axis.axes.figure.get_size_inches(), axis.axes.get_position()
-    across = axis.axis_name == "x"
-    return float(place.width * size[0] if across else place.height * size[1])
+    box, dpi = axis.axes.bbox, axis.axes.figure.dpi
+    return float((box.width if axis.axis_name == "x" else box.height) / dpi)
 
 
 def mark_values(axis: Any, written: Label, above: float = 0.0) -> None:

@@ -11,7 +11,6 @@ from attnprof.render.plots.style import MIB, Axes, Figure
 from attnprof.render.plots.ticks import plain, with_prefix
 
 DRAWINGS = Drawings()
-GIGA = 1e9
 #: Quantity of the line, quantity of the points, what divides both, the axis's label, its title.
 PANELS = (
     ("flops", "matmul_flops_counted", 1.0, "FLOPs", "operations"),
@@ -86,7 +85,7 @@ def draw_heads(figure: Figure, data: FigureData) -> str:
     below = [0.0] * len(names)
     parts = {"projections": style.SKY, "scores and values": style.BLUE, "softmax": style.VERMILION}
     for part, shade in parts.items():
-        heights = [row[part] / GIGA for row in data.rows]
+        heights = [row[part] / 1e9 for row in data.rows]
         work.bar(names, heights, 0.6, below, color=shade, label=part,
                  hatch="///" * (part == "softmax"), edgecolor="white", linewidth=0)  # fmt: skip
         below = [a + b for a, b in zip(below, heights, strict=True)]

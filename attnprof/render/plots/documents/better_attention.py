@@ -8,6 +8,8 @@ from attnprof.render.plots import style
 from attnprof.render.plots.documents import Drawings, Rows, curve, draw_arrow, draw_box, of
 from attnprof.render.plots.heatmap import draw_heatmap
 from attnprof.render.plots.style import Axes, Figure, Place
+from attnprof.render.plots.ticks import with_prefix
+from attnprof.units import format_rate
 
 DRAWINGS = Drawings()
 #: In the order in which they are drawn: one that coincides with one before lies on it, in dashes.
@@ -81,14 +83,12 @@ def draw_by_width(figure: Figure, data: FigureData) -> str:
     style.label_panels(grid)
     for axes, panel in zip(grid, panels, strict=True):
         rows = of(data.rows, **panel)
-        unit, prefix = _unit(rows)
         for name in MECHANISMS:
-            axes.plot(*curve(rows, name, unit, "d_m"), label=name, **looks[name])
+            axes.plot(*curve(rows, name, axis="d_m"), label=name, **looks[name])
         counted = panel["counted"] if panel["counted"].startswith("Eq") else "counted exactly"
         axes.set_title(f"{counted}, $l$ = {panel['l']}", fontsize=style.NORMAL)
-        axes.set(
-            xlabel="model width $d_m$", ylabel=f"{prefix}FLOPs", xlim=(0, None), ylim=(0, None)
-        )
+        axes.set(xlabel="model width $d_m$", ylabel="FLOPs", xlim=(0, None), ylim=(0, None))
+        axes.yaxis.set_major_formatter(with_prefix())
         axes.grid(visible=True)
     style.legend(figure, [{"label": name, **look} for name, look in looks.items()], handlelength=3)
     return (
@@ -96,12 +96,6 @@ def draw_by_width(figure: Figure, data: FigureData) -> str:
         "equation for a longer context: Optimised and Super coincide; (c) multiplications and "
         "additions of the definitions' products."
     )
-
-
-def _unit(rows: Rows) -> tuple[float, str]:
-    """What axes are divided by, so that the largest numbers stay short."""
-    most = max(row["standard"] for row in rows)
-    return next((pair for pair in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if most >= pair[0]), (1, ""))
 
 
 def draw_heatmaps(data: FigureData) -> Figure:
@@ -129,26 +123,21 @@ def draw_surfaces(figure: Figure, data: FigureData) -> str:
 
     rows = of(data.rows, counted=data.facts["drawn"])
     lengths, widths = (sorted({row[key] for row in rows}) for key in ("l", "d_m"))
-    unit, prefix = _unit(rows)
     x, y = np.meshgrid(widths, lengths)
-    top = max(row["standard"] for row in rows) / unit
+    top = max(row["standard"] for row in rows)
     panels: list[Any] = style.split(figure, 4, 3.0, subplot_kw={"projection": "3d"})
     for axes, name in zip(panels, ("standard", "optimised", "efficient", "super"), strict=True):
-        found = {(row["l"], row["d_m"]): row[name] / unit for row in rows}
+        found = {(row["l"], row["d_m"]): row[name] for row in rows}
         height = np.array([[found[n, d] for d in widths] for n in lengths])
         axes.plot_surface(
             x, y, height, cmap="viridis", vmin=0, vmax=top, linewidth=0.2, edgecolor="0.3",
             rcount=len(lengths), ccount=len(widths),
         )  # fmt: skip
         axes.set_zlim(0, top)
-        axes.view_init(elev=22, azim=-125)
-        title = f"{name}: at most {height.max():.1f} {prefix}FLOPs"
+        title = f"{name}: at most {format_rate(height.max(), 'FLOPs')}"
         axes.set_title(title, fontsize=style.NORMAL)
-        axes.set_box_aspect((1, 1, 0.75), zoom=1.12)
-        axes.set_xlabel("$d_m$", labelpad=-3)
-        axes.set_ylabel("$l$", labelpad=-3)
-        axes.set_zlabel(f"{prefix}FLOPs", labelpad=-4)
-        axes.tick_params(pad=-1)
+        style.in_depth(axes, "$d_m$", "$l$", "FLOPs")
+        axes.zaxis.set_major_formatter(with_prefix())
         axes.xaxis.set_major_locator(MultipleLocator(256))
         axes.yaxis.set_major_locator(MultipleLocator(256))
     return (

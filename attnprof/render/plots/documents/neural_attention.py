@@ -29,7 +29,7 @@ def draw_surfaces(figure: Figure, data: FigureData) -> str:
         axes.tick_params(pad=0)
         axes.set_box_aspect(None, zoom=0.88)
     return (
-        "Scores of a query and a key that are both (x, y). Right: one hidden layer of "
+        "Scores of a query and a key that are both (x, y). Neural Attention: one hidden layer of "
         f"{data.facts['neurons']} ReLU neurons with random weights, not a trained one."
     )
 

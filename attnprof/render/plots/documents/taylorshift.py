@@ -21,6 +21,11 @@ LOOKS: dict[str, dict[str, Any]] = {
     "predicted": {"linestyle": PRINTED, "markerfacecolor": "none", "markersize": 6.5},
     "measured": {"linestyle": "-", "markerfacecolor": style.BLACK, "markersize": 3.5},
 }
+#: The mechanisms' curves, which differ without colour, too.
+FORMS: dict[str, dict[str, Any]] = {
+    name: {"color": style.COLOURS[name], "marker": marker, "markersize": 2.5}
+    for name, marker in zip(("standard", "taylor-direct", "taylor-efficient"), "o^s", strict=True)
+}
 #: Head widths by colour and marker, in order.
 WIDTH_LOOKS = ((style.BLUE, "o"), (style.GREEN, "s"), (style.ORANGE, "^"), (style.VERMILION, "D"))
 _POINT = {"marker": "o", "linestyle": "none"}
@@ -80,7 +85,7 @@ def _forms(axes: Axes, rows: Rows, field: str, unit: float) -> None:
         own, shade = of(rows, form=form), style.COLOURS[form]
         more = of(own, extrapolated=True) if field == "time_s" else []
         known = [row for row in own if row not in more]
-        axes.plot(*curve(known, field, unit), color=shade, marker=".", markersize=3, linewidth=1.0)
+        axes.plot(*curve(known, field, unit), linewidth=1.0, **FORMS[form])
         if field == "time_s":
             lengths, low = curve(known, "time_low_s")
             _, high = curve(known, "time_high_s")
@@ -113,8 +118,7 @@ def draw_encoders(figure: Figure, data: FigureData) -> str:
     ):
         for mechanism, width in zip(names, (2.6, 1.2, 1.2), strict=True):  # one may lie under two
             own = curve(of(data.rows, mechanism=mechanism), field, unit)
-            axes.plot(*own, color=style.COLOURS[mechanism], marker=".", markersize=3.5,
-                      linewidth=width)  # fmt: skip
+            axes.plot(*own, linewidth=width, **FORMS[mechanism])
         axes.set(ylim=(0, None), ylabel=label)
         axes.grid(visible=True)
         _encoder_crossovers(axes, data.facts, name)
@@ -144,10 +148,9 @@ def _encoder_crossovers(axes: Axes, facts: Mapping[str, Any], name: str) -> None
 
 
 def _ratios(axes: Axes, data: FigureData) -> None:
-    own, shade = of(data.rows, mechanism="taylor-efficient"), style.COLOURS["taylor-efficient"]
+    own, look = of(data.rows, mechanism="taylor-efficient"), FORMS["taylor-efficient"]
     for word, line in (("memory", "-"), ("time", (0, (3, 1)))):
-        axes.plot(*curve(own, f"{word}_ratio"), color=shade, marker=".", markersize=3.5,
-                  linestyle=line, label=word)  # fmt: skip
+        axes.plot(*curve(own, f"{word}_ratio"), linestyle=line, label=word, **look)
     shares = {int(n): share for n, share in data.facts["printed"]["memory_shares"].items()}
     axes.plot(list(shares), list(shares.values()), marker="s", markersize=4, linestyle="none",
               color=style.BLACK, markerfacecolor="white", label="memory, printed",
@@ -164,7 +167,7 @@ def _legend(
     figure: Figure, names: Sequence[str], printed: str, crossovers: Rows, *more: Mapping[str, Any]
 ) -> None:
     """Mechanisms, then lines of printed and measured crossovers with these looks."""
-    own = [{"color": style.COLOURS[name], "marker": ".", "label": name} for name in names]
+    own = [{"label": name, **FORMS[name]} for name in names]
     met = [
         {"color": style.GREY, "linewidth": 0.8, "label": label, **look}
         for label, look in zip((printed, "measured"), crossovers, strict=True)
