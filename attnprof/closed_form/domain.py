@@ -1,13 +1,20 @@
 """Closed forms for the usual sizes: above one, or exactly one where that was asked."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
-from attnprof.algebra.expressions import expression_text, symbol
+from attnprof.algebra.expressions import expression_of, rules_of, symbol
 from attnprof.algebra.maxima import maximum_of
+from attnprof.algebra.parser import parse
 from attnprof.record import CostRecord
 from attnprof.workload import SYMBOLS
+
+#: What closed forms have besides arithmetic, maxima and rounding.
+_CALLS = {**{name: name for name in ("Mod", "Eq", "Ne", "Piecewise")}, "&": "And", "|": "Or"}
+_SIGNS = ("<", "<=", ">", ">=")
 
 
 def in_domain(records: Sequence[CostRecord]) -> list[CostRecord]:
@@ -33,26 +40,56 @@ def domain_text(record: CostRecord) -> str:
 
 
 def _shorter(text: str, sizes: Mapping[str, int]) -> str:
+    """The text without minima that are decided; what stays a call is a name while it is summed."""
     import sympy
 
-    names = {name: symbol(name) for name in (*sizes, "g", "M")}
-    form: Any = sympy.sympify(text, locals=names)
-    above = {
-        names[name]: sympy.Dummy(nonnegative=True) + 2 if size > 1 else sympy.Integer(1)
-        for name, size in sizes.items()
-    }
+    ones = frozenset(name for name, size in sizes.items() if size == 1)
+    calls: dict[str, Any] = {}
+
+    def named(call: str) -> Any:
+        return calls.setdefault(call, sympy.Symbol(f"z_{len(calls)}", real=True))
 
     def least(*sides: Any) -> Any:
-        moved = [sympy.expand(side.subs(above)) for side in sides]
-        for side, its in zip(sides, moved, strict=True):
-            if all(sympy.expand(other - its).is_nonnegative for other in moved):
-                return side if its.free_symbols else its
-        return sympy.Min(*sides)
+        found = _least(sides, ones)
+        return named(f"Min{_listed(sides)}") if found is None else found
 
-    return expression_text(form.replace(sympy.Min, least).replace(sympy.Max, _most))
+    def most(*sides: Any) -> Any:
+        found = maximum_of(sides)
+        return named(f"Max{_listed(found.args)}") if isinstance(found, sympy.Max) else found
+
+    def rounded(rule: Any, value: Any) -> Any:
+        return rule(value) if value.is_number else named(f"{rule}({value})")
+
+    rules: dict[str, Any] = {
+        **rules_of(), "min": least, "max": most, "tuple": lambda *parts: named(_listed(parts)),
+        "ceil": partial(rounded, sympy.ceiling), "floor": partial(rounded, sympy.floor),
+        **{sign: lambda *parts, name=name: named(f"{name}{_listed(parts)}")
+           for sign, name in _CALLS.items()},
+        **{sign: lambda *parts, sign=sign: named(f" {sign} ".join(map(str, parts)))
+           for sign in _SIGNS},
+    }  # fmt: skip
+    found = str(expression_of(parse(text, longest=len(text), stored=True), rules=rules))
+    texts = {str(name): call for call, name in calls.items()}
+    while "z_" in found:
+        found = re.sub(r"z_\d+", lambda match: texts[match[0]], found)
+    return found
 
 
-def _most(*sides: Any) -> Any:
+def _listed(parts: Iterable[Any]) -> str:
+    return f"({', '.join(map(str, parts))})"
+
+
+@cache
+def _least(sides: tuple[Any, ...], ones: frozenset[str]) -> Any:
+    """The side that is the least wherever sizes are 2 or more; None where it depends on them."""
     import sympy
 
-    return maximum_of([sympy.expand(side) for side in sides])
+    above = {
+        symbol(name): sympy.Integer(1) if name in ones else sympy.Dummy(nonnegative=True) + 2
+        for name in SYMBOLS
+    }  # fmt: skip
+    moved = [sympy.expand(side.subs(above)) for side in sides]
+    for side, its in zip(sides, moved, strict=True):
+        if all(sympy.expand(other - its).is_nonnegative for other in moved):
+            return side if its.free_symbols else its
+    return None
