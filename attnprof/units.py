@@ -85,10 +85,10 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def joined(texts: Iterable[str]) -> str:
+def joined(texts: Iterable[str], word: str = "and") -> str:
     """``a, b and c``."""
     *first, last = texts
-    return f"{', '.join(first)} and {last}" if first else last
+    return f"{', '.join(first)} {word} {last}" if first else last
 
 
 #: Quantities whose names are not read as they are written.

@@ -84,7 +84,7 @@ def main(args: list[str] | None = None) -> None:
     """
     arguments = sys.argv[1:] if args is None else args
     debug = "--debug" in arguments
-    if args is None:
+    if args is None and COMPLETING not in os.environ:
         announce()
     if sys.stderr is None:  # it was closed: what is told goes nowhere
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - it stays open

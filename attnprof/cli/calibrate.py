@@ -11,10 +11,9 @@ from attnprof.cli.request import some_of
 from attnprof.device import roofline
 from attnprof.errors import RequestError
 from attnprof.record import CalibrationRecord, Report
-from attnprof.record.files import why_of
+from attnprof.record.files import make_folder
 from attnprof.record.recognition import reading_back
-
-DTYPES = ("float64", "float32", "bfloat16", "float16")
+from attnprof.workload import DTYPES
 
 
 def calibrate(
@@ -39,10 +38,7 @@ def calibrate(
         raise RequestError(f"--seconds {seconds}: give a time from above 0 to an hour")
     wanted = some_of(dtype, DTYPES, "--dtype")
     path = roofline.default_path() if file is None else file
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        raise RequestError(f"cannot make the folder {path.parent}: {why_of(error)}") from error
+    make_folder(path.parent)
     ensure_writable(path, force=to.force, flag="--file", extended=True)
     if not to.force:
         with reading_back():

@@ -2,20 +2,21 @@
 
 from collections.abc import Callable, Iterable
 from importlib import import_module
+from itertools import chain
 
 from typer import Context
 
+from attnprof.cli.options import Format
 from attnprof.workload import DTYPES, PHASES, SCOPES
 
 _EVERY = "every command"
-FORMATS = ("table", "json", "csv", "markdown")
 #: Names a flag takes, by command; of another module by ``module:NAMES``, imported when asked for.
 NAMES: dict[str, dict[str, tuple[str, ...] | str]] = {
     "phase": {_EVERY: ("forward", "prefill", *PHASES[1:]), "derive": PHASES},
     "dtype": {_EVERY: DTYPES},
     "scope": {_EVERY: SCOPES},
     "size": {_EVERY: ("page", "column")},
-    "fmt": {_EVERY: FORMATS, "reproduce": (*FORMATS, "html")},
+    "fmt": {_EVERY: tuple(Format), "reproduce": (*Format, "html")},
     "device": {_EVERY: ("auto", "cpu", "cuda")},
     "causal": {_EVERY: ("no", "yes", "both")},
     "convention": {_EVERY: ("flops", "operations")},
@@ -48,7 +49,7 @@ MECHANISMS = ("attention", "target", "mechanism_a", "mechanism_b", "mechanisms",
 
 def completing(parameter: str) -> Callable[..., list[str]] | None:
     """The function that Typer asks for what a parameter's text may become; None for any text."""
-    if parameter not in (*NAMES, *MECHANISMS, "settings", "claim"):
+    if parameter not in (*NAMES, *MECHANISMS, "settings", "claim", "table", "figure"):
         return None
 
     def complete(ctx: Context, incomplete: str) -> list[str]:
@@ -72,10 +73,13 @@ def _possible(parameter: str, ctx: Context) -> Iterable[str]:
         asked = {*names_in(map(ctx.params.get, MECHANISMS))} & {*registry.names()}
         mechanisms = map(registry.get, asked or registry.names())
         return sorted({f"{name}=" for each in mechanisms for name in each.parameter_names()})
-    if parameter == "claim":
-        from attnprof.papers.documents import claims
+    if parameter in ("claim", "table", "figure"):
+        from attnprof.papers import documents as known
 
-        return claims()
+        named = {*ctx.args, *(ctx.params.get("documents") or ())}
+        those = (its for its in known.DOCUMENTS.values() if {its.number, its.folder} & named)
+        parts = (its.part(f"{parameter}s", f"{parameter}S".upper()) or () for its in those)
+        return known.claims() if parameter == "claim" else chain.from_iterable(parts)
     of_command = NAMES[parameter]
     names = of_command.get(ctx.info_name or "", of_command.get(_EVERY, ()))
     if isinstance(names, str):

@@ -12,8 +12,8 @@ from attnprof.cli.request import parse_named_sizes, parse_set, some_of
 from attnprof.errors import RequestError
 from attnprof.render.progress import working
 from attnprof.user_code import check_place, is_place
+from attnprof.workload import PHASES
 
-PHASES = ("forward", "backward", "train", "decode")
 EXAMPLE = "attnprof derive my.py:MyAttention"
 
 

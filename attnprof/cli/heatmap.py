@@ -8,7 +8,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from attnprof.cli import options as opt
-from attnprof.cli.request import Conditions, parse_names, parse_size, parse_sizes
+from attnprof.cli.request import Conditions, names_of, parse_size, parse_sizes
 from attnprof.closed_form.heatmap import Heatmap, heatmap_report
 from attnprof.errors import RequestError
 from attnprof.record import Report, write_whole
@@ -128,18 +128,14 @@ def heatmap(
 
 def _pair(pair: list[str] | None, attention: str | None) -> list[str]:
     """Names of A and B, from the arguments or from --attention; the same one twice is fine."""
-    names = pair or []
-    if attention is not None:
-        if names:
-            raise RequestError("the pair is given twice: as arguments and as --attention")
-        parse_names(attention)  # refuses empty names
-        names = [name.strip() for name in attention.split(",")]
-    if len(names) not in (0, 2):
+    names = names_of(pair or (), attention) or ["standard", "efficient"]
+    count = len(pair or names) if attention is None else attention.count(",") + 1
+    if count != 2:
         raise RequestError(
-            f"a heatmap compares two mechanisms, not {len(names)}: "
+            f"a heatmap compares two mechanisms, not {count}: "
             "type attnprof heatmap standard efficient"
         )
-    return names or ["standard", "efficient"]
+    return names
 
 
 def _quantity(quantity: str | None, convention: str, kind: str) -> str:

@@ -17,6 +17,7 @@ from attnprof.papers.checks import VERDICTS
 from attnprof.papers.measured import fresh, ship
 from attnprof.papers.regenerated import figure_values, regenerate, table_values
 from attnprof.record import Report, ReproduceRecord, write_whole
+from attnprof.record.files import make_folder
 from attnprof.render import reproduction as pages
 from attnprof.render.plots.documents import plot_figure
 from attnprof.render.progress import progress_bar
@@ -67,7 +68,7 @@ def reproduce(
     _refuse_contradictions(asked, plot, reports)
     shown = some_of(verdict, VERDICTS, "--verdict") if verdict else None
     if reports is not None:
-        pages.make_folder(reports)
+        make_folder(reports, "--reports ")
         for path in pages.files_there(reports, asked.documents):
             opt.ensure_writable(path, force=force, flag="--reports")
     with ExitStack() as stack:  # inside, measurements are those made now, where that was asked

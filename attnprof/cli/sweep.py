@@ -87,9 +87,8 @@ def sweep(
     options = SweepOptions(
         not running.in_process, running.limit, parse_bytes(running.memory_limit), running.try_all
     )
-    workers, scheduler = running.workers, running.scheduler
-    elsewhere = partial(on_workers, workers=workers, scheduler=scheduler)
-    executor = elsewhere if workers or scheduler else here
+    elsewhere = partial(on_workers, workers=running.workers, scheduler=running.scheduler)
+    executor = elsewhere if running.workers or running.scheduler else here
     found = _run(tasks_of(planned, running.processes), files, options, executor)
     to.deliver(with_roofline(found))
     return 0 if found.summary["measured"] else CannotRunError.exit_code

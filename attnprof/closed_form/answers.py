@@ -47,11 +47,10 @@ def _beside(named: Sequence[str], row: CompareRecord, base: CompareRecord) -> st
         (format_ratio(its, of_base), what)
         for what, (its, of_base) in sides.items() if its != of_base and of_base
     ]  # fmt: skip
+    said = [f"{ratio}× {'its' if same else 'the'} {what}" for ratio, what in times]
     if same:
-        also = [f"the same {joined(same)} as {base.mechanism}"]
-        said = [*also, *(f"{ratio}× its {what}" for ratio, what in times)]
+        said = [f"the same {joined(same)} as {base.mechanism}", *said]
         return f"{row.mechanism} needs {joined(said)}"
-    said = [f"{ratio}× the {what}" for ratio, what in times]
     return f"{row.mechanism} needs {joined(said)} of {base.mechanism}" if said else ""
 
 
@@ -141,12 +140,11 @@ def heads_answer(
     some = [one for one in optima if (one["quantity"], one["kind"]) == (quantity, kind)]
     same = [one["mechanism"] for one in some if one["trend"].startswith("is constant")]
     clauses, (_, least, what) = list[str](), words_of(quantity)
-    for name, best in ((one["mechanism"], one["best_divisor"]) for one in some):
+    for name, best in ((one["mechanism"], one["best_divisors"]) for one in some):
         if name not in same:
             needs = f" needs {least} {what}" * (not clauses)
-            clauses.append(
-                f"{name}{needs} with {plural(best, 'head')} of width {d_model // best:,}"
-            )
+            those = (f"{plural(h, 'head')} of width {d_model // h:,}" for h in best)
+            clauses.append(f"{name}{needs} with {joined(those, 'or')}")
     if same:
         need = f"{joined(same)} need{'s' * (len(same) == 1)}"
         clauses.append(f"{need} the same {what} with any number of heads")

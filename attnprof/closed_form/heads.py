@@ -125,7 +125,7 @@ def trend(found: Optimum, d_model: int, values: Sequence[int]) -> str:
     steps = {(b > a) - (b < a) for a, b in pairwise(values)}
     words = {-1: "falls", 1: "rises", 0: "is constant"}
     if len(steps) != 1:
-        return "neither falls nor rises throughout"
+        return "neither falls nor rises throughout" if steps else "one number tells nothing"
     over = "all divisors" if len(values) == len(divisors(d_model)) else "these"
     return f"{words[steps.pop()]} over {over}"
 
@@ -180,6 +180,7 @@ def _described(curve: Curve, d_model: int, values: Mapping[int, int]) -> dict[st
         "optimum_head_dim": float(found.root.at) if found.root else None,
         "optimum_num_heads": float(d_model / found.root.at) if found.root else None,
         "best_divisor": best,
+        "best_divisors": [h for h in values if values[h] == values[best]],  # where several are
         "closed_form": root_text(found),
         "equation": f"{text(found.equation)} = 0" if found.equation else None,
         "trend": trend(found, d_model, list(values.values())),

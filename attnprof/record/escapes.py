@@ -35,7 +35,8 @@ def readable(value: Any) -> Any:
         return [readable(item) for item in value]
     if is_dataclass(value) and not isinstance(value, type):
         held = ((item.name, getattr(value, item.name)) for item in fields(value))
-        said = {name: its for name, its in held if isinstance(its, (str, Mapping, Sequence))}
+        said = {name: its for name, its in held if isinstance(its, (str, Mapping, Sequence))
+                and not (isinstance(its, str) and its.isprintable())}  # fmt: skip
         return replace(value, **{name: readable(its) for name, its in said.items()})
     return value
 

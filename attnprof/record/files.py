@@ -38,6 +38,14 @@ def why_of(error: OSError | ValueError) -> str:
     return "a name cannot hold a NUL character"
 
 
+def make_folder(folder: Path, flag: str = "") -> None:
+    """A folder to write in; :class:`RequestError` where it cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise RequestError(f"cannot make the folder {flag}{folder}: {why_of(error)}") from error
+
+
 def read_bytes(path: str | Path, limit: int = REPORT_LIMIT, hint: str = "") -> bytes:
     """A plain file of at most ``limit`` bytes, which is then an input of this command.
 

@@ -4,11 +4,9 @@ import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
-from textwrap import wrap
 
-from rich.cells import cell_len
+from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.segment import Segment
 from rich.text import Text
 
 from attnprof.render.formulas import FormulaText
@@ -18,18 +16,18 @@ from attnprof.units import MISSING
 GAP = 2
 #: A column of texts folds down to this width.
 FOLDED = 20
-#: What the lines of a text begin with, but for the first.
-INDENT = "  "
-#: The gap between a number and its unit, at which no line ends.
-_UNIT = re.compile(r"(?<=\d) (?=[KMGTPE](i?B)?\b)")
+#: A word with the space after it; a number is one with its unit.
+_WORD = re.compile(r"\s*(?:\S|(?<=\d) (?=[KMGTPE](?:i?B)?\b))*\s*")
+#: The parts of a word that is longer than a line: they begin with a capital, a dot, after a sign.
+_PART = re.compile(r"\.?(?:[A-Z]+[^\W_A-Z]*|[^\W_A-Z]+)(?:[^\w.]|_)*|[\W_]+")
 
 
 class FittedTable:
     """A table in as many parts as the width asks for, repeating the ``keys`` that name a row.
 
-    Numbers, whose columns are ``right``, stay in one line; texts fold. Columns without a value are
-    left out. Where one part is not enough, columns that say the same in every row are told once,
-    above.
+    Numbers, whose columns are ``right``, stay in one line; texts fold. Columns without a text are
+    left out, those without a value with a note. Where one part is not enough, columns that say the
+    same in every row are told once, above.
     """
 
     def __init__(
@@ -66,8 +64,11 @@ class FittedTable:
         for part in parts:
             fits = _taken([whole[1][n] for n in part]) <= room
             widths = _shared(part, *(whole if fits else bounds), room)
-            yield from self._drawn(part, names if fits else wrapped, widths, console)
+            for line in self._drawn(part, names if fits else wrapped, widths):
+                yield from line.render(console, end="\n")
             yield Text()
+        if none := [names[n] for n, its in enumerate(cells) if n not in places and MISSING in its]:
+            yield Text(f"No row has a value for {', '.join(none)}.\n", style="dim")
         if self._caption:
             yield Text(f"{self._caption}\n", style="dim")
 
@@ -113,13 +114,13 @@ class FittedTable:
         return split(bisect_left(range(room), -fewest, key=lambda room: -len(split(room))))
 
     def _drawn(
-        self, part: Sequence[int], headings: Sequence[str], widths: Sequence[int], console: Console
-    ) -> Iterator[Segment]:
+        self, part: Sequence[int], headings: Sequence[str], widths: Sequence[int]
+    ) -> Iterator[Text]:
         """Headings, a rule, and the rows, whose texts fold to the widths of their columns."""
         high = max(headings[n].count("\n") for n in part)
         heads = [Text("\n" * (high - name.count("\n")) + name, "bold") for name in headings]
         for row in (heads, *self._rows):
-            cells = (_lines(row[n], width, console) for n, width in zip(part, widths, strict=True))
+            cells = (lines_of(row[n], width) for n, width in zip(part, widths, strict=True))
             for texts in zip_longest(*cells, fillvalue=Text()):
                 aligned = [text.copy() for text in texts]
                 for place, text, width in zip(part, aligned, widths, strict=True):
@@ -127,21 +128,48 @@ class FittedTable:
                     pad(width - text.cell_len)
                 line = Text(" " * GAP).join(aligned)
                 line.rstrip()
-                yield from line.render(console, end="\n")
+                yield line
             if row is heads:
-                yield Segment("─" * _taken(widths) + "\n")
+                yield Text("─" * _taken(widths))
 
 
 class Hanging:
-    """A text whose lines are indented, but for the first."""
+    """A text whose lines are indented by so much, but for the first."""
 
-    def __init__(self, text: str, style: str = "") -> None:
-        self._text, self._style = text, style
+    def __init__(self, text: str | Text, indent: int = 2) -> None:
+        self._text, self._indent = Text(text) if isinstance(text, str) else text, indent
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        whole = _UNIT.sub("\xa0", self._text)
-        lines = wrap(whole, options.max_width, subsequent_indent=INDENT, break_on_hyphens=False)
-        yield Text("\n".join(lines).replace("\xa0", " "), self._style)
+        lines = lines_of(self._text, options.max_width, self._indent)
+        yield Text("\n" + " " * self._indent).join(lines)
+
+
+def lines_of(text: Text, width: int, indent: int = 0) -> list[Text]:
+    """A text in lines of this width, or ``indent`` less after the first; long words in parts."""
+    if isinstance(text, FormulaText):
+        text = text.folded(width)
+    if text.cell_len <= width and "\n" not in text.plain:
+        return [text]
+    found: list[Text] = []
+    for line in text.split("\n", allow_blank=True):
+        begin = end = 0
+        cuts = list[int]()
+        for piece in _pieces(line.plain, width - indent):
+            at, end = end, end + len(piece)
+            room = width - indent * bool(found or cuts)
+            if at > begin and cell_len(line.plain[begin:end].rstrip()) > room:
+                cuts.append(begin := at)
+        found += line.divide(cuts)
+    for line in found:
+        line.rstrip()
+    return found
+
+
+def _pieces(line: str, width: int) -> Iterator[str]:
+    """Words, each with the space after it; the parts of those that are longer than a line."""
+    for word in _WORD.findall(line):
+        parts = _PART.findall(word) if cell_len(word.rstrip()) > width else [word]
+        yield from chain.from_iterable(chop_cells(part, width) for part in parts)
 
 
 def _taken(widths: Sequence[int]) -> int:
@@ -153,19 +181,9 @@ def _longest(text: str) -> int:
     return max(map(cell_len, text.split("\n")))
 
 
-def _lines(cell: Text, width: int, console: Console) -> Iterable[Text]:
-    """A cell in lines of this width."""
-    if isinstance(cell, FormulaText):
-        cell = cell.folded(width)
-    if cell.cell_len <= width and "\n" not in cell.plain:
-        return [cell]
-    return cell.wrap(console, width, overflow="fold")
-
-
 def _wrapped(heading: str, width: int) -> str:
     longest = max(map(cell_len, heading.split()), default=0)
-    lines = (wrap(line, max(width, longest, 1)) for line in heading.split("\n"))
-    return "\n".join(chain.from_iterable(lines))
+    return "\n".join(line.plain for line in lines_of(Text(heading), max(width, longest)))
 
 
 def _shared(part: Sequence[int], most: Sequence[int], least: Sequence[int], room: int) -> list[int]:

@@ -7,12 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from attnprof.errors import AttnprofError, RequestError
+from attnprof.errors import AttnprofError
 from attnprof.papers.documents import not_made
 from attnprof.papers.regenerated import Regenerated, figure_values, table_rows, table_values
 from attnprof.record import Report, ReproduceRecord, write_whole
 from attnprof.record.escapes import csv_cell
-from attnprof.record.files import why_of
+from attnprof.record.files import make_folder
 from attnprof.record.recognition import mark
 from attnprof.render import claims
 from attnprof.render.claims import COUNTED, WORDS, place_text
@@ -135,16 +135,6 @@ def reproduction_html(report: Report, made: Mapping[str, Regenerated]) -> str:
     shown = {"report": report, "rows": rows, "tables": tables, "figures": figures}
     known = {"words": WORDS, "counted": list(COUNTED.items())[1:], "notes": claims.notes}
     return filled("reproduction.html", filters, **shown, **known)
-
-
-def make_folder(folder: Path) -> None:
-    """A folder to write in; :class:`RequestError` where it cannot be."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
-        raise RequestError(
-            f"cannot write --reports {folder}: {why_of(error)}; give a folder that can be made"
-        ) from error
 
 
 def files_there(folder: Path, numbers: Sequence[str]) -> list[Path]:

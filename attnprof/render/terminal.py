@@ -15,13 +15,11 @@ from rich.text import Text
 
 from attnprof.record import Record, Report
 from attnprof.record.escapes import visible
-from attnprof.render.fitted import FittedTable
+from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.units import format_value, is_numeric, plural
 
 #: Width of tables that go to a file or a pipe, where nothing says how wide it may be.
 FILE_WIDTH = 160
-
-
 #: Formats of which all digits can be shown, with the unit that stands in each cell.
 _UNITS = {"bytes": " B", "time": " s", "flops_rate": " FLOP/s", "bytes_rate": " B/s",
           "number": "", "ratio": "", "length": ""}  # fmt: skip
@@ -116,7 +114,8 @@ class _Shown:
         self._item = item
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        for part in console.render(self._item, options):
+        item = Hanging(self._item, 0) if isinstance(self._item, Text) else self._item
+        for part in console.render(item, options):
             yield part if part.control else Segment(visible(part.text, lines=True), part.style)
 
 

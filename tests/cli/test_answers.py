@@ -40,6 +40,9 @@ def answer(attnprof, words):
     ("heads standard linear --heads 2,8 --d-model 64 --seq 16",
      ("At 16 tokens and d_model 64, among these numbers of heads, standard needs the fewest FLOPs "
       "with 2 heads of width 32 and linear with 8 heads of width 8.")),
+    ("heads linear --quantity peak_entries",
+     ("At 1,024 tokens and d_model 512, linear needs the least memory with 32 heads of width 16 or "
+      "64 heads of width 8.")),
     ("heads --heads 2", ""),
     (f"heatmap sparse neural {FORMULA} --seq 64 --d-model 64 --heads 1,4 --quantity state_entries",
      ("On average over all sizes, sparse needs the same state entries as neural with 1 head and "

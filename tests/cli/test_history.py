@@ -36,7 +36,10 @@ def test_a_flat_history_says_so(attnprof, folder):
     assert "1 change point in 1 series" in ended.out
     for path in sorted(folder.glob("*.json"))[8:]:
         path.unlink()
-    assert "0 change points" in attnprof("history", (str(folder),)).out
+    flat = attnprof("history", (str(folder),)).out
+    assert flat.startswith(
+        "Nothing changed: 0 change points in 2 series of 8 runs.\nA series is one"
+    )
 
 
 def test_what_is_not_there_is_a_wrong_request(attnprof, folder, tmp_path):

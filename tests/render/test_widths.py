@@ -12,7 +12,7 @@ from attnprof import units
 from attnprof.cli import options
 from attnprof.cli.app import main
 from attnprof.record import Report
-from attnprof.render.formats import print_tables
+from attnprof.render import formats
 from tests.render import reports
 from tests.render.reports import FACTORIAL
 
@@ -38,7 +38,8 @@ def parts_of(text: str) -> list[Part]:
         elif not line.strip():
             part = None
         elif part:
-            part.rows.append(re.split(r"\s{2,}", line.strip()))
+            beside = re.sub(r" \[ours (.+?)\]", r"  \1", line.strip())
+            part.rows.append(re.split(r"\s{2,}", beside))
         elif line.startswith("In every row: "):
             said = line[14:].removesuffix(".").split(", ")
             told = dict(TOLD.fullmatch(one).groups()[:2] for one in said)
@@ -133,7 +134,7 @@ def verify_keys(data):
     (record,) = data["records"]
     return [
         {("printed",), ("ours (closed form)",)},
-        {tuple(map(str, shape["sizes"].values())) for shape in record["values"]},
+        {tuple(map(_key, shape["sizes"].values())) for shape in record["values"]},
     ]
 
 
@@ -142,6 +143,22 @@ def reproduce_keys(data):
         {(number,) for number in data["summary"]["documents"]},
         {(r["claim"],) for r in data["records"] if r["verdict"] == "erratum"},
     ]
+
+
+def claim_keys(data):
+    return [reproduce_keys(data)[0], {(r["claim"],) for r in data["records"]}]
+
+
+def table_keys(data):
+    """The first columns of a document's table, as far as they are not made again; two at most."""
+    its = data["summary"]["table"]
+    made = [any(isinstance(row[name], dict) for row in its["rows"]) for name in its["columns"][:2]]
+    labels = its["columns"][: [*made, True].index(True)]
+    return [{tuple(_key(row[name]) for name in labels) for row in its["rows"]}]
+
+
+def figure_keys(data):
+    return [{(its["what"],) for its in data["summary"]["figure"]["described"]}]
 
 
 def derive_keys(data):
@@ -173,8 +190,7 @@ def history_keys(data):
 
 def verified_keys(data):
     sizes = {tuple(map(_key, shape["sizes"].values())) for shape in data["records"][0]["values"]}
-    plain = {tuple(part.replace(",", "") for part in key) for key in sizes}
-    return [{("1",), ("2",), ("3",)}, {("printed",), ("ours (from the code)",)}, plain]
+    return [{("1",), ("2",), ("3",)}, {("printed",), ("ours (from the code)",)}, sizes]
 
 
 SHOWN = {
@@ -201,6 +217,13 @@ SHOWN = {
     "check --verbose": Shown(reports.checked, check_keys, {"verbose": True}),
     "history": Shown(reports.followed, history_keys),
     "reproduce": Shown("reproduce 002", reproduce_keys),
+    "reproduce --all": Shown("reproduce 001 --all", claim_keys),
+    **{
+        words: Shown(words, table_keys)
+        for number, table in (("000", 10), ("001", 8), ("002", 3), ("004", 1), ("004", 6))
+        for words in (f"reproduce {number} --table {table}",)
+    },
+    "reproduce --figure": Shown("reproduce 000 --figure 3", figure_keys),
 }  # fmt: skip
 
 
@@ -228,11 +251,19 @@ def made(words, monkeypatch):
 def drawn(capsys, monkeypatch):
     """A function that draws a report's tables in so many columns."""
     monkeypatch.setenv("NO_COLOR", "1")
+    prepare, known = formats._prepared, {}
+
+    def once(report):  # for all widths
+        if id(report) not in known:
+            known[id(report)] = report, prepare(report)
+        return known[id(report)][1]
+
+    monkeypatch.setattr(formats, "_prepared", once)
 
     def draw(report, width, **how):
         monkeypatch.setenv("COLUMNS", str(width))
         capsys.readouterr()
-        print_tables(report, **how)
+        formats.print_tables(report, **how)
         text = capsys.readouterr().out
         assert max(map(len, text.splitlines())) <= width
         return text
@@ -252,6 +283,7 @@ def test_keys_and_numbers_are_whole_at_every_width(name, drawn, capsys, monkeypa
     known = {text for value in numbers.values() for text in texts_of(value)}
     wanted = SHOWN[name].keys(data)
     known |= {text for keys in wanted for key in keys for text in key}
+    known |= {*re.findall(r'"([^"]*)"', report.to_json())}  # numbers that are texts in a document
 
     if isinstance(words, str):
         assert drawn(report, 80, **how) in by_command

@@ -3,11 +3,10 @@
 The page is Markdown: the body of a pull request's comment, and the step summary.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from attnprof.gate import rules
@@ -16,6 +15,7 @@ from attnprof.gate.sentences import cause_text, effect_text
 from attnprof.record import Report, SelfTestRecord
 from attnprof.record.escapes import markdown_code, markdown_text
 from attnprof.render import gate
+from attnprof.render.fitted import Hanging
 from attnprof.render.formats import markdown_table, render_markdown
 from attnprof.render.terminal import record_table
 from attnprof.units import plural
@@ -53,27 +53,21 @@ def tables(report: Report, *, verbose: bool = False) -> Iterator[RenderableType]
         for formulas in (False, True):
             rows = [r for r in told_once(records) if r.metric.startswith(FORMULA) == formulas]
             if rows:
-                yield record_table(rows, FULL, title="" if formulas else name, keys=2)
+                names, title = (FULL[:5], "") if formulas else (FULL, name)
+                yield record_table(rows, names, title=title, keys=2)
     yield Text(gate.headline(report), "bold")
     found, cases = gate.causes_of(report), gate.outcomes(report)
     if any(TIME in cause.metrics for cause in found if cause.verdict == rules.REGRESSED):
         found = [cause for cause in found if cause.verdict != rules.INCONCLUSIVE]  # time is told
     first, total = next(iter(cases.values()), []), sum(map(len, cases.values()))
-    lines = Table.grid(padding=(0, 1))
-    lines.add_column(no_wrap=True)
-    lines.add_column(overflow="fold")
+    wide = max((len(cause.verdict) for cause in found[:MOST_CAUSES]), default=0) + 1
     for cause in found[:MOST_CAUSES]:
-        lines.add_row(Text(cause.verdict, STYLES[cause.verdict]), _told(cause, first, total))
+        where = gate.cases_text(cause.cases, total) if {*cause.cases} != {*first} else ""
+        verdict, said = (f"{cause.verdict:{wide}}", STYLES[cause.verdict]), cause_text(cause)
+        yield Hanging(Text.assemble(verdict, said, f", in {where}" * bool(where)), wide)
     if (left := len(found) - MOST_CAUSES) > 0:
-        lines.add_row("", f"and {plural(left, 'more cause')}, in the JSON")
-    yield lines
+        yield Text(f"{'':{wide}}and {plural(left, 'more cause')}, in the JSON")
     yield Text("\n".join(gate.notes_of(report, 6 if verbose else 1)), "dim")
-
-
-def _told(cause: Cause, cases: Sequence[str], total: int) -> str:
-    """The cause, with its cases where they are not those."""
-    where = f", in {gate.cases_text(cause.cases, total)}" if {*cause.cases} != {*cases} else ""
-    return cause_text(cause) + where
 
 
 def _self_test(report: Report) -> Iterator[RenderableType]:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from attnprof.record import CostRecord, Report
@@ -49,7 +48,7 @@ def tables(
         plain = latex and not rows[0].skipped
         yield f"% {told}" if plain else Text(told, style="bold")
         if rows[0].skipped:
-            yield Padding(Text(f"skipped: {rows[0].skipped}"), (0, 0, 1, 1))
+            yield Text(f"skipped: {rows[0].skipped}\n")
         elif latex:
             yield from _latex(rows)
         elif symbolic:
@@ -103,8 +102,7 @@ def _heading(name: str, *, total: bool = False) -> str:
 
 def _closed_forms(rows: list[CostRecord]) -> FittedTable:
     """Stages by their FLOPs (or operations) alone, totals in full; zeros left out."""
-    headings = ("stage", "quantity", "closed form")
-    table = FittedTable(*headings, "value", right=["value"])
+    table = FittedTable("stage", "quantity", "closed form", "value", right=["value"])
     for row in rows:
         if row.value and (row.stage == TOTAL or row.quantity in ("flops", "operations")):
             several = len({its.part for its in rows if its.part}) > 1

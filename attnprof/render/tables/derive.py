@@ -15,7 +15,7 @@ from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.render.formats import filled
 from attnprof.render.formulas import FormulaText
 from attnprof.render.terminal import quantity_value
-from attnprof.units import format_bytes, quantity_text
+from attnprof.units import MISSING, format_bytes, quantity_text
 
 #: Operations shown by name; the rest is in JSON and on the Markdown page.
 _MOST = 12
@@ -49,7 +49,7 @@ def _formulas(rows: Sequence[DeriveRecord]) -> FittedTable:
     table = FittedTable("quantity", "formula", "value", right=["value"])
     for row in rows:
         formula = f"{'at least ' * (row.bound != 'exact')}{_spread(row.expression)}"
-        value = quantity_value(row.value, row.quantity)
+        value = quantity_value(row.value, row.quantity).strip(MISSING)
         table.add_row(quantity_text(row.quantity), FormulaText(formula), value)
     return table
 
@@ -131,7 +131,7 @@ def _operations(found: Sequence[Mapping[str, Any]]) -> FittedTable:
                         right=["calls", "value"])  # fmt: skip
     counted = [row for row in found if row["flops"] != "0"]
     for row in counted[:_MOST]:
-        value = quantity_value(row["flops_value"], "flops")
+        value = quantity_value(row["flops_value"], "flops").strip(MISSING)
         table.add_row(row["operation"], calls_text([row]), FormulaText(row["flops"]), value)
     rest = [row for row in found if row not in counted[:_MOST]]
     if rest:

@@ -9,7 +9,7 @@ from attnprof.record import HeadsRecord, Report
 from attnprof.render.fitted import FittedTable
 from attnprof.render.formulas import FormulaText
 from attnprof.render.terminal import answer_line, quantity_value
-from attnprof.units import MISSING, plural
+from attnprof.units import MISSING, joined, plural
 
 CAPTION = (
     "published: as printed in the papers, entries added up; formula: closed forms of the code that "
@@ -58,10 +58,11 @@ def _optima(report: Report) -> RenderableType:
     table = FittedTable("mechanism", "quantity", "kind", "over heads", *numbers, title="Optimum",
                         right=numbers, keys=3)  # fmt: skip
     for one in report.summary["optima"]:
-        best = plural(one["best_divisor"], "head")
-        real = [MISSING] * 2
-        if one["optimum_head_dim"] is not None:
-            real = [f"{one['optimum_head_dim']:.6f}", f"{one['optimum_num_heads']:,.2f}"]
+        *first, last = one["best_divisors"]
+        best = joined([*map(str, first), plural(last, "head")], "or")
+        best = "any" if one["trend"].startswith("is constant") else best
+        width, heads = one["optimum_head_dim"], one["optimum_num_heads"]
+        real = [MISSING] * 2 if width is None else [f"{width:.6f}", f"{heads:,.2f}"]
         quantity = UNITS[one["quantity"]]
         table.add_row(one["mechanism"], quantity, one["kind"], one["trend"], best, *real)
     return table

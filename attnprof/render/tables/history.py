@@ -13,6 +13,9 @@ from attnprof.render.terminal import shown_value
 from attnprof.units import plural
 
 FORMATS = {"s": "time", "B": "bytes"}
+MEANING = """A series is one metric of one case, for times on one machine. Any other count is a \
+change point; of times, another level that three runs or more stay at.
+"""
 
 
 def _changes(report: Report) -> list[HistoryRecord]:
@@ -22,8 +25,10 @@ def _changes(report: Report) -> list[HistoryRecord]:
 def tables(report: Report) -> Iterator[RenderableType]:
     """How many levels begin where; then a table a case, with a row for each of them."""
     summary, rows = report.summary, _changes(report)
-    series = f"{summary['series']} series of {plural(summary['runs'], 'run')}"
-    yield Text(f"{plural(summary['change_points'], 'change point')} in {series}", "bold")
+    changes, runs = plural(summary["change_points"], "change point"), plural(summary["runs"], "run")
+    found = f"{changes} in {summary['series']:,} series of {runs}."
+    yield Text(found if rows else f"Nothing changed: {found}", "bold")
+    yield Text(MEANING, "dim")
     several = len({r.machine for r in report.of(HistoryRecord) if r.machine}) > 1
     numbers = ("level", "ratio")
     headings = ("metric", "since", "commit", *numbers)

@@ -1,19 +1,19 @@
 """What ``attnprof reproduce`` shows: counts, errata, full answers, regenerated tables."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 from textwrap import wrap
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from attnprof.record import Report, ReproduceRecord
 from attnprof.render import claims
 from attnprof.render.claims import COUNTED, WORDS, place_text
-from attnprof.render.fitted import GAP, FittedTable
+from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.render.reproduction import page
 
 __all__ = ["page", "tables"]
@@ -66,33 +66,29 @@ def _counts(summary: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield Text(f"{summary['answer']}.", style="bold")
     kept = [key for key in COUNTED if key != "error" or summary["errors"]]
     counted = [COUNTED[key] for key in kept]
-    table = FittedTable("", "document", *counted, right=counted)
-    documents = summary["documents"]
-    for place, (name, *counts) in enumerate(claims.count_rows(documents, kept), 1):
-        number, _, title = name.partition(" ")
-        table.add_row(number, title, *counts)
-        if place == len(documents) > 1:
-            table.add_row()
-    yield table
+    found = claims.count_rows(summary["documents"], kept)
+    rows = [[*name.partition(" ")[::2], *counts] for name, *counts in found]
+    rows[-1:-1] = [[]] * (len(rows) > 1)  # a blank line before the sums
+    yield FittedTable("", "document", *counted, rows=rows, right=counted)
 
 
+@dataclass(frozen=True)
 class _Listed:
     """A row a claim; where that is too wide, its verdict and place stand below its name."""
 
-    def __init__(
-        self, title: str, records: Sequence[ReproduceRecord], *, verdicts: bool = False
-    ) -> None:
-        self._title, self._records, self._verdicts = title, records, verdicts
-        self._texts = ("printed", "ours" if verdicts else "right")
+    title: str
+    records: Sequence[ReproduceRecord]
+    verdicts: bool = False
 
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
         wide = options.max_width >= WIDE
-        more = ["place", *["verdict"] * self._verdicts] if wide else []
-        rows = map(self._row, self._records, repeat(wide))
-        yield FittedTable("claim", *more, *self._texts, rows=rows, title=self._title)
+        more = ["place", *["verdict"] * self.verdicts] if wide else []
+        texts = ("printed", "ours" if self.verdicts else "right")
+        rows = map(self._row, self.records, repeat(wide))
+        yield FittedTable("claim", *more, *texts, rows=rows, title=self.title)
 
     def _row(self, record: ReproduceRecord, wide: bool) -> list[str | Text]:
-        place, verdict = place_text(record.place), [_verdict(record)] * self._verdicts
+        place, verdict = place_text(record.place), [_verdict(record)] * self.verdicts
         sides = claims.printed_and_ours(record)
         if wide:
             return [record.claim, place, *verdict, *sides]
@@ -109,24 +105,20 @@ def _answers(records: Sequence[ReproduceRecord]) -> Iterator[RenderableType]:
     for record in records:
         place = f"  {place_text(record.place)}  "
         yield Text.assemble((record.claim, "bold"), place, _verdict(record))
-        grid = Table.grid(padding=(0, GAP))
-        grid.add_column(no_wrap=True, style="dim")
-        grid.add_column(overflow="fold")
         for name, text in claims.answer_lines(record):
-            grid.add_row(name, Text(text))
-        yield Padding(grid, (0, 0, 1, 2))
+            yield Hanging(Text.assemble((f"  {name:<11}", "dim"), text), 13)
+        yield ""
 
 
 def _described(figure: Mapping[str, Any]) -> Iterator[RenderableType]:
     """What a document says of its figure, beside what our data say."""
     yield Text(f"Figure {figure['name']}: {figure['title']}", style="bold")
-    headings = ("what", "in the document", "ours", "")
     said = [Text("differs", style="red"), Text("agrees", style="green")]
     rows = (
         [*(Text(str(its[key])) for key in ("what", "printed", "ours")), said[bool(its["agrees"])]]
         for its in figure["described"]
     )
-    yield FittedTable(*headings, rows=rows)
+    yield FittedTable("what", "in the document", "ours", "", rows=rows)
 
 
 def _regenerated(values: Mapping[str, Any]) -> Iterator[RenderableType]:
@@ -151,4 +143,4 @@ def _cell(cell: Any) -> Text:
 
 def _is_number(cell: Any) -> bool:
     value = cell["printed"] if isinstance(cell, Mapping) else cell
-    return value in ("", None) or (isinstance(value, (int, float)) and not isinstance(value, bool))
+    return re.fullmatch(r"(None|-?\d+(\.\d+)?(e-?\d+)?)?", str(value)) is not None

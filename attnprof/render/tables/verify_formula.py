@@ -12,7 +12,7 @@ from attnprof.render.formats import render_markdown
 from attnprof.render.formulas import FormulaText
 from attnprof.render.tables.derive import verified_text
 from attnprof.render.terminal import quantity_value
-from attnprof.units import quantity_text
+from attnprof.units import format_count, quantity_text
 
 #: Columns of the Markdown table.
 PAGE = (
@@ -89,11 +89,10 @@ def _verdict(record: VerificationRecord) -> str:
 def _values(record: VerificationRecord) -> FittedTable:
     """Both at a few sizes."""
     sizes, sides = record.values[0]["sizes"], ("printed", "ours")
-    table = FittedTable(*sizes, *sides, right=[*sizes, *sides], keys=len(sizes))
-    for shape in record.values:
-        both = (quantity_value(shape[name], record.quantity) for name in sides)
-        table.add_row(*map(str, shape["sizes"].values()), *both)
-    return table
+    rows = ([*map(format_count, shape["sizes"].values()),
+             *(quantity_value(shape[name], record.quantity) for name in sides)]
+            for shape in record.values)  # fmt: skip
+    return FittedTable(*sizes, *sides, rows=rows, right=[*sizes, *sides], keys=len(sizes))
 
 
 def _lines(record: VerificationRecord) -> Iterator[str]:
