@@ -4,10 +4,13 @@ Importing this package imports none of torch, sympy, matplotlib and pandas; the 
 when they are called.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0"
+# sympy, imported when it is needed, remembers a thousand results: our algebra comes back to more
+os.environ.setdefault("SYMPY_CACHE_SIZE", "100000")
 
 #: Where names are that are not in ``api``.
 _WHERE = {

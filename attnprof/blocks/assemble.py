@@ -68,15 +68,9 @@ def build_layer(spec: Mechanism, module: Any, sizes: LayerSizes) -> nn.Module:
 
 
 def attend_core(
-    spec: Mechanism,
-    module: Any,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    causal: bool,
-    seed: int,
+    spec: Mechanism, module: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool, seed: int,
     weights: dict[str, Tensor] | None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """A mechanism's core on q (b, h, n, d), k (b, g, m, d), v (b, g, m, dv)."""
     spec.refuse_unless(attend=True)
     _check_tensors({"q": q, "k": k, "v": v})

@@ -92,20 +92,10 @@ class Base:
 
     # -- what operations make --------------------------------------------------------------
     def result(
-        self,
-        name: str,
-        shape: Shape,
-        cost: Cost,
-        reads: "Sequence[Base]",
-        *,
-        backward: Backward | None = None,
-        layout: Layout | None = None,
-        into: Self | None = None,
-        item_size: int = 0,
-        whole: bool | None = None,
-        keeps: Number = 0,
-        workspace: Number = 0,
-    ) -> Self:
+        self, name: str, shape: Shape, cost: Cost, reads: "Sequence[Base]", *,
+        backward: Backward | None = None, layout: Layout | None = None, into: Self | None = None,
+        item_size: int = 0, whole: bool | None = None, keeps: Number = 0, workspace: Number = 0,
+    ) -> Self:  # fmt: skip
         """One operation over ``reads``: bytes are counted, memory is taken, a node is recorded.
 
         ``into`` is overwritten and returned; what is new has as whole numbers as its own tensor,
@@ -163,14 +153,9 @@ class Base:
         return self.alias(self.shape, self.layout)
 
     def where(
-        self,
-        flag: Number,
-        name: str,
-        shape: Shape,
-        layout: Layout,
-        cost: Cost | None = None,
+        self, flag: Number, name: str, shape: Shape, layout: Layout, cost: Cost | None = None,
         backward: Backward | None = None,
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """New memory where the flag is 1 (a copy, if no cost is given), its own where it is 0.
 
         The result has another shape and layout: in its own memory, one of as many entries.

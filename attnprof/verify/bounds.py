@@ -70,14 +70,9 @@ def _every(told: Sequence[bool | None]) -> bool | None:
 
 
 def _all_ratios(
-    top: Any,
-    bottom: Any,
-    growing: Sequence[str],
-    shape: SizeValues,
-    holds: Holds,
-    *,
+    top: Any, bottom: Any, growing: Sequence[str], shape: SizeValues, holds: Holds, *,
     alone: bool = True,
-) -> Iterator[list[Any]]:
+) -> Iterator[list[Any]]:  # fmt: skip
     """Ratios at ever longer lengths, a list a ray and a way to end a length."""
     exponents = [*_exponents(top), *_exponents(bottom)]
     if any(map(_exponents, exponents)):  # no number holds the value of such a tower

@@ -34,13 +34,9 @@ class Comparison:
 
 
 def compared(
-    printed: Any,
-    ours: Any,
-    up_to: str,
-    growing: Sequence[str],
-    shapes: Sequence[SizeValues],
+    printed: Any, ours: Any, up_to: str, growing: Sequence[str], shapes: Sequence[SizeValues],
     holds: Holds = lambda _: True,
-) -> Comparison:
+) -> Comparison:  # fmt: skip
     """The two, up to equality or up to leading terms in the ``growing`` sizes.
 
     Where algebra does not decide, both are evaluated at the shapes, and at long lengths for which
@@ -79,13 +75,9 @@ def _sizes(shapes: Sequence[SizeValues], printed: Any, ours: Any) -> SizeValues:
 
 
 def ordered(
-    printed: Any,
-    ours: Any,
-    kind: str,
-    growing: Sequence[str],
-    shapes: Sequence[SizeValues],
+    printed: Any, ours: Any, kind: str, growing: Sequence[str], shapes: Sequence[SizeValues],
     holds: Holds = lambda _: True,
-) -> Comparison:
+) -> Comparison:  # fmt: skip
     """Whether the printed growth bounds ours: from above (``O``), below (``Ω``) or both (``Θ``).
 
     By leading terms; where there are none to compare, by values at lengths where they tell.

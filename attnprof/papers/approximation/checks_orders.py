@@ -15,11 +15,9 @@ CLAIMS = "complexity_claims"
 ORDERS = {"N*L": "N", "N*m": "N", "N*log(N)": "N log N", "N*sqrt(N)": "N^1.5"}
 #: Mechanisms by what the document's table calls them.
 IDS = {
-    "standard_self_attention": "standard",
-    "low_rank_factorization": "low-rank",
-    "kernelized_attention": "linear",
-    "sparse_transformer": "sparse",
-}
+    "standard_self_attention": "standard", "low_rank_factorization": "low-rank",
+    "kernelized_attention": "linear", "sparse_transformer": "sparse",
+}  # fmt: skip
 DERIVED = "operations of its class, derived by running it on symbolic sizes; their power in N"
 
 

@@ -87,11 +87,9 @@ def _derivation(name: str) -> "Derivation":
 
 
 CLASSES: dict[str, Callable[..., Tensor]] = {
-    "standard": standard,
-    "linformer": linformer,
-    "performer": performer,
+    "standard": standard, "linformer": linformer, "performer": performer,
     "longformer": longformer,
-}
+}  # fmt: skip
 STUDENTS = [name for name in CLASSES if name != "standard"]
 
 Features = Callable[[Tensor, Tensor], Tensor]

@@ -248,8 +248,6 @@ def crossing(ratios: Mapping[int, float]) -> float | None:
 
 #: In this order: the fits are to the norms.
 MEASUREMENTS: dict[str, Callable[[], Any]] = {
-    "crossovers": measure_crossovers,
-    "encoder": measure_encoder,
-    "norms": measure_norms,
+    "crossovers": measure_crossovers, "encoder": measure_encoder, "norms": measure_norms,
     "fits": fit_norms,
-}
+}  # fmt: skip

@@ -225,12 +225,7 @@ def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 _DRAW: Mapping[str, Callable[..., style.Figure]] = {
-    "growth": series.draw_growth,
-    "surface": _surface,
-    "surface3d": _surface3d,
-    "width": _width,
-    "heads": _heads,
-    "roofline": _roofline,
-    "pareto": _pareto,
-}
+    "growth": series.draw_growth, "surface": _surface, "surface3d": _surface3d, "width": _width,
+    "heads": _heads, "roofline": _roofline, "pareto": _pareto,
+}  # fmt: skip
 KINDS = tuple(_DRAW)
