@@ -90,8 +90,9 @@ PARTS = {
 HEAD = """# Figures
 
 Every kind of figure that attnprof draws, with the command that draws it. All of them are written
-as PNG, SVG or PDF, by the name of the file, and are 7 inches wide or, with `--size column`, 3.3;
-no text but indices is smaller than 7 points, and lines differ in more than colour.
+as PNG, SVG or PDF, by the name of the file, and are 7 inches wide or, with `--size column`, 3.3.
+None is higher than a page: of more panels than fit there, the command says which to leave out.
+No text but indices is smaller than 7 points, and lines differ in more than colour.
 
 Made by `python docs/gallery.py`, with fewer colours than the commands' own files have.
 `sweep.jsonl` is [a small sweep](../tests/render/data/factorial.jsonl) of five mechanisms at three

@@ -151,7 +151,7 @@ def test_exact_mechanisms_have_no_error_in_the_figure():
 def test_a_grid_that_no_page_holds_says_what_to_choose():
     records = [record("linear", n, width=w, heads=h)
                for n in (64, 128, 256, 512) for w in (64, 128) for h in (2, 4)]  # fmt: skip
-    with styled("column"), pytest.raises(RequestError, match=r"12 rows.*--where seq_len=64 or"):
+    with styled("column"), pytest.raises(RequestError, match=r"12 rows.*seq_len=64, or type"):
         draw_results([Report("sweep", records)], "heads")
 
 
@@ -180,4 +180,4 @@ def test_a_missing_point_is_crossed_out_on_a_surface():
 def test_a_caption_tells_no_more_than_is_drawn():
     alone = draw_results([Report("sweep", [record("linear", 64, ci_low_s=None)])])
     told = alone.get_supxlabel().replace("\n", " ")
-    assert told.endswith("64 tokens · memory: points by the allocator")
+    assert told.endswith("64 tokens · memory points: by the allocator")

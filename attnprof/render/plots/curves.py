@@ -8,8 +8,6 @@ from attnprof.record.escapes import figure_text
 from attnprof.render.plots import series, style, ticks
 from attnprof.units import plural
 
-#: Inches of a panel and its strip.
-LOWEST = 1.55
 #: The marks of :data:`style.MARKS`, in text.
 GLYPHS = {"published": "○", "formula": "◆", "derived": "□", "measured": "△"}
 _Curve = Mapping[str, Any]
@@ -74,8 +72,9 @@ def _grid(
     columns = style.abreast(len(widths if several else units), least)
     blocks = -(-len(widths if several else units) // columns)
     rows = blocks * len(units) if several else blocks
-    style.check_rows(rows, LOWEST, "--d 16,32,64")
-    figure = style.new_figure(0.3 + (max(LOWEST, min(2.0, 8 / rows)) if several else 2.4) * rows)
+    low = 1.55  # inches of a panel and its strip
+    style.check_rows(rows, low, "--d 16,32,64")
+    figure = style.new_figure(0.3 + (max(low, min(2.0, 8 / rows)) if several else 2.4) * rows)
     spec = figure.add_gridspec(2 * rows, columns, height_ratios=[5, 2] * rows)
     found: dict[tuple[str, str, int], _Pair] = {}
     over = "tokens" if figure.get_figwidth() / columns < 1.3 else "sequence length"

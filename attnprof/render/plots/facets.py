@@ -111,6 +111,6 @@ class PanelGrid:
         """Names of the axes, where their numbers stand."""
         for axes, y in (pair for its in self.panels for pair in zip(its, ys, strict=True)):
             for axis, label, at in ((axes.xaxis, x, "labelbottom"), (axes.yaxis, y, "labelleft")):
-                short = ticks.inches(axis) * 16 < len(label)
+                short = ticks.inches(axis) * 16.2 < len(label)
                 said = "\n".join(label.rsplit(" ", 1)) if short else label
                 axis.set_label_text(said * axis.get_tick_params()[at])

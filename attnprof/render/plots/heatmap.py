@@ -87,21 +87,26 @@ class Scale:
     def contours(self, axes: style.Axes, table: np.ndarray) -> None:
         """Lines of equal ratio with their value; the line of equal cost is the heavy one."""
         known = table[np.isfinite(table)]
+        if min(table.shape) < 3 or not known.size:
+            return
         # on a logarithmic scale, lines between cells are interpolated by the logarithm too
         forth, back = (np.log, np.exp) if self.wide else (np.asarray, float)
-        levels = [v for v in self.levels() if known.size and known.min() < v < known.max()]
-        if min(table.shape) < 3 or not levels:
-            return
-        if len(levels) > (4 if style.narrow() else 7):
-            levels = [level for level in levels if abs(level - 1) < 1e-9 or level in levels[::2]]
-        shades = [*map(self.ink(), levels)]
-        widths = [1.3 if abs(v - 1) < 1e-9 else 0.6 for v in levels]
         heights = np.ma.masked_invalid(forth(table))
-        drawn = axes.contour(heights, forth(levels), colors=shades, linewidths=widths,
-                             linestyles="solid")  # fmt: skip
         if self.two_sided:  # without colour, too, it shows who is cheaper where
             axes.contourf(heights, [-np.inf, forth(1.0)], colors="none", hatches=["////"])
-        axes.clabel(drawn, fontsize=style.SMALL, fmt=lambda v: f"{back(v):.4g}", inline_spacing=2)
+        levels = [v for v in self.levels() if known.min() < v < known.max()]
+        if len(levels) > (4 if style.narrow() else 7):
+            levels = [level for level in levels if abs(level - 1) < 1e-9 or level in levels[::2]]
+        if levels:
+            widths = [1.3 if abs(v - 1) < 1e-9 else 0.6 for v in levels]
+            drawn = axes.contour(heights, forth(levels), colors=[*map(self.ink(), levels)],
+                                 linewidths=widths, linestyles="solid")  # fmt: skip
+            look = {"fontsize": style.SMALL, "inline_spacing": 2}
+            axes.clabel(drawn, fmt=lambda v: f"{back(v):.4g}", **look)
+
+    def hatched(self, panels: Sequence[style.Axes]) -> bool:
+        """Whether a panel's cells are too small for numbers, and those below 1 are hatched."""
+        return self.two_sided and any(axes.collections[1:] for axes in panels)
 
 
 def size_ticks(sizes: Sequence[int], room: float) -> tuple[list[float], list[str]]:
@@ -144,8 +149,7 @@ def draw_heatmap(report: Report) -> style.Figure:
         f"scope {its['scope']}",
         "causal" * its["causal"],
         f"mean and max: how much more {a} costs than {b}",
-        # contours are drawn where numbers have no room
-        f"hatched: {a} costs less" * (scale.two_sided and len(panels[0].collections) > 1),
+        f"hatched: {a} costs less" * scale.hatched(panels),
         "crossed out: heads do not divide d_model" * bool(its["not_divisible_d_model"]),
     )
     return grid.figure

@@ -80,8 +80,7 @@ def _surface(records: Records) -> style.Figure:
     titles, tables = [], []
     for title, shown in facets(known, *_AXES):
         for curve in others:
-            both = (of.within(shown).records for of in (curve, base))
-            own, its = (_table(records, lengths, widths) for records in both)
+            own, its = (_table(of.within(shown).records, lengths, widths) for of in (curve, base))
             tables.append(own / its)
             titles.append(", ".join(filter(None, (curve.label, title))))
     grid = PanelGrid(titles, period=len(others), less=fewer(known, *_AXES))
@@ -89,11 +88,13 @@ def _surface(records: Records) -> style.Figure:
     for (axes,), table in zip(grid.panels, tables, strict=True):
         mesh = draw_cells(axes, table, lengths, widths, scale)
     grid.label("model width d_model", "sequence length")
-    colour_bar([axes for (axes,) in grid.panels], mesh, scale)
+    panels = [axes for (axes,) in grid.panels]
+    colour_bar(panels, mesh, scale)
     style.title(grid.figure, f"FLOPs of {series.a_pass(known)} relative to {base.label}, over "
                 "sequence length and model width")  # fmt: skip
     missing = "crossed out: no result" * bool(np.isnan(tables).any())
-    style.caption(grid.figure, shared(known), "FLOPs by the closed forms", missing)
+    fewer_here = f"hatched: fewer than {base.label}" * scale.hatched(panels)
+    style.caption(grid.figure, shared(known), "FLOPs by the closed forms", fewer_here, missing)
     return grid.figure
 
 

@@ -169,12 +169,11 @@ def draw_growth(
     for axes, how, room in zip(drawn.grid.panels[0], written, lines, strict=True):
         length_axis(axes, lengths, how, room)
     drawn.grid.label("sequence length", "median time", memory_label)
-    kinds = ("line by the closed form" * (len(set(lengths)) > 1),
-             "points by the allocator" * any(r.peak_bytes_measured for r in records))  # fmt: skip
     return drawn.finished(
         "Time and peak memory", "over sequence length",
         "bars: 95\xa0% interval of the median" * any(r.ci_low_s for r in records),
-        f"memory: {', '.join(filter(None, kinds))}" * any(kinds),
+        "memory lines: by the closed form" * (len(set(lengths)) > 1),
+        "memory points: by the allocator" * any(r.peak_bytes_measured for r in records),
         "○ N: sequence lengths at which the curves of two mechanisms cross" * bool(crossings),
         CROSS * any(r.skipped for r in records),
     )  # fmt: skip
@@ -223,14 +222,14 @@ def _crossings(axes: style.Axes, points: Sequence[Sequence[float]]) -> int:
     if not points:
         return 0
     said = f"○ N = {', '.join(lengths)}"
-    if len(said) > 2 * letters(axes):
+    if style.in_lines(said, letters(axes)).count("\n") > 1:
         said = f"○ N = {lengths[0]} to {lengths[-1]}, {len(points)}\xa0crossings"
     return note(axes, said)
 
 
 def letters(axes: style.Axes) -> int:
     """How many have room in a line of a panel."""
-    return max(12, int(ticks.inches(axes.xaxis) * 16))
+    return max(12, int(ticks.inches(axes.xaxis) * 17))
 
 
 def note(axes: style.Axes, text: str, line: int = 0, color: str = style.GREY) -> int:

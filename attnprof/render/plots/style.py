@@ -112,7 +112,7 @@ def abreast(count: int, least: float = 2.0) -> int:
 def check_rows(rows: int, low: float, less: str) -> None:
     """RequestError where rows at least so high leave the page; ``less`` is how to ask for fewer."""
     if rows * low > HEIGHT:
-        wider = " or --size page" * (narrow() and rows * low < 2 * HEIGHT)
+        wider = ", or type --size page" * (narrow() and rows * low < 2 * HEIGHT)
         raise RequestError(f"no page holds {rows} rows of panels: ask for less, like {less}{wider}")
 
 
@@ -207,7 +207,7 @@ def title(figure: Figure, text: str) -> None:
 def in_lines(text: str, letters: int) -> str:
     """A text in lines of so many letters; they may end inside names, but at no no-break space."""
     # where a line may end, and nothing is drawn
-    parts = sub(r"(?<=[/:])(?=\w)|(?<=\w\w_)|(?<=[a-z])(?=[A-Z][a-z])", "\v", text)
+    parts = sub(r"(?<=[/:])(?=[^\W\d])|(?<=\w\w_)|(?<=[a-z])(?=[A-Z][a-z])", "\v", text)
     lines = fill(parts, letters, break_on_hyphens=False, replace_whitespace=False)
     return lines.replace("\v", "").replace("\xa0", " ")
 
@@ -234,8 +234,7 @@ def legend(figure: Figure, looks: Sequence[Look], title: str = "", **how: Any) -
              for look, its in zip(looks, labels, strict=True)]  # fmt: skip
     # beside an entry's letters stand its line and the gap between columns
     letters = [max(map(len, its.split("\n"))) + 9 for its in labels]
-    fits = len(looks) if sum(letters) < room else room // max(letters)
-    how["ncols"] = max(1, fits)
+    how["ncols"] = max(1, len(looks) if sum(letters) < room else room // max(letters))
     grow(figure, -(-(len(looks) + "".join(labels).count("\n")) // how["ncols"]))
     if title:
         how |= {"title": _text(figure, title, 15), "title_fontsize": NORMAL}

@@ -68,13 +68,12 @@ def mark_values(axis: Any, written: Label, above: float = 0.0) -> None:
     """
     low, high = axis.get_view_interval()
     share = min(0.6, above / inches(axis))
-    length = inches(axis) * (1 - share)
 
     def half(value: float) -> float:  # of the inches that its label takes
         return 0.03 * len(written(value)) + 0.05 if axis.axis_name == "x" else 0.075
 
     def fits(found: list[float]) -> bool:
-        room = length / math.log(high / low)
+        room = inches(axis) * (1 - share) / math.log(high / low)
         return all(math.log(b / a) * room > half(a) + half(b) for a, b in pairwise(found))
 
     values = round_numbers(low, high, fits)

@@ -34,8 +34,7 @@ def draw_sublayer(figure: Figure, data: FigureData) -> str:
     else:
         axes.set(xlim=(-0.5, max(columns, COLUMNS) - 0.5), ylim=(-0.5, rows - 0.5))
     axes.axis("off")
-    steps = data.facts["its steps"]
-    return f"Filled: the critical path, {steps} dependent operations."
+    return f"Filled: the critical path, {data.facts['its steps']} dependent operations."
 
 
 def _places(rows: Rows) -> dict[str, Place]:

@@ -24,7 +24,7 @@ LOOKS: dict[str, dict[str, Any]] = {
 #: The mechanisms' curves, which differ without colour, too.
 FORMS: dict[str, dict[str, Any]] = {
     name: {"color": style.COLOURS[name], "marker": marker, "markersize": 2.5}
-    for name, marker in zip(("standard", "taylor-direct", "taylor-efficient"), "o^s", strict=True)
+    for name, marker in zip(("standard", "taylor-direct", "taylor-efficient"), "s^o", strict=True)
 }
 #: Head widths by colour and marker, in order.
 WIDTH_LOOKS = ((style.BLUE, "o"), (style.GREEN, "s"), (style.ORANGE, "^"), (style.VERMILION, "D"))
