@@ -118,14 +118,15 @@ def _where(rows: Sequence[CrossoverRecord]) -> str:
         return "at every length" if everywhere else "at every length where both are known"
     several = " (below that they change places, too)" * (rows[0].verdict == "several")
     least, most = (pick(rows, key=lambda row: row.first_seq_len or 0) for pick in (min, max))
+    tokens = plural(least.first_seq_len or 0, "token")
     if least.first_seq_len == most.first_seq_len:
-        tokens = plural(least.first_seq_len or 0, "token")
         same = least.method == "solved" and least.crossover_seq_len == least.first_seq_len
         return f"beyond {tokens}{several}" if same else f"from {tokens} on{several}"
-    return (
-        f"from {plural(least.first_seq_len or 0, 'token')} (head width {least.head_dim}) to "
-        f"{most.first_seq_len:,} (head width {most.head_dim}) on{several}"
-    )
+    of = list[str]()
+    for end in (least, most):
+        widths = [str(row.head_dim) for row in rows if row.first_seq_len == end.first_seq_len]
+        of.append(f"(head width{'s' * (len(widths) > 1)} {joined(widths)})")
+    return f"from {tokens} {of[0]} to {most.first_seq_len:,} {of[1]} on{several}"
 
 
 def heads_answer(

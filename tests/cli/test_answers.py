@@ -30,6 +30,9 @@ def answer(attnprof, words):
     ("crossover --d 8,64 --metric flops",
      ("For head widths 8 and 64, taylor-efficient needs fewer FLOPs than taylor-direct from 78 "
      "tokens (head width 8) to 4,194 (head width 64) on.")),
+    ("crossover standard low-rank --d 1,32,64 --metric flops",
+     ("For head widths 1 to 64, low-rank needs fewer FLOPs than standard from 129 tokens (head "
+      "widths 32 and 64) to 143 (head width 1) on.")),
     ("crossover standard linear --metric memory --kind formula",
      "For head width 64, linear needs less memory than standard from 129 tokens on."),
     ("crossover longformer taylor-efficient --d 8 --heads 2 --phase train --metric memory",

@@ -30,11 +30,10 @@ def tables(report: Report) -> Iterator[RenderableType]:
     yield Text(found if rows else f"Nothing changed: {found}", "bold")
     yield Text(MEANING, "dim")
     several = len({r.machine for r in report.of(HistoryRecord) if r.machine}) > 1
-    numbers = ("level", "ratio")
-    headings = ("metric", "since", "commit", *numbers)
+    headings = ("metric", "since", "commit", "level", "ratio")
     for case in dict.fromkeys(row.case for row in rows):
         cells = (_cells(row, several=several) for row in rows if row.case == case)
-        yield FittedTable(*headings, rows=cells, title=case, right=numbers)
+        yield FittedTable(*headings, rows=cells, title=case, right=headings[3:])
 
 
 def _cells(row: HistoryRecord, *, several: bool) -> list[str]:
