@@ -48,7 +48,7 @@ class FittedTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self._title:
-            yield Text(self._title, style="bold")
+            yield Hanging(Text(self._title, "bold"), 0)
         room, names = options.max_width, self._headings
         cells = [[row[n].plain for row in self._rows if any(row)] for n in range(len(names))]
         empty = (its != [] and {text.strip() for text in its} <= {"", MISSING} for its in cells)
@@ -68,9 +68,9 @@ class FittedTable:
                 yield from line.render(console, end="\n")
             yield Text()
         if none := [names[n] for n, its in enumerate(cells) if n not in places and MISSING in its]:
-            yield Text(f"No row has a value for {', '.join(none)}.\n", style="dim")
+            yield Hanging(Text(f"No row has a value for {', '.join(none)}.\n", "dim"), 0)
         if self._caption:
-            yield Text(f"{self._caption}\n", style="dim")
+            yield Hanging(Text(f"{self._caption}\n", "dim"), 0)
 
     def _same(self, cells: Mapping[int, Sequence[str]]) -> dict[int, str]:
         """Columns with the same text in every row, and that text; a key at least is left."""
