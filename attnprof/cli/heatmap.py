@@ -91,7 +91,7 @@ def heatmap(
     heads: str = Option("1,2,4,8", metavar="SIZES", help="Head counts, a panel each."),
     d: str | None = Option(None, hidden=True),
     conditions: Conditions = Conditions(phase="train"),  # as the document's heatmaps show it
-    scope: Annotated[str | None, opt.scope("core or layer; formula default: layer.")] = None,
+    scope: Annotated[str | None, opt.scope("core or layer (default of --kind formula).")] = None,
     kind: str = Option("published", metavar="KIND", help="published or formula."),
     quantity: str | None = Option(
         None, metavar="NAME", help="Like matmul_flops or peak_bytes (default flops)."
