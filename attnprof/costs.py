@@ -8,24 +8,24 @@ where the caller already brought a value of theirs.
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from math import isqrt
-from operator import add, attrgetter
+from operator import add, attrgetter, mul
 from typing import Any
 
 Number = Any  # int | float | numpy.ndarray | sympy.Expr: one code for all of them
+_PLAIN = frozenset({int, float, bool})
 
 
-def _sympy(*values: Number) -> Any:
-    """sympy, if one of the values is an expression of it; None otherwise."""
-    sympy = sys.modules.get("sympy")
-    return sympy if sympy and any(isinstance(value, sympy.Basic) for value in values) else None
+def _library(name: str, kind: str, *values: Number) -> Any:
+    """The library of this name, if one of the values is of its type; None otherwise."""
+    if _PLAIN.issuperset(map(type, values)):  # most are, and this is quick
+        return None
+    its = sys.modules.get(name)
+    return its if its and any(isinstance(value, getattr(its, kind)) for value in values) else None
 
 
-def _numpy(*values: Number) -> Any:
-    """numpy, if one of the values is an array; None otherwise."""
-    numpy = sys.modules.get("numpy")
-    return numpy if numpy and any(isinstance(value, numpy.ndarray) for value in values) else None
+_sympy, _numpy = partial(_library, "sympy", "Basic"), partial(_library, "numpy", "ndarray")
 
 
 def _sum(values: Sequence[Number]) -> Number:
@@ -91,9 +91,8 @@ def _extreme(function: Callable[[Number, Number], Number], a: Number, b: Number)
 
 
 def scaled(count: Number, times: Number) -> Number:
-    """A count so many times; 0 times an expression may take sympy seconds, and is not asked for."""
-    nothing = isinstance(count, int) and not count and _sympy(times)
-    return 0 if nothing else count * times
+    """A count so many times; 0 times an expression may take sympy minutes, and is not asked for."""
+    return 0 if _sympy(times) and not _numpy(count) and count == 0 else count * times
 
 
 def maximum(a: Number, b: Number) -> Number:
@@ -162,7 +161,8 @@ class Cost:
         return Cost(*map(add, _counts(self), _counts(more)))
 
     def __mul__(self, times: Number) -> "Cost":
-        return Cost(*(scaled(count, times) for count in _counts(self)))
+        by = scaled if _sympy(times) else mul
+        return Cost(*(by(count, times) for count in _counts(self)))
 
     __rmul__ = __mul__
 

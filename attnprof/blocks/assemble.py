@@ -88,7 +88,7 @@ def attend_core(
         reason = "causal needs as many keys as queries" if causal else spec.refusal("cross")
         raise RequestError(f"{spec.name}: {reason}")
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         core: TextCore = module.CORES[spec.name](spec, sizes).to(q.device, q.dtype)
     if weights:
         _load(core, weights)

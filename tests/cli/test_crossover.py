@@ -73,7 +73,7 @@ def test_every_integer_agrees(case):
     """The signs of the integer costs, one length after the other, have the same crossings."""
     a, b, scope, phase, causal = case
     lengths = np.arange(1, 90)
-    for d in (1, 4, 6):
+    for d in (1, 6):
         workload = Workload(lengths, 2 if scope == "layer" else 1, d, causal=causal, phase=phase)
         sides = registry.get(a), registry.get(b)
         first, second = (side.cost(workload, scope) for side in sides)

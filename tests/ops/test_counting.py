@@ -14,6 +14,7 @@ from attnprof.costs import (
     minimum,
     more_than_one,
     not_dearer,
+    scaled,
 )
 from attnprof.ops.counter import Counter
 from attnprof.ops.functional import arange
@@ -141,3 +142,9 @@ def test_costs_add_and_repeat():
     one = Cost(multiplications=1, additions=2, divisions=3, exponentials=4, other=5)
     assert (one + one) == 2 * one == one * 2
     assert (3 * one).flops == 45
+
+
+@pytest.mark.parametrize("nothing", [0, sympy.Integer(0)])
+def test_nothing_is_not_multiplied_by_an_expression(nothing):
+    """Sympy would ask first whether the expression is finite, which may take minutes."""
+    assert scaled(nothing, sympy.zoo) == 0

@@ -59,9 +59,12 @@ def runs(spec):
 
 
 def telling_runs(spec, scope):
-    """Those that show something new: around a core, a layer does the same whatever the mask."""
-    inside = scope == "layer" and spec.abilities.attend
-    return [run for run in runs(spec) if not (inside and run[0])]
+    """A forward pass, a training step with a mask where there is one, a decoding step.
+
+    Around a core, a layer does the same whatever the mask. All runs are compared as numbers.
+    """
+    masked = spec.abilities.causal and not (scope == "layer" and spec.abilities.attend)
+    return [run for run in runs(spec) if run[0] == (masked and "train" in run[2])]
 
 
 def recorded(spec, scope, run, sizes):

@@ -193,8 +193,8 @@ def switched(first: costs.CostTable, second: costs.CostTable, flag: costs.Number
     return SwitchedTable(
         tuple(times(stage, taken) for table, taken in both for stage in table),
         first.parameters,
-        sum(table.state_entries * taken for table, taken in both),
-        sum(table.live_before * taken for table, taken in both),
+        sum(costs.scaled(table.state_entries, taken) for table, taken in both),
+        sum(costs.scaled(table.live_before, taken) for table, taken in both),
         first=first,
         second=second,
         flag=flag,

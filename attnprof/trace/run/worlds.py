@@ -59,7 +59,7 @@ def real_world(dtype: str = "float32") -> Iterator[None]:
     """
     with ExitStack() as stack, _world(dtype, drawn=True), torch.random.fork_rng(devices=[]):
         stack.callback(_REAL.reset, _REAL.set(True))
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         yield
 
 
