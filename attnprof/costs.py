@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache, partial, reduce
 from math import isqrt
-from operator import add, attrgetter, mul
+from operator import add, attrgetter
 from typing import Any
 
 Number = Any  # int | float | numpy.ndarray | sympy.Expr: one code for all of them
@@ -36,13 +36,12 @@ def _sum(values: Sequence[Number]) -> Number:
 
 def is_symbolic(*values: Number) -> bool:
     """Whether any value is a sympy expression that is not a plain number."""
-    sympy = _sympy(*values)
-    return bool(sympy) and any(getattr(value, "free_symbols", None) for value in values)
+    return bool(_sympy(*values)) and any(getattr(x, "free_symbols", None) for x in values)
 
 
 def is_plain(*values: Number) -> bool:
     """Whether all values are plain Python numbers, so that they can be compared."""
-    return not _sympy(*values) and not _numpy(*values)
+    return _PLAIN.issuperset(map(type, values)) or not (_sympy(*values) or _numpy(*values))
 
 
 def floor_div(a: Number, b: Number) -> Number:
@@ -135,7 +134,7 @@ def not_dearer(a: Number, b: Number) -> Number:
     return numpy.less_equal(a, b).astype("int64") if numpy else int(a <= b)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Cost:
     """Additive counts; ``+`` joins two costs, ``*`` repeats one.
 
@@ -161,8 +160,9 @@ class Cost:
         return Cost(*map(add, _counts(self), _counts(more)))
 
     def __mul__(self, times: Number) -> "Cost":
-        by = scaled if _sympy(times) else mul
-        return Cost(*(by(count, times) for count in _counts(self)))
+        if type(times) is int:
+            return Cost(*[count * times for count in _counts(self)])
+        return Cost(*(scaled(count, times) for count in _counts(self)))
 
     __rmul__ = __mul__
 
@@ -188,7 +188,7 @@ COST_FIELDS = tuple(item.name for item in fields(Cost))
 _counts: Callable[[Cost], tuple[Number, ...]] = attrgetter(*COST_FIELDS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Stage:
     """One tensor operation: its result's shape, its cost, and what it holds.
 

@@ -16,7 +16,7 @@ DTYPES = tuple(name for name in ITEM_SIZES if name != ENTRY)
 #: Sizes by the letters that formulas have for them.
 SYMBOLS = {"B": "batch_size", "N": "seq_len", "h": "num_heads", "d": "head_dim"}
 _OPTIONAL = ("num_kv_heads", "value_head_dim", "kv_seq_len")
-_SIZES = (*SYMBOLS.values(), *_OPTIONAL)
+SIZES = (*SYMBOLS.values(), *_OPTIONAL)
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Workload:
         if not (isinstance(self.dtype, str) and self.dtype == ENTRY):
             choice("dtype", self.dtype, DTYPES)
         object.__setattr__(self, "causal", flag("causal", self.causal))
-        for name in _SIZES:
+        for name in SIZES:
             if getattr(self, name) is not None or name not in _OPTIONAL:
                 object.__setattr__(self, name, size(name, getattr(self, name)))
         if is_plain(self.num_heads, self.kv_heads) and self.num_heads % self.kv_heads:

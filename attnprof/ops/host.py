@@ -1,7 +1,7 @@
 """A mechanism's text run with counting tensors: weights, inputs, caches and the layer around it."""
 
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from attnprof.costs import Cost, CostTable, Number, is_symbolic, maximum, minimum
@@ -9,7 +9,7 @@ from attnprof.ops.counter import Counter
 from attnprof.ops.groups import product
 from attnprof.ops.layer import MAPS, CoreText, LayerSizes, LayerText, OwnText
 from attnprof.ops.tensor import Tensor
-from attnprof.workload import Workload
+from attnprof.workload import SIZES, Workload
 
 if TYPE_CHECKING:
     from attnprof.mechanism import Mechanism
@@ -130,6 +130,14 @@ def made(spec: "Mechanism", w: Workload, scope: str) -> tuple[Any, Weights]:
 
 
 def _counted(spec: "Mechanism", w: Workload, scope: str) -> CostTable:
+    plain = {int, type(None)}.issuperset(type(getattr(w, name)) for name in SIZES)
+    run, back = _tables if plain else _tables.__wrapped__, w.phase == "backward"
+    return run(spec, w.with_(phase="train") if back else w, scope)[back]
+
+
+@lru_cache(maxsize=64)
+def _tables(spec: "Mechanism", w: Workload, scope: str) -> tuple[CostTable, ...]:
+    """What one run shows, and its backward pass alone if it has one."""
     host, weights = made(spec, w, scope)
     counter = weights.counter
     if w.phase == "decode":
@@ -140,9 +148,10 @@ def _counted(spec: "Mechanism", w: Workload, scope: str) -> CostTable:
         first = 3 if scope == "core" else 1  # what stands before the mask
         out = host.forward(*given[:first], w.causal, *given[first:])
         del given
-    if counter.grad:
-        out.backward()
-    return counter.table(weights.count, "backward" if w.phase == "backward" else None)
+    if not counter.grad:
+        return (counter.table(weights.count),)
+    out.backward()
+    return counter.table(weights.count), counter.table(weights.count, "backward")
 
 
 def _inputs(counter: Counter, w: Workload, scope: str, n: Number, m: Number) -> list[Tensor]:

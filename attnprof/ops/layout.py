@@ -135,6 +135,11 @@ class Layout:
     def in_rows(self, shape: Shape, group: Number) -> Found:
         """1 where a copy makes it lie row by row, made for a group above one; what it is then."""
         rows = contiguous(shape)
+        own = self.cases[0][1]
+        if len(self.cases) == 1 and is_plain(group, *shape, *own) and min(shape, default=1) > 0:
+            lines = zip(shape, own, rows, strict=True)
+            moved = group > 1 and any(n > 1 and a != b for n, a, b in lines)
+            return int(moved), Layout((((), rows if moved else own),))
 
         def outcome(strides: Shape, ask: Ask, _: Simple) -> _Outcome:
             flag = ask(group)
