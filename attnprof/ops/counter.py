@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import CodeType
-from typing import Any
 
 from attnprof.costs import Cost, CostTable, Number, Stage, at_least_one
 from attnprof.ops.groups import Shape
 from attnprof.ops.layout import as_flag, is_literally
 
 _HERE = str(Path(__file__).parent)
-_begins = cache(str.startswith)
 
 
 class Storage:
@@ -72,14 +70,13 @@ class Counter:
         self, name: str, shape: Shape, cost: Cost, allocates: Number = 0, workspace: Number = 0
     ) -> None:
         """Append one operation with the shape of its result."""
-        place: tuple[Any, ...] = (self.operations,)
         if self._turns:
             here = self.present
             allocates, workspace = allocates * here, workspace * here
             name = ", ".join([name, *(turn.name for turn in self._turns if turn.name)])
-            place = (*(turn.place for turn in self._turns), self.operations)
         for turn in self._turns:
             cost = cost * turn.times
+        place = (*(turn.place for turn in self._turns), self.operations)
         self.stages.append(Stage(name, shape, cost, allocates, 0, workspace, self.part, place))
 
     @property
@@ -147,7 +144,7 @@ def variable(operation: str) -> str:
     else the operation.
     """
     frame = sys._getframe(1)  # noqa: SLF001 - the only way to the caller's frame
-    while frame.f_back is not None and _begins(frame.f_code.co_filename, _HERE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
     return _stored(frame.f_code, frame.f_lasti) or operation
 
