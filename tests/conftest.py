@@ -38,6 +38,11 @@ def pytest_collection_finish():
     gc.set_threshold(100_000)
 
 
+def pytest_sessionfinish():
+    """Nor do the five collections with which pytest looks for what nobody waited for."""
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     torch.default_generator.manual_seed(0)  # the CPU's alone: for other devices torch takes 1 ms

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests.oracles.aten import count
 
 #: Random shapes of the stated domain for each.
-SHAPES = 12
+SHAPES = 8
 _LARGEST = {"B": 4, "N": 1100, "d": 72}
 
 

@@ -17,6 +17,8 @@ import torch._guards
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from attnprof.trace.run.symbols import foreign_modules
+
 #: Whether something compiled ran, of the run that is being recorded.
 _COMPILED: ContextVar[list[str]] = ContextVar("compiled")
 #: Fake tensors that were pickled in this world, by id.
@@ -79,9 +81,8 @@ def disguised() -> Iterator[None]:
         for place in (torch._subclasses, fake_tensor, torch._guards):
             stack.callback(setattr, place, "__class__", type(place))
             place.__class__ = _Asked
-        for module in list(sys.modules.values()):  # names that were imported earlier
-            bound = getattr(module, "__dict__", {}).get("FakeTensor")
-            if bound is FakeTensor and not _is_inside(module.__name__):
+        for module in foreign_modules():  # names that were imported earlier
+            if vars(module).get("FakeTensor") is FakeTensor and not _is_inside(module.__name__):
                 stack.enter_context(patch.object(module, "FakeTensor", _Stranger))
         stack.callback(_PICKLED.reset, _PICKLED.set(held))
         stack.enter_context(patch.multiple(FakeTensorMode, create=True, **mode))

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -30,8 +31,9 @@ Bend = Callable[[float], float]
 #: Other values for the floats of a run: far above, and down to about 1.
 BENDS: tuple[Bend, ...] = (lambda x: 1024.37 * x, lambda x: 1 + (x - 1) / 64)
 #: Packages without code of a user's, which keep no name of ``math``'s that sizes go through.
-_OTHERS = frozenset({"torch", "sympy", "mpmath", "numpy", "networkx", "pytest", "_pytest"})
-_STANDARD = _OTHERS | sys.stdlib_module_names
+_OTHERS = sys.stdlib_module_names | {"torch", "sympy", "mpmath", "numpy", "networkx", "pytest",
+    "_pytest", "hypothesis", "matplotlib", "PIL", "rich", "typer", "fvcore"}  # fmt: skip
+_may_be_foreign = cache(lambda module: module.partition(".")[0] not in _OTHERS)
 
 
 @dataclass
@@ -92,8 +94,8 @@ def conversions_kept(*, integers: bool = False) -> Iterator[None]:
     with ExitStack() as stack:
         for patched in _patches():
             stack.enter_context(patched)
-        for module in _modules(_STANDARD | {"attnprof"}) if integers else ():
-            if "int" not in vars(module):
+        for module in foreign_modules() if integers else ():
+            if "int" not in vars(module) and not module.__name__.startswith("attnprof."):
                 stack.callback(delattr, module, "int")
                 module.__dict__["int"] = _Integer
         yield
@@ -119,8 +121,8 @@ class _Integer(int, metaclass=_Keeping):
 def _patches() -> Iterator[Any]:
     named = _kept()
     kept = {getattr(math, name): function for name, function in named.items()}
-    for module in (math, *_modules(_STANDARD)):  # and under the names they were imported by
-        for name, value in list(getattr(module, "__dict__", {}).items()):
+    for module in (math, *foreign_modules()):  # and under the names they were imported by
+        for name, value in list(vars(module).items()):
             if isinstance(value, BuiltinFunctionType) and value in kept:
                 yield patch.object(module, name, kept[value])
     yield patch.object(torch.SymInt, "__float__", lambda x: _number(x.node), create=True)
@@ -139,10 +141,10 @@ def _patches() -> Iterator[Any]:
             yield patch.object(kind, name, named[name], create=True)
 
 
-def _modules(others: frozenset[str]) -> list[Any]:
-    """Imported modules outside of these packages."""
-    named = [x for x in list(sys.modules.values()) if isinstance(x, ModuleType)]
-    return [module for module in named if module.__name__.partition(".")[0] not in others]
+def foreign_modules() -> list[ModuleType]:
+    """Imported modules that may hold code of a user's; ours are among them."""
+    named = [module for name, module in list(sys.modules.items()) if _may_be_foreign(name)]
+    return [module for module in named if isinstance(module, ModuleType)]
 
 
 def _number(node: Any, *_place: Any) -> float:
@@ -150,7 +152,6 @@ def _number(node: Any, *_place: Any) -> float:
     return (found if isinstance(found, Conversions) else Conversions()).value(node)
 
 
-# -- functions of math ------------------------------------------------------------------
 def _kept() -> dict[str, Callable[..., Any]]:
     """Functions by their names in :mod:`math`; at plain numbers they are those of it."""
     log = _where_symbolic(math.log, _unary("log"))
