@@ -39,7 +39,8 @@ def pytest_collection_finish():
 
 
 def pytest_sessionfinish():
-    """Nor do the five collections with which pytest looks for what nobody waited for."""
+    """One collection finds what tests left unclosed; pytest, which tells of it, makes five more."""
+    gc.collect()
     gc.freeze()
 
 

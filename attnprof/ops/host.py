@@ -132,7 +132,8 @@ def made(spec: "Mechanism", w: Workload, scope: str) -> tuple[Any, Weights]:
 def _counted(spec: "Mechanism", w: Workload, scope: str) -> CostTable:
     plain = {int, type(None)}.issuperset(type(getattr(w, name)) for name in SIZES)
     ours = type(spec).__module__.startswith("attnprof.")  # others' texts may change meanwhile
-    run, back = _tables if plain and ours else _tables.__wrapped__, w.phase == "backward"
+    run = _tables if plain and ours else _tables.__wrapped__
+    back = w.phase == "backward"  # counted in the run of a training step
     return run(spec, w.with_(phase="train") if back else w, scope)[back]
 
 

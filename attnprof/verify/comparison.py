@@ -173,5 +173,4 @@ def _rank(term: Any) -> tuple[Any, ...]:
 
 
 def _sum(terms: Sequence[Any]) -> str:
-    text = " + ".join(str(term) for term in terms)
-    return text.replace("+ -", "- ")
+    return " + ".join(str(term) for term in terms).replace("+ -", "- ")

@@ -65,11 +65,8 @@ def telling_runs(spec, scope):
     runs are compared as numbers.
     """
     around = scope == "layer" and spec.abilities.attend
-    told = [
-        run
-        for run in runs(spec)
-        if run[0] == (spec.abilities.causal and not around and "train" in run[2])
-    ]
+    masked = spec.abilities.causal and not around
+    told = [run for run in runs(spec) if run[0] == (masked and "train" in run[2])]
     return [run for run in told if not (around and run[1])]
 
 

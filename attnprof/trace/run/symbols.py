@@ -95,7 +95,7 @@ def conversions_kept(*, integers: bool = False) -> Iterator[None]:
         for patched in _patches():
             stack.enter_context(patched)
         for module in foreign_modules() if integers else ():
-            if "int" not in vars(module) and not module.__name__.startswith("attnprof."):
+            if "int" not in vars(module) and module.__name__.partition(".")[0] != "attnprof":
                 stack.callback(delattr, module, "int")
                 module.__dict__["int"] = _Integer
         yield
