@@ -19,11 +19,11 @@ _WHERE = {
 }  # fmt: skip
 __all__ = [
     "Cost", "CostTable", "Report", "Stage", "Workload", "__version__", "attend", "build", "cost",
-    "crossover", "derive", "profile", "sweep",
+    "crossover", "derive", "profile", "rule", "sweep",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from attnprof.api import attend, build, cost, crossover, derive, profile, sweep
+    from attnprof.api import attend, build, cost, crossover, derive, profile, rule, sweep
     from attnprof.costs import Cost, CostTable, Stage
     from attnprof.record import Report
     from attnprof.workload import Workload

@@ -1,6 +1,6 @@
 """The Python interface; every heavy import happens inside a function."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from attnprof.workload import DTYPES, SCOPES, Workload
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from attnprof.trace.registered import Rule
     from attnprof.trace.report.derivation import Derivation
 
 
@@ -146,6 +147,34 @@ def derive(
         scope=None if scope is None else given.choice("scope", scope, SCOPES),
         causal=given.flag("causal", causal), params=params,
     )  # fmt: skip
+
+
+def rule(name: str) -> "Callable[[Rule], Rule]":
+    """Register what an operation of your own costs, where code that is derived calls it.
+
+    A decorator for a function that gets the arguments of the operation ``name``, ``mylib::op``, in
+    its order, each tensor as its shape (and the result's, in a parameter ``out``). It returns a
+    dictionary of whole numbers: ``multiplications``, ``additions``, ``divisions``,
+    ``exponentials``, ``other``, and ``matmul_flops``, which are added half to multiplications and
+    half to additions. ``bytes_moved`` are operands and results unless given; without
+    ``workspace_bytes``, what the kernel takes inside itself, peaks are "at least". Installed
+    packages register theirs by an entry point ``attnprof.rules`` to a module. Raises
+    :class:`attnprof.errors.RequestError` for a second rule of one operation.
+
+    >>> @torch.library.custom_op("examples::gram", mutates_args=())
+    ... def gram(x: torch.Tensor) -> torch.Tensor:
+    ...     return x @ x.T
+    >>> _ = gram.register_fake(lambda x: x.new_empty(x.shape[0], x.shape[0]))
+    >>> @attnprof.rule("examples::gram")
+    ... def cost_of_gram(x):
+    ...     rows, width = x
+    ...     return {"matmul_flops": 2 * rows * rows * width}
+    >>> attnprof.derive(lambda x: gram(x), inputs={"x": "N, d"}, phases="forward").expression()
+    2*N**2*d
+    """
+    from attnprof.trace.registered import register
+
+    return register(name)
 
 
 def profile(

@@ -1,5 +1,6 @@
 """Somebody's code: its modules, what it raised, in words, and on which of its lines."""
 
+import re
 import sys
 import sysconfig
 import traceback
@@ -45,9 +46,31 @@ def error_text(error: BaseException) -> str:
     first = next((one.strip() for one in text.splitlines() if one.strip()), "")[:300]
     if isinstance(error, ZeroDivisionError) and "Fraction(" in first:
         first = "division by zero"  # a fraction's own words for it
+    for pattern, words in _PLAIN.items():
+        if found := re.search(pattern, first):
+            first = words.format(*found.groups())
     quoted = "" if first else _innermost(traceback.extract_tb(error.__traceback__)).line
     said = f"{name}: {first}" if first else f"{name} in `{quoted}`" if quoted else name
     return f"{said} ({line})" if line else said
+
+
+#: What torch and packages say of kernels that are not there, and plain words for it.
+_PLAIN = {
+    r"Could not run '([\w:.]+)' with arguments from the 'Meta' backend": (
+        "the operation {} says nothing of its result without values: give it "
+        "torch.library.register_fake, or choose another implementation with --arg"
+    ),
+    r"Could not run '([\w:.]+)' with arguments from the '(\w+)' backend": (
+        "the operation {} has no kernel for {} tensors: choose another implementation with --arg"
+    ),
+    "not compiled with CUDA|no NVIDIA driver|No CUDA GPUs|only supports? CUDA|must be on CUDA": (
+        "it asks for a CUDA device: choose its plain implementation with --arg"
+    ),
+    r"No module named '(flash_attn\w*|xformers|triton|mamba_ssm|causal_conv1d)[\w.]*'": (
+        "it needs the kernels of {}, which are not installed: choose its plain implementation "
+        "with --arg"
+    ),
+}
 
 
 def line_of(error: BaseException) -> str:
@@ -172,11 +195,47 @@ def loaded(text: str) -> Any:
         hint = f"type {' or '.join(names)}" if names else f"{path} {_NOTHING}"
         raise RequestError(f"{text}: say what to derive of it; {hint}")
     found: Any = module
+    if not hasattr(module, name.partition(".")[0]):
+        found = _below(text, module, name)
     for part in name.split("."):
         if not hasattr(found, part):
             raise NotFoundError(f"{text}: {path} has no '{name}': {_near(path, name, module)}")
         found = getattr(found, part)
     return found
+
+
+def _below(text: str, package: ModuleType, name: str) -> ModuleType:
+    """The one module of a package that defines the name, found by reading its files.
+
+    The package itself where none does. Raises :class:`RequestError` where several do.
+    """
+    first = name.partition(".")[0]
+    places = [place for place, names in _definitions(package) if first in names]
+    # what such a file defines is written out in the one beside it
+    written = [place for place in places if ".modular_" not in place]
+    places = written or places
+    if len(places) > 1:
+        shown = [f"{place}:{name}" for place in places[:_SHOWN]]
+        more = f" (and {len(places) - _SHOWN} more)" if len(places) > _SHOWN else ""
+        raise RequestError(
+            f"{text}: {len(places)} modules of {package.__name__} define '{name}': type one of "
+            f"{', '.join(shown)}{more}"
+        )
+    return _imported(text, places[0], lambda: import_module(places[0])) if places else package
+
+
+def _definitions(package: ModuleType) -> Iterator[tuple[str, list[str]]]:
+    """Every module of a package, and the classes and functions that its text defines."""
+    for folder in map(Path, getattr(package, "__path__", ())):
+        for file in sorted(folder.rglob("*.py")):
+            parts = file.relative_to(folder).with_suffix("").parts
+            if all(map(str.isidentifier, parts)):
+                own = parts[:-1] if parts[-1] == "__init__" else parts
+                names = _DEFINED.findall(file.read_text(encoding="utf-8", errors="replace"))
+                yield ".".join((package.__name__, *own)), names
+
+
+_DEFINED = re.compile(r"^(?:class|def) (\w+)", re.MULTILINE)
 
 
 _SHOWN = 12
@@ -202,5 +261,8 @@ def _near(path: str, name: str, module: ModuleType) -> str:
     names = defined or public
     if hint.startswith("did you mean"):
         return hint
+    below = {one for _, found in _definitions(module) for one in found if not one.startswith("_")}
+    if below and (near := closest(name, sorted(below))).startswith("did you mean"):
+        return near
     more = ", …" if len(names) > _SHOWN else ""
     return f"it defines {', '.join(names[:_SHOWN])}{more}" if names else f"{path} {_NOTHING}"

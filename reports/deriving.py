@@ -1,31 +1,84 @@
 """Every mechanism's costs derived from its code: how, how long, and whether they are the form.
 
-    python reports/deriving.py [NAME ...]
+    python reports/deriving.py                  # everything
+    python reports/deriving.py reformer sparse  # these again; the other rows stay
 
-Writes deriving.md beside itself. Each mechanism is derived in a process of its own, all phases
-one after the other, in CPU seconds without the import of torch and sympy (``OMP_NUM_THREADS=1``).
-The mechanisms' default parameters; where those have no step, the ones named.
+A process of its own derives each mechanism with its default parameters, as a layer or its core
+alone, with a causal mask or without; one run shows a backward pass and a training step, so that
+these two are derived together. ``attnprof.cost`` of the mechanism then says what it costs at random
+sizes inside the domain that the derivation states, and every quantity is compared. Written are
+``deriving.md`` and ``deriving.csv``.
 """
 
 from __future__ import annotations
 
-import json
+import csv
+import math
 import os
+import platform
+import random
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-PHASES = (("forward", False), ("forward", True), ("train", False), ("train", True),
-          ("decode", False))  # fmt: skip
-#: parameters without which a mechanism does not decode
+SCOPES, GROUPS = ("layer", "core"), (("forward",), ("backward", "train"), ("decode",))
+#: Parameters without which a mechanism does not decode.
 TO_DECODE = {"sparse": {"stride": 64}, "reformer": {"num_buckets": 16}}
+#: Random shapes of each row, draws until that many are inside, and the largest sizes.
+SHAPES, DRAWS, MOST = 12, 20_000, {"B": 16, "N": 6000, "h": 16, "d": 160}
+#: Bytes by which a peak may part from the form: two numbers that autograd saves.
+SMALL = 16
+#: A row that takes longer is told.
+SLOW = 30
 
 
-def derive(name: str) -> list[dict[str, Any]]:
-    """One row a phase."""
+@dataclass(frozen=True)
+class Row:
+    """What a derivation gave for a phase.
+
+    At ``equal`` of ``compared`` shapes the costs are those of the form; ``wrong`` says what
+    differed, ``peak`` by how much. ``seconds`` are processor seconds without imports, ``without``
+    the quantities that have no formula, ``refused`` is why there is none.
+    """
+
+    mechanism: str
+    scope: str
+    phase: str
+    causal: bool
+    method: str = ""
+    seconds: float = 0
+    compared: int = 0
+    equal: int = 0
+    wrong: str = ""
+    peak: str = ""
+    without: str = ""
+    refused: str = ""
+    domain: str = ""
+    flops: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What was derived."""
+        return self.mechanism, self.scope, self.phase, str(self.causal)
+
+
+def cases(name: str) -> Iterator[tuple[str, str, str]]:
+    """Every scope and mask that a mechanism has."""
+    from attnprof import registry
+
+    can = registry.get(name).abilities
+    for scope in SCOPES if can.attend else SCOPES[:1]:
+        for causal in (False, True) if can.causal else (False,):
+            yield name, scope, str(causal)
+
+
+def rows(name: str, scope: str, mask: str) -> Iterator[Row]:
+    """Every phase, and what the closed form says of it; decoding has no mask."""
     import sympy  # noqa: F401 - not part of the time
     import torch
 
@@ -35,126 +88,223 @@ def derive(name: str) -> list[dict[str, Any]]:
     from attnprof.trace.solve.derive import derived
 
     torch.set_num_threads(1)
-    rows = []
-    for phase, causal in PHASES:
-        spec = registry.get(name, **(TO_DECODE.get(name, {}) if phase == "decode" else {}))
-        can = spec.abilities
-        if (causal and not can.causal) or (phase == "decode" and not can.decode):
+    causal = mask == "True"
+    for phases in GROUPS:
+        decodes = phases == ("decode",)
+        if decodes and (causal or not registry.get(name).abilities.decode):
             continue
+        spec = registry.get(name, **(TO_DECODE.get(name, {}) if decodes else {}))
         start = time.process_time()
-        row: dict[str, Any] = {"phase": f"{phase}, causal" if causal else phase}
+        known: dict[str, Any] = {"mechanism": name, "scope": scope, "causal": causal}
         try:
-            found = derived(mechanism_target(spec, causal=causal), [phase])
+            found = derived(mechanism_target(spec, scope, causal=causal), phases)
         except AttnprofError as error:
-            row |= {"method": "none", "expression": str(error).partition(" (")[0], "equal": None}
-        else:
-            forms = found.phases[phase]
-            expression = found.expression("flops", phase)
-            row |= {
-                "method": forms.method,
-                "expression": str(expression),
-                "domain": "; ".join(forms.domain),
-                "equal": _equal(spec, found, phase, causal),
-            }
-        rows.append({**row, "seconds": time.process_time() - start})
-    return rows
+            for phase in phases:
+                yield Row(**known, phase=phase, seconds=_since(start), refused=str(error))
+            continue
+        seconds = _since(start)
+        for phase in phases:
+            yield _row({**known, "phase": phase, "seconds": seconds}, spec, found.phases[phase])
 
 
-def _equal(spec: Any, found: Any, phase: str, causal: bool) -> bool | None:
-    """Whether FLOPs, bytes and parameters are the closed form's where they were verified."""
+def _row(known: dict[str, Any], spec: Any, forms: Any) -> Row:
+    gone = [q for q, formula in forms.formulas.items() if formula.expression is None]
+    compared = list(comparisons(spec, known["scope"], known["causal"], forms))
+    wrong = [told for told, _ in compared if told]
+    peaks = sorted({by for _, by in compared if abs(by) > SMALL})
+    return Row(
+        **known, method=forms.method, compared=len(compared), equal=len(compared) - len(wrong),
+        wrong="; ".join(wrong[:2]), without=", ".join(gone), domain="; ".join(forms.domain),
+        peak=f"{peaks[0]:+} to {peaks[-1]:+}" if peaks else "",
+        flops=str(forms.formulas["flops"].expression),
+    )  # fmt: skip
+
+
+def _since(start: float) -> float:
+    return round(time.process_time() - start, 1)
+
+
+def comparisons(spec: Any, scope: str, causal: bool, forms: Any) -> Iterator[tuple[str, int]]:
+    """At random sizes of the domain: what is not the closed form, and by how much the peak."""
     from attnprof import Workload
+    from attnprof.errors import AttnprofError
     from attnprof.trace.events import KINDS
     from attnprof.trace.sizes import evaluate
 
-    formulas = found.phases[phase].formulas
-    for at in found.phases[phase].verified_at:
-        w = Workload(at["N"], at["h"], at["d"], at["B"], causal=causal, phase=phase)
-        table = spec.cost(w)
+    seen = [dict(shape) for shape in forms.verified_at]
+    chance = random.Random(f"{spec.name} {scope} {forms.phase} {causal}")  # noqa: S311 - no secret
+    left = SHAPES
+    for attempt in range(DRAWS):
+        at = drawn(forms, chance, attempt)
+        if not left or at in seen or not forms.holds(at):
+            continue
+        seen.append(at)
+        w = Workload(at["N"], at["h"], at["d"], at["B"], causal=causal, phase=forms.phase)
+        try:
+            table = spec.cost(w, scope)
+        except AttnprofError:
+            continue  # the mechanism has no such size
+        left -= 1
         ours = {name: getattr(table.total, name) for name in (*KINDS, "flops", "bytes_moved")}
-        for quantity, value in {**ours, "parameters": table.parameters}.items():
-            expression = formulas[quantity].expression
-            if expression is not None and evaluate(expression, at) != value:
-                return False
-    return True
+        ours |= {"parameters": table.parameters, "peak_bytes": table.peak()}
+        values = {
+            quantity: evaluate(forms.formulas[quantity].expression, at)
+            for quantity in ours if forms.formulas[quantity].expression is not None
+        }  # fmt: skip
+        by = values.pop("peak_bytes", ours["peak_bytes"]) - ours["peak_bytes"]
+        off = [f"{q} {value}, not {ours[q]}" for q, value in values.items() if value != ours[q]]
+        where = ", ".join(f"{name}={size}" for name, size in at.items())
+        yield f"at {where}: {', '.join(off)}" if off else "", by
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def drawn(forms: Any, chance: random.Random, attempt: int) -> dict[str, int]:
+    """Any sizes; every second time in the class of those that were verified."""
+    shape = {}
+    for name, most in MOST.items():
+        ways = (chance.randint(2, most), round(2 * (most / 2) ** chance.random()),
+                2 ** chance.randint(1, int(math.log2(most))), chance.randint(2, 9))  # fmt: skip
+        size = chance.choice(ways)
+        verified = [shape[name] for shape in forms.verified_at]
+        step = math.gcd(*(other - verified[0] for other in verified))
+        if attempt % 2:
+            least = min(verified)
+            size = least + max(size - least, 0) // step * step if step else least
+        shape[name] = size
+    return shape
+
+
+# -- the page -------------------------------------------------------------------------------
+
+
+def page(rows: list[Row]) -> Iterator[str]:
     """As Markdown."""
-    lines = [
-        "| mechanism | phase | method | s | equals the closed form | FLOPs |",
-        "|---|---|---|---:|---|---|",
-    ]
-    for row in rows:
-        equal = {True: "yes", False: "no", None: "–"}[row["equal"]]
-        said = row["expression"] if len(row["expression"]) < 220 else f"{row['expression'][:216]} …"
-        body = f"`{said}`" if row["method"] != "none" else said
-        lines.append(
-            f"| {row['mechanism']} | {row['phase']} | {row['method']} | {row['seconds']:.1f} "
-            f"| {equal} | {body} |"
-        )
-    return "\n".join(lines)
+    import sympy
+    import torch
 
-
-def page(rows: list[dict[str, Any]]) -> str:
-    """The report."""
     from attnprof import registry
 
-    methods = {method: sum(r["method"] == method for r in rows) for method in
-               ("symbolic", "interpolated", "none")}  # fmt: skip
-    slowest = max(rows, key=lambda row: row["seconds"])
-    standard = [r["seconds"] for r in rows if r["mechanism"] == "standard"]
-    wrong = [f"{r['mechanism']} {r['phase']}" for r in rows if r["equal"] is False]
-    return PAGE.format(
-        decoding=", ".join(f"{name} {values}" for name, values in TO_DECODE.items()),
-        slowest="{mechanism}, {phase}, {seconds:.1f} s".format(**slowest),
-        standard=f"{max(standard, default=0):.1f} s",
-        wrong=", ".join(wrong) or "none",
-        left=", ".join(n for n in registry.names() if n not in {r["mechanism"] for r in rows})
-        or "none",
-        table=table(rows),
-        **methods,
+    methods = [f"{sum(r.method == m for r in rows)} {m}" for m in dict.fromkeys(
+        r.method for r in rows if r.method)]  # fmt: skip
+    slowest = max(rows, key=lambda row: row.seconds)
+    slow = [row for row in rows if row.seconds > SLOW]
+    wrong, peaks = [row for row in rows if row.wrong], [row for row in rows if row.peak]
+    missing = [n for n in registry.names() if n not in {row.mechanism for row in rows}]
+    yield "# Costs of every mechanism, derived from its code"
+    yield ""
+    yield (
+        f"Written by `OMP_NUM_THREADS=1 python reports/deriving.py`: Python "
+        f"{platform.python_version()}, torch {torch.__version__}, sympy {sympy.__version__}, "
+        f"{platform.machine()}, one thread. All sizes are free; parameters are the defaults "
+        f"(to decode: {', '.join(f'{n} with {_given(given)}' for n, given in TO_DECODE.items())}). "
+        "Each scope and mask has a process of its own. *s* are processor seconds without imports; "
+        "a backward pass and a training step are derived together."
     )
+    yield ""
+    yield (
+        "`symbolic` formulas come from one run with symbolic sizes; `mixed` ones from a few runs "
+        "in which the sizes that the code makes numbers of are small numbers; `interpolated` ones "
+        "are exact polynomials through the counts of many runs, in one class of lengths. *equal* "
+        "counts the random shapes inside the domain at which all FLOPs by kind, the bytes moved "
+        "and the parameters are those of `attnprof.cost`, which knows the mechanism by its closed "
+        f"form; no shape is one at which the derivation was verified. Where a peak is more than "
+        f"{SMALL} bytes off, *peak* says how many: what kernels take inside themselves is in the "
+        "derived formula and not in the closed form."
+    )
+    yield ""
+    compared, equal = (sum(getattr(r, name) for r in rows) for name in ("compared", "equal"))
+    gone = [row for row in rows if row.refused]
+    yield (
+        f"{len(rows)} rows: {', '.join(methods)}, {len(gone)} without formulas. "
+        f"{equal:,} of {compared:,} random shapes equal, {len(wrong)} rows not. "
+        f"{len(rows) - len(peaks) - len(gone)} rows with the peak of the closed form. Slowest: "
+        f"{_name(slowest)}, {slowest.seconds} s; {len(slow)} above {SLOW} s."
+    )
+    if missing:
+        yield f"Not run: {', '.join(missing)}."
+    yield ""
+    yield "| mechanism | scope | phase | method | s | equal | peak | FLOPs | holds for |"
+    yield "|---|---|---|---|--:|--:|---|---|---|"
+    for each in rows:
+        said = f"`{_short(each.flops)}`" if each.method else _short(each.refused)
+        yield (
+            f"| {each.mechanism} | {each.scope} | {_phase(each)} | {each.method or 'none'} "
+            f"| {each.seconds:.1f} | {each.equal} of {each.compared} | {each.peak} "
+            f"| {said} | {_short(each.domain)} |"
+        )
+    for each in wrong:
+        yield f"\n{_name(each)}: {each.wrong}"
+    without = [f"{_name(each)}: {each.without}" for each in rows if each.without]
+    if without:
+        yield f"\nWithout a formula of: {'; '.join(without)}."
 
 
-PAGE = """# Closed forms of every mechanism, derived from its code
-
-Written by `python reports/deriving.py`. A layer with default parameters (to decode: {decoding}),
-sizes all free. `symbolic`: one run with symbolic sizes; `interpolated`: exact polynomials through
-concrete runs, in one class of lengths; `none`: no polynomial, numbers at one shape with `--at`.
-Seconds are CPU seconds of one thread for a phase, without imports. FLOPs by kind, bytes and
-parameters are compared with the closed form at every shape at which the derivation was verified
-(three or more, each a run); `tests/trace/test_mechanisms.py` compares them as polynomials, and
-those of every mechanism as integers at five shapes and more.
-
-{symbolic} symbolic, {interpolated} interpolated, {none} without a formula.
-Not run yet: {left}.
-Slowest: {slowest}. `standard`: {standard} at most. Not equal to the closed form: {wrong}.
-
-{table}
-"""
+def _given(values: dict[str, int]) -> str:
+    return ", ".join(f"`{name}={value}`" for name, value in values.items())
 
 
-def main() -> None:
-    """Derive all, or those named."""
+def _phase(each: Row) -> str:
+    return f"{each.phase}, causal" if each.causal else each.phase
+
+
+def _name(each: Row) -> str:
+    return f"{each.mechanism} {each.scope}, {_phase(each)}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) < 220 else f"{text[:216]} …"
+
+
+def main(wanted: list[str]) -> None:
+    """Derive all, or those named, and write the page after each."""
     from attnprof import registry
 
-    rows = []
-    for name in sys.argv[1:] or registry.names():
-        child = subprocess.run(  # noqa: S603 - our own interpreter
-            [sys.executable, __file__, "--one", name],
-            capture_output=True, text=True, check=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-        found = json.loads(child.stdout.splitlines()[-1])
-        for row in found:
-            told = f"{name} {row['phase']}: {row['method']}, {row['seconds']:.1f} s, {row['equal']}"
-            sys.stderr.write(f"{told}\n")
-        rows += [{"mechanism": name, **row} for row in found]
-        (HERE / "deriving.md").write_text(page(rows))
+    table = HERE / "deriving.csv"
+    found = dict[tuple[str, ...], Row]()
+    if wanted and table.exists():
+        found = {row.key: row for row in map(_read, csv.DictReader(table.open()))}
+    for name in wanted or registry.names():
+        for case in cases(name):
+            child = subprocess.run(  # noqa: S603 - our own interpreter
+                [sys.executable, __file__, "--one", *case],
+                capture_output=True, text=True, check=False,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )  # fmt: skip
+            if child.returncode:
+                sys.stderr.write(child.stderr)
+                raise SystemExit(f"{' '.join(case)} failed")
+            for each in map(_read, csv.DictReader(child.stdout.splitlines())):
+                told = f"{_name(each)}: {each.method or each.refused}, {each.seconds} s"
+                off = f"{each.equal} of {each.compared} {each.wrong} {each.without} {each.peak}"
+                sys.stderr.write(f"{told}, {off}\n")
+                found[each.key] = each
+            _save(list(found.values()))
+
+
+def _save(rows: list[Row]) -> None:
+    from attnprof import registry
+
+    places = registry.names()
+    known = sorted(rows, key=lambda row: places.index(row.mechanism))
+    with (HERE / "deriving.csv").open("w") as file:
+        _write(file, known)
+    (HERE / "deriving.md").write_text("\n".join(page(known)) + "\n")
+
+
+def _write(file: Any, rows: list[Row]) -> None:
+    writer = csv.DictWriter(file, [field.name for field in fields(Row)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(map(asdict, rows))
+
+
+def _read(values: dict[str, str]) -> Row:
+    kinds: dict[str, Any] = {
+        "causal": lambda text: text == "True", "seconds": float, "compared": int, "equal": int
+    }  # fmt: skip
+    return Row(**{name: kinds.get(name, str)(text) for name, text in values.items()})
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--one"]:
-        sys.stdout.write(json.dumps(derive(sys.argv[2])))
+        _write(sys.stdout, list(rows(*sys.argv[2:])))
     else:
-        main()
+        main(sys.argv[1:])

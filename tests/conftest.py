@@ -4,6 +4,7 @@ import gc
 import os
 import subprocess
 import sys
+import tempfile
 
 import hypothesis
 import pytest
@@ -15,6 +16,7 @@ from tests.forking import Zygote, forking
 # Tests start hundreds of processes, each of which would compile the same files again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="attnprof-tests-")  # nothing is kept
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("repeatable")

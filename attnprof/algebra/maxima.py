@@ -3,12 +3,16 @@
 Sympy compares expressions for seconds; of dictionaries of monomials those dominated drop out.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 #: Factors by the number of the term.
 Monomials = dict[int, Any]
+#: Candidates of a maximum of which some are likely to be means of others.
+_MANY = 48
+#: Pairs that seem to cover one, and are tried.
+_PAIRS = 4
 
 
 def maximum_of(candidates: Iterable[Any]) -> Any:
@@ -29,24 +33,28 @@ def running_maximum(start: Any, steps: Iterable[tuple[Any, Any, Any]]) -> Any:
 
     def monomials(expression: Any) -> Monomials:
         if expression not in seen:
-            found = _expanded(sympy.sympify(expression)).items()
+            found = terms_of(sympy.sympify(expression)).items()
             seen[expression] = {places.setdefault(x, len(places)): factor for x, factor in found}
         return seen[expression]
 
-    held, peaks = monomials(start), list[Monomials]()
+    held, peaks, most = monomials(start), list[Monomials](), _MANY
     for allocates, workspace, frees in steps:
-        held = _plus(held, monomials(allocates), 1)
-        peak = _plus(held, monomials(workspace), 1)
-        if not any(_dominates(other, peak) for other in peaks):
-            peaks = [*(other for other in peaks if not _dominates(peak, other)), peak]
-        held = _plus(held, monomials(frees), -1)
+        held = plus(held, monomials(allocates), 1)
+        peak = plus(held, monomials(workspace), 1)
+        if not any(dominates(other, peak) for other in peaks):
+            peaks = [*(other for other in peaks if not dominates(peak, other)), peak]
+            if len(peaks) > most:
+                peaks = _outermost(peaks)
+                most = max(_MANY, 2 * len(peaks))
+        held = plus(held, monomials(frees), -1)
     terms = list(places)
-    most = [sympy.Add(*(n * terms[i] for i, n in table.items())) for table in peaks or [held]]
-    return most[0] if len(most) == 1 else sympy.Max(*most, evaluate=False)
+    found = _outermost(peaks) or [held]
+    sides = [sympy.Add(*(n * terms[i] for i, n in table.items())) for table in found]
+    return sides[0] if len(sides) == 1 else sympy.Max(*sides, evaluate=False)
 
 
 @lru_cache(maxsize=4096)
-def _expanded(expression: Any) -> dict[Any, Any]:
+def terms_of(expression: Any) -> dict[Any, Any]:
     """Terms of a sum and their factors, ints where they are whole."""
     import sympy
 
@@ -54,20 +62,67 @@ def _expanded(expression: Any) -> dict[Any, Any]:
     names = {x: sympy.Dummy(nonnegative=True) for x in expression.atoms(sympy.Piecewise)}
     back = {name: switch for switch, name in names.items()}
     found = sympy.expand(expression.xreplace(names)).as_coefficients_dict()
-    return {
-        term.xreplace(back): int(factor) if factor.is_Integer else factor
-        for term, factor in found.items()
-        if factor
-    }
+    counted: Monomials = {}
+    for term, factor in found.items():
+        sign = -1 if term.is_nonpositive else 1  # floor(-N/64) dominates nothing: its opposite may
+        if factor:
+            number = int(factor) if factor.is_Integer else factor
+            counted[sign * term.xreplace(back)] = sign * number
+    return counted
 
 
-def _plus(one: Monomials, more: Monomials, sign: int) -> Monomials:
+def plus(one: Mapping[Any, Any], more: Mapping[Any, Any], sign: int) -> dict[Any, Any]:
+    """One sum of terms and ``sign`` times another."""
     total = dict(one)
     for term, factor in more.items():
         total[term] = total.get(term, 0) + sign * factor
     return {term: factor for term, factor in total.items() if factor}
 
 
-def _dominates(large: Monomials, small: Monomials) -> bool:
+def dominates(large: Mapping[Any, Any], small: Mapping[Any, Any]) -> bool:
+    """Whether every factor of the one is at least that of the other."""
     more = all(large.get(term, 0) >= factor for term, factor in small.items())
     return more and all(factor >= 0 or term in small for term, factor in large.items())
+
+
+def covered(value: Mapping[Any, Any], others: Sequence[Mapping[Any, Any]]) -> bool:
+    """Whether one of the others, or a mean of two of them, is never smaller than the value."""
+    if len(others) < 2 or any(dominates(other, value) for other in others):
+        return any(dominates(other, value) for other in others)
+    import numpy as np
+
+    terms = {*value, *(term for other in others for term in other)}
+    away = np.array([[float(x.get(t, 0) - value.get(t, 0)) for t in terms] for x in others])
+    short = (away < 0).astype(float)
+    pairs = np.argwhere(short @ short.T == 0)  # nowhere are both smaller
+    a, b = away[pairs[:, 0]], away[pairs[:, 1]]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        weight = b / (b - a)  # of the one, at which its mean with the other has as much
+    high = np.where(b > a, weight, 1).min(-1)
+    pairs = pairs[np.where(a > b, weight, 0).max(-1) <= np.minimum(high, 1) + 1e-9]
+    return any(_between(value, others[i], others[j]) for i, j in pairs[:_PAIRS])
+
+
+def _between(value: Mapping[Any, Any], one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
+    """Whether a mean of the two, with some weight, is never smaller than the value."""
+    low, high = 0, 1
+    for term in {*value, *one, *other}:
+        a, b, c = one.get(term, 0), other.get(term, 0), value.get(term, 0)
+        if a == b:
+            if b < c:
+                return False
+        elif a > b:
+            low = max(low, (c - b) / (a - b))
+        else:
+            high = min(high, (b - c) / (b - a))
+    return bool(low <= high)
+
+
+def _outermost(peaks: Sequence[Monomials]) -> list[Monomials]:
+    """Those that no mean of two others covers: of layers that are alike the first and the last."""
+    kept = list(peaks)
+    for peak in peaks:
+        others = [other for other in kept if other is not peak]
+        if covered(peak, others):
+            kept = others
+    return kept

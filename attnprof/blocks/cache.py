@@ -1,7 +1,7 @@
 """What a decoder keeps, caches that grow and sums that do not, at any token of a sequence."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -156,3 +156,15 @@ class DecodingStep(nn.Module):
         step: Any = self.module.step
         out: tuple[Tensor, Any] = step(*rows, self.state)
         return out
+
+
+class CachedCall(nn.Module):
+    """A module that is called with what it keeps, by name."""
+
+    def __init__(self, module: nn.Module, kept: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.module, self.kept = module, kept
+
+    def forward(self, *tensors: Any, **named: Any) -> Any:
+        """What the module gives for the next token."""
+        return self.module(*tensors, **{**named, **self.kept})

@@ -54,7 +54,9 @@ def started(weight: Weight) -> nn.Parameter:
 
 
 def drawn(weight: Weight, generator: torch.Generator | None = None) -> Tensor:
-    """A buffer's random entries."""
+    """A buffer's random entries; of sizes that are torch's symbols without numbers."""
+    if any(hasattr(size, "node") for size in weight.shape):
+        return torch.empty(weight.shape)
     return _DRAWN[str(weight.start)](*weight.shape, generator)
 
 

@@ -2,18 +2,25 @@
 
 import sys
 from contextlib import redirect_stdout
-from typing import Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
 from attnprof import registry
 from attnprof.cli import options as opt
+from attnprof.cli.kept import KeptReport
 from attnprof.cli.request import parse_named_sizes, parse_set, some_of
 from attnprof.errors import RequestError
+from attnprof.record.report import Report
 from attnprof.render.progress import working
 from attnprof.user_code import check_place, is_place
 from attnprof.workload import PHASES
 
+BY = ("operation", "line", "module")
+ByOption = Annotated[str, Option(
+    metavar="WHAT", callback=lambda value: opt.one_of(value, BY, "--by"),
+    help="Where costs arise: by operation, line or module.",
+)]  # fmt: skip
 EXAMPLE = "attnprof derive my.py:MyAttention"
 
 
@@ -25,8 +32,9 @@ def derive(
         "or a mechanism of attnprof list.",
     ),
     modules: opt.Modules,
-    phase: str = Option(
-        "forward,backward", metavar="PHASES", help="Of forward, backward, train (both), decode."
+    phase: str | None = Option(
+        None, metavar="PHASES", show_default="forward,backward",
+        help="Of forward, backward, train (both), decode.",
     ),
     at: str | None = Option(
         None, metavar="SIZES", help="Numbers, too, at a shape: B=1,N=4096,h=8,d=64."
@@ -36,44 +44,79 @@ def derive(
     causal: opt.CausalOption = False,
     dtype: opt.DtypeOption = "float32",
     settings: opt.SetOption = None,
+    by: ByOption = "operation",
     latex: bool = Option(False, "--latex", help="Show the formulas in LaTeX."),
     to: opt.Output,
 ) -> None:  # fmt: skip
     """Derive closed forms from your own torch code.
 
     TARGET is a module class, a module, a function or a mechanism. It runs on fake tensors of
-    symbolic sizes; runs at other shapes check every formula. Arguments and inputs that you leave
-    out are guessed, and the guesses printed.
+    symbolic sizes, and of a few numbers where code insists on some; runs at other shapes check
+    every formula. Arguments and inputs that you leave out are guessed, and the guesses printed.
 
     Examples:
       attnprof derive my.py:MyAttention
       attnprof derive my.py:MyAttention --at B=1,N=4096,h=8,d=64
-      attnprof derive my.py:A --arg d_model=h*d --input "x: B, N, h*d"
+      attnprof derive my.py:A --arg d_model=h*d --input "x: B, N, h*d" --by module
       attnprof derive linear --scope core --phase forward
     """
     if target is None:
         raise RequestError(f"derive needs what to derive: type {EXAMPLE}")
     (check_place if is_place(target) else registry.derivable)(target)
-    phases = some_of(phase, PHASES, "--phase")
+    phases = some_of(phase or "forward,backward", PHASES, "--phase")
     asked = parse_named_sizes(at, "--at")
     how: dict[str, Any] = {
         "params": parse_set(settings), "scope": scope, "causal": causal, "dtype": dtype,
     }  # fmt: skip
+    in_steps = to.fmt == opt.Format.MARKDOWN
+    given = modules.args, modules.inputs, modules.config
+    kept = KeptReport(target, given, phase, asked, quantity, how, in_steps)
+    report = kept.read()
+    for line in kept.notes:
+        opt.note(line)
+    if report is None:
+        derivation, report = _derived_report(
+            target, modules, phases, asked, forward_at_least=phase is None,
+            quantity=quantity, in_steps=in_steps, notes=kept.notes, how=how,
+        )  # fmt: skip
+        if list(derivation.phases) == phases:  # else something was said meanwhile
+            kept.write(report, modules.config)
+    to.deliver(report, latex=latex, by=by)
+
+
+def _derived_report(
+    target: str, modules: Any, phases: list[str], asked: Any, *, forward_at_least: bool,
+    quantity: str | None, in_steps: bool, notes: list[str], how: Any,
+) -> tuple[Any, Report]:  # fmt: skip
+    """What is derived, and its report; what was guessed is noted."""
     from attnprof.trace.events import QUANTITIES
     from attnprof.trace.report.records import report_of
     from attnprof.trace.request.lookup import target_of
-    from attnprof.trace.solve.derive import derived
 
     with redirect_stdout(sys.stderr):  # what somebody's module prints is no data
         quantities = some_of(quantity, QUANTITIES, "--quantity")
         found = target_of(target, modules.args, modules.inputs, **how)
-        for line in found.notes:
+        notes += found.notes
+        for line in notes:
             opt.note(line)
         with working(f"deriving {target}: {', '.join(phases)}"):
-            derivation = derived(found, phases, asked)
+            derivation = _derived(found, phases, asked, forward_at_least=forward_at_least)
         import torch
 
         where = opt.environment(torch=torch.__version__)
-        in_steps = to.fmt == opt.Format.MARKDOWN
         report = report_of(derivation, quantities, environment=where, in_steps=in_steps, **how)
-    to.deliver(report, latex=latex)
+    return derivation, report
+
+
+def _derived(target: Any, phases: list[str], asked: Any, *, forward_at_least: bool) -> Any:
+    """The derivation; of the forward pass alone where nobody asked for the others it has not."""
+    from attnprof.trace.solve.count import NoBackwardError
+    from attnprof.trace.solve.derive import derived
+
+    try:
+        return derived(target, phases, asked)
+    except NoBackwardError as error:
+        if not forward_at_least:
+            raise
+        opt.note(f"only the forward pass: {str(error).rpartition(';')[0]}")
+        return derived(target, ("forward",), asked)

@@ -149,6 +149,13 @@ class Modules:
     inputs: list[str] | None = Option(
         None, "--input", metavar="NAME:DIMS", help="Input of a call, like 'x: B, N, h*d'."
     )
+    config: Path | None = Option(
+        None, metavar="FILE", help="JSON or TOML with a configuration's fields, or arguments."
+    )
+
+    def __post_init__(self) -> None:
+        if self.config is not None:
+            object.__setattr__(self, "args", [f"config={self.config}", *(self.args or ())])
 
 
 def environment(**more: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ PANELS = {
     "quantity convention scope verdict everything verify measure self_test symbolic full ceilings",
     "Sizes": "seq d_model heads d batch kv_heads kv_seq at",
     "Conditions": "phase causal dtype device settings",
-    "Your own modules": "args inputs",
+    "Your own modules": "args inputs config",
     "Reading the formula": "meaning up_to growing",
     "Measuring": "samples min_time max_time spread seconds seed threads check compiled isolate "
     "in_process limit memory_limit try_all processes counts error workers scheduler time formula",

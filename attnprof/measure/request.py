@@ -109,9 +109,7 @@ def built(module: UserModule, workload: Workload) -> Any:
 
     target, sizes = module.target(workload), workload.by_symbol()
     inner = target.make(sizes)
-    positional, named = target.call_inputs(sizes, "meta")
-    order = [item.name for item in target.inputs if item.name not in target.keywords]
-    plain = {**dict(zip(order, positional, strict=True)), **named}
+    plain = {item.name: item.made(sizes, target.dtype, "meta") for item in target.inputs}
     names = [item.name for item in target.inputs if not item.literal]
 
     class Called(nn.Module):
@@ -122,9 +120,8 @@ def built(module: UserModule, workload: Workload) -> Any:
             self.inner = inner
 
         def forward(self, *tensors: Any, causal: bool = False) -> Any:
-            values = {**plain, **dict(zip(names, tensors, strict=True))}
-            given = [values[name] for name in order]
-            return first_tensor(self.inner(*given, **{k: values[k] for k in target.keywords}))
+            given, named = target.placed({**plain, **dict(zip(names, tensors, strict=True))})
+            return first_tensor(self.inner(*given, **named))
 
     return Called().train(workload.phase in ("backward", "train"))
 

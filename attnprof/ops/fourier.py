@@ -67,7 +67,7 @@ def _cost(rows: Number, points: Number) -> Cost:
 def padded_length(n: Number) -> Number:
     """Points of a transform that keeps n tokens apart: the smallest power of two not below 2n."""
     if is_plain(n):
-        return 2 ** (2 * int(n) - 1).bit_length()
+        return 2 ** (2 * n - 1).bit_length()  # of a symbol of torch's, too
     if hasattr(n, "free_symbols"):
         import sympy
 

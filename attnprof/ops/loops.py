@@ -1,17 +1,26 @@
 """Loops and branches of a text: torch runs every turn, the counter each different one once.
 
+So does what follows a run of torch's whose sizes are symbols: its number of turns has no number.
 What a turn makes must be gone when it ends.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from attnprof.costs import at_least_one, ceil_div, floor_div, is_plain, is_symbolic, maximum
-from attnprof.ops.counter import Counter
 from attnprof.ops.layout import is_literally
 from attnprof.ops.tensor import Tensor
 
 T = TypeVar("T")
+
+#: What follows a run on symbolic sizes; its ``repeat`` is that of the counter.
+FOLLOWER: ContextVar[Any] = ContextVar("follower", default=None)
+
+
+def _counter_of(like: Any) -> Any:
+    """Who is told of turns that are alike, of the loop of this tensor; None: every one runs."""
+    return like.counter if isinstance(like, Tensor) else FOLLOWER.get()
 
 
 def turns(like: Any, every: Iterable[T], alike: Iterable[tuple[str, Any, T]]) -> Iterator[T]:
@@ -20,26 +29,38 @@ def turns(like: Any, every: Iterable[T], alike: Iterable[tuple[str, Any, T]]) ->
     ``like``, any tensor at hand, tells which of the two runs. ``alike`` gives a name, a number, and
     a turn that costs what each of so many costs. What a turn makes must be gone when it ends.
     """
-    return _counted(like.counter, alike) if isinstance(like, Tensor) else iter(every)
+    counter = _counter_of(like)
+    return iter(every) if counter is None else _counted(counter, alike)
 
 
-def _counted(counter: Counter, alike: Iterable[tuple[str, Any, T]]) -> Iterator[T]:
+def _counted(counter: Any, alike: Iterable[tuple[str, Any, T]]) -> Iterator[T]:
     counter.operations += 1
     for name, times, turn in alike:
-        if not (is_literally(times, 0) or getattr(times, "is_zero", False)):
-            with counter.repeat(times, name):
+        half = {"of": 2} if name in _HALVES else {}
+        if not (is_literally(times, 0) or _is_none(times)):
+            with counter.repeat(times, name, **half):
                 yield turn
+
+
+def _is_none(times: Any) -> bool:
+    """Whether there is no turn: a symbol of torch's then says so in the domain."""
+    return not times > 0 if _of_torch(times) else bool(getattr(times, "is_zero", False))
+
+
+def _of_torch(size: Any) -> bool:
+    return hasattr(size, "node")
 
 
 def in_blocks(like: Any, count: Any, rows: Any, *, backwards: bool = False) -> Iterator[slice]:
     """Slices of at most so many of ``count`` rows, one after the other; or the last one first."""
-    if not isinstance(like, Tensor):
+    counter = _counter_of(like)
+    if counter is None:
         return _blocks(count, rows, backwards)
     full = floor_div(count, rows)
     rest = count - full * rows
     whole = "whole blocks", full, slice(0, rows)
     last = "last block", at_least_one(rest), slice(0, _not_empty(rest))
-    return _counted(like.counter, (whole, last))
+    return _counted(counter, (whole, last))
 
 
 def _blocks(count: int, rows: int, backwards: bool = False) -> Iterator[slice]:
@@ -50,7 +71,18 @@ def _blocks(count: int, rows: int, backwards: bool = False) -> Iterator[slice]:
 
 def _not_empty(rest: Any) -> Any:
     """The length of a last block; one where there is none: no shape is empty in what is not run."""
-    return rest if is_symbolic(rest) else maximum(1, rest)
+    return rest if is_symbolic(rest) or _of_torch(rest) else maximum(1, rest)
+
+
+#: Two turns that stand for half of all whole blocks each, where work is linear in their place.
+_HALVES = ("first of whole blocks", "last of whole blocks")
+
+
+def _whole_blocks(full: Any, rows: Any, first: Any, last: Any) -> tuple[Any, ...]:
+    return tuple(
+        (name, full, (slice(0, rows), seen))
+        for name, seen in zip(_HALVES, (first, last), strict=True)
+    )
 
 
 def in_growing_blocks(like: Any, count: Any, rows: Any) -> Iterator[tuple[slice, Any]]:
@@ -59,8 +91,13 @@ def in_growing_blocks(like: Any, count: Any, rows: Any) -> Iterator[tuple[slice,
     Work is linear in that, so for the counter the mean stands for the early blocks; the latest
     stand alone, for the memory and for a whole mean.
     """
-    if not isinstance(like, Tensor):
+    counter = _counter_of(like)
+    if counter is None:
         return ((block, block.stop) for block in _blocks(count, rows))
+    if _of_torch(full := floor_div(count, rows)):
+        rest = count - full * rows
+        last = ("last block", at_least_one(rest), (slice(0, rest), count))
+        return _counted(counter, (*_whole_blocks(full, rows, rows, full * rows), last))
     full, more, early = _in_pairs(count, rows)
     rest, block = count - full * rows, slice(0, rows)
     mean = (early + 1) / 2 if is_symbolic(full) else maximum(1, (early + 1) // 2)
@@ -70,7 +107,7 @@ def in_growing_blocks(like: Any, count: Any, rows: Any) -> Iterator[tuple[slice,
         ("last whole block", 1, (block, full * rows)),
         ("last block", at_least_one(rest), (slice(0, _not_empty(rest)), count)),
     )
-    return _counted(like.counter, alike)
+    return _counted(counter, alike)
 
 
 def in_shrinking_blocks(like: Any, count: Any, rows: Any) -> Iterator[tuple[slice, Any]]:
@@ -79,8 +116,13 @@ def in_shrinking_blocks(like: Any, count: Any, rows: Any) -> Iterator[tuple[slic
     Work is linear in that, so for the counter the mean stands for the later blocks; the first
     stand alone, for the memory and for a whole mean.
     """
-    if not isinstance(like, Tensor):
+    counter = _counter_of(like)
+    if counter is None:
         return ((block, count - block.start) for block in _blocks(count, rows))
+    if _of_torch(full := floor_div(count, rows)):
+        rest = count - full * rows
+        last = ("last block", at_least_one(rest), (slice(0, rest), rest))
+        return _counted(counter, (*_whole_blocks(full, rows, count, rest + rows), last))
     full, more, later = _in_pairs(count, rows)
     rest, block = _not_empty(count - full * rows), slice(0, rows)
     before = (full + more) * rows  # twice the mean of where the later ones start
@@ -91,7 +133,7 @@ def in_shrinking_blocks(like: Any, count: Any, rows: Any) -> Iterator[tuple[slic
         ("later blocks", later, (block, _not_empty(count - mean))),
         ("last block", at_least_one(count - full * rows), (slice(0, rest), rest)),
     )
-    return _counted(like.counter, alike)
+    return _counted(counter, alike)
 
 
 def _in_pairs(count: Any, rows: Any) -> tuple[Any, Any, Any]:
@@ -105,7 +147,7 @@ def other_blocks(
     like: Any, count: Any, rows: Any, here: slice, *, than: str = "last"
 ) -> Iterator[None]:
     """Once in a turn over :func:`in_blocks`, except for the last block, or the first."""
-    counter = like.counter if isinstance(like, Tensor) else None
+    counter = _counter_of(like)
     del like
     if counter is None:
         if here.start > 0 if than == "first" else here.stop < count:
@@ -124,9 +166,10 @@ def other_blocks(
 
 def each(like: Any, start: Any, stop: Any) -> Iterator[int]:
     """Indices from start to stop."""
-    if isinstance(like, Tensor):
-        return _counted(like.counter, [("", stop - start, start)])
-    return iter(range(start, stop))
+    counter = _counter_of(like)
+    if counter is None:
+        return iter(range(start, stop))
+    return _counted(counter, [("", stop - start, start)])
 
 
 def either(like: Any, flags: tuple[Any, Any], first: Callable[[], T], second: Callable[[], T]) -> T:

@@ -180,9 +180,11 @@ class DeriveRecord(Record, commands=("derive",)):
     """``derive``: one quantity of one phase as an expression in the request's symbols.
 
     ``expression`` is null where only the number at the asked shape could be counted (``method``
-    is then ``counted``). ``domain`` lists the conditions under which it holds, ``verified_at`` the
-    shapes at which a run gave the same number. What ``uncounted`` names is left out of the
-    counts: they are then lower bounds, and ``bound`` says ``at least``. ``value`` is exact.
+    is then ``counted``), and where a run contradicted it: ``withheld`` says which. ``domain``
+    lists the conditions under which it holds, ``verified_at`` the shapes at which a run gave the
+    same number. What ``uncounted`` names is left out of the counts: they are then lower bounds,
+    and ``bound`` says ``at least``; ``even routing`` are those that experts' shares change.
+    ``value`` is exact.
     """
 
     name: str = column("of")
@@ -196,6 +198,7 @@ class DeriveRecord(Record, commands=("derive",)):
     verified_at: list[dict[str, int]] = column("verified at", default=list)
     uncounted: list[str] = column("uncounted", default=list)
     value: int | float | None = column("value", fmt="count")
+    withheld: str = column("withheld", default="")
 
 
 @dataclass(frozen=True, kw_only=True)

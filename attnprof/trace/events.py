@@ -17,21 +17,24 @@ PHASES = ("forward", "backward", "train", "decode")
 KINDS = ("multiplications", "additions", "divisions", "exponentials", "other", "matmul_flops")
 #: Everything a formula is derived for.
 QUANTITIES = (*KINDS[:5], "flops", "matmul_flops", "bytes_moved", "peak_bytes", "parameters")
+#: Those that are others where experts get more rows than others do.
+UNEVEN = ("bytes_moved", "peak_bytes")
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """One operation: its ATen name, counts by kind, bytes, and the storages it brought to life.
 
-    ``part`` is ``forward`` or ``backward``; ``line`` the place in the user's code, of a backward
-    operation that of the forward one it differentiates. ``takes`` are bytes of storages that come
-    to life with it, ``gives`` of those that died since the operation before; ``workspace`` lives
-    only while it runs. ``uncounted`` names what the counts leave out; ``touched`` is its bytes.
-    ``scratch`` names an operation whose kernel takes memory of its own that ``workspace`` does not
-    know. ``born`` are the storages behind ``takes``, (number, bytes) each, and ``died`` the
-    numbers of those behind ``gives``. ``dtype`` and ``shape`` are those of its (first) result.
-    Of an interpolated run a call may stand for all operations of one name at one line: ``times``
-    is how many these are, None where that is no polynomial.
+    ``part`` is ``forward`` or ``backward``; ``line`` the place in the user's code and ``module``
+    the innermost submodule, of a backward operation those of the forward one it differentiates.
+    ``takes`` are bytes of storages that come to life with it, ``gives`` of those that died since
+    the operation before; ``workspace`` lives only while it runs. ``uncounted`` names what the
+    counts leave out; ``touched`` is its bytes. ``scratch`` names an operation whose kernel takes
+    memory of its own that ``workspace`` does not know. ``born`` are the storages behind ``takes``,
+    (number, bytes) each, and ``died`` the numbers of those behind ``gives``. ``dtype`` and
+    ``shape`` are those of its (first) result. A call may stand for those of all turns of a loop, of
+    an interpolated run for all of one name at one line: ``times`` is how many these are, None where
+    that is no polynomial.
     """
 
     op: str
@@ -50,16 +53,27 @@ class Call:
     dtype: str = ""
     shape: tuple[Size, ...] = ()
     times: Size = 1
+    module: str = ""
 
     def mapped(self, change: Callable[[Size], Size]) -> Self:
         """The same with every size changed."""
-        sizes = ("bytes_moved", "takes", "gives", "workspace", "touched")
+        sizes = ("bytes_moved", "takes", "gives", "workspace", "touched", "times")
         return replace(
             self,
             counts={kind: change(count) for kind, count in self.counts.items()},
             born=tuple((number, change(size)) for number, size in self.born),
             shape=tuple(map(change, self.shape)),
             **{name: change(getattr(self, name)) for name in sizes},
+        )
+
+    def repeated(self, times: Size) -> Self:
+        """So many of it, one after the other: what it holds is gone in between."""
+        return replace(
+            self,
+            counts={kind: count * times for kind, count in self.counts.items()},
+            bytes_moved=self.bytes_moved * times,
+            touched=self.touched * times,
+            times=self.times * times,
         )
 
 
@@ -82,13 +96,19 @@ class Decision:
 class Trace:
     """The calls of one run, in order, and the entries of the module's parameters.
 
-    ``notes`` say what else to know of it; ``decisions`` are those of a run on real tensors.
+    ``notes`` say what else to know of it; ``decisions`` are those of a run on real tensors;
+    ``modules`` the submodules by name, with the entries of the parameters that each holds itself;
+    ``routes`` the rows in all and the experts that they are spread over evenly; ``has_loops``: a
+    call may stand for those of several turns.
     """
 
     calls: list[Call] = field(default_factory=list)
     parameters: Size = 0
     notes: list[str] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
+    modules: dict[str, Size] = field(default_factory=dict)
+    routes: list[tuple[Size, Size]] = field(default_factory=list)
+    has_loops: bool = False
 
     def part(self, phase: str) -> Iterator[Call]:
         """The calls that a phase counts: those of its part, or all of them."""
@@ -177,8 +197,32 @@ def uncounted(trace: Trace, phase: str) -> Mapping[str, tuple[Size, Size]]:
     }
 
 
+def unruled(trace: Trace, phase: str) -> tuple[str, ...]:
+    """A sentence where operations have no rule: how to write one."""
+    names = [name for name in uncounted(trace, phase) if not name.startswith("higher_order.")]
+    rules = ", ".join(f'@attnprof.rule("{name.replace(".", "::")}")' for name in names)
+    return (f"to count what has no rule, write one in Python: {rules}",) if names else ()
+
+
+def assumed(trace: Trace) -> tuple[str, ...]:
+    """Conditions of the domain that no run can see: that choices are even."""
+    if not trace.routes:
+        return ()
+    import sympy
+
+    each = dict.fromkeys(str(sympy.sympify(rows) / experts) for rows, experts in trace.routes)
+    told = "tokens are spread evenly over the experts: every expert gets"
+    return tuple(f"{told} {rows} rows" for rows in each)
+
+
 def at_least(trace: Trace, phase: str) -> tuple[str, ...]:
     """A sentence where kernels take memory of their own that the peak does not contain."""
     names = sorted({call.scratch for call in trace.part(phase) if call.scratch})
     told = f"the peak is at least this: what {', '.join(names)} takes inside itself is not known"
     return (told,) if names else ()
+
+
+def of_even_routing(trace: Trace) -> tuple[str, ...]:
+    """A sentence where tokens choose experts: what changes if they do not choose them evenly."""
+    told = "peak and bytes moved are those of even routing; other choices of experts have others"
+    return (told,) if trace.routes else ()

@@ -108,7 +108,16 @@ def _function(node: Any) -> Callable[[Mapping[str, Any]], Value]:
     if rule is None:
         return node.subs  # type: ignore[no-any-return]
     parts = [_function(arg) for arg in node.args]
-    return lambda sizes: rule(*[part(sizes) for part in parts])
+    if not node.is_Relational:
+        return lambda sizes: rule(*[part(sizes) for part in parts])
+
+    def related(sizes: Mapping[str, Any]) -> Value:
+        try:
+            return rule(*[part(sizes) for part in parts])
+        except ZeroDivisionError:  # a condition of code that cannot run at these sizes
+            return False
+
+    return related
 
 
 def _power(base: Value, exponent: Value) -> Value:

@@ -158,15 +158,15 @@ def foreign(tmp_path):
 @pytest.mark.parametrize(
     ("a", "b", "searched", "step", "verdict", "first"),
     [
-        ("scores", "blocks", [[64, 3072]], 64, "always", 64),
-        ("states", "viewed", [[64, 3072]], 64, "never", None),
+        ("scores", "blocks", [[64, 65536]], 64, "always", 64),
+        ("states", "viewed", [[64, 65536]], 64, "never", None),
         ("states", "positions", [[2, 512]], 1, "crosses", 16),
         ("states", "raising", [[2, 512]], 1, "crosses", 16),
         ("states", "shifted", [[3, None]], 1, "crosses", 18),
-        ("states", "even", [[2, 3072]], 2, "crosses", 32),
+        ("states", "even", [[2, 65536]], 2, "crosses", 32),
         ("scores", "pooled", [[16, None]], 1, "always", 16),
         ("scores", "windows", [[16, None]], 1, "always", 16),
-        ("blocks", "even", [[64, 3072]], 64, "crosses", 128),
+        ("blocks", "even", [[64, 65536]], 64, "crosses", 128),
     ],
 )
 def test_code_is_searched_where_it_runs_and_the_range_is_said(

@@ -180,6 +180,30 @@ def test_the_table_says_formula_domain_and_method(attnprof, monkeypatch, width):
     assert max(map(len, ended.out.splitlines())) <= int(width)
 
 
+def test_costs_by_module_and_by_line(attnprof, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    by_module = attnprof(CONTRACT, AT, "--phase forward --by module")
+    shown = by_module.out.partition("by module")[2]
+    names = re.findall(r"^(all|  itself|qkv|out) +\d", shown, re.MULTILINE)
+    assert names[:4] == ["all", "  itself", "qkv", "out"]
+    assert "Own peak: the most that is held at once of what it made itself." in shown
+    assert max(map(len, by_module.out.splitlines())) <= 80
+    found = attnprof(CONTRACT, AT, "--phase forward -f json").json["summary"]["phases"]["forward"]
+    rows = {row["module"]: row for row in found["modules"]}
+    assert rows["out"]["flops_value"] + rows["qkv"]["flops_value"] + rows[""][
+        "flops_itself_value"
+    ] == sum(row["flops_value"] for row in found["operations"])
+    assert rows["qkv"]["parameters"] == "3*d**2*h**2 + 3*d*h"
+    assert rows["out"]["peak_bytes"] == "4*B*N*d*h"
+    by_line = attnprof(("derive", f"{FILE}:attention"), "--phase forward --by line")
+    assert "by line" in by_line.out
+    assert "samples.py:" in by_line.out.partition("by line")[2]
+    without = attnprof(("derive", f"{FILE}:attention"), "--phase forward --by module")
+    assert without.out.endswith("It has no submodules.\n")
+    wrong = attnprof(CONTRACT, "--by layer")
+    assert (wrong.code, "possible: operation, line, module" in wrong.err) == (2, True)
+
+
 def test_latex_can_be_pasted(attnprof):
     ended = attnprof(CONTRACT, "--latex --phase forward --quantity matmul_flops")
     lines = ended.out.splitlines()
@@ -193,8 +217,9 @@ def test_the_page_goes_operation_by_operation(attnprof):
     source = Path(FILE).read_text(encoding="utf-8").splitlines()
     line = 1 + next(number for number, text in enumerate(source) if "softmax" in text)
     assert page.startswith(f"# {MINE}\n")
-    for words in ("## forward", "## backward", "### By line", "### Operation by operation",
-                  "Verified by runs at", "`B, N, h, d >= 2`", "- The peak is the largest of:",
+    for words in ("## forward", "## backward", "### By line", "### By module",
+                  "### Operation by operation", "Verified by runs at", "`B, N, h, d >= 2`",
+                  "- The peak is the largest of:",
                   f"| samples.py:{line} | forward | _softmax | `5*B*N**2*h` |"):  # fmt: skip
         assert words in page, words
     tables = [line for line in page.splitlines() if line.startswith("|")]
@@ -299,3 +324,21 @@ def test_a_size_of_one_is_its_own_case_also_where_others_are_not_asked(attnprof)
         formula = read(record["expression"]).subs({N: 6, h: 3, d: 4})
         assert formula == run.at(quantity, B=1, N=6, h=3, d=4)
     assert records["exponentials"]["value"] is None
+
+
+def test_without_a_backward_pass_forward_is_derived_and_said(attnprof):
+    ended = attnprof(("derive", f"{FILE}:Silent"), "-f json")
+    assert {record["phase"] for record in ended.json["records"]} == {"forward"}
+    assert f"only the forward pass: {FILE}:Silent has no backward pass" in ended.err
+    ended = attnprof(("derive", f"{FILE}:Silent"), "--phase backward")
+    assert ended.code == 2
+
+
+def test_a_file_of_arguments_gives_numbers_and_arguments_free_them(attnprof, tmp_path):
+    file = tmp_path / "sizes.json"
+    file.write_text('{"d_model": 32, "num_heads": 4}')
+    how = f"--config {file} --phase forward --quantity parameters -f json"
+    ended = attnprof(("derive", MINE), how)
+    assert read(ended.json["records"][0]["expression"]) == 4 * 32 * 32 + 4 * 32
+    freed = attnprof(("derive", MINE), f"{how} --arg d_model=4*d")
+    assert sympy.expand(read(freed.json["records"][0]["expression"]) - 64 * d**2 - 16 * d) == 0

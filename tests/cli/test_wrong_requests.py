@@ -165,7 +165,7 @@ derive standard --dtype int8
 derive standard --quantity time
 derive standard --set nobody=1
 derive she --scope core
-derive torch.nn:Linear
+derive torch.nn:ModuleDict
 derive torch.nn:MultiheadAttention --set bias=false
 derive torch.nn:MultiheadAttention --arg heads=8
 derive torch.nn:MultiheadAttention --input x:B,N

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -63,10 +64,11 @@ def _difference(quantity: str, form: Any, derived: Any, at: Mapping[str, int]) -
         amount = sympy.expand(chosen(form, at) - chosen(derived, at))
         return [Difference(quantity, amount, "unexplained")] if amount else []
     ours, theirs = _candidates(form, at), _candidates(derived, at)
-    if set(ours) != set(theirs):
-        odd = {h: c for h, c in (*ours.items(), *theirs.items()) if (h in ours) != (h in theirs)}
+    odd = {h: c for h, c in (*ours.items(), *theirs.items()) if (h in ours) != (h in theirs)}
+    both = [held for held in ours if held in theirs]
+    if not both or any(_is_ever_largest(held, both) for held in odd):
         return [Difference(quantity, odd, "unexplained")]
-    gaps = {ours[held] - theirs[held] for held in ours}
+    gaps = {ours[held] - theirs[held] for held in both}
     numbers = max(gaps) // NUMBER
     if gaps <= {NUMBER * count for count in range(numbers + 1)}:
         why = f"up to {numbers} numbers that autograd saves, {NUMBER} bytes each"
@@ -92,6 +94,20 @@ def _below_another(held: Any, found: Mapping[Any, int]) -> bool:
         other != held and all(c >= 0 for c in (other - held).as_coefficients_dict().values())
         for other in found
     )
+
+
+def _is_ever_largest(held: Any, others: Sequence[Any]) -> bool:
+    """Whether a candidate is above all others at one of many shapes, from tiny to huge."""
+    import sympy
+
+    names = sorted({name for x in (held, *others) for name in x.free_symbols}, key=str)
+    draw = random.Random(len(names))
+    numbers = sympy.lambdify(names, [held, *others], "math")
+    for _ in range(2000):
+        value, *rest = numbers(*(round(2 ** draw.uniform(0, 20)) for _ in names))
+        if value > max(rest):
+            return True
+    return False
 
 
 def held_by_tensors(trace: Trace, phase: str) -> Size:

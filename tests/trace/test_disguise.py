@@ -121,6 +121,20 @@ def test_weights_of_clones_are_weights(clone, training):
     assert peak(trace, "train" if training else "forward") == pytest.approx(seen, abs=SCALARS)
 
 
+def test_what_a_copied_layer_asks_of_a_size_is_a_condition():
+    class Asking(nn.Module):
+        def __init__(self, heads):
+            super().__init__()
+            self.heads = heads
+
+        def forward(self, x):
+            return x.sin() if copy.deepcopy(self).heads % 2 else x @ x.mT @ x
+
+    inputs = {"x": "B, N, h*d"}
+    found = derived(target_of(Asking, {"heads": "h"}, inputs), ("forward",), {"h": 8})
+    assert "2 divides h" in found.phases["forward"].domain
+
+
 def untrained(module, x):
     def step():
         with torch.no_grad():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,12 @@ def test_inputs_have_formats_and_values():
     assert positional[1].dtype == torch.bool
     assert named == {"scale": 2.5}
     tried(target, {})
+
+
+def test_a_configuration_without_a_class_has_what_the_code_reads():
+    target = here("Configured")
+    assert "config.width=h*d" in target.notes[0]
+    assert counted(target)["parameters"] == 15 * 15 + 15
 
 
 def test_an_embedding_takes_whole_numbers():
@@ -196,6 +203,28 @@ class Own(Mechanism):
     ] * 2
 
 
+def test_a_name_is_found_where_it_lies_in_its_package(tmp_path, monkeypatch):
+    package = tmp_path / "package_of_layers"
+    (package / "inner").mkdir(parents=True)
+    layer = "import torch\nclass {}(torch.nn.Identity): ...\n"
+    for name, code in {
+        "__init__.py": "", "inner/__init__.py": layer.format("Own"),
+        "inner/one.py": layer.format("Shared"), "two.py": layer.format("Shared"),
+        "modular_two.py": layer.format("Apart"), "modeling_two.py": layer.format("Apart"),
+        "broken.py": "class Elsewhere: ...\nraise ImportError\n",
+    }.items():  # fmt: skip
+        (package / name).write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert loaded("package_of_layers:Own").__module__ == "package_of_layers.inner"
+    assert loaded("package_of_layers:Apart").__module__ == "package_of_layers.modeling_two"
+    both = r"2 modules .*: type one of package_of_layers.inner.one:Shared, package_of_layers.two"
+    with pytest.raises(RequestError, match=both):
+        loaded("package_of_layers:Shared")
+    with pytest.raises(RequestError, match="no 'Shred': did you mean Shared"):
+        loaded("package_of_layers:Shred")
+    assert not {"package_of_layers.two", "package_of_layers.broken"} & set(sys.modules)
+
+
 def test_files_import_their_neighbours(tmp_path, monkeypatch):
     (tmp_path / "neighbour_of_mine.py").write_text("WIDTH = 12\n")
     (tmp_path / "layers_of_mine.py").write_text(
@@ -215,7 +244,6 @@ def test_files_import_their_neighbours(tmp_path, monkeypatch):
         ("Empty", "has no forward pass"),
         ("NoModule", "is a class, but no nn.Module"),
         ("number", "is 3: point at"),
-        ("Configured", "'config', which cannot be guessed: add --arg config="),
         ("Embedded", "'vocabulary', which cannot be guessed"),
     ],
 )

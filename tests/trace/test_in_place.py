@@ -15,6 +15,8 @@ from tests.oracles.memory import allocator_peak
 
 SIZES = {"B": 2, "N": 40}
 SCALARS = 64
+#: Runs on meta tensors, and on real ones.
+WORLDS = ({"swift": True}, {"real": True})
 
 
 def entries(x):
@@ -42,6 +44,16 @@ def shared(x):
 def met(x):
     y = x.sin()
     return y.view(-1).cos().view(y.shape) + y.exp() + y
+
+
+def written(x):
+    """Rows and parts of rows, each made of those before."""
+    rows = torch.zeros_like(x)
+    for i in range(1, 4):
+        rows[:, i] = x[:, i].sin() + rows[:, i - 1].clone()
+        rows[:, i, :i] = rows[:, i, :i].clone() * rows[:, :i, i].clone()
+    rows[:, 4].mul_(x[:, 0])
+    return rows
 
 
 def halves(x):
@@ -101,6 +113,7 @@ FUNCTIONS = {
     "residual": residual,
     "shared gradient": shared,
     "views meet": met,
+    "written rows": written,
     "attention with a mask": lambda x: F.scaled_dot_product_attention(
         x, x, x, attn_mask=torch.zeros(40, 40)
     ),
@@ -299,3 +312,12 @@ def test_products_inside_a_checkpoint_are_counted_as_outside():
     ]
     assert "cumprod" not in ways[1]
     assert ways[0].count("div") == ways[1].count("div") == 1
+
+
+def test_a_write_to_a_view_does_on_fake_tensors_what_it_does_on_others():
+    target = target_of(written, inputs=["x: B, N, N"])
+    sizes = {"B": 2, "N": 6}
+    runs = [record(target, sizes, training=True, **how) for how in ({}, *WORLDS)]
+    assert runs[0].calls == runs[1].calls
+    shown = [[(call.op, call.shape, call.born, call.died) for call in run.calls] for run in runs]
+    assert shown[0] == shown[2]

@@ -234,3 +234,66 @@ def test_flex_attention_is_dense_where_it_is_not_compiled():
     )
     assert got["P"] == 4 * B * H * N * N * 16
     assert got["M"] == got["P"] // 2 + 2 * B * H * N * N
+
+
+MASKS = {
+    "causal": lambda _b, _h, q, k: q >= k,
+    "window": lambda _b, _h, q, k: (q >= k) & (q - k < 40),
+    "both sides": lambda _b, _h, q, k: (q - k).abs() <= 17,
+    "ahead": lambda _b, _h, q, k: k - q <= 5,
+    "all": lambda _b, _h, q, k: q + k >= 0,
+    "prefix": lambda _b, _h, q, k: (q >= k) | (k < 20),
+}  # fmt: skip
+#: Whose blocks are no band: what they leave is known from their numbers alone.
+BY_NUMBERS = ("prefix",)
+
+
+def left(mask, n, size):
+    """Entries of the blocks of 16 that a mask leaves, and those blocks: one by one."""
+    q, k = torch.arange(n)[:, None], torch.arange(n)[None]
+    kept = MASKS[mask](0, 0, q, k).expand(n, n)
+    blocks = [(kept[i : i + size, j : j + size]) for i in range(0, n, size)
+              for j in range(0, n, size)]  # fmt: skip
+    return sum(block.numel() for block in blocks if block.any()), sum(map(torch.any, blocks))
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("n", [96, 130])
+def test_flex_attention_counts_the_blocks_that_its_mask_leaves(mask, n):
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+    size, (entries, blocks) = 16, left(mask, n, 16)
+    made = flex.create_block_mask(MASKS[mask], None, None, n, n, device="cpu", BLOCK_SIZE=size)
+    given = made.kv_num_blocks.sum() + made.full_kv_num_blocks.sum()
+    assert given == blocks
+
+    def attend(q, k, v):
+        return flex.flex_attention(q, k, v, block_mask=made)
+
+    def attend_and_make(q, k, v):
+        own = flex.create_block_mask(MASKS[mask], None, None, n, n, device="cpu", BLOCK_SIZE=size)
+        return flex.flex_attention(q, k, v, block_mask=own)
+
+    shapes = [(B, H, n, W), (B, H, n, W), (B, H, n, 2 * W)]
+    if mask in BY_NUMBERS:
+        entries = blocks * size * size
+    got = counted(attend, *shapes)
+    assert got == plus(products(B * H * entries * 3 * W), each("M O 2A E D", B * H * entries))
+    if mask not in BY_NUMBERS:
+        assert counted(attend_and_make, *shapes)["P"] == got["P"]
+        symbolic = counted_by_symbols(attend, *shapes)
+        assert symbolic == got
+
+
+def test_a_change_of_scores_counts_for_each_of_them():
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+    mask = flex.create_block_mask(MASKS["causal"], None, None, 64, 64, device="cpu", BLOCK_SIZE=16)
+
+    def attend(q, k, v, change=None):
+        return flex.flex_attention(q, k, v, score_mod=change, block_mask=mask)
+
+    plain = counted(attend, *[(B, H, 64, W)] * 3)
+    changed = counted(
+        lambda *qkv: attend(*qkv, lambda s, _b, _h, q, k: s.tanh() * 2 + (q - k)),
+        *[(B, H, 64, W)] * 3,
+    )
+    assert changed == plus(plain, each("O M A", B * H * left("causal", 64, 16)[0]))

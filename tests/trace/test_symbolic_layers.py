@@ -7,8 +7,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import attnprof
+from attnprof.trace.request.lookup import target_of
 from attnprof.trace.request.target import DEFAULT, Input, Target, parsed
 from attnprof.trace.solve.derive import derived
+from attnprof.trace.solve.symbolic import PinnedError, run_symbolically
 
 
 class _Self(nn.Module):
@@ -31,12 +34,57 @@ class _Mixing(nn.Module):
         return torch.fft.fft(torch.fft.fft(x, dim=-1), dim=-2).real
 
 
+class _Seeded(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        drawn = torch.Generator().manual_seed(1)
+        self.register_buffer("features", torch.randn(width, width, generator=drawn))
+
+    def forward(self, x):
+        drawn = torch.Generator().manual_seed(2)
+        n = x.shape[1]
+        places = torch.randperm(n, generator=drawn) + torch.randint(0, 9, (n,), generator=drawn)
+        noise = torch.rand(x.shape, generator=drawn) + torch.empty(n, 1).normal_(generator=drawn)
+        return (x + noise) @ self.features * places.view(n, 1)
+
+
+class _Blocks(nn.Module):
+    def forward(self, x):
+        return x * 2 if x.shape[1] // 512 == 0 else x
+
+
+class _Turned(nn.Module):
+    """Pairs of entries turned: as complex numbers, and apart, at random angles."""
+
+    def forward(self, x):
+        angles = torch.randn((x.shape[1], x.shape[2] // 2), device=None)
+        turned = torch.polar(torch.ones_like(angles), angles)
+        pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
+        even, odd = x[..., ::2] * angles, x[..., 1::2] * angles
+        return torch.view_as_real(pairs * turned).flatten(-2) + torch.stack(
+            [even - odd, even + odd], -1
+        ).flatten(-2)
+
+
+class _Turns(nn.Module):
+    """A width that is made an integer, before a loop over tokens."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.inner = nn.Linear(width, int(math.ceil(width / 16)))  # noqa: RUF046 - as others do
+
+    def forward(self, x):
+        rows = [self.inner(x[:, t]) for t in range(x.shape[1])]
+        return torch.stack(rows, 1)
+
+
 def target(make):
     dims = tuple(parsed(text, "") for text in ("B", "N", "h*d"))
     return Target("layer", lambda s: make(s["h"] * s["d"], s["h"]), (Input("x", dims),), DEFAULT)
 
 
 LAYERS = {
+    "random numbers of a generator": lambda width, _: _Seeded(width),
     "layer norm": lambda width, _: nn.LayerNorm(width),
     "rms norm": lambda width, _: nn.RMSNorm(width),
     "multi-head attention": _Self,
@@ -48,6 +96,7 @@ LAYERS = {
     ),
     "dropout": lambda *_: _Dropping(),
     "fourier mixing": lambda *_: _Mixing(),
+    "rotary embedding": lambda *_: _Turned(),
 }
 
 
@@ -58,6 +107,36 @@ def test_a_layer_stays_symbolic(name):
         assert found.phases[phase].method == "symbolic"
         assert len(found.phases[phase].verified_at) >= 3
         assert not found.phases[phase].uncounted
+
+
+def test_a_length_without_a_whole_block_is_a_short_one():
+    forms = derived(target(lambda *_: _Blocks()), ("forward",)).phases["forward"]
+    assert forms.domain == ("B, N, h, d >= 2", "N < 512")
+
+
+class _Pixels(nn.Module):
+    def forward(self, x):
+        batch, height, width, channels = x.shape
+        if height % 7 or width % 7:
+            raise ValueError("windows of 7 lines and rows alone")
+        y = x.view(batch, height // 7, 7 * width, channels)
+        return y @ y.mT
+
+
+def test_windows_ask_that_their_width_divides_the_size():
+    pixels = target_of(_Pixels, None, ["x: B, H, W, d"], name="pixels")
+    found = derived(pixels, ("forward",)).phases["forward"]
+    assert found.method == "symbolic"
+    assert {"7 divides H", "7 divides W"} < {*found.domain}
+    assert str(found.formulas["matmul_flops"].expression) == "14*B*H*W**2*d"
+    assert not found.holds({"B": 2, "H": 9, "W": 7, "d": 8})
+
+
+def test_an_integer_on_the_way_is_not_what_ends_a_run_on_symbols():
+    layer = target(lambda width, _: _Turns(width))
+    with pytest.raises(PinnedError) as error:
+        run_symbolically(layer, {"B": 3, "N": 5, "h": 2, "d": 8}, ("forward",))
+    assert {str(size) for pin in error.value.pins for size in pin.free_symbols} == {"N"}
 
 
 def test_heads_that_stay_a_number_ask_that_they_divide_the_width():
@@ -82,3 +161,21 @@ def test_fast_and_slow_paths_of_attention_have_the_same_products(name, products,
     b, n, h, d = (sympy.Symbol(s, positive=True) for s in "BNhd")
     expected = 2 * (products * b * n * (h * d) ** 2 + 2 * b * n**2 * h * d)
     assert sympy.expand(found.expression("matmul_flops") - expected) == 0
+
+
+def test_a_batch_of_products_changed_in_place_is_no_view():
+    def scores(q, k):
+        return (q @ k.mT).div_(2)
+
+    found = attnprof.derive(scores, inputs=dict.fromkeys("qk", "B, h, N, d"), phases="train")
+    forms = found.phases["train"]
+    assert (forms.method, forms.formulas["bytes_moved"].withheld) == ("symbolic", "")
+    assert "_unsafe_view" in [call.op for call in forms.trace.calls]
+
+
+def test_a_power_by_a_size_is_so_many_products():
+    def decayed(x):
+        return x ** x.shape[1]
+
+    found = attnprof.derive(decayed, inputs={"x": "B, N"}, phases="forward")
+    assert str(found.expression("multiplications")) == "B*N**2 - B*N"

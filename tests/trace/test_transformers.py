@@ -77,6 +77,37 @@ def test_a_forward_pass_is_that_of_the_real_model(build):
         assert derivation.at("peak_bytes", **sizes) == pytest.approx(peak, abs=SCALARS, rel=0)
 
 
+def test_a_layer_is_found_built_of_its_configuration_and_symbolic():
+    derivation = derived(target_of("transformers:LlamaAttention"), ("forward",))
+    assert derivation.phases["forward"].method == "symbolic"
+    assert any("attention is eager" in note for note in derivation.notes)
+    layer = library().models.llama.modeling_llama.LlamaAttention(
+        library().LlamaConfig(
+            hidden_size=24, num_attention_heads=3, attn_implementation="eager"
+        ), 0
+    ).eval()  # fmt: skip
+    x, angles = torch.randn(2, 10, 24), torch.randn(2, 10, 8)
+    with FlopCounterMode(display=False) as counter:
+        layer(x, (angles, angles), None)
+    assert derivation.at("matmul_flops", B=2, N=10, h=3, d=8) == counter.get_total_flops()
+
+
+def test_a_decoding_step_is_that_of_the_real_layer():
+    derivation = derived(target_of("transformers:GPTNeoXAttention"), ("decode",))
+    config = library().GPTNeoXConfig(
+        hidden_size=32, num_attention_heads=2, attn_implementation="eager"
+    )
+    layer = library().models.gpt_neox.modeling_gpt_neox.GPTNeoXAttention(config, 0).eval()
+    cache = library().DynamicCache()
+    for tokens in (10, 1):
+        x, angles = torch.randn(2, tokens, 32), torch.randn(2, tokens, 4)  # a quarter turns
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            layer(x, None, layer_past=cache, position_embeddings=(angles, angles))
+    told = derivation.at("matmul_flops", "decode", B=2, N=11, h=2, d=16)
+    assert told == counter.get_total_flops()
+    assert "position_embeddings.0: B, N, d/4" in " ".join(derivation.notes)
+
+
 @pytest.mark.parametrize(("build", "real"), [(llama, False), (deberta, True)])
 def test_a_training_step_is_that_of_the_real_model(build, real):
     target = target_of(build, inputs=["input_ids: B, N int64"])

@@ -146,6 +146,8 @@ def orders(b, n, d):
             yield aten.gather.default, (x, dim, positions)
             yield aten.scatter_add.default, (x, dim, positions, x.contiguous())
             yield aten.index_select.default, (x, dim, torch.tensor([0, 1]))
+            for kind in ("sum", "amax"):
+                yield aten.scatter_reduce.two, (x, dim, positions, x.contiguous(), kind)
     index = torch.randint(0, n, (b, n))
     weight, grad = torch.randn(n, d), torch.randn(b, n, d)
     yield aten.embedding.default, (weight, index)
@@ -153,6 +155,28 @@ def orders(b, n, d):
     yield aten.index.Tensor, (weight, [index])
     yield aten.index_put.default, (weight, [index], grad, True)
     yield aten.unfold_backward.default, (grad.unfold(1, 4, 2), [b, n, d], 1, 4, 2)
+
+
+def solves(b, n, d):
+    square = torch.randn(b, n, n)
+    square = square @ square.mT + n * torch.eye(n)
+    factor, other = torch.linalg.cholesky(square).contiguous(), torch.randn(b, n, d)
+    pivoted, pivots = torch.linalg.lu_factor(square)
+    for a in (factor, factor.mT.contiguous().mT, factor[0], torch.cat([factor] * 2, -1)[..., ::2]):
+        for right in (other, other.mT.contiguous().mT):
+            yield aten.linalg_solve_triangular.default, (a, right), {"upper": False}
+    yield (
+        aten.linalg_solve_triangular.default, (factor, other.mT), {"upper": False, "left": False},
+    )  # fmt: skip
+    for op in (aten.linalg_cholesky_ex, aten.linalg_lu_factor_ex, aten.linalg_lu,
+               aten.linalg_inv_ex, aten._linalg_det, aten._linalg_slogdet):  # fmt: skip
+        yield op.default, (square,)
+        yield op.default, (square.double(),)
+    yield aten._linalg_solve_ex.default, (square, other)
+    yield aten.linalg_lu_solve.default, (pivoted, pivots, other)
+    yield aten.lu_unpack.default, (pivoted, pivots)
+    yield aten.cholesky_solve.default, (other, factor)
+    yield aten.cholesky_inverse.default, (factor,)
 
 
 def norms(b, n, d):
@@ -179,6 +203,12 @@ def products(b, n, d):
             yield aten.mm.default, (x[0], y[0])
             yield aten.addmm.default, (torch.randn(n), x[0], y[0])
     points = torch.randn(b, n, d)
+    lines = [points[:, :, :1].expand(b, n, d), points[:, :1].expand(b, n, d)]
+    for x in (*lines, points[:, :2, ::2], points.flatten(1).unfold(1, d, 1)):
+        y = torch.randn(b, x.shape[2], 5)
+        yield aten.bmm.default, (x, y)
+        yield aten.bmm.default, (y.mT, x.mT)
+        yield aten.mm.default, (x[0], y[0])
     yield aten._cdist_forward.default, (points, points.clone(), 2.0, None)
     yield aten._cdist_forward.default, (points, points.clone(), 1.0, None)
     yield aten.mv.default, (points[0], torch.randn(d))
@@ -275,7 +305,8 @@ def losses(b, n, d):
 
 
 FAMILIES = (
-    elementwise, losses, reductions, orders, norms, products, transforms, convolutions, attention,
+    elementwise, losses, reductions, orders, solves, norms, products, transforms, convolutions,
+    attention,
 )  # fmt: skip
 
 

@@ -21,8 +21,10 @@ from attnprof.units import MISSING, format_bytes, quantity_text
 _MOST = 12
 
 
-def tables(report: Report, *, latex: bool = False) -> Iterator[RenderableType]:
-    """One block a phase: formulas, domain, method, then operations by name."""
+def tables(
+    report: Report, *, latex: bool = False, by: str = "operation"
+) -> Iterator[RenderableType]:
+    """One block a phase: formulas, domain, method, then where costs arise."""
     for phase, found in report.summary["phases"].items():
         rows = [record for record in report.of(DeriveRecord) if record.phase == phase]
         # without what is 0, unless that is all there is
@@ -41,14 +43,16 @@ def tables(report: Report, *, latex: bool = False) -> Iterator[RenderableType]:
         yield _formulas(costs or rows)
         yield from map(Hanging, (f"holds for: {domain}", *_how(found)))
         yield ""
-        if found.get("operations"):
-            yield _operations(found["operations"])
+        if rows := found.get(f"{by}s"):
+            yield _modules(rows) if by == "module" else _places(rows, by)
+        elif by == "module":
+            yield "It has no submodules."
 
 
 def _formulas(rows: Sequence[DeriveRecord]) -> FittedTable:
     table = FittedTable("quantity", "formula", "value", right=["value"])
     for row in rows:
-        formula = f"{'at least ' * (row.bound != 'exact')}{_spread(row.expression)}"
+        formula = f"{'at least ' * (row.bound == 'at least')}{_spread(row.expression)}"
         value = quantity_value(row.value, row.quantity).strip(MISSING)
         table.add_row(quantity_text(row.quantity), FormulaText(formula), value)
     return table
@@ -94,6 +98,7 @@ def verified_text(shapes: Sequence[Mapping[str, Any]]) -> str:
 #: Each method in words.
 METHODS = {
     "symbolic": "symbolic (one run on symbolic sizes)",
+    "mixed": "mixed (symbols for some sizes, runs at a few numbers of the others)",
     "interpolated": "interpolated (exact interpolation of runs at many shapes)",
     "counted": "counted (one run at this shape; no formula was found)",
 }
@@ -126,18 +131,61 @@ def peak_lines(peak: Mapping[str, Any]) -> Iterator[str]:
         ).format_map(sizes)
 
 
-def _operations(found: Sequence[Mapping[str, Any]]) -> FittedTable:
-    table = FittedTable("operation", "calls", "FLOPs", "value", title="by operation",
-                        right=["calls", "value"])  # fmt: skip
+def _places(found: Sequence[Mapping[str, Any]], by: str) -> FittedTable:
+    values = ["value"] * any(row["flops_value"] is not None for row in found)
+    table = FittedTable(
+        by, "calls", "FLOPs", *values, title=f"by {by}", right=["calls", *values],
+    )  # fmt: skip
     counted = [row for row in found if row["flops"] != "0"]
     for row in counted[:_MOST]:
-        value = quantity_value(row["flops_value"], "flops").strip(MISSING)
-        table.add_row(row["operation"], calls_text([row]), FormulaText(row["flops"]), value)
+        value = [quantity_value(row["flops_value"], "flops")] if values else []
+        table.add_row(row[by], calls_text([row]), FormulaText(row["flops"]), *value)
     rest = [row for row in found if row not in counted[:_MOST]]
     if rest:
         kinds = "more, and moves and views" if len(counted) > _MOST else "moves and views"
         table.add_row(kinds, calls_text(rest), "" if len(counted) > _MOST else "0")
     return table
+
+
+def _modules(found: Sequence[Mapping[str, Any]]) -> FittedTable:
+    """A row a submodule; at a shape the rest in numbers, beside the formula of its FLOPs."""
+    values = any(row["flops_value"] is not None for row in found)
+    headings = ["FLOPs", *["value"] * values, "parameters", "own peak"]
+    right = headings[1:] if values else []
+    told = "Own peak: the most that is held at once of what it made itself."
+    table = FittedTable("module", *headings, title="by module", right=right, caption=told)
+    for row in module_rows(found):
+        numbers = ("flops", "parameters", "peak_bytes")
+        cells: list[str | Text]
+        cells = ["" if row[f"{name}_value"] is None else quantity_value(row[f"{name}_value"], name)
+                 for name in numbers]  # fmt: skip
+        if not values:
+            sides = len(re.findall(r"^Max\(|, ", row["peak_bytes"] or ""))
+            peak = f"largest of {sides}" if sides > 1 else row["peak_bytes"]
+            cells = [FormulaText(text or "") for text in (row["parameters"], peak)]
+        table.add_row(row["module"], FormulaText(row["flops"]), *cells)
+    return table
+
+
+def module_rows(found: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Submodules that cost something, as their rows say it; what one does itself is its own row.
+
+    Those rows and the ones without others inside add up to the whole. One that only holds another
+    is left out.
+    """
+    costs = [(row["flops"], row["parameters"]) for row in found]
+    inside = [row["module"].startswith(f"{above['module']}.".lstrip("."))
+              for above, row in pairwise(found)]  # fmt: skip
+    for place, row in enumerate(found):
+        holds = place < len(inside) and inside[place]
+        same = place and holds and costs[place] == costs[place + 1]
+        if costs[place] == ("0", "0") or (same and row["flops_itself"] == "0"):
+            continue
+        times = f" ×{row['times']}" if row["times"] > 1 else ""
+        yield {**row, "module": f"{row['module'] or 'all'}{times}"}
+        if holds and row["flops_itself"] != "0":
+            own = {"flops": row["flops_itself"], "flops_value": row["flops_itself_value"]}
+            yield {**dict.fromkeys(row), **own, "module": "  itself"}
 
 
 def calls_text(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -152,12 +200,13 @@ def page(report: Report, **_how: object) -> str:
     """The same as Markdown, with every condition, operation by operation."""
     filters = {
         "name": quantity_text, "shape": shape_text, "shapes": shapes_text, "calls": calls_text,
-        "peak_lines": peak_lines, "bytes": format_bytes,
+        "peak_lines": peak_lines, "modules": module_rows, "bytes": format_bytes,
         "how": lambda found: METHODS.get(found["method"], str(found["method"])),
         "codes": lambda texts: ", ".join(map(markdown_code, texts)),
         "capital": lambda line: f"{line[:1].upper()}{line[1:]}",
         "size": lambda size: "" if size == "0" else markdown_code(size),
         "formula": lambda form: "no formula" if form is None else markdown_code(form),
+        "form": lambda form: "" if form is None else markdown_code(form),
         "value": lambda row: "" if row.value is None else quantity_value(row.value, row.quantity),
         "costly": lambda rows: [row for row in rows if any(row[n] != "0" for n in _COSTS)],
         "varying": lambda rows: {

@@ -1,13 +1,14 @@
 """What a derivation gives: a formula for every phase and quantity, and where it holds."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from attnprof.errors import RequestError
 from attnprof.record import Report
-from attnprof.trace.events import QUANTITIES, Trace, at_least
-from attnprof.trace.request.target import Sizes, sizes_text
+from attnprof.trace.events import QUANTITIES, UNEVEN, Trace, at_least
+from attnprof.trace.report.submodules import Submodule, submodules
+from attnprof.trace.request.target import Sizes
 from attnprof.trace.sizes import Value, evaluate
 
 #: Quantities that lack what an uncounted operation would add.
@@ -19,13 +20,15 @@ class Formula:
     """One quantity of one phase.
 
     ``expression`` is over the request's symbols, or None where only numbers at the asked shape
-    could be counted (``method`` is then ``counted`` and ``value`` the number).
+    could be counted (``method`` is then ``counted`` and ``value`` the number), or where a run
+    contradicted the formula: ``withheld`` then says where, and at which operation.
     """
 
     phase: str
     quantity: str
     expression: Any
     value: Value | None = None
+    withheld: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,16 @@ class PhaseForms:
     )
 
     def bound(self, quantity: str) -> str:
-        """``at least`` where something that the quantity counts is left out, else ``exact``."""
+        """``at least`` where something that the quantity counts is left out, else ``exact``.
+
+        ``even routing`` where it is another one if experts get more rows or fewer.
+        """
         left_out = self.uncounted if quantity in _COUNTS else ()
         if quantity == "peak_bytes":
             left_out = at_least(self.trace, self.phase)
-        return "at least" if left_out else "exact"
+        if left_out:
+            return "at least"
+        return "even routing" if self.trace.routes and quantity in UNEVEN else "exact"
 
 
 @dataclass(frozen=True)
@@ -87,25 +95,32 @@ class Derivation:
     def at(self, quantity: str = "flops", phase: str = "forward", **sizes: int) -> Value:
         """A quantity's exact value at sizes, like ``B=1, N=4096, h=8, d=64``.
 
-        By the formula where it holds; at a shape outside its domain the code is run there, on
-        fake tensors. Raises :class:`RequestError` for a missing size and where neither can be.
+        By the formula where it holds; where it does not, or there is none, the code is run there,
+        on fake tensors. Raises :class:`RequestError` for a missing size and where neither can be.
         """
-        formula = self._formula(quantity, phase)
-        if formula.expression is None:
-            raise RequestError(
-                f"{self.name} has no formula for {quantity} in {phase}, only its value at "
-                f"{sizes_text(self.asked)}"
-            )
-        free = getattr(formula.expression, "free_symbols", ())  # a plain number has none
-        missing = sorted({s.name for s in free} - set(sizes))
+        expression = self._formula(quantity, phase).expression
+        free = {s.name for s in getattr(expression, "free_symbols", ())}  # a plain number has none
+        missing = sorted((set(self.symbols) if expression is None else free) - set(sizes))
         if missing:
             raise RequestError(f"{quantity} depends on {', '.join(missing)}: give a value for each")
         forms = self.phases[phase]
         known = {name: sizes[name] for name in self.symbols if name in sizes}
         unseen = len(known) == len(self.symbols) and known not in forms.verified_at
-        if unseen and not forms.holds(known):
+        if expression is None or (unseen and not forms.holds(known)):
             return forms.counted(known)[quantity]
-        return evaluate(formula.expression, sizes)
+        return evaluate(expression, sizes)
+
+    def submodules(self, phase: str = "forward") -> list[Submodule]:
+        """What each submodule costs, in the order of ``named_modules``; a function has none.
+
+        The first is the module itself. Siblings with numbers that cost the same are one of them.
+        """
+        self._formula("flops", phase)
+        forms = self.phases[phase]
+        gone = {name for name, formula in forms.formulas.items() if formula.withheld}
+        fields = {"flops": ("flops", "flops_itself"), "peak_bytes": ("peak_bytes",)}
+        without: dict[str, Any] = {part: None for name in gone for part in fields.get(name, ())}
+        return [replace(part, **without) for part in submodules(forms.trace, phase)]
 
     def report(self) -> Report:
         """Records of every quantity and phase, and in the summary where costs arise."""

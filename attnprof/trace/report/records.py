@@ -10,6 +10,7 @@ from attnprof.record import DeriveRecord, Report
 from attnprof.trace.events import KINDS, QUANTITIES, Call, Trace, added, flops_of, grouped, times_of
 from attnprof.trace.report.cuda_allocator import cublas_workspace, predict_cuda
 from attnprof.trace.report.derivation import Derivation, Formula, PhaseForms
+from attnprof.trace.report.submodules import submodules
 from attnprof.trace.request.target import LARGE, Sizes
 from attnprof.trace.sizes import evaluate
 
@@ -36,13 +37,14 @@ def report_of(
     for phase, forms in derivation.phases.items():
         how = (forms.trace, phase, at)
         phases[phase] = {
-            "answer": answer(forms),
+            "answer": answer(forms) if "N" in derivation.symbols else "",
             **_found(derivation, forms),
             "notes": list(forms.notes),
             "peak": _peak(forms.formulas["peak_bytes"], *how),
-            "operations": operations(*how),
-            "lines": subtotals(*how),
-            **({"steps": steps(*how)} if in_steps else {}),
+            "operations": _shown(operations(*how), forms),
+            "lines": _shown(subtotals(*how), forms),
+            "modules": _shown(modules(*how), forms),
+            **({"steps": _shown(steps(*how), forms)} if in_steps else {}),
         }
     summary = {
         "name": derivation.name,
@@ -77,7 +79,7 @@ def _growth(expression: Any, grows: str, does: str, unit: str) -> str:
     about = sympy.expand(total(terms or ()))
     if terms is None and isinstance(expression, sympy.Max):  # no side wins: it grows as their sum
         terms = leading_terms(sympy.Add(*expression.args), ["N"])
-    if terms is None or not about.free_symbols <= expression.free_symbols:
+    if terms is None or not about.free_symbols <= getattr(expression, "free_symbols", set()):
         return ""
     order = total(terms, factors=False)
     if not order.free_symbols:
@@ -97,6 +99,7 @@ def _record(derivation: Derivation, forms: PhaseForms, formula: Formula) -> Deri
         latex=None if expression is None else str(sympy.latex(expression)),
         bound=forms.bound(formula.quantity),
         value=_value(formula, derivation.asked),
+        withheld=formula.withheld,
         **_found(derivation, forms),
     )
 
@@ -166,6 +169,21 @@ def subtotals(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
     return [{"line": line, **_row(calls, at)} for line, calls in groups.items()]
 
 
+def modules(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
+    """What each submodule costs, in the order of ``named_modules``; of none, nothing."""
+    quantities = ("flops", "flops_itself", "parameters", "peak_bytes")
+    found = submodules(trace, phase)
+    return [
+        {
+            "module": part.name,
+            "times": part.times,
+            **{name: text(getattr(part, name)) for name in quantities},
+            **{f"{name}_value": value_at(getattr(part, name), at) for name in quantities},
+        }
+        for part in (found if len(found) > 1 else ())
+    ]
+
+
 def steps(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
     """Every operation in the order it ran; ``calls`` are several where a row stands for them."""
     return [
@@ -180,6 +198,25 @@ def steps(trace: Trace, phase: str, at: Sizes) -> list[dict[str, Any]]:
             **_row([call], at),
         }
         for call in trace.part(phase)
+    ]
+
+
+#: What a withheld quantity takes along of the rows that say where costs arise.
+_PARTS = {
+    "flops": ("flops", "flops_value", "flops_itself", "flops_itself_value"),
+    "bytes_moved": ("bytes_moved", "bytes_value"),
+    "peak_bytes": ("allocates", "frees_before", "peak_bytes", "peak_bytes_value"),
+}  # fmt: skip
+
+
+def _shown(rows: list[dict[str, Any]], forms: PhaseForms) -> list[dict[str, Any]]:
+    """The rows without what has no formula since runs contradicted it."""
+    names = [name for name, formula in forms.formulas.items() if formula.withheld]
+    gone = {part for name in names for part in _PARTS.get(name, (name,))}
+    without = {part: None if "value" in part else "no formula" for part in gone}
+    return [
+        {**row, **{part: without[part] for part in gone & row.keys() if row[part] not in ("0", 0)}}
+        for row in rows
     ]
 
 

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from attnprof import registry
@@ -11,7 +12,9 @@ from attnprof.blocks.cache import DecodingStep, positioned
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
 from attnprof.ops.layer import LayerSizes
-from attnprof.trace.request.modules import Request, of_class, of_factory, of_function, of_instance
+from attnprof.trace.request.alternatives import working
+from attnprof.trace.request.given import Request
+from attnprof.trace.request.modules import of_class, of_factory, of_function, of_instance
 from attnprof.trace.request.target import DEFAULT, Input, Sizes, Target
 from attnprof.trace.request.texts import Texts, parse_arguments, parse_inputs, symbols_in
 from attnprof.user_code import is_place, loaded
@@ -53,13 +56,15 @@ def target_of(
     given = parse_arguments(args, {*DEFAULT, *symbols_in(asked.values())})
     request = Request(name, given, asked, causal, dtype)
     if isinstance(thing, nn.Module):
-        return of_instance(thing, request, width)
+        build = partial(of_instance, thing, width=width)
+        return build(request) if width else working(build, request, thing)
     if is_class and issubclass(thing, nn.Module):
-        return of_class(thing, request)
+        return working(partial(of_class, thing), request, thing)
     if is_class or not callable(thing):
         is_a = "a class, but no nn.Module" if is_class else repr(thing)[:60]
         raise RequestError(f"{name} is {is_a}: point at a module class, a module or a function")
-    return of_factory(thing, request) if request.is_factory(thing) else of_function(thing, request)
+    made = of_factory if request.is_factory(thing) else of_function
+    return working(partial(made, thing), request, thing)
 
 
 def _name(thing: Any) -> str:

@@ -13,6 +13,7 @@ from attnprof.algebra.evaluation import EXACT, Rules, bits_of, check_power, eval
 from attnprof.algebra.expressions import expression_of
 from attnprof.algebra.parser import FUNCTIONS, FormulaError, names_in, parse, short
 from attnprof.errors import RequestError
+from attnprof.trace.request.tuples import folded
 
 #: Sizes of a request that says nothing else: batch, tokens, heads, head width.
 DEFAULT = ("B", "N", "h", "d")
@@ -37,12 +38,35 @@ _OTHERS = (7, 11, 13, 17, 19, 23, 29, 31)
 Sizes = Mapping[str, Any]
 
 
+class Sized:
+    """What has another value at other sizes; ``parts`` are the expressions in it."""
+
+    @property
+    def parts(self) -> "Iterable[Expression]":
+        """Those that say which sizes it uses."""
+        return ()
+
+    def at(self, sizes: Sizes) -> Any:
+        """Its value there."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class Expression:
+class Expression(Sized):
     """A size as the request writes it: ``h*d``, ``N//2``, ``4``; ``given`` are fixed names."""
 
     text: str
     given: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+    @property
+    def parts(self) -> "Iterable[Expression]":
+        """Itself."""
+        return (self,)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sizes it uses."""
+        return names_in(parse(self.text))
 
     def at(self, sizes: Mapping[str, Any]) -> Any:
         """Its value for ints, SymInts or sympy symbols: exact where it is whole.
@@ -72,7 +96,7 @@ class Expression:
 
 def at(value: Any, sizes: Mapping[str, Any]) -> Any:
     """A given value at sizes: an expression's number, anything else as it is."""
-    return value.at(sizes) if isinstance(value, Expression) else value
+    return value.at(sizes) if isinstance(value, Sized) else value
 
 
 def sizes_text(values: Mapping[str, Any]) -> str:
@@ -100,6 +124,13 @@ def hints_for(names: Iterable[str], asked: Mapping[str, int]) -> dict[str, int]:
     return {name: asked.get(name) or HINTS.get(name) or next(others, 37) for name in sorted(names)}
 
 
+def divided_hints_for(names: Iterable[str], asked: Mapping[str, int]) -> dict[str, int]:
+    """The same of sizes that blocks divide, of 7 pixels too, for code that runs at no others."""
+    others = iter(_OTHERS)
+    usual = {name: ANCHOR.get(name) or 112 * next(others, 37) for name in sorted(names)}
+    return {**usual, **asked}
+
+
 def largest(name: str, hint: int = 0) -> int:
     """Up to where a size is tried, and at least twice a hint."""
     return max(FURTHEST.get(name, 4096), 2 * hint)
@@ -109,7 +140,8 @@ def largest(name: str, hint: int = 0) -> int:
 class Input:
     """One argument of the call: a tensor of these dimensions, or (``literal``) a plain value.
 
-    A plain value may be an expression: it is then the number it has at the sizes.
+    A plain value may be an expression: it is then the number it has at the sizes. ``x.0``, ``x.1``
+    are the tensors of a tuple, ``x[0]`` of a list, ``x.name`` of a dict.
     """
 
     name: str
@@ -146,7 +178,8 @@ class Target:
     inputs and of parameters. ``notes`` tell the reader what was guessed of the request, ``asked``
     are the arguments and inputs it gave. ``step`` is what phase ``decode`` runs, if anything.
     ``real``: on fake tensors it does not do what it does on real ones, so that it runs on those;
-    ``own``: the code is attnprof's, which does the same on both.
+    ``own``: the code is attnprof's, which does the same on both; ``routed``: experts are taken to
+    be chosen evenly. ``advice`` ends the message where it does not run.
     """
 
     name: str
@@ -159,7 +192,9 @@ class Target:
     step: Self | None = None
     real: bool = False
     own: bool = False
+    routed: bool = False
     asked: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    advice: str = "give what it needs with --arg and --input"
 
     @property
     def spelled_inputs(self) -> list[str]:
@@ -168,16 +203,24 @@ class Target:
 
     def call_inputs(self, sizes: Sizes, device: str = "cpu") -> tuple[list[Any], dict[str, Any]]:
         """Positional and named arguments of the call."""
-        made = {item.name: item.made(sizes, self.dtype, device) for item in self.inputs}
+        return self.placed(
+            {item.name: item.made(sizes, self.dtype, device) for item in self.inputs}
+        )
+
+    def placed(self, values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The same of the inputs' values, by name."""
+        made = folded(values)
         positional = [value for name, value in made.items() if name not in self.keywords]
         return positional, {name: made[name] for name in self.keywords}
 
     def fixed(self, **sizes: int) -> Self:
         """The same with some sizes given: what remains are symbols."""
 
+        def fixed(x: Any) -> Any:
+            return replace(x, given={**x.given, **sizes}) if hasattr(x, "given") else x
+
         def given(item: Input) -> Input:
-            dims = (replace(dim, given={**dim.given, **sizes}) for dim in item.dims)
-            return replace(item, dims=tuple(dims))
+            return replace(item, dims=tuple(map(fixed, item.dims)), value=fixed(item.value))
 
         return replace(
             self,

@@ -4,9 +4,18 @@ Moves and views have no FLOPs; an operation without a rule is named, never silen
 kernel makes of other operations, and torch counts as one, is expanded into them.
 """
 
-from attnprof.trace.rules import attention, convolution_workspaces, entries, products, reductions
+from attnprof.trace.rules import (
+    attention,
+    convolution_workspaces,
+    decompositions,
+    entries,
+    products,
+    reductions,
+)
 from attnprof.trace.rules.expansions import expansion_of, result_of
-from attnprof.trace.rules.table import cost_of, name_of, tensors_in
+from attnprof.trace.rules.table import check_registered, cost_of, name_of, tensors_in
 
-__all__ = ["cost_of", "expansion_of", "name_of", "result_of", "tensors_in"]
-_FAMILIES = (attention, convolution_workspaces, entries, products, reductions)
+__all__ = ["check_registered", "cost_of", "expansion_of", "name_of", "result_of", "tensors_in"]
+_FAMILIES = (
+    attention, convolution_workspaces, decompositions, entries, products, reductions
+)  # fmt: skip

@@ -39,7 +39,7 @@ def pairs(q: Any, k: Any, causal: bool, corner: str = TOP_LEFT) -> Size:
     return product(q.shape[:-2]) * (triangle(n, m, corner) if causal else n * m)
 
 
-def _forward(seen: Size, q: Any, v: Any, call: Any) -> Counts:
+def forward_counts(seen: Size, q: Any, v: Any, call: Any) -> Counts:
     """Scores scaled (and a mask added), softmax, dropout's factor, two products."""
     each = M + OTHER + 2 * A + E + D + _extras(call, 1)
     return each * seen + MAC * (seen * size_of(q.shape[-1] + v.shape[-1]))
@@ -89,9 +89,9 @@ _SDPA = "_scaled_dot_product_"
 rules(
     {
         f"{_SDPA}flash_attention_for_cpu {_SDPA}efficient_attention {_SDPA}cudnn_attention "
-        f"{_SDPA}fused_attention_overrideable": _kernel(_forward),
-        f"{_SDPA}flash_attention": _kernel(_forward, BOTTOM_RIGHT),
-        "_flash_attention_forward _efficient_attention_forward": _inner(_forward),
+        f"{_SDPA}fused_attention_overrideable": _kernel(forward_counts),
+        f"{_SDPA}flash_attention": _kernel(forward_counts, BOTTOM_RIGHT),
+        "_flash_attention_forward _efficient_attention_forward": _inner(forward_counts),
         f"{_SDPA}flash_attention_for_cpu_backward {_SDPA}efficient_attention_backward "
         f"{_SDPA}cudnn_attention_backward {_SDPA}fused_attention_overrideable_backward": (
             _kernel(_backward)

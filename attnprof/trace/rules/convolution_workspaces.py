@@ -12,7 +12,7 @@ import torch
 from torch import cpu
 from torch import get_num_threads as threads
 
-from attnprof.costs import ceil_div, exact_div, maximum
+from attnprof.costs import at_least_one, ceil_div, exact_div, maximum, not_dearer
 from attnprof.trace.events import Size
 from attnprof.trace.rules.workspaces import UnknownWorkspaceError, copied, same, workspaces
 from attnprof.trace.sizes import nbytes, product, size_of
@@ -41,16 +41,24 @@ class _Convolution:
     @property
     def in_onednn(self) -> bool:
         """Torch's choice for float32; a list of tokens is an image one token high."""
+        return self.large and (not self.by_samples or _at_least(self.a.shape[0], 16))
+
+    @property
+    def by_samples(self) -> bool:
+        """Whether that takes many samples, too: a sum of channels that nothing else shares."""
+        moved = any(s != 1 for s in (*self.stride, *self.dilation))
+        return self.one_by_one and not moved and threads() == 1
+
+    @property
+    def large(self) -> bool:
+        """Whether there is enough to do for it."""
         present = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         if self.a.dtype != torch.float32 or not present:
             return False
-        samples, kernel = size_of(self.a.shape[0]), [size_of(s) for s in self.weight.shape[2:]]
-        moved = any(s != 1 for s in (*self.stride, *self.dilation))
-        many = moved or _at_least(samples, 16) or not self.one_by_one or threads() > 1
-        large = len(kernel) > 1 and all(size > 3 for size in kernel[-2:])
-        entries = product(self.a.shape)
-        return many and (self.groups != 1 or large or _at_least(samples, 2)
-                         or _at_least(entries, 20481))  # fmt: skip
+        kernel = [size_of(s) for s in self.weight.shape[2:]]
+        wide = len(kernel) > 1 and all(size > 3 for size in kernel[-2:])
+        return (self.groups != 1 or wide or _at_least(self.a.shape[0], 2)
+                or _at_least(self.a.numel(), 20481))  # fmt: skip
 
     def blocked(self, *, few: bool = True) -> tuple[Size, Size, Size]:
         """Bytes of input, kernel and result in oneDNN's layout.
@@ -63,7 +71,7 @@ class _Convolution:
             source, pairs = _rounded(channels) * _rest(self.a), _rounded(results)
         elif self.groups != 1:
             raise UnknownWorkspaceError
-        elif self.one_by_one or not few or _at_least(channels, _register()):
+        elif self.one_by_one or not few or _at_least(self.a.shape[1], _register()):
             source = _rounded(channels) * _rest(self.a)
             pairs = _rounded(channels) * _rounded(results)
         else:
@@ -90,20 +98,28 @@ def _rounded(channels: Size) -> Size:
     return _register() * ceil_div(channels, _register())
 
 
-def _at_least(value: Size, limit: int) -> bool:
-    """Of an expression: at the sizes a symbolic run stands for, which are large."""
-    return value >= limit if isinstance(value, int) else True
+def _at_least(size: Any, limit: int) -> bool:
+    """Of a size of torch's: on a symbolic one the run relies from then on."""
+    return bool(size >= limit)
 
 
 def _forward(out: Any, call: Any) -> Size:
     asked = _Convolution(call, out)
-    if not asked.in_onednn:
-        own = _one_group(asked, _columns(asked), call.input)
-        return copied(call.input) + maximum(own, nbytes(out) if asked.split else 0)
+    own = _one_group(asked, _columns(asked), call.input)
+    own = copied(call.input) + maximum(own, nbytes(out) if asked.split else 0)
+    samples = size_of(call.input.shape[0])
+    if not asked.by_samples or isinstance(samples, int) or not asked.large:
+        return _blocked(asked, out, call) if asked.in_onednn else own
+    many = not_dearer(16, samples)  # either, with no condition on the samples
+    return many * _blocked(asked, out, call) + (1 - many) * own
+
+
+def _blocked(asked: _Convolution, out: Any, call: Any) -> Size:
     source, kernel, result = asked.blocked()
     inside = source + kernel + result
-    if call.bias is not None and _rounded(asked.results) != asked.results:
-        inside += 4 * _rounded(asked.results) + _ALIGNED
+    if call.bias is not None:  # laid out anew where blocks are not full
+        partly = at_least_one(_rounded(asked.results) - asked.results)
+        inside += partly * (4 * _rounded(asked.results) + _ALIGNED)
     return copied(call.input) + maximum(inside, nbytes(out) + result) - nbytes(out)
 
 
@@ -111,7 +127,7 @@ def _one_group(asked: _Convolution, columns: Size, *read: Any) -> Size:
     """What torch takes at once: a group's columns, and copies of its channels of what is read."""
     if not asked.split:  # it is read where it lies; so are the channels of one sample
         return columns
-    several = _at_least(size_of(asked.a.shape[0]), 2)
+    several = _at_least(asked.a.shape[0], 2)
     copies = sum(map(nbytes, read), start=0) if several else 0
     return exact_div(columns + copies, asked.groups)
 
@@ -140,7 +156,7 @@ def _backward(out: Any, call: Any) -> Size:
         # columns and four kernels for each thread
         taps = 4 * product(weight.shape[2:]) * product(shape.result.shape[2:])
         held = maximum(held, gradients + _team() * (taps + 4 * nbytes(weight)) + 2 * _ALIGNED)
-    elif asked[1] and (shape.by_channel or _at_least(shape.channels, _register())):
+    elif asked[1] and (shape.by_channel or _at_least(shape.a.shape[1], _register())):
         inside = source + kernel + result + _channels_summed(shape, kernel, bias=asked[2])
         held = maximum(held, gradients - nbytes(weight) + inside)
     own = copied(a, call.grad_output) + held - gradients

@@ -6,9 +6,11 @@ branch are computed, and counted.
 
 from typing import Any
 
+import torch
+
 from attnprof.trace.rules.table import has_reals, is_factor, per_entry, rule, rules
 from attnprof.trace.rules.units import NOTHING, OTHER, A, Counts, D, E, M, products, sums
-from attnprof.trace.sizes import is_floating, numel
+from attnprof.trace.sizes import is_floating, numel, size_of
 
 #: torch's numbers for what becomes of losses; the third is their sum.
 _NONE, _MEAN = 0, 1
@@ -82,14 +84,16 @@ def _power(out: Any, call: Any) -> Counts | None:
     exponent = call.exponent
     if not is_floating(out):
         return NOTHING
-    if not isinstance(exponent, int | float):  # a tensor, or symbolic
+    symbolic = isinstance(exponent, torch.SymInt)
+    if not symbolic and not isinstance(exponent, int | float):  # a tensor
         return None if out.is_complex() else OTHER * numel(out)
-    if exponent > 0 and float(exponent).is_integer():
-        return products(out) * (int(exponent) - 1) * numel(out)
+    if exponent > 0 and (symbolic or float(exponent).is_integer()):
+        times = size_of(exponent) if symbolic else int(exponent)
+        return products(out) * (times - 1) * numel(out)
     if out.is_complex():
         return None
     known = {0: NOTHING, -1: D, -2: M + D, -0.5: OTHER + D}
-    return known.get(exponent, OTHER) * numel(out)
+    return (OTHER if symbolic else known.get(exponent, OTHER)) * numel(out)
 
 
 def _weighted(call: Any) -> Counts:

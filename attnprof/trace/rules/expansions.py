@@ -13,6 +13,9 @@ from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _pop_mode_temporarily
 
+from attnprof.trace.registered import registered
+from attnprof.trace.rules import recurrent
+from attnprof.trace.rules.flex import is_sparse
 from attnprof.trace.rules.table import bound, name_of
 
 Expansion = Callable[..., Any]
@@ -165,9 +168,26 @@ def _grouped_product(
     return a.new_empty_strided(shape, strides, dtype=out_dtype or a.dtype)
 
 
+def _resized(name: str) -> Expansion:
+    """The gradient of an image of another size; torch's own takes no symbolic sizes."""
+    func = getattr(aten, name).default
+
+    def gradient(grad: Any, size: Any, before: Any, *args: Any, **kwargs: Any) -> Any:
+        symbolic = any(isinstance(n, torch.SymInt) for n in (*size, *before))
+        return grad.new_empty(before) if symbolic else func(grad, size, before, *args, **kwargs)
+
+    return gradient
+
+
 #: Results of operations that torch cannot run on fake tensors, or only with other storages:
 #: shapes, no values.
 STAND_INS: dict[str, Expansion] = {
+    **{
+        name: _resized(name)
+        for name in ("_upsample_bicubic2d_aa_backward", "_upsample_bilinear2d_aa_backward")
+    },
+    "mkldnn_rnn_layer": recurrent.forward,
+    "mkldnn_rnn_layer_backward": recurrent.backward,
     "_grouped_mm": _grouped_product,
     "_transform_bias_rescale_qkv": _split_heads,
     "binary_cross_entropy": _reduced_loss("binary_cross_entropy", 2),
@@ -177,12 +197,18 @@ STAND_INS: dict[str, Expansion] = {
 WHOLE = {aten.size.default, aten.stride.default, aten.max_pool1d.default}
 
 
-@cache
-def expansion_of(func: Any) -> Expansion | None:
-    """What an operation is made of; None where it is one piece."""
+def expansion_of(func: Any, args: tuple[Any, ...] = ()) -> Expansion | None:
+    """What an operation is made of; None where it is one piece, or has a rule of somebody's."""
     if isinstance(func, HigherOrderOperator):
-        if func._name != "flex_attention":
-            return None
+        whole = func._name != "flex_attention" or is_sparse(args)
+    else:
+        whole = registered(func._schema.name) is not None
+    return None if whole else _expansion_of(func)
+
+
+@cache
+def _expansion_of(func: Any) -> Expansion | None:
+    if isinstance(func, HigherOrderOperator):
         from torch._higher_order_ops.flex_attention import sdpa_dense
 
         return sdpa_dense  # as torch runs it without ``torch.compile``

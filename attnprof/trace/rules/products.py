@@ -10,12 +10,15 @@ from typing import Any
 import torch
 
 from attnprof.arguments import several
-from attnprof.costs import maximum
+from attnprof.costs import ceil_div, floor_div, maximum
 from attnprof.trace.events import Size
 from attnprof.trace.rules.table import first_of, is_factor, rule, rules, tensors_in
 from attnprof.trace.rules.units import NOTHING, OTHER, A, Counts, D, M, macs, products, sums
 from attnprof.trace.rules.workspaces import collapses, layout, workspaces
 from attnprof.trace.sizes import levels, nbytes, numel, product, size_of
+
+#: Windows of an adaptive pool that a formula adds up.
+_WINDOWS = 64
 
 
 def _product(out: Any, call: Any) -> Counts:
@@ -102,14 +105,15 @@ def _averaged(a: Any, taps: Size | None) -> Counts | None:
     return None if taps is None else sums(a) * taps + D * numel(a)
 
 
-def _adaptive_taps(a: Any, sizes: Any) -> int | None:
-    """Entries under all windows, which overlap where sizes do not divide; None for symbols."""
-    shape, dims = [size_of(size) for size in a.shape], len(sizes)
-    if not all(isinstance(size_of(size), int) for size in (*shape, *sizes)):
+def _adaptive_taps(a: Any, sizes: Any) -> Size | None:
+    """Entries under all windows, two of which share one where none ends; None for symbols."""
+    shape, results = ([size_of(size) for size in each] for each in (a.shape, sizes))
+    if not all(isinstance(size, int) and size <= _WINDOWS for size in results):
         return None
-    total: int = math.prod(shape[:-dims])
-    for long, short in zip(shape[-dims:], sizes, strict=True):
-        total *= sum(-(-(i + 1) * long // short) - i * long // short for i in range(short))
+    total: Size = math.prod(shape[: -len(results)])
+    for long, short in zip(shape[-len(results) :], results, strict=True):
+        ends = [i * long for i in range(1, short)]
+        total *= long + sum((ceil_div(e, short) - floor_div(e, short) for e in ends), start=0)
     return total
 
 

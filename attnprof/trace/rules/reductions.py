@@ -113,6 +113,9 @@ rules(
         "_log_softmax log_softmax": lambda out, c: (
             (OTHER + 3 * A + E) * numel(out) + OTHER * rows_of(c.self, c.dim)
         ),
+        # whether an entry is inside, its bin (x - least)·bins/(most - least), one more of those
+        "histc": lambda _, c: (2 * OTHER + 2 * A + M + D) * numel(c.self) * is_floating(c.self),
+        "bincount": lambda _, c: NOTHING if c.weights is None else A * numel(c.self),
         "scatter_add": lambda out, c: sums(out) * numel(c.index),
         "index_add": lambda out, c: (
             (sums(out) + products(out) * is_factor(c.alpha)) * numel(c.source)

@@ -12,7 +12,9 @@ from typing import Any
 import torch
 from torch._ops import HigherOrderOperator
 
-from attnprof.trace.events import Call
+from attnprof.errors import RequestError, closest
+from attnprof.trace import registered
+from attnprof.trace.events import KINDS, Call
 from attnprof.trace.rules.units import NOTHING, Counts
 from attnprof.trace.rules.workspaces import words, workspace_of
 from attnprof.trace.sizes import is_floating, nbytes, numel
@@ -57,7 +59,7 @@ MOVES = words("""
     and or xor lshift rshift iand ior ixor ilshift irshift
     logical_and logical_or logical_not logical_xor all any _is_all_true _is_any_true
     upsample_nearest1d upsample_nearest2d upsample_nearest3d _linalg_check_errors
-    isnan isinf isfinite isposinf isneginf isreal signbit gcd lcm _int_mm bincount
+    isnan isinf isfinite isposinf isneginf isreal signbit gcd lcm _int_mm
     rand randn randint randperm rand_like randn_like randint_like bernoulli normal uniform random
     exponential geometric cauchy log_normal normal_functional
 """)
@@ -72,6 +74,8 @@ OVERWRITES = words("""
 OperationRule = Callable[[Any, Any], Counts | None]
 
 RULES: dict[str, OperationRule] = {}
+#: Operations on functions: counts, None where they are not known, and bytes, of a call.
+HIGHER: dict[str, Callable[[Any, Any], tuple[Counts | None, Any]]] = {}
 
 
 def rule(names: str) -> Callable[[OperationRule], OperationRule]:
@@ -125,6 +129,11 @@ def cost_of(
     """One dispatched operation and what it costs; ``seen`` is what is known of it besides."""
     full = name_of(func)
     seen = {"op": full.removeprefix("aten."), "part": "forward", "line": "", **seen}
+    if full in HIGHER:
+        found, moved = HIGHER[full](args, out)
+        if found is None:
+            seen |= {"uncounted": full, "touched": moved}
+        return Call(counts=found or {}, bytes_moved=moved, scratch=full, **seen)
     if isinstance(func, HigherOrderOperator):
         touched = sum(nbytes(x) for x in tensors_in((args, kwargs, out)))
         return Call(
@@ -144,13 +153,36 @@ def cost_of(
         moved = moved - 2 * nbytes(args[0]) + nbytes(args[3])
     asked = bound(func, args, given)
     workspace, known = workspace_of(base, out, asked)
-    counts = RULES.get(base, lambda *_: NOTHING if base in MOVES else None)(out, asked)
+    if registered.registered(func._schema.name):
+        told = registered.counts_of(func._schema.name, vars(asked), out)
+        counts: Counts | None = Counts({kind: told[kind] for kind in KINDS if kind in told})
+        moved = told.get("bytes_moved", moved)
+        workspace, known = told.get("workspace_bytes", workspace), "workspace_bytes" in told
+    else:
+        counts = RULES.get(base, lambda *_: NOTHING if base in MOVES else None)(out, asked)
     if counts is None:
         seen |= {"uncounted": full, "touched": moved}
     return Call(
         counts=counts or {}, bytes_moved=moved, workspace=workspace,
         scratch="" if known else full, **seen,
     )  # fmt: skip
+
+
+def check_registered() -> None:
+    """Raises :class:`RequestError` for a rule of somebody's for what is no operation, or is ours.
+
+    Operations of a library that nobody has imported are not known here.
+    """
+    for name in registered.names():
+        library, _, own = name.partition("::")
+        known = [x.partition("::")[2] for x in torch._C._dispatch_get_all_op_names()
+                 if x.startswith(f"{library}::")]  # fmt: skip
+        defined = sorted({x.partition(".")[0] for x in known})
+        if defined and own not in defined:
+            hint = closest(own, defined)
+            raise RequestError(f"there is a rule for {name}, but {library} has no '{own}': {hint}")
+        if library == "aten" and {own, own.removesuffix("_")} & (RULES.keys() | MOVES | VIEWS):
+            raise RequestError(f"{name} has a rule of attnprof's own, which another cannot replace")
 
 
 def name_of(func: Any) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import get_num_threads as threads
 
+from attnprof.costs import not_dearer
 from attnprof.trace.events import Size
 from attnprof.trace.sizes import nbytes, numel, product, size_of
 
@@ -29,14 +30,12 @@ def words(text: str) -> frozenset[str]:
 
 #: What these take depends on values, or on a library's own choice of algorithm.
 UNKNOWN_WORKSPACE = words("""
-    masked_select nonzero nonzero_static unique_consecutive unique_dim _unique2 multinomial bincount
-    histc linalg_qr linalg_inv_ex _linalg_det linalg_lu_factor_ex linalg_lu linalg_eig _linalg_svd
-    _linalg_eigh _linalg_solve_ex linalg_solve_triangular linalg_pinv linalg_matrix_exp
-    linalg_lstsq linalg_householder_product _linalg_slogdet triangular_solve cholesky_inverse
-    cholesky_solve ormqr lu_unpack mkldnn_rnn_layer _thnn_fused_lstm_cell
-    flex_attention flex_attention_backward _transformer_encoder_layer_fwd _trilinear
-    scatter_reduce _embedding_bag _embedding_bag_forward_only upsample_nearest1d upsample_nearest2d
-    upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d allclose mvlgamma
+    masked_select nonzero_static unique_consecutive unique_dim _unique2 multinomial histc linalg_qr
+    linalg_eig _linalg_svd _linalg_eigh linalg_pinv linalg_matrix_exp linalg_lstsq
+    linalg_householder_product triangular_solve ormqr _thnn_fused_lstm_cell
+    flex_attention flex_attention_backward _transformer_encoder_layer_fwd _trilinear _embedding_bag
+    _embedding_bag_forward_only upsample_nearest1d upsample_nearest2d upsample_linear1d
+    upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d allclose mvlgamma
     affine_grid_generator linalg_svdvals
 """)
 #: Where a library decides by the processor if they are in half precision.
@@ -168,11 +167,17 @@ def _middle(_out: Any, call: Any) -> Size:
     return 0 if in_order else nbytes(a)
 
 
+def _means(_out: Any, call: Any) -> Size:
+    """Means take numbers of entries and quotients besides."""
+    if call.reduce == "mean":
+        raise UnknownWorkspaceError
+    return 0
+
+
 def _distances(_out: Any, call: Any) -> Size:
     """Long lists of points are compared by a product of points with two columns more."""
     both = (call.x1, call.x2)
-    rows = [size_of(x.shape[-2]) for x in both]
-    few = all(isinstance(n, int) and n <= 25 for n in rows)
+    few = all(x.shape[-2] <= 25 for x in both)
     if getattr(call, "p", 2) != 2 or getattr(call, "compute_mode", None) == 2 or few:
         return 0
     width = call.x1.element_size()
@@ -180,9 +185,30 @@ def _distances(_out: Any, call: Any) -> Size:
 
 
 def _with_gaps(call: Any) -> list[Any]:
-    """Factors (the last two tensors) whose rows and columns both have gaps: laid out anew."""
-    ends = [(x, *layout(x)[-2:]) for x in _tensors(call)[-2:]]
-    return [x for x, *dims in ends if not any(n == 1 or same(step, 1) for n, step in dims)]
+    """Factors (the last two tensors) that are laid out anew.
+
+    Of those neither rows nor columns lie in order without overlapping (as expanded ones do).
+    """
+    return [x for x in _tensors(call)[-2:] if not _in_lines(*layout(x)[-2:])]
+
+
+def _in_lines(rows: tuple[Size, Size], columns: tuple[Size, Size]) -> bool:
+    """Whether entries of one dimension lie beside each other, and their lines apart."""
+    if any(isinstance(n, int) and n == 1 for n, _ in (rows, columns)):
+        return True
+    return any(
+        same(step, 1) and not (isinstance(apart, int) and apart < (n if isinstance(n, int) else 2))
+        for (n, step), (_, apart) in ((rows, columns), (columns, rows))
+    )
+
+
+def _batch_of_products(_out: Any, call: Any) -> Size:
+    """Factors with gaps are laid out one matrix at a time, those of very small products never."""
+    gaps = [nbytes(x[0]) for x in _with_gaps(call)]
+    if not gaps:
+        return 0
+    a, b = _tensors(call)[-2:]
+    return sum(gaps, start=0) * not_dearer(400, numel(a[0]) * size_of(b.shape[-1]))
 
 
 workspaces(
@@ -217,6 +243,11 @@ workspaces(
         "_log_softmax_backward_data": lambda _, c: copied(c.grad_output, c.output),
         # whether entries are -inf, and whether all of a row are; before that softmax's own copy
         "_safe_softmax": lambda _, c: copied(c.self) or numel(c.self) + rows_of(c.self, c.dim),
+        "searchsorted": lambda _, c: copied(c.sorted_sequence, c.sorter) + (
+            copied(c.self) if isinstance(c.self, torch.Tensor) else 0
+        ),
+        "repeat_interleave": lambda _, c: nbytes(c.repeats) if hasattr(c, "repeats") else 0,
+        "scatter_reduce": _means,
         # one line of positions
         "sort": lambda _, c: 8 * size_of(c.self.shape[c.dim]) if c.self.dim() else 0,
         # a copy that is partitioned, and its positions
@@ -240,9 +271,8 @@ workspaces(
         "native_batch_norm": lambda _, c: 2 * size_of(c.input.shape[1]) * sum_width(c.input),
         "native_batch_norm_backward": _batch_norm_backward,
         "_cdist_forward _euclidean_dist": _distances,
-        # laid out anew; of a batch, one matrix at a time
         "mm addmm": lambda _, c: sum(map(nbytes, _with_gaps(c)), start=0),
-        "bmm baddbmm": lambda _, c: sum((nbytes(x[0]) for x in _with_gaps(c)), start=0),
+        "bmm baddbmm": _batch_of_products,
         "im2col": lambda _, c: nbytes(c.self),
         # which windows an entry is in
         "unfold_backward": lambda _, c: (

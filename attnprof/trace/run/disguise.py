@@ -16,6 +16,7 @@ import torch
 import torch._guards
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.sym_node import SymNode
 
 from attnprof.trace.run.symbols import foreign_modules
 
@@ -87,6 +88,8 @@ def disguised() -> Iterator[None]:
         stack.callback(_PICKLED.reset, _PICKLED.set(held))
         stack.enter_context(patch.multiple(FakeTensorMode, create=True, **mode))
         stack.enter_context(patch.multiple(FakeTensor, create=True, **tensor))
+        # what is asked of a copied size counts, as what is asked of the size
+        stack.enter_context(patch.multiple(SymNode, create=True, __deepcopy__=lambda size, _: size))
         yield
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from math import prod
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch._C import _current_autograd_node
 from torch._C._autograd import _get_sequence_nr
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -21,6 +23,9 @@ from attnprof.trace.events import Call, Size, Trace
 from attnprof.trace.rules import cost_of, expansion_of, result_of, tensors_in
 from attnprof.trace.rules.gradients import depends_on_values, gradients_of, selects, told_apart
 from attnprof.trace.rules.in_place import Watch
+from attnprof.trace.run.experts import Routing
+from attnprof.trace.run.replays import STRIDED, Replays
+from attnprof.trace.run.submodules import Submodules
 from attnprof.trace.run.values import CountedOff, Values, counted_off, key_of, refuse_outside
 from attnprof.trace.sizes import size_of, storage_bytes
 
@@ -35,12 +40,14 @@ _START = str(Path(__file__).with_name("runs.py"))
 _expired = torch.UntypedStorage._expired
 #: ``torch.tensor(…)``: the tensor is new, though the operation only passes it on.
 _CONSTANT = torch.ops.aten.lift_fresh.default
+_DEVICE = torch.ops.prim.device.default
 
 
 class _Held:
     """A storage followed without keeping it alive; of the run's own, its number and bytes."""
 
     def __init__(self, tensor: Any, number: int = 0, held: Size = 0) -> None:
+        self.key = key_of(tensor)
         self.storage: Any = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
         self.weak = self.storage.cdata
         self.number = number
@@ -52,25 +59,36 @@ class Recorder(TorchDispatchMode):
     """Fills a :class:`Trace` with the operations that run inside it.
 
     What ``before_each`` raises ends the run; ``values`` follows what the code takes from values.
+    ``parts`` are the submodules of what runs, ``routing`` what is known of the experts chosen.
     """
 
     supports_higher_order_operators = True
     records = True
 
     def __init__(
-        self, before_each: Callable[[], None] | None = None, values: Values | None = None
+        self,
+        before_each: Callable[[], None] | None = None,
+        values: Values | None = None,
+        parts: Submodules | None = None,
+        routing: Routing | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.trace = Trace(decisions=values.decisions if values else [])
+        self._parts = parts or Submodules(None)
+        self.trace = Trace(decisions=values.decisions if values else [], modules=self._parts.own)
         self._values = values
+        self._routing = routing
         self.before_each = before_each
         self.part = "forward"
         self._paused = False
         self._known: dict[int, _Held] = {}
-        self._lines: dict[int, str] = {}
+        self._alive: dict[int, _Held] = {}
+        self._places: dict[int, tuple[str, str]] = {}
         self._made = 0
         self._watch = Watch()
+        self._replays = Replays()
         self._node: Any = None
+        self._turns: tuple[Size, ...] = ()
+        self.operations = 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -83,6 +101,26 @@ class Recorder(TorchDispatchMode):
             self._known[key_of(tensor)] = _Held(tensor)
 
     @contextmanager
+    def repeat(
+        self, times: Any, _name: str = "", *, instead: bool = False, of: int = 1
+    ) -> Iterator[None]:
+        """What runs inside is one of so many turns alike; ``instead`` of those around it.
+
+        ``of``: so many such turns stand for them.
+        """
+        outer, self.trace.has_loops = self._turns, True
+        number = size_of(times)
+        if of != 1:
+            import sympy
+
+            number = sympy.Rational(1, of) * number
+        self._turns = (*(outer[:-1] if instead else outer), number)
+        try:
+            yield
+        finally:
+            self._turns = outer
+
+    @contextmanager
     def put_back(self, output: Any) -> Iterator[None]:
         """Inside, gradients that torch computes otherwise without a mode are recorded that way."""
 
@@ -93,9 +131,10 @@ class Recorder(TorchDispatchMode):
             self._paused, self._node = False, node
             try:
                 if op := selects(node):  # which takes as much as the values say
-                    line, own = self._line(), f"aten.{op}"
-                    call = Call(op, {}, 0, self.part, line, uncounted=own, scratch=own)
-                    self.trace.calls.append(call)
+                    (line, module), own = self._place(sys._getframe()), f"aten.{op}"
+                    self.trace.calls.append(Call(
+                        op, {}, 0, self.part, line, module=module, uncounted=own, scratch=own
+                    ))  # fmt: skip
                 return gradients_of(node, found, grads[0])
             finally:
                 self._node = None
@@ -112,32 +151,50 @@ class Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func is _DEVICE and type(args[0]) is FakeTensor:  # a question that is asked often
+            below = args[0].fake_mode.in_kernel_invocation
+            return torch.device("meta") if below else args[0].fake_device
         if self._paused or func.namespace == "prim":
             return func(*args, **kwargs)
-        inside = expansion_of(func)
+        inside = expansion_of(func, args)
         if inside is not None:
             with self:
                 return inside(*args, **kwargs)
+        frame = sys._getframe(1)
+        if self._replays.repeats(func, args, frame):
+            return self._replays.made(func(*args, **kwargs), frame)
+        return self._recorded(func, args, kwargs, frame)
+
+    def _recorded(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType
+    ) -> Any:
+        """The result of an operation that the code of a frame asks for."""
         if self.before_each:
             self.before_each()
-        # storages that died since the operation before
-        dead = [key for key, held in self._known.items() if _expired(held.weak)]
-        died = [held for held in map(self._known.pop, dead) if held.number]
-        line = self._line()
-        func, args = self._watch.unwatched(func, args, sys._getframe(1))
+        died, place = self._gone(), self._place(frame)
+        if self._replays.ended(func, args):
+            self._add(STRIDED, args[0], args[:1], {}, place, [], died)
+            died = []
+        func, args = self._watch.unwatched(func, args, frame)
         if self._values is None:
             refuse_outside(func, args, self._known)
-        out = result_of(func, args, kwargs)
-        self._watch.ran(func, out)
-        if self._values is not None:
-            out = self._values.after(func, args, kwargs, out, line)
+        out = self._result(func, args, kwargs, place[0])
         for tensor in () if func is _CONSTANT else tensors_in((args, kwargs)):
             if key_of(tensor) not in self._known:
                 self._known[key_of(tensor)] = _Held(tensor)
-        results = tensors_in(out)
-        born = self._born(results)
+        born = self._born(tensors_in(out))
         if born and self._values is None and "alpha" not in kwargs:
             born[0].counted = counted_off(func, out, args, self._known)
+        self._add(func, out, args, kwargs, place, born, died)
+        self._replays.ran(func, args, frame)
+        return out
+
+    def _add(
+        self, func: Any, out: Any, args: Any, kwargs: Any, place: tuple[str, str],
+        born: list[_Held], died: list[_Held],
+    ) -> None:  # fmt: skip
+        """One operation more, with storages that it made and that died before."""
+        results, (line, module) = tensors_in(out), place
         call = cost_of(
             func,
             out,
@@ -145,6 +202,7 @@ class Recorder(TorchDispatchMode):
             kwargs,
             part=self.part,
             line=line,
+            module=module,
             takes=sum((held.bytes for held in born), start=0),
             gives=sum((held.bytes for held in died), start=0),
             born=tuple((held.number, held.bytes) for held in born),
@@ -152,8 +210,28 @@ class Recorder(TorchDispatchMode):
             dtype=str(results[0].dtype).removeprefix("torch.") if results else "",
             shape=tuple(map(size_of, results[0].shape)) if results else (),
         )
-        self.trace.calls.append(call)
+        self.trace.calls.append(call.repeated(prod(self._turns)) if self._turns else call)
+
+    def _result(self, func: Any, args: Any, kwargs: Any, line: str) -> Any:
+        """What the operation gives; where values are followed, as they say."""
+        out = self._routing.answered(func, args, kwargs) if self._routing else None
+        if out is None:
+            out = result_of(func, args, kwargs)
+        self._watch.ran(func, out)
+        if self._values is not None:
+            out = self._values.after(func, args, kwargs, out, line)
+        chosen = self._routing.ran(func, args, kwargs, out) if self._routing else None
+        if chosen and self._values is not None:
+            self._values.spread(*chosen)
         return out
+
+    def _gone(self) -> list[_Held]:
+        """Storages that died since the operation before."""
+        gone = zip(self._alive, map(_expired, self._alive), strict=True)
+        died = [self._alive[weak] for weak, expired in gone if expired]
+        for held in died:
+            del self._alive[held.weak], self._known[held.key]
+        return died
 
     def _born(self, results: list[Any]) -> list[_Held]:
         """Storages that came to life with these results."""
@@ -161,22 +239,24 @@ class Recorder(TorchDispatchMode):
         for tensor in results:
             if key_of(tensor) not in self._known:
                 self._made += 1
-                found.append(_Held(tensor, self._made, storage_bytes(tensor)))
-                self._known[key_of(tensor)] = found[-1]
+                held = _Held(tensor, self._made, storage_bytes(tensor))
+                self._known[held.key] = self._alive[held.weak] = held
+                found.append(held)
         return found
 
-    def _line(self) -> str:
-        """The user's line; a backward operation has that of the operation it differentiates."""
+    def _place(self, frame: FrameType) -> tuple[str, str]:
+        """The user's line and the submodule; backward, those of the forward operation."""
         node = (self._node or _current_autograd_node()) if self.part == "backward" else None
         if node is not None:
-            return self._lines.get(node._sequence_nr(), "")
-        line = _place(sys._getframe(2))
+            line, module = self._places.get(node._sequence_nr(), ("", ""))
+            return line, self._parts.running or module
+        place = _line(frame), self._parts.running
         if torch.is_grad_enabled():
-            self._lines[_get_sequence_nr() - 1] = line
-        return line
+            self._places[_get_sequence_nr() - 1] = place
+        return place
 
 
-def _place(frame: FrameType | None) -> str:
+def _line(frame: FrameType | None) -> str:
     layer = ""
     while frame is not None and frame.f_code.co_filename != _START:
         name = frame.f_code.co_filename

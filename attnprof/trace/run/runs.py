@@ -1,6 +1,8 @@
 """One run of a target at given sizes, concrete or symbolic, recorded."""
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -8,10 +10,13 @@ import torch
 from torch.utils._python_dispatch import _pop_mode_temporarily
 from torch.utils._pytree import tree_leaves
 
+from attnprof.ops.loops import FOLLOWER
 from attnprof.trace.events import Trace
 from attnprof.trace.rules.in_place import adding_in_place
 from attnprof.trace.run.disguise import notes_of_compiling
+from attnprof.trace.run.experts import Routing, as_with_values
 from attnprof.trace.run.recorder import Recorder
+from attnprof.trace.run.submodules import Submodules
 from attnprof.trace.run.values import Values
 from attnprof.trace.run.worlds import fake_world, meta_world, real_world
 from attnprof.trace.sizes import numel, size_of
@@ -28,18 +33,26 @@ class TooLongError(Exception):
     """A run does more operations than one run may."""
 
 
-class Limit:
-    """What is called before each operation of a run: TooLongError after so many of them."""
+class TooSlowError(TooLongError):
+    """A run takes more processor time than one run may."""
 
-    def __init__(self, most: float = inf) -> None:
+
+class Limit:
+    """Called before each operation of a run: TooLongError after so many, or processor seconds."""
+
+    def __init__(self, most: float = inf, seconds: float = inf) -> None:
         self.most = most
+        self.seconds = seconds
         self.done = 0
+        self._start = time.process_time()
 
     def __call__(self) -> None:
         """One operation more."""
         self.done += 1
         if self.done > self.most:
             raise TooLongError(f"more than {self.most} operations")
+        if time.process_time() - self._start > self.seconds:
+            raise TooSlowError(f"it takes more than {self.seconds} seconds")
 
 
 @contained()
@@ -64,12 +77,12 @@ def record(
     ``flipped`` that the code takes from values is turned round.
     """
     real = real or target.real
-    swift = swift and not real
+    swift = swift and not real and not target.routed
     if real:
         world: Any = real_world(target.dtype)
     else:
         world = meta_world(target.dtype) if swift else fake_world(environment, target.dtype)
-    with world, adding_in_place():
+    with world, adding_in_place(), as_with_values() if target.routed else nullcontext():
         subject = target.make(sizes)
         positional, named = target.call_inputs(sizes, "meta" if swift else "cpu")
         parameters, buffers = _weights(subject)
@@ -80,7 +93,9 @@ def record(
         inputs = tensors_of((positional, named))
         values = Values(flipped) if real else None
         check = before_each or Limit(most)
-        recorder = Recorder(check, values)
+        parts = Submodules(subject)
+        routing = Routing() if target.routed else None
+        recorder = Recorder(check, values, parts, routing)
         recorder.given([*parameters, *buffers, *inputs])
         if values is not None:
             recorder.before_each = _within_memory(recorder.trace, check)
@@ -88,16 +103,29 @@ def record(
                 if tensor.is_floating_point():
                     tensor.normal_()
             values.given([*parameters, *inputs])
-        if training:
-            _train(subject, positional, named, inputs, recorder)
-        else:
-            with torch.no_grad(), recorder:
-                kept = subject(*positional, **named)
-            del kept
+        with parts.followed(), _turns_told(recorder if environment else None):
+            if training:
+                _train(subject, positional, named, inputs, recorder)
+            else:
+                with torch.no_grad(), recorder:
+                    kept = subject(*positional, **named)
+                del kept
         trace = recorder.trace
         trace.parameters = sum(map(numel, parameters), start=0)
         trace.notes += notes_of_compiling()
+        used = [*(values.on_choices if values else ()), *(routing.used if routing else ())]
+        trace.routes = list(dict.fromkeys(route.sizes for route in used))
         return trace
+
+
+@contextmanager
+def _turns_told(recorder: Recorder | None) -> Iterator[None]:
+    """Loops of ours tell what follows symbolic sizes which turns are alike, and how many."""
+    token = FOLLOWER.set(recorder)
+    try:
+        yield
+    finally:
+        FOLLOWER.reset(token)
 
 
 def outcome(target: "Target", sizes: "Sizes", **how: Any) -> Trace | Exception:

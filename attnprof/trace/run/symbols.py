@@ -16,11 +16,13 @@ from types import BuiltinFunctionType, ModuleType
 from typing import Any
 from unittest.mock import patch
 
+import sympy
 import torch
 from torch.fx.experimental import sym_node
 from torch.utils._sympy import functions as symbolic
 
 from attnprof.algebra.expressions import symbol
+from attnprof.trace.run.remainders import Rests
 from attnprof.user_code import calling_line
 
 _sym_float: Any = torch.sym_float
@@ -34,6 +36,10 @@ BENDS: tuple[Bend, ...] = (lambda x: 1024.37 * x, lambda x: 1 + (x - 1) / 64)
 _OTHERS = sys.stdlib_module_names | {"torch", "sympy", "mpmath", "numpy", "networkx", "pytest",
     "_pytest", "hypothesis", "matplotlib", "PIL", "rich", "typer", "fvcore"}  # fmt: skip
 _may_be_foreign = cache(lambda module: module.partition(".")[0] not in _OTHERS)
+#: What most of torch's arithmetic on sizes is.
+_ARITHMETIC = ("_add", "_sub", "_mul", "_eq", "_ne", "_lt", "_le", "_gt", "_ge", "_mod")
+#: Packages of ours that work on sizes, and run no layer.
+_OURS = ("attnprof.trace", "attnprof.algebra")
 
 
 @dataclass
@@ -61,11 +67,16 @@ class Conversions:
 
 
 def symbolic_sizes(
-    hints: Mapping[str, int], bend: Any = None, *, integers: bool = False
+    hints: Mapping[str, int],
+    bend: Any = None,
+    *,
+    integers: bool = False,
+    below: Mapping[str, Any] | None = None,
 ) -> tuple[Any, dict[str, Any], dict[Any, Any]]:
     """A shape environment, torch's size for every name, and torch's symbols → the user's.
 
-    ``bend`` and ``integers`` are those of its :class:`Conversions`.
+    ``bend`` and ``integers`` are those of its :class:`Conversions`; sizes stay ``below`` numbers,
+    or other sizes.
     """
     from torch._dynamo.source import ConstantSource
     from torch._guards import SLoc
@@ -77,14 +88,30 @@ def symbolic_sizes(
         def _get_stack_summary(self, *_args: Any, **_named: Any) -> tuple[SLoc, str]:
             return SLoc("", None), ""
 
+        rests = Rests({}, {})
+
+        def replace(self, expr: Any) -> Any:  # type: ignore[override]
+            return self.rests.rounded(super().replace(expr))
+
     environment: Any = Environment()
     environment.conversions = Conversions(bend, integers)
+    environment.worked_out = {}
     sizes, names = {}, {}
     for name, hint in hints.items():
         source = ConstantSource(name)
         own = environment.create_symbol(hint, source, DimDynamic.DYNAMIC)
         sizes[name] = environment.create_symintnode(own, hint=hint, source=source)
         names[own] = symbol(name)
+    owns = {known: own for own, known in names.items()}
+    blocks = {owns[symbol(name)]: size.xreplace(owns) for name, size in (below or {}).items()}
+    for own, block in blocks.items():
+        if block.is_Integer:
+            environment.constrain_symbol_range(own, 2, int(block) - 1)
+    if blocks:  # else torch would leave expressions as they are
+        environment._replacements_version_counter += 1
+    environment.rests = Rests(
+        blocks, {own: sympy.Integer(hints[x.name]) for own, x in names.items()}
+    )
     return environment, sizes, names
 
 
@@ -94,11 +121,33 @@ def conversions_kept(*, integers: bool = False) -> Iterator[None]:
     with ExitStack() as stack:
         for patched in _patches():
             stack.enter_context(patched)
-        for module in foreign_modules() if integers else ():
-            if "int" not in vars(module) and module.__name__.partition(".")[0] != "attnprof":
-                stack.callback(delattr, module, "int")
-                module.__dict__["int"] = _Integer
+        for module in foreign_modules():
+            own = module.__name__.partition(".")[0] == "attnprof"
+            names = {"range": _Range} | ({"int": _Integer} if integers and not own else {})
+            for name, kept in names.items() if not module.__name__.startswith(_OURS) else ():
+                if name not in vars(module):
+                    stack.callback(delattr, module, name)
+                    module.__dict__[name] = kept
         yield
+
+
+class _Turning(type):
+    """What ``range`` is called and asked as."""
+
+    def __call__(cls, *args: Any) -> Any:
+        return _turns(*args) if any(map(_is_symbolic, args)) else range(*args)
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, range)
+
+
+class _Range(metaclass=_Turning):
+    """``range`` for user code: of symbolic sizes the number of turns alone is made a number."""
+
+
+def _turns(first: Any, stop: Any = None, step: Any = 1) -> tuple[Any, ...]:
+    start, stop = (0, first) if stop is None else (first, stop)
+    return tuple(start + turn * step for turn in range(int(-((start - stop) // step))))
 
 
 class _Keeping(type):
@@ -130,15 +179,38 @@ def _patches() -> Iterator[Any]:
     # a size in a text is the number that it is in a run without symbols
     yield patch.object(torch.SymInt, "__repr__", lambda x: str(int(_number(x.node))))
     yield patch.object(torch.SymInt, "__format__", lambda x, how: format(int(_number(x.node)), how))
+    yield patch.object(sym_node.SymNode, "statically_known_true", _is_known)
+    for name in _ARITHMETIC:
+        yield patch.object(sym_node.SymNode, name, _once_each(getattr(sym_node.SymNode, name)))
     plain = torch.SymInt.bit_length
 
     def bit_length(size: Any) -> Any:
         return math.floor(_sym_log2(size)) + 1 if size > 0 else plain(size)
 
     yield patch.object(torch.SymInt, "bit_length", bit_length)
+    yield patch.object(torch.nn.modules.rnn, "int", _Integer, create=True)
+    strict: Any = sys.modules.get("huggingface_hub.dataclasses")
+    if strict is not None:  # fields of whole numbers take sizes
+        valid = _where_symbolic(strict.type_validator, lambda *_: None)
+        yield patch.object(strict, "type_validator", valid)
     for kind in (torch.SymInt, torch.SymFloat):  # numpy calls methods of what is no number
         for name in ("sqrt", "log2", "log", "exp"):
             yield patch.object(kind, name, named[name], create=True)
+
+
+def _once_each(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """An operation on two of torch's sizes that is worked out once in a run."""
+
+    def found(one: Any, other: Any) -> Any:
+        known = getattr(one.shape_env, "worked_out", None)
+        if known is None:
+            return operation(one, other)
+        asked = operation, one._expr, other._expr, one.pytype, other.pytype
+        if asked not in known:
+            known[asked] = operation(one, other)
+        return known[asked]
+
+    return found
 
 
 def foreign_modules() -> list[ModuleType]:
@@ -152,6 +224,16 @@ def _number(node: Any, *_place: Any) -> float:
     return (found if isinstance(found, Conversions) else Conversions()).value(node)
 
 
+_known: Any = sym_node.SymNode.statically_known_true
+
+
+def _is_known(node: Any, *place: Any) -> bool:
+    """Torch's answer; no size exceeds where ``x[:]`` ends, which is no operation of numbers."""
+    ends = getattr(node.expr, "rel_op", "") == "<=" and node.expr.rhs == sys.maxsize
+    return bool(ends or _known(node, *place))
+
+
+# -- functions of math ------------------------------------------------------------------
 def _kept() -> dict[str, Callable[..., Any]]:
     """Functions by their names in :mod:`math`; at plain numbers they are those of it."""
     log = _where_symbolic(math.log, _unary("log"))

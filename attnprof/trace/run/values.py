@@ -73,6 +73,8 @@ def refuse_outside(func: Any, args: tuple[Any, ...], held: Storages) -> None:
         found, rows = _ends(index, held), table.shape[dim]
         if found and (found[1] >= rows or found[0] < (-rows if name == "index" else 0)):
             raise IndexError("index out of range in self")  # torch's words
+    if name == "slice" and len(args) == 4 and args[2] == 0:
+        bool(args[0].shape[args[1]] <= args[3])  # of all rows it would be no operation
 
 
 def key_of(tensor: Any) -> int:
@@ -95,12 +97,19 @@ class Values:
 
     def __init__(self, flipped: int | None = None) -> None:
         self.decisions = list[Decision]()
+        self.on_choices = list[Any]()
         self._flipped = flipped
+        self._chosen = dict[int, Any]()
         self._made_of_them: set[int] = set()
 
     def given(self, tensors: Any) -> None:
         """Inputs and weights."""
         self._made_of_them |= {key_of(tensor) for tensor in tensors_in(tensors)}
+
+    def spread(self, places: Any, route: Any) -> None:
+        """Places that were chosen, and are those they are taken to be."""
+        self._made_of_them.discard(key_of(places))
+        self._chosen[key_of(places)] = route
 
     def after(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, line: str
@@ -108,11 +117,13 @@ class Values:
         """The operation's result, turned round where that was asked; decisions are added."""
         by_values = self._depends((args, kwargs))
         tags = getattr(func, "tags", ())
+        chosen = [key_of(x) for x in tensors_in((args, kwargs)) if key_of(x) in self._chosen]
         # what an index takes depends on masks' values, on other indices' number alone
         asked = list(filter(is_mask, tensors_in(args[1]))) if func is _INDEX else (args, kwargs)
         if asked and (_NUMBERS in tags or _SHAPES in tags):
             truth = isinstance(out, bool)
             depends = self._depends(asked)
+            self.on_choices += [] if depends else [self._chosen[key] for key in chosen]
             self.decisions.append(Decision(name_of(func), line, depends, truth, _SHAPES in tags))
             if truth and len(self.decisions) - 1 == self._flipped:
                 return not out
@@ -121,6 +132,8 @@ class Values:
         schema = getattr(func, "_schema", None)
         may_alias = schema is None or any(argument.alias_info for argument in schema.arguments)
         for tensor in tensors_in(out):
+            if chosen:
+                self._chosen[key_of(tensor)] = self._chosen[chosen[0]]
             if by_values and not blank:
                 self._made_of_them.add(key_of(tensor))
             elif blank or not may_alias:

@@ -17,13 +17,16 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch._decomp import decompositions
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
-from attnprof.trace.rules import tensors_in
 from attnprof.trace.rules.expansions import FAST_PATHS
+from attnprof.trace.rules.recurrent import CELLS, chosen
 from attnprof.trace.run.disguise import disguised, uncompiled
+from attnprof.trace.run.remembered import FAKE, Remembering, is_short_line
 from attnprof.trace.run.symbols import conversions_kept
 
 
@@ -36,6 +39,7 @@ def fake_world(environment: Any = None, dtype: str = "float32") -> Iterator[Fake
             stack.enter_context(enable_python_dispatcher())
         mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
         stack.enter_context(mode)
+        stack.enter_context(Remembering(mode))
         stack.enter_context(disguised())
         if environment is not None:  # keys of symbolic shapes cost more than the work they save
             mode.cache_enabled = False
@@ -47,7 +51,7 @@ def fake_world(environment: Any = None, dtype: str = "float32") -> Iterator[Fake
 @contextmanager
 def meta_world(dtype: str = "float32") -> Iterator[None]:
     """Tensors made inside have no values and no device; one that would have them is an error."""
-    with _world(dtype), torch.device("meta"), _OnlyMeta():
+    with _world(dtype), torch.device("meta"), _OnlyMeta(), Remembering():  # type: ignore[no-untyped-call]
         yield
 
 
@@ -63,6 +67,7 @@ def real_world(dtype: str = "float32") -> Iterator[None]:
         yield
 
 
+_COMPOSITE: Any = torch._C.DispatchKey.CompositeImplicitAutograd
 #: Whether modules that exist are run on their own weights.
 _REAL: ContextVar[bool] = ContextVar("real", default=False)
 
@@ -90,55 +95,17 @@ def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
 
 
 class _OnlyMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Refuses operations that would make real tensors, before they take memory.
-
-    What an operation makes of operands of one layout is remembered: torch works it out in Python.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._made: dict[Any, Any] = {}
+    """Refuses operations that would make real tensors, before they take memory."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
         device = kwargs.get("device")
-        if device is not None and torch.device(device).type != "meta":
+        real = device is not None and torch.device(device).type != "meta"
+        if real and not is_short_line(func, args):
             raise RuntimeError(f"{func} on {device}: meta tensors only")
-        if kwargs or not _makes_one(func):
-            return func(*args, **kwargs)
-        asked = func, _layouts(args)
-        if asked in self._made:
-            return _empty(*self._made[asked])
-        out = func(*args)
-        layout, storage = (out.shape, out.stride(), out.dtype), out.untyped_storage()
-        shared = any(x.untyped_storage()._cdata == storage._cdata for x in tensors_in(args))
-        if not shared and storage.nbytes() == _empty(*layout).untyped_storage().nbytes():
-            self._made[asked] = layout
-        return out
-
-
-def _empty(shape: Any, stride: Any, dtype: Any) -> Any:
-    return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
-
-
-@cache
-def _makes_one(func: Any) -> bool:
-    """Whether an operation says that its result is one tensor, none that it was given."""
-    schema = getattr(func, "_schema", None)
-    if schema is None or any(argument.alias_info for argument in schema.arguments):
-        return False
-    return [str(result.type) for result in schema.returns] == ["Tensor"]
-
-
-def _layouts(value: Any) -> Any:
-    """What tells operands apart as far as a result's layout can."""
-    if isinstance(value, torch.Tensor):
-        return value.shape, value.stride(), value.dtype, value.is_conj()
-    if isinstance(value, list | tuple):
-        return tuple(map(_layouts, value))
-    return type(value), value
+        return func(*args, **kwargs)
 
 
 def constructed(build: Callable[[], Any], sizes: Iterable[Any]) -> Any:
@@ -158,7 +125,7 @@ def constructed(build: Callable[[], Any], sizes: Iterable[Any]) -> Any:
 
 def current_mode() -> FakeTensorMode | None:
     """The fake world that this runs in, if any."""
-    mode = _get_current_dispatch_mode()
+    mode = torch._C._get_dispatch_mode(FAKE)
     return mode if isinstance(mode, FakeTensorMode) else None
 
 
@@ -177,20 +144,54 @@ def faked(module: Any, mode: FakeTensorMode | None) -> Any:
         return copy.deepcopy(module, fakes)
 
 
+def _batches_of_products(*args: Any) -> Any:
+    """Torch's decomposition, with a result that is no view: changed in place, those are copied."""
+
+    def apart(x: Any, shape: Any) -> Any:
+        return torch.ops.aten._unsafe_view(x, shape)
+
+    with patch.object(torch.Tensor, "view", apart):
+        return decompositions.matmul(*args)
+
+
+_select_backend: Any = torch._C._select_conv_backend
+
+
+def _backend(*tensors: Any, **how: Any) -> Any:
+    """The library for a convolution: it asks for 16 samples also where that makes no difference."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return torch.empty_strided(plain(list(value.shape)), [0] * value.dim())
+        return tree_map_only(torch.SymInt, lambda size: size.node.hint, value)
+
+    with unset_fake_temporarily():
+        given = {name: plain(value) for name, value in how.items()}
+        return _select_backend(*map(plain, tensors), **given)
+
+
 @contextmanager
 def _as_without_symbols() -> Iterator[None]:
     """Under symbolic sizes torch takes the ways it takes under numbers.
 
-    Dropout, layers that normalise and the fast paths of attention would take others, or fix sizes.
+    Dropout, layers that normalise or go step by step and the fast paths of attention would take
+    others, or fix sizes.
     """
     dropout: Any = torch.ops.aten.dropout.default
+    composed = {torch.ops.aten.matmul.default: _batches_of_products, **CELLS}
     whole = SimpleNamespace(Integral=(numbers.Integral, torch.SymInt))
     with (
+        ExitStack() as stack,
         patch.object(torch.nn.modules.normalization, "numbers", whole),
         patch.multiple(torch, **FAST_PATHS),
+        patch.object(torch._C, "_select_conv_backend", _backend),
+        patch.object(decompositions, "select_one_layer_lstm_function", chosen),
         patch.dict(dropout.py_kernels, clear=True),
         patch.dict(dropout._dispatch_cache, clear=True),
     ):
+        for operation, kernel in composed.items():
+            stack.enter_context(patch.dict(operation.py_kernels, {_COMPOSITE: kernel}))
+            stack.enter_context(patch.dict(operation._dispatch_cache, clear=True))
         yield
 
 
@@ -203,7 +204,7 @@ def _initialisers() -> list[tuple[Any, str]]:
         for place in (torch.nn.init, *layers)
         for name, value in vars(place).items()
         if getattr(value, "__module__", "") == "torch.nn.init"
-        if name.endswith("_") and not name.startswith("_")
+        if name.endswith("_") and (name[0] != "_" or name.startswith("_no_grad_"))
     ]
     kinds = [kind for kind in vars(torch.nn).values() if isinstance(kind, type)]
     reset = "reset_parameters"

@@ -3,13 +3,16 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnprof.errors import AttnprofError
 from attnprof.trace.events import Trace, totals_by_phase, trains
-from attnprof.trace.request.target import Sizes, Target, sizes_text
+from attnprof.trace.request.target import Target, sizes_text
 from attnprof.trace.run.runs import Limit, TooLongError, outcome
 from attnprof.trace.sizes import evaluate
+
+if TYPE_CHECKING:
+    from attnprof.trace.solve.contradictions import Found
 
 #: Operations of one run outside of a search: at an asked shape, where a formula does not hold.
 A_LONG_RUN = 25_000
@@ -21,6 +24,7 @@ HELD_OUT, MOST = 3, 12
 _OPERATIONS = 800
 
 PhaseCounts = Mapping[str, Mapping[str, Any]]  # phase → quantity → number
+Wrong = dict[tuple[str, str], str]  # (phase, quantity) → how it is contradicted
 
 
 class NoFormulaError(Exception):
@@ -39,12 +43,17 @@ class OutOfBudgetError(NoFormulaError):
 
 
 class ContradictedError(NoFormulaError):
-    """A run at ``shape`` gave other numbers; ``only_peaks`` in what is held alone."""
+    """A run at ``shape`` gave other numbers: ``wrong`` says which, by phase and quantity."""
 
-    def __init__(self, shape: Mapping[str, int], wrong: Sequence[str]) -> None:
-        super().__init__(f"at {sizes_text(shape)} {wrong[0]}")
+    def __init__(self, shape: Mapping[str, int], wrong: Wrong) -> None:
+        super().__init__(f"at {sizes_text(shape)} {next(iter(wrong.values()))}")
         self.shape = dict(shape)
-        self.only_peaks = all("peak_bytes" in text for text in wrong)
+        self.wrong = wrong
+
+    @property
+    def only_peaks(self) -> bool:
+        """Whether what is held alone was wrong."""
+        return all(quantity == "peak_bytes" for _, quantity in self.wrong)
 
 
 @dataclass
@@ -108,34 +117,39 @@ class Runs:
         return [dict(key) for key, found in self._seen.items() if isinstance(found, Trace)]
 
     def agreeing(
-        self, forms: PhaseCounts, shapes: Iterable[Mapping[str, int]], most: int = MOST
+        self,
+        found: "Found",
+        shapes: Iterable[Mapping[str, int]],
+        most: int = MOST,
+        *,
+        strict: bool = False,
     ) -> list[dict[str, int]]:
         """Shapes at which runs give what the formulas give: so many, fewer where runs are long.
 
-        Those at which the code does not run are passed over. Raises :class:`ContradictedError` at
-        the first that gives something else, :class:`TooLongError` at one that takes too long.
+        Those at which the code does not run are passed over. Formulas that one contradicts are
+        withheld; :class:`ContradictedError` where no others are left, or ``strict``;
+        :class:`TooLongError` at a shape that takes too long.
         """
-        found: list[dict[str, int]] = []
+        agreed: list[dict[str, int]] = []
         for shape in shapes:
             try:
-                counted = totals_by_phase(self.at(shape), self.phases)
+                trace = self.at(shape)
             except (TooLongError, OutOfBudgetError):
                 raise
             except Exception:  # noqa: BLE001, S112 - the user's code may raise anything
                 continue
             if self._swift is None:
                 self.settle(shape)
-            if self._swift and differences(forms, counted, shape):
+            if self._swift and differences(found.forms, totals_by_phase(trace, self.phases), shape):
                 self._swift = False  # tensors of another kind may live longer
                 self._seen.pop(tuple(sorted(shape.items())))
-                trace = self.tried(shape)
-                counted = totals_by_phase(trace, self.phases) if trace else counted
-            refuse_contradiction(forms, counted, shape)
-            found.append(dict(shape))
-            long = self.operations > _OPERATIONS and len(found) >= HELD_OUT
-            if long or len(found) == most:
+                trace = self.tried(shape) or trace
+            found.hold(trace, shape, strict=strict)
+            agreed.append(dict(shape))
+            long = self.operations > _OPERATIONS and len(agreed) >= HELD_OUT
+            if long or len(agreed) == most:
                 break
-        return found
+        return agreed
 
     def _ran(self, sizes: Mapping[str, int], *, swift: bool) -> Trace | Exception:
         count, training = Limit(self.longest), trains(self.phases)
@@ -145,19 +159,12 @@ class Runs:
         return found if self.left > 0 else OutOfBudgetError("the runs it takes would be too long")
 
 
-def differences(forms: PhaseCounts, counted: PhaseCounts, sizes: Mapping[str, int]) -> list[str]:
+def differences(forms: PhaseCounts, counted: PhaseCounts, sizes: Mapping[str, int]) -> Wrong:
     """Quantities whose formula does not give what the run gave."""
-    return [
-        f"{phase} {quantity} are {counted[phase][quantity]} in a run, not "
+    return {
+        (phase, quantity): f"{phase} {quantity} are {counted[phase][quantity]} in a run, not "
         f"{evaluate(expression, sizes)}"
         for phase, quantities in forms.items()
         for quantity, expression in quantities.items()
         if evaluate(expression, sizes) != counted[phase][quantity]
-    ]
-
-
-def refuse_contradiction(forms: PhaseCounts, counted: PhaseCounts, shape: Sizes) -> None:
-    """Raises :class:`ContradictedError` where a run gave other numbers than the formulas."""
-    wrong = differences(forms, counted, shape)
-    if wrong:
-        raise ContradictedError(shape, wrong)
+    }

@@ -6,13 +6,13 @@ from typing import Any
 
 from attnprof.trace.events import KINDS, Call, Trace, grouped
 
-Key = tuple[str, str, str, str, str]
+Key = tuple[str, str, str, str, str, str]
 Column = tuple[int, ...]
 
 #: Passes of a loop, at each of its ends, that are moments of their own.
 _ENDS = 4
 #: Sizes of a call: what it moves, and what is held.
-_MOVED, _HELD = ("bytes_moved", "touched"), ("takes", "gives", "workspace")
+MOVED, HELD = ("bytes_moved", "touched"), ("takes", "gives", "workspace")
 
 
 @dataclass(frozen=True)
@@ -33,29 +33,32 @@ class Sheet:
     def counts(self) -> Iterator[Column]:
         """Every count and number of bytes moved, at all runs."""
         yield self.trace.parameters
+        yield from self.trace.modules.values()
         for call in self.trace.calls:
             yield from call.counts.values()
-            yield from (getattr(call, name) for name in _MOVED)
+            yield from (getattr(call, name) for name in MOVED)
 
     def others(self) -> Iterator[Column]:
         """How many operations each call is, and the storages that it takes and gives."""
         for call in self.trace.calls:
             yield call.times
-            yield from (getattr(call, name) for name in _HELD)
+            yield from (getattr(call, name) for name in HELD)
             yield from (size for _, size in call.born)
+        for route in self.trace.routes:
+            yield from route
 
 
 def sheet(traces: Sequence[Trace], phases: Iterable[str]) -> Sheet:
     """Traces as columns: operation by operation where they align, else by kind and line."""
-    orders = [[_key(call) for call in trace.calls] for trace in traces]
+    places = [[(key_of(call), call.module) for call in trace.calls] for trace in traces]
     lives = [[([n for n, _ in call.born], call.died) for call in trace.calls] for trace in traces]
-    aligned = all(order == orders[0] for order in orders) and all(x == lives[0] for x in lives)
+    aligned = all(x == places[0] for x in places) and all(x == lives[0] for x in lives)
     if aligned:
         calls = [_beside(row) for row in zip(*(trace.calls for trace in traces), strict=True)]
     else:
-        longest = sorted(orders, key=len, reverse=True)
-        keys = dict.fromkeys(key for order in longest for key in order)
-        kinds = [grouped(trace.calls, _key) for trace in traces]
+        longest = sorted(places, key=len, reverse=True)
+        keys = dict.fromkeys(key for order in longest for key, _ in order)
+        kinds = [grouped(trace.calls, key_of) for trace in traces]
         calls = [_beside([_summed(key, found.get(key, [])) for found in kinds]) for key in keys]
     held, most = {}, {}
     for phase in phases:
@@ -65,14 +68,36 @@ def sheet(traces: Sequence[Trace], phases: Iterable[str]) -> Sheet:
         most[phase] = tuple(max(found.values(), default=0) for found in moments)
     parameters = tuple(trace.parameters for trace in traces)
     notes = [note for note in traces[0].notes if all(note in trace.notes for trace in traces)]
-    return Sheet(aligned, Trace(calls, parameters, notes), held, most)
+    alike = all(len(trace.routes) == len(traces[0].routes) for trace in traces)
+    routes = [(tuple(rows for rows, _ in runs), tuple(experts for _, experts in runs))
+              for runs in zip(*(trace.routes for trace in traces), strict=alike)]  # fmt: skip
+    trace = Trace(calls, parameters, notes, modules=_modules(traces), routes=routes)
+    return Sheet(aligned, trace, held, most)
+
+
+def _modules(traces: Sequence[Trace]) -> dict[str, Column]:
+    """Parameters of each submodule; where the runs have others, of all that are numbered alike."""
+    named = [trace.modules for trace in traces]
+    if any(list(modules) != list(named[0]) for modules in named):
+        named = [
+            {name: sum(n for one, n in modules.items() if unnumbered(one) == name)
+             for name in map(unnumbered, modules)}
+            for modules in named
+        ]  # fmt: skip
+    names = dict.fromkeys(name for modules in named for name in modules)
+    return {name: tuple(modules.get(name, 0) for modules in named) for name in names}
+
+
+def unnumbered(module: str) -> str:
+    """``layers.*.linear1`` for ``layers.3.linear1``."""
+    return ".".join("*" if part.isdigit() else part for part in module.split("."))
 
 
 def _beside(row: Sequence[Call]) -> Call:
     """Calls of all runs as one, whose sizes are columns."""
     kinds = {kind for call in row for kind in call.counts}
     sizes: dict[str, Any] = {
-        name: tuple(getattr(call, name) for call in row) for name in (*_MOVED, *_HELD, "times")
+        name: tuple(getattr(call, name) for call in row) for name in (*MOVED, *HELD, "times")
     }
     storages = zip(*(call.born for call in row), strict=True)
     return replace(
@@ -84,16 +109,21 @@ def _beside(row: Sequence[Call]) -> Call:
     )
 
 
-def _key(call: Call) -> Key:
-    return call.op, call.part, call.line, call.uncounted, call.scratch
+def key_of(call: Call) -> Key:
+    """What operations of one kind have in common."""
+    module = unnumbered(call.module)
+    return call.op, call.part, call.line, call.uncounted, call.scratch, module
 
 
 def _summed(key: Key, calls: Sequence[Call]) -> Call:
     """All operations of one kind in a run; there may be none."""
-    op, part, line, uncounted, scratch = key
+    op, part, line, uncounted, scratch, module = key
     counts = {kind: sum(call.counts.get(kind, 0) for call in calls) for kind in KINDS}
-    sizes = {name: sum(getattr(call, name) for call in calls) for name in (*_MOVED, "times")}
-    return Call(op, counts, part=part, line=line, uncounted=uncounted, scratch=scratch, **sizes)
+    sizes = {name: sum(getattr(call, name) for call in calls) for name in (*MOVED, "times")}
+    return Call(
+        op, counts, part=part, line=line, uncounted=uncounted, scratch=scratch, module=module,
+        **sizes,
+    )  # fmt: skip
 
 
 def _moments(trace: Trace, phase: str, *, aligned: bool) -> Iterator[tuple[Any, int]]:
@@ -111,7 +141,7 @@ def _moments(trace: Trace, phase: str, *, aligned: bool) -> Iterator[tuple[Any, 
         if aligned:
             yield place, now + call.workspace
         else:
-            found.setdefault(_key(call), []).append(now + call.workspace)
+            found.setdefault(key_of(call), []).append(now + call.workspace)
     for key, values in found.items():
         for place, value in enumerate(values[:_ENDS]):
             yield (key, place), value

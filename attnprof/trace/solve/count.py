@@ -4,6 +4,7 @@ Runs use fake tensors. Where code does something else on real ones, the real way
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import zip_longest
 from math import inf
@@ -11,9 +12,15 @@ from typing import Any
 
 from attnprof.errors import AttnprofError, CannotRunError, RequestError
 from attnprof.trace.events import Call, Trace, peak, totals, trains
-from attnprof.trace.request.target import EVEN, Sizes, Target, hints_for, sizes_text
+from attnprof.trace.request.target import (
+    EVEN,
+    Sizes,
+    Target,
+    divided_hints_for,
+    hints_for,
+    sizes_text,
+)
 from attnprof.trace.run.runs import MOST_BYTES, TooLongError, outcome, record, weight_bytes
-from attnprof.trace.solve.budget import A_LONG_RUN
 from attnprof.user_code import error_text, line_of
 
 #: What a run on real tensors may take: FLOPs, operations.
@@ -23,12 +30,18 @@ _SMALL = {"B": 2, "h": 2, "d": 8}
 _SMALL_LENGTHS = (6, 9, 16, 37, 64, 128, 130, 256, 320, 512)
 #: Decisions by values that are tried the other way round.
 _DECISIONS = 12
+#: Operations after which a run is taken to end well.
+_SO_FAR = 2_000
 _UNHELD = "not held against a run on real tensors"
 _SHAPED = "the size of a result depends on the values of a tensor"
 
 
 class PartedError(Exception):
     """On real tensors the code does something else; the message says what, and where."""
+
+
+class NoBackwardError(RequestError):
+    """A forward pass runs, and no backward pass."""
 
 
 def count(target: Target, sizes: Sizes, phase: str, most: float = inf) -> Trace:
@@ -64,30 +77,26 @@ def count(target: Target, sizes: Sizes, phase: str, most: float = inf) -> Trace:
 def tried(target: Target, asked: Sizes, *, training: bool = False) -> Target:
     """The target, where a forward pass (and a backward one) runs at one of a few shapes.
 
-    It is to run on real tensors where it takes a number from values that depend on sizes alone.
-    Raises :class:`RequestError` with the exception and its line where it fails at all of them,
-    and :class:`CannotRunError` for what cannot be followed without values.
+    It is to run with experts chosen evenly where that decides what runs, and on real tensors where
+    it takes a number from values that depend on sizes alone. Raises :class:`RequestError` with the
+    exception and its line where it fails at all of them, and :class:`CannotRunError` for what
+    cannot be followed without values.
     """
     failures = list[Exception]()
     names = target.symbols
     even = {name: asked.get(name) or EVEN.get(name, 16) for name in names}
-    for sizes in [asked] if set(asked) == set(names) else [hints_for(names, asked), even]:
+    usual = hints_for(names, asked), divided_hints_for(names, asked), even
+    for sizes in [asked] if set(asked) == set(names) else usual:
         try:
             for backward in [False, True] if training else [False]:
-                record(target, sizes, training=backward, most=A_LONG_RUN)
+                record(target, sizes, training=backward, most=_SO_FAR)
         except TooLongError:
             return target  # so far it runs
         except Exception as error:
             if type(error).__module__.startswith("torch."):
-                try:
-                    return on_real_tensors(target, training=training)
-                except Exception as nowhere:
-                    if isinstance(nowhere, AttnprofError):
-                        raise
-                    why = value_reason(error)
-                    raise CannotRunError(f"{target.name} cannot be derived: {why}") from nowhere
+                return _followed(target, sizes, error, training=training)
             if backward:
-                raise RequestError(
+                raise NoBackwardError(
                     f"{target.name} has no backward pass: {error_text(error)}; type --phase forward"
                 ) from error
             asked_wrong = isinstance(error, RequestError)
@@ -97,12 +106,31 @@ def tried(target: Target, asked: Sizes, *, training: bool = False) -> Target:
     raise failures[-1]
 
 
-def _failed(target: Target, sizes: Sizes, error: Exception) -> RequestError:
+def _followed(target: Target, sizes: Sizes, error: Exception, *, training: bool) -> Target:
+    """The target as it runs where values are known; CannotRunError where they are not."""
+    routed = replace(target, routed=True)
+    ran = outcome(routed, sizes, training=training, most=_SO_FAR)
+    if isinstance(ran, Trace) and ran.routes:
+        return routed
+    try:
+        return on_real_tensors(target, training=training)
+    except Exception as nowhere:
+        with suppress(Exception):  # tensors that are no longer torch's, like numpy's
+            return on_real_tensors(routed, training=training)
+        if isinstance(nowhere, AttnprofError):
+            raise
+        why = value_reason(error)
+        raise CannotRunError(f"{target.name} cannot be derived: {why}") from nowhere
+
+
+def _failed(target: Target, sizes: Sizes, error: Exception) -> AttnprofError:
+    if ".numpy() is not supported" in str(error):
+        why = f"it hands a tensor to numpy, whose work cannot be counted{_place(line_of(error))}"
+        return CannotRunError(f"{target.name} cannot be derived: {why}; write that in torch")
     where = f" at {sizes_text(sizes)}" if sizes else ""
     inputs = "; ".join(target.spelled_inputs) or "no input"
     return RequestError(
-        f"{target.name} does not run{where} with {inputs}: {error_text(error)}; "
-        "give what it needs with --arg and --input"
+        f"{target.name} does not run{where} with {inputs}: {error_text(error)}; {target.advice}"
     )
 
 

@@ -12,12 +12,21 @@ from attnprof.trace.events import PHASES, totals, trains
 from attnprof.trace.report.derivation import Derivation, PhaseForms
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.request.target import SHORTER, Sizes, Target, hints_for, sizes_text
-from attnprof.trace.run.runs import TooLongError, record
+from attnprof.trace.rules import check_registered
+from attnprof.trace.run.runs import TooLongError, TooSlowError, record
 from attnprof.trace.solve.budget import A_LONG_RUN, ContradictedError, NoFormulaError
 from attnprof.trace.solve.count import PartedError, on_real_tensors, tried, value_reason
 from attnprof.trace.solve.interpolation import NotRunningError
+from attnprof.trace.solve.one_shape import at_one_shape
+from attnprof.trace.solve.plan import SizePlan
 from attnprof.trace.solve.shapes import Line
-from attnprof.trace.solve.strategies import STRATEGIES, Attempt, Forms, at_one_shape, by_symbols
+from attnprof.trace.solve.strategies import (
+    ON_SYMBOLS,
+    STRATEGIES,
+    Attempt,
+    Forms,
+    by_symbols,
+)
 from attnprof.trace.solve.symbolic import PinnedError
 from attnprof.user_code import error_text
 from attnprof.workload import DTYPES, Workload
@@ -32,6 +41,7 @@ def derived(
     and where it does not run at all, :class:`CannotRunError` where neither a formula nor, at a
     complete shape, a number can be had.
     """
+    check_registered()
     asked = dict(asked or {})
     for phase in phases or [""]:
         if phase not in PHASES:
@@ -109,6 +119,7 @@ class _Search:
     target: Target
     asked: Sizes
     lines: dict[str, Line] = field(default_factory=dict)
+    plans: dict[str, dict[str, SizePlan]] = field(default_factory=dict)
     _failed: dict[tuple[str, str], Exception] = field(default_factory=dict)
 
     def forms(self, phases: Sequence[str]) -> Forms:
@@ -119,18 +130,21 @@ class _Search:
             self.target = on_real_tensors(self.target, training=trains(phases))
             self._failed.clear()
             self.lines.clear()
+            self.plans.clear()
             return self._first(phases, [str(error)])
 
     def _first(self, phases: Sequence[str], reasons: list[str]) -> Forms:
         """What the first strategy gives that does not fail, with all sizes free at first.
 
-        Then those of 1 are given, and one in which the cost is no polynomial.
+        Then those of 1 are given, and one in which the cost is no polynomial. Where runs
+        contradict some counts and no other way has them all, that is what is given.
         """
+        partial: Forms | None = None
         waiting = list(product(STRATEGIES, self._starts()))
         while waiting:
             strategy, fixed = waiting.pop(0)
             attempt = self._attempt(phases, fixed, reasons)
-            if not attempt.target.symbols or (strategy is by_symbols and self.target.real):
+            if not attempt.target.symbols or (strategy in ON_SYMBOLS and self.target.real):
                 continue  # real tensors have no symbols for sizes
             key = strategy.__name__, str(fixed)
             known = self._failed.get(key)
@@ -143,17 +157,27 @@ class _Search:
                     raise  # it will not run for numbers either
                 reasons.append(str(error))
             except (NoFormulaError, TooLongError) as error:
+                partial = partial or getattr(error, "forms", None)
                 name = getattr(error, "name", "")
                 # no length is given that nobody asked
                 name = "" if name == "N" and name not in self.asked else name
                 if not (known and name):
                     reasons.append(f"{_failing(STRATEGIES[strategy], fixed, error)}: {error}")
-                if name or isinstance(error, PinnedError):
+                if name or isinstance(error, PinnedError | TooSlowError):
                     self._failed[key] = error
                 if name:
                     size = self.asked.get(name) or hints_for(self.target.symbols, {})[name]
                     waiting[:0] = product(STRATEGIES, [{**fixed, name: size}])
-        return at_one_shape(self._attempt(phases, {}, reasons))
+        partial = partial or self._narrowed(phases, reasons)
+        return partial or at_one_shape(self._attempt(phases, {}, reasons), self._given(phases))
+
+    def _given(self, phases: Sequence[str]) -> Sizes:
+        """The length with which there are formulas in the other sizes, if one is found."""
+        for length in () if self.asked.get("N") or "N" not in self.target.symbols else (256, 64):
+            with contextlib.suppress(NoFormulaError, NotRunningError, TooLongError):
+                by_symbols(self._attempt(phases, {"N": length}, []))
+                return {"N": length}
+        return {}
 
     def _starts(self) -> list[dict[str, int]]:
         ones = {name: size for name, size in self.asked.items() if size == 1}
@@ -161,10 +185,29 @@ class _Search:
             return [ones]  # no run at the asked shape could tell that a 1 is another case
         return [{}, ones] if ones else [{}]
 
+    def _narrowed(self, phases: Sequence[str], reasons: list[str]) -> Forms | None:
+        """With numbers for the widths that a run on symbols makes numbers of, if any other way."""
+        pins = getattr(self._failed.get((by_symbols.__name__, "{}")), "pins", ())
+        unasked = {"N", "B"} - set(self.asked)
+        pinned = {size.name for pin in pins for size in pin.free_symbols} - unasked
+        usual = {**hints_for(self.target.symbols, {}), **self.asked}
+        fixed = {name: usual[name] for name in self.target.symbols if name in pinned}
+        tried = fixed and len(fixed) < len(self.target.symbols) and not self.target.real
+        partial: Forms | None = None
+        for strategy in ON_SYMBOLS if tried else ():
+            try:
+                return strategy(self._attempt(phases, fixed, reasons))
+            except (NoFormulaError, TooLongError, NotRunningError) as error:
+                reasons.append(f"{_failing(STRATEGIES[strategy], fixed, error)}: {error}")
+                partial = partial or getattr(error, "forms", None)
+        return partial
+
     def _attempt(self, phases: Sequence[str], fixed: Sizes, reasons: list[str]) -> Attempt:
         target = self.target.fixed(**fixed) if fixed else self.target
         asked = {name: size for name, size in self.asked.items() if name not in fixed}
-        return Attempt(target, phases, asked, fixed, reasons, self.lines)
+        plans = self.plans.setdefault(str(fixed), {})
+        pins = getattr(self._failed.get((by_symbols.__name__, str(fixed))), "pins", ())
+        return Attempt(target, phases, asked, fixed, reasons, self.lines, plans, pins)
 
 
 def _failing(strategy: str, fixed: Sizes, error: Exception) -> str:

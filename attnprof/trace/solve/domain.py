@@ -1,74 +1,37 @@
 """The conditions a symbolic run relied on, and whether one of them pins a size."""
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import sympy
 
 from attnprof.trace.sizes import evaluate, translated
+from attnprof.trace.solve.conditions import (
+    as_division,
+    condition_text,
+    divided,
+    one_by_one,
+    remainder,
+    rounded_up,
+    rounds_down,
+    rounds_to_none,
+)
 
 #: Shapes at which conditions are compared, to say each once.
 _SHAPES = 400
-_SIGNS = {
-    "StrictGreaterThan": ">", "GreaterThan": ">=", "StrictLessThan": "<", "LessThan": "<=",
-    "Equality": "=", "Unequality": "!=",
-}  # fmt: skip
+#: Where code of ours says which turns of loops are alike, what holds at so many of them is usual.
+_USUAL = 0.6
 
 
-class Domain:
-    """Guards of a symbolic run, over the user's symbols.
+class SizeConditions:
+    """``relations`` over the user's symbols, and over ``rests``: sizes below others, by name."""
 
-    Made inside :func:`attnprof.trace.sizes.spoken`. ``relations`` are the conditions but for those
-    that hold for all sizes; one that leaves a size a single value is in ``pinned``: the formula
-    would be a mixed, wrong one.
-    """
-
-    def __init__(self, environment: Any) -> None:
-        pins = [
-            f"{translated(old)} = {translated(new)}"
-            for old, new in environment.replacements.items()
-            if old.free_symbols - new.free_symbols
-        ]
-        given = [x for guard in environment.guards for x in _conditions(guard.expr)]
-        quotients = [_divided(x) for x in given if isinstance(x, sympy.Eq)]
-        #: Rounded quotients, and what they are by conditions that one size divides another.
-        self._whole = {floor: number / by for number, by, floor in filter(None, quotients)}
-        self.relations: list[Any] = []
-        for condition in map(self._said_once, given):
-            equal = isinstance(condition, sympy.Eq)
-            if condition is sympy.true or condition in self.relations:
-                continue
-            names = sorted(symbol.name for symbol in condition.free_symbols)
-            if equal and all(evaluate(condition, shape) for shape in _sample(names)):
-                continue  # it asks for nothing
-            self.relations.append(condition)
-            # a remainder, like that of odd sizes, leaves many values
-            if equal and not (condition.rhs.is_Integer and _remainder(condition)):
-                pins.append(condition_text(condition))
-        self.pinned = tuple(dict.fromkeys(pins))
-
-    def simplified(self, value: Any) -> Any:
-        """A size without roundings of quotients that are whole wherever the conditions hold."""
-        if not self._whole or not hasattr(value, "xreplace"):
-            return value
-        found = value.xreplace(self._whole)
-        return found if found.is_Boolean or found.is_Relational else found.expand()
-
-    def _said_once(self, condition: Any) -> Any:
-        """What says, or denies, that one size divides another, in one way; others simplified."""
-        parts = _divided(condition)
-        if parts is None:
-            asks = isinstance(condition, sympy.Eq | sympy.Ne) and condition.rhs == 1
-            odd = _remainder(condition) if asks else None
-            if odd is None or odd[1] != 2:
-                return self.simplified(condition)
-            number = odd[0]  # what is left is 0 or 1
-            even = sympy.Eq if isinstance(condition, sympy.Ne) else sympy.Ne
-            return even(number - 2 * sympy.floor(number / 2), 0, evaluate=False)
-        number, divisor, floor = parts
-        return condition.func(number - divisor * floor, 0, evaluate=False)
+    def __init__(self, relations: Iterable[Any], rests: Mapping[str, Any] | None = None) -> None:
+        self.relations = list(relations)
+        self._rests = rests or {}
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether a shape lies inside."""
@@ -76,19 +39,161 @@ class Domain:
 
     @cached_property
     def conditions(self) -> tuple[str, ...]:
-        """The guards in words, the shortest first; none that holds wherever the shorter ones do.
+        """The guards in words, the shortest first; none that holds wherever the shorter ones do."""
+        return tuple(map(condition_text, self.telling))
 
-        That is seen in a large sample: torch asks the same in many ways.
-        """
+    @cached_property
+    def telling(self) -> list[Any]:
+        """Those of them. That is seen in a large sample: torch asks the same in many ways."""
         names = sorted({s.name for c in self.relations for s in c.free_symbols})
-        shapes = list(_sample(names))
+        shapes = list(self.sample(names))
         kept = []
         for condition in sorted(self.relations, key=lambda c: (len(str(c)), str(c))):
             inside = [shape for shape in shapes if evaluate(condition, shape)]
             if len(inside) < len(shapes):
-                kept.append(condition_text(condition))
+                kept.append(condition)
                 shapes = inside
-        return tuple(kept)
+        return kept
+
+    def sample(self, names: Sequence[str]) -> Iterator[dict[str, int]]:
+        """Shapes of all magnitudes with these sizes; repeatable."""
+        blocks = {name: block for name, block in self._rests.items() if name in names}
+        others = {symbol.name for block in blocks.values() for symbol in block.free_symbols}
+        for shape in _sample(sorted({*names, *others})):
+            for name, block in blocks.items():
+                shape[name] = 2 + shape[name] % max(evaluate(block, shape) - 2, 1)
+            yield shape
+
+
+class Domain(SizeConditions):
+    """Guards of a symbolic run, over the user's symbols.
+
+    Made inside :func:`attnprof.trace.sizes.spoken`. ``relations`` are the conditions but for those
+    that hold for all sizes; one that leaves a size a single value is in ``pins``: the formula
+    would be a mixed, wrong one.
+    """
+
+    def __init__(self, environment: Any, rests: Mapping[str, Any] | None = None) -> None:
+        super().__init__([], rests)
+        self._written: dict[Any, Any] = {}
+        self.pins: list[Any] = [
+            sympy.Eq(translated(old), translated(new), evaluate=False)
+            for old, new in environment.replacements.items()
+            if old.free_symbols - new.free_symbols
+        ]
+        given = [as_division(x) for guard in environment.guards for x in _conditions(guard.expr)]
+        equations = [x for x in given if isinstance(x, sympy.Eq)]
+        #: Rounded quotients, and what they are by conditions that one size divides another.
+        self._whole: dict[Any, Any] = {}
+        self._none: dict[Any, Any] = {}
+        for _ in range(2):  # one may show in another, and would then not show itself
+            known = filter(None, map(divided, equations))
+            self._whole |= {floor: number / by for number, by, floor in known}
+            equations = [*map(self._said_once, equations)]
+            given += filter(divided, equations)
+        none = dict.fromkeys(filter(None, map(rounds_to_none, given)), sympy.S.Zero)
+        #: Those that are 0; no quotient in them is ever negative.
+        self._none = {x: zero for x, zero in none.items() if self._met(x.args[0] >= 0) == 1}
+        for condition in chain.from_iterable(map(self._plainly, given)):
+            equal = isinstance(condition, sympy.Eq)
+            if condition is sympy.true or condition in self.relations:
+                continue
+            met = self._met(condition) if equal else 0
+            if met == 1:
+                continue  # it asks for nothing
+            self.relations.append(condition)
+            # a remainder, like that of odd sizes, leaves many values
+            left = equal and condition.rhs.is_Integer and remainder(condition)
+            if equal and not left and not (environment.own and met > _USUAL):
+                self.pins.append(condition)
+
+    def _met(self, condition: Any) -> float:
+        """At how many of all shapes a condition holds."""
+        names = sorted(symbol.name for symbol in condition.free_symbols)
+        met = [bool(evaluate(condition, shape)) for shape in self.sample(names)]
+        return sum(met) / len(met)
+
+    @property
+    def pinned(self) -> tuple[str, ...]:
+        """The conditions that leave a size one value, in words."""
+        return tuple(dict.fromkeys(map(condition_text, self.pins)))
+
+    def simplified(self, value: Any) -> Any:
+        """A size without roundings of quotients that are whole wherever the conditions hold."""
+        if not (self._whole or self._none) or not hasattr(value, "xreplace"):
+            return value
+        value = value.xreplace(self._none)
+        found = self._unrounded(self._unrounded(value))  # one may be inside another
+        return found if found.is_Boolean or found.is_Relational else found.expand()
+
+    def written(self, value: Any) -> Any:
+        """The same with ceilings: what is rounded is not negative, as maxima take it to be."""
+        if value not in self._written:
+            found = self.simplified(value)
+            if getattr(found, "has", lambda _: False)(sympy.floor):
+                found = found.expand().replace(self._rounds_whole, lambda part: part.args[0])
+                found = found.replace(rounds_down, rounded_up).expand()
+            self._written[value] = found
+        return self._written[value]
+
+    def _rounds_whole(self, part: Any) -> bool:
+        """Whether it rounds what is whole; so are powers of two, to which lengths are padded."""
+        if not isinstance(part, sympy.floor):
+            return False
+        powers = {
+            power
+            for power in part.args[0].atoms(sympy.Pow)
+            if power.base.is_Integer and power.exp.is_integer and self._met(power.exp >= 0) == 1
+        }
+        whole = {size: sympy.Dummy(integer=True) for size in powers | part.free_symbols}
+        return bool(part.args[0].xreplace(whole).is_integer)
+
+    def _unrounded(self, value: Any) -> Any:
+        """A quotient with less than one more is the same: ceil(d/2) is floor(d/2 + 1/2).
+
+        A multiple of one is whole, too.
+        """
+        whole = {
+            floor: quotient if rest.is_Rational else floor.args[0]
+            for floor in value.atoms(sympy.floor)
+            for quotient in self._whole.values()
+            if ((rest := floor.args[0] - quotient).is_Rational and 0 <= rest < 1)
+            or _is_whole(floor.args[0] / quotient)
+        }
+        return value.xreplace(whole)
+
+    def _plainly(self, condition: Any) -> list[Any]:
+        """A condition, or those that strides ask for, without roundings of what is whole."""
+        said = self._said_once(condition)
+        if not isinstance(said, sympy.Eq):
+            return [said]
+        strides = _of_strides(said.lhs - said.rhs, self.simplified)
+        return [said] if strides is None else strides
+
+    def _said_once(self, condition: Any) -> Any:
+        """What says, or denies, that one size divides another, in one way; others simplified."""
+        parts = divided(condition)
+        if (none := rounds_to_none(condition)) in self._none:
+            number, by = none.args[0].as_numer_denom()
+            return number < by if by.is_Integer else none.args[0] < 1
+        if parts is None:
+            asks = isinstance(condition, sympy.Eq | sympy.Ne) and condition.rhs == 1
+            odd = remainder(condition) if asks else None
+            if odd is None or odd[1] != 2:
+                found = self.simplified(condition)
+                return found if found == condition else self._said_once(found)
+            number = odd[0]  # what is left is 0 or 1
+            even = sympy.Eq if isinstance(condition, sympy.Ne) else sympy.Ne
+            return even(number - 2 * sympy.floor(number / 2), 0, evaluate=False)
+        number, divisor, _ = parts
+        floor = sympy.floor(number / divisor)
+        return condition.func(number - divisor * floor, 0, evaluate=False)
+
+
+def _is_whole(ratio: Any) -> bool:
+    """Whether it is a polynomial in sizes with whole factors."""
+    factors = ratio.expand().as_coefficients_dict().values()
+    return ratio.is_polynomial(*ratio.free_symbols) and all(x.is_Integer for x in factors)
 
 
 def _sample(names: Sequence[str]) -> Iterator[dict[str, int]]:
@@ -102,79 +207,24 @@ def _sample(names: Sequence[str]) -> Iterator[dict[str, int]]:
 
 
 def _conditions(guard: Any) -> list[Any]:
-    """A guard as conditions over the user's symbols, none that always holds.
-
-    Strides are made of max(1, size): one that equals the size itself asks for one or more.
-    """
+    """A guard as conditions over the user's symbols, none that always holds."""
     if isinstance(guard, sympy.Eq):
-        difference = sympy.sympify(translated(guard.lhs)) - translated(guard.rhs)
-        bounded = [part for part in difference.atoms(sympy.Max) if 1 in part.args]
-        sizes = {part: sympy.Max(*(arg for arg in part.args if arg != 1)) for part in bounded}
-        if difference.xreplace(sizes).expand() == 0:
-            return [sympy.Ge(size, 1) for size in sizes.values()]
+        strides = _of_strides(sympy.sympify(translated(guard.lhs)) - translated(guard.rhs))
+        if strides is not None:
+            return strides
     condition = translated(guard)
-    return [] if condition is sympy.true else [condition]  # symbols are positive
+    return [] if condition is sympy.true else one_by_one(condition)  # symbols are positive
 
 
-@cache
-def _divided(condition: Any) -> tuple[Any, Any, Any] | None:
-    """Number, divisor and rounded quotient of a condition that one (or not) divides the other.
-
-    Also of ``3*N*h*d = 12*N*floor(h*d/4)``, a multiple of what is left of the division.
-    """
-    if _SIGNS.get(type(condition).__name__) not in ("=", "!="):
+def _of_strides(
+    difference: Any, simplified: Callable[[Any], Any] = sympy.sympify
+) -> list[Any] | None:
+    """Strides are made of max(1, size): one that equals the size itself asks for one or more."""
+    bounded = [part for part in difference.atoms(sympy.Max) if 1 in part.args]
+    if not bounded:
         return None
-    difference = sympy.expand(condition.lhs - condition.rhs)
-    for floor in difference.atoms(sympy.floor):
-        number, divisor = floor.args[0].as_numer_denom()
-        quotient = sympy.Dummy()
-        given = difference.xreplace({floor: quotient})
-        factor = -given.coeff(quotient, 1) / divisor
-        rest = given - factor * (number - divisor * quotient)
-        if factor.is_nonzero and not factor.has(quotient) and rest.expand() == 0:
-            return number, divisor, floor
-    return None
-
-
-@cache
-def _remainder(condition: Any) -> tuple[Any, Any] | None:
-    """Number and divisor of a condition on what is left of a division."""
-    for floor in condition.lhs.atoms(sympy.floor):
-        number, divisor = floor.args[0].as_numer_denom()
-        if (condition.lhs - number + divisor * floor).expand() == 0:
-            return number, divisor
-    return None
-
-
-def condition_text(condition: Any) -> str:
-    """``N > 307``, ``64 divides N``."""
-    sign = _SIGNS.get(type(condition).__name__)
-    if sign is None:
-        return _spelled(condition)
-    if parts := _divided(condition):
-        number, divisor, _ = parts
-        return f"{divisor} {'divides' if sign == '=' else 'does not divide'} {number}"
-    left, right = _sides(condition)
-    return f"{_spelled(left)} {sign} {_spelled(right)}"
-
-
-def _sides(condition: Any) -> tuple[Any, Any]:
-    """Both sides; of polynomials without what they share, nothing subtracted on either."""
-    left, right = condition.args
-    if not (left - right).is_polynomial(*condition.free_symbols):
-        return left, right
-    shared, *rest = sympy.Mul.make_args(sympy.factor_terms(sympy.expand(left - right)))[::-1]
-    terms = sympy.Add.make_args(shared)
-    if any(factor.is_negative for factor in rest) or len(terms) < 2:
-        return left, right
-    minus = [term for term in terms if term.could_extract_minus_sign()]
-    return shared - sympy.Add(*minus), -sympy.Add(*minus)
-
-
-def _spelled(expression: Any) -> str:
-    """Its text; a remainder as ``(N mod 64)``."""
-    printed = str(expression)
-    for floor in expression.atoms(sympy.floor):
-        number, divisor = floor.args[0].as_numer_denom()
-        printed = printed.replace(str(number - divisor * floor), f"{number} mod {divisor}")
-    return printed
+    sizes = {part: sympy.Max(*(arg for arg in part.args if arg != 1)) for part in bounded}
+    without = difference.xreplace(sizes)
+    if simplified(without).expand() != 0:
+        return None
+    return [sympy.Ge(size, 1) for size in sizes.values()]

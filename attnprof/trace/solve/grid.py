@@ -8,6 +8,7 @@ points are needed as there are monomials.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from itertools import chain, pairwise, product
 from math import prod
 from typing import Any
@@ -49,15 +50,26 @@ def lower_set(boxes: Iterable[Index]) -> list[Index]:
 
 
 def coefficients(
-    nodes: Sequence[Sequence[int]], values: Mapping[Index, Sequence[int]]
+    nodes: Sequence[Sequence[int]],
+    values: Mapping[Index, Sequence[int]],
+    periods: Sequence[int] = (),
 ) -> dict[Index, Any]:
     """The polynomials through values on a lower set: for each monomial, one factor a column.
 
     ``nodes[axis][i]`` is the size at place i of that axis; ``values`` the columns at every index.
+    Along an axis with a period above 1, whose nodes follow each other, place i stands not for a
+    power but for how many numbers below the size are, by that period, like the one before node i.
     """
     table = {index: np.array([*map(Fraction, row)], object) for index, row in values.items()}
+    ways = [
+        (_to_steps, partial(_to_turns, period=period))
+        if period > 1
+        else (_to_differences, _to_monomials)
+        for period in periods or [1] * len(nodes)
+    ]
     # all differences first: a monomial's factor needs the higher differences of its whole axis
-    for step, (axis, xs) in product((_to_differences, _to_monomials), enumerate(nodes)):
+    for second, (axis, xs) in product((False, True), enumerate(nodes)):
+        step = ways[axis][second]
         fibres: dict[Index, list[Index]] = {}  # indices that differ in one place only, in order
         for index in sorted(table):
             fibres.setdefault(index[:axis] + index[axis + 1 :], []).append(index)
@@ -80,6 +92,23 @@ def _to_monomials(xs: Sequence[int], rows: list[Any]) -> None:
     for place in range(len(rows) - 2, -1, -1):
         for power in range(place, len(rows) - 1):
             rows[power] = rows[power] - xs[place] * rows[power + 1]
+
+
+def turns(size: Any, like: int, period: int) -> Any:
+    """How many numbers from 0 to below a size are, by a period, like this one."""
+    return (size + period - 1 - like % period) // period
+
+
+def _to_steps(_xs: Sequence[int], rows: list[Any]) -> None:
+    """Values become what each number more adds."""
+    for place in range(len(rows) - 1, 0, -1):
+        rows[place] = rows[place] - rows[place - 1]
+
+
+def _to_turns(xs: Sequence[int], rows: list[Any], period: int) -> None:
+    """Counting begins at 0, not at the first node."""
+    for place in range(1, len(rows)):
+        rows[0] = rows[0] - turns(xs[0], xs[place] - 1, period) * rows[place]
 
 
 def expression(names: Sequence[str], factors: Mapping[Index, Fraction]) -> Any:
@@ -216,4 +245,7 @@ class _Fit:
             if not held:
                 new = replace(new, takes=0, gives=0, workspace=0, born=(), died=())
             calls.append(new)
-        return Trace(calls, self(found.trace.parameters), found.trace.notes)
+        modules = {name: self(own) for name, own in found.trace.modules.items()}
+        routes = [(self(rows), self(experts)) for rows, experts in found.trace.routes]
+        parameters, notes = self(found.trace.parameters), found.trace.notes
+        return Trace(calls, parameters, notes, modules=modules, routes=routes)

@@ -7,7 +7,7 @@ be monomials then fix every coefficient, in rational arithmetic (:mod:`attnprof.
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from math import log2
 from typing import Any
@@ -17,6 +17,7 @@ from attnprof.trace.events import Trace, totals_by_phase
 from attnprof.trace.request.target import EVEN_ANCHOR, Sizes, Target
 from attnprof.trace.run.runs import TooLongError
 from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError, Runs, differences
+from attnprof.trace.solve.contradictions import Found
 from attnprof.trace.solve.grid import ShapeGrid
 from attnprof.trace.solve.search import Probe
 from attnprof.trace.solve.shapes import Line, telling_sizes
@@ -44,7 +45,7 @@ class NotRunningError(Exception):
 
 
 @dataclass(frozen=True)
-class Interpolated:
+class Interpolated(Found):
     """Formulas by phase, the lines they hold on, and one trace of formulas.
 
     ``forms`` lacks ``peak_bytes`` where that is no polynomial; the trace then says nothing of what
@@ -55,6 +56,7 @@ class Interpolated:
     lines: Mapping[str, Line]
     fixed: Mapping[str, int]
     trace: Trace
+    withheld: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether a shape lies in the class and range."""
@@ -73,6 +75,16 @@ class Interpolated:
         """Take the peaks' formulas away."""
         for form in self.forms.values():
             form.pop("peak_bytes", None)
+
+    @property
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        """From where to where each size goes."""
+        return {name: (line.low, line.high) for name, line in self.lines.items()}
+
+    def back_to(self, ranges: Mapping[str, tuple[int, int]]) -> None:
+        """Undo what was cut since."""
+        for name, (low, high) in ranges.items():
+            self.lines[name].low, self.lines[name].high = low, high
 
     def held_out(self) -> Iterator[dict[str, int]]:
         """Shapes inside: both ends together, then others than the nodes first. Repeatable."""
@@ -126,12 +138,11 @@ def interpolate(
 
 def _keep_to_one_branch(found: Interpolated, runs: Runs) -> None:
     """Narrow ranges until all corners fit, as borders move with sizes; if need be without peaks."""
-    ranges = {name: (line.low, line.high) for name, line in found.lines.items()}
+    ranges = found.ranges
     if _narrowed(found, runs):
         return
     found.without_peaks()
-    for name, (low, high) in ranges.items():
-        found.lines[name].low, found.lines[name].high = low, high
+    found.back_to(ranges)
     if not _narrowed(found, runs):
         raise NoFormulaError(NOWHERE)
 

@@ -1,27 +1,62 @@
-"""One list of ways to formulas, tried in turn: by symbols, through runs, numbers at one shape."""
+"""One list of ways to formulas, tried in turn: by symbols, by mixing, through runs."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import gcd
 from types import SimpleNamespace
+from typing import Any
 
-from attnprof.errors import AttnprofError, CannotRunError
-from attnprof.trace.events import QUANTITIES, at_least, totals_by_phase, trains, uncounted
+from attnprof.trace.events import (
+    QUANTITIES,
+    assumed,
+    at_least,
+    of_even_routing,
+    totals_by_phase,
+    trains,
+    uncounted,
+    unruled,
+)
 from attnprof.trace.report.derivation import Formula, PhaseForms
-from attnprof.trace.request.target import ANCHOR, REAL_ANCHOR, Sizes, Target, hints_for, sizes_text
+from attnprof.trace.request.target import (
+    ANCHOR,
+    REAL_ANCHOR,
+    Sizes,
+    Target,
+    divided_hints_for,
+    hints_for,
+    sizes_text,
+)
 from attnprof.trace.run.runs import TooLongError
 from attnprof.trace.solve import budget
-from attnprof.trace.solve.count import count, held
-from attnprof.trace.solve.interpolation import NOWHERE, Interpolated, interpolate
+from attnprof.trace.solve.blended import Blended
+from attnprof.trace.solve.blended_forms import blended
+from attnprof.trace.solve.contradictions import Found
+from attnprof.trace.solve.count import held
+from attnprof.trace.solve.interpolation import Interpolated, interpolate
+from attnprof.trace.solve.plan import SizePlan, plan_for, without_whole
 from attnprof.trace.solve.shapes import Line, shapes_in
-from attnprof.trace.solve.symbolic import SymbolicRun, run_symbolically
-from attnprof.user_code import error_text
+from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun
+from attnprof.trace.solve.turns import by_turns
 
+#: Why a peak has none where no run contradicts one.
+_PEAK = "the memory held is no polynomial in the sizes"
 #: How often ranges are cut until runs inside agree.
 _CUTS = 6
+#: Operations that all runs of one mixture on numbers may take.
+_MIXING = 90_000
 
 Forms = dict[str, PhaseForms]
 #: Formulas by phase, where they hold, and the run behind them; or what a run at one shape shows.
-FoundForms = SymbolicRun | Interpolated | SimpleNamespace
+FoundForms = SymbolicRun | Blended | Interpolated | SimpleNamespace
+
+
+class PartlyError(budget.NoFormulaError):
+    """A run contradicts some counts: ``forms`` has the others, if no other way has them all."""
+
+    def __init__(self, message: str, forms: Forms) -> None:
+        super().__init__(message)
+        self.forms = forms
 
 
 @dataclass
@@ -29,7 +64,7 @@ class Attempt:
     """Phases that one run shows, with some sizes ``fixed``: ``target`` has the others.
 
     ``asked`` are those of them that were asked for. ``reasons`` say why what was tried before did
-    not do; ``lines`` are those of an earlier interpolation.
+    not do, ``pins`` which conditions fix a size; ``lines`` and ``plans`` are those of other phases.
     """
 
     target: Target
@@ -38,6 +73,8 @@ class Attempt:
     fixed: Sizes
     reasons: list[str]
     lines: dict[str, Line]
+    plans: dict[str, SizePlan]
+    pins: Sequence[Any] = ()
 
     @property
     def complete(self) -> bool:
@@ -67,7 +104,8 @@ class Attempt:
                 notes.append(f"not run at {where}: more than {budget.A_LONG_RUN:,} operations")
             else:
                 values = totals_by_phase(trace, self.phases)
-                budget.refuse_contradiction(found.forms, values, self.asked)
+                # a size of 1 is another case, which is then derived
+                found.hold(trace, self.asked, strict=1 in self.asked.values())
                 shapes = _last(shapes, self.asked)
         if not self.target.real:
             real = held(self.target, trains(self.phases), found.holds, shapes)
@@ -75,9 +113,8 @@ class Attempt:
                 notes.append(real)
             else:
                 shape, trace = real
-                counted = totals_by_phase(trace, self.phases)
                 try:
-                    budget.refuse_contradiction(found.forms, counted, shape)
+                    found.hold(trace, shape)
                 except budget.ContradictedError as wrong:
                     raise budget.NoFormulaError(f"on real tensors, {wrong}") from wrong
                 shapes = _last(shapes, shape)
@@ -101,20 +138,27 @@ class Attempt:
         def formula(phase: str, quantity: str) -> Formula:
             if quantity in found.forms[phase]:
                 return Formula(phase, quantity, found.forms[phase][quantity])
-            return Formula(phase, quantity, None, values and values[phase][quantity])
+            why = "" if method == "counted" else found.withheld.get(phase, {}).get(quantity, _PEAK)
+            return Formula(phase, quantity, None, values and values[phase][quantity], why)
 
         def told(phase: str) -> Iterator[str]:
             yield from dict.fromkeys(self.reasons)
-            if method == "interpolated" and "peak_bytes" not in found.forms[phase]:
-                yield "the peak has no formula: the memory held is no polynomial in the sizes"
-            yield from (*notes, *found.trace.notes, *at_least(found.trace, phase))
+            for each in filter(lambda each: each.withheld, formulas[phase].values()):
+                yield f"no formula of {each.quantity.replace('_', ' ')}: {each.withheld}"
+            yield from (*notes, *found.trace.notes)
+            yield from (*unruled(found.trace, phase), *at_least(found.trace, phase))
+            yield from of_even_routing(found.trace)
 
+        formulas = {
+            phase: {quantity: formula(phase, quantity) for quantity in QUANTITIES}
+            for phase in self.phases
+        }
         return {
             phase: PhaseForms(
                 phase,
                 method,
-                {quantity: formula(phase, quantity) for quantity in QUANTITIES},
-                (*given, *found.domain),
+                formulas[phase],
+                (*given, *found.domain, *assumed(found.trace)),
                 tuple({**self.fixed, **shape} for shape in shapes),
                 tuple(
                     f"{op} ×{times} ({touched} bytes)"
@@ -134,14 +178,82 @@ def _last(shapes: Sequence[Sizes], shape: Sizes) -> list[dict[str, int]]:
 
 
 def by_symbols(attempt: Attempt) -> Forms:
-    """By a run with symbolic sizes, held against concrete runs."""
+    """By a run with symbolic sizes, held against runs; PartlyError where counts are not those."""
+    target, phases = attempt.target, attempt.phases
+    hints = _evenly(attempt, hints_for(target.symbols, attempt.above_one))
+    try:
+        found, shapes = by_turns(target, hints, attempt.asked, phases)
+    except PinnedError:
+        raise
+    except budget.NoFormulaError:
+        hints = divided_hints_for(target.symbols, attempt.above_one)
+        found, shapes = by_turns(target, hints, attempt.asked, phases)
+    if shapes is None:
+        if pins := without_whole(found, hints) if "N" not in attempt.asked else []:
+            with suppress(budget.NoFormulaError, TooLongError):
+                return by_mixing(replace(attempt, pins=pins))
+        runs = budget.Runs(target, phases, 2 * len(found.trace.calls) + 100)
+        most = 2 * budget.MOST if found.most else budget.MOST
+        shapes = runs.agreeing(found, shapes_in(hints, found.holds), most)
+    elif attempt.asked and not found.holds(hints):
+        raise budget.NoFormulaError(f"it holds for {'; '.join(found.domain)}")
+    forms = attempt.verified("symbolic", found, shapes)
+    return _of_all_counts(found, forms)
+
+
+def by_mixing(attempt: Attempt) -> Forms:
+    """By symbols for the sizes that the code lets be symbols, and a few numbers for the others."""
     target, phases = attempt.target, attempt.phases
     hints = hints_for(target.symbols, attempt.above_one)
-    found = run_symbolically(target, hints, phases)
-    runs = budget.Runs(target, phases, 2 * len(found.trace.calls) + 100)
-    most = 2 * budget.MOST if found.most else budget.MOST
-    shapes = runs.agreeing(found.forms, shapes_in(hints, found.holds), most)
-    return attempt.verified("symbolic", found, shapes)
+    known = attempt.plans.get("plan")
+    if known is None:
+        attempt.plans["plan"] = known = plan_for(target, hints, phases, attempt.pins)
+    known.spent = 0
+    runs = budget.Runs(target, phases, budget.A_LONG_RUN, _MIXING)
+    runs.settle(known.base)
+    found = blended(known, phases, runs)
+    try:
+        shapes = runs.agreeing(found, found.held_out(), strict=found.least != found.start)
+    except budget.ContradictedError:
+        if found.least == found.start:
+            raise
+        found.least = found.start  # below, other moments may be the worst
+        shapes = runs.agreeing(found, found.held_out())
+    if attempt.complete and found.operations(attempt.asked) <= budget.A_LONG_RUN:
+        for name in found.ends:  # a run there is held against the formulas next
+            found.ends[name] = max(found.ends[name], attempt.asked[name])
+    forms = attempt.verified("mixed", found, shapes)
+    if found.narrow:
+        raise PartlyError(f"it holds for few sizes: {'; '.join(found.borders)}", forms)
+    told = (own.keys() | found.withheld.get(phase, {}) for phase, own in found.forms.items())
+    if any("peak_bytes" not in own for own in told):
+        raise PartlyError("the peak has no formula", forms)  # it may have one in a class of sizes
+    return _of_all_counts(found, forms)
+
+
+def _of_all_counts(found: Found, forms: Forms) -> Forms:
+    """The forms; PartlyError where counts are not what runs count."""
+    gaps = {kind: why for gone in found.withheld.values() for kind, why in gone.items()}
+    if gaps.keys() <= {"bytes_moved", "peak_bytes"}:
+        return forms
+    raise PartlyError(next(iter(gaps.values())), forms)
+
+
+def _evenly(attempt: Attempt, hints: dict[str, int]) -> dict[str, int]:
+    """Sizes at which rows are spread evenly over experts, each getting more than these are."""
+    if not attempt.target.routed:
+        return hints
+    trace = budget.Runs(attempt.target, attempt.phases).at(hints)
+    free = [name for name in ("N", *hints) if name in hints and name not in attempt.asked]
+    for rows, experts in trace.routes:
+        name = next((name for name in free if rows % hints[name] == 0), "")
+        if not name:
+            continue
+        each = rows // hints[name]
+        unit = experts // gcd(experts, each)
+        least = max(hints[name], -(-experts * experts // each) + unit)
+        hints = {**hints, name: unit * (-(-least // unit) | 1)}
+    return hints
 
 
 def by_interpolation(attempt: Attempt) -> Forms:
@@ -152,48 +264,28 @@ def by_interpolation(attempt: Attempt) -> Forms:
     found = interpolate(target, hints, attempt.asked, phases, attempt.lines)
     attempt.lines.update(found.lines)
     runs = budget.Runs(target, phases)
-    for _ in range(_CUTS):
+    ranges, cuts = found.ranges, 0
+    while True:
         try:
-            shapes = runs.agreeing(found.forms, found.held_out())
+            shapes = runs.agreeing(found, found.held_out(), strict=cuts <= _CUTS)
         except budget.ContradictedError as error:
-            if error.only_peaks:
-                found.without_peaks()
-            elif not found.cut(error.shape):
+            if cuts > _CUTS:
                 raise
+            if error.only_peaks:
+                found.withhold(error)
+                continue
+            cuts = cuts + 1 if found.cut(error.shape) else _CUTS + 1
+            if cuts > _CUTS:
+                found.back_to(ranges)
         else:
             return attempt.verified("interpolated", found, shapes)
-    raise budget.NoFormulaError(NOWHERE)
-
-
-def at_one_shape(attempt: Attempt) -> Forms:
-    """Numbers at the asked shape; CannotRunError without one, or where that run fails."""
-    target, asked = attempt.target, attempt.asked
-    why = "; ".join(dict.fromkeys(attempt.reasons))
-    if not attempt.complete:
-        at = ",".join(f"{name}={asked.get(name, '…')}" for name in target.symbols)
-        raise CannotRunError(
-            f"{target.name}: no closed form found ({why}); give all sizes with --at {at} for "
-            "numbers at one shape"
-        )
-    try:
-        trace = count(target, asked, attempt.phases[0], budget.A_LONG_RUN)
-    except AttnprofError:
-        raise
-    except Exception as error:
-        raise CannotRunError(
-            f"{target.name}: no closed form found ({why}), and it cannot be counted at "
-            f"{sizes_text(asked)}: {error_text(error)}"
-        ) from error
-    values = totals_by_phase(trace, attempt.phases)
-    nothing: budget.PhaseCounts = {phase: {} for phase in attempt.phases}
-    found = SimpleNamespace(
-        forms=nothing, trace=trace, holds=lambda sizes: sizes == asked, domain=(sizes_text(asked),)
-    )
-    return attempt.phase_forms("counted", found, [asked], [], values)
 
 
 #: Ways to formulas in the order in which they are tried, and what a reason against one says.
 STRATEGIES: dict[Callable[[Attempt], Forms], str] = {
     by_symbols: "one run on symbolic sizes was not enough",
+    by_mixing: "symbols for some sizes were not enough",
     by_interpolation: "no formula fits runs at many shapes",
 }
+#: Those that real tensors are no help to: they have no symbols for sizes.
+ON_SYMBOLS = (by_symbols, by_mixing)

@@ -1,29 +1,63 @@
 """The first way: one run with symbolic sizes; its totals are the formulas."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from attnprof.algebra.expressions import symbol
 from attnprof.errors import AttnprofError
 from attnprof.trace.events import Trace, totals_by_phase, trains
-from attnprof.trace.request.target import Sizes, Target, largest
-from attnprof.trace.run.runs import Limit, record
+from attnprof.trace.request.target import Expression, Sizes, Target, largest
+from attnprof.trace.run.runs import Limit, TooSlowError, record
 from attnprof.trace.run.symbols import BENDS, Bend, symbolic_sizes
 from attnprof.trace.sizes import spoken
 from attnprof.trace.solve.budget import NoFormulaError
-from attnprof.trace.solve.domain import Domain
+from attnprof.trace.solve.contradictions import Found
+from attnprof.trace.solve.domain import Domain, SizeConditions
 from attnprof.user_code import error_text
 
-#: Operations of a symbolic run; each takes some milliseconds.
-_MOST = 1500
+#: Operations of a symbolic run, each of about one millisecond, and processor seconds: sizes made of
+#: sizes made of sizes are compared ever more slowly.
+_MOST, _SECONDS = 6000, 20
 
 
 class PinnedError(NoFormulaError):
-    """The code compares a size with a number, or makes one of it; it would in every phase."""
+    """The code compares a size with a number, or makes one of it; it would in every phase.
+
+    ``pins`` are the conditions that leave a size one value.
+    """
+
+    def __init__(self, message: str, pins: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.pins = pins
 
 
 @dataclass(frozen=True)
-class SymbolicRun:
+class Place:
+    """A size that is no symbol in a run: ``count`` blocks, and a rest that may be one.
+
+    ``block`` is an expression over the other sizes; ``rest`` is its hint, or 0 without one.
+    """
+
+    block: Any
+    count: int
+    rest: int = 0
+
+    def of(self, name: str) -> str:
+        """The name of the rest as a size."""
+        return f"{name} mod {self.block}"
+
+    def size(self, name: str, sizes: Sizes) -> Any:
+        """Its value, given the other sizes and its rest; that is below the block, as is noted."""
+        block = Expression(str(self.block)).at(sizes)
+        rest = sizes[self.of(name)] if self.rest else 0
+        if self.rest and not rest < block:
+            raise ValueError(f"{rest} is not below {block}")
+        return self.count * block + rest
+
+
+@dataclass(frozen=True)
+class SymbolicRun(Found):
     """Formulas by phase, the conditions they rely on, and the run itself.
 
     ``most`` ends the sizes that floats are made of: a formula that rounds those, or leaves them
@@ -31,10 +65,11 @@ class SymbolicRun:
     """
 
     names: Sequence[str]
-    forms: Mapping[str, Mapping[str, Any]]
-    guards: Domain
+    forms: dict[str, dict[str, Any]]
+    guards: SizeConditions
     trace: Trace
     most: Mapping[str, int]
+    withheld: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether a shape lies inside; a size of 1 is another case: torch lays it out otherwise."""
@@ -50,26 +85,32 @@ class SymbolicRun:
         return (f"{', '.join(self.names)} >= 2", *self.guards.conditions, *ends)
 
 
-def run_symbolically(target: Target, hints: Sizes, phases: Sequence[str]) -> SymbolicRun:
+def run_symbolically(
+    target: Target,
+    hints: Sizes,
+    phases: Sequence[str],
+    places: Mapping[str, Place] | None = None,
+) -> SymbolicRun:
     """Formulas for phases of one kind: ``forward`` alone, or ``backward`` and ``train``.
 
-    ``hints`` choose the branch; sizes hinted as 1 stay the number 1. Floats, where sizes become
+    ``hints`` choose the branch; sizes hinted as 1 stay the number 1, those in ``places`` are what
+    is said there. Floats, where sizes become
     some, may have other values: with those the same must happen, so that they are factors, and no
     size is made of them. Raises :class:`NoFormulaError` where a size was pinned to a number or
     the run broke, and where what runs depends on a float that was made of a size.
     """
 
     def undisturbed(*, integers: bool) -> SymbolicRun:
-        found, places = _once(target, hints, phases, None, integers)
+        found, lines = _once(target, hints, phases, None, integers, places or {})
         ran = found.trace, found.guards.relations
-        for bend in BENDS if places else ():
+        for bend in BENDS if lines and not target.own else ():
             try:
-                other, _ = _once(target, hints, phases, bend, integers)
+                other, _ = _once(target, hints, phases, bend, integers, places or {})
                 same = (other.trace, other.guards.relations) == ran
             except NoFormulaError:
                 same = False
             if not same:
-                at = ", ".join(filter(None, places)) or "torch"
+                at = ", ".join(filter(None, lines)) or "torch"
                 raise PinnedError(f"a size becomes a number at {at}, and what runs depends on it")
         return found
 
@@ -78,23 +119,37 @@ def run_symbolically(target: Target, hints: Sizes, phases: Sequence[str]) -> Sym
     except PinnedError as pinned:
         try:
             return undisturbed(integers=True)
-        except NoFormulaError:
-            raise pinned from None
+        except NoFormulaError as further:
+            raise further if getattr(further, "pins", ()) else pinned from None
 
 
 def _once(
-    target: Target, hints: Sizes, phases: Sequence[str], bend: Bend | None, integers: bool
+    target: Target,
+    hints: Sizes,
+    phases: Sequence[str],
+    bend: Bend | None,
+    integers: bool,
+    places: Mapping[str, Place],
 ) -> tuple[SymbolicRun, list[str]]:
     """One run, and the lines at which it made floats of sizes."""
     from attnprof.trace.doubles import Double
 
-    free = {name: hint for name, hint in hints.items() if hint != 1}
-    environment, sizes, names = symbolic_sizes(free, bend, integers=integers)
+    free = {name: hint for name, hint in hints.items() if hint != 1 and name not in places}
+    rests = {place.of(name): place for name, place in places.items() if place.rest}
+    free |= {name: place.rest for name, place in rests.items()}
+    numbers = {symbol(x): y.count for x, y in places.items() if y.block == 1}
+    blocks = {name: place.block.subs(numbers) for name, place in rests.items()}
+    environment, sizes, names = symbolic_sizes(free, bend, integers=integers, below=blocks)
+    environment.own = target.own
+    for name in sorted(places, key=lambda x: len(places[x].block.free_symbols)):
+        sizes[name] = places[name].size(name, sizes)
     with spoken(names):
-        trace = _recorded(target, {**hints, **sizes}, phases, environment)
-        guards = _guards(environment)
-        calls = [call.mapped(guards.simplified) for call in trace.calls]
-        trace = replace(trace, calls=calls, parameters=guards.simplified(trace.parameters))
+        trace = _recorded(target, {**hints, **sizes}, phases, environment, blocks)
+        guards = _guards(environment, blocks)
+        calls = [call.mapped(guards.written) for call in trace.calls]
+        modules = {name: guards.written(own) for name, own in trace.modules.items()}
+        parameters = guards.written(trace.parameters)
+        trace = replace(trace, calls=calls, parameters=parameters, modules=modules)
         forms = totals_by_phase(trace, phases)
         floats = environment.conversions
         formulas = [value for form in forms.values() for value in form.values()]
@@ -106,23 +161,30 @@ def _once(
         return SymbolicRun(target.symbols, forms, guards, trace, most), floats.places
 
 
-def _guards(environment: Any) -> Domain:
+def _guards(environment: Any, blocks: Mapping[str, Any]) -> Domain:
     """What the run relied on so far; PinnedError where that leaves a size one value."""
     try:
-        guards = Domain(environment)
+        guards = Domain(environment, blocks)
     except ValueError as error:
         raise NoFormulaError(str(error)) from error
     if guards.pinned:
         branches = [text for text in guards.conditions if text not in guards.pinned]
         where = f"; the code branches on {', '.join(branches)}" if branches else ""
-        raise PinnedError(f"the code makes a size a number: {'; '.join(guards.pinned)}{where}")
+        pinned = f"the code makes a size a number: {'; '.join(guards.pinned)}{where}"
+        raise PinnedError(pinned, guards.pins)
     return guards
 
 
-def _recorded(target: Target, sizes: Any, phases: Sequence[str], environment: Any) -> Trace:
+def _recorded(
+    target: Target,
+    sizes: Any,
+    phases: Sequence[str],
+    environment: Any,
+    blocks: Mapping[str, Any],
+) -> Trace:
     """The run, ended by the first operation after a size was pinned: what follows is wasted."""
     seen = 0
-    count = Limit(_MOST)
+    count = Limit(_MOST, _SECONDS)
 
     def look() -> None:
         nonlocal seen
@@ -130,12 +192,12 @@ def _recorded(target: Target, sizes: Any, phases: Sequence[str], environment: An
         facts = len(environment.guards) + len(environment.replacements)
         if facts != seen:
             seen = facts
-            _guards(environment)
+            _guards(environment, blocks)
 
     training = trains(phases)
     try:
         return record(target, sizes, training=training, environment=environment, before_each=look)
-    except (NoFormulaError, AttnprofError):
+    except (NoFormulaError, AttnprofError, TooSlowError):
         raise
     except Exception as error:
         raise NoFormulaError(error_text(error)) from error

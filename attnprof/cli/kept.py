@@ -1,0 +1,91 @@
+"""Derivations that took a while are kept, and read while what they depend on is unchanged."""
+
+import json
+import os
+import sys
+import sysconfig
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+from attnprof.errors import RequestError
+from attnprof.record.files import write_whole
+from attnprof.record.report import Report
+
+#: Seconds of processor time, torch's import included, from which on it is worth it.
+_LONG = 6.0
+#: Bytes of all that is kept: the oldest goes first.
+_MOST = 2**26
+
+
+class KeptReport:
+    """The report of a request: what is said of it on stderr, and the files and packages behind it.
+
+    It lies in the user's cache folder; packages are told apart by their versions, other files by
+    what is in them.
+    """
+
+    def __init__(self, *request: Any) -> None:
+        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        name = sha256(repr((request, Path.cwd(), sys.version)).encode()).hexdigest()[:32]
+        self.path = Path(base) / "attnprof" / "derived" / f"{name}.json"
+        self.notes: list[str] = []
+        self._start = process_time()
+
+    def read(self) -> Report | None:
+        """The report, with ``notes``; None where there is none or something has changed."""
+        with suppress(OSError, ValueError, KeyError, TypeError, RequestError, PackageNotFoundError):
+            kept = json.loads(self.path.read_text(encoding="utf-8"))
+            packages = {name: version(name) for name in kept["packages"]}
+            files = {name: _digest(name) for name in kept["files"]}
+            if (packages, files) == (kept["packages"], kept["files"]):
+                self.notes = list(kept["notes"])
+                return Report.from_json(kept["report"], str(self.path))
+        return None
+
+    def write(self, report: Report, *others: Path | None) -> None:
+        """Keep it if it took long: with the modules that are loaded now, and other files."""
+        if process_time() - self._start < _LONG:
+            return
+        with suppress(OSError, RequestError, PackageNotFoundError):
+            kept = {"notes": self.notes, **_loaded(filter(None, others))}
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            text = json.dumps({**kept, "report": report.to_dict()})
+            write_whole(self.path, text, known=True)
+            _bounded(self.path.parent)
+
+
+def _bounded(folder: Path) -> None:
+    """Remove the oldest files of a folder until the rest is no more than may be kept."""
+    held = 0
+    for path in sorted(folder.iterdir(), key=lambda x: x.stat().st_mtime_ns, reverse=True):
+        held += path.stat().st_size
+        if held > _MOST:
+            path.unlink()
+
+
+def _digest(path: str) -> str:
+    return sha256(Path(path).read_bytes()).hexdigest()
+
+
+def _loaded(others: Any) -> Mapping[str, Mapping[str, str]]:
+    """Versions of the packages, and digests of all other files, that modules come from."""
+    files = {str(path.resolve()) for path in others}
+    packages, installed = set[str](), packages_distributions()
+    own = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if not isinstance(path, str) or not Path(path).is_file():
+            continue
+        if "site-packages" in Path(path).parts:
+            packages.update(installed.get(name.partition(".")[0], ()))
+        elif not path.startswith(own):
+            files.add(str(Path(path).resolve()))
+    return {
+        "packages": {name: version(name) for name in sorted(packages)},
+        "files": {path: _digest(path) for path in sorted(files)},
+    }

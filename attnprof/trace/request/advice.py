@@ -1,0 +1,109 @@
+"""What to type where a target does not run: what it takes, what was tried, what does run."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice, product
+from shlex import quote
+from typing import Any
+
+from attnprof.errors import AttnprofError, RequestError
+from attnprof.trace.request import signatures
+from attnprof.trace.request.given import Request, UnguessedError, shown
+from attnprof.trace.request.target import EVEN, Input, Target
+from attnprof.trace.request.texts import as_size, parse_inputs
+from attnprof.trace.run.runs import TooLongError, outcome
+
+#: Tries, the seconds that they may take together, and the operations of each.
+_TRIES, _SECONDS, _OPERATIONS = 32, 8.0, 3000
+#: Tokens at which a guess is tried: tables may be shorter.
+_LENGTHS = (256, 64, 12)
+#: What stands for what nobody can guess, to see what the code runs with.
+_ANY = {"--arg": ("64", "h*d", "2", "None"), "--input": ("None", "B, N, h*d", "4", "B, h, N, d")}
+Build = Callable[[Request], Target]
+
+
+def failure(target: Target) -> Exception | None:
+    """What a forward pass raises, at each of a few shapes; None where one does not.
+
+    That it cannot be followed without values is none: it runs.
+    """
+    sizes = {name: {**EVEN, "B": 3}.get(name, 16) for name in target.symbols}
+    found: Exception | None = None
+    for length in _LENGTHS if "N" in sizes else (0,):
+        shape = {**sizes, "N": length} if length else sizes
+        failed = outcome(target, shape, training=False, most=_OPERATIONS)
+        inside = type(failed).__module__.startswith("torch.")
+        if not isinstance(failed, Exception) or isinstance(failed, TooLongError) or inside:
+            return None
+        found = found or failed
+    return found
+
+
+def _elsewhere(target: Target) -> Exception | None:
+    """What it raises at other sizes, where numbers that fitted by chance do not."""
+    sizes = {name: {"B": 3, "N": 64, "h": 2, "d": 24}.get(name, 32) for name in target.symbols}
+    found = outcome(target, sizes, training=False, most=_OPERATIONS)
+    return found if isinstance(found, Exception) else None
+
+
+def led_on(build: Build, request: Request, unknown: UnguessedError, mend: Build) -> RequestError:
+    """The same, with what to type: what the code runs with, where something is found.
+
+    ``mend`` gives a target with other guesses where the first ones do not run.
+    """
+    names, told = dict(unknown.names), str(unknown)
+    end = time.process_time() + _SECONDS
+    for _ in range(2):  # inputs are looked at where the arguments are known
+        for values in islice(product(range(len(_ANY["--arg"])), repeat=len(names)), _TRIES):
+            chosen = {n: _ANY[flag][i] for (n, flag), i in zip(names.items(), values, strict=True)}
+            args = {n: None if x == "None" else as_size(x)
+                    for n, x in chosen.items() if names[n] == "--arg"}  # fmt: skip
+            inputs = parse_inputs({n: x for n, x in chosen.items() if names[n] == "--input"})
+            found = request.instead(args, inputs)
+            try:
+                target = mend(found) if not any(values) else build(found)
+                failed = failure(target) or _elsewhere(target)
+            except UnguessedError as more:
+                names |= more.names
+                break
+            except AttnprofError:
+                continue
+            if failed is None:
+                typed = _command(replace(found, guessed={}), {x.name: x for x in target.inputs})
+                return RequestError(f"{told}; it runs, for example: {typed}")
+            if time.process_time() > end:
+                return unknown
+        else:
+            break
+    return unknown
+
+
+def advice(subject: Any, request: Request, target: Target, tries: Sequence[Any]) -> str:
+    """What the code takes, what was tried besides, and what to type."""
+    what, forward = request.what, getattr(subject, "forward", None)
+    taken = f"{what}({_parameters(subject)})"
+    taken += f", {what}.forward({_parameters(forward)})" if forward else ""
+    more = f"; nor with {'; '.join(map(str, tries[:3]))}" if tries else ""
+    count = f" and {len(tries) - 3} other guesses" if len(tries) > 3 else ""
+    inputs = {item.name: item for item in target.inputs}
+    return f"it takes {taken}{more}{count}; say what is otherwise: {_command(request, inputs)}"
+
+
+def _command(request: Request, inputs: Mapping[str, Input]) -> str:
+    """What to type for a request with these inputs."""
+    args = [text for text, flag in request.guessed.items() if flag == "--arg"]
+    args += [f"{name}={shown(value)}" for name, value in request.given.items()]
+    told = [
+        *(f"--arg {quote(text)}" for text in dict.fromkeys(args)),
+        *(f'--input "{item.spelled}"' for item in inputs.values()),
+    ]
+    return f"attnprof derive {request.name} {' '.join(told)}"
+
+
+def _parameters(function: Any) -> str:
+    return ", ".join(
+        str(item).partition(":")[0] if item.default is item.empty else f"{name}={item.default!r}"
+        for name, item in signatures.parameters_of(function, "").items()
+        if name != "self"
+    )

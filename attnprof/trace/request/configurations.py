@@ -1,0 +1,237 @@
+"""Configuration objects: their class is found, their fields are given, guessed, or in a file."""
+
+import inspect
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from inspect import Parameter
+from pathlib import Path
+from typing import Any, get_args
+
+from attnprof.errors import NotFoundError, RequestError
+from attnprof.record.files import why_of
+from attnprof.trace.request.signatures import Parameters, is_required, parameters_of
+from attnprof.trace.request.target import Expression, Sized, Sizes, at
+from attnprof.trace.request.texts import as_size
+from attnprof.trace.request.usual import FEW, REQUIRED, WIDTHS, plain_value
+
+#: What a parameter that takes a configuration is called.
+_CALLED = re.compile(
+    r"(model_|transformer_|text_|vision_)?(config|cfg|conf|configuration|args|hparams)"
+)
+_CLASSES = re.compile(r"\w*(Config|Configuration|Args|Arguments|Params|Options|Cfg|HParams)")
+
+
+class Fields(dict[str, Any]):
+    """What stands for a configuration whose class is not known: entries that are attributes."""
+
+    __getattr__ = dict.__getitem__
+
+
+@dataclass(frozen=True)
+class Configuration(Sized):
+    """A configuration of a class with fields that may be sizes."""
+
+    kind: Any
+    fields: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        values = {name: getattr(value, "text", value) for name, value in self.fields.items()}
+        fields = ", ".join(f"{name}={value}" for name, value in values.items())
+        return f"{self.kind.__name__}({fields})"
+
+    @property
+    def parts(self) -> Iterable[Expression]:
+        """The fields that are sizes."""
+        return [value for value in self.fields.values() if isinstance(value, Expression)]
+
+    def at(self, sizes: Sizes) -> Any:
+        """The object; what its constructor does not take is set afterwards."""
+        values = {name: at(value, sizes) for name, value in self.fields.items()}
+        try:
+            return self.kind(**values)  # some take more than they say
+        except TypeError:
+            taken = inspect.signature(self.kind).parameters
+            later = {name: values.pop(name) for name in {*values} - {*taken}}
+            if not later:
+                raise
+        made = self.kind(**values)
+        for name, value in later.items():
+            setattr(made, name, value)
+        return made
+
+
+def taken_by(owner: Any, parameters: Parameters) -> tuple[str, Any] | None:
+    """The parameter that takes a configuration, and the class of that; Fields where unknown."""
+    for name, item in parameters.items():
+        called = bool(_CALLED.fullmatch(name)) and item.kind is not Parameter.VAR_POSITIONAL
+        kinds = [
+            kind
+            for kind in _classes(item.annotation, names_around(owner))
+            if kind.__module__.partition(".")[0] not in ("builtins", "torch", "typing")
+            if called or (is_required(item) and _CLASSES.fullmatch(kind.__name__))
+        ]
+        if kinds:
+            return name, max(kinds, key=_has_width)
+        if called:
+            found = getattr(owner, "config_class", None) or _beside(owner)
+            if found or is_required(item):
+                return name, found or Fields
+    return None
+
+
+def names_around(owner: Any) -> dict[str, Any]:
+    """The names where a class or function was written."""
+    module = sys.modules.get(getattr(owner, "__module__", ""))
+    return vars(module) if module else {}
+
+
+def _classes(annotation: Any, scope: Mapping[str, Any]) -> Iterator[type]:
+    """Classes of an annotation, also of one that is a text, or a choice of several."""
+    if isinstance(annotation, type) and annotation is not Parameter.empty:
+        yield annotation
+    text = getattr(annotation, "__forward_arg__", annotation)
+    for word in re.findall(r"[\w.]+", text) if isinstance(text, str) else ():
+        first, *rest = word.split(".")
+        found = scope.get(first)
+        for part in rest:
+            found = getattr(found, part, None)
+        if isinstance(found, type):
+            yield found
+    for part in get_args(annotation):
+        yield from _classes(part, scope)
+
+
+def _beside(owner: Any) -> Any:
+    """The configuration in the same module whose name begins most like the owner's."""
+    found = {
+        n: v
+        for n, v in names_around(owner).items()
+        if isinstance(v, type) and _CLASSES.fullmatch(n)
+    }
+    name = getattr(owner, "__name__", "")
+
+    def alike(one: str) -> int:
+        pairs = zip(one, name, strict=False)
+        return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(name)))
+
+    plain = [one for one in found if one.lower() != "pretrainedconfig"]
+    best = max(plain, key=lambda one: (_has_width(found[one]), alike(one)), default=None)
+    return found[best] if best else None
+
+
+def _has_width(kind: Any) -> bool:
+    """Whether it has a field for the model's width, as one of several parts has not."""
+    return any(name in WIDTHS for name in (*vars(kind), *parameters_of(kind, "")))
+
+
+def fields_of(kind: Any, owner: Any, name: str) -> dict[str, Parameter]:
+    """What a configuration takes; of an unknown one, what the code around reads of ``name``."""
+    if kind is Fields:
+        text = inspect.getsource(sys.modules[owner.__module__])
+        read = re.findall(rf"\b{name}(?:\.|\[[\"'])(\w+)(?!\w*\()", text)
+        return {field: Parameter(field, Parameter.KEYWORD_ONLY) for field in read}
+    own = {
+        field: Parameter(field, Parameter.KEYWORD_ONLY, default=value)
+        for base in reversed(kind.__mro__) for field, value in vars(base).items()
+        if isinstance(value, int) and not field.startswith("_")
+    }  # fmt: skip
+    return own | dict(inspect.signature(kind).parameters)
+
+
+def turned(owner: Any, arguments: Mapping[str, Any], head: str) -> str:
+    """How many entries of a head positions turn: as the rotary class beside a layer says it."""
+    import torch
+
+    kinds = [v for n, v in names_around(owner).items() if n.endswith("RotaryEmbedding")]
+    config = next((v for v in arguments.values() if isinstance(v, Configuration)), None)
+    if not kinds or config is None:
+        return head
+    found = []
+    for width in (32, 64):
+        sizes = {**dict.fromkeys((n for part in config.parts for n in part.names), 4), "d": width}
+        try:
+            x, positions = torch.zeros(1, 2, 8), torch.zeros(1, 2, dtype=torch.int64)
+            cosines, _ = kinds[0](config.at(sizes))(x, positions)
+            found.append((cosines.shape[-1], at(as_size(head), sizes)))
+        except Exception:  # noqa: BLE001 - somebody's code may raise anything
+            return head
+    (short, one), (long, other) = found
+    if short == long:
+        return str(short)
+    share = Fraction(short, one)
+    if share == 1 or share != Fraction(long, other):
+        return head
+    return f"{share.numerator}*({head})/{share.denominator}".replace("1*(d)", "d")
+
+
+def guessed(fields: Parameters, given: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Fields that say sizes, and those without a default.
+
+    What is None by default the class works out. Raises :class:`RequestError` for a field that
+    must be given and nobody can guess.
+    """
+    found: dict[str, Any] = {}
+    for name, item in fields.items():
+        size, required = REQUIRED.get(name.lower()), is_required(item)
+        number = isinstance(item.default, int) and not isinstance(item.default, bool)
+        few = size == FEW and number and item.default <= int(FEW)
+        if name in given or few or not (required or (size and number)):
+            continue
+        if size and (required or size not in ("N", "1000")):
+            found[name] = as_size(size)
+        elif required:
+            plain = plain_value(name, item)
+            if not plain:
+                raise RequestError(
+                    f"{what}.{name} must be given and cannot be guessed: add --arg {what}.{name}=… "
+                    "(a size like h*d, or a value)"
+                )
+            found[name] = plain[0]
+    return found | _of_states(fields, given)
+
+
+def _of_states(fields: Parameters, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Heads of a state-space layer, of one group, in all ``expand`` times as wide as the model."""
+    found = dict[str, Any]()
+    for kind in ("", "mamba_"):
+        wider = fields.get(f"{kind}expand")
+        widths = [n for n in (f"{kind}head_dim", f"{kind}d_head") if n in fields]
+        heads = [n for n in (f"{kind}num_heads", f"{kind}n_heads") if n in fields]
+        if wider is not None and widths and heads and not {*widths, *heads} & {*given}:
+            found |= {heads[0]: as_size("h"), widths[0]: as_size(f"{wider.default}*d")}
+            found |= {name: 1 for name in (f"{kind}n_groups",) if name in {*fields} - {*given}}
+    return found
+
+
+def module_of(item: Parameter, owner: Any) -> Configuration | None:
+    """A module that an argument's annotation names, built like a configuration."""
+    from torch import nn
+
+    kinds = [k for k in _classes(item.annotation, names_around(owner)) if issubclass(k, nn.Module)]
+    if not kinds or kinds[0] is nn.Module:
+        return None
+    fields = fields_of(kinds[0], owner, item.name)
+    more = {"batch_first": True} if "batch_first" in fields else {}
+    return Configuration(kinds[0], guessed(fields, more, item.name) | more)
+
+
+def read_file(path: str) -> dict[str, Any]:
+    """The fields that a JSON or TOML file gives."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise NotFoundError(
+            f"--config {path}: {why_of(error)}; give a .json or .toml file"
+        ) from error
+    try:
+        found = tomllib.loads(text) if path.endswith(".toml") else json.loads(text)
+    except ValueError as error:
+        raise RequestError(f"--config {path} is not readable: {error}") from error
+    if not isinstance(found, dict):
+        raise RequestError(f"--config {path} holds no names with values")
+    return found

@@ -1,0 +1,113 @@
+"""One token after others of somebody's module, from the cache that its forward pass takes."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from attnprof.blocks.cache import CachedCall
+from attnprof.errors import RequestError
+from attnprof.trace.request.signatures import Parameters
+from attnprof.trace.request.target import Expression, Input, Sizes, Target
+
+#: What a forward pass calls the keys and values of earlier tokens.
+_CACHES = (
+    "past_key_values", "past_key_value", "layer_past", "kv_cache", "cache", "past", "past_kv",
+    "state", "incremental_state",
+)  # fmt: skip
+
+
+def with_step(target: Target, taken: Parameters, scope: Mapping[str, Any]) -> Target:
+    """The target with a decoding step, where its forward pass takes a cache.
+
+    The cache is what a pass over the tokens before leaves: in an object of transformers', where
+    the code has its class in ``scope``, else as the last result.
+    """
+    name = next((name for name in _CACHES if name in taken), "")
+    if not name or "N" not in target.symbols:
+        return target
+    own = tuple(item for item in target.inputs if item.name != name)
+    keywords = target.keywords - {name}
+    step = replace(
+        target,
+        inputs=tuple(map(_of_one_token, own)),
+        keywords=keywords,
+        make=partial(_made, replace(target, inputs=own, keywords=keywords), name, taken, scope),
+    )
+    return replace(target, step=step)
+
+
+def _of_one_token(item: Input) -> Input:
+    dims = (Expression("1") if dim.text == "N" else dim for dim in item.dims)
+    return replace(item, dims=tuple(dims))
+
+
+def _made(
+    target: Target, name: str, taken: Parameters, scope: Mapping[str, Any], sizes: Sizes
+) -> CachedCall:
+    """The module after all tokens but one: what differs after two and three grows with them."""
+    module = target.make(sizes).eval()
+    named = {"use_cache": True} if "use_cache" in taken else {}
+    two, three = (_kept(target, module, {**sizes, "N": n}, name, named, scope) for n in (2, 3))
+    return CachedCall(module, {**named, name: _grown(two, three, sizes["N"] - 1, set())})
+
+
+def _kept(
+    target: Target,
+    module: Any,
+    sizes: Sizes,
+    name: str,
+    named: Mapping[str, Any],
+    scope: Mapping[str, Any],
+) -> Any:
+    """The cache that a pass over the first tokens leaves."""
+    import torch
+
+    cache = _empty(scope)
+    before, others = target.call_inputs(sizes, _device(module))
+    with torch.no_grad():
+        result = module(*before, **{**others, **named, name: cache})
+    values = list(result.values()) if isinstance(result, Mapping) else result
+    if cache is None and isinstance(values, torch.Tensor):
+        raise RequestError(
+            f"{target.name} has no decoding step: with {name}=None it gives one tensor, and no "
+            "cache for the next token; use --phase forward"
+        )
+    return values[-1] if cache is None else cache
+
+
+def _grown(two: Any, three: Any, tokens: Any, seen: set[int]) -> Any:
+    """What is kept after ``tokens``, from that after two of them and after three."""
+    import torch
+
+    if isinstance(two, torch.Tensor):
+        shape = [
+            tokens + a - 2 if b == a + 1 else a for a, b in zip(two.shape, three.shape, strict=True)
+        ]
+        return two if two.shape == three.shape else two.new_zeros(shape)
+    if isinstance(two, list | tuple):
+        made = [_grown(a, b, tokens, seen) for a, b in zip(two, three, strict=True)]
+        return made if isinstance(two, list) else tuple(made)
+    if isinstance(two, dict):
+        return {name: _grown(value, three[name], tokens, seen) for name, value in two.items()}
+    if isinstance(two, int) and not isinstance(two, bool):
+        return tokens + two - 2 if three == two + 1 else two
+    if hasattr(two, "__dict__") and id(two) not in seen and not isinstance(two, type):
+        seen.add(id(two))
+        for name, value in vars(two).items():
+            vars(two)[name] = _grown(value, vars(three)[name], tokens, seen)
+    return two
+
+
+def _empty(scope: Mapping[str, Any]) -> Any:
+    """A cache of transformers', where code knows it."""
+    if not {"Cache", "DynamicCache"} & set(scope):
+        return None
+    from transformers.cache_utils import DynamicCache
+
+    return DynamicCache()
+
+
+def _device(module: Any) -> str:
+    held = next(iter(module.parameters()), None)
+    return "meta" if held is not None and held.is_meta else "cpu"

@@ -1,0 +1,241 @@
+"""What was given for a target of somebody's, and what is guessed of what it takes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from inspect import Parameter
+from typing import Any
+
+from attnprof.errors import RequestError
+from attnprof.trace.request import signatures, texts
+from attnprof.trace.request.configurations import (
+    Configuration,
+    fields_of,
+    guessed,
+    module_of,
+    read_file,
+    taken_by,
+)
+from attnprof.trace.request.signatures import Parameters
+from attnprof.trace.request.target import (
+    Expression,
+    Input,
+    Target,
+)
+from attnprof.trace.request.texts import as_size, symbols_in
+from attnprof.trace.request.tuples import base_of, folded
+from attnprof.trace.request.usual import (
+    ARGUMENTS,
+    FIRST,
+    HEADS,
+    NEEDED,
+    PLACES,
+    REQUIRED,
+    TOKENS,
+    input_text,
+    plain_value,
+)
+
+_CAUSAL = ("causal", "is_causal")
+
+
+class UnguessedError(RequestError):
+    """Arguments, or inputs of the call, that must be given and nobody can guess."""
+
+    def __init__(self, what: str, how: str, flag: str, names: Sequence[str]) -> None:
+        told = " and ".join(filter(None, [", ".join(map(repr, names[:-1])), repr(names[-1])]))
+        super().__init__(f"{what} needs {told}, which cannot be guessed: {how}")
+        self.names = dict.fromkeys(names, flag)
+
+
+@dataclass
+class Request:
+    """What was given for one target, and what was guessed, with the flag that says otherwise."""
+
+    name: str
+    given: dict[str, Any]
+    inputs: dict[str, Input]
+    causal: bool
+    dtype: str
+    guessed: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def what(self) -> str:
+        """The last part of the name: ``MyAttention``."""
+        return self.name.rpartition(":")[2]
+
+    def instead(self, args: Mapping[str, Any], inputs: Mapping[str, Input]) -> "Request":
+        """The same with other guesses."""
+        told = {f"{name}={shown(value)}": "--arg" for name, value in args.items()}
+        told |= {f'"{item.spelled}"': "--input" for item in inputs.values()}
+        bases = {base_of(name) for name in inputs}
+        kept = {name: item for name, item in self.inputs.items() if base_of(name) not in bases}
+        return replace(
+            self, given={**self.given, **args}, inputs={**kept, **inputs}, guessed=told, notes=[]
+        )
+
+    def target(
+        self, make: Any, what: str, taken: Parameters, arguments: Any, known: Mapping[str, str]
+    ) -> Target:
+        """The target, over the symbols that its arguments and inputs use.
+
+        ``known`` are sizes by the names of arguments; none where it is a function.
+        """
+        named = self.call(what, taken, known)
+        inputs, by_name = tuple(named.values()), signatures.by_name(named, taken)
+        if self.guessed:
+            told = ", ".join(sorted(self.guessed, key=self.guessed.__getitem__))
+            ways = " and ".join(sorted({*self.guessed.values()}))
+            self.notes.insert(0, f"guessed: {told}; give {ways} to say otherwise")
+        symbols = symbols_in([*arguments.values(), *inputs])
+        return Target(self.name, make, inputs, symbols, self.dtype, by_name, tuple(self.notes))
+
+    def arguments(self, owner: Any, parameters: Parameters) -> dict[str, Any]:
+        """What a class or a factory is called with: given and guessed sizes, no default h or d.
+
+        Raises :class:`RequestError` for a required one that nobody can guess.
+        """
+        found = self._configured(owner, parameters)
+        signatures.checked_names(found, parameters, "--arg", self.what)
+        unknown = []
+        for name, item in parameters.items():
+            place = item.default is None and name in PLACES  # which a cache asks for
+            if name in found or not (place or signatures.is_required(item)):
+                continue
+            size, plain = REQUIRED.get(name.lower()), plain_value(name, item)
+            if part := module_of(item, owner):
+                found |= self.guess({name: part})
+                continue
+            if not size and not plain:
+                unknown.append(name)
+                continue
+            found |= self.guess({name: as_size(size) if size else plain[0]})
+        if unknown:
+            added = " ".join(f"--arg {name}=…" for name in unknown)
+            how = f"add {added} (a size like h*d, or a value), or point at a function of yours that"
+            how += " returns the module, like def make(d_model, num_heads)"
+            takes = ", ".join(map(str, parameters.values()))
+            raise UnguessedError(f"{self.what}({takes})", how, "--arg", unknown)
+        if "batch_first" in parameters and "batch_first" not in self.given:
+            self.notes.append("batch_first=True was set: inputs are (batch, tokens, width)")
+            found["batch_first"] = True
+        inputs = self.inputs.values() or [
+            Expression(signatures.known_sizes(found, parameters)["width"])
+        ]
+        used = symbols_in([*found.values(), *inputs])
+        left = signatures.sizes_at_default(parameters, found, used)
+        return {**found, **self.guess({name: Expression(size) for name, size in left.items()})}
+
+    def _configured(self, owner: Any, parameters: Parameters) -> dict[str, Any]:
+        """What was given, a configuration made of what was given and guessed of its fields."""
+        given, file = dict(self.given), {}
+        if isinstance(given.get("config"), str):
+            file = read_file(given.pop("config"))
+        given = folded(given)
+        taken = taken_by(owner, parameters)
+        if taken is None:
+            return file | given
+        name, kind = taken
+        own = given.get(name, {})
+        if not isinstance(own, dict):
+            return given  # an object, from Python
+        fields = fields_of(kind, owner, name)
+        own = file | own
+        more = {} if file else guessed(fields, own, name)
+        self.guess({f"{name}.{field}": value for field, value in more.items()})
+        if hasattr(kind, "_attn_implementation") and "attn_implementation" not in own:
+            more["attn_implementation"] = "eager"
+            self.notes.append(
+                f"attention is eager, its products and softmax in torch; --arg {name}."
+                "attn_implementation=sdpa asks for torch's fused attention"
+            )
+        return given | {name: Configuration(kind, own | more)}
+
+    def guess(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Values of arguments, told as guessed."""
+        self.guessed |= {f"{name}={shown(value)}": "--arg" for name, value in values.items()}
+        return dict(values)
+
+    def call(self, what: str, parameters: Parameters, known: Mapping[str, str]) -> dict[str, Input]:
+        """Inputs of the call in its order, by name.
+
+        Without ``known`` sizes q, k and v are (B, h, N, d), as a function takes them. Raises
+        :class:`RequestError` for a required one that nobody can guess.
+        """
+        if not signatures.takes_any(parameters):
+            signatures.checked_names(self.inputs, parameters, "--input", what)
+        given: dict[str, dict[str, Input]] = {}
+        for name, own in self.inputs.items():
+            given.setdefault(base_of(name), {})[name] = own
+        needed = {name for name, item in parameters.items() if signatures.is_required(item)} or {
+            *[name for name in FIRST if name in parameters and not given][:1]
+        }
+        found: dict[str, Input] = {}
+        unknown = []
+        for name, item in parameters.items():
+            if name in given or name in needed or name in NEEDED:
+                made = given.get(name) or self._guessed(item, known)
+                found |= made
+                unknown += [] if made else [name]
+        if unknown:
+            first, tokens = unknown[0], f"B, N, {known.get('width', 'h*d')}"
+            how = f'add sizes, like --input "{first}: {tokens}" or --input "{first}: N, N bool", or'
+            raise UnguessedError(
+                what, f'{how} a value, like --input "{first}: None"', "--input", unknown
+            )
+        if not found and known and not self.inputs:
+            found = self._guessed(Parameter("x", Parameter.POSITIONAL_ONLY), known)
+        found |= self.inputs
+        if not found:
+            raise RequestError(
+                f"{what} does not say what it takes: give its inputs in order, like --input "
+                '"q: B, h, N, d"'
+            )
+        return found
+
+    def _guessed(self, item: Parameter, known: Mapping[str, str]) -> dict[str, Input]:
+        """What an input is by its name and type; nothing where nobody can guess."""
+        name = item.name
+        head = known.get("turned", "") if name in NEEDED else ""
+        text = input_text(name, known.get("width", ""), head or known.get("head", "d"))
+        if not text and known:  # a layer's: by its type
+            plain = plain_value(name, item)
+            tensor = item.annotation is Parameter.empty or "Tensor" in str(item.annotation)
+            text = str(plain[0]) if plain else f"B, N, {known['width']}" if tensor else ""
+        found = texts.parse_inputs({name: text}) if text else {}
+        self.guessed |= {f'"{item.spelled}"': "--input" for item in found.values()}
+        return found
+
+    def pass_values(self, values: Mapping[str, Any]) -> None:
+        """Plain values, or sizes, become inputs of the call."""
+        self.inputs |= {name: Input(name, value=v, literal=True) for name, v in values.items()}
+
+    def place_causal(self, parameters: Parameters, taken: Parameters) -> None:
+        """``--causal`` goes to the arguments or to the inputs, whichever take it."""
+        if not self.causal:
+            return
+        argument = next((n for n in _CAUSAL if n in parameters and n not in self.given), None)
+        flag = next((n for n in _CAUSAL if n in taken and n not in self.inputs), None)
+        if argument:
+            self.given[argument] = True
+        elif flag:
+            self.pass_values({flag: True})
+        else:
+            raise RequestError(
+                f"--causal: {self.what} takes neither causal nor is_causal; give its own argument "
+                'with --arg, or a mask with --input "mask: N, N bool"'
+            )
+
+    def is_factory(self, function: Any) -> bool:
+        """Whether a function makes a module: it takes sizes (or nothing), and no tensor."""
+        parameters = signatures.parameters_of(function, self.what)
+        tensors = any(n.lower() in TOKENS | HEADS or n in self.inputs for n in parameters)
+        if tensors or signatures.takes_any(parameters):
+            return False
+        required = [name for name, item in parameters.items() if signatures.is_required(item)]
+        return all(name in self.given or name.lower() in ARGUMENTS for name in required)
+
+
+def shown(value: Any) -> str:
+    """A value as ``--arg`` takes it."""
+    return value.text if isinstance(value, Expression) else str(value)

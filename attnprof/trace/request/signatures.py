@@ -1,0 +1,135 @@
+"""What callables take, and the sizes that their arguments say."""
+
+import inspect
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from inspect import Parameter
+from itertools import chain, takewhile
+from typing import Any
+
+from attnprof.errors import RequestError, closest
+from attnprof.trace.request.target import Expression, Input
+from attnprof.trace.request.tuples import base_of
+from attnprof.trace.request.usual import ARGUMENTS, REQUIRED, WIDTHS
+
+#: A callable's parameters by name.
+Parameters = Mapping[str, Parameter]
+_VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+
+
+def parameters_of(function: Any, what: str) -> dict[str, Parameter]:
+    """A callable's parameters.
+
+    Built-in functions do not say theirs: they take anything. Raises :class:`RequestError` for a
+    module without a forward pass.
+    """
+    if getattr(function, "__name__", "") == "_forward_unimplemented":
+        raise RequestError(f"{what} is not defined: the module has no forward pass to derive")
+    try:
+        return dict(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return {
+            "inputs_in_order": Parameter("inputs_in_order", Parameter.VAR_POSITIONAL),
+            "values_by_name": Parameter("values_by_name", Parameter.VAR_KEYWORD),
+        }
+
+
+def documented(function: Any) -> dict[str, Parameter]:
+    """The parameters that a built-in function's documentation begins with."""
+    name, text = getattr(function, "__name__", ""), function.__doc__ or ""
+    found = re.search(rf"{re.escape(name)}\(([^()]*)\)", text)
+    parts = [part.strip() for part in found[1].split(",")] if name and found else []
+    must = takewhile(lambda part: part.isidentifier(), parts)
+    return {part: Parameter(part, Parameter.POSITIONAL_ONLY) for part in must}
+
+
+def parameters_of_class(layer: Any, what: str) -> dict[str, Parameter]:
+    """What a class is called with: what its parents take, where it takes anything by name."""
+    found = parameters_of(layer, what)
+    own = [base for base in layer.__mro__ if "__init__" in vars(base)]
+    for base in own[1:]:
+        kinds = {item.kind for item in found.values()}
+        if kinds != {Parameter.VAR_KEYWORD} or base.__module__.startswith("torch."):
+            break
+        found = parameters_of(base, what)
+    return found
+
+
+def is_required(parameter: Parameter) -> bool:
+    """Whether a call must give it."""
+    return parameter.default is Parameter.empty and parameter.kind not in _VARIADIC
+
+
+def takes_any(parameters: Parameters) -> bool:
+    """Whether it takes any number of tensors in order."""
+    return any(item.kind is Parameter.VAR_POSITIONAL for item in parameters.values())
+
+
+def checked_names(given: Mapping[str, Any], parameters: Parameters, flag: str, what: str) -> None:
+    """Raises :class:`RequestError` for a name that the callable does not take."""
+    if any(item.kind is Parameter.VAR_KEYWORD for item in parameters.values()):
+        return
+    takes = [name for name, item in parameters.items() if item.kind not in _VARIADIC]
+    for name in map(base_of, given):
+        if name not in takes:
+            hint = closest(name, takes) if takes else "it takes nothing"
+            raise RequestError(f"{flag} {name}: {what} has no '{name}'; {hint}")
+
+
+def sizes_at_default(
+    parameters: Parameters, passed: Mapping[str, Any], used: Iterable[str]
+) -> dict[str, str]:
+    """Heads and widths that would stay at a default although formulas speak of h or d.
+
+    A formula over h of a module that keeps its class's eight heads would be that of another one.
+    """
+    if {"h", "d"}.isdisjoint(used):
+        return {}
+    found = {}
+    for name, item in parameters.items():
+        size, default = ARGUMENTS.get(name.lower(), "N"), item.default
+        least = 8 if size == "h*d" else 1  # dim=-1 or dim=2 is an axis
+        number = isinstance(default, int) and not isinstance(default, bool)
+        if size != "N" and name not in passed and number and default >= least:
+            found[name] = size
+    return found
+
+
+def known_sizes(arguments: Mapping[str, Any], parameters: Parameters) -> dict[str, str]:
+    """The model width and the head width as texts: what is passed for them, or their defaults."""
+    found: dict[str, str] = {}
+    for name, value in chain(*map(_fields, _values(arguments, parameters))):
+        size = REQUIRED.get(name.lower(), "")
+        wide = name.lower() in WIDTHS or (size == "h*d" and name in arguments)
+        key = "width" if wide else {"d": "head", "h": "heads"}.get(size, "")
+        if isinstance(value, Expression):
+            found.setdefault(key, value.text)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            found.setdefault(key, str(value))
+    width, heads = found.get("width", "h*d"), found.get("heads", "h")
+    head = "d" if (width, heads) == ("h*d", "h") else f"({width})/({heads})"
+    if width.isdecimal() and heads.isdecimal():
+        head = str(int(width) // max(int(heads), 1))
+    return {"width": width, "head": found.get("head", head)}
+
+
+def _values(arguments: Mapping[str, Any], parameters: Parameters) -> Iterator[tuple[str, Any]]:
+    """Arguments in the order of a call, with their defaults, the usual names first."""
+    found = {name: arguments.get(name, item.default) for name, item in parameters.items()}
+    yield from sorted(found.items(), key=lambda pair: pair[0].lower() not in WIDTHS)
+
+
+def _fields(argument: tuple[str, Any]) -> Iterable[tuple[str, Any]]:
+    """An argument, or the fields of one that has some."""
+    fields = getattr(argument[1], "fields", None)
+    return fields.items() if isinstance(fields, Mapping) else [argument]
+
+
+def by_name(found: Mapping[str, Input], parameters: Parameters) -> frozenset[str]:
+    """Inputs after a gap, or that can only be given by name; to ``*args`` tensors go in order."""
+    if takes_any(parameters):
+        return frozenset(name for name, item in found.items() if item.literal)
+    found = {base_of(name): item for name, item in found.items()}
+    others = (Parameter.KEYWORD_ONLY, *_VARIADIC)
+    before = takewhile(lambda n: n in found and parameters[n].kind not in others, parameters)
+    return frozenset(found) - set(before)

@@ -1,0 +1,35 @@
+"""Inputs that are parts of one argument: ``x.0`` of a tuple, ``x[0]`` of a list, ``x.name``."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+
+def folded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by name, those of ``x.0`` and ``x.1`` in a tuple, of ``x[0]`` in a list.
+
+    Those of any other ``x.name`` are in a dict.
+    """
+    found: dict[str, Any] = {}
+    inside: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        first, rest = _STEP.match(name).groups()  # type: ignore[union-attr]  # it matches anything
+        if rest:
+            inside.setdefault(first, {})[rest.removeprefix(".")] = value
+        found[first] = value
+    for name, entries in inside.items():
+        own = folded(entries)
+        if all(key.startswith("[") for key in own):
+            found[name] = list(own.values())
+        else:
+            found[name] = tuple(own.values()) if all(map(str.isdigit, own)) else own
+    return found
+
+
+#: The first name of ``x.0``, of ``[0].name``, and the rest.
+_STEP = re.compile(r"(\[?[^.[]*)(.*)", re.DOTALL)
+
+
+def base_of(name: str) -> str:
+    """The argument that an input belongs to: ``x`` for ``x.0`` and ``x[0]``."""
+    return next(iter(folded({name: None})))

@@ -1,0 +1,136 @@
+"""What arguments and inputs of attention modules are usually called, and what they then are."""
+
+import re
+from inspect import Parameter
+from typing import Any
+
+_NAMES = {
+    "h*d": "d_model embed_dim dim hidden_size n_embd n_embed width emb_dim embedding_dim "
+    "embed_size emb_size model_dim dim_model",
+    "h": "num_heads heads n_heads nhead n_head num_attention_heads nheads num_head nb_heads "
+    "attention_heads attn_heads num_attn_heads n_attn_heads",
+    "d": "head_dim dim_head d_head d_k d_v head_size head_width head_channels",
+    "N": "seq_len max_len max_seq_len block_size n seq_length max_length context_length",
+}
+#: Constructor arguments that say a size, and which.
+ARGUMENTS = {name: size for size, names in _NAMES.items() for name in names.split()}
+WIDTHS = _NAMES["h*d"].split()
+_MORE = {
+    "h*d": "channels in_chs in_features in_channels input_dim in_dim dim_in query_dim out_features "
+    "out_channels out_dim output_dim dim_out hidden_dim attention_dim kdim vdim inner_dim "
+    "input_size encoder_dim decoder_dim cross_attention_dim context_dim attn_dim attention_size "
+    "encoder_embed_dim decoder_embed_dim qkv_dim features n_state n_units embed_dims",
+    "h": "num_key_value_heads n_kv_heads num_kv_heads kv_heads encoder_attention_heads "
+    "decoder_attention_heads n_kv_head num_query_heads num_heads_q n_q_heads num_groups_kv",
+    "d": "d_kv dim_heads attention_head_dim attention_head_size kv_dim_head qk_dim_head "
+    "key_dim value_dim rotary_dim rotary_ndims dim_key d_qk d_values d_keys "
+    "per_head_dim attention_head_width",
+    "4*h*d": "intermediate_size d_ff ffn_dim mlp_dim ffn_hidden_size dim_feedforward n_inner "
+    "encoder_ffn_dim decoder_ffn_dim hidden_features feedforward_dim d_inner dff mlp_hidden_dim "
+    "dim_ff ff_dim d_hid intermediate_dim expand_dim feed_forward_size",
+    "N": "max_position_embeddings n_positions n_ctx sequence_length max_position num_tokens_max "
+    "max_sequence_length num_patches ctx_len max_seq_length max_seqlen n_token",
+    "2": "num_hidden_layers n_layer n_layers num_layers depth layers encoder_layers "
+    "decoder_layers num_encoder_layers num_decoder_layers num_blocks n_blocks",
+    "16": "num_experts n_routed_experts num_local_experts moe_num_experts num_routed_experts",
+    "1000": "vocab_size n_vocab num_tokens ntoken n_tokens num_embeddings vocab num_words",
+}
+#: The same, where an argument must be given; ``ARGUMENTS`` also where it has a default.
+REQUIRED = {name: size for size, names in _MORE.items() for name in names.split()} | ARGUMENTS
+#: As many experts are enough, where the default is more.
+FEW = "16"
+#: Plain values of arguments that must be given, and bear on no size, or on few.
+_VALUES: dict[str, tuple[Any, str]] = {
+    "place": (0, r"(layer|block)_?(idx|index|id|number|num|i)|idx|layer_n|layer"),
+    "share": (0.0, r".*drop(out)?(_?(rate|prob|p|path))?|.*_pdrop|p"),
+    "epsilon": (1e-5, r".*eps(ilon)?"),
+    "bias": (True, r".*bias|batch_first"),
+    "flag": (False, r"(is_)?causal|flash(_attn)?|use_.*|is_.*|cross_attention|return_.*|output_.*"),
+    "ratio": (4, r"mlp_ratio|ffn_ratio|expansion(_factor|_ratio)?|ff_mult|mult"),
+    "image": (224, r"(img|image)_size|input_resolution"),
+    "patch": (16, r"patch_size|patch_len"),
+    "window": (7, r"window(_size)?|win_size"),
+    "kernel": (3, r"(kernel|conv)_(size|width)|kernel|in_chans|num_channels|proj_kernel"),
+    "stride": (1, r"(\w+_)?stride|dilation|shift_size"),
+    "classes": (10, r"num_(classes|labels)|n_classes|nb_classes"),
+    "block": (
+        16,
+        r"(chunk|bucket|segment)(_?(size|len))?|(num_)?landmarks|rank|nb_features",
+    ),
+    "activation": ("gelu", r"(hidden_|ffn_)?act(ivation)?(_fn|_function)?|hidden_act"),
+}
+#: Which layer of a model it is.
+PLACES = ("layer_idx", "layer_id")
+#: Arguments of a call that are (batch, tokens, width).
+TOKENS = {
+    "x", "hidden_states", "src", "input", "inputs", "tgt", "memory", "hidden", "hidden_state",
+    "inputs_embeds", "embeddings", "encoder_hidden_states", "context", "key_value_states", "feats",
+    "features", "tokens_embeds", "x_in", "query_states", "residual", "input_tensor", "tgt_emb",
+}  # fmt: skip
+#: The same in a layer, but (batch, heads, tokens, head width) in a function.
+HEADS = {
+    "q", "k", "v", "query", "key", "value", "queries", "keys", "values", "xq", "xk", "xv", "qk",
+    "q_input", "k_input", "v_input", "g", "gk", "gate", "gates", "decay", "log_decay", "beta",
+    "dt", "w", "u",
+}  # fmt: skip
+#: Other inputs that must be given; ``{d}`` is the head width, ``{w}`` the model width.
+_INPUTS = {
+    "B, N int64": "input_ids ids tokens idx token_ids input_tokens src_tokens decoder_input_ids "
+    "prev_output_tokens inp token input_id position_ids positions pos_ids token_type_ids pos "
+    "segment_ids",
+    "N, int64": "cache_position input_pos token_positions",
+    "(B, N, {d}), (B, N, {d})": "position_embeddings cos_sin rotary",
+    "B, N, {d}": "cos sin rotary_pos_emb",
+    "N, {d}/2 complex64": "freqs_cis freqs",
+    "B, {w}": "temb time_emb emb t_emb cond conditioning c vec",
+    "B, 3, 224, 224": "pixel_values img image images",
+    "0": "start_pos offset position_offset cur_pos past_length pos_offset",
+    "None": "attention_mask mask attn_mask key_padding_mask head_mask padding_mask src_mask "
+    "past_key_values past_key_value layer_past cache state cache_params past causal_mask "
+    "encoder_attention_mask attention_bias attn_bias bias_mask incremental_state kv_cache "
+    "layer_head_mask tgt_mask memory_mask position_bias rotary_emb rope src_key_padding_mask "
+    "image_rotary_emb alibi",
+}  # fmt: skip
+INPUTS = {name: text for text, names in _INPUTS.items() for name in names.split()}
+#: Layouts of tokens with so many sizes; ``{w}`` is the model width.
+LAYOUTS = {
+    1: ("N,",),
+    2: ("B, {w}", "N, {w}", "B, N"),
+    3: ("B, N, {w}", "B, {w}, N", "N, B, {w}"),
+    4: ("B, {w}, H, W", "B, H, W, {w}", "B, h, N, d", "B, N, h, d", "B, 3, 224, 224",
+        "B, M, N, {w}"),
+    5: ("B, {w}, M, H, W", "B, M, H, W, {w}", "B, M, {w}, H, W", "B, M, h, N, d"),
+    6: ("B, H, W, 7, 7, {w}", "B, {w}, H, 7, W, 7"),
+}  # fmt: skip
+#: What masks and biases of scores are, and pairs of cosines and sines.
+MASKS = ("B, N bool", "N, N bool", "B, N", "B, 1, N, N", "B, N int64", "B, N, N bool", "B*h, 1, N")
+POSITIONS = ("(B, N, d/2), (B, N, d/2)", "(B, N, d/4), (B, N, d/4)", "(N, d), (N, d)",
+             "(N, d/2), (N, d/2)", "N, d", "N, d/2 complex64")  # fmt: skip
+#: Inputs with a default that code needs all the same.
+NEEDED = ("position_embeddings",)
+#: What a call of which nothing must be given takes first.
+FIRST = ("input_ids", "pixel_values", "hidden_states", "inputs_embeds", "x", "tokens", "idx")
+
+
+def plain_value(name: str, item: Parameter) -> tuple[Any, ...]:
+    """What stands for an argument that must be given and is no size: none, or one value."""
+    kind = str(getattr(item.annotation, "__name__", item.annotation))
+    for value, pattern in _VALUES.values():
+        if re.fullmatch(pattern, name.lower()):
+            return (value,)
+    if "None" in kind or "Optional" in kind:
+        return (None,)
+    return {"bool": (False,), "float": (0.0,)}.get(kind, ())
+
+
+def input_text(name: str, width: str, head: str) -> str:
+    """What an input of this name is usually; "" for an unknown one.
+
+    Without ``width`` q, k and v are (B, h, N, d), as a function takes them.
+    """
+    name = name.lower()
+    if name in TOKENS or (width and name in HEADS):
+        return f"B, N, {width or 'h*d'}"
+    if not width and name in ("beta", "dt"):
+        return "B, h, N"
+    return "B, h, N, d" if name in HEADS else INPUTS.get(name, "").format(w=width or "h*d", d=head)

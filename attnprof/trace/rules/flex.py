@@ -1,0 +1,158 @@
+"""FlexAttention with a block mask: its kernel, which computes the blocks that the mask leaves.
+
+Pairs are the entries of those blocks (inside the tokens that there are), each as in other fused
+kernels. Which blocks: of a mask that is a band around the diagonal, like a causal one or a window,
+a formula; of another one what the mask's own numbers say, where they are known.
+"""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from attnprof.costs import exact_div
+from attnprof.trace.events import Size
+from attnprof.trace.rules.attention import forward_counts
+from attnprof.trace.rules.table import HIGHER, cost_of, tensors_in
+from attnprof.trace.rules.units import Counts
+from attnprof.trace.sizes import nbytes, product, size_of
+
+#: No mask at all has one block of this size, or more.
+_WHOLE = 2**30
+#: Blocks of the matrix in which a mask is looked at.
+_BLOCKS = 64
+#: A place so far away that a mask that leaves it has no end.
+_FAR = 2**40
+
+#: Blocks computed left and right of the diagonal one in each row; None: all there are.
+Band = tuple[int | None, int | None]
+#: Those of masks that were looked at, by the size of blocks.
+_BANDS: WeakKeyDictionary[Any, dict[int, Band | None]] = WeakKeyDictionary()
+
+
+def is_sparse(args: Sequence[Any]) -> bool:
+    """Whether a call has a block mask whose computed blocks are known."""
+    return args[4][-2] < _WHOLE and pairs(args) is not None
+
+
+def pairs(args: Sequence[Any]) -> Size | None:
+    """Entries of the blocks that are computed for all heads; None where they are not known."""
+    query, key, mask = args[0], args[1], args[4]
+    rows, columns, block = query.shape[-2], key.shape[-2], mask[-2]
+    numbers = [x for x in (mask[2], mask[4]) if x is not None]
+    heads, known = product(query.shape[:-2]), not any(_is_blank(x) for x in numbers)
+    with unset_fake_temporarily():
+        blocks = sum(int(x.sum()) for x in numbers) if known else None
+    alike = product(mask[2].shape[:2])
+    square = rows == columns and alike == 1 and mask[-3] == block
+    band = _band(mask[-1], block) if square else None
+    if band is not None:
+        of_band, entries = _of_band(band, rows, block)
+        if blocks in (None, of_band):
+            return heads * entries
+    if blocks is None:
+        return None
+    return exact_div(heads, alike) * blocks * mask[-3] * block
+
+
+def _is_blank(tensor: Any) -> bool:
+    return isinstance(tensor, FakeTensor) or tensor.is_meta
+
+
+def _band(mask_mod: Any, size: int) -> Band | None:
+    """The band of blocks that a mask leaves; None where it leaves others, or needs values."""
+    known = _BANDS.setdefault(mask_mod, {})
+    if size not in known:
+        try:
+            known[size] = _looked_at(mask_mod, size)
+        except Exception:  # noqa: BLE001 - somebody's code, which may look up what has no values
+            known[size] = None
+    return known[size]
+
+
+def _looked_at(mask_mod: Any, size: int) -> Band | None:
+    last, middle = _BLOCKS - 1, _BLOCKS // 2
+    found = {row: _blocks_of(mask_mod, row, size) for row in (0, 1, 2, middle, last - 1, last)}
+    if not found[last] or not found[0]:
+        return None
+    left = None if found[last][0] == 0 else last - found[last][0]
+    right = None if found[0][-1] == last else found[0][-1]
+    with unset_fake_temporarily():
+        near, far = torch.zeros((), dtype=torch.int64), torch.full((), _FAR)
+        ends = [bool(mask_mod(near, near, *pair)) for pair in ((far, near), (near, far))]
+    if [x is None for x in (left, right)] != ends:
+        return None  # wider than was looked at
+    for row, blocks in found.items():
+        first = 0 if left is None else max(0, row - left)
+        end = last if right is None else min(last, row + right)
+        if blocks != list(range(first, end + 1)):
+            return None
+    return left, right
+
+
+def _blocks_of(mask_mod: Any, row: int, size: int) -> list[int]:
+    """The blocks of a row of blocks in which any entry is left."""
+    with unset_fake_temporarily(), torch.no_grad():
+        none = torch.zeros((), dtype=torch.int64)
+        queries = torch.arange(row * size, (row + 1) * size).unsqueeze(1)
+        left = mask_mod(none, none, queries, torch.arange(_BLOCKS * size))
+        whole = torch.broadcast_to(left, (size, _BLOCKS * size))
+        some = whole.view(size, _BLOCKS, size).any(2).any(0)
+        return [place for place, kept in enumerate(some.tolist()) if kept]
+
+
+def _of_band(band: Band, rows: Any, size: int) -> tuple[Size, Size]:
+    """Blocks of a band in a square of so many tokens, and their entries that are tokens."""
+    count = (rows + size - 1) // size
+    n, missing = size_of(count), size_of(count * size - rows)
+    # a width that does not fit is all there is: a condition on symbolic sizes
+    left, right = (n - 1 if x is None or x >= count - 1 else x for x in band)
+    blocks = (
+        n * (1 + left + right) - exact_div(left * (left + 1), 2) - exact_div(right * (right + 1), 2)
+    )
+    edges = size * missing * (left + right + 2)  # of the last row and column of blocks
+    return blocks, size * size * blocks - edges + missing * missing
+
+
+class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds up what operations count."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counts = Counts()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.counts += cost_of(func, out, args, kwargs or {}).counts
+        return out
+
+
+def _changed(score_mod: Any) -> Counts:
+    """What a change of one score counts."""
+    with unset_fake_temporarily(), torch.no_grad():
+        score, place = torch.zeros(()), torch.ones((), dtype=torch.int64)
+        counting = _Counting()
+        with counting:
+            score_mod(score, place, place, place, place)
+        return counting.counts
+
+
+def cost(args: Sequence[Any], out: Any) -> tuple[Counts | None, Size]:
+    """What the kernel counts, None for scores that are changed by values; bytes it moves."""
+    query, _, value, score_mod = args[:4]
+    seen = pairs(args)
+    moved = sum((nbytes(x) for x in [*tensors_in(args[:3]), out[0], out[1]]), start=0)
+    try:
+        counts = _changed(score_mod) * seen
+    except Exception:  # noqa: BLE001 - somebody's code, which may look up what has no values
+        return None, moved
+    return counts + forward_counts(seen, query, value, SimpleNamespace(dropout_p=0)), moved
+
+
+HIGHER["higher_order.flex_attention"] = cost

@@ -1,0 +1,170 @@
+"""One layer of ``nn.LSTM`` in float32, which oneDNN runs as one operation; cells, step by step.
+
+What a layer takes was measured, and is what oneDNN's ``cpu/rnn/rnn_utils.cpp`` says: lines of
+numbers fill cache lines and are no multiple of 1 KiB, arrays whole pages.
+"""
+
+from typing import Any
+
+import torch
+from torch._decomp import decompositions
+
+from attnprof.trace.events import Size
+from attnprof.trace.rules.table import rules
+from attnprof.trace.rules.units import MAC, OTHER, A, Counts, D, E, M
+from attnprof.trace.rules.workspaces import UnknownWorkspaceError, copied, workspaces
+from attnprof.trace.sizes import numel, size_of
+
+#: Its name of a long short-term memory among recurrent layers.
+_LSTM = 2
+_GATES = 4
+_least: Any = torch.sym_min
+_most: Any = torch.sym_max
+
+
+def _line(width: Any) -> Any:
+    """Numbers of a line in memory."""
+    whole = -(-width // 16) * 16
+    return whole + 16 * (1 - _least(whole % 256, 1))
+
+
+def _pages(numbers: Any) -> Any:
+    """Bytes of so many numbers in whole pages."""
+    return -(-4 * numbers // 4096) * 4096
+
+
+def _saved(x: Any, width: Any) -> Any:
+    """Bytes of gates, outputs and states of all steps, which a backward pass reads again."""
+    steps, batch, inputs = x.shape
+    rows, states = steps * batch, 2 * (steps + 1) * batch
+    widest = _line(_most(inputs, width))
+    gates = _pages(rows * _line(_GATES * width)) + _pages(rows * _line(width))
+    return gates + 3 * _pages(states * widest) + 2 * _pages(states * width)
+
+
+def forward(x: Any, *args: Any) -> tuple[Any, ...]:
+    """The result, the last states, and what a backward pass reads again: shapes alone."""
+    h, c = args[4:6]
+    y = x.new_empty(*x.shape[:2], h.shape[-1])
+    keeps = torch.is_grad_enabled()
+    saved = torch.empty(_saved(x, h.shape[-1]), dtype=torch.uint8) if keeps else None
+    return y, torch.empty_like(h), torch.empty_like(c), saved
+
+
+def backward(x: Any, *args: Any) -> tuple[Any, ...]:
+    """Gradients of the input, of weights and biases, and of the first states."""
+    likes = (x, *args[:4], args[4], args[5])
+    return tuple(torch.empty_like(like, memory_format=torch.contiguous_format) for like in likes)
+
+
+def _products(call: Any) -> Counts:
+    steps, batch, inputs, width = map(size_of, (*call.input.shape, call.hx_.shape[-1]))
+    return MAC * (steps * batch) * _GATES * width * (inputs + width)
+
+
+def _counted(out: Any, call: Any) -> Counts | None:
+    """Three sigmoids and two tangents of a cell, and what they weigh; biases are added up first."""
+    if call.mode != _LSTM:
+        return None
+    each = (E + A + D) * 3 + OTHER * 2 + 3 * M + A + (A * _GATES if call.has_biases else A * 0)
+    once = A * (_GATES * size_of(call.hx_.shape[-1])) if call.has_biases else A * 0
+    gates = A * _GATES  # of the input and of the state
+    return _products(call) + (each + gates) * numel(out[0]) + once
+
+
+def _counted_backward(_out: Any, call: Any) -> Counts | None:
+    """By the product rule, cell by cell; gradients of states, and those of biases, are summed."""
+    if call.mode != _LSTM:
+        return None
+    each = 16 * M + 6 * A + OTHER + A + A * _GATES
+    return _products(call) * 2 + each * numel(call.output)
+
+
+def _inside(call: Any, *, backward: bool) -> Size:
+    """Biases added up, weights laid out anew, and scratch; a gradient of each for a while.
+
+    Outside of training it has other ways, by the processor: what it keeps of all steps is known.
+    """
+    x, width = call.input, call.hx_.shape[-1]
+    if call.mode != _LSTM or x.dtype != torch.float32:
+        raise UnknownWorkspaceError
+    (steps, batch, inputs), gates = x.shape, _GATES * width
+    if not (backward or torch.is_grad_enabled()):
+        wide = -(-width // 32) * 32
+        raise UnknownWorkspaceError(
+            size_of(4 * gates * (1 + steps * batch) + 16 * (inputs + width) * wide)
+        )
+    weights = 4 * (inputs + width) * _line(gates)
+    scratch = 2 * _pages(batch * _line(width)) + _pages(gates) + 568
+    held = scratch + _pages(steps * batch * _line(gates))
+    if not call.has_biases:
+        raise UnknownWorkspaceError(size_of(held))
+    held += 4 * gates + weights
+    if not backward:
+        return size_of(held)
+    held += 8 * batch * width
+    for wide in (inputs, width):
+        more = _line(wide)
+        held += _least(more - wide, 1) * 4 * gates * more
+    return size_of(held) + copied(call.grad_output)
+
+
+rules({"mkldnn_rnn_layer": _counted, "mkldnn_rnn_layer_backward": _counted_backward})
+workspaces({
+    "mkldnn_rnn_layer": lambda _, call: _inside(call, backward=False),
+    "mkldnn_rnn_layer_backward": lambda _, call: _inside(call, backward=True),
+})  # fmt: skip
+
+
+def chosen(_input: Any, hx: Any, params: Any) -> Any:
+    """How torch decomposes a layer, as without symbols: oneDNN's, if that is what would run."""
+    numbers = {x.dtype for x in (_input, *hx, *(w for own in params for w in own))}
+    in_onednn = torch._C._get_mkldnn_enabled() and numbers == {torch.float32}
+    whole = in_onednn and hx[0].size(2) == hx[1].size(2)
+    return _layer if whole else decompositions.one_layer_lstm
+
+
+def _layer(x: Any, hidden: Any, params: Any, has_biases: bool, reverse: bool = False) -> Any:
+    """The operation of a layer; it would make a number of its width, which nothing needs here."""
+    w = params if has_biases else [*params, *(x.new_zeros(w.shape[0]) for w in params)]
+    first = [state.contiguous() for state in hidden]
+    how: Any = (reverse, [], _LSTM, 0, 1, has_biases, False, False, False)
+    y, h, c, _ = torch.ops.aten.mkldnn_rnn_layer.default(x.contiguous(), *w, *first, *how)
+    return y, (h, c)
+
+
+# -- one step, as torch composes it, whose own code makes numbers of widths ---------------
+_linear, _split = torch.ops.aten.linear, torch.ops.aten.unsafe_split
+
+
+def _lstm_cell(x: Any, hx: Any, w: Any, w_h: Any, b: Any = None, b_h: Any = None) -> Any:
+    gates = _linear(hx[0], w_h, b_h).add_(_linear(x, w, b))
+    into, kept, new, out = _split(gates, w_h.shape[1], 1)
+    into, kept, new, out = into.sigmoid_(), kept.sigmoid_(), new.tanh_(), out.sigmoid_()
+    cell = (kept * hx[1]).add_(into * new)
+    return out * cell.tanh(), cell
+
+
+def _gru_cell(x: Any, hx: Any, w: Any, w_h: Any, b: Any = None, b_h: Any = None) -> Any:
+    width = w_h.shape[1]
+    given, own = _split(_linear(x, w, b), width, 1), _split(_linear(hx, w_h, b_h), width, 1)
+    reset = own[0].add_(given[0]).sigmoid_()
+    kept = own[1].add_(given[1]).sigmoid_()
+    new = given[2].add(own[2].mul_(reset)).tanh_()
+    return (hx - new).mul_(kept).add_(new)
+
+
+def _simple(name: str) -> Any:
+    def cell(x: Any, hx: Any, w: Any, w_h: Any, b: Any = None, b_h: Any = None) -> Any:
+        own, given = _linear(hx, w_h, b_h), _linear(x, w, b)  # held to the end
+        return getattr(own.add_(given), name)()
+
+    return cell
+
+
+CELLS: dict[Any, Any] = {
+    torch.ops.aten.lstm_cell.default: _lstm_cell,
+    torch.ops.aten.gru_cell.default: _gru_cell,
+    torch.ops.aten.rnn_tanh_cell.default: _simple("tanh"),
+    torch.ops.aten.rnn_relu_cell.default: _simple("relu"),
+}

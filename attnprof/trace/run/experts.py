@@ -1,0 +1,274 @@
+"""Even routing: sizes that depend on which experts tokens choose, if they choose them evenly.
+
+In a routed run the places of the largest among real numbers (``topk``, ``argmax``, ``max``,
+``sort``) are taken to be spread: row t chooses t·k, t·k + 1, … modulo the number of experts. On
+fake tensors the values of what is made of these places alone are computed beside them, so that the
+numbers and sizes that code takes from them are known; under symbolic sizes a number of rows is
+named by what it is there: a multiple of the rows of one expert.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.utils._pytree import tree_map_only
+
+from attnprof.trace.events import Size
+from attnprof.trace.rules import name_of, tensors_in
+from attnprof.trace.rules.workspaces import is_mask
+from attnprof.trace.sizes import size_of
+
+#: More entries than these are not followed.
+MOST = 2**22
+#: Operations whose second result, or whose one, is a place among real numbers.
+_CHOICES = ("topk", "argmax", "max", "sort")
+#: Operations that make whole numbers or truth values out of nothing.
+_MADE = frozenset({
+    "arange", "zeros", "ones", "full", "eye", "scalar_tensor", "tril_indices", "triu_indices",
+    "zeros_like", "ones_like", "new_zeros", "new_ones",
+})  # fmt: skip
+_SYMBOLIC = torch.SymInt | torch.SymFloat | torch.SymBool
+_KEY = "_attnprof_values"
+
+
+@dataclass(frozen=True)
+class Route:
+    """A choice: ``rows`` in all are spread over ``experts``."""
+
+    rows: Any
+    experts: Any
+
+    @property
+    def sizes(self) -> tuple[Size, Size]:
+        """Both as the rules see sizes."""
+        return size_of(self.rows), size_of(self.experts)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The values of a fake tensor, and the choice that they were made of, if any."""
+
+    values: Any
+    route: Route | None
+
+
+class Routing:
+    """What a routed run knows of values; ``used`` are the choices that something depended on."""
+
+    def __init__(self) -> None:
+        self.used: list[Route] = []
+
+    # -- before an operation ---------------------------------------------------------------
+    def answered(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The fake result of an operation that depends on values that are known; else None."""
+        answer = _ANSWERS.get(name_of(func).removeprefix("aten."))
+        masks = [x for x in tensors_in(args) if is_mask(x)]
+        asked = masks if answer in (_indexed, _selected) else tensors_in((args, kwargs))
+        known = [_known(x) for x in asked]
+        if answer is None or not asked or None in known or not isinstance(asked[0], FakeTensor):
+            return None
+        route = next((one.route for one in known if one and one.route), None)
+        self.use(route)
+        return answer(func, args, kwargs, lambda n: _named(n, route))
+
+    def use(self, route: Route | None) -> None:
+        """Something depends on a choice."""
+        if route is not None and all(route is not other for other in self.used):
+            self.used.append(route)
+
+    # -- after it --------------------------------------------------------------------------
+    def ran(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+        """Follow the values of results, and spread those that are choices; real ones are given."""
+        name = name_of(func).removeprefix("aten.")
+        choice = spread(name, args, kwargs, out)
+        if choice is None:
+            _follow(name, func, args, kwargs, tensors_in(out))
+            return None
+        places, route, values = choice
+        if not isinstance(places, FakeTensor):
+            return places.copy_(values), route
+        setattr(places, _KEY, _Known(values, route))
+        return None
+
+
+def _follow(name: str, func: Any, args: Any, kwargs: Any, results: list[Any]) -> None:
+    """The values of results: of an operation on what is known, or that makes whole numbers."""
+    if not any(isinstance(x, FakeTensor) for x in results):
+        return
+    operands = tensors_in((args, kwargs))
+    known = [_known(x) for x in operands]
+    whole = results[0].dtype in (torch.bool, torch.int32, torch.int64)
+    made = name.removesuffix("_") in _MADE and whole
+    follows = made or (operands and None not in known)
+    if follows and all(prod(map(_number, x.shape)) <= MOST for x in results):
+        values = _computed(func, args, kwargs) if None not in known else _made(name, results[0])
+        route = next((one.route for one in known if one and one.route), None)
+        for result, own in zip(results, tensors_in(values), strict=True):
+            setattr(result, _KEY, _Known(own, route))
+    elif name.endswith("_") and operands and hasattr(operands[0], _KEY):
+        delattr(operands[0], _KEY)
+
+
+def _known(tensor: Any) -> _Known | None:
+    if not isinstance(tensor, FakeTensor):
+        return _Known(tensor, None)
+    if tensor.constant is not None:
+        return _Known(tensor.constant, None)
+    return getattr(tensor, _KEY, None)
+
+
+def _number(size: Any) -> Any:
+    """A size as the number that it is in this run."""
+    return size.node.hint if isinstance(size, _SYMBOLIC) else size
+
+
+def _plain(value: Any) -> Any:
+    """Arguments with values for tensors and numbers for sizes."""
+    of_tensor = tree_map_only(torch.Tensor, lambda x: _known(x).values, value)  # type: ignore[union-attr]
+    return tree_map_only(_SYMBOLIC, _number, of_tensor)
+
+
+def _computed(func: Any, args: Any, kwargs: Any) -> Any:
+    with unset_fake_temporarily(), torch.no_grad():
+        return func(*_plain(args), **_plain(kwargs))
+
+
+def _made(name: str, out: Any) -> Any:
+    with unset_fake_temporarily():
+        made = torch.ones if name.removeprefix("new_").startswith("ones") else torch.zeros
+        return made([_number(n) for n in out.shape], dtype=out.dtype)
+
+
+def spread(name: str, args: Any, kwargs: Any, out: Any) -> tuple[Any, Route, Any] | None:
+    """Of a choice among real numbers: its places, over what they are spread, and so spread."""
+    if name not in _CHOICES or not args or not args[0].is_floating_point():
+        return None
+    first, results = args[0], tensors_in(out)
+    given = [x for x in args[2 if name == "topk" else 1 :] if not isinstance(x, bool)]
+    default = None if name in ("argmax", "max") else -1
+    dim = kwargs.get("dim", given[0] if given else default)
+    if not isinstance(dim, int) or not first.dim() or (name != "argmax" and len(results) != 2):
+        return None
+    places, dim = results[-1], dim % first.dim()
+    experts, shape = first.shape[dim], list(map(_number, places.shape))
+    kept = places.dim() == first.dim()
+    each = shape.pop(dim) if kept else 1
+    if prod(shape) * each > MOST:
+        raise ValueError("there are too many rows to be spread over experts")
+    with unset_fake_temporarily():
+        steps = torch.arange(prod(shape)).view(shape) * (1 if name == "sort" else each)
+        rows = (steps.unsqueeze(-1) + torch.arange(each)) % _number(experts)
+        values = rows.movedim(-1, dim) if kept else rows.squeeze(-1)
+    return places, Route(prod(places.shape), experts), values.contiguous()
+
+
+def _named(number: int, route: Route | None) -> Any:
+    """A number of rows that is a multiple of those of an expert, as an expression."""
+    if route is None or not isinstance(route.rows, torch.SymInt) or isinstance(number, bool):
+        return number
+    rows, experts = _number(route.rows), _number(route.experts)
+    each = rows // experts
+    if number == experts:
+        return route.experts
+    if rows % experts or number <= experts or number % each:
+        return number
+    if route.rows % route.experts == 0:  # a condition from here on
+        return route.rows // route.experts * (number // each)
+    return number
+
+
+# -- results whose sizes, or which, depend on values ----------------------------------------
+Name = Callable[[int], Any]
+
+
+def _number_of(func: Any, args: Any, kwargs: Any, name: Name) -> Any:
+    value = _computed(func, args, kwargs)
+    return name(value) if type(value) is int else value
+
+
+def _shaped(func: Any, args: Any, kwargs: Any, name: Name) -> Any:
+    """Results of the shapes that they have at the values."""
+    found = _computed(func, args, kwargs)
+    out = tuple(args[0].new_empty([name(n) for n in x.shape], dtype=x.dtype)
+                for x in tensors_in(found))  # fmt: skip
+    return out if isinstance(found, tuple) else out[0]
+
+
+def _places(mask: Any, name: Name) -> Any:
+    values = _computed(torch.ops.aten.nonzero.default, (mask,), {})
+    count = name(len(values))
+    found = mask.new_empty_strided((count, mask.dim()), (1, count), dtype=torch.int64)
+    setattr(found, _KEY, _Known(values, None))
+    return found
+
+
+def _nonzero(_func: Any, args: Any, _kwargs: Any, name: Name) -> Any:
+    return _places(args[0], name)
+
+
+def _selected(_func: Any, args: Any, _kwargs: Any, name: Name) -> Any:
+    shape = list(map(_number, torch.broadcast_shapes(*(x.shape for x in args))))  # type: ignore[no-untyped-call]
+    with unset_fake_temporarily():
+        count = int(_known(args[1]).values.expand(shape).count_nonzero())  # type: ignore[union-attr]
+    return args[0].new_empty((name(count),))
+
+
+def _indexed(func: Any, args: Any, kwargs: Any, name: Name) -> Any:
+    """With the places of what masks pick out."""
+    places: list[Any] = []
+    for index in args[1]:
+        picks = index is not None and is_mask(index)
+        places += _places(index, name).unbind(1) if picks else [index]
+    return func(args[0], places, *args[2:], **kwargs)
+
+
+_ANSWERS: dict[str, Callable[..., Any]] = {
+    "_local_scalar_dense": _number_of, "equal": _number_of, "nonzero": _nonzero,
+    "masked_select": _selected, "index": _indexed,
+    **dict.fromkeys(("bincount", "_unique2", "unique_dim", "unique_consecutive",
+                     "repeat_interleave"), _shaped),
+}  # fmt: skip
+
+
+@contextmanager
+def as_with_values() -> Iterator[None]:
+    """Inside, what torch does otherwise where it knows no values is done as it does with them."""
+    one_hot, as_list = _one_hot(), FakeTensor.tolist
+
+    def tolist(tensor: Any) -> Any:
+        known = _known(tensor)
+        return as_list(tensor) if known is None else _listed(known)
+
+    hot = patch.object(torch.nn.functional, "one_hot", one_hot)
+    with hot, patch.object(FakeTensor, "tolist", tolist):
+        yield
+
+
+def _listed(known: _Known) -> Any:
+    """Values as numbers of Python's, which asks no operation."""
+    with unset_fake_temporarily():
+        values = known.values.tolist()
+    return tree_map_only(int, lambda n: _named(n, known.route), values)
+
+
+@cache
+def _one_hot() -> Callable[..., Any]:
+    plain = torch.nn.functional.one_hot
+
+    def one_hot(ids: Any, num_classes: int = -1) -> Any:
+        if not isinstance(ids, FakeTensor):
+            return plain(ids, num_classes)
+        least, most = (int(value.item()) for value in ids.aminmax())
+        classes = most + 1 if num_classes == -1 else num_classes
+        if least < 0 or most >= classes:
+            raise RuntimeError("Class values must be smaller than num_classes.")  # torch's words
+        found = torch.zeros((*ids.shape, classes), dtype=torch.int64, device=ids.device)
+        return found.scatter_(-1, ids.unsqueeze(-1), 1)
+
+    return one_hot

@@ -1,0 +1,91 @@
+"""What is left of a last block: quotients that are the same whatever that is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+from torch.utils._sympy import functions as symbolic
+
+#: Functions of a number and a divisor.
+_QUOTIENTS = (symbolic.FloorDiv, symbolic.Mod, symbolic.PythonMod, symbolic.CeilDiv)
+#: Roundings of a quotient.
+_ROUNDED = (symbolic.CeilToInt, symbolic.FloorToInt, symbolic.TruncToInt)
+
+
+@dataclass
+class Rests:
+    """Torch's symbols of rests, each from 2 to one less than its block; ``hints`` of all."""
+
+    blocks: Mapping[Any, Any]
+    hints: Mapping[Any, int]
+    _seen: dict[Any, Any] = field(default_factory=dict)
+
+    def rounded(self, expression: Any) -> Any:
+        """The expression without quotients, and rests of such, that are the same for all rests."""
+        if not self.blocks or expression.free_symbols.isdisjoint(self.blocks):
+            return expression
+        if expression not in self._seen:
+            self._seen[expression] = self._without(expression)
+        return self._seen[expression]
+
+    def _without(self, expression: Any) -> Any:
+        parts = expression.atoms(*_QUOTIENTS, *_ROUNDED)
+        for part in sorted(parts, key=sympy.count_ops):
+            value = self._value(part)
+            if value is not None:
+                found = expression.xreplace({part: value})
+                return self.rounded(sympy.expand(found) if isinstance(found, sympy.Expr) else found)
+        return expression
+
+    def _value(self, part: Any) -> Any | None:
+        """What a rounded quotient is, or what is left of it; None where that depends on a rest."""
+        number, *divisor = part.args
+        if isinstance(part, _ROUNDED):
+            if not isinstance(number, symbolic.IntTrueDiv):
+                return None
+            number, *divisor = number.args
+        up = isinstance(part, symbolic.CeilDiv | symbolic.CeilToInt)
+        whole = self._floor(-number if up else number, divisor[0])
+        if whole is None or isinstance(part, symbolic.Mod | symbolic.PythonMod):
+            return whole if whole is None else number - whole * divisor[0]
+        return -whole if up else whole
+
+    def _floor(self, number: Any, divisor: Any) -> Any | None:
+        whole, rest = sympy.S.Zero, sympy.S.Zero
+        for term in sympy.Add.make_args(sympy.expand(number)):
+            quotient = sympy.cancel(term / divisor)
+            if quotient.is_integer and quotient.is_polynomial():
+                whole += quotient
+            else:
+                rest += term
+        at = rest.xreplace(self.hints), divisor.xreplace(self.hints)
+        if not all(x.is_Integer for x in at) or at[1] <= 0:
+            return None
+        few = at[0] // at[1]
+        inside = self._natural(rest - few * divisor) and self._natural(
+            few * divisor + divisor - 1 - rest
+        )
+        return whole + few if inside else None
+
+    def _natural(self, number: Any) -> bool:
+        """Whether it is 0 or more: linear in the rests, so at both ends of each."""
+        ends = [sympy.expand(number)]
+        for rest, block in self.blocks.items():
+            if any(sympy.degree(end, rest) > 1 for end in ends if end.has(rest)):
+                return False
+            ends = [end.xreplace({rest: x}) for end in ends for x in (sympy.Integer(2), block - 1)]
+        low = {
+            s: s + (3 if s in self._sized else 2)
+            for s in set().union(*(x.free_symbols for x in ends))
+        }
+        return all(
+            factor >= 0
+            for end in ends
+            for factor in sympy.expand(end.xreplace(low)).as_coefficients_dict().values()
+        )
+
+    @property
+    def _sized(self) -> set[Any]:
+        """Blocks that are sizes: of 3 at least, as there is a rest of 2."""
+        return {block for block in self.blocks.values() if block.is_Symbol}

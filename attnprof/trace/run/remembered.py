@@ -1,0 +1,179 @@
+"""Runs without values do no work twice: what an operation makes depends on layouts alone."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache, partial
+from operator import itemgetter
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    FakeTensor,
+    FakeTensorMode,
+    in_kernel_invocation_manager,
+    unset_fake_temporarily,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+
+#: Where torch keeps the mode of fake tensors, below all others.
+FAKE = torch._C._TorchDispatchModeKey.FAKE
+#: Makes a result again, given the tensors that the operation is called with.
+Making = Callable[[list[Any]], Any]
+#: Numbers that are the same wherever they are made, and how many of those.
+_LINE, _SHORT = torch.ops.aten.linspace.default, 256
+#: Operations whose results depend on values, or on nothing but the moment.
+_OTHERS = {"data_dependent_output", "dynamic_output_shape", "inplace_view"}
+
+
+class Remembering(TorchDispatchMode):
+    """Inside, an operation on operands of layouts seen before gives results like those before.
+
+    ``fake`` is the mode below this one that tensors belong to; None for meta tensors. Layers and
+    turns of a loop that are alike cost a fraction of the first.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, fake: FakeTensorMode | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._fake = fake
+        self._made: dict[Any, tuple[Any, list[Making]]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled in here: torch need not guard each call against it."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if kwargs.get("generator") is not None:  # no numbers are drawn
+            func, kwargs = _undrawn(func), {k: x for k, x in kwargs.items() if k != "generator"}
+        tensors: list[Any] = []
+        asked: Any = None
+        if (
+            _is_made_again(func)
+            and func is not _LINE
+            and torch._C._get_dispatch_mode(FAKE) is self._fake
+        ):
+            with suppress(TypeError):
+                asked = func, self._layouts(args, tensors), self._layouts(kwargs, tensors)
+                hash(asked)
+        if asked in self._made:
+            kind, ways = self._made[asked]
+            made = [way(tensors) for way in ways]
+            return kind(made) if kind else made[0]
+        out = func(*args, **kwargs)
+        if self._fake and is_short_line(func, args):
+            with unset_fake_temporarily():  # whose numbers code reads, as of layers' rates
+                out.constant = func(*args, **{**kwargs, "device": "cpu"})
+            return out
+        if asked and asked[1:] != (self._layouts(args, []), self._layouts(kwargs, [])):
+            return out  # it wrote to what was of another shape
+        results = list(out) if isinstance(out, list | tuple) else [out]
+        if asked is not None and all(isinstance(x, torch.Tensor) for x in results):
+            ways = [way for x in results if (way := self._way(x, tensors))]
+            if len(ways) == len(results) and _apart(results, tensors):
+                self._made[asked] = None if results[0] is out else type(out), ways
+        return out
+
+    def _layouts(self, value: Any, tensors: list[Any]) -> Any:
+        """What tells operands apart as far as a result's layout can; TypeError: nobody knows."""
+        if isinstance(value, torch.Tensor):
+            if not self._plain(value):
+                raise TypeError
+            tensors.append(value)
+            return *_layout(value), value.is_conj(), self._device(value)
+        if isinstance(value, list | tuple):
+            return tuple([self._layouts(x, tensors) for x in value])
+        if isinstance(value, dict):
+            return tuple([(name, self._layouts(x, tensors)) for name, x in value.items()])
+        return type(value), _named(value)
+
+    def _plain(self, tensor: Any) -> bool:
+        """Whether a tensor is of this world and has no values."""
+        if tensor.layout is not torch.strided or tensor.is_neg():
+            return False
+        if self._fake is None:
+            return bool(tensor.is_meta)
+        return isinstance(tensor, FakeTensor) and tensor.constant is None
+
+    def _device(self, tensor: Any) -> Any:
+        """Where a fake tensor seems to be."""
+        return tensor.fake_device if self._fake else None
+
+    def _way(self, result: Any, tensors: list[Any]) -> Making | None:
+        """How to make such a result again; None where that is not known."""
+        for place, tensor in enumerate(tensors):
+            if tensor is result:
+                return itemgetter(place)
+        if not self._plain(result) or result.is_conj():
+            return None
+        storage = result.untyped_storage()
+        layout = result.shape, result.stride(), result.storage_offset()
+        device = self._device(result)
+        for place, tensor in enumerate(tensors):
+            if tensor.untyped_storage()._cdata == storage._cdata:
+                same = tensor.dtype == result.dtype
+                return partial(self._made_of, place, layout, device) if same else None
+        held = storage.nbytes() // result.element_size()
+        return partial(self._new, held, layout, result.dtype, device)
+
+    def _made_of(self, place: int, layout: Any, device: Any, tensors: list[Any]) -> Any:
+        """A view of one of these tensors."""
+        with self._below():
+            made = torch.as_strided(tensors[place], *layout)
+        return made if self._fake is None else FakeTensor(self._fake, made, device)
+
+    def _new(self, held: Any, layout: Any, dtype: Any, device: Any, _tensors: list[Any]) -> Any:
+        """A tensor whose storage holds so many entries."""
+        with self._below():
+            made = torch.empty(held, dtype=dtype, device="meta").as_strided(*layout)
+        return made if self._fake is None else FakeTensor(self._fake, made, device)
+
+    @contextmanager
+    def _below(self) -> Iterator[None]:
+        """Inside, operations give what is under fake tensors."""
+        if self._fake is None:
+            yield
+            return
+        with in_kernel_invocation_manager(self._fake), torch._C._DisablePythonDispatcher():
+            yield
+
+
+def is_short_line(func: Any, args: Any) -> bool:
+    """Whether it makes a few numbers that nothing else decides, which may have their values."""
+    return func is _LINE and all(type(x) in (int, float) for x in args) and args[2] <= _SHORT
+
+
+def _named(size: Any) -> Any:
+    """What can be compared without asking what a size is."""
+    node = getattr(size, "node", None)
+    return size if node is None else node.expr
+
+
+def _layout(tensor: Any) -> tuple[Any, ...]:
+    sizes = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
+    return tuple([x if type(x) is int else x.node.expr for x in sizes]), tensor.dtype
+
+
+def _apart(results: list[Any], tensors: list[Any]) -> bool:
+    """Whether new results share no storage."""
+    given = {x.untyped_storage()._cdata for x in tensors}
+    new = [key for x in results if (key := x.untyped_storage()._cdata) not in given]
+    return len(new) == len(set(new))
+
+
+@cache
+def _undrawn(func: Any) -> Any:
+    """The same operation without a generator; with one, torch takes no symbols for sizes."""
+    packet, kind = func.overloadpacket, func._overloadname.replace("generator", "").strip("_")
+    return getattr(packet, kind or "default", func)
+
+
+@cache
+def _is_made_again(func: Any) -> bool:
+    """Whether an operation's results are told by its operands' layouts."""
+    is_aten = isinstance(func, torch._ops.OpOverload) and func.namespace == "aten"
+    return is_aten and _OTHERS.isdisjoint(tag.name for tag in func.tags)

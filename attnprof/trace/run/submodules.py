@@ -1,0 +1,47 @@
+"""Which submodule of a module runs, by its name in ``named_modules``."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from torch import nn
+
+from attnprof.trace.events import Size
+from attnprof.trace.sizes import numel
+
+
+class Submodules:
+    """Those of what runs; a function has none. ``own`` are the parameters each holds itself."""
+
+    def __init__(self, subject: Any) -> None:
+        is_module = isinstance(subject, nn.Module)
+        named = list(subject.named_modules()) if is_module else []
+        self._names = {id(part): name for name, part in named}
+        self._inside = [""]
+        self.own: dict[str, Size] = {}
+        seen = set[int]()  # what several share belongs to the first, as in ``parameters()``
+        for name, part in named:
+            mine = {id(x): x for x in part.parameters(recurse=False) if id(x) not in seen}
+            seen |= mine.keys()
+            self.own[name] = sum(map(numel, mine.values()), start=0)
+
+    @property
+    def running(self) -> str:
+        """The innermost one that was called; its name is empty for the module itself."""
+        return self._inside[-1]
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Inside, calls of modules are noticed; one that has no name here is part of its caller."""
+        plain = nn.Module.__call__
+
+        def called(module: Any, *args: Any, **kwargs: Any) -> Any:
+            self._inside.append(self._names.get(id(module), self.running))
+            try:
+                return plain(module, *args, **kwargs)
+            finally:
+                self._inside.pop()
+
+        with patch.object(nn.Module, "__call__", called):
+            yield

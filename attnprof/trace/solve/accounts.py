@@ -1,0 +1,144 @@
+"""A run whose sizes may be expressions, as sums of monomials: what is compared between runs."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attnprof.algebra.maxima import covered, dominates, plus, terms_of
+from attnprof.trace.events import Call, Trace
+from attnprof.trace.solve.columns import HELD, MOVED, key_of, unnumbered
+
+#: Factors of monomials.
+Terms = Mapping[Any, Any]
+#: A size of a call by its name: a kind of count, a field, or a storage.
+Field = Any
+
+#: Passes of a loop, at its end, that are moments with a name: those of two layers or more.
+_ENDS = 12
+
+
+def terms(size: Any) -> Terms:
+    """A size as monomials and their factors."""
+    if isinstance(size, int):
+        return {1: size} if size else {}
+    return terms_of(size)
+
+
+@dataclass(frozen=True)
+class Account:
+    """What one run counts and moves, by operations that are alike, and holds, moment by moment.
+
+    ``example`` is one of the operations that a key stands for.
+    """
+
+    sizes: Mapping[tuple[Any, Field], Terms]
+    example: Mapping[Any, Call]
+    held: Mapping[str, Mapping[Any, Terms]]
+
+
+def account(trace: Trace, phases: Iterable[str], *, aligned: bool) -> Account:
+    """A run by its operations in order where runs are ``aligned``, else by kind and line."""
+    sizes: dict[tuple[Any, Field], Terms] = defaultdict(dict)
+    example: dict[Any, Call] = {}
+    sizes["", "parameters"] = terms(trace.parameters)
+    for module, own in trace.modules.items():
+        name = "", (module if aligned else unnumbered(module), "own")
+        sizes[name] = plus(sizes[name], terms(own), 1)
+    for place, call in enumerate(trace.calls):
+        key = place if aligned else key_of(call)
+        example.setdefault(key, call)
+        for name, size in fields(call, aligned=aligned):
+            sizes[key, name] = plus(sizes[key, name], terms(size), 1)
+    held = {phase: _moments(trace, phase, aligned=aligned) for phase in phases}
+    return Account(dict(sizes), example, held)
+
+
+def fields(call: Call, *, aligned: bool) -> Iterator[tuple[Field, Any]]:
+    """All sizes of a call; what it holds only where it stands for itself."""
+    yield from call.counts.items()
+    yield from ((name, getattr(call, name)) for name in (*MOVED, "times"))
+    if aligned:
+        yield from ((name, getattr(call, name)) for name in HELD)
+        yield from (((number, "born"), size) for number, size in call.born)
+
+
+def _moments(trace: Trace, phase: str, *, aligned: bool) -> dict[Any, Terms]:
+    """Bytes held while each operation of a phase runs, by names of that moment.
+
+    Where runs do not align a moment is named by how many of its kind came before, or come after.
+    """
+    now: Terms = {}
+    found: dict[Any, list[Terms]] = defaultdict(list)
+    for place, call in enumerate(trace.calls):
+        now = plus(plus(now, terms(call.gives), -1), terms(call.takes), 1)
+        if phase in {"train", "decode", call.part}:
+            found[place if aligned else key_of(call)].append(plus(now, terms(call.workspace), 1))
+    named: dict[Any, Terms] = {}
+    for key, values in found.items():
+        for place, value in enumerate(values):
+            named[key, place] = value
+            if place - len(values) >= -_ENDS:
+                named[key, place - len(values)] = value
+    return named
+
+
+class Worst:
+    """Which moments can be the worst; ``rests`` are sizes between 2 and others, by symbol."""
+
+    def __init__(self, rests: Mapping[Any, Any]) -> None:
+        self._rests = rests
+        self._seen: dict[Any, list[Terms]] = {}
+
+    def of(self, moments: Mapping[Any, Terms]) -> dict[Any, Terms]:
+        """Those that no other one is always larger than; equal ones all stay."""
+        kept: dict[Any, tuple[Terms, list[Any]]] = {}
+        seen: dict[Any, list[Any]] = {}
+        for name, value in moments.items():
+            seen.setdefault(frozenset(value.items()), []).append(name)
+        for value, names in seen.items():
+            own = self._at_ends(dict(value))
+            if any(dominates(other, own) for other, _ in kept.values()):
+                continue
+            kept = {k: v for k, v in kept.items() if not dominates(own, v[0])}
+            kept[value] = own, names
+        return {name: moments[name] for _, names in kept.values() for name in names}
+
+    def covered(self, value: Terms, kept: Sequence[Terms]) -> bool:
+        """Whether a value is never larger than all of these, or than all means of two of them."""
+        return covered(self._at_ends(value), [self._at_ends(x) for x in kept])
+
+    def _at_ends(self, value: Terms) -> Terms:
+        """Factors of all that a rest's squares and multiples are made of, each of its interval.
+
+        What is nowhere smaller in these is nowhere smaller (Bernstein's polynomials are positive).
+        """
+        if not self._rests:
+            return value
+        found: dict[Any, Any] = {}
+        for term, factor in value.items():
+            for place, parts in enumerate(self._parts(term)):
+                for monomial, more in parts.items():
+                    key = place, monomial
+                    found[key] = found.get(key, 0) + factor * more
+        return found
+
+    def _parts(self, term: Any) -> list[Terms]:
+        if term not in self._seen:
+            import sympy
+
+            parts = [sympy.sympify(term)]
+            for rest, block in self._rests.items():
+                low, high = 2, block - 1
+                made = []
+                for part in parts:
+                    others, power = part.as_coeff_exponent(rest)
+                    if power not in (1, 2):
+                        made += [part] * 3
+                    elif power == 1:
+                        made += [others * end for end in (low, (low + high) / 2, high)]
+                    else:
+                        made += [others * end for end in (low**2, low * high, high**2)]
+                parts = made
+            self._seen[term] = [terms_of(part) for part in parts]
+        return self._seen[term]

@@ -1,0 +1,300 @@
+"""Formulas by mixing, and the domain that they hold in, as far as runs confirm."""
+
+import tracemalloc
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+from attnprof.trace.events import Trace, totals_by_phase
+from attnprof.trace.request.target import Sizes
+from attnprof.trace.sizes import evaluate
+from attnprof.trace.solve.blocks import Blocks, trimmed
+from attnprof.trace.solve.budget import A_LONG_RUN, NoFormulaError, PhaseCounts, Runs, differences
+from attnprof.trace.solve.contradictions import Found
+from attnprof.trace.solve.domain import SizeConditions
+from attnprof.trace.solve.plan import FIRST, SizePlan
+from attnprof.trace.solve.shapes import shapes_in, telling_sizes
+
+#: Operations of a run that a formula is tried by, and of one that shows how far it holds.
+SHORT, LONG = 400, 4_000
+#: Sizes at which a range is tried, at least and at most, and operations of all those runs.
+_CHECKS, _ALL_CHECKS = (5, 20), 2_500
+#: A range that ends at so many times its start, at another branch, is narrow.
+_NARROW, _NARROW_LAYERS = 64, 3
+#: A size at which it is seen what code makes outside of torch, and bytes of that which are much.
+_REAL, _REAL_BYTES = 2048, 2**21
+#: Steps in which a border is looked for.
+_STEPS = 12
+#: Shapes at which two formulas are compared.
+_DRAWN = 60
+#: Layers that are tried, at most, and operations of such a run; shapes of the other sizes.
+_LAYERS, _DEEP, _OTHERS = 64, 8_500, 4
+
+
+@dataclass
+class Blended(Found):
+    """Formulas by phase, and the ranges of the sizes that were numbers in the runs behind them.
+
+    Of a size in blocks of others at least so many ``turns``. Numbers of layers whose kinds come
+    again have ``periods``, and another formula begins at ``branches``. ``divided``: blocks have to
+    be whole; ``left_out`` are rests that are other cases: of 1, and of 2, by which powers are
+    products. ``points`` are the numbers of the runs behind them, which ``start`` at
+    these sizes.
+    """
+
+    plan: SizePlan
+    blocks: Blocks | None
+    forms: dict[str, dict[str, Any]]
+    trace: Trace
+    conditions: SizeConditions
+    least: dict[str, int]
+    ends: dict[str, int]
+    strides: dict[str, tuple[int, int]]
+    turns: int
+    divided: bool = False
+    points: Sequence[Sizes] = ()
+    left_out: list[int] = field(default_factory=list)
+    borders: list[str] = field(default_factory=list)
+    periods: dict[str, int] = field(default_factory=dict)
+    branches: dict[str, int] = field(default_factory=dict)
+    withheld: dict[str, dict[str, str]] = field(default_factory=dict)
+    start: dict[str, int] = field(default_factory=dict)
+
+    def holds(self, sizes: Sizes) -> bool:
+        """Whether a shape lies inside."""
+        for name in self.plan.target.symbols:
+            size = sizes[name]
+            if name not in self.plan.blocks:
+                if size == 1 and self.plan.hints[name] != 1:
+                    return False
+                continue
+            stride, rest = self.strides.get(name, (1, 0))
+            if size > self.ends[name] or size < self.least[name] or size % stride != rest % stride:
+                return False
+        return self._in_blocks(sizes) and self.conditions.holds(sizes)
+
+    def _in_blocks(self, sizes: Sizes) -> bool:
+        if self.blocks is None:
+            return True
+        block = int(evaluate(self.blocks.block, sizes))
+        least = self.turns * block + (not self.divided)  # whole blocks are alike from one more on
+        if not self.blocks.block.is_Integer and sizes[self.blocks.name] < least:
+            return False
+        rest = self._rest(sizes)
+        return not (self.divided and rest) and rest not in self.left_out
+
+    def _rest(self, sizes: Sizes) -> int:
+        """What is left of a length in blocks."""
+        if self.blocks is None:
+            return 0
+        return int(sizes[self.blocks.name] % int(evaluate(self.blocks.block, sizes)))
+
+    @property
+    def domain(self) -> tuple[str, ...]:
+        """SizeConditions and verified ranges in words."""
+        free = [x for x in self.plan.target.symbols if x not in self.plan.blocks]
+        told = [f"{', '.join(free)} >= 2"] if free else []
+        if self.blocks:
+            name, block = self.blocks.name, self.blocks.block
+            if self.divided:
+                told.append(f"{block} divides {name}")
+            told += [f"{name} mod {block} != {rest}" for rest in self.left_out]
+            if not block.is_Integer and self.turns:
+                told.append(f"{name} {'>=' if self.divided else '>'} {self.turns * block}")
+        told += [
+            f"{stride} divides {name}" + f" - {rest % stride}" * bool(rest % stride)
+            for name, (stride, rest) in self.strides.items()
+        ]
+        ranges = (f"{x} from {least} to {self.ends[x]}" for x, least in self.least.items())
+        verified = f"verified for {', '.join(ranges)}"
+        return (*told, *self.conditions.conditions, *self.borders, verified)
+
+    @property
+    def narrow(self) -> bool:
+        """Whether another branch begins where code likes to have one: a larger size is meant."""
+        return any(
+            self.plan.blocks[name] == 1
+            and self.ends[name] <= (_NARROW if name in FIRST else _NARROW_LAYERS) * least
+            and (name not in FIRST or self.plan.hints[name] > self.ends[name])
+            for name, least in self.least.items()
+            if self.borders
+        )
+
+    def held_out(self) -> Iterator[dict[str, int]]:
+        """Shapes inside at which a run is short. Repeatable."""
+        hints = {**self.plan.hints, **{x: max(2, least) for x, least in self.least.items()}}
+        if self.blocks and not self.blocks.block.is_Integer:
+            hints[self.blocks.name] = int(evaluate(self.blocks.block, hints)) * (self.turns + 2)
+        return shapes_in(hints, self._quick)
+
+    def _quick(self, sizes: Sizes) -> bool:
+        return self.holds(sizes) and self.operations(sizes) <= self._short
+
+    @cached_property
+    def _short(self) -> float:
+        """Operations of a short run: layers have some hundred each."""
+        return max(SHORT, 4 * self.operations(self._near()))
+
+    # -- how far -------------------------------------------------------------------------
+    def settle(self, runs: Runs) -> None:
+        """Out to the furthest sizes that runs confirm, down to the smallest."""
+        if self.blocks and not self.divided:
+            self._try_rests(self.blocks.name, runs)
+        self.start = dict(self.least)
+        for name in self.plan.blocks:
+            self._downwards(name, runs)
+            self._upwards(name, runs)
+
+    def _try_rests(self, name: str, runs: Runs) -> None:
+        """Leave out rests that are another case; lengths begin at such a one."""
+        block = int(evaluate(self.blocks.block, self._near())) if self.blocks else 1
+        for rest in (1, 2):
+            shapes = [self._near(**{name: block * (self.turns + k) + rest}) for k in (0, 1, 3)]
+            if not all(self._fits(shape, runs) for shape in shapes):
+                self.left_out.append(rest)
+        self.least[name] += 2 in self.left_out
+
+    def _near(self, **sizes: int) -> dict[str, int]:
+        """Small sizes of all others."""
+        small = {**self.plan.hints, "B": 2, "h": 2, "d": 8, **self.least}
+        found = {name: small[name] for name in self.plan.target.symbols} | sizes
+        if self.blocks and not self.blocks.block.is_Integer and self.blocks.name not in sizes:
+            found[self.blocks.name] = int(evaluate(self.blocks.block, found)) * (self.turns + 1)
+        return found
+
+    @cached_property
+    def _others(self) -> list[dict[str, int]]:
+        """Sizes of several magnitudes for all that are symbols in the runs."""
+        drawn = islice(shapes_in(self._near(), self._quick), _OTHERS)
+        return [{}, *({x: n for x, n in s.items() if x not in self.plan.blocks} for s in drawn)]
+
+    def _fits(self, shape: Sizes, runs: Runs) -> bool:
+        """Whether a run gives what the formulas give, or the shape is of another case."""
+        if self._rest(shape) in self.left_out:
+            return True
+        trace = runs.tried(shape)
+        if trace is None:
+            return False
+        counted = totals_by_phase(trace, runs.phases)
+        wrong = differences(self.forms, counted, shape)
+        if wrong and all(quantity == "peak_bytes" for _, quantity in wrong):
+            self._trim(shape, counted)
+            wrong = differences(self.forms, counted, shape)
+        return not wrong
+
+    def _trim(self, shape: Sizes, counted: PhaseCounts) -> None:
+        for phase, forms in self.forms.items():
+            if "peak_bytes" in forms and not self.blocks:
+                seen = counted[phase]["peak_bytes"]
+                forms["peak_bytes"] = trimmed(forms["peak_bytes"], seen, shape, self.points)
+
+    def _downwards(self, name: str, runs: Runs) -> None:
+        """Smaller sizes, where the formulas hold there as well."""
+        stride, rest = self.strides.get(name, (1, 0))
+        blocks = self.blocks
+        if blocks and name == blocks.name and (self.divided or not blocks.block.is_Integer):
+            return
+        least = self.least[name]
+        below = (*range(least - 1, 0, -1)[:4], *(least // k for k in (2, 4, 16)), 3, 2)
+        for size in dict.fromkeys(below):
+            if not 2 <= size < self.least[name] or size % stride != rest % stride:
+                continue
+            if not self._begins(name, size, runs):
+                break
+            self.least[name] = size
+
+    def _begins(self, name: str, size: int, runs: Runs) -> bool:
+        """Whether the formulas hold at a smaller size: as those of a run there, if one was made."""
+        shapes = [self._near(**x, **{name: size}) for x in self._others]
+        if known := self.plan.seen({**self.least, name: size}, runs.phases):
+            shapes += [{**x, name: size} for x in islice(shapes_in(shapes[0], known.holds), _DRAWN)]
+            return not any(differences(self.forms, known.numbers(s), s) for s in shapes)
+        free = [x for x in self.plan.target.symbols if x not in self.plan.blocks]
+        for wide in free:  # one other size is far larger
+            shapes.append(self._near(**{**dict.fromkeys(free, 2), name: size, wide: 96}))
+            if self.blocks and name != self.blocks.name:
+                length = 9 * int(evaluate(self.blocks.block, shapes[-1]))
+                shapes.append({**shapes[-1], self.blocks.name: length})
+        return all(self._fits(x, runs) for x in shapes if self.conditions.holds(x))
+
+    def _upwards(self, name: str, runs: Runs) -> None:
+        """The largest size that a run of some length confirms; a border on the way is said."""
+        stride, rest = self.strides.get(name, (1, 0))
+        block = int(evaluate(self.blocks.block, self._near())) if self.blocks else 1
+        if self.blocks and name == self.blocks.name and self.divided:
+            stride, rest = block, 0
+        least = self._near()[name]
+        first = low = least + (rest - least) % stride
+        high, bad = self._furthest(name, low, stride, runs), None
+        while high > low and not self._fits(self._near(**{name: high}), runs):
+            bad, high = high, low + (high - low) // 2 // stride * stride
+        low = max(low, high)
+        for _ in range(_STEPS):
+            if bad is None:
+                break
+            middle = low + (bad - low) // 2 // stride * stride
+            if middle in (low, bad):
+                break
+            if self._fits(self._near(**{name: middle}), runs):
+                low = middle
+            else:
+                bad = middle
+        if low == first and bad:
+            raise NoFormulaError(f"the formulas hold for no other {name} than {first}")
+        if bad and runs.tried(self._near(**{name: bad})):
+            self.borders.append(f"the code branches between {name} = {low} and {bad}")
+            self.branches[name] = bad
+        self.ends[name] = low
+        self._all_over(name, range(first, low + 1, stride), runs)
+
+    def _furthest(self, name: str, low: int, stride: int, runs: Runs) -> int:
+        """The largest size to try: of layers as many as models have, or as are asked for."""
+
+        def long(size: int, most: float = LONG) -> bool:
+            return self.operations(self._near(**{name: size})) > most
+
+        end = high = self.ends[name] - (self.ends[name] - low) % stride
+        if high > _REAL > low and self._is_real(name, runs):
+            high = low + (_REAL - low) // stride * stride
+        while high > low and long(high):
+            high = low + (high - low) // 2 // stride * stride
+        if name in FIRST or high == end:
+            return high
+        asked = int(self.plan.hints[name])
+        if high < asked <= end and (asked - low) % stride == 0 and not long(asked, A_LONG_RUN):
+            return asked
+        deep = (x for x in range(_LAYERS, high, -1) if (x - low) % stride == 0)
+        return next((x for x in deep if not long(x, min(_DEEP, runs.left / 9))), high)
+
+    def _is_real(self, name: str, runs: Runs) -> bool:
+        """Whether code makes large arrays of a size, which are no tensors without values."""
+        if self.operations(self._near(**{name: _REAL})) > SHORT:
+            return False
+        tracemalloc.start()
+        try:
+            trace = runs.tried(self._near(**{name: _REAL}))
+            largest = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        return trace is not None and largest > _REAL_BYTES
+
+    def _all_over(self, name: str, sizes: range, runs: Runs) -> None:
+        """End the range before the first of many sizes, as code likes to branch at, that is off."""
+        longest = self.operations(self._near(**{name: sizes[-1]}))
+        most = max(_CHECKS[0], min(_CHECKS[1], int(_ALL_CHECKS / max(longest, 1))))
+        telling = telling_sizes(sizes, sizes[0], most)
+        if name not in FIRST and longest > SHORT:  # layers of every kind; the most of them are seen
+            middle = len(sizes) // 3
+            telling = [sizes[0], *sizes[middle : middle + max(2, self.periods.get(name, 1))]]
+        for place, size in enumerate(sorted(telling)):
+            shape = self._near(**self._others[place % len(self._others)], **{name: size})
+            if self.holds(shape) and not self._fits(shape, runs):
+                last = max(x for x in sizes if x < size) if size > sizes[0] else 0
+                if last <= sizes[0] + sizes.step:
+                    raise NoFormulaError(f"the formulas do not hold at {name} = {size}")
+                self.borders.append(f"the code branches at {name} = {size}")
+                self.branches[name] = size
+                self.ends[name] = last
+                return

@@ -1,0 +1,171 @@
+"""From a plan of sizes to formulas: its runs are solved, written over sizes, and tried."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import sympy
+
+from attnprof.algebra.expressions import symbol
+from attnprof.algebra.maxima import terms_of
+from attnprof.trace.events import totals_by_phase
+from attnprof.trace.request.target import largest
+from attnprof.trace.sizes import evaluate
+from attnprof.trace.solve.blended import Blended
+from attnprof.trace.solve.blocks import Blocks, Writer, most
+from attnprof.trace.solve.budget import NoFormulaError, Runs
+from attnprof.trace.solve.domain import SizeConditions
+from attnprof.trace.solve.mixed import Mixture, Solved
+from attnprof.trace.solve.plan import FIRST, SizePlan
+
+#: Beyond any size.
+_BITS = 2**60
+#: Layers up to which another case may begin.
+_FEW = 12
+
+
+def blended(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Blended:
+    """Formulas of a plan; NoFormulaError where its runs lead to none.
+
+    Where few layers are another case, as those before one of another kind, from more of them on;
+    also where lengths are that a window reaches over.
+    """
+    found = _blended(plan, phases, runs)
+    meant = plan.hints if found.narrow else {}
+    later = {
+        x: n for x, n in found.branches.items() if n <= (meant.get(x, 0) if x in FIRST else _FEW)
+    }
+    if later:
+        with suppress(NoFormulaError):
+            again = _blended(replace(plan, base={**plan.base, **later}), phases, runs)
+            return again if all(again.ends[x] > 2 * n for x, n in later.items()) else found
+    return found
+
+
+def _blended(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Blended:
+    blocks = next((Blocks(x, block) for x, block in plan.blocks.items() if block != 1), None)
+    divided = False
+    try:
+        solved = Mixture(plan, phases, ragged=blocks is not None).solved()
+    except NoFormulaError:
+        if blocks is None:
+            raise
+        solved, divided = Mixture(plan, phases, ragged=False).solved(), True
+    write = _writer(solved, blocks, runs, divided=divided)
+    solved = write.solved
+
+    def size(name: Any, expression: Any) -> Any:
+        found = sympy.sympify(write.size(name, expression))
+        return int(found) if found is not None and found.is_Integer else found
+
+    trace = solved.trace(size)
+    forms = totals_by_phase(trace, phases)
+    for phase in phases:
+        peak = write.peak(phase)
+        if peak is None:
+            forms[phase].pop("peak_bytes")
+        else:
+            forms[phase]["peak_bytes"] = sympy.sympify(peak)
+    base = solved.mixture.base
+    turns = base[blocks.name] if blocks else 1
+    if blocks and isinstance(write, Writer):  # whole blocks may begin to be alike later
+        turns = max(turns, write.whole_from - 1)
+    least = {name: _least(blocks, name, x, divided=divided) for name, x in base.items()}
+    if blocks:
+        least[blocks.name] = _least(blocks, blocks.name, turns, divided=divided)
+    steps = {x: y.xs[1] - y.xs[0] for x, y in zip(base, solved.lattice.axes, strict=True)}
+    found = Blended(
+        plan,
+        blocks,
+        forms,
+        trace,
+        _conditions(solved, blocks),
+        least,
+        {name: largest(name, least[name]) for name in base},
+        {name: (step, base[name]) for name, step in steps.items() if step > 1},
+        turns,
+        divided,
+        [dict(zip(solved.mixture.names, point, strict=True)) for point in solved.lattice.points],
+        periods={x: y.period for x, y in zip(base, solved.lattice.axes, strict=True)},
+    )
+    _straighten(found)
+    found.settle(runs)
+    return found
+
+
+def _straighten(found: Blended) -> None:
+    """Withhold peaks where more layers hold ever more each: the worst may come to lie between."""
+    inside = {x for block in found.plan.blocks.values() for x in sympy.sympify(block).free_symbols}
+    for forms, name in product(found.forms.items(), found.least):
+        phase, own = forms
+        if name in FIRST or symbol(name) in inside or "peak_bytes" not in own:
+            continue
+        if _is_curved(own["peak_bytes"], symbol(name)):
+            del own["peak_bytes"]
+            why = f"of more {name} each holds more, and another moment becomes the worst"
+            found.withheld.setdefault(phase, {})["peak_bytes"] = why
+
+
+def _is_curved(peak: Any, size: Any) -> bool:
+    """Whether a side of a peak grows faster than a size."""
+    smooth = sympy.expand(sympy.sympify(peak).replace(sympy.floor, lambda x: x))
+    return any(power.base == size for power in smooth.atoms(sympy.Pow))
+
+
+class _Plain:
+    """Writes formulas of runs that are of one class."""
+
+    def __init__(self, solved: Solved, blocks: Blocks | None) -> None:
+        self.solved, self._blocks = solved, blocks
+
+    def size(self, _name: Any, expression: Any) -> Any:
+        """One size of one kind of operation."""
+        return self._blocks.written(expression, "whole") if self._blocks else expression
+
+    def peak(self, phase: str) -> Any | None:
+        """The most that is held."""
+        sides = self.solved.peaks[phase]
+        return sides and most(self.size("", x) for x in sides)
+
+
+def _writer(solved: Solved, blocks: Blocks | None, runs: Runs, *, divided: bool) -> Any:
+    if blocks is None or divided:
+        return _Plain(solved, blocks)
+    plan, base = solved.mixture.plan, solved.mixture.base
+    shapes = []
+    for more in (1, 2, 4):
+        shape = {x: max(min(n, 2), n - more * (x in ("h", "B"))) for x, n in plan.hints.items()}
+        shape |= base
+        block = int(evaluate(blocks.block, shape))
+        shapes.append({**shape, blocks.name: block * (base[blocks.name] + more)})
+    return Writer(solved, blocks, runs, shapes)
+
+
+def _least(blocks: Blocks | None, name: str, base: int, *, divided: bool) -> int:
+    if blocks is None or name != blocks.name:
+        return base
+    return int(blocks.block) * base + 2 * (not divided) if blocks.block.is_Integer else 2
+
+
+def _conditions(solved: Solved, blocks: Blocks | None) -> SizeConditions:
+    """What all runs relied on: one condition where they are alike."""
+    alike: dict[Any, list[Any]] = {}
+    for run in solved.runs:
+        for relation in run.guards.relations:
+            if any(number > _BITS for number in relation.atoms(sympy.Integer)):
+                continue  # of what torch itself can count to
+            compares = isinstance(relation, sympy.Rel)
+            parts = terms_of(relation.lhs - relation.rhs) if compares else {}
+            kind = relation.func, *sorted(map(str, parts))
+            alike.setdefault(kind, []).append((relation, parts))
+    found = []
+    for (func, *_), relations in alike.items():
+        whole = None
+        if len(relations) == len(solved.runs) and all(parts for _, parts in relations):
+            whole = solved.expression([parts for _, parts in relations])
+        found += [x for x, _ in relations] if whole is None else [func(whole, 0)]
+    if blocks:
+        found = [blocks.written(relation, "floor") for relation in found]
+    return SizeConditions([x for x in dict.fromkeys(found) if x != True])  # noqa: E712 - sympy's true

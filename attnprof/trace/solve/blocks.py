@@ -1,0 +1,162 @@
+"""What holds between blocks and what holds at whole blocks, as one formula where there is one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import sympy
+
+from attnprof.algebra.expressions import symbol
+from attnprof.algebra.maxima import covered
+from attnprof.trace.events import Trace, totals_by_phase
+from attnprof.trace.request.target import Sizes
+from attnprof.trace.sizes import evaluate
+from attnprof.trace.solve.accounts import account, terms
+from attnprof.trace.solve.budget import Runs
+from attnprof.trace.solve.columns import key_of
+from attnprof.trace.solve.mixed import Mixture, Solved, turns_of
+
+
+@dataclass
+class Blocks:
+    """One size in ``block`` s of others, or of a number: how formulas over it are written."""
+
+    name: str
+    block: Any
+
+    @property
+    def rest(self) -> Any:
+        """The symbol of what is left of the last block."""
+        return symbol(f"{self.name} mod {self.block}")
+
+    @cached_property
+    def _ways(self) -> dict[str, Mapping[Any, Any]]:
+        size = symbol(self.name)
+        floor, ceiling = sympy.floor(size / self.block), sympy.ceiling(size / self.block)
+        turns = turns_of(self.name)
+        return {
+            "ceil": {turns: ceiling - 1, self.rest: size - self.block * (ceiling - 1)},
+            "floor": {turns: floor, self.rest: size - self.block * floor},
+            "whole": {turns: size / self.block},
+        }
+
+    def written(self, expression: Any, way: str) -> Any:
+        """The expression over the size, with a ceiling, with a floor, or of ``whole`` blocks."""
+        found = sympy.sympify(expression).xreplace(self._ways[way])
+        if isinstance(found, sympy.Rel):
+            return found.func(sympy.expand(found.lhs - found.rhs), 0)
+        return found if isinstance(found, sympy.logic.boolalg.Boolean) else sympy.expand(found)
+
+    def inside(self, sizes: Sizes, way: str = "floor") -> dict[str, int]:
+        """A shape, with the numbers of blocks and the rest that a formula written so stands for.
+
+        Sizes that were numbers in the runs are blocks of 1.
+        """
+        block, size = int(evaluate(self.block, sizes)), sizes[self.name]
+        turns = -(-size // block) - 1 if way == "ceil" else size // block
+        numbers = {turns_of(name).name: x for name, x in {**sizes, self.name: turns}.items()}
+        return {**sizes, **numbers, self.rest.name: size - block * turns}
+
+    def joined(self, between: Any, whole: Any) -> Any:
+        """Both as one sum, told apart by whether there is a rest."""
+        turns, floor = turns_of(self.name), sympy.floor(symbol(self.name) / self.block)
+        at_whole = sympy.sympify(between).xreplace({turns: floor - 1, self.rest: self.block})
+        more = sympy.sympify(whole).xreplace({turns: floor}) - at_whole
+        ragged = sympy.ceiling(symbol(self.name) / self.block) - floor
+        return sympy.expand(self.written(between, "ceil") + (1 - ragged) * more)
+
+
+@dataclass
+class Writer:
+    """Writes all formulas of runs between blocks, so that they hold at whole blocks as well."""
+
+    solved: Solved
+    blocks: Blocks
+    runs: Runs
+    shapes: Sequence[Sizes]
+    _whole: Solved | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        ran = ((shape, self.runs.tried(shape)) for shape in self.shapes)
+        self._traces = [(shape, trace) for shape, trace in ran if trace]
+        mixture, usual = self.solved.mixture, keys_of(self.solved.runs[0].trace)
+        if self.solved.aligned and any(keys_of(trace) != usual for _, trace in self._traces):
+            mixture.alike = False  # whole blocks do other operations
+            self.solved = Solved(mixture, self.solved.lattice, self.solved.runs)
+        phases, aligned = mixture.phases, self.solved.aligned
+        self._seen = [(s, account(t, phases, aligned=aligned)) for s, t in self._traces]
+        for _, found in () if aligned else self._seen:
+            self.solved.examples |= found.example
+            for name in found.sizes:
+                self.solved.sizes.setdefault(name, 0)
+
+    @cached_property
+    def whole(self) -> Solved:
+        """The same of whole blocks alone, from runs of their own."""
+        mixture = self.solved.mixture
+        alike, start = self.solved.aligned, mixture.base[self.blocks.name] + 1
+        own = Mixture(mixture.plan, mixture.phases, ragged=False, alike=alike, start=start)
+        return own.solved()
+
+    @property
+    def whole_from(self) -> int:
+        """Whole blocks from which on what was found holds; 0 where nothing was asked of those."""
+        found = vars(self).get("whole")
+        return found.mixture.base[self.blocks.name] if found else 0
+
+    def size(self, name: Any, expression: Any) -> Any:
+        """One size of one kind of operation."""
+        values = [(shape, x.sizes.get(name, {}).get(1, 0)) for shape, x in self._seen]
+        for way in ("ceil", "floor"):
+            if all(evaluate(expression, self.blocks.inside(s, way)) == v for s, v in values):
+                return self.blocks.written(expression, way)
+        whole = self.whole.sizes.get(name, 0)
+        return None if whole is None else self.blocks.joined(expression, whole)
+
+    def peak(self, phase: str) -> Any | None:
+        """The most that is held."""
+        sides = self.solved.peaks[phase]
+        if sides is None:
+            return None
+        values = [(s, totals_by_phase(t, [phase])[phase]["peak_bytes"]) for s, t in self._traces]
+        for way in ("ceil", "floor"):
+            if all(
+                max(evaluate(x, self.blocks.inside(s, way)) for x in sides) == v for s, v in values
+            ):
+                return most(self.blocks.written(x, way) for x in sides)
+        others = self.whole.peaks[phase]
+        if others is None:
+            return None
+        divides = sympy.Eq(sympy.Mod(symbol(self.blocks.name), self.blocks.block), 0)
+        return sympy.Piecewise(
+            (most(self.blocks.written(x, "whole") for x in others), divides),
+            (most(self.blocks.written(x, "ceil") for x in sides), True),
+            evaluate=False,
+        )
+
+
+def keys_of(trace: Trace) -> list[Any]:
+    """What a run does, operation by operation."""
+    return [key_of(call) for call in trace.calls]
+
+
+def most(sides: Any) -> Any:
+    """The largest of expressions, as it stands."""
+    found = list(dict.fromkeys(sides))
+    return found[0] if len(found) == 1 else sympy.Max(*found, evaluate=False)
+
+
+def trimmed(peak: Any, seen: int, shape: Sizes, points: Sequence[Sizes]) -> Any:
+    """A peak without moments that are larger than what a run at a shape held.
+
+    As it is where they are the worst in runs that it was made of, at these ``points``.
+    """
+    sides = peak.args if isinstance(peak, sympy.Max) else ()
+    kept = [x for x in sides if evaluate(x, shape) <= seen]
+    for point in points if kept else ():
+        numbers = {symbol(name): sympy.Integer(size) for name, size in point.items()}
+        here = [terms(x.xreplace(numbers)) for x in kept]
+        if not all(x in kept or covered(terms(x.xreplace(numbers)), here) for x in sides):
+            return peak
+    return most(kept) if kept else peak

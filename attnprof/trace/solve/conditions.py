@@ -1,0 +1,129 @@
+"""Conditions on sizes: what divides what, what a quotient is rounded to, and how they are said."""
+
+from functools import cache
+from typing import Any
+
+import sympy
+
+_SIGNS = {
+    "StrictGreaterThan": ">", "GreaterThan": ">=", "StrictLessThan": "<", "LessThan": "<=",
+    "Equality": "=", "Unequality": "!=",
+}  # fmt: skip
+
+
+@cache
+def divided(condition: Any) -> tuple[Any, Any, Any] | None:
+    """Number, divisor and rounded quotient of a condition that one (or not) divides the other.
+
+    Also of ``3*N*h*d = 12*N*floor(h*d/4)``, a multiple of what is left of the division, of
+    ``N/floor(N/8) = 8``, of quotients rounded up, as ``d = 2*floor(d/2 + 1/2)``, and of two,
+    rounded up and down, as those of ``x[..., ::2]`` and ``x[..., 1::2]``.
+    """
+    if _SIGNS.get(type(condition).__name__) not in ("=", "!="):
+        return None
+    difference = sympy.expand(sympy.fraction(sympy.together(condition.lhs - condition.rhs))[0])
+    for floor in difference.atoms(sympy.floor):
+        number, divisor = floor.args[0].as_numer_denom()
+        more, without = number.as_coeff_Add()
+        number = without if divisor.is_Integer and 0 <= more < divisor else number
+        quotient = sympy.Dummy()
+        given = difference.xreplace({floor: quotient})
+        factor = -given.coeff(quotient, 1) / divisor
+        rest = given - factor * (number - divisor * quotient)
+        if factor.is_nonzero and not factor.has(quotient) and rest.expand() == 0:
+            return number, divisor, floor
+        up = sympy.floor((number + divisor - 1) / divisor)
+        if difference.coeff(up, 1).is_nonzero and difference.xreplace({up: floor}).expand() == 0:
+            return number, divisor, floor
+    return None
+
+
+def one_by_one(condition: Any) -> list[Any]:
+    """``H*W = 64*floor(H/8)*floor(W/8)`` says that each quotient is whole: none is less."""
+    floors = condition.atoms(sympy.floor) if isinstance(condition, sympy.Eq) else set()
+    if len(floors) < 2:
+        return [condition]
+    difference = sympy.expand(condition.lhs - condition.rhs)
+    products = [x for x in sympy.Add.make_args(difference) if x.has(sympy.floor)]
+    whole = difference.xreplace({floor: floor.args[0] for floor in floors}).expand()
+    if whole != 0 or len({x.could_extract_minus_sign() for x in products}) > 1:
+        return [condition]
+    parts = [(floor, *floor.args[0].as_numer_denom()) for floor in sorted(floors, key=str)]
+    return [sympy.Eq(number - by * floor, 0, evaluate=False) for floor, number, by in parts]
+
+
+@cache
+def rounds_to_none(condition: Any) -> Any:
+    """The rounded quotient that is 0 by a condition, if it is one on that alone."""
+    sign = _SIGNS.get(type(condition).__name__)
+    if sign not in ("=", "<=", "<"):
+        return None
+    less = 1 if sign == "<" else 0
+    factor, quotient = sympy.expand(condition.lhs - condition.rhs + less).as_coeff_Mul()
+    told = factor.is_nonzero if sign == "=" else factor.is_positive
+    return quotient if told and isinstance(quotient, sympy.floor) else None
+
+
+@cache
+def remainder(condition: Any) -> tuple[Any, Any] | None:
+    """Number and divisor of a condition on what is left of a division."""
+    for floor in condition.lhs.atoms(sympy.floor):
+        number, divisor = floor.args[0].as_numer_denom()
+        if (condition.lhs - number + divisor * floor).expand() == 0:
+            return number, divisor
+    return None
+
+
+def as_division(condition: Any) -> Any:
+    """The condition; that less than 1 is left of a division, as one that nothing is."""
+    ends = {"<": 1, "<=": 0}
+    none = condition.args[1:] == (ends.get(_SIGNS.get(type(condition).__name__, "")),)
+    if not none or remainder(condition) is None:
+        return condition
+    return sympy.Eq(condition.lhs, 0, evaluate=False)
+
+
+def condition_text(condition: Any) -> str:
+    """``N > 307``, ``64 divides N``."""
+    sign = _SIGNS.get(type(condition).__name__)
+    if sign is None:
+        return _spelled(condition)
+    if parts := divided(condition):
+        number, divisor, _ = parts
+        return f"{divisor} {'divides' if sign == '=' else 'does not divide'} {number}"
+    left, right = _sides(condition)
+    return f"{_spelled(left)} {sign} {_spelled(right)}"
+
+
+def _sides(condition: Any) -> tuple[Any, Any]:
+    """Both sides; of polynomials without what they share, nothing subtracted on either."""
+    left, right = condition.args
+    if not (left - right).is_polynomial(*condition.free_symbols):
+        return left, right
+    whole = sympy.expand(left - right).primitive()[1]
+    shared, *rest = sympy.Mul.make_args(sympy.factor_terms(whole))[::-1]
+    terms = sympy.Add.make_args(shared)
+    if any(factor.is_negative for factor in rest) or len(terms) < 2:
+        return left, right
+    minus = [term for term in terms if term.could_extract_minus_sign()]
+    return shared - sympy.Add(*minus), -sympy.Add(*minus)
+
+
+def _spelled(expression: Any) -> str:
+    """Its text, with ceilings; a remainder as ``(N mod 64)``."""
+    expression = expression.replace(rounds_down, rounded_up)
+    printed = str(expression)
+    for floor in expression.atoms(sympy.floor):
+        number, divisor = floor.args[0].as_numer_denom()
+        printed = printed.replace(str(number - divisor * floor), f"{number} mod {divisor}")
+    return printed
+
+
+def rounds_down(part: Any) -> bool:
+    """Whether it is a quotient rounded down below 0, as torch writes what it rounds up."""
+    return isinstance(part, sympy.floor) and bool(part.args[0].could_extract_minus_sign())
+
+
+def rounded_up(part: Any) -> Any:
+    """The same as one rounded up."""
+    return -sympy.ceiling(-part.args[0])

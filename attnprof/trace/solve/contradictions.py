@@ -1,0 +1,118 @@
+"""Where formulas and a run part: by how much, and at which operation and line first."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from itertools import zip_longest
+from math import inf
+from typing import Any
+
+from attnprof.trace.events import KINDS, Call, Trace, flops_of, totals_by_phase
+from attnprof.trace.request.target import Sizes, sizes_text
+from attnprof.trace.sizes import evaluate
+from attnprof.trace.solve.budget import ContradictedError, differences
+
+Row = tuple[Call, int]  # a call, and how much of a quantity it is
+
+
+class Found:
+    """What a way to formulas found: ``forms`` by phase, the ``trace`` behind them.
+
+    ``withheld`` says, by phase and quantity, which have no formula although others do, and why.
+    """
+
+    forms: dict[str, dict[str, Any]]
+    trace: Trace
+    withheld: dict[str, dict[str, str]]
+
+    def numbers(self, sizes: Sizes) -> dict[str, dict[str, Any]]:
+        """What the formulas give at a shape."""
+        return {p: {q: evaluate(x, sizes) for q, x in own.items()} for p, own in self.forms.items()}
+
+    def operations(self, sizes: Sizes) -> float:
+        """About how many operations a run at a shape is; infinitely many where none can be."""
+        try:
+            return float(sum(many * evaluate(times, sizes) for times, many in self.repeats.items()))
+        except ZeroDivisionError:
+            return inf
+
+    @cached_property
+    def repeats(self) -> Counter[Any]:
+        """How many calls stand for how many operations."""
+        return Counter(call.times for call in self.trace.calls if call.times is not None)
+
+    def hold(self, run: Trace, shape: Sizes, *, strict: bool = False) -> None:
+        """Withhold the formulas that a run at a shape contradicts.
+
+        Raises :class:`ContradictedError` where they are too many, or where it is to be ``strict``.
+        """
+        wrong = differences(self.forms, totals_by_phase(run, self.forms), shape)
+        for (phase, quantity), told in wrong.items():
+            wrong[phase, quantity] = told + parting(self.trace, run, phase, quantity, shape)
+        if wrong and strict:
+            raise ContradictedError(shape, wrong)
+        if wrong:
+            self.withhold(ContradictedError(shape, wrong))
+
+    def withhold(self, error: ContradictedError) -> None:
+        """Take what a run contradicted away; raises the error where no count keeps its formula."""
+        for (phase, quantity), told in error.wrong.items():
+            forms, gone = self.forms[phase], self.withheld.setdefault(phase, {})
+            del forms[quantity]
+            gone[quantity] = f"at {sizes_text(error.shape)} {told}"
+        for phase, gone in self.withheld.items():
+            left = [kind for kind in KINDS if self.forms[phase].get(kind, 0) != 0]
+            if not left and not gone.keys().isdisjoint(KINDS):
+                raise error
+
+
+def parting(formulas: Trace, run: Trace, phase: str, quantity: str, sizes: Sizes) -> str:
+    """``; they part at aten.clone (my.py:16): 96, not 48``; nothing where that is not known.
+
+    Operations that add nothing, as most views, are passed over. Where a call of the formulas
+    stands for several, those of one name at one line are compared together.
+    """
+    expected = list(_rows(formulas, phase, quantity, sizes))
+    found = list(_rows(run, phase, quantity, {}))
+    pairs: Iterable[tuple[Row | None, Row | None]] = zip_longest(expected, found)
+    if any(call.times != 1 for call in formulas.calls):
+        at, there = _together(expected), _together(found)
+        pairs = ((at.get(key), there.get(key)) for key in {**at, **there})
+    for wanted, got in pairs:
+        if wanted is None or got is None:
+            what = "the run has not" if wanted else "the formula has not"
+            return f"; they part at {_named(wanted or got)}, which {what}"
+        if wanted[0].op != got[0].op:
+            return f"; they part at {_named(got)}, where the formula has {_named(wanted)}"
+        if wanted[1] != got[1]:
+            return f"; they part at {_named(got)}: {got[1]}, not {wanted[1]}"
+    return ""
+
+
+def _rows(trace: Trace, phase: str, quantity: str, sizes: Sizes) -> Iterator[Row]:
+    """Calls and what they add; of a peak, those that take memory and what is held by then."""
+    held = 0
+    for call in trace.calls:
+        takes, workspace = evaluate(call.takes, sizes), evaluate(call.workspace, sizes)
+        held += takes - evaluate(call.gives, sizes)
+        if quantity == "peak_bytes":
+            if takes or workspace:
+                yield call, held + workspace
+        elif phase in {"train", "decode", call.part}:
+            added = flops_of([call]) if quantity == "flops" else call.counts.get(quantity, 0)
+            if value := evaluate(call.bytes_moved if quantity == "bytes_moved" else added, sizes):
+                yield call, value
+
+
+def _together(rows: list[Row]) -> dict[tuple[str, str, str], Row]:
+    found: dict[tuple[str, str, str], Row] = {}
+    for call, value in rows:
+        key = call.op, call.part, call.line
+        found[key] = call, value + found.get(key, (call, 0))[1]
+    return found
+
+
+def _named(row: Any) -> str:
+    call, _ = row
+    place = f" ({call.line})" if call.line else ""
+    return f"{call.op if '::' in call.op else f'aten.{call.op}'}{place}"

@@ -1,0 +1,245 @@
+"""Which sizes of a target can stay symbols, found by trying; the others are numbers of blocks."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from math import gcd
+from time import process_time
+from typing import Any
+
+import sympy
+
+from attnprof.algebra.expressions import symbol
+from attnprof.trace.events import trains
+from attnprof.trace.request.target import EVEN, Sizes, Target
+from attnprof.trace.run.runs import TooLongError, TooSlowError, outcome
+from attnprof.trace.sizes import evaluate
+from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError
+from attnprof.trace.solve.symbolic import PinnedError, Place, SymbolicRun, run_symbolically
+
+#: Runs that may end early before a plan is found.
+_TRIES = 8
+#: Numbers that stand for sizes at first: small ones, then such as blocks divide.
+_SMALL = {"B": 2, "N": 4, "h": 2, "d": 8}
+#: Sizes that become numbers first where code does not say which it makes one of.
+FIRST = ("N", "B", "h", "d")
+#: Operations of all runs on symbols together, each of some milliseconds.
+_SYMBOLIC = 16_000
+#: As many of them a processor second counts as.
+_A_SECOND = 240
+#: Tokens of a block, where code does not say how many have to be one; where any will do.
+_BLOCKS, _USUAL = (2, 4, 8, 16, 64, 256), (64, 256)
+#: Blocks of a number of tokens that is a size, at first.
+_BLOCK = 5
+#: Operations of a run that only shows whether there is one.
+_SHORT = 3000
+
+
+@dataclass
+class SizePlan:
+    """``blocks`` of sizes that are numbers of them, and a rest; 1 for plain numbers from ``base``.
+
+    ``runs`` are those made, by where they stand and their phases.
+    """
+
+    target: Target
+    hints: Sizes
+    base: Mapping[str, int]
+    blocks: dict[str, Any]
+    runs: dict[Any, SymbolicRun | NoFormulaError] = field(default_factory=dict)
+    spent: int = 0
+
+    def places(self, counts: Mapping[str, int], *, ragged: bool) -> dict[str, Place]:
+        """Where a run stands with so many blocks of each size."""
+        found = {}
+        for name, block in self.blocks.items():
+            known = {**self.hints, **{x: n for x, n in counts.items() if self.blocks[x] == 1}}
+            usual = int(evaluate(block, known)) if block != 1 and ragged else 0
+            found[name] = Place(block, counts[name], usual and max(2, 37 * usual // 64))
+        return found
+
+    def at(
+        self, counts: Mapping[str, int], phases: Sequence[str], *, ragged: bool
+    ) -> SymbolicRun | NoFormulaError:
+        """The run there, or why there is none."""
+        places = self.places(counts, ragged=ragged)
+        key = tuple(places.items()), tuple(phases)
+        if key not in self.runs:
+            if self.spent > _SYMBOLIC:
+                raise OutOfBudgetError("the runs on symbols it takes would be too long")
+            if ragged and any(block in (2, 3) for block in self.blocks.values()):
+                return NoFormulaError("a rest is 1 or 2, which are other cases")
+            start = process_time()
+            try:
+                found = run_symbolically(self.target, self.hints, phases, places)
+            except NoFormulaError as error:
+                self.runs[key] = error
+            except TooLongError as error:
+                self.runs[key] = NoFormulaError(str(error))
+                self.spent += _SYMBOLIC if isinstance(error, TooSlowError) else 0
+            else:
+                self.runs[key] = found
+                slow = int((process_time() - start) * _A_SECOND)
+                self.spent += max(len(found.trace.calls), slow)
+        return self.runs[key]
+
+    def seen(self, counts: Mapping[str, int], phases: Sequence[str]) -> SymbolicRun | None:
+        """The run at these sizes, if it was made and none of them is in blocks."""
+        key = tuple(self.places(counts, ragged=False).items()), tuple(phases)
+        found = self.runs.get(key) if set(self.blocks.values()) == {1} else None
+        return found if isinstance(found, SymbolicRun) else None
+
+    def first(self, name: str) -> int:
+        """The count of a size to begin with."""
+        if self.blocks[name] != 1:
+            return 2
+        inside = any(symbol(name) in block.free_symbols for block in self.blocks.values())
+        return _BLOCK if inside else self.base[name]
+
+
+def plan_for(target: Target, hints: Sizes, phases: Sequence[str], pins: Sequence[Any]) -> SizePlan:
+    """Symbols for as many sizes as the code lets be symbols; NoFormulaError where it lets none.
+
+    ``pins`` are conditions that fixed a size in a run on symbols alone.
+    """
+    base = _base(target, phases)
+    plan = SizePlan(target, hints, base, _refined({}, pins) if pins else {})
+    for blocks in chain([plan.blocks], _guessed(target, phases)):
+        plan.blocks = blocks
+        if blocks and _tried(plan, phases):
+            return plan
+    plan.blocks = {}
+    return _one_by_one(plan, phases)
+
+
+def without_whole(found: SymbolicRun, hints: Sizes) -> list[Any]:
+    """A condition that leaves out all lengths in whole blocks of others, or of a number."""
+    quotients = [
+        (relation, *floor.args[0].as_numer_denom())
+        for relation in found.guards.relations
+        for floor in relation.atoms(sympy.floor)
+    ]
+    left_out = (
+        relation
+        for relation, number, block in quotients
+        if number in (symbol("N"), -symbol("N"))
+        and not any(
+            evaluate(relation, {**hints, "N": times * int(evaluate(block, hints))})
+            for times in (2, 3, 8)
+        )
+    )
+    return [*left_out][:1]
+
+
+def _guessed(target: Target, phases: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Lengths in whole blocks of a size of their own, or of the usual numbers that they can be."""
+    if "N" not in target.symbols:
+        return
+    yield from ({"N": symbol(x)} for x in target.symbols if x not in FIRST)
+    small = {x: EVEN.get(x, 16) for x in target.symbols}
+
+    def runs(length: int) -> bool:
+        sizes, training = {**small, "N": length}, trains(phases)
+        found = outcome(target, sizes, training=training, most=_SHORT)
+        return not isinstance(found, Exception)
+
+    usual = _USUAL if runs(37) else [n for n in _BLOCKS if runs(3 * n) and runs(5 * n)]
+    yield from ({"N": sympy.Integer(block)} for block in usual)
+
+
+def _tried(plan: SizePlan, phases: Sequence[str]) -> bool:
+    """Whether the code runs so, where it fixes more sizes with those as numbers as well."""
+    for _ in range(_TRIES):
+        if set(plan.blocks) == set(plan.target.symbols):
+            return False
+        first = {name: plan.first(name) for name in plan.blocks}
+        found = plan.at(first, phases, ragged=True)
+        if not isinstance(found, SymbolicRun | PinnedError):
+            found = plan.at(first, phases, ragged=False)  # of whole blocks alone
+        if not isinstance(found, PinnedError):
+            return isinstance(found, SymbolicRun)
+        plan.blocks = _in_sizes(plan, found.pins) or _refined(plan.blocks, found.pins)
+    return False
+
+
+def _in_sizes(plan: SizePlan, pins: Iterable[Any]) -> dict[str, Any] | None:
+    """The length in blocks of a size that is a number as of now, where that divides it."""
+    own = {x: plan.first(x) for x, b in plan.blocks.items() if b == 1 and x not in FIRST}
+    length = symbol("N")
+    for floor in {floor for pin in pins for floor in pin.atoms(sympy.floor, sympy.ceiling)}:
+        number, divisor = floor.args[0].as_numer_denom()
+        for name in (name for name, size in own.items() if divisor == size):
+            if "N" not in plan.blocks and number.has(length):
+                return {"N": symbol(name), **plan.blocks}
+    return None
+
+
+def _base(target: Target, phases: Sequence[str]) -> dict[str, int]:
+    """Small sizes at which the code runs."""
+    names = target.symbols
+    for sizes in ({x: _SMALL.get(x, 2) for x in names}, {x: EVEN.get(x, 16) for x in names}):
+        found = outcome(target, sizes, training=trains(phases), most=_SHORT)
+        if not isinstance(found, Exception):
+            return sizes
+    raise NoFormulaError("it does not run at small sizes")
+
+
+def _one_by_one(plan: SizePlan, phases: Sequence[str]) -> SizePlan:
+    """All sizes as numbers, and then each as a symbol again that can be one."""
+    kept = {name: sympy.Integer(1) for name in plan.target.symbols}
+    kept |= plan.blocks
+    for name in plan.target.symbols:
+        trial = {x: block for x, block in kept.items() if x != name}
+        for _ in range(2):
+            plan.blocks = trial
+            found = plan.at({x: plan.first(x) for x in trial}, phases, ragged=True)
+            if isinstance(found, SymbolicRun):
+                kept = dict(trial)
+                break
+            if not isinstance(found, PinnedError):
+                break
+            again = _refined(trial, found.pins)
+            if set(again) != {*trial, name} or again[name] == 1:
+                break
+            trial = again
+    plan.blocks = kept
+    if set(kept) == set(plan.target.symbols):
+        raise NoFormulaError("the code lets no size be a symbol")
+    return plan
+
+
+def _refined(blocks: Mapping[str, Any], pins: Iterable[Any]) -> dict[str, Any]:
+    """The same without the freedom that fixed a size."""
+    found = dict(blocks)
+    for pin in pins:
+        name, block = _blamed(pin, blocks)
+        if name in found:
+            old = found[name]
+            both = old.is_Integer and block.is_Integer
+            new = sympy.Integer(gcd(int(old), int(block))) if both else sympy.Integer(1)
+            block = sympy.Integer(1) if new == old else new
+        found[name] = sympy.Integer(1) if block in (2, 3) else block
+    return found
+
+
+def _blamed(pin: Any, blocks: Mapping[str, Any]) -> tuple[str, Any]:
+    """The size that a condition fixes, and the blocks of which it fixes the number."""
+    names = {f"{name} mod {block}": name for name, block in blocks.items()}
+
+    def order(size: Any) -> tuple[bool, int, str]:
+        known = size.name in FIRST
+        return known, FIRST.index(size.name) if known else 0, size.name
+
+    for floor in pin.atoms(sympy.floor, sympy.ceiling):
+        number, divisor = floor.args[0].as_numer_denom()
+        for size in sorted(number.free_symbols, key=order):
+            factor = number.coeff(size, 1)
+            if not divisor.has(size) and factor.is_Integer and factor:
+                if divisor.is_Integer:
+                    block = divisor / gcd(int(factor), int(divisor))
+                else:
+                    block = divisor if abs(factor) == 1 else sympy.Integer(1)
+                if not any(s.name in names for s in block.free_symbols):
+                    return names.get(size.name, size.name), block
+    size = min(pin.free_symbols, key=order)
+    return names.get(size.name, size.name), sympy.Integer(1)

@@ -1,0 +1,186 @@
+"""Code whose loops tell which turns are alike: the run on symbols, and where its formulas hold."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, islice
+from typing import Any
+
+from attnprof.trace.events import totals_by_phase
+from attnprof.trace.request.target import Sizes, Target
+from attnprof.trace.sizes import evaluate
+from attnprof.trace.solve.budget import (
+    A_LONG_RUN,
+    HELD_OUT,
+    ContradictedError,
+    NoFormulaError,
+    Runs,
+)
+from attnprof.trace.solve.budget import differences as differences_at
+from attnprof.trace.solve.conditions import remainder
+from attnprof.trace.solve.domain import SizeConditions
+from attnprof.trace.solve.shapes import shapes_in
+from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun, run_symbolically
+
+#: Lengths at which loops over blocks of 16 to 256, or of its root, have turns of every kind: odd
+#: numbers of blocks, and a rest; the second where formulas for the first hold at few lengths.
+_LENGTHS = 1021, 4133
+#: The share of all lengths at which formulas hold that are looked no further for.
+_WIDE = 0.15
+#: Lengths near which there are shorter runs.
+_FEWER = 256, 64
+#: Operations of a run that formulas are tried by.
+_SHORT = 400
+#: Shapes outside of the domain that are looked at, and how many a condition is doubted at.
+_LOOKED, _DOUBTED = 120, 4
+#: Up to where the length of another remainder is looked for.
+_BESIDE = 300
+
+
+def by_turns(
+    target: Target, hints: Sizes, asked: Sizes, phases: Sequence[str]
+) -> tuple[SymbolicRun, list[dict[str, int]] | None]:
+    """The run, and shapes at which it was verified; None where there are no loops, and it was not.
+
+    Loops have more kinds of turns at a longer length; and where one of these sizes makes something
+    a single one, that is a case of its own.
+    """
+    if not target.own or hints.get("N", 1) == 1:
+        return run_symbolically(target, hints, phases), None
+    found, failed = [], list[NoFormulaError]()
+    for sizes in (hints, *({**hints, "N": length} for length in _LENGTHS)):
+        try:
+            run = run_symbolically(target, sizes, phases)
+        except NoFormulaError as error:
+            failed.append(error)
+            if not isinstance(error, PinnedError):
+                break
+            continue
+        if not run.trace.has_loops:
+            return run, None
+        if "N" in asked and not run.holds(hints):
+            continue
+        found.append((run, sizes))
+        if "N" in asked or (sizes is not hints and _share(run, sizes) > _WIDE):
+            break
+    for run, sizes in sorted(found, key=lambda x: -_share(*x)):
+        try:
+            return _settled(run, sizes, target, phases)
+        except NoFormulaError as error:
+            failed.append(error)
+    raise failed[0]
+
+
+def _share(found: SymbolicRun, hints: Sizes) -> float:
+    """At how many of lengths of all magnitudes it holds."""
+    lengths = [int(2 ** (power / 4)) for power in range(24, 65)]
+    return sum(found.holds({**hints, "N": length}) for length in lengths) / len(lengths)
+
+
+def _settled(
+    found: SymbolicRun, hints: Sizes, target: Target, phases: Sequence[str]
+) -> tuple[SymbolicRun, list[dict[str, int]]]:
+    """The formulas where they hold as far as runs show, and the shapes of these.
+
+    NoFormulaError where too few shapes inside are short ones.
+    """
+    runs = Runs(target, phases, A_LONG_RUN // 2)
+    found = replace(found, guards=SizeConditions(found.guards.telling))
+    for shape in islice(_shapes(found, hints, runs.longest), 1):
+        runs.settle(shape)
+    wider = _widened(found, runs, hints)
+    try:
+        agreed = runs.agreeing(wider, _shapes(wider, hints, runs.longest), strict=True)
+    except ContradictedError:
+        wider, agreed = found, runs.agreeing(found, _shapes(found, hints, runs.longest))
+    if len(agreed) < HELD_OUT:
+        raise NoFormulaError(f"no {HELD_OUT} short runs where it holds")
+    return wider, agreed
+
+
+def _shapes(found: SymbolicRun, hints: Sizes, longest: int) -> Iterator[dict[str, int]]:
+    """Shapes inside, each once: those of short runs first, then those of few turns."""
+    seen = list[dict[str, int]]()
+    for shape in chain(
+        shapes_in(hints, lambda sizes: found.holds(sizes) and _is_short(found, sizes)),
+        shapes_in(hints, lambda sizes: found.holds(sizes) and _is_short(found, sizes, 4)),
+        _of_few_turns(found, hints, longest),
+    ):
+        if shape not in seen:
+            seen.append(shape)
+            yield shape
+
+
+def _of_few_turns(found: SymbolicRun, hints: Sizes, longest: int) -> Iterator[dict[str, int]]:
+    """Shapes inside where sizes other than the length that loops are over are two or three."""
+    times = [x for x in found.repeats if not isinstance(x, int)]
+    looped = sorted({size.name for x in times for size in x.free_symbols} - {"N"})
+    for length in (hints["N"], *_FEWER):
+        for shape in shapes_in({**hints, "N": length}, found.holds):
+            for name in looped:
+                few = {**shape, name: 2 + shape[name] % 2}
+                if found.holds(few):
+                    shape.update(few)
+            if found.operations(shape) <= longest:
+                yield shape
+
+
+def _is_short(found: SymbolicRun, sizes: Sizes, times: int = 1) -> bool:
+    return found.operations(sizes) <= times * max(_SHORT, 3 * len(found.trace.calls))
+
+
+def _widened(found: SymbolicRun, runs: Runs, hints: Sizes) -> SymbolicRun:
+    """The same for all remainders of a length for which runs agree.
+
+    Other conditions stay: beyond them another moment may be the peak at shapes that nobody tried.
+    """
+    agreed, refused = list[list[Any]](), list[list[Any]]()
+    for shape, broken in _doubts(found, hints):
+        if trace := runs.tried(shape):
+            counted = totals_by_phase(trace, runs.phases)
+            (refused if _differ(found, counted, shape) else agreed).append(broken)
+    told = Counter(chain(*(broken for broken in agreed if all(map(_of_a_rest, broken)))))
+    dropped = {condition for condition, times in told.items() if times >= HELD_OUT}
+    for broken in refused:
+        if dropped.issuperset(broken):
+            dropped.difference_update(broken)
+    kept = [condition for condition in found.guards.relations if condition not in dropped]
+    return replace(found, guards=SizeConditions(kept))
+
+
+def _of_a_rest(condition: Any) -> bool:
+    alone = {size.name for size in condition.free_symbols} == {"N"}
+    return alone and hasattr(condition, "lhs") and remainder(condition) is not None
+
+
+def _differ(found: SymbolicRun, counted: Any, shape: Sizes) -> bool:
+    try:
+        return bool(differences_at(found.forms, counted, shape))
+    except ZeroDivisionError:
+        return True
+
+
+def _doubts(found: SymbolicRun, hints: Sizes) -> Iterator[tuple[dict[str, int], list[Any]]]:
+    """Shapes and the conditions that they do not meet, those with few of them first."""
+
+    def broken(sizes: Sizes) -> list[Any]:
+        try:
+            return [c for c in found.guards.relations if not evaluate(c, sizes)]
+        except ZeroDivisionError:
+            return []
+
+    def beside(sizes: Sizes) -> Iterator[dict[str, int]]:
+        """The next length that asks for other remainders alone."""
+        longer = ({**sizes, "N": sizes["N"] + more} for more in range(1, _BESIDE))
+        others = (x for x in longer if broken(x) and all(map(_of_a_rest, broken(x))))
+        return islice(others, 1)
+
+    outside = shapes_in(hints, lambda x: bool(broken(x)) and _is_short(found, x))
+    looked = list(islice(outside, _LOOKED))
+    inside = shapes_in(hints, lambda x: not broken(x) and _is_short(found, x))
+    looked += chain(*map(beside, islice(inside, _DOUBTED)))
+    doubted = Counter[Any]()
+    for shape, conditions in sorted(((s, broken(s)) for s in looked), key=lambda x: len(x[1])):
+        if any(doubted[condition] < _DOUBTED for condition in conditions):
+            doubted.update(conditions)
+            yield shape, conditions

@@ -1,0 +1,388 @@
+"""Derived formulas at random shapes of their domains: does a run there ever contradict one?
+
+Mechanisms of this project, layers of torch.nn, models of transformers (tiny configurations, random
+weights), attention as people write it by hand and code that loops over tokens, chunks, layers or
+experts are derived, forward and in training. At random
+shapes inside the domain that each derivation states, every formula is compared with a run of the
+code on fake tensors; where the shape is small, FLOPs of products with torch's ``FlopCounterMode``
+and the peak with the CPU allocator's account of a run on real tensors, too. Into an environment
+with attnprof and transformers::
+
+    OMP_NUM_THREADS=1 python reports/derived_shapes.py               # everything
+    OMP_NUM_THREADS=1 python reports/derived_shapes.py standard Llama  # these again
+
+It writes ``derived_shapes.md``, and ``derived_shapes.csv`` with a line for each pair.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import random
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import derived_shapes_loops as loops
+import derived_shapes_modules as written
+import torch
+import transformers
+from derived_shapes_modules import Embedded, Projected
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+from transformers_models import OWN_RULES, SCALARS, made
+
+from attnprof.errors import AttnprofError
+from attnprof.measure.memory import measure_peak
+from attnprof.measure.subject import Subject
+from attnprof.trace.report.derivation import Derivation, PhaseForms
+from attnprof.trace.request.lookup import target_of
+from attnprof.trace.request.target import Target
+from attnprof.trace.run.runs import first_tensor
+from attnprof.trace.sizes import evaluate
+from attnprof.trace.solve.derive import derived
+
+PHASES = ("forward", "train")
+#: Shapes for each phase; draws until that many are inside; the longest.
+SHAPES, DRAWS, MOST = 5, 4000, {"B": 12, "h": 12, "d": 96, "M": 300, "N": 1500, "C": 24, "L": 6}
+#: What a run on real tensors may take: FLOPs, bytes.
+REAL_FLOPS, REAL_BYTES = 10**9, 2**28
+MECHANISMS = (
+    "standard", "sdpa", "efficient", "optimised", "super", "linformer", "low-rank", "linear",
+    "longformer", "taylor-direct", "taylor-efficient", "taylorshift", "he", "we",
+)  # fmt: skip
+MODELS = (
+    "Llama", "Mistral", "Gemma", "Gemma2", "Gemma3Text", "Qwen2", "Qwen3", "GPT2", "Bert",
+    "ModernBert", "Olmo2",
+)  # fmt: skip
+HEADED = ["d_model=h*d", "num_heads=h"]
+TORCH: dict[str, tuple[Any, list[str], list[str]]] = {
+    "nn.MultiheadAttention": (
+        nn.MultiheadAttention, ["embed_dim=h*d", "num_heads=h", "batch_first=True"],
+        ["query: B, N, h*d", "key: B, N, h*d", "value: B, N, h*d"],
+    ),
+    "nn.TransformerEncoderLayer": (
+        nn.TransformerEncoderLayer,
+        ["d_model=h*d", "nhead=h", "dim_feedforward=4*h*d", "batch_first=True"],
+        ["src: B, N, h*d"],
+    ),
+    "nn.TransformerDecoderLayer": (
+        nn.TransformerDecoderLayer,
+        ["d_model=h*d", "nhead=h", "dim_feedforward=64", "batch_first=True"],
+        ["tgt: B, N, h*d", "memory: B, M, h*d"],
+    ),
+}  # fmt: skip
+#: Inputs of those written by hand that take more than ``x``.
+INPUTS = {
+    "RelativeShift": ["x: B, N, h*d", "distances: N, h*d"],
+    "Masked": ["x: B, N, h*d", "mask: B, N bool"],
+    "Cross": ["x: B, N, h*d", "memory: B, M, h*d"],
+    "Embedded": ["ids: B, N int64"],
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A phase of a module at a shape: what was compared there, and what was wrong.
+
+    ``sizes`` is empty where the phase was refused; ``wrong`` then says why. ``compared`` are the
+    quantities with a formula; ``withheld`` those without one; ``real`` what was held against a run
+    on real tensors, of products and the peak.
+    """
+
+    kind: str
+    module: str
+    phase: str
+    method: str
+    domain: str
+    sizes: str
+    compared: int
+    withheld: str
+    real: str
+    wrong: str
+    derive_s: float
+
+
+def cases() -> Iterator[tuple[str, str, Callable[[], Target]]]:
+    """A kind, a name, and what makes the target."""
+    for name in MECHANISMS:
+        yield "mechanism", name, partial(target_of, name)
+    for name, (kind, args, inputs) in TORCH.items():
+        yield "torch", name, partial(target_of, kind, args, inputs, name=name)
+    for name in MODELS:
+        build = partial(made, name)
+        yield "transformers", name, partial(_factory, build, name)
+    for name, (thing, args, inputs) in loops.CASES.items():
+        yield "loop", name, partial(target_of, thing, args, inputs, name=name)
+    for name, kind in vars(written).items():
+        if isinstance(kind, type) and issubclass(kind, nn.Module) and kind is not Projected:
+            args = ["d_model=d"] if kind is Embedded else HEADED
+            inputs = INPUTS.get(name, ["x: B, N, h*d"])
+            yield "by hand", name, partial(target_of, kind, args, inputs)
+
+
+def _factory(build: Callable[[], Any], name: str) -> Target:
+    return target_of(build, name=name, inputs=["input_ids: B, N int64"])
+
+
+def pairs(kind: str, name: str, target: Target) -> Iterator[Pair]:
+    """Every phase at random shapes; one line where it is refused."""
+    for phase in PHASES:
+        start = time.process_time()
+        try:
+            found = derived(target, (phase,))
+        except AttnprofError as error:
+            yield Pair(kind, name, phase, "", "", "", 0, "", "", f"refused: {error}", _since(start))
+            continue
+        seconds, forms = _since(start), found.phases[phase]
+        gone = [q for q, formula in forms.formulas.items() if formula.expression is None]
+        for sizes, counted in _runs(found, forms):
+            wrong = _wrong(forms, sizes, counted)
+            real, differing = _really(target, forms, sizes, counted)
+            yield Pair(
+                kind, name, phase, forms.method, "; ".join(forms.domain), _told(sizes),
+                len(counted) - len(gone), ", ".join(gone), real, "; ".join([*wrong, *differing]),
+                seconds,
+            )  # fmt: skip
+
+
+def _since(start: float) -> float:
+    return round(time.process_time() - start, 1)
+
+
+def _told(sizes: Mapping[str, int]) -> str:
+    return " ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def _wrong(forms: PhaseForms, sizes: Mapping[str, int], counted: Mapping[str, Any]) -> list[str]:
+    """Formulas that are not what the run counts."""
+    known = {q: f.expression for q, f in forms.formulas.items() if f.expression is not None}
+    values = {quantity: evaluate(expression, sizes) for quantity, expression in known.items()}
+    return [
+        f"{quantity}: {value} by the formula, {counted[quantity]} in a run"
+        for quantity, value in values.items() if value != counted[quantity]
+    ]  # fmt: skip
+
+
+# -- shapes ---------------------------------------------------------------------------------
+
+
+def _runs(
+    found: Derivation, forms: PhaseForms
+) -> Iterator[tuple[dict[str, int], Mapping[str, Any]]]:
+    """Random shapes of the domain at which the code runs, and what it counts there."""
+    chance = random.Random(f"{found.name} {forms.phase}")  # noqa: S311 - no secret
+    seen, left = [dict(shape) for shape in forms.verified_at], SHAPES
+    for attempt in range(DRAWS):
+        shape = _drawn(found.symbols, forms, chance, attempt)
+        if not left or shape in seen or not forms.holds(shape):
+            continue
+        seen.append(shape)
+        with suppress(AttnprofError):  # the code refuses it, or takes too long
+            yield shape, forms.counted(shape)
+            left -= 1
+
+
+def _drawn(
+    names: Iterable[str], forms: PhaseForms, chance: random.Random, attempt: int
+) -> dict[str, int]:
+    """All sizes alike, tiny, odd, powers of two, large, or in the class of those verified."""
+    kinds: list[Callable[[int], int]] = [
+        lambda _: chance.choice((2, 3)),
+        lambda _: 2 * chance.randint(1, 5) + 1,
+        lambda most: 2 ** chance.randint(1, int(math.log2(most))),
+        lambda most: chance.randint(2, most),
+        lambda most: round(2 * (most / 2) ** chance.random()),
+    ]
+    alike = chance.randint(2, 12)
+    drawn = {name: chance.choice(kinds)(MOST.get(name, 96)) for name in names}
+    shape = dict.fromkeys(drawn, alike) if attempt % 7 == 0 else drawn
+    for name in shape if attempt % 2 else ():
+        shape[name] = _in_class([s[name] for s in forms.verified_at], shape[name])
+    return shape
+
+
+def _in_class(verified: list[int], size: int) -> int:
+    """The size moved to where those that were verified lie, as far apart as they are."""
+    step = math.gcd(*(other - verified[0] for other in verified))
+    if not step:
+        return verified[0]
+    first = verified[0] % step
+    return max(first + (size - first) // step * step, min(verified))
+
+
+# -- on real tensors ------------------------------------------------------------------------
+
+
+def _really(
+    target: Target, forms: PhaseForms, sizes: Mapping[str, int], counted: Mapping[str, Any]
+) -> tuple[str, list[str]]:
+    """What was held against a run on real tensors, and where that gave something else."""
+    if any("evenly" in text for text in forms.domain):
+        return "", []  # random inputs are not routed so
+    if counted["flops"] > REAL_FLOPS or counted["peak_bytes"] > REAL_BYTES:
+        return "", []
+    torch.manual_seed(0)
+    module = target.make(sizes)
+    positional, named = target.call_inputs(sizes)
+    subject = _subject(module, positional, named, training=forms.phase == "train")
+    peak = measure_peak(subject, "cpu", torch).bytes - counted["peak_bytes"]
+    subject.reset()
+    with FlopCounterMode(display=False, custom_mapping=RULES) as counter:
+        subject.call()
+    products, wrong = counter.get_total_flops(), []
+    if products != counted["matmul_flops"]:
+        wrong.append(f"products: {counted['matmul_flops']} here, {products} by torch's counter")
+    if not (-SCALARS <= peak <= SCALARS or (forms.bound("peak_bytes") != "exact" and peak > 0)):
+        wrong.append(f"the peak on real tensors is {peak:+} bytes off")
+    return "products, peak", wrong
+
+
+def _subject(module: Any, positional: Any, named: Any, *, training: bool) -> Subject:
+    tensors = [x for x in [*positional, *named.values()] if torch.is_tensor(x)]
+    inputs = [x for x in tensors if x.is_floating_point()] if training else []
+    weights = list(module.parameters()) if isinstance(module, nn.Module) else []
+    if isinstance(module, nn.Module):
+        module.train(training)
+
+    def forward() -> object:
+        with torch.no_grad():
+            return module(*positional, **named)
+
+    if not training:
+        return Subject(module, _nothing, _nothing, forward)
+    for x in inputs:
+        x.requires_grad_()
+    leaves = [*inputs, *weights]
+    ones = torch.ones_like(first_tensor(module(*positional, **named)))
+
+    def clear() -> None:
+        for leaf in leaves:
+            leaf.grad = None
+
+    def train() -> None:
+        result = module(*positional, **named)  # held while the backward pass runs
+        first_tensor(result).backward(ones)
+
+    return Subject(module, clear, clear, train)
+
+
+def _nothing() -> None:
+    """Nothing to prepare."""
+
+
+def _vector(matrix: Any, *_rest: Any, **_named: Any) -> int:
+    return 2 * math.prod(matrix)
+
+
+def _attention(x: Any, _key: Any, _value: Any, width: int, *_rest: Any, **_named: Any) -> int:
+    b, n, _ = x
+    return 8 * b * n * width * width + 4 * b * n * n * width
+
+
+def _layer(x: Any, width: int, _heads: int, *rest: Any, **_named: Any) -> int:
+    b, n, _ = x
+    wide, _ = rest[11]
+    return _attention(x, x, x, width) + 4 * b * n * width * wide
+
+
+#: Torch's counter leaves products with vectors out, and layers in one operation.
+RULES = {
+    **OWN_RULES,
+    torch.ops.aten._transformer_encoder_layer_fwd: _layer,  # noqa: SLF001
+    torch.ops.aten._native_multi_head_attention: _attention,  # noqa: SLF001
+    torch.ops.aten.mv: _vector,
+    torch.ops.aten.dot: _vector,
+}
+
+
+# -- the table ------------------------------------------------------------------------------
+
+
+def page(found: list[Pair]) -> Iterator[str]:
+    """The Markdown page."""
+    drawn = [pair for pair in found if pair.sizes]
+    wrong = [pair for pair in drawn if pair.wrong]
+    phases = {(pair.module, pair.phase): pair for pair in found}
+    real = sum(bool(pair.real) for pair in drawn)
+    values = sum(pair.compared for pair in drawn)
+    refused = [pair for pair in found if not pair.sizes]
+    yield "# Derived formulas at random shapes of their domains"
+    yield ""
+    yield (
+        "Written by `python reports/derived_shapes.py`; every pair in the CSV beside it. "
+        f"torch {torch.__version__}, transformers {transformers.__version__}, one thread."
+    )
+    yield (
+        f"Each phase is derived with all sizes free and compared at {SHAPES} random shapes of the "
+        "domain that the derivation states, none of those at which it was verified: tiny, odd, all "
+        "sizes alike, powers of two, large. A run of the code on fake tensors counts every "
+        "quantity; at small shapes torch's `FlopCounterMode` counts products and the CPU's "
+        f"allocator the peak of a run on real tensors (within {SCALARS} bytes, for Python numbers "
+        "that torch wraps as tensors)."
+    )
+    yield ""
+    yield (
+        f"**{len(drawn)} pairs of module and shape, {len(wrong)} wrong**, in {len(phases)} phases "
+        f"({len(refused)} refused): {values} values of formulas against runs on fake tensors; "
+        f"at {real} shapes products and peaks on real ones, too."
+    )
+    yield ""
+    for pair in wrong:
+        yield f"- wrong: {pair.module}, {pair.phase}, {pair.sizes}: {pair.wrong}"
+    for pair in refused:
+        yield f"- refused: {pair.module}, {pair.phase}: {pair.wrong.removeprefix('refused: ')}"
+    yield ""
+    yield "| | module | phase | method | holds for | shapes | on real tensors | withheld | s |"
+    yield "|---|---|---|---|---|--:|--:|---|--:|"
+    for (module, phase), pair in phases.items():
+        mine = [other for other in drawn if (other.module, other.phase) == (module, phase)]
+        if mine:
+            held = sum(bool(other.real) for other in mine)
+            yield (
+                f"| {pair.kind} | {module} | {phase} | {pair.method} | {pair.domain} | {len(mine)} "
+                f"| {held} | {pair.withheld or 'none'} | {pair.derive_s:g} |"
+            )
+
+
+def earlier(where: Path) -> list[Pair]:
+    """What was written before."""
+    if not where.exists():
+        return []
+    read = {"int": int, "float": float, "str": str}
+    kinds = {f.name: read[str(f.type)] for f in fields(Pair)}
+    with where.open(newline="", encoding="utf-8") as file:
+        return [Pair(**{k: kinds[k](v) for k, v in line.items()}) for line in csv.DictReader(file)]
+
+
+def main() -> None:
+    """Write the table and the page; of names only, others stay as they were."""
+    table = Path(__file__).with_suffix(".csv")
+    before = {pair.module: [] for pair in earlier(table)}
+    for pair in earlier(table):
+        before[pair.module].append(pair)
+    named = sys.argv[1:]
+    for kind, name, make in cases():
+        if named and name not in named:
+            continue
+        before[name] = list(pairs(kind, name, make()))
+        for pair in before[name]:
+            if pair.wrong:
+                print(pair, file=sys.stderr)  # noqa: T201 - progress
+        order = [name for _, name, _ in cases() if name in before]
+        found = [pair for name in order for pair in before[name]]
+        with table.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, [f.name for f in fields(Pair)], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(asdict(pair) for pair in found)
+        page_text = "\n".join(page(found))
+        table.with_suffix(".md").write_text(f"{page_text}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,463 @@
+"""Modules of public packages, derived by the plainest command: writes ``foreign_modules.md``.
+
+Packages are installed by name and version, without what they depend on, into an environment of its
+own beside the one that runs this; torch, transformers and attnprof are those here. Each target is
+derived as ``attnprof derive TARGET`` would, forward and training. Then the real module runs at
+shapes of the domain that no formula was verified at: products are counted by torch's
+``FlopCounterMode`` at two, the peak is the CPU allocator's at one::
+
+    OMP_NUM_THREADS=1 python reports/foreign_modules.py              # what is not there yet
+    OMP_NUM_THREADS=1 python reports/foreign_modules.py timm vit_    # these again
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.metadata
+import multiprocessing
+import os
+import random
+import resource
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+
+#: What is installed: the packages, and what importing them asks for.
+PACKAGES = (
+    "timm==1.0.31", "torchvision==0.28.0", "diffusers==0.42.1", "requests", "certifi", "urllib3",
+    "charset-normalizer", "x-transformers==2.31.10", "einops==0.8.2", "einx==0.4.3", "frozendict",
+    "torch-einops-utils==0.2.0",
+    "loguru==0.7.3", "local-attention==1.11.2", "hyper-connections==0.4.11", "linformer==0.2.3",
+    "performer-pytorch==1.1.4", "axial-positional-embedding==0.3.12", "nystrom-attention==0.0.14",
+    "reformer-pytorch==1.4.4", "product-key-memory==0.3.0", "rotary-embedding-torch==0.9.1",
+    "vit-pytorch==1.26.11", "linear-attention-transformer==0.19.1", "h-transformer-1d==0.1.9",
+    "colt5-attention==0.11.2",
+)  # fmt: skip
+#: Targets as they are typed; what follows a space is typed with them.
+TARGETS = """
+torch.nn:MultiheadAttention
+torch.nn:TransformerEncoderLayer
+torch.nn:TransformerDecoderLayer
+torch.nn:LSTM
+torch.nn:GRU
+torch.nn:RNN
+transformers:LlamaAttention
+transformers:LlamaMLP
+transformers:LlamaDecoderLayer
+transformers:LlamaModel
+transformers:MistralAttention
+transformers:Qwen2Attention
+transformers:Qwen3Attention
+transformers:Gemma2Attention
+transformers:Gemma3Attention
+transformers:PhiAttention
+transformers:Phi3Attention
+transformers:OlmoAttention
+transformers:StableLmAttention
+transformers:GraniteMLP
+transformers:MptAttention
+transformers:GPT2Attention
+transformers:GPT2Block
+transformers:GPTNeoXAttention
+transformers:GPTJAttention
+transformers:BertSelfAttention
+transformers:BertLayer
+transformers:BertModel
+transformers:RobertaSelfAttention
+transformers:DebertaV2Layer
+transformers:ElectraLayer
+transformers:AlbertAttention
+transformers:T5Attention
+transformers:BartAttention
+transformers:OPTAttention
+transformers:BloomBlock
+transformers:FalconAttention
+transformers:ViTModel
+transformers:ViTLayer
+transformers:CLIPEncoderLayer
+transformers:SiglipEncoderLayer
+transformers:WhisperAttention
+transformers:WhisperEncoderLayer
+transformers:NystromformerSelfAttention
+transformers:FNetBasicFourierTransform
+transformers:DeepseekV3Attention
+transformers:CohereAttention
+transformers:RoFormerSelfAttention
+transformers:Wav2Vec2Attention
+transformers:ConvBertSelfAttention
+transformers:MambaMixer
+transformers:MixtralSparseMoeBlock
+transformers:Qwen2MoeSparseMoeBlock
+timm.layers:Attention
+timm.layers:AttentionRope
+timm.models.vision_transformer:Block
+timm.layers:Mlp
+timm.layers:GlobalResponseNormMlp
+timm.layers:LambdaLayer
+timm.layers:HaloAttn
+timm:VisionTransformer
+timm.models.swin_transformer:WindowAttention
+timm.models.swin_transformer:SwinTransformerBlock
+timm.models.beit:Attention
+timm.models.eva:EvaBlock
+timm.models.volo:OutlookAttention
+timm.models.cait:ClassAttn
+timm.models.xcit:XCA
+timm.layers:AttentionPool2d
+timm.models.convnext:ConvNeXtBlock
+timm.models.mlp_mixer:MixerBlock
+diffusers:Attention
+diffusers:BasicTransformerBlock
+diffusers:FluxTransformerBlock
+diffusers:JointTransformerBlock
+x_transformers:Attention
+x_transformers:Encoder
+x_transformers:FeedForward
+local_attention:LocalAttention
+local_attention:LocalMHA
+linformer:LinformerSelfAttention
+performer_pytorch:SelfAttention
+performer_pytorch:FastAttention
+nystrom_attention:NystromAttention
+reformer_pytorch:LSHSelfAttention
+vit_pytorch:ViT
+vit_pytorch.cait:Attention
+vit_pytorch.cvt:Attention
+vit_pytorch.max_vit:Attention
+vit_pytorch.twins_svt:GlobalAttention
+vit_pytorch.deepvit:Attention
+linear_attention_transformer:SelfAttention
+h_transformer_1d.h_transformer_1d:HAttention1D
+""".strip().splitlines()
+PHASES = ("forward", "train")
+#: Wall-clock seconds for a phase of one target: a guard, no measurement.
+LIMIT_S = 150
+#: Up to where sizes of the compared shapes go.
+MOST = {"B": 5, "N": 300, "h": 5, "d": 40}
+#: Bytes by which a peak may differ: Python numbers that torch wraps as tensors while it runs.
+SCALARS = 128
+
+
+@dataclass(frozen=True)
+class Row:
+    """One phase of one target: what was derived, and what the real module says of it."""
+
+    target: str
+    version: str
+    phase: str
+    method: str = ""
+    seconds: float = 0.0
+    flops: str = ""
+    without: str = ""
+    domain: str = ""
+    shapes: str = ""
+    products: str = ""
+    peak: str = ""
+    refused: str = ""
+
+
+def environment(folder: Path) -> Path:
+    """The Python of an environment with the packages, which sees what is installed here, too."""
+    python = folder / "bin" / "python"
+    if python.exists():
+        return python
+
+    def run(*command: str, check: bool = True) -> bool:
+        done = subprocess.run(command, check=check, capture_output=not check)  # noqa: S603 - ours
+        return done.returncode == 0
+
+    run(sys.executable, "-m", "venv", str(folder))
+    site = next((folder / "lib").glob("python*/site-packages"))
+    here = [sysconfig.get_paths()["purelib"], str(Path(__file__).parents[1])]
+    (site / "here.pth").write_text("\n".join(here) + "\n")
+    run(str(python), "-m", "pip", "install", "--quiet", "--no-deps", *PACKAGES)
+    if not run(str(python), "-c", "import torchvision", check=False):
+        # its kernels were built for another torch; no target here uses them
+        (site / "torchvision" / "_meta_registrations.py").write_text("")
+    return python
+
+
+def rows(targets: list[str], before: list[Row]) -> Iterator[Row]:
+    """Every target in both phases, as it was; anew those that begin like one of ``targets``."""
+    known = {(row.target, row.phase): row for row in before}
+    for target, phase in product(TARGETS, PHASES):
+        again = any(target.startswith(one) for one in targets)
+        if (target, phase) in known and not again:
+            yield known[target, phase]
+        elif again or not targets:
+            row = apart(target, phase)
+            print(row, file=sys.stderr, flush=True)  # noqa: T201 - progress
+            yield row
+
+
+def apart(target: str, phase: str) -> Row:
+    """The row of one phase, made in a process of its own."""
+    context = multiprocessing.get_context("fork")
+    receive, send = context.Pipe(duplex=False)
+    child = context.Process(target=lambda: send.send(row_of(target, phase)))
+    child.start()
+    found = Row(target, version(target), phase, refused=f"stopped after {LIMIT_S} s")
+    if receive.poll(LIMIT_S):
+        with suppress(EOFError):
+            found = receive.recv()
+    child.kill()
+    child.join()
+    return found
+
+
+def version(target: str) -> str:
+    """The name and version of the package that a target is in."""
+    package = target.partition(":")[0].partition(".")[0].replace("_", "-")
+    return f"{package} {importlib.metadata.version(package)}"
+
+
+def row_of(target: str, phase: str) -> Row:
+    """What is derived, and how it compares."""
+    from attnprof.errors import AttnprofError
+    from attnprof.trace.request.lookup import target_of
+    from attnprof.trace.solve.derive import derived
+
+    name, *inputs = target.split(" --input ")
+    try:
+        found = target_of(name, None, inputs)
+        derivation = derived(found, (phase,), {})
+    except AttnprofError as error:
+        return Row(target, version(target), phase, seconds=spent(), refused=str(error))
+    seconds, forms = spent(), derivation.phases[phase]
+    shapes = list(compared_shapes(derivation, phase))
+    told = [
+        difference(found, derivation, phase, shape, peak=not n) for n, shape in enumerate(shapes)
+    ]
+    flops = forms.formulas["flops"].expression
+    return Row(
+        target, version(target), phase, forms.method, seconds,
+        "" if flops is None else str(flops),
+        ", ".join(n for n, form in forms.formulas.items() if form.expression is None),
+        "; ".join(forms.domain),
+        "; ".join(",".join(f"{n}={size}" for n, size in shape.items()) for shape in shapes),
+        f"{sum(products for products, _ in told)} of {len(told)}",
+        told[0][1] if told else "",
+    )  # fmt: skip
+
+
+def spent() -> float:
+    """Processor seconds of this process."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return round(used.ru_utime + used.ru_stime, 1)
+
+
+def compared_shapes(derivation: Any, phase: str) -> Iterator[dict[str, int]]:
+    """Two random shapes of the domain that no formula was verified at."""
+    forms = derivation.phases[phase]
+    chance, known = random.Random(derivation.name), list(forms.verified_at)  # noqa: S311 - no secret
+    found = 0
+    for _ in range(20_000):
+        shape = {
+            name: round(2 * (MOST.get(name, 20) / 2) ** chance.random())
+            for name in derivation.symbols
+        }
+        if shape not in known and forms.holds(shape):
+            known.append(shape)
+            yield shape
+            found += 1
+        if found == 2:
+            return
+
+
+def difference(
+    target: Any, derivation: Any, phase: str, sizes: dict[str, int], *, peak: bool
+) -> Any:
+    """Whether the products are those that ran, and how far the peak is off, in words."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+    from transformers_models import OWN_RULES
+
+    from attnprof.measure.memory import measure_peak
+    from attnprof.measure.subject import Subject
+    from attnprof.trace.run.runs import first_tensor, tensors_of
+
+    torch.manual_seed(0)
+    if derivation.phases[phase].trace.routes:
+        evenly_routed().__enter__()  # for as long as this process lives
+    module = target.make(sizes)
+    positional, named = target.call_inputs(sizes)
+    leaves = [x for x in tensors_of((positional, named)) if x.is_floating_point()]
+    if isinstance(module, torch.nn.Module):
+        leaves += list(module.parameters())
+        module.train(phase != "forward")
+
+    def forward() -> object:
+        with torch.no_grad():
+            return module(*positional, **named)
+
+    def clear() -> None:
+        for leaf in leaves:
+            leaf.grad = None
+
+    def train() -> None:
+        result = module(*positional, **named)  # held as long as the backward pass takes
+        output = first_tensor(result)
+        output.backward(ones)
+
+    if phase == "train":
+        for leaf in leaves:
+            leaf.requires_grad_()
+        ones = torch.ones_like(first_tensor(module(*positional, **named))).detach()
+    subject = Subject(module, clear, clear, forward if phase == "forward" else train)
+    off = ""
+    if peak:
+        seen, told = (
+            measure_peak(subject, "cpu", torch).bytes,
+            derivation.at("peak_bytes", phase, **sizes),
+        )
+        bound = derivation.phases[phase].bound("peak_bytes")
+        share = abs(told - seen) / seen if seen and abs(told - seen) > SCALARS else 0
+        off = "equal" if not share else f"{100 * (told - seen) / seen:+.3f} % ({bound})"
+    clear()
+    torch.backends.mha.set_fastpath_enabled(False)  # one operation, which the counter passes over
+    with FlopCounterMode(display=False, custom_mapping=OWN_RULES | _of_lstm()) as counter:
+        subject.call()
+    return derivation.at("matmul_flops", phase, **sizes) == counter.get_total_flops(), off
+
+
+def _of_lstm() -> dict[Any, Any]:
+    """FLOPs of the products of ``nn.LSTM`` on a CPU, one operation that torch counts as none."""
+    import torch
+
+    def forward(x: Any, w: Any, u: Any, *_: Any, **__: Any) -> int:
+        return int(2 * x[0] * x[1] * w[0] * (w[1] + u[1]))
+
+    aten = torch.ops.aten
+    return {
+        aten.mkldnn_rnn_layer: forward,
+        aten.mkldnn_rnn_layer_backward: lambda *args, **_: 2 * forward(*args),
+    }
+
+
+def evenly_routed() -> Any:
+    """Inside, tokens choose experts evenly: the assumption that such formulas state."""
+    from torch.overrides import TorchFunctionMode
+
+    from attnprof.trace.run.experts import spread
+
+    class Even(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+        ) -> Any:
+            out = func(*args, **kwargs or {})
+            choice = spread(getattr(func, "__name__", ""), args, kwargs or {}, out)
+            if choice:
+                choice[0].data.copy_(choice[2])
+            return out
+
+    return Even()
+
+
+def _page(found: list[Row]) -> Iterator[str]:
+    import torch
+
+    done = [row for row in found if not row.refused and row.method != "counted"]
+    targets = {row.target for row in found}
+    both = [t for t in targets if sum(row.target == t for row in done) == len(PHASES)]
+    yield "# Modules of public packages: derived by the plainest command, and run for real"
+    yield ""
+    yield "Written by `python reports/foreign_modules.py`; all columns in the CSV beside it."
+    yield (
+        f"torch {torch.__version__}, one thread. Every target was derived without any option. "
+        "*Products*: at how many of two further shapes the FLOPs of products are those of torch's "
+        "`FlopCounterMode` (with rules of the script's own for the CPU's fused attention and LSTM, "
+        "which it counts as 0). *Peaks*: against the CPU allocator's account at one; experts are "
+        "chosen evenly. *s*: processor seconds, up to three of them for imports."
+    )
+    yield ""
+    yield (
+        f"{len(both)} of {len(targets)} targets have formulas in both phases; "
+        f"products equal at {sum(int(row.products[0]) for row in done)} of "
+        f"{sum(int(row.products[-1]) for row in done)} shapes; peaks equal, but for "
+        f"{SCALARS} bytes, at {sum(row.peak == 'equal' for row in done)} of "
+        f"{sum(bool(row.peak) for row in done)}."
+    )
+    yield ""
+    yield from table(found)
+
+
+def table(found: list[Row]) -> Iterator[str]:
+    """A line for each target, as Markdown."""
+    yield "| package | target | forward | training | s | products | peaks |"
+    yield "|---|---|---|---|--:|---|---|"
+    by_target: dict[str, dict[str, Row]] = {}
+    for row in found:
+        by_target.setdefault(row.target, {})[row.phase] = row
+    for target, rows in by_target.items():
+        both = [rows[phase] for phase in PHASES]
+        counted = [row for row in both if row.products]
+        same = sum(int(row.products.split()[0]) for row in counted)
+        of = sum(int(row.products.split()[-1]) for row in counted)
+        peaks = ", ".join(dict.fromkeys(row.peak for row in counted if row.peak))
+        spent_s = " + ".join(f"{row.seconds:g}" for row in both)
+        yield (
+            f"| {both[0].version} | `{target}` | {' | '.join(map(_result, both))} | {spent_s} | "
+            f"{f'{same} of {of}' if of else ''} | {peaks} |"
+        )
+
+
+def _result(row: Row) -> str:
+    """How the formulas were found, or why there are none."""
+    told = f"no formula: {row.refused.removeprefix(row.target).lstrip(': ')}" if row.refused else ""
+    less = f", but for {row.without}" if row.without else ""
+    return (told or f"{row.method}{less}").replace("|", "\\|").replace("\n", " ")[:300]
+
+
+def earlier(where: Path) -> list[Row]:
+    """What was written before."""
+    if not where.exists():
+        return []
+    read = {"float": float, "str": str}
+    kinds = {f.name: read[str(f.type)] for f in fields(Row)}
+    with where.open(newline="", encoding="utf-8") as file:
+        return [Row(**{k: kinds[k](v) for k, v in line.items()}) for line in csv.DictReader(file)]
+
+
+def main() -> None:
+    """Write the table and the page; the first time in the environment made for it."""
+    folder = Path(
+        os.environ.get("FOREIGN_MODULES", Path(tempfile.gettempdir()) / "foreign-modules")
+    )
+    if Path(sys.prefix) != folder:
+        python = str(environment(folder))
+        os.execv(python, [python, *sys.argv])  # noqa: S606 - the same script
+    import torch
+
+    torch.set_num_threads(1)
+    if not sys.argv[1:]:  # once for all processes
+        import timm  # noqa: F401
+        import transformers  # noqa: F401
+    where = Path(__file__).with_suffix(".csv")
+    before, found = earlier(where), list[Row]()
+    for row in rows(sys.argv[1:], before):
+        found.append(row)
+        seen = {(row.target, row.phase) for row in found}
+        _save(where, found + [old for old in before if (old.target, old.phase) not in seen])
+    text = "\n".join(_page(found))
+    where.with_suffix(".md").write_text(f"{text}\n", encoding="utf-8")
+
+
+def _save(where: Path, found: list[Row]) -> None:
+    with where.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, [f.name for f in fields(Row)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in found)
+
+
+if __name__ == "__main__":
+    main()

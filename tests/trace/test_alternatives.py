@@ -1,0 +1,293 @@
+"""Where guesses do not run, the code's own words say which do; else what to type."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from attnprof.errors import CannotRunError, RequestError
+from attnprof.trace.request.lookup import target_of
+from attnprof.trace.run.runs import record
+from attnprof.trace.solve.count import tried
+from attnprof.trace.solve.derive import derived
+from attnprof.user_code import error_text
+
+
+class Layer(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.map = nn.Linear(dim, dim)
+
+
+class Image(Layer):
+    def forward(self, x):
+        _b, _c, _height, _width = x.shape
+        return self.map(x.flatten(2).mT)
+
+
+class Channels(Layer):
+    def __init__(self, dim):
+        super().__init__(dim)
+        self.cross = nn.Conv2d(dim, dim, 3, padding=1)
+
+    def forward(self, x):
+        return self.cross(x)
+
+
+class Looked(Layer):
+    def __init__(self, vocab_size, dim):
+        super().__init__(dim)
+        self.table = nn.Embedding(vocab_size, dim)
+
+    def forward(self, x):
+        return self.map(self.table(x))
+
+
+class Masked(Layer):
+    def forward(self, x, unused=None, mask=None):
+        return self.map(x).masked_fill(mask.bool()[:, :, None], 0.0)
+
+
+class Crossing(Layer):
+    def forward(self, x, context=None):
+        return self.map(x) @ context.mT
+
+
+class Window(Layer):
+    def __init__(self, dim, window_size):
+        super().__init__(dim)
+        self.bias = nn.Parameter(torch.zeros(window_size[0] * window_size[1]))
+
+    def forward(self, x):
+        return self.map(x) @ x.mT + self.bias
+
+
+class Blocks(Layer):
+    def __init__(self, dim, window_size):
+        super().__init__(dim)
+        self.size = window_size
+
+    def forward(self, x):
+        if x.shape[1] % self.size:
+            raise ValueError(f"{x.shape[1]} tokens are not divisible by {self.size}")
+        return self.map(x.unflatten(1, (-1, self.size)))
+
+
+class Wide(Layer):
+    def __init__(self, dim):
+        if dim != 512:
+            raise ValueError("no such width")
+        super().__init__(dim)
+
+    def forward(self, x):
+        return self.map(x)
+
+
+class Late(Layer):
+    def __init__(self, dim, depth=None):
+        if depth is None:
+            raise ValueError("`depth` is missing")
+        super().__init__(dim)
+
+    def forward(self, x):
+        return self.map(x)
+
+
+class Anything(Layer):
+    def forward(self, *args, **named):
+        return self.map(args[0])
+
+
+class Apart(nn.Module):
+    def __init__(self, head_dim):
+        super().__init__()
+        self.map = nn.Linear(head_dim, head_dim)
+
+    def forward(self, q, k, v):
+        return (self.map(q) @ k.mT).softmax(-1) @ v
+
+
+WORKING = {
+    Image: "x: B, h*d, H, W",
+    Channels: "x: B, h*d, H, W",
+    Looked: "x: B, N int64",
+    Masked: "mask: B, N bool",
+    Crossing: "context: B, N, h*d",
+    Window: "x: B, 49, h*d",
+    Blocks: "x: B, N, h*d",
+    Wide: "x: B, N, 512",
+    Late: "x: B, N, h*d",
+    Anything: "x: B, N, h*d",
+    Apart: "k: B, h, N, d",
+}
+
+
+@pytest.mark.parametrize("layer", WORKING)
+def test_what_runs_is_found_and_told(layer):
+    target = target_of(layer)
+    assert WORKING[layer] in target.spelled_inputs
+    told = " ".join(target.notes)
+    assert WORKING[layer] in told
+    assert ("tried first: " in told) == (layer is not Anything)
+    tried(target, {})
+
+
+def test_what_was_given_stays():
+    target = target_of(Wide, ["dim=64"])
+    with pytest.raises(RequestError, match="no such width"):
+        tried(target, {})
+    with pytest.raises(RequestError, match="x: B, N, h"):
+        tried(target_of(Image, inputs=["x: B, N, h"]), {})
+
+
+class Never(Layer):
+    def forward(self, x, mask=None, *, scale=1.0):
+        raise RuntimeError("not on a Monday")
+
+
+def test_where_nothing_runs_there_is_something_to_type():
+    with pytest.raises(RequestError) as refused:
+        tried(target_of(Never), {})
+    told = str(refused.value)
+    assert re.search(r"RuntimeError: not on a Monday \(test_alternatives.py:\d+\)", told)
+    assert "Never(dim), Never.forward(x, mask=None, scale=1.0)" in told
+    assert told.endswith("attnprof derive Never --arg 'dim=h*d' --input \"x: B, N, h*d\"")
+
+
+def test_a_module_that_an_annotation_names_is_built():
+    target = target_of("torch.nn:TransformerDecoder")
+    assert "decoder_layer=TransformerDecoderLayer(d_model=h*d, nhead=h" in target.notes[0]
+    assert target.spelled_inputs == ["tgt: B, N, h*d", "memory: B, N, h*d"]
+    tried(target, {})
+
+
+def test_functions_of_torch_take_what_their_documentation_says():
+    target = target_of("torch.nn.functional:scaled_dot_product_attention")
+    assert target.spelled_inputs == [f"{name}: B, h, N, d" for name in ("query", "key", "value")]
+    sizes = {"B": 2, "h": 3, "N": 5, "d": 4}
+    assert record(target, sizes, training=False).calls
+
+
+@pytest.mark.parametrize("layer", [nn.Conv2d, nn.LSTM, nn.GRUCell, nn.Embedding])
+def test_layers_of_torch_are_called_as_they_like(layer):
+    tried(target_of(f"torch.nn:{layer.__name__}"), {})
+
+
+class Cached(Layer):
+    """Keeps keys and values as people did before there were classes for it."""
+
+    def __init__(self, dim):
+        super().__init__(dim)
+        self.both = nn.Linear(dim, 2 * dim)
+
+    def forward(self, hidden_states, layer_past=None, use_cache=False):
+        k, v = self.both(hidden_states).chunk(2, -1)
+        if layer_past is not None:
+            k = torch.cat([layer_past[0], k], 1)
+            v = torch.cat([layer_past[1], v], 1)
+        out = (self.map(hidden_states) @ k.mT).softmax(-1) @ v
+        return (out, (k, v)) if use_cache else out
+
+
+def test_a_cache_guessed_from_the_signature_gives_a_decoding_step():
+    found = derived(target_of(Cached), ("decode",))
+    assert found.phases["decode"].method == "symbolic"
+    sizes = {"B": 3, "N": 9, "h": 2, "d": 4}
+    module, past = Cached(8).eval(), torch.randn(3, 8, 8)
+    with FlopCounterMode(display=False) as counter:
+        module(torch.randn(3, 1, 8), (past, past))
+    assert found.at("matmul_flops", "decode", **sizes) == counter.get_total_flops()
+    peaks = [found.at("peak_bytes", "decode", **{**sizes, "N": n}) for n in (100, 101)]
+    assert peaks[1] - peaks[0] == 3 * 8 * 4 * 2 + 3 * 4 * 2  # keys, values, scores twice
+
+
+def test_without_a_cache_in_the_answer_there_is_no_step():
+    class Plain(Layer):
+        def forward(self, x, state=None):
+            return self.map(x)
+
+    with pytest.raises(RequestError, match="it gives one tensor, and no cache"):
+        derived(target_of(Plain), ("decode",))
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (NotImplementedError("Could not run 'my::op' with arguments from the 'Meta' backend. T"),
+         "the operation my::op says nothing of its result"),
+        (NotImplementedError("Could not run 'my::op' with arguments from the 'CPU' backend."),
+         "my::op has no kernel for CPU tensors"),
+        (AssertionError("Torch not compiled with CUDA enabled"), "it asks for a CUDA device"),
+        (ModuleNotFoundError("No module named 'flash_attn.ops'"), "the kernels of flash_attn,"),
+    ],
+)  # fmt: skip
+def test_kernels_that_are_not_there_are_told_in_plain_words(error, words):
+    assert words in error_text(error)
+    assert "--arg" in error_text(error)
+
+
+class Unknown(Layer):
+    def __init__(self, dim, foo, *, bar):
+        super().__init__(dim)
+        self.maps = nn.Sequential(nn.Linear(dim, foo * bar), nn.Linear(foo * bar, dim))
+
+    def forward(self, x):
+        return self.maps(x)
+
+
+def test_all_that_is_missing_is_named_with_what_was_seen_to_run():
+    with pytest.raises(RequestError, match="needs 'foo' and 'bar', which") as refused:
+        target_of(Unknown)
+    typed = "it runs, for example: attnprof derive Unknown --arg foo=64 --arg bar=64"
+    assert typed in str(refused.value)
+    assert tried(target_of(Unknown, ["foo=64", "bar=64"]), {})
+
+
+class Entries(Layer):
+    def forward(self, batch):
+        return self.map(batch["x"]) * batch["mask"][..., None]
+
+
+class Two(Layer):
+    def forward(self, pair):
+        one, other = pair
+        return self.map(one) @ other.mT
+
+
+@pytest.mark.parametrize(
+    ("layer", "inputs"),
+    [
+        (Entries, ["batch.x: B, N, h*d", "batch.mask: B, N bool"]),
+        (Two, ["pair.0: B, N, h*d", "pair.1: B, N, h*d"]),
+    ],
+)
+def test_what_code_takes_apart_is_guessed_in_parts(layer, inputs):
+    assert target_of(layer).spelled_inputs == inputs
+
+
+class Halved(Layer):
+    def forward(self, x):
+        n = x.shape[1]
+        assert n & (n - 1) == 0
+        while n > 1:
+            x, n = x[:, : n // 2] + x[:, n // 2 :], n // 2
+        return self.map(x)
+
+
+def test_a_refusal_names_sizes_that_lead_on():
+    target = target_of(Halved, ["dim=8"], ["x: B, N, 8"])
+    with pytest.raises(CannotRunError, match=r"type --at N=256 for formulas in the other sizes"):
+        derived(target, ["forward"])
+    assert derived(target, ["forward"], {"N": 256}).phases["forward"].domain[0] == "N = 256"
+
+
+class Handed(Layer):
+    def forward(self, x):
+        return torch.from_numpy(self.map(x).detach().numpy())
+
+
+def test_numpy_on_a_tensor_is_refused_with_its_line():
+    with pytest.raises(CannotRunError, match=r"to numpy.* \(test_alternatives.py:\d+\); write"):
+        tried(target_of(Handed), {})

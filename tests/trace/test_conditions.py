@@ -1,0 +1,80 @@
+"""What guards of a symbolic run say about sizes, against the integers themselves."""
+
+from itertools import product
+
+import pytest
+import sympy
+import torch
+
+import attnprof
+from attnprof.algebra.expressions import symbol
+from attnprof.trace.sizes import evaluate
+from attnprof.trace.solve.conditions import condition_text, divided, one_by_one
+
+H, W, d, h = map(symbol, ("H", "W", "d", "h"))
+f = sympy.floor
+HALF = sympy.Rational(1, 2)
+
+
+def equal(left, right):
+    return sympy.Eq(left, right, evaluate=False)
+
+
+@pytest.mark.parametrize(
+    ("condition", "number", "divisor"),
+    [
+        (equal(d, 2 * f(d / 2 + HALF)), d, 2),
+        (equal(h * f(d / 2), h * f(d / 2 + HALF)), d, 2),
+        (equal(H / f(H / 8), 8), H, 8),
+        (equal(3 * h * d, 12 * f(h * d / 4)), h * d, 4),
+    ],
+)
+def test_conditions_that_one_size_divides_another_are_seen(condition, number, divisor):
+    assert divided(condition)[:2] == (number, divisor)
+    assert condition_text(condition) == f"{divisor} divides {number}"
+    for sizes in product(range(8, 26), repeat=2):
+        shape = dict(zip("dh", sizes, strict=True)) | {"H": sizes[0]}
+        divides = evaluate(number, shape) % divisor == 0
+        assert bool(evaluate(condition, shape)) is divides
+
+
+def test_a_product_of_rounded_quotients_that_is_whole_is_whole_in_each():
+    condition = equal(H * W, 64 * f(H / 8) * f(W / 8))
+    parts = one_by_one(condition)
+    assert {condition_text(part) for part in parts} == {"8 divides H", "8 divides W"}
+    for height, width in product(range(1, 40), repeat=2):
+        shape = {"H": height, "W": width}
+        each = all(evaluate(part, shape) for part in parts)
+        assert bool(evaluate(condition, shape)) is bool(each)
+
+
+@pytest.mark.parametrize(
+    ("condition", "said"),
+    [(H / 8 >= 1, "H >= 8"), (sympy.Ne(d / 2, 1), "d != 2"), (W - 2 < H / 2, "2*W < H + 4")],
+)
+def test_comparisons_are_told_in_whole_numbers(condition, said):
+    assert condition_text(condition) == said
+
+
+def windows(x):
+    """Attention within windows of 4 × 4, as vision transformers cut them."""
+    batch, height, width, channels = x.shape
+    cut = x.view(batch, height // 4, 4, width // 4, 4, channels).transpose(2, 3)
+    rows = cut.reshape(-1, 16, channels)
+    return (rows @ rows.mT).softmax(-1) @ rows
+
+
+def test_images_in_windows_are_symbolic():
+    found = attnprof.derive(windows, inputs={"x": "B, H, W, d"}, phases=["forward"])
+    forms = found.phases["forward"]
+    assert forms.method == "symbolic"
+    assert {"4 divides H", "4 divides W"} <= set(forms.domain)
+    assert found.at("matmul_flops", B=2, H=12, W=20, d=3) == 2 * 2 * (2 * 240 * 16 * 3)
+
+
+def test_whole_numbers_are_not_rounded():
+    def neighbours(x):
+        return torch.nn.functional.pad(x, (0, 0, 1, 1)).unfold(1, 3, 1).softmax(-1)
+
+    found = attnprof.derive(neighbours, inputs={"x": "B, N, d"}, phases=["train"])
+    assert not found.expression("peak_bytes", "train").has(f)

@@ -1,0 +1,187 @@
+"""Configurations are made of what is given and guessed; inputs may be tuples, lists and dicts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Optional
+
+import pytest
+import torch
+from torch import nn
+
+from attnprof.errors import RequestError
+from attnprof.trace.events import totals
+from attnprof.trace.request.lookup import target_of
+from attnprof.trace.request.tuples import folded
+from attnprof.trace.run.runs import record
+from attnprof.trace.solve.derive import derived
+
+SIZES = {"B": 2, "N": 6, "h": 3, "d": 4}
+
+
+@dataclass
+class OwnConfig:
+    hidden_size: int
+    num_attention_heads: int = 8
+    num_key_value_heads: int | None = None
+    vocab_size: int = 100
+    act: str = "gelu"
+    more: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self):
+        self.num_key_value_heads = self.num_key_value_heads or self.num_attention_heads
+
+
+class Projected(nn.Module):
+    def __init__(self, config: OwnConfig, layer_idx: int):
+        super().__init__()
+        self.config, self.layer_idx = config, layer_idx
+        heads = config.num_key_value_heads * config.hidden_size // config.num_attention_heads
+        self.map = nn.Linear(config.hidden_size, heads)
+
+    def forward(self, hidden_states, attention_mask):
+        return self.map(hidden_states)
+
+
+class Optionally(Projected):
+    def __init__(self, config: Optional[OwnConfig] = None):  # noqa: UP045 - as people write it
+        super().__init__(config, 0)
+
+
+class Beside(Projected):
+    def __init__(self, cfg):
+        super().__init__(cfg, 0)
+
+
+class ModelArgs:
+    dim = 32
+    n_heads = 4
+
+
+class Plain(nn.Module):
+    def __init__(self, args: ModelArgs):
+        super().__init__()
+        self.map = nn.Linear(args.dim, args.dim // args.n_heads)
+
+    def forward(self, tokens_embeds):
+        return self.map(tokens_embeds)
+
+
+def parameters(target):
+    sizes = {name: SIZES[name] for name in target.symbols}
+    return totals(record(target, sizes, training=False), "forward")["parameters"]
+
+
+@pytest.mark.parametrize("layer", [Projected, Optionally, Beside])
+def test_a_configuration_is_built_of_usual_names(layer):
+    target = target_of(layer)
+    assert "hidden_size=h*d, " in target.notes[0]
+    assert "num_attention_heads=h, " in target.notes[0]
+    assert "vocab" not in target.notes[0]
+    assert parameters(target) == 12 * 12 + 12
+    (derivation,) = derived(target, ("forward",)).phases.values()
+    assert derivation.method == "symbolic"
+
+
+def test_fields_are_given_by_name():
+    target = target_of(
+        Projected, ["config.num_key_value_heads=1", "config.hidden_size=5*h", "layer_idx=3"]
+    )
+    assert target.spelled_inputs[0] == "hidden_states: B, N, 5*h"
+    assert parameters(target) == (15 + 1) * 5
+    with pytest.raises(RequestError, match=r"--arg confg: .*did you mean config"):
+        target_of(Projected, ["confg.hidden_size=5"])
+
+
+def test_class_attributes_are_fields():
+    assert parameters(target_of(Plain)) == (12 + 1) * 4
+    assert parameters(target_of(Plain, ["args.dim=9*h"])) == (27 + 1) * 9
+
+
+@pytest.mark.parametrize("ending", ["json", "toml"])
+def test_a_file_gives_the_fields_and_arguments_free_them(tmp_path, ending):
+    fields = {"hidden_size": 24, "num_attention_heads": 4}
+    toml = "".join(f"{name} = {value}\n" for name, value in fields.items())
+    file = tmp_path / f"own.{ending}"
+    file.write_text(json.dumps(fields) if ending == "json" else toml)
+    target = target_of(Projected, [f"config={file}"])
+    assert target.symbols == ("B", "N")
+    assert parameters(target) == 24 * 24 + 24
+    freed = target_of(Projected, [f"config={file}", "config.hidden_size=4*d"])
+    assert freed.symbols == ("B", "N", "d")
+    linear = tmp_path / "arguments.json"
+    linear.write_text('{"in_features": 5, "out_features": 7}')
+    assert parameters(target_of("torch.nn:Linear", [f"config={linear}"])) == 42
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("[1]", "holds no names"), ("{", "is not readable"), (None, "No such file")],
+)
+def test_a_file_that_is_no_configuration_is_refused(tmp_path, text, words):
+    if text is not None:
+        (tmp_path / "own.json").write_text(text)
+    with pytest.raises(RequestError, match=words):
+        target_of(Projected, [f"config={tmp_path}/own.json"])
+
+
+class Structured(nn.Module):
+    def forward(self, pair, batch, several=None):
+        found = pair[0] @ pair[1].mT + batch["x"].sum() + batch["ids"].sum()
+        assert isinstance(pair, tuple)
+        assert several is None or isinstance(several, list)
+        return found if several is None else found + several[1]
+
+
+def test_inputs_are_tuples_lists_and_dicts_of_unlike_shapes():
+    def products(inputs):
+        trace = record(target_of(Structured, inputs=inputs), SIZES, training=True)
+        return totals(trace, "forward")["matmul_flops"]
+
+    texts = ["pair: (B, N, d), (B, 2*N, d)", "batch.x: N, d", "batch.ids: B, N int64"]
+    assert products(texts) == 4 * 2 * 6 * 6 * 4
+    spelled = target_of(Structured, inputs=texts).spelled_inputs
+    assert spelled[:2] == ["pair.0: B, N, d", "pair.1: B, 2*N, d"]
+    assert products([*spelled, "several: [(1, 1), (1, 2*N)]"]) == 4 * 2 * 6 * 6 * 4
+    mapping = {"pair": (("B", 3, 4), ("B", "N", 4)), "batch": {"x": (2,), "ids": "2, int64"}}
+    assert target_of(Structured, inputs=mapping).symbols == ("B", "N")
+
+
+def test_names_fold_into_what_a_call_takes():
+    flat = {"x.0": 1, "x.1": 2, "y": 3, "z[0]": 4, "z[1].k": 5, "b.x.0": 6}
+    assert folded(flat) == {"x": (1, 2), "y": 3, "z": [4, {"k": 5}], "b": {"x": (6,)}}
+
+
+@pytest.mark.parametrize("text", ["x.: B", "1x: B", "x[a]: B", ".x: B", "x..y: B"])
+def test_names_that_are_none_are_refused(text):
+    with pytest.raises(RequestError, match="type a name, a colon and sizes"):
+        target_of(nn.Identity, inputs=[text])
+
+
+class Ids(nn.Module):
+    def __init__(self, vocab_size, d_model):
+        super().__init__()
+        self.table = nn.Embedding(vocab_size, d_model)
+
+    def forward(self, input_ids=None, attention_mask=None):
+        return self.table(input_ids)
+
+
+def test_ids_are_whole_numbers_and_come_first():
+    target = target_of(Ids)
+    assert target.spelled_inputs == ["input_ids: B, N int64"]
+    assert parameters(target) == 1000 * 12
+    assert target.call_inputs(SIZES)[0][0].dtype == torch.int64
+
+
+def rotated(q, freqs_cis):
+    pairs = torch.view_as_complex(q.float().reshape(*q.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * freqs_cis[:, None]).flatten(3)
+
+
+def test_a_rotation_by_complex_numbers_is_symbolic():
+    target = target_of(rotated, inputs={"q": "B, N, h, d", "freqs_cis": "N, d/2 complex64"})
+    forms = derived(target, ("forward",)).phases["forward"]
+    assert forms.method == "symbolic"
+    assert "2 divides d" in forms.domain

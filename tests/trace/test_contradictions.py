@@ -1,0 +1,162 @@
+"""Quantity by quantity: what a run contradicts has no formula, and says where the two part."""
+
+import inspect
+import random
+import re
+from io import StringIO
+
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+
+import attnprof
+from attnprof.render.tables import derive
+from attnprof.trace.report.derivation import Derivation
+from attnprof.trace.report.records import report_of
+from attnprof.trace.request import lookup
+from attnprof.trace.sizes import evaluate
+from attnprof.trace.solve.derive import derived
+from tests.trace import hazards
+
+N_OF = {"x": "B, N, h*d"}
+
+
+def copies(length):
+    return random.Random(length).random() < 0.5
+
+
+class CopiesWithoutTelling(hazards.Attention):
+    """Lays its result out anew at lengths that nothing but a run there can tell."""
+
+    def done(self, y):
+        n = y.shape[1]
+        n = getattr(getattr(n, "node", None), "hint", n)  # no question that torch would hear
+        return y.clone() if copies(n) else y
+
+
+def line_of(text, thing):
+    lines, first = inspect.getsourcelines(thing)
+    return first + next(place for place, line in enumerate(lines) if text in line)
+
+
+@pytest.fixture(scope="module")
+def found() -> Derivation:
+    target = lookup.target_of(CopiesWithoutTelling, ["d_model=h*d", "num_heads=h"], N_OF)
+    return derived(target, ("forward",), {"B": 2, "N": 40, "h": 2, "d": 8})
+
+
+def test_others_keep_their_formulas(found):
+    plain = attnprof.derive(hazards.Attention, args=["d_model=h*d", "num_heads=h"], inputs=N_OF)
+    for quantity in ("flops", "matmul_flops", "multiplications", "exponentials", "parameters"):
+        assert found.expression(quantity) == plain.expression(quantity) is not None
+    assert found.expression("bytes_moved") is None
+
+
+def test_the_reason_names_quantity_shape_operation_and_line(found):
+    forms = found.phases["forward"]
+    line = line_of("y.clone()", CopiesWithoutTelling)
+    told = forms.formulas["bytes_moved"].withheld
+    assert told.startswith("at B=")
+    assert "forward bytes_moved are " in told
+    assert f"aten.clone (test_contradictions.py:{line})" in told
+    assert any(told in note and "no formula of bytes moved" in note for note in forms.notes)
+
+
+def test_it_has_a_value_by_a_run(found):
+    formula = found.phases["forward"].formulas["bytes_moved"]
+    shape = {"B": 2, "N": 40, "h": 2, "d": 8}
+    assert formula.value == found.at("bytes_moved", **shape) > 0
+    one, other = (found.at("bytes_moved", **{**shape, "N": n}) for n in (42, 43))
+    assert one != other
+
+
+def test_all_formats_show_it(found):
+    report = report_of(found, in_steps=True)
+    record = next(r for r in report.records if r.quantity == "bytes_moved")
+    assert record.expression is None
+    assert "they part at aten.clone" in record.withheld
+    phase = report.summary["phases"]["forward"]
+    for row in (*phase["operations"], *phase["lines"], *phase["steps"]):
+        assert row["bytes_moved"] in ("no formula", "0")
+    for shown in (derive.page(report), "\n".join(map(str, _texts(report)))):
+        assert re.search(r"bytes moved \|? *no formula", shown)
+        assert record.withheld.split(",")[0] in shown
+
+
+def _texts(report):
+    console = Console(width=300, file=StringIO())
+    for block in derive.tables(report):
+        console.print(block)
+    yield console.file.getvalue()
+
+
+class Slices(nn.Module):
+    """Two ways of taking everything, and one that is everything at 600 tokens."""
+
+    def __init__(self, d_model):
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(600, d_model))
+
+    def forward(self, x):
+        return x[:, :, None] * x[:, None, :] + self.table[: x.shape[1]]
+
+
+class Padded(nn.Module):
+    """Whole blocks of 16 tokens: what is held is a multiple of -floor(-N/16)."""
+
+    def forward(self, x):
+        blocks = nn.functional.pad(x, (0, 0, 0, -x.shape[1] % 16)).reshape(-1, 16, x.shape[2])
+        return (blocks @ blocks.transpose(1, 2)).softmax(-1) @ blocks
+
+
+class Convolved(nn.Module):
+    """Its kernels lay whole blocks of channels out anew, and a bias only where one is not full."""
+
+    def __init__(self, d_model):
+        super().__init__()
+        self.conv = nn.Conv1d(d_model, d_model, 2, 2)
+
+    def forward(self, x):
+        return self.conv(x.transpose(1, 2))
+
+
+class Pooled(nn.Module):
+    """Landmarks: windows share an entry where lengths do not divide."""
+
+    def forward(self, x):
+        y = nn.functional.adaptive_avg_pool1d(x.transpose(1, 2), 6)
+        return y * nn.functional.adaptive_max_pool1d(x.transpose(1, 2), 6)
+
+
+class Rotated(nn.Module):
+    """Half of the width twice: what divides it is asked of its half, rounded up."""
+
+    def forward(self, x):
+        n, d = x.shape[-2:]
+        angles = torch.outer(torch.arange(n), torch.arange(0, d, 2) / d)
+        angles = torch.cat((angles, angles), -1)
+        one, other = x.chunk(2, -1)
+        return x * angles.cos() + torch.cat((-other, one), -1) * angles.sin()
+
+
+@pytest.mark.parametrize(
+    ("layer", "args", "phase", "shapes"),
+    [
+        (Slices, ["d_model=d"], "train", [(2, 600, 4), (3, 7, 5), (2, 2, 2)]),
+        (Convolved, ["d_model=d"], "forward", [(3, 9, 16), (4, 70, 24), (2, 4, 17)]),
+        (Pooled, [], "train", [(3, 9, 16), (4, 72, 3), (2, 6, 17)]),
+        (Rotated, [], "train", [(3, 9, 16), (4, 72, 6), (2, 6, 10)]),
+        (Padded, [], "forward", [(2, 70, 4), (3, 33, 100), (5, 300, 2)]),
+    ],
+)
+def test_causes_that_are_mended(layer, args, phase, shapes):
+    target = lookup.target_of(layer, args, ["x: B, N, d"])
+    forms = derived(target, (phase,)).phases[phase]
+    assert forms.method == "symbolic"
+    assert not any(formula.withheld for formula in forms.formulas.values())
+    for shape in shapes:
+        sizes = dict(zip("BNd", shape, strict=True))
+        counted = forms.counted(sizes)
+        for quantity, formula in forms.formulas.items() if forms.holds(sizes) else ():
+            assert evaluate(formula.expression, sizes) == counted[quantity]

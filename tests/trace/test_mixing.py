@@ -1,0 +1,281 @@
+"""Sizes that code makes numbers of: the others stay symbols, a few numbers stand for these."""
+
+import math
+from dataclasses import dataclass, fields
+from types import SimpleNamespace
+
+import pytest
+import sympy
+import torch
+from torch import nn
+
+from attnprof.algebra.expressions import symbol
+from attnprof.trace.events import Trace, totals
+from attnprof.trace.request.lookup import target_of
+from attnprof.trace.run.runs import record
+from attnprof.trace.sizes import evaluate
+from attnprof.trace.solve import blended
+from attnprof.trace.solve.blended import Blended
+from attnprof.trace.solve.blocks import Blocks, trimmed
+from attnprof.trace.solve.derive import derived
+from attnprof.trace.solve.domain import SizeConditions
+
+B, N, h, d, C, L = map(symbol, ("B", "N", "h", "d", "C", "L"))
+HEADS = ["q: B, N, h, d", "k: B, N, h, d", "v: B, N, h, d"]
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """Ranges end where runs become half as long as they may."""
+    monkeypatch.setattr(blended, "LONG", blended.LONG // 2)
+
+
+def shown(thing, args=(), inputs=(), phase="forward"):
+    """The target and what is derived of it."""
+    target = target_of(thing, list(args), list(inputs))
+    return target, derived(target, [phase])
+
+
+def check(target, found, shapes, phase="forward"):
+    """Formulas, where they hold, give what runs give; how many shapes lie inside."""
+    forms, inside = found.phases[phase], 0
+    for shape in shapes:
+        if not forms.holds(shape):
+            continue
+        inside += 1
+        counted = totals(record(target, shape, training=phase == "train"), phase)
+        for quantity, formula in forms.formulas.items():
+            assert evaluate(formula.expression, shape) == counted[quantity], (quantity, shape)
+    return inside
+
+
+def recurrence(q, k, v):
+    """Linear attention, token by token."""
+    state, rows = q.new_zeros(q.shape[0], q.shape[2], q.shape[3], q.shape[3]), []
+    for t in range(q.shape[1]):
+        state = state + k[:, t].unsqueeze(-1) * v[:, t].unsqueeze(-2)
+        rows.append((q[:, t].unsqueeze(-2) @ state).squeeze(-2))
+    return torch.stack(rows, 1)
+
+
+def test_a_loop_over_tokens_is_linear_in_them():
+    target, found = shown(recurrence, inputs=HEADS)
+    forms = found.phases["forward"]
+    assert forms.method == "mixed"
+    assert sympy.expand(found.expression("matmul_flops") - 2 * B * N * h * d**2) == 0
+    assert found.expression("peak_bytes").free_symbols == {B, N, h, d}
+    shapes = [{"B": 3, "N": n, "h": 4, "d": 9} for n in (4, 7, 33, 63, 64)]
+    assert check(target, found, shapes) == len(shapes)
+
+
+def chunked(q, k, v, chunk):
+    """The same in chunks."""
+    batch, tokens, heads, width = q.shape
+    shape = batch, tokens // chunk, chunk, heads, width
+    q, k, v = (x.view(shape).transpose(2, 3) for x in (q, k, v))
+    state, rows = q.new_zeros(batch, heads, width, width), []
+    for i in range(tokens // chunk):
+        inside = (q[:, i] @ k[:, i].mT).tril()
+        rows.append(q[:, i] @ state + inside @ v[:, i])
+        state = state + k[:, i].mT @ v[:, i]
+    return torch.stack(rows, 1)
+
+
+def test_the_chunk_of_a_recurrence_is_a_symbol():
+    target, found = shown(chunked, ["chunk=C"], HEADS)
+    assert "C divides N" in found.phases["forward"].domain
+    products = 4 * B * N * h * d * (C + d)
+    assert sympy.expand(found.expression("matmul_flops") - products) == 0
+    shapes = [{"B": 2, "N": n * c, "h": 3, "d": 5, "C": c} for n in (2, 3, 11) for c in (2, 8, 13)]
+    assert check(target, found, shapes) >= 8
+
+
+def blockwise(x):
+    """Attention within blocks of 64 tokens, the last one shorter."""
+    blocks = (x[:, i * 64 : (i + 1) * 64] for i in range(math.ceil(x.shape[1] / 64)))
+    return torch.cat([(block @ block.mT).softmax(-1) @ block for block in blocks], 1)
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+def test_blocks_and_a_rest_are_one_formula(phase):
+    target, found = shown(blockwise, inputs=["x: B, N, d"], phase=phase)
+    exponentials = found.expression("exponentials", phase)
+    assert exponentials.has(sympy.ceiling)
+    assert exponentials.subs({B: 1, N: 130}) == 2 * 64**2 + 2**2
+    shapes = [{"B": 2, "N": 128 + rest, "d": 8} for rest in (0, 1, 2, 3, 31, 32, 33, 62, 63)]
+    assert check(target, found, [*shapes, {"B": 3, "N": 1000, "d": 5}], phase) >= 8
+
+
+class Ratio(nn.Module):
+    """Projects to a width that is rounded."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.up = nn.Linear(dim, int(dim * math.log(dim)))
+
+    def forward(self, x):
+        return self.up(x).relu()
+
+
+def test_a_rounded_width_stays_rounded():
+    target, found = shown(Ratio, ["dim=d"], ["x: B, N, d"])
+    assert found.phases["forward"].method == "symbolic"
+    assert found.at("parameters", B=1, N=2, d=100) == 101 * int(100 * math.log(100))
+    assert check(target, found, [{"B": 2, "N": 3, "d": n} for n in (3, 17, 64, 1000)]) == 4
+
+
+@dataclass
+class Settings:
+    """Takes whole numbers alone."""
+
+    width: int
+    heads: int
+
+    def __post_init__(self):
+        for item in fields(self):
+            if type(getattr(self, item.name)) is not int:
+                raise TypeError(f"{item.name} must be an int")
+
+
+class Strict(nn.Module):
+    """Attention made from settings."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.settings = Settings(d_model, num_heads)
+        self.qkv = nn.Linear(d_model, 3 * d_model)
+
+    def forward(self, x):
+        shape = *x.shape[:2], 3, self.settings.heads, -1
+        q, k, v = self.qkv(x).view(shape).permute(2, 0, 3, 1, 4)
+        return ((q @ k.mT).softmax(-1) @ v).transpose(1, 2).reshape(x.shape)
+
+
+def test_settings_that_insist_on_integers():
+    target, found = shown(Strict, ["d_model=h*d", "num_heads=h"], ["x: B, N, h*d"])
+    assert found.phases["forward"].method == "mixed"
+    products = 4 * B * N**2 * h * d + 6 * B * N * (h * d) ** 2
+    assert sympy.expand(found.expression("matmul_flops") - products) == 0
+    shapes = [{"B": 2, "N": 301, "h": n, "d": w} for n in (2, 5, 16) for w in (8, 24, 40)]
+    assert check(target, found, shapes) == 9
+
+
+def encoder(layers, heads, width):
+    """Torch's own, of so many layers."""
+    layer = nn.TransformerEncoderLayer(heads * width, heads, 4 * heads * width, 0.0)
+    return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+
+
+def test_layers_are_a_symbol():
+    args = ["layers=L", "heads=h", "width=d"]
+    target, found = shown(encoder, args, ["src: N, B, h*d"])
+    assert found.phases["forward"].method == "mixed"
+    products = L * (24 * B * N * (h * d) ** 2 + 4 * B * N**2 * h * d)
+    assert sympy.expand(found.expression("matmul_flops") - products) == 0
+    shape = {"B": 2, "N": 37, "h": 4, "d": 8, "L": 12}
+    assert check(target, found, [shape]) == 1
+
+
+class Kinds(nn.Module):
+    """Every third layer mixes tokens."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.mixes = [i % 3 == 1 for i in range(layers)]
+
+    def forward(self, x):
+        for mixes in self.mixes:
+            x = x @ x.mT @ x if mixes else x.sin()
+        return x
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+def test_layers_of_several_kinds_are_counted_by_kind(phase):
+    target, found = shown(Kinds, ["layers=L"], ["x: B, N, d"], phase)
+    products = 4 * B * N**2 * d * (1 if phase == "forward" else 3)
+    expected = products * sympy.floor((L + 1) / 3)
+    assert sympy.expand(found.expression("matmul_flops", phase) - expected) == 0
+    sizes = [{"B": 2, "N": 5, "d": 90}, {"B": 3, "N": 200, "d": 4}]
+    shapes = [{**shape, "L": layers} for layers in (7, 8, 9, 23) for shape in sizes]
+    assert check(target, found, shapes, phase) == len(shapes)
+
+
+def padded(q, k, v, chunk=8):
+    """Causal linear attention in chunks, at any length: zeros fill the last one."""
+    length, pad = q.shape[2], -q.shape[2] % chunk
+    if pad:
+        q, k, v = (nn.functional.pad(x, (0, 0, 0, pad)) for x in (q, k, v))
+    q, k, v = (x.unflatten(2, (-1, chunk)) for x in (q, k, v))
+    states = k.mT @ v
+    out = q @ (states.cumsum(2) - states) + (q @ k.mT).tril() @ v
+    return out.flatten(2, 3)[:, :, :length]
+
+
+def test_padding_to_whole_chunks_leaves_no_length_out():
+    target, found = shown(padded, inputs=["q: B, h, N, d", "k: B, h, N, d", "v: B, h, N, d"])
+    chunks = sympy.ceiling(N / 8)
+    products = 32 * B * h * chunks * d * (8 + d)
+    assert sympy.expand(found.expression("matmul_flops") - products) == 0
+    shapes = [{"B": 3, "N": n, "h": 2, "d": 5} for n in (3, 7, 8, 9, 16, 63, 64, 100)]
+    assert check(target, found, shapes) == len(shapes)
+
+
+def gated_steps(x):
+    """A recurrence whose largest moment, at the end, is no large one in few steps."""
+    gates, state, rows = x.repeat(1, 1, 4), x.new_zeros(x.shape[0], x.shape[2]), []
+    for t in range(x.shape[1]):
+        a, b, c, e = gates[:, t].sigmoid().chunk(4, -1)
+        state = a * state + b * c
+        rows.append(e * state)
+    return torch.stack(rows, 1)
+
+
+def test_a_peak_that_begins_late():
+    target, found = shown(gated_steps, inputs=["x: B, N, d"])
+    shapes = [{"B": 3, "N": n, "d": 9} for n in (5, 9, 40)]
+    assert check(target, found, shapes) == len(shapes)
+
+
+def test_as_many_whole_chunks_as_there_were_before_a_rest_are_too_few():
+    target = SimpleNamespace(symbols=("N", "C"))
+    plan = SimpleNamespace(target=target, hints={"N": 421, "C": 7}, blocks={"N": C, "C": 1})
+    least, most = {"N": 2, "C": 2}, {"N": 999, "C": 99}
+    sizes = SizeConditions([])
+    found = Blended(plan, Blocks("N", C), {}, None, sizes, least, most, {}, 2, {})
+    assert not found.holds({"N": 6, "C": 3})  # at whole chunks it was made from three of them
+    assert found.holds({"N": 7, "C": 3})
+    assert "N > 2*C" in found.domain
+    found.divided = True
+    assert found.holds({"N": 6, "C": 3})
+
+
+def test_sizes_that_are_meant_lie_beyond_a_branch():
+    target = SimpleNamespace(symbols=("N",))
+    plan = SimpleNamespace(target=target, hints={"N": 421}, blocks={"N": 1})
+    found = Blended(plan, None, {}, None, SizeConditions([]), {"N": 4}, {"N": 16}, {}, 4, {})
+    assert not found.narrow
+    found.borders.append("the code branches between N = 16 and 17")
+    assert found.narrow
+    plan.hints["N"] = 9  # that is what was asked for
+    assert not found.narrow
+
+
+def test_a_peak_is_without_moments_that_only_short_runs_had():
+    sides = [5 * N * d, 3 * d * N**2 + d, 2 * d * N**2 - 40 * d]
+    seen = 5 * 100 * 7
+    at = {"N": 100, "d": 7}
+    assert trimmed(sympy.Max(*sides[::2]), seen, at, [{"N": 4}, {"N": 5}]) == sides[0]
+    # the worst in one of the first runs stays
+    assert trimmed(sympy.Max(*sides[:2]), seen, at, [{"N": 4}]) == sympy.Max(*sides[:2])
+
+
+def test_smaller_sizes_are_tried_with_one_other_far_larger(monkeypatch):
+    target = SimpleNamespace(symbols=("B", "N"))
+    hints, nowhere = {"B": 3, "N": 421}, lambda *_: None
+    plan = SimpleNamespace(target=target, hints=hints, blocks={"N": 1}, seen=nowhere)
+    runs, trace = SimpleNamespace(phases=()), Trace([], 0)
+    found = Blended(plan, None, {}, trace, SizeConditions([]), {"N": 5}, {"N": 64}, {}, 5, {"N": 1})
+    monkeypatch.setattr(Blended, "_fits", lambda _, x, __: x["N"] >= 3 and x["B"] * x["N"] != 288)
+    monkeypatch.setattr(Blended, "_is_real", lambda *_: False)
+    found.settle(runs)
+    assert (found.start, found.least) == ({"N": 5}, {"N": 4})  # not 3 with B = 96

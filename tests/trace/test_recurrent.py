@@ -1,0 +1,64 @@
+"""``nn.LSTM``, which oneDNN runs on the CPU: held against its allocations, and against symbols."""
+
+import pytest
+import torch
+from torch import nn
+
+from attnprof.measure.memory import measure_peak
+from attnprof.measure.subject import Subject
+from attnprof.trace.events import totals
+from attnprof.trace.request.lookup import target_of
+from attnprof.trace.run.runs import record
+from attnprof.trace.sizes import evaluate
+from attnprof.trace.solve.symbolic import run_symbolically
+
+STEPS, BATCH = 13, 9
+
+
+def layer(**how):
+    """It and a target of it."""
+    module = nn.LSTM(24, 40, **how)
+    shape = "B, N, 24" if module.batch_first else "N, B, 24"
+    return module, target_of(module, None, [f"input: {shape}"])
+
+
+@pytest.mark.parametrize("how", [{}, {"num_layers": 2, "bidirectional": True}])
+def test_training_takes_what_the_allocator_gives(how):
+    module, target = layer(**how)
+    x = torch.randn(STEPS, BATCH, 24, requires_grad=True)
+    ones = torch.ones_like(module(x)[0])
+
+    def clear():
+        for leaf in (x, *module.parameters()):
+            leaf.grad = None
+
+    def train():
+        result = module(x)
+        result[0].backward(ones)
+
+    torch.set_num_threads(1)
+    seen = measure_peak(Subject(module, clear, clear, train), "cpu", torch).bytes
+    trace = record(target, {"N": STEPS, "B": BATCH}, training=True)
+    assert totals(trace, "train")["peak_bytes"] == seen
+    assert not any(call.scratch or call.uncounted for call in trace.calls)
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+def test_symbols_count_what_numbers_count(phase):
+    _, target = layer(batch_first=True)
+    found = run_symbolically(target, {"B": 5, "N": 7}, [phase])
+    sizes = {"N": STEPS, "B": BATCH}
+    counted = totals(record(target, sizes, training=phase == "train"), phase)
+    assert {name: evaluate(form, sizes) for name, form in found.forms[phase].items()} == counted
+    # four gates, of the input and of the state, forward; twice as much backward
+    assert counted["matmul_flops"] == 2 * STEPS * BATCH * 160 * 64 * (3 if phase == "train" else 1)
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+def test_a_cell_takes_what_it_takes_without_symbols(kind, phase):
+    target = target_of(kind, ["input_size=d", "hidden_size=h*d"], ["input: B, d"])
+    found = run_symbolically(target, {"B": 5, "h": 3, "d": 7}, [phase])
+    sizes = {"B": 6, "h": 4, "d": 3}
+    counted = totals(record(target, sizes, training=phase == "train"), phase)
+    assert {name: evaluate(form, sizes) for name, form in found.forms[phase].items()} == counted

@@ -1,0 +1,163 @@
+"""Experts that tokens choose: derived for even choices, refused where the number chosen is open."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+import attnprof
+from attnprof.errors import CannotRunError
+
+EVEN = "tokens are spread evenly over the experts: every expert gets {} rows"
+
+
+class Experts(nn.Module):
+    """Every row goes to two of four experts: each looks for its own."""
+
+    def __init__(self, width, experts=4):
+        super().__init__()
+        self.gate = nn.Linear(width, experts, bias=False)
+        self.experts = nn.ModuleList([nn.Linear(width, width) for _ in range(experts)])
+
+    def forward(self, x):
+        rows = x.flatten(0, -2)
+        weights, chosen = self.gate(rows).softmax(-1).topk(2, -1)
+        return self.mixed(rows, weights, chosen).view(x.shape)
+
+    def mixed(self, x, weights, chosen):
+        out = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            token, place = torch.where(chosen == number)
+            out[token] += expert(x[token]) * weights[token, place, None]
+        return out
+
+
+class Masked(Experts):
+    """By a mask over rows, where any is for this expert."""
+
+    def mixed(self, x, weights, chosen):
+        out = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            mask = (chosen == number).any(-1)
+            if mask.any():
+                out[mask] += expert(x[mask])
+        return out
+
+
+class Sorted(Experts):
+    """Rows sorted by their expert and split by how many each has."""
+
+    def mixed(self, x, weights, chosen):
+        order = chosen.flatten().argsort()
+        counts = torch.bincount(chosen.flatten(), minlength=len(self.experts)).tolist()
+        parts = zip(self.experts, x[order // 2].split(counts), strict=True)
+        done = torch.cat([expert(part) for expert, part in parts])
+        back = torch.empty_like(done)
+        back[order] = done
+        return (back.view(*chosen.shape, -1) * weights[..., None]).sum(1)
+
+
+class Hot(Experts):
+    """As transformers does it: one-hot masks, experts that were hit, rows added up."""
+
+    def mixed(self, x, weights, chosen):
+        out = torch.zeros_like(x)
+        mask = functional.one_hot(chosen, num_classes=4).permute(2, 1, 0)
+        for number in mask.sum(dim=(-1, -2)).gt(0).nonzero():
+            place, token = torch.where(mask[number].squeeze(0))
+            found = self.experts[number](x[token]) * weights[token, place, None]
+            out.index_add_(0, token, found)
+        return out
+
+
+class Numpy(Experts):
+    """Numbers leave torch: runs are on real tensors."""
+
+    def mixed(self, x, weights, chosen):
+        counts = torch.bincount(chosen.flatten(), minlength=4).numpy()
+        rows, start, done = x[chosen.flatten().argsort() // 2], 0, []
+        for expert, count in zip(self.experts, counts, strict=True):
+            done.append(expert(rows[start : start + count]))
+            start += count
+        return torch.cat(done)[: len(x)]
+
+
+class First(Experts):
+    """Each row to one expert; gradients go through its probability."""
+
+    def forward(self, x):
+        rows = x.flatten(0, -2)
+        weights, chosen = self.gate(rows).softmax(-1).max(-1)
+        out = torch.zeros_like(rows)
+        for number, expert in enumerate(self.experts):
+            own = (chosen == number).nonzero().squeeze(-1)
+            out.index_copy_(0, own, expert(rows.index_select(0, own)))
+        return (out * weights[:, None]).view(x.shape)
+
+
+class Threshold(Experts):
+    """How many rows an expert gets is not said."""
+
+    def forward(self, x):
+        shares = self.gate(x).softmax(-1)
+        return sum(e(x[shares[..., n] > 0.3]).sum() for n, e in enumerate(self.experts)) * x
+
+
+def derived(module, phases="forward"):
+    how = {"args": {"width": 4}, "inputs": {"x": "N, 4"}, "phases": phases}
+    return attnprof.derive(module, **how)
+
+
+@pytest.mark.parametrize("module", [Experts, Masked, Sorted, Hot])
+def test_experts_are_derived_for_even_choices(module):
+    found = derived(module)
+    forms = found.phases["forward"]
+    assert forms.method == "symbolic"
+    assert forms.domain[-1] == EVEN.format("N/2")
+    assert forms.bound("peak_bytes") == "even routing"
+    assert any("those of even routing" in note for note in forms.notes)
+    assert forms.holds({"N": 18})
+    assert not forms.holds({"N": 19})
+    # whatever the choices: each row is in two products
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        module(4)(torch.randn(18, 4))
+    assert found.at("matmul_flops", N=18) == counter.get_total_flops()
+    calls = [call for call in forms.trace.calls if call.op == "addmm"]
+    assert {str(call.counts["matmul_flops"]) for call in calls} == {"16*N"}
+    assert [call.module for call in calls] == [f"experts.{n}" for n in range(4)]
+
+
+def test_training_counts_the_backward_pass_of_each_expert():
+    found = derived(First, "train")
+    assert found.phases["train"].domain[-1] == EVEN.format("N/4")
+    x = torch.randn(20, 4, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        First(4)(x).sum().backward()
+    assert found.at("matmul_flops", "train", N=20) == counter.get_total_flops()
+    one = next(part for part in found.submodules("train") if part.name == "experts.0-3")
+    assert one.times == 4
+    assert str(one.flops) == f"{6 * 4 * 4 + 2 * 4}*N"  # three products, a bias and its gradient
+
+
+def test_choices_that_leave_torch_are_followed_on_real_tensors():
+    found = derived(Numpy)
+    assert found.phases["forward"].domain[-1] == EVEN.format("N/2")
+    assert str(found.expression("matmul_flops")) == "96*N"
+
+
+def test_what_values_decide_otherwise_is_refused_with_its_line():
+    with pytest.raises(CannotRunError, match=r"depends on the values .*test_routing.py:\d+"):
+        derived(Threshold)
+
+
+def test_top_k_gathers_need_no_assumption():
+    def attend(q, k, v):
+        scores, places = (q @ k.mT).topk(4, -1)
+        index = places.unsqueeze(-1).expand(*places.shape, v.shape[-1])
+        rows = v.unsqueeze(1).expand(-1, q.shape[1], -1, -1).gather(2, index)
+        return (scores.softmax(-1).unsqueeze(-2) @ rows).squeeze(-2)
+
+    found = attnprof.derive(attend, inputs=dict.fromkeys("qkv", "2, N, 8"), phases="forward")
+    assert str(found.expression("matmul_flops")) == "32*N**2 + 128*N"
+    assert not any("evenly" in text for text in found.phases["forward"].domain)

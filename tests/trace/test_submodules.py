@@ -1,0 +1,147 @@
+"""Costs by submodule: held against torch's own counter, and against submodules derived alone."""
+
+import pytest
+import sympy
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import attnprof
+from attnprof.trace.events import flops_of
+from attnprof.trace.sizes import evaluate
+from tests.trace.samples import MyAttention
+
+PHASES = ("forward", "backward", "train")
+HOW = {"args": {"d_model": 8, "num_heads": 2}, "inputs": {"x": "B, N, 8"}}
+
+
+class Block(nn.Module):
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.attention = MyAttention(d_model, num_heads)
+        self.norm = nn.LayerNorm(d_model)
+        self.mlp = nn.Sequential(nn.Linear(d_model, 2 * d_model), nn.GELU(),
+                                 nn.Linear(2 * d_model, d_model))  # fmt: skip
+
+    def forward(self, x):
+        x = x + self.attention(x)
+        return x + self.mlp(self.norm(x))
+
+
+class Stack(nn.Module):
+    """Two kinds of blocks, one of them twice."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(d_model, num_heads) for _ in range(2)])
+        self.blocks.append(nn.Linear(d_model, d_model))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x * 2
+
+
+class Heads(nn.Module):
+    """A module a head: their number is a size, so that runs are interpolated."""
+
+    def __init__(self, d_model, num_heads):
+        super().__init__()
+        self.heads = nn.ModuleList([nn.Linear(d_model, 8) for _ in range(num_heads)])
+
+    def forward(self, x):
+        return torch.cat([head(x).relu() for head in self.heads], -1)
+
+
+@pytest.fixture(scope="module")
+def stack():
+    return attnprof.derive(Stack, phases=PHASES, **HOW)
+
+
+def test_products_by_module_are_those_of_torchs_counter(stack):
+    sizes = {"B": 2, "N": 7}
+    module, x = Stack(8, 2), torch.randn(2, 7, 8, requires_grad=True)
+    with FlopCounterMode(display=False, depth=None) as counter:
+        module(x).sum().backward()
+    theirs = {
+        name.removeprefix("Stack").removeprefix("."): sum(found.values())
+        for name, found in counter.get_flop_counts().items()
+        if name != "Global"
+    }
+    calls = stack.phases["train"].trace.calls
+    for name, flops in theirs.items():
+        inside = [c for c in calls if f"{c.module}.".startswith(f"{name}." if name else "")]
+        ours = [evaluate(c.counts.get("matmul_flops", 0), sizes) for c in inside]
+        assert sum(ours) == flops, name
+    assert len(theirs) > 10
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_leaves_and_what_modules_do_themselves_are_the_whole(stack, phase):
+    found = stack.submodules(phase)
+    for name in ("flops", "parameters", "peak_bytes"):
+        difference = getattr(found[0], name) - stack.expression(name, phase)
+        assert difference == 0 or sympy.simplify(difference) == 0, name
+    assert sympy.expand(sum(part.flops_itself for part in found) - found[0].flops) == 0
+    leaves = [part.flops for part in found if not part.inside]
+    others = [part.flops_itself for part in found if part.inside]
+    assert sympy.expand(sum(leaves) + sum(others) - found[0].flops) == 0
+    assert found[0].flops == flops_of(stack.phases[phase].trace.part(phase))
+
+
+def test_siblings_that_are_alike_are_one(stack):
+    found = {part.name: part.times for part in stack.submodules("train")}
+    assert found == {
+        "": 1, "blocks": 1, "blocks.0-1": 2, "blocks.0-1.attention": 2,
+        "blocks.0-1.attention.qkv": 2, "blocks.0-1.attention.out": 2, "blocks.0-1.norm": 2,
+        "blocks.0-1.mlp": 2, "blocks.0-1.mlp.0": 2, "blocks.0-1.mlp.1": 2, "blocks.0-1.mlp.2": 2,
+        "blocks.2": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("phase", ["forward", "backward"])
+def test_a_submodule_costs_what_it_costs_alone(stack, phase):
+    alone = attnprof.derive(Block, phases=[phase], **HOW)
+    (inside,) = (part for part in stack.submodules(phase) if part.name == "blocks.0-1")
+    assert inside.flops == 2 * alone.expression("flops", phase)
+    assert inside.parameters == 2 * alone.expression("parameters", phase)
+    attention = attnprof.derive(MyAttention, phases=[phase], **HOW).expression("peak_bytes", phase)
+    (mine,) = (part for part in alone.submodules(phase) if part.name == "attention")
+    sizes = {"B": 3, "N": 50}
+    # alone, its result is held until the end
+    held = 0 if phase == "forward" else 4 * 3 * 50 * 8
+    assert evaluate(mine.peak_bytes, sizes) + held == evaluate(attention, sizes)
+
+
+def test_modules_whose_number_is_a_size_are_told_together():
+    found = attnprof.derive(Heads, phases=["forward"])
+    assert str(found.expression()) == "16*B*N*d*h**2 + 16*B*N*h"
+    assert [(part.name, str(part.flops), str(part.parameters)) for part in found.submodules()] == [
+        ("", "16*B*N*d*h**2 + 16*B*N*h", "8*d*h**2 + 8*h"),
+        ("heads", "16*B*N*d*h**2 + 8*B*N*h", "8*d*h**2 + 8*h"),
+        ("heads.*", "16*B*N*d*h**2 + 8*B*N*h", "8*d*h**2 + 8*h"),
+    ]
+
+
+def test_a_function_has_no_submodules():
+    assert len(attnprof.derive(torch.square, inputs={"x": "N, d"}).submodules()) == 1
+
+
+def test_recomputed_operations_belong_to_their_submodule():
+    class Checkpointed(nn.Module):
+        def __init__(self, d_model):
+            super().__init__()
+            self.block = nn.Sequential(nn.Linear(d_model, d_model), nn.Sigmoid())
+
+        def forward(self, x):
+            return torch.utils.checkpoint.checkpoint(self.block, x, use_reentrant=False)
+
+    found = attnprof.derive(Checkpointed, phases=["backward"], args={"d_model": "d"})
+    again = [c for c in found.phases["backward"].trace.calls if c.op == "addmm"]
+    assert [(c.part, c.module) for c in again] == [("forward", "block.0"), ("backward", "block.0")]
+    assert [part.name for part in found.submodules("backward")] == [
+        "",
+        "block",
+        "block.0",
+        "block.1",
+    ]
