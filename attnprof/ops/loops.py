@@ -5,7 +5,7 @@ What a turn makes must be gone when it ends.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextvars import ContextVar
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from attnprof.costs import at_least_one, ceil_div, floor_div, is_plain, is_symbolic, maximum
@@ -14,13 +14,25 @@ from attnprof.ops.tensor import Tensor
 
 T = TypeVar("T")
 
-#: What follows a run on symbolic sizes; its ``repeat`` is that of the counter.
-FOLLOWER: ContextVar[Any] = ContextVar("follower", default=None)
+#: What follow runs on symbolic sizes, the innermost last: a list, as torch.compile reads lists.
+_FOLLOWERS: list[Any] = []
+
+
+@contextmanager
+def followed_by(follower: Any) -> Iterator[None]:
+    """Meanwhile torch, too, runs one of those turns that are alike: ``follower.repeat`` is told."""
+    _FOLLOWERS.append(follower)
+    try:
+        yield
+    finally:
+        _FOLLOWERS.pop()
 
 
 def _counter_of(like: Any) -> Any:
     """Who is told of turns that are alike, of the loop of this tensor; None: every one runs."""
-    return like.counter if isinstance(like, Tensor) else FOLLOWER.get()
+    if isinstance(like, Tensor):
+        return like.counter
+    return _FOLLOWERS[-1] if _FOLLOWERS else None
 
 
 def turns(like: Any, every: Iterable[T], alike: Iterable[tuple[str, Any, T]]) -> Iterator[T]:

@@ -1,8 +1,8 @@
 """One run of a target at given sizes, concrete or symbolic, recorded."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import _pop_mode_temporarily
 from torch.utils._pytree import tree_leaves
 
-from attnprof.ops.loops import FOLLOWER
+from attnprof.ops.loops import followed_by
 from attnprof.trace.events import Trace
 from attnprof.trace.rules.in_place import adding_in_place
 from attnprof.trace.run.disguise import notes_of_compiling
@@ -103,7 +103,7 @@ def record(
                 if tensor.is_floating_point():
                     tensor.normal_()
             values.given([*parameters, *inputs])
-        with parts.followed(), _turns_told(recorder if environment else None):
+        with parts.followed(), followed_by(recorder) if environment else nullcontext():
             if training:
                 _train(subject, positional, named, inputs, recorder)
             else:
@@ -116,16 +116,6 @@ def record(
         used = [*(values.on_choices if values else ()), *(routing.used if routing else ())]
         trace.routes = list(dict.fromkeys(route.sizes for route in used))
         return trace
-
-
-@contextmanager
-def _turns_told(recorder: Recorder | None) -> Iterator[None]:
-    """Loops of ours tell what follows symbolic sizes which turns are alike, and how many."""
-    token = FOLLOWER.set(recorder)
-    try:
-        yield
-    finally:
-        FOLLOWER.reset(token)
 
 
 def outcome(target: "Target", sizes: "Sizes", **how: Any) -> Trace | Exception:
