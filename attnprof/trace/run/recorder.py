@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import compress
 from math import prod
 from pathlib import Path
 from types import FrameType
@@ -227,8 +228,8 @@ class Recorder(TorchDispatchMode):
 
     def _gone(self) -> list[_Held]:
         """Storages that died since the operation before."""
-        gone = zip(self._alive, map(_expired, self._alive), strict=True)
-        died = [self._alive[weak] for weak, expired in gone if expired]
+        gone = compress(self._alive, map(_expired, self._alive))
+        died = [self._alive[weak] for weak in gone]
         for held in died:
             del self._alive[held.weak], self._known[held.key]
         return died

@@ -20,6 +20,7 @@ import torch
 from torch._decomp import decompositions
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
@@ -51,7 +52,7 @@ def fake_world(environment: Any = None, dtype: str = "float32") -> Iterator[Fake
 @contextmanager
 def meta_world(dtype: str = "float32") -> Iterator[None]:
     """Tensors made inside have no values and no device; one that would have them is an error."""
-    with _world(dtype), torch.device("meta"), _OnlyMeta(), Remembering():  # type: ignore[no-untyped-call]
+    with _world(dtype), _OnMeta("meta"), _OnlyMeta(), Remembering():  # type: ignore[no-untyped-call]
         yield
 
 
@@ -92,6 +93,16 @@ def _world(dtype: str, *, drawn: bool = False) -> Iterator[None]:
                 stack.enter_context(patch.object(flexible, plain, new=True))
         warnings.simplefilter("ignore")
         yield
+
+
+class _OnMeta(DeviceContext):
+    """Makes meta tensors; of Python's numbers by the operation that makes others."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        made = super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+        return torch.ops.aten.lift_fresh(made) if func is torch.tensor else made
 
 
 class _OnlyMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]

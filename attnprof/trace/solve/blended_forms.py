@@ -110,8 +110,9 @@ def _straighten(found: Blended) -> None:
 
 def _is_curved(peak: Any, size: Any) -> bool:
     """Whether a side of a peak grows faster than a size."""
-    smooth = sympy.expand(sympy.sympify(peak).replace(sympy.floor, lambda x: x))
-    return any(power.base == size for power in smooth.atoms(sympy.Pow))
+    monomials = (x for x in sympy.sympify(peak).atoms(sympy.Mul, sympy.Pow) if x.has(size))
+    smooth = (sympy.expand(x.replace(sympy.floor, lambda part: part)) for x in monomials)
+    return any(power.base == size for x in smooth for power in x.atoms(sympy.Pow))
 
 
 class _Plain:

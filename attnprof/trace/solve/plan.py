@@ -39,7 +39,8 @@ _SHORT = 3000
 class SizePlan:
     """``blocks`` of sizes that are numbers of them, and a rest; 1 for plain numbers from ``base``.
 
-    ``runs`` are those made, by where they stand and their phases.
+    ``runs`` are those made, by where they stand and their phases; ``steady`` the lines that made
+    floats of sizes in them, by phases, which other floats were no matter to.
     """
 
     target: Target
@@ -47,6 +48,7 @@ class SizePlan:
     base: Mapping[str, int]
     blocks: dict[str, Any]
     runs: dict[Any, SymbolicRun | NoFormulaError] = field(default_factory=dict)
+    steady: dict[tuple[str, ...], set[frozenset[str]]] = field(default_factory=dict)
     spent: int = 0
 
     def places(self, counts: Mapping[str, int], *, ragged: bool) -> dict[str, Place]:
@@ -71,7 +73,8 @@ class SizePlan:
                 return NoFormulaError("a rest is 1 or 2, which are other cases")
             start = process_time()
             try:
-                found = run_symbolically(self.target, self.hints, phases, places)
+                steady = self.steady.setdefault(key[1], set())
+                found = run_symbolically(self.target, self.hints, phases, places, steady)
             except NoFormulaError as error:
                 self.runs[key] = error
             except TooLongError as error:

@@ -90,20 +90,23 @@ def run_symbolically(
     hints: Sizes,
     phases: Sequence[str],
     places: Mapping[str, Place] | None = None,
+    steady: set[frozenset[str]] | None = None,
 ) -> SymbolicRun:
     """Formulas for phases of one kind: ``forward`` alone, or ``backward`` and ``train``.
 
     ``hints`` choose the branch; sizes hinted as 1 stay the number 1, those in ``places`` are what
     is said there. Floats, where sizes become
     some, may have other values: with those the same must happen, so that they are factors, and no
-    size is made of them. Raises :class:`NoFormulaError` where a size was pinned to a number or
+    size is made of them. That is tried once for the lines that make them: ``steady`` are those of
+    runs before. Raises :class:`NoFormulaError` where a size was pinned to a number or
     the run broke, and where what runs depends on a float that was made of a size.
     """
+    known = set[frozenset[str]]() if steady is None else steady
 
     def undisturbed(*, integers: bool) -> SymbolicRun:
         found, lines = _once(target, hints, phases, None, integers, places or {})
         ran = found.trace, found.guards.relations
-        for bend in BENDS if lines and not target.own else ():
+        for bend in () if target.own or not lines or frozenset(lines) in known else BENDS:
             try:
                 other, _ = _once(target, hints, phases, bend, integers, places or {})
                 same = (other.trace, other.guards.relations) == ran
@@ -112,6 +115,7 @@ def run_symbolically(
             if not same:
                 at = ", ".join(filter(None, lines)) or "torch"
                 raise PinnedError(f"a size becomes a number at {at}, and what runs depends on it")
+        known.add(frozenset(lines))
         return found
 
     try:
