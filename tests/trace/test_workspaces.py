@@ -263,6 +263,32 @@ def convolutions(b, n, d):
         image = torch.randn(samples, 4, n, d)
         yield convolved(image, torch.randn(4, 1, 5, 5), None, 4, (1, 2, 1))
         yield convolved(image, torch.randn(8, 4, 3, 3), None, 1)
+        yield (patches := convolved(image, torch.randn(20, 4, 4, 4), None, 1, (4, 0, 1)))
+        grad = patches[0](*patches[1])
+        for mask in ([True] * 3, [True, False, False]):
+            rest = (grad, *patches[1][:2], [20], *patches[1][3:], mask)
+            yield aten.convolution_backward.default, rest
+
+
+def pools(b, n, d):
+    def lain(*shape):  # in order, with gaps, channels beside each other
+        x, _, wide = layouts(shape)
+        return x, wide, x.to(memory_format=torch.channels_last)
+
+    pair = [2, 2], [2, 2], [0, 0]
+    for x in lain(b, 3, n, d):
+        yield aten.avg_pool2d.default, (x, *pair)
+        yield aten._adaptive_avg_pool2d.default, (x, [3, 2])
+        yield aten.max_pool2d_with_indices.default, (x, *pair)
+        places = aten.max_pool2d_with_indices(x, *pair)[1]
+        for grad in lain(*places.shape):
+            yield aten.avg_pool2d_backward.default, (grad, x, *pair, False, True, None)
+            yield aten._adaptive_avg_pool2d_backward.default, (grad, x)
+            rest = (grad, x, *pair, [1, 1], False, places)
+            yield aten.max_pool2d_with_indices_backward.default, rest
+    for x in layouts((b, n, d)):
+        yield aten.reflection_pad1d.default, (x, [1, 2])
+    yield aten.max_pool3d_with_indices.default, (torch.randn(b, 2, 4, n, d).mT, [1, 2, 2])
 
 
 def attention(b, n, d):
@@ -306,7 +332,7 @@ def losses(b, n, d):
 
 FAMILIES = (
     elementwise, losses, reductions, orders, solves, norms, products, transforms, convolutions,
-    attention,
+    pools, attention,
 )  # fmt: skip
 
 

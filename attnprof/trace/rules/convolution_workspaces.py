@@ -2,7 +2,8 @@
 
 Of two libraries (``use_mkldnn`` of torch's ``Convolution.cpp``) torch's own lays the entries under
 the kernel out as columns; oneDNN lays input, kernel and result out anew, in blocks of as many
-channels as a vector register holds numbers. How it sums a dense kernel's gradient is not predicted.
+channels as a vector register holds numbers. What it takes for the gradients of a dense kernel, and
+of the input under one that skips places, is not predicted.
 """
 
 import os
@@ -150,8 +151,10 @@ def _backward(out: Any, call: Any) -> Size:
         return copied(a) + maximum(own, gradients if shape.split else 0)
     source, kernel, result = shape.blocked(few=False)
     held, width = gradients, size_of(weight.shape[-1])
+    strided = asked[0] and not shape.by_channel and any(s != 1 for s in shape.stride)
     if asked[0]:
-        held = maximum(held, maximum(source + kernel + result, nbytes(a) + source))
+        laid = nbytes(a) if strided else source
+        held = maximum(held, maximum(laid + kernel + result, nbytes(a) + laid))
     if asked[1] and shape.by_channel and (width > 3 or shape.padding[-1] > width // 2):
         # columns and four kernels for each thread
         taps = 4 * product(weight.shape[2:]) * product(shape.result.shape[2:])
@@ -160,7 +163,7 @@ def _backward(out: Any, call: Any) -> Size:
         inside = source + kernel + result + _channels_summed(shape, kernel, bias=asked[2])
         held = maximum(held, gradients - nbytes(weight) + inside)
     own = copied(a, call.grad_output) + held - gradients
-    if asked[1] and not shape.by_channel:
+    if strided or (asked[1] and not shape.by_channel):
         raise UnknownWorkspaceError(own)
     return own
 

@@ -33,6 +33,10 @@ _GOING_ON = frozenset({"ClampBackward0", "BinaryCrossEntropyWithLogitsBackward0"
 _STEPS = frozenset({
     aten.sub.Tensor, aten.mul.Tensor, aten.logical_and.default, aten.logical_or.default,
 })  # fmt: skip
+#: Nodes that add up what they have made, none of it in place.
+_SUMMING = frozenset({
+    "Atan2Backward0", "LinalgCholeskyExBackward0", "StdMeanBackward0", "VarMeanBackward0",
+})  # fmt: skip
 #: Functions that add to what they have just made; recurrent layers do so in their linear maps.
 _ADDING = ("linear", "scaled_dot_product_attention")
 _RECURRENT = ("gru", "lstm", "rnn_tanh", "rnn_relu")
@@ -73,7 +77,8 @@ class Watch:
             adds = inside in _ADDING or (inside in _RECURRENT and args[1].dim() == 1)
             meets = isinstance(args[1], torch.Tensor) and args[0].dim() == args[1].dim()
             # the engine reuses a gradient that nobody else holds
-            placed = adds or (by_engine and meets and _holders(args[0]) == self._alone)
+            meets &= by_engine and _holders(args[0]) == self._alone
+            placed = adds or (meets and _node_name() not in _SUMMING)
         else:
             new = by_engine and func in _PLACING and zeros == args[0].untyped_storage()._cdata
             placed = new or (by_engine and self._goes_on(func, args))
@@ -95,6 +100,11 @@ class Watch:
             self._zeros = out.untyped_storage()._cdata
         if self._node is not None and func is not aten.neg.default:
             self._own |= {x.untyped_storage()._cdata for x in tensors_in(out)}
+
+
+def _node_name() -> str:
+    node = _current_autograd_node()
+    return "" if node is None else str(node.name())
 
 
 def _trains(tensor: Any) -> bool:
@@ -140,6 +150,8 @@ def adding_in_place() -> Iterator[None]:
     ]  # fmt: skip
     with ExitStack() as stack:
         stack.enter_context(patch.object(torch, "max_pool1d", _pooled(torch.max_pool1d)))
+        kept = _kept(torch.get_rng_state)  # by checkpoints
+        stack.enter_context(patch.object(torch, "get_rng_state", kept))
         for place, names in places:
             for name in names:
                 marked = _marked(name, getattr(place, name))
@@ -177,3 +189,17 @@ def _pooled(function: Callable[..., Any]) -> Callable[..., Any]:
             return recorder.__torch_dispatch__(aten.max_pool1d.default, (), (x, *args), kwargs)
 
     return pooled
+
+
+@cache
+def _kept(function: Callable[[], Any]) -> Callable[[], Any]:
+    """``get_rng_state`` makes a tensor that no operation shows."""
+
+    def kept() -> Any:
+        state = function()
+        mode: Any = _python_dispatch._get_current_dispatch_mode()
+        if getattr(mode, "records", False):
+            mode.made(state)
+        return state
+
+    return kept

@@ -85,6 +85,7 @@ class Recorder(TorchDispatchMode):
         self._alive: dict[int, _Held] = {}
         self._places: dict[int, tuple[str, str]] = {}
         self._made = 0
+        self._unshown: list[_Held] = []
         self._watch = Watch()
         self._replays = Replays()
         self._node: Any = None
@@ -100,6 +101,10 @@ class Recorder(TorchDispatchMode):
         """Tensors that were there before: parameters, inputs, output gradients."""
         for tensor in tensors_in(tensors):
             self._known[key_of(tensor)] = _Held(tensor)
+
+    def made(self, tensor: Any) -> None:
+        """A tensor that no operation made: it is held from the next one on."""
+        self._unshown += self._born([tensor])
 
     @contextmanager
     def repeat(
@@ -186,7 +191,8 @@ class Recorder(TorchDispatchMode):
         born = self._born(tensors_in(out))
         if born and self._values is None and "alpha" not in kwargs:
             born[0].counted = counted_off(func, out, args, self._known)
-        self._add(func, out, args, kwargs, place, born, died)
+        self._add(func, out, args, kwargs, place, [*born, *self._unshown], died)
+        self._unshown = []
         self._replays.ran(func, args, frame)
         return out
 

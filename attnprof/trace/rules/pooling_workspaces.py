@@ -1,0 +1,49 @@
+"""What pooling and padding take for themselves on the CPU: copies, where entries lie otherwise.
+
+Kernels know two ways for entries to lie: in order, and with channels beside each other.
+"""
+
+from typing import Any
+
+from attnprof.trace.events import Size
+from attnprof.trace.rules.workspaces import (
+    collapses,
+    copied,
+    is_contiguous,
+    layout,
+    same,
+    workspaces,
+)
+from attnprof.trace.sizes import nbytes, numel
+
+
+def _channels_last(x: Any) -> bool:
+    """Whether the channels of each place lie beside each other."""
+    samples, channels, *places = layout(x)
+    in_order = collapses([samples, *places, channels]) and same(channels[1], 1)
+    return in_order and x.dim() > 3 and not is_contiguous(x)
+
+
+def _relaid(x: Any) -> Size:
+    """Bytes of a tensor that lies in neither way."""
+    return 0 if _channels_last(x) else copied(x)
+
+
+def _backward(_out: Any, call: Any) -> Size:
+    """All is laid as the gradient is: the result, too, which at first lies as the input does."""
+    gradient, chosen = call.grad_output, getattr(call, "indices", None)
+    held = _relaid(gradient)
+    if _channels_last(gradient) != _channels_last(call.self):
+        held += nbytes(call.self) + (0 if chosen is None else 8 * numel(chosen))
+    return held
+
+
+workspaces(
+    {
+        "avg_pool2d max_pool2d_with_indices _adaptive_avg_pool2d adaptive_max_pool2d "
+        "avg_pool3d max_pool3d_with_indices": lambda _, c: _relaid(c.self),
+        "avg_pool2d_backward max_pool2d_with_indices_backward _adaptive_avg_pool2d_backward "
+        "adaptive_max_pool2d_backward": _backward,
+        "reflection_pad1d replication_pad1d": lambda _, c: copied(c.self),
+    }
+)  # fmt: skip
