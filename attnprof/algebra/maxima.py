@@ -5,6 +5,7 @@ Sympy compares expressions for seconds; of dictionaries of monomials those domin
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from math import comb
 from typing import Any
 
 #: Factors by the number of the term.
@@ -44,11 +45,11 @@ def running_maximum(start: Any, steps: Iterable[tuple[Any, Any, Any]]) -> Any:
         if not any(dominates(other, peak) for other in peaks):
             peaks = [*(other for other in peaks if not dominates(peak, other)), peak]
             if len(peaks) > most:
-                peaks = _outermost(peaks)
+                peaks = _outermost(peaks, list(places))
                 most = max(_MANY, 2 * len(peaks))
         held = plus(held, monomials(frees), -1)
     terms = list(places)
-    found = _outermost(peaks) or [held]
+    found = _outermost(peaks, terms) or [held]
     sides = [sympy.Add(*(n * terms[i] for i, n in table.items())) for table in found]
     return sides[0] if len(sides) == 1 else sympy.Max(*sides, evaluate=False)
 
@@ -118,11 +119,40 @@ def _between(value: Mapping[Any, Any], one: Mapping[Any, Any], other: Mapping[An
     return bool(low <= high)
 
 
-def _outermost(peaks: Sequence[Monomials]) -> list[Monomials]:
-    """Those that no mean of two others covers: of layers that are alike the first and the last."""
-    kept = list(peaks)
-    for peak in peaks:
-        others = [other for other in kept if other is not peak]
-        if covered(peak, others):
-            kept = others
-    return kept
+def _outermost(peaks: Sequence[Monomials], terms: Sequence[Any]) -> list[Monomials]:
+    """Those that no mean of two others covers, of sizes of at least 1.
+
+    Of layers that are alike the first and the last.
+    """
+    if len(peaks) < 2:
+        return list(peaks)
+    kept = {place: _above_one(peak, terms) for place, peak in enumerate(peaks)}
+    for place in range(len(peaks)):
+        own = kept.pop(place)
+        if not covered(own, list(kept.values())):
+            kept[place] = own
+    return [peaks[place] for place in sorted(kept)]
+
+
+def _above_one(value: Monomials, terms: Sequence[Any]) -> dict[Any, Any]:
+    """The same over what sizes are above 1, where more sums are seen to be larger than others."""
+    found: dict[Any, Any] = {}
+    for number, factor in value.items():
+        for term, times in _binomial(terms[number]).items():
+            found[term] = found.get(term, 0) + factor * times
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _binomial(term: Any) -> dict[Any, int]:
+    """Factors of a product whose sizes x are written (x - 1) + 1; other parts stay as they are."""
+    found: dict[Any, int] = {frozenset(): 1}
+    for base, power in term.as_powers_dict().items():
+        whole = base.is_Symbol and power.is_Integer and power > 0
+        steps = [(int(k), comb(int(power), k)) for k in range(power + 1)] if whole else [(power, 1)]
+        found = {
+            name | {(base, k)} if k and base != 1 else name: times * more
+            for name, times in found.items()
+            for k, more in steps
+        }
+    return found

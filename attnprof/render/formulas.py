@@ -28,7 +28,7 @@ def _terms(line: str, width: int) -> Iterator[str]:
 
     A term that is longer is broken between its factors.
     """
-    indent = " " * (len(line) - len(line.lstrip()))
+    indent = " " * (len(line) - len(re.sub(r"^(Max\((?=.*,$))?\s*", "", line)))
     while cell_len(line) > width > len(indent):
         depths = list(accumulate((sign in "([{") - (sign in ")]}") for sign in line))
         ends = [found.end() for found in re.finditer(r" (?=[+-] )|, ", line[: width + 1])]

@@ -1,23 +1,13 @@
 """Layers that are alike: worked out once, and their peaks without a line for each of them."""
 
-import sympy
 import torch
 from torch import nn
 
-from attnprof.algebra.maxima import maximum_of
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.request.target import hints_for
 from attnprof.trace.run import remembered
 from attnprof.trace.run.runs import record
 from attnprof.trace.solve.symbolic import run_symbolically
-
-
-def test_a_maximum_has_no_means_of_others():
-    n, d = sympy.symbols("N d", positive=True)
-    ends = [12 * n**2 + d, n**2 + 12 * d]
-    between = [(12 - i) * n**2 + (i + 1) * d for i in range(1, 11)]
-    assert set(maximum_of([*between, *ends]).args) == set(ends)
-    assert len(maximum_of([ends[0], 8 * n**2 + 6 * d, ends[1]]).args) == 3
 
 
 class Layers(nn.Module):
