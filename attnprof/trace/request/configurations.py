@@ -76,9 +76,9 @@ def taken_by(owner: Any, parameters: Parameters) -> tuple[str, Any] | None:
             if called or (is_required(item) and _CLASSES.fullmatch(kind.__name__))
         ]
         if kinds:
-            return name, max(kinds, key=_has_width)
+            return name, max(kinds, key=lambda kind: _meant(kind, owner, name))
         if called:
-            found = getattr(owner, "config_class", None) or _beside(owner)
+            found = getattr(owner, "config_class", None) or _beside(owner, name)
             if found or is_required(item):
                 return name, found or Fields
     return None
@@ -106,7 +106,7 @@ def _classes(annotation: Any, scope: Mapping[str, Any]) -> Iterator[type]:
         yield from _classes(part, scope)
 
 
-def _beside(owner: Any) -> Any:
+def _beside(owner: Any, parameter: str) -> Any:
     """The configuration in the same module whose name begins most like the owner's."""
     found = {
         n: v
@@ -120,20 +120,29 @@ def _beside(owner: Any) -> Any:
         return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(name)))
 
     plain = [one for one in found if one.lower() != "pretrainedconfig"]
-    best = max(plain, key=lambda one: (_has_width(found[one]), alike(one)), default=None)
+    best = max(plain, key=lambda x: (*_meant(found[x], owner, parameter), alike(x)), default=None)
     return found[best] if best else None
 
 
-def _has_width(kind: Any) -> bool:
-    """Whether it has a field for the model's width, as one of several parts has not."""
-    return any(name in WIDTHS for name in (*vars(kind), *parameters_of(kind, "")))
+def _meant(kind: Any, owner: Any, parameter: str) -> tuple[bool, int]:
+    """Whether it has a field for the model's width, and how many of those that the owner reads."""
+    own = {*vars(kind), *parameters_of(kind, ""), *getattr(kind, "attribute_map", ())}
+    return not own.isdisjoint(WIDTHS), len(own & {*_read(parameter, owner)})
+
+
+def _read(parameter: str, code: Any) -> list[str]:
+    """The fields of a configuration that code reads."""
+    try:
+        text = inspect.getsource(code)
+    except (OSError, TypeError):
+        return []
+    return re.findall(rf"\b{parameter}(?:\.|\[[\"'])(\w+)(?!\w*\()", text)
 
 
 def fields_of(kind: Any, owner: Any, name: str) -> dict[str, Parameter]:
     """What a configuration takes; of an unknown one, what the code around reads of ``name``."""
     if kind is Fields:
-        text = inspect.getsource(sys.modules[owner.__module__])
-        read = re.findall(rf"\b{name}(?:\.|\[[\"'])(\w+)(?!\w*\()", text)
+        read = _read(name, sys.modules[owner.__module__])
         return {field: Parameter(field, Parameter.KEYWORD_ONLY) for field in read}
     own = {
         field: Parameter(field, Parameter.KEYWORD_ONLY, default=value)
@@ -144,29 +153,33 @@ def fields_of(kind: Any, owner: Any, name: str) -> dict[str, Parameter]:
 
 
 def turned(owner: Any, arguments: Mapping[str, Any], head: str) -> str:
-    """How many entries of a head positions turn: as the rotary class beside a layer says it."""
+    """How positions turn the entries of a head, as an input: what the rotary class beside gives."""
     import torch
 
     kinds = [v for n, v in names_around(owner).items() if n.endswith("RotaryEmbedding")]
     config = next((v for v in arguments.values() if isinstance(v, Configuration)), None)
+    pair = f"(B, N, {head}), (B, N, {head})"
     if not kinds or config is None:
-        return head
+        return pair
     found = []
     for width in (32, 64):
         sizes = {**dict.fromkeys((n for part in config.parts for n in part.names), 4), "d": width}
         try:
             x, positions = torch.zeros(1, 2, 8), torch.zeros(1, 2, dtype=torch.int64)
-            cosines, _ = kinds[0](config.at(sizes))(x, positions)
-            found.append((cosines.shape[-1], at(as_size(head), sizes)))
+            given = kinds[0](config.at(sizes))(x, positions)
+            turns = given if isinstance(given, torch.Tensor) else given[0]
+            found.append((turns.shape[-1], at(as_size(head), sizes)))
         except Exception:  # noqa: BLE001 - somebody's code may raise anything
-            return head
+            return pair
     (short, one), (long, other) = found
-    if short == long:
-        return str(short)
     share = Fraction(short, one)
-    if share == 1 or share != Fraction(long, other):
-        return head
-    return f"{share.numerator}*({head})/{share.denominator}".replace("1*(d)", "d")
+    if short == long:
+        head = str(short)
+    elif share != 1 and share == Fraction(long, other):
+        head = f"{share.numerator}*({head})/{share.denominator}".replace("1*(d)", "d")
+    if turns.is_complex():
+        return f"B, N, {head} complex64"
+    return f"(B, N, {head}), (B, N, {head})"
 
 
 def guessed(fields: Parameters, given: Mapping[str, Any], what: str) -> dict[str, Any]:

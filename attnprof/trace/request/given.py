@@ -170,6 +170,8 @@ class Request:
         needed = {name for name, item in parameters.items() if signatures.is_required(item)} or {
             *[name for name in FIRST if name in parameters and not given][:1]
         }
+        if known and any(input_text(name, "", "").startswith("=") for name in needed - {*given}):
+            known = {**known, "tokens": "H*W"}
         found: dict[str, Input] = {}
         unknown = []
         for name, item in parameters.items():
@@ -195,13 +197,15 @@ class Request:
 
     def _guessed(self, item: Parameter, known: Mapping[str, str]) -> dict[str, Input]:
         """What an input is by its name and type; nothing where nobody can guess."""
-        name = item.name
-        head = known.get("turned", "") if name in NEEDED else ""
-        text = input_text(name, known.get("width", ""), head or known.get("head", "d"))
+        name, tokens = item.name, known.get("tokens", "N")
+        text = known.get("turned", "") if name in NEEDED else ""
+        text = text or input_text(name, known.get("width", ""), known.get("head", "d"), tokens)
+        if not known and text.startswith("="):
+            text = ""
         if not text and known:  # a layer's: by its type
             plain = plain_value(name, item)
             tensor = item.annotation is Parameter.empty or "Tensor" in str(item.annotation)
-            text = str(plain[0]) if plain else f"B, N, {known['width']}" if tensor else ""
+            text = str(plain[0]) if plain else f"B, {tokens}, {known['width']}" if tensor else ""
         found = texts.parse_inputs({name: text}) if text else {}
         self.guessed |= {f'"{item.spelled}"': "--input" for item in found.values()}
         return found

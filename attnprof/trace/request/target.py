@@ -154,7 +154,8 @@ class Input:
     def spelled(self) -> str:
         """As ``--input`` takes it: ``x: B, N, h*d``, ``mask: N, N bool``, ``causal: True``."""
         if self.literal:
-            value = self.value.text if isinstance(self.value, Expression) else repr(self.value)
+            size = isinstance(self.value, Expression)
+            value = f"={self.value.text}" if size else repr(self.value)
             return f"{self.name}: {value}"
         dims = ", ".join(dim.text for dim in self.dims)
         body = f"{dims}," if len(self.dims) == 1 else dims or "()"

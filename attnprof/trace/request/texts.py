@@ -114,6 +114,12 @@ def _inputs(name: str, given: Any) -> Iterator[Input]:
     if isinstance(given, Mapping):
         for key, value in given.items():
             yield from _inputs(f"{name}.{key}", value)
+    elif isinstance(given, str) and given.startswith("="):
+        body, brackets = _bare(given[1:])
+        values = [parsed(piece, f"--input {name}") for piece in parts_of(body)]
+        for at, value in enumerate(values):
+            place = f"[{at}]" if brackets == "[" else f".{at}" if brackets else ""
+            yield Input(name + place, value=value, literal=True)
     elif isinstance(given, str):
         body, brackets = _bare(given)
         pieces = [piece for piece in parts_of(body) if piece]

@@ -19,12 +19,13 @@ _MORE = {
     "h*d": "channels in_chs in_features in_channels input_dim in_dim dim_in query_dim out_features "
     "out_channels out_dim output_dim dim_out hidden_dim attention_dim kdim vdim inner_dim "
     "input_size encoder_dim decoder_dim cross_attention_dim context_dim attn_dim attention_size "
-    "encoder_embed_dim decoder_embed_dim qkv_dim features n_state n_units embed_dims",
+    "encoder_embed_dim decoder_embed_dim qkv_dim features n_state n_units embed_dims "
+    "out_chs q_dim kv_dim qk_channels v_channels cin cout dims hidden_channels",
     "h": "num_key_value_heads n_kv_heads num_kv_heads kv_heads encoder_attention_heads "
     "decoder_attention_heads n_kv_head num_query_heads num_heads_q n_q_heads num_groups_kv",
     "d": "d_kv dim_heads attention_head_dim attention_head_size kv_dim_head qk_dim_head "
     "key_dim value_dim rotary_dim rotary_ndims dim_key d_qk d_values d_keys "
-    "per_head_dim attention_head_width",
+    "per_head_dim attention_head_width head_features d_qkv",
     "4*h*d": "intermediate_size d_ff ffn_dim mlp_dim ffn_hidden_size dim_feedforward n_inner "
     "encoder_ffn_dim decoder_ffn_dim hidden_features feedforward_dim d_inner dff mlp_hidden_dim "
     "dim_ff ff_dim d_hid intermediate_dim expand_dim feed_forward_size",
@@ -47,11 +48,13 @@ _VALUES: dict[str, tuple[Any, str]] = {
     "bias": (True, r".*bias|batch_first"),
     "flag": (False, r"(is_)?causal|flash(_attn)?|use_.*|is_.*|cross_attention|return_.*|output_.*"),
     "ratio": (4, r"mlp_ratio|ffn_ratio|expansion(_factor|_ratio)?|ff_mult|mult"),
+    "reduction": (2, r"(\w+_)?(sr|reduction)_(ratio|factor)"),
     "image": (224, r"(img|image)_size|input_resolution"),
     "patch": (16, r"patch_size|patch_len"),
     "window": (7, r"window(_size)?|win_size"),
+    "grid": ((14, 14), r"(feat|feature|fmap|map|grid|token)_(size|shape)|(input_)?resolution"),
     "kernel": (3, r"(kernel|conv)_(size|width)|kernel|in_chans|num_channels|proj_kernel"),
-    "stride": (1, r"(\w+_)?stride|dilation|shift_size"),
+    "stride": (1, r"(\w+_)?strides?(_\w+)?|padding(_\w+)?|dilation|shift_size"),
     "classes": (10, r"num_(classes|labels)|n_classes|nb_classes"),
     "block": (
         16,
@@ -81,7 +84,10 @@ _INPUTS = {
     "N, int64": "cache_position input_pos token_positions",
     "(B, N, {d}), (B, N, {d})": "position_embeddings cos_sin rotary",
     "B, N, {d}": "cos sin rotary_pos_emb",
-    "N, {d}/2 complex64": "freqs_cis freqs",
+    "N, {d}/2 complex64": "freqs_cis freqs freqs_ci",
+    "=H": "height H",
+    "=W": "width W",
+    "=(H, W)": "input_dimensions feat_size size hw_shape hw spatial_shape input_size",
     "B, {w}": "temb time_emb emb t_emb cond conditioning c vec",
     "B, 3, 224, 224": "pixel_values img image images",
     "0": "start_pos offset position_offset cur_pos past_length pos_offset",
@@ -89,7 +95,7 @@ _INPUTS = {
     "past_key_values past_key_value layer_past cache state cache_params past causal_mask "
     "encoder_attention_mask attention_bias attn_bias bias_mask incremental_state kv_cache "
     "layer_head_mask tgt_mask memory_mask position_bias rotary_emb rope src_key_padding_mask "
-    "image_rotary_emb alibi",
+    "image_rotary_emb alibi rel_pos rel_2d_pos relative_position_bias seg_mat",
 }  # fmt: skip
 INPUTS = {name: text for text, names in _INPUTS.items() for name in names.split()}
 #: Layouts of tokens with so many sizes; ``{w}`` is the model width.
@@ -98,7 +104,7 @@ LAYOUTS = {
     2: ("B, {w}", "N, {w}", "B, N"),
     3: ("B, N, {w}", "B, {w}, N", "N, B, {w}"),
     4: ("B, {w}, H, W", "B, H, W, {w}", "B, h, N, d", "B, N, h, d", "B, 3, 224, 224",
-        "B, M, N, {w}"),
+        "B, M, N, {w}", "B, 7*H, 7*W, {w}", "B, {w}, 7*H, 7*W"),
     5: ("B, {w}, M, H, W", "B, M, H, W, {w}", "B, M, {w}, H, W", "B, M, h, N, d"),
     6: ("B, H, W, 7, 7, {w}", "B, {w}, H, 7, W, 7"),
 }  # fmt: skip
@@ -123,14 +129,17 @@ def plain_value(name: str, item: Parameter) -> tuple[Any, ...]:
     return {"bool": (False,), "float": (0.0,)}.get(kind, ())
 
 
-def input_text(name: str, width: str, head: str) -> str:
+def input_text(name: str, width: str, head: str, tokens: str = "N") -> str:
     """What an input of this name is usually; "" for an unknown one.
 
     Without ``width`` q, k and v are (B, h, N, d), as a function takes them.
     """
-    name = name.lower()
-    if name in TOKENS or (width and name in HEADS):
-        return f"B, N, {width or 'h*d'}"
+    usual, name = INPUTS.get(name, ""), name.lower()
+    if not usual and (name in TOKENS or (width and name in HEADS)):
+        return f"B, {tokens}, {width or 'h*d'}"
     if not width and name in ("beta", "dt"):
         return "B, h, N"
-    return "B, h, N, d" if name in HEADS else INPUTS.get(name, "").format(w=width or "h*d", d=head)
+    if name in HEADS and not usual:
+        return "B, h, N, d"
+    usual = usual or INPUTS.get(name, "None" if "mask" in name else "")
+    return usual.format(w=width or "h*d", d=head)
