@@ -95,6 +95,30 @@ class Late(Layer):
         return self.map(x)
 
 
+class Unset(Layer):
+    def __init__(self, dim, hidden_features=None):
+        super().__init__(dim)
+        self.wide = nn.Linear(dim, hidden_features)
+
+    def forward(self, x):
+        return self.wide(self.map(x))
+
+
+class WithClass(Layer):
+    def forward(self, x, height, width):
+        return self.map(x[:, 1:].unflatten(1, (height, width)))
+
+
+class Fixed(Layer):
+    def __init__(self, dim, resolution=6):
+        super().__init__(dim)
+        self.bias = nn.Parameter(torch.zeros(dim, resolution, resolution))
+
+    def forward(self, x):
+        _b, _c, _h, _w = x.shape
+        return self.map((x + self.bias).flatten(2).mT)
+
+
 class Anything(Layer):
     def forward(self, *args, **named):
         return self.map(args[0])
@@ -119,6 +143,9 @@ WORKING = {
     Blocks: "x: B, N, h*d",
     Wide: "x: B, N, 512",
     Late: "x: B, N, h*d",
+    Unset: "x: B, N, h*d",
+    WithClass: "x: B, H*W + 1, h*d",
+    Fixed: "x: B, h*d, 6, 6",
     Anything: "x: B, N, h*d",
     Apart: "k: B, h, N, d",
 }
@@ -243,6 +270,22 @@ def test_all_that_is_missing_is_named_with_what_was_seen_to_run():
     typed = "it runs, for example: attnprof derive Unknown --arg foo=64 --arg bar=64"
     assert typed in str(refused.value)
     assert tried(target_of(Unknown, ["foo=64", "bar=64"]), {})
+
+
+class Grid(Layer):
+    def forward(self, x, size):
+        height, width = size
+        return self.map(x).unflatten(1, (height, width))
+
+
+def test_sizes_are_values_of_a_call():
+    inputs = ["x: B, H*W, h*d", "size.0: =H", "size.1: =W"]
+    assert target_of(Grid).spelled_inputs == inputs
+    assert target_of(Grid, inputs=["size: =(H, W)"]).spelled_inputs == [
+        "x: B, N, h*d", *inputs[1:]
+    ]  # fmt: skip
+    found = derived(target_of(Grid, inputs=inputs), ("forward",))
+    assert str(found.expression("matmul_flops", "forward")) == "2*B*H*W*d**2*h**2"
 
 
 class Entries(Layer):

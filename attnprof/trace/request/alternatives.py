@@ -1,9 +1,7 @@
 """Other guesses where the first do not run: chosen by what the code says when it fails."""
 
-import inspect
 import re
 import time
-import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,7 +10,9 @@ from typing import Any
 from attnprof.errors import AttnprofError
 from attnprof.trace.request import signatures
 from attnprof.trace.request.advice import Build, advice, failure, led_on
+from attnprof.trace.request.configurations import all_parameters
 from attnprof.trace.request.given import Request, UnguessedError, shown
+from attnprof.trace.request.messages import ranks, source_of, words_where
 from attnprof.trace.request.target import EVEN, Input, Target, at
 from attnprof.trace.request.texts import as_size, parse_inputs
 from attnprof.trace.request.tuples import base_of
@@ -31,7 +31,9 @@ from attnprof.user_code import error_text
 #: Tries, and the seconds that they may take together.
 _TRIES, _SECONDS = 32, 8.0
 #: How many guesses may be changed at once.
-_DEEPEST = 4
+_DEEPEST = 5
+#: What is said of a value that should not be None, or be more than one number: a way to go on.
+_UNSET = re.compile(r"None|'(int|bool)' object is not")
 #: Where sizes have to be numbers.
 _NUMBERS = {"B": 2, "N": 256, "h": 8, "d": 64}
 
@@ -71,15 +73,15 @@ def _repaired(build: Build, request: Request, subject: Any) -> Target:
     error = failure(target) if request.guessed else None
     if error is None:
         return target
-    waiting: list[tuple[Repair, Target, Exception]] = [(Repair(), target, error)]
+    waiting = [(Repair(), _Failed(subject, request, target, error, target).repairs(), error)]
     seen: list[Repair] = []
     end = time.process_time() + _SECONDS
-    while waiting:
-        change, failed, why = waiting.pop(0)
-        for repair in _Failed(subject, request, failed, why, target).repairs():
-            ours = change | repair
-            if ours in seen or len(seen) == _TRIES or time.process_time() > end:
-                continue
+    while waiting and len(seen) < _TRIES and time.process_time() < end:
+        change, repairs, why = waiting[0]
+        repair = next(repairs, None)
+        if repair is None:
+            waiting.pop(0)
+        elif (ours := change | repair) not in seen:
             seen.append(ours)
             found, cause = _tried(build, request.instead(ours.args, parse_inputs(ours.inputs)))
             if found and cause is None:
@@ -87,7 +89,9 @@ def _repaired(build: Build, request: Request, subject: Any) -> Target:
                 note = f"tried first: {first}: {error_text(error)}"
                 return replace(found, notes=(*found.notes, note))
             if found and cause and len(ours) < _DEEPEST:
-                waiting.append((ours, found, cause))
+                further = _UNSET.search(str(why)) and str(cause) != str(why)
+                more = ours, _Failed(subject, request, found, cause, target).repairs(), cause
+                waiting.insert(0 if further else len(waiting), more)
     return replace(target, advice=advice(subject, request, target, seen))
 
 
@@ -114,6 +118,7 @@ class _Failed:
         text = f"{type(self.error).__name__}: {self.error}"
         yield from self._parts()
         yield from self._named(text)
+        yield from self._defaults(text)
         yield from self._pairs(text)
         yield from self._missing(text)
         yield from self._layouts(text)
@@ -123,6 +128,7 @@ class _Failed:
         heads = [name for name in self.guessed_inputs if name.lower() in HEADS]
         for one in ("B, h, N, d", "B, N, h, d") if len(heads) > 1 else ():
             yield Repair(inputs=dict.fromkeys(heads, one))
+        yield from self._more_tokens()
         yield from self._numbers(text)
         yield from self._fixed(text)
 
@@ -155,9 +161,33 @@ class _Failed:
         if found:
             yield Repair(found)
 
+    def _defaults(self, text: str) -> Iterator[Repair]:
+        """Values for what is None by default, lists for numbers, as many layers as by default."""
+        line = words_where(self.error)
+        taken = {
+            name: (last, item)
+            for name, item in all_parameters(self.subject).items()
+            if name not in self.request.given and (last := name.rpartition(".")[2])
+        }
+        if "NoneType" in text:
+            none = {n: x for n, x in taken.items() if x[1].default is None}
+            sizes = {n: as_size(REQUIRED[x.lower()]) for n, (x, _) in none.items()
+                     if x.lower() in REQUIRED}  # fmt: skip
+            plain = {n: plain_value(x, item) for n, (x, item) in none.items() if x in line}
+            for some in (sizes, {n: x[0] for n, x in plain.items() if x and x[0] is not None}):
+                if some:
+                    yield Repair(some)
+        if "'int' object is not" in text:
+            for name, (last, item) in taken.items():
+                if last in line and isinstance(item.default, int):
+                    yield Repair({name: [min(item.default, 64)] * 2})
+        layers = [n for n, size in self.guessed_args.items() if size == "2" and n in taken]
+        if usual := {name: taken[name][1].default for name in layers}:
+            yield Repair(usual)
+
     def _parts(self) -> Iterator[Repair]:
         """Entries of inputs that the code takes as dicts, tensors of those it takes as tuples."""
-        code = _source(getattr(self.subject, "forward", self.subject))
+        code = source_of(getattr(self.subject, "forward", self.subject))
         for name in self.guessed_inputs:
             keys = dict.fromkeys(re.findall(rf"\b{name}(?:\[|\.get\()['\"](\w+)['\"]", code))
             usual = {key: input_text(key, self.width, "d") or f"B, N, {self.width}" for key in keys}
@@ -179,13 +209,13 @@ class _Failed:
 
     def _missing(self, text: str) -> Iterator[Repair]:
         """Tensors for inputs that are None, those that the failing line names first."""
-        if "None" not in text and "missing" not in text:
+        if not _UNSET.search(text) and "missing" not in text:
             return
         taken = signatures.parameters_of(getattr(self.subject, "forward", self.subject), "")
         given = {*map(base_of, self.request.inputs)}
         made = {base_of(item.name) for item in self.target.inputs if not item.literal}
         open_ones = [name for name in taken if name not in given | made and name != "self"]
-        line = _words_where(self.error)
+        line = words_where(self.error)
         for name in sorted(open_ones, key=lambda name: name not in line):
             usual = input_text(name, self.width, "d")
             for one in (usual,) if usual not in ("None", "") else ():
@@ -196,14 +226,15 @@ class _Failed:
     def _layouts(self, text: str) -> Iterator[Repair]:
         """As many sizes as the code expects, whole numbers, half a head's positions."""
         inputs = self.guessed_inputs
-        line = _words_where(self.error)
+        line = words_where(self.error)
         floats = [item for item in inputs.values() if item.dims and not item.dtype]
         floats.sort(key=lambda item: item.name not in line)
         if re.search(r"Long|integer|IntTensor|int64", text):
             for item in floats:
                 yield Repair(inputs={item.name: "B, N int64"})
+        yield from self._pictures(floats)
         for item in floats[:3]:
-            for rank in _ranks(text, len(item.dims)):
+            for rank in ranks(text, len(item.dims)):
                 for one in LAYOUTS.get(rank, ()):
                     yield Repair(inputs={item.name: one.format(w=self.width)})
         pairs = {base_of(name) for name in inputs if "." in name}
@@ -212,6 +243,25 @@ class _Failed:
         for item in inputs.values():
             if item.name in MASKS_OF and re.search("size|shape|dimension|mask", text):
                 yield from (Repair(inputs={item.name: one}) for one in MASKS)
+
+    def _more_tokens(self) -> Iterator[Repair]:
+        """A token for the class beside those of an image."""
+        for item in self.guessed_inputs.values():
+            if "H*W" in item.spelled:
+                yield Repair(inputs={item.name: f"B, H*W + 1, {self.width}"})
+
+    def _pictures(self, floats: list[Input]) -> Iterator[Repair]:
+        """As many tokens, or pixels, as an argument with a default says."""
+        for name, item in signatures.parameters_of(self.subject, "").items():
+            usual = plain_value("resolution", item)
+            side = self.request.given.get(
+                name, usual if name in self.guessed_args else item.default
+            )
+            while isinstance(side, tuple):
+                side = side[0]
+            if floats and isinstance(side, int) and plain_value(name, item) == usual:
+                for one in ("B, {n}*{n}, {w}", "B, {w}, {n}, {n}", "B, {n}, {n}, {w}"):
+                    yield Repair(inputs={floats[0].name: one.format(w=self.width, n=side)})
 
     def _numbers(self, text: str) -> Iterator[Repair]:
         """The tokens, or the width, that the message asks for."""
@@ -238,35 +288,3 @@ class _Failed:
 
 
 MASKS_OF = {name for name, usual in INPUTS.items() if usual == "None"}
-
-
-def _source(function: Any) -> str:
-    try:
-        return inspect.getsource(function)
-    except (OSError, TypeError):  # of a built-in function there is none
-        return ""
-
-
-def _words_where(error: Exception) -> set[str]:
-    """The words of the last lines of somebody's code that an exception went through."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename]
-    return set(re.findall(r"\w+", " ".join(f.line or "" for f in frames[-2:])))
-
-
-def _ranks(text: str, now: int) -> list[int]:
-    """How many sizes a tensor should have, as far as a message says."""
-    found = [
-        now + int(wanted) - int(got)
-        for wanted, got in re.findall(r"\(expected (?:at least )?(\d+), got (\d+)\)", text)
-    ]
-    if many := re.search(r"too many values to unpack \(expected (\d+)\)", text):
-        found += [int(many[1]), now - 1]
-    found += map(int, re.findall(r"\b([1-6])-?[dD]\b", text))
-    found += map(int, re.findall(r"expected (\d+) dims", text))
-    shapes = re.findall(r"\[(\d+(?:, \d+)+)\]", text)
-    found += sorted({shape.count(",") + 1 for shape in shapes} - {now}, reverse=True)
-    if re.search(r"index out of range|Dimension out of range|dimension specified as", text):
-        found += [now + 1]
-    return [rank for rank in dict.fromkeys(found) if rank != now] + (
-        [now] if "mat1" in text or "einops" in text.lower() else []
-    )

@@ -152,6 +152,14 @@ def fields_of(kind: Any, owner: Any, name: str) -> dict[str, Parameter]:
     return own | dict(inspect.signature(kind).parameters)
 
 
+def all_parameters(owner: Any) -> dict[str, Parameter]:
+    """What a class is called with, and the fields of the configuration among that."""
+    own = parameters_of(owner, "")
+    name, kind = taken_by(owner, own) or ("", None)
+    fields = fields_of(kind, owner, name) if name else {}
+    return own | {f"{name}.{field}": item for field, item in fields.items()}
+
+
 def turned(owner: Any, arguments: Mapping[str, Any], head: str) -> str:
     """How positions turn the entries of a head, as an input: what the rotary class beside gives."""
     import torch

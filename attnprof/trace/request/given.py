@@ -29,10 +29,10 @@ from attnprof.trace.request.usual import (
     HEADS,
     NEEDED,
     PLACES,
-    REQUIRED,
     TOKENS,
     input_text,
     plain_value,
+    size_of,
 )
 
 _CAUSAL = ("causal", "is_causal")
@@ -102,7 +102,7 @@ class Request:
             place = item.default is None and name in PLACES  # which a cache asks for
             if name in found or not (place or signatures.is_required(item)):
                 continue
-            size, plain = REQUIRED.get(name.lower()), plain_value(name, item)
+            size, plain = size_of(name), plain_value(name, item)
             if part := module_of(item, owner):
                 found |= self.guess({name: part})
                 continue

@@ -38,6 +38,9 @@ _MORE = {
 }
 #: The same, where an argument must be given; ``ARGUMENTS`` also where it has a default.
 REQUIRED = {name: size for size, names in _MORE.items() for name in names.split()} | ARGUMENTS
+#: How the names of other sizes end, of arguments that must be given.
+_ENDINGS = {"h*d": r"\w+_(dim|dims|channels|chs|features|width)", "h": r"\w+_heads",
+            "2": r"\w+_(depth|layers|stages|blocks)"}  # fmt: skip
 #: As many experts are enough, where the default is more.
 FEW = "16"
 #: Plain values of arguments that must be given, and bear on no size, or on few.
@@ -60,6 +63,7 @@ _VALUES: dict[str, tuple[Any, str]] = {
         16,
         r"(chunk|bucket|segment)(_?(size|len))?|(num_)?landmarks|rank|nb_features",
     ),
+    "attention": ("global", r"attention_type"),
     "activation": ("gelu", r"(hidden_|ffn_)?act(ivation)?(_fn|_function)?|hidden_act"),
 }
 #: Which layer of a model it is.
@@ -95,7 +99,8 @@ _INPUTS = {
     "past_key_values past_key_value layer_past cache state cache_params past causal_mask "
     "encoder_attention_mask attention_bias attn_bias bias_mask incremental_state kv_cache "
     "layer_head_mask tgt_mask memory_mask position_bias rotary_emb rope src_key_padding_mask "
-    "image_rotary_emb alibi rel_pos rel_2d_pos relative_position_bias seg_mat",
+    "image_rotary_emb alibi seg_mat is_index_global_attn",
+    "B, h, N, N": "rel_pos rel_2d_pos relative_position_bias",
 }  # fmt: skip
 INPUTS = {name: text for text, names in _INPUTS.items() for name in names.split()}
 #: Layouts of tokens with so many sizes; ``{w}`` is the model width.
@@ -116,6 +121,13 @@ POSITIONS = ("(B, N, d/2), (B, N, d/2)", "(B, N, d/4), (B, N, d/4)", "(N, d), (N
 NEEDED = ("position_embeddings",)
 #: What a call of which nothing must be given takes first.
 FIRST = ("input_ids", "pixel_values", "hidden_states", "inputs_embeds", "x", "tokens", "idx")
+
+
+def size_of(name: str) -> str:
+    """The size that an argument which must be given is by its name; "" for none."""
+    name = name.lower()
+    ends = (size for size, ending in _ENDINGS.items() if re.fullmatch(ending, name))
+    return REQUIRED.get(name) or next(ends, "")
 
 
 def plain_value(name: str, item: Parameter) -> tuple[Any, ...]:

@@ -1,0 +1,43 @@
+"""What code that fails says of what it takes: its text, the line, the numbers of sizes."""
+
+import inspect
+import re
+import traceback
+from typing import Any
+
+
+def source_of(function: Any) -> str:
+    """The text of its source; "" of a built-in function."""
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        return ""
+
+
+def words_where(error: Exception) -> set[str]:
+    """The words of the last lines of somebody's code that an exception went through."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename]
+    return set(re.findall(r"\w+", " ".join(f.line or "" for f in frames[-2:])))
+
+
+def ranks(text: str, now: int) -> list[int]:
+    """How many sizes a tensor should have, as far as a message says."""
+    found = [
+        now + int(wanted) - int(got)
+        for wanted, got in re.findall(r"\(expected (?:at least )?(\d+), got (\d+)\)", text)
+    ]
+    if many := re.search(r"too many values to unpack \(expected (\d+)\)", text):
+        found += [int(many[1]), now - 1]
+    found += map(int, re.findall(r"\b([1-6])-?[dD]\b", text))
+    found += map(int, re.findall(r"expected (\d+) dims", text))
+    found += [
+        now + int(b) - int(a)
+        for a, b in re.findall(r"input.dim\(\) = (\d) is not equal to len\(dims\) = (\d)", text)
+    ]
+    shapes = re.findall(r"\[(\d+(?:, \d+)+)\]", text)
+    found += sorted({shape.count(",") + 1 for shape in shapes} - {now}, reverse=True)
+    if re.search(r"index out of range|Dimension out of range|dimension specified as", text):
+        found += [now + 1]
+    return [rank for rank in dict.fromkeys(found) if rank != now] + (
+        [now] if re.search("mat1|einops|channels", text, re.IGNORECASE) else []
+    )
