@@ -9,7 +9,8 @@ from attnprof.measure.subject import Subject
 from attnprof.trace.events import totals
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
-from attnprof.trace.sizes import evaluate
+from attnprof.trace.run.symbols import symbolic_sizes
+from attnprof.trace.sizes import evaluate, spoken
 from attnprof.trace.solve.symbolic import run_symbolically
 
 STEPS, BATCH = 13, 9
@@ -62,3 +63,18 @@ def test_a_cell_takes_what_it_takes_without_symbols(kind, phase):
     sizes = {"B": 6, "h": 4, "d": 3}
     counted = totals(record(target, sizes, training=phase == "train"), phase)
     assert {name: evaluate(form, sizes) for name, form in found.forms[phase].items()} == counted
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.RNN])
+def test_layers_of_steps_take_what_they_take_without_symbols(kind):
+    def build():
+        return kind(8, 8, 2, batch_first=True, dropout=0.1, bidirectional=True)
+
+    target, sizes = target_of(build, inputs=["input: B, N, 8"]), {"B": 4, "N": 3}
+    environment, symbols, names = symbolic_sizes({"B": 4})
+    numbers = record(target, sizes, training=True)
+    with spoken(names):
+        found = record(target, {**sizes, **symbols}, training=True, environment=environment)
+        taken = [[(c.op, evaluate(c.takes, sizes)) for c in run.calls if c.takes != 0]
+                 for run in (found, numbers)]  # fmt: skip
+    assert taken[0] == taken[1]

@@ -44,6 +44,6 @@ workspaces(
         "avg_pool3d max_pool3d_with_indices": lambda _, c: _relaid(c.self),
         "avg_pool2d_backward max_pool2d_with_indices_backward _adaptive_avg_pool2d_backward "
         "adaptive_max_pool2d_backward": _backward,
-        "reflection_pad1d replication_pad1d": lambda _, c: copied(c.self),
+        "max_pool1d reflection_pad1d replication_pad1d": lambda _, c: copied(c.self),
     }
 )  # fmt: skip

@@ -4,6 +4,7 @@ What a layer takes was measured, and is what oneDNN's ``cpu/rnn/rnn_utils.cpp`` 
 numbers fill cache lines and are no multiple of 1 KiB, arrays whole pages.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -146,8 +147,12 @@ def _lstm_cell(x: Any, hx: Any, w: Any, w_h: Any, b: Any = None, b_h: Any = None
 
 
 def _gru_cell(x: Any, hx: Any, w: Any, w_h: Any, b: Any = None, b_h: Any = None) -> Any:
+    return _gru_step(_linear(x, w, b), hx, w, b, w_h, b_h)
+
+
+def _gru_step(x: Any, hx: Any, _w: Any, _b: Any, w_h: Any, b_h: Any) -> Any:
     width = w_h.shape[1]
-    given, own = _split(_linear(x, w, b), width, 1), _split(_linear(hx, w_h, b_h), width, 1)
+    given, own = _split(x, width, 1), _split(_linear(hx, w_h, b_h), width, 1)
     reset = own[0].add_(given[0]).sigmoid_()
     kept = own[1].add_(given[1]).sigmoid_()
     new = given[2].add(own[2].mul_(reset)).tanh_()
@@ -162,9 +167,66 @@ def _simple(name: str) -> Any:
     return cell
 
 
+def _simple_step(name: str) -> Any:
+    def step(x: Any, hx: Any, _w: Any, _b: Any, w_h: Any, b_h: Any) -> Any:
+        return getattr(_linear(hx, w_h, b_h).add_(x), name)()
+
+    return step
+
+
 CELLS: dict[Any, Any] = {
     torch.ops.aten.lstm_cell.default: _lstm_cell,
     torch.ops.aten.gru_cell.default: _gru_cell,
     torch.ops.aten.rnn_tanh_cell.default: _simple("tanh"),
     torch.ops.aten.rnn_relu_cell.default: _simple("relu"),
+}
+
+
+# -- layers, step by step, as torch composes them -----------------------------------------
+def _steps(
+    x: Any, hidden: Any, params: Any, has_biases: bool, hidden_fn: Any, reverse: bool = False,
+    held: Any = None,
+) -> Any:  # fmt: skip
+    w, w_h, b, b_h = params if has_biases else (*params, None, None)
+    held = {} if held is None else held
+    held["given"] = _linear(x, w, b).unbind(0)
+    made = held[reverse] = []
+    for step in held["given"][::-1] if reverse else held["given"]:
+        hidden = hidden_fn(step, hidden, w, b, w_h, b_h)
+        made.append(hidden)
+    return torch.stack(made[::-1] if reverse else made, 0), hidden
+
+
+def _layer_of(layer_fn: Any, x: Any, hidden: Any, params: Any, *rest: Any) -> Any:
+    """One layer, in one direction or in both: what both take is held until they are one."""
+    if len(hidden) == 1:
+        y, end = layer_fn(x, hidden[0], params[0], *rest)
+        return y, [end]
+    held: Any = {"held": {}} if isinstance(layer_fn, partial) else {}
+    there, end = layer_fn(x, hidden[0], params[0], *rest, **held)
+    back, start = layer_fn(x, hidden[1], params[1], *rest, reverse=True, **held)
+    return torch.cat([there, back], -1), [end, start]
+
+
+def _layers(
+    x: Any, hidden: Any, params: Any, has_biases: bool, num_layers: int, dropout: float,
+    train: bool, bidirectional: bool, batch_first: bool, layer_fn: Any,
+) -> Any:  # fmt: skip
+    x, ends, ways = x.transpose(0, 1) if batch_first else x, [], 1 + bidirectional
+    for first in range(0, ways * num_layers, ways):
+        own = slice(first, first + ways)
+        x, found = _layer_of(layer_fn, x, hidden[own], params[own], has_biases)
+        ends += found
+        if train and dropout and own.stop < ways * num_layers:
+            x = torch.dropout(x, dropout, train=True)
+    return x.transpose(0, 1) if batch_first else x, ends
+
+
+#: Torch's own under symbolic sizes, which drop nothing between layers and lay steps out anew.
+LAYERS: dict[str, Any] = {
+    "select_one_layer_lstm_function": chosen,
+    "one_layer_rnn": _steps,
+    "_rnn_helper": _layers,
+    "gru_cell": _gru_step,
+    "rnn_cell": lambda function: _simple_step(function.__name__),
 }

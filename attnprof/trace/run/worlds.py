@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from attnprof.trace.rules.expansions import FAST_PATHS
-from attnprof.trace.rules.recurrent import CELLS, chosen
+from attnprof.trace.rules.recurrent import CELLS, LAYERS
 from attnprof.trace.run.disguise import disguised, uncompiled
 from attnprof.trace.run.remembered import FAKE, Remembering, is_short_line
 from attnprof.trace.run.symbols import conversions_kept
@@ -196,7 +196,7 @@ def _as_without_symbols() -> Iterator[None]:
         patch.object(torch.nn.modules.normalization, "numbers", whole),
         patch.multiple(torch, **FAST_PATHS),
         patch.object(torch._C, "_select_conv_backend", _backend),
-        patch.object(decompositions, "select_one_layer_lstm_function", chosen),
+        patch.multiple(decompositions, **LAYERS),
         patch.dict(dropout.py_kernels, clear=True),
         patch.dict(dropout._dispatch_cache, clear=True),
     ):
