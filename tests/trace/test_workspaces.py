@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from itertools import product
 
 import pytest
 import torch
@@ -270,6 +271,19 @@ def convolutions(b, n, d):
             yield aten.convolution_backward.default, rest
 
 
+def images_by_pixel(b, n, d):
+    weights = torch.randn(20, 1, 3, 3), torch.randn(20, 20, 1, 1), torch.randn(8, 20, 2, 2)
+    for samples, weight in product((1, b), weights):
+        x = torch.randn(samples, n, d, 20).permute(0, 3, 1, 2)
+        stride, pad = {1: (1, 0), 2: (2, 0), 3: (1, 1)}[weight.shape[3]]
+        rest = ([stride] * 2, [pad] * 2, [1, 1], False, [0, 0], 20 // weight.shape[1])
+        yield aten.convolution.default, (x, weight, None, *rest)
+        grad = aten.convolution.default(x, weight, None, *rest)
+        for lain in (grad, grad.contiguous()):
+            more = (lain, x, weight, [len(weight)], *rest, [True] * 3)
+            yield aten.convolution_backward.default, more
+
+
 def pools(b, n, d):
     def lain(*shape):  # in order, with gaps, channels beside each other
         x, _, wide = layouts(shape)
@@ -332,7 +346,7 @@ def losses(b, n, d):
 
 FAMILIES = (
     elementwise, losses, reductions, orders, solves, norms, products, transforms, convolutions,
-    pools, attention,
+    images_by_pixel, pools, attention,
 )  # fmt: skip
 
 

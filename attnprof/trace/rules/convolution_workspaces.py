@@ -15,7 +15,15 @@ from torch import get_num_threads as threads
 
 from attnprof.costs import at_least_one, ceil_div, exact_div, maximum, not_dearer
 from attnprof.trace.events import Size
-from attnprof.trace.rules.workspaces import UnknownWorkspaceError, copied, same, workspaces
+from attnprof.trace.rules.workspaces import (
+    UnknownWorkspaceError,
+    collapses,
+    copied,
+    is_contiguous,
+    layout,
+    same,
+    workspaces,
+)
 from attnprof.trace.sizes import nbytes, product, size_of
 
 #: oneDNN aligns what it takes besides tensors.
@@ -104,8 +112,31 @@ def _at_least(size: Any, limit: int) -> bool:
     return bool(size >= limit)
 
 
+def _pixels(image: Any) -> Size | None:
+    """Bytes to lay an image's pixels out one after the other; None where its channels come first.
+
+    Lists of tokens are laid out channel by channel before they are read.
+    """
+    sizes = layout(image)
+    if len(sizes) < 4 or not same(sizes[1][1], 1) or is_contiguous(image):
+        return None
+    wide = [sizes[at] for at in (0, *range(2, len(sizes)), 1) if sizes[at][0] != 1]
+    return 0 if collapses(wide) else nbytes(image)
+
+
+def _by_pixel(shape: _Convolution, laid: Size, *, kernels: Size | None) -> Size:
+    """The same of pixels that stay where they lie; ``kernels`` are sums of its own, if known."""
+    if not shape.in_onednn and shape.by_samples and shape.large:
+        return laid
+    if shape.by_channel and shape.in_onednn and kernels is not None:
+        return laid + shape.blocked()[1] + kernels
+    raise UnknownWorkspaceError(laid)
+
+
 def _forward(out: Any, call: Any) -> Size:
     asked = _Convolution(call, out)
+    if (laid := _pixels(call.input)) is not None:
+        return _by_pixel(asked, laid, kernels=0)
     own = _one_group(asked, _columns(asked), call.input)
     own = copied(call.input) + maximum(own, nbytes(out) if asked.split else 0)
     samples = size_of(call.input.shape[0])
@@ -145,17 +176,24 @@ def _backward(out: Any, call: Any) -> Size:
     """First the input's gradient, then the kernel's; each lays everything out anew."""
     a, weight, asked = call.input, call.weight, call.output_mask
     shape = _Convolution(call, call.grad_output)
+    width = size_of(weight.shape[-1])
+    by_taps = width > 3 or shape.padding[-1] > width // 2
+    if (laid := _pixels(a)) is not None:
+        again = _pixels(call.grad_output)
+        laid += nbytes(call.grad_output) if again is None else again
+        sums = nbytes(weight) + (4 * shape.results if asked[2] else 0)
+        return _by_pixel(shape, laid, kernels=sums if asked[1] and not by_taps else None)
     gradients = sum((nbytes(x) for x in out if x is not None), start=0)
     if not shape.in_onednn:
         own = _one_group(shape, _columns(shape) if asked[1] else 0, a, call.grad_output)
         return copied(a) + maximum(own, gradients if shape.split else 0)
     source, kernel, result = shape.blocked(few=False)
-    held, width = gradients, size_of(weight.shape[-1])
+    held = gradients
     strided = asked[0] and not shape.by_channel and any(s != 1 for s in shape.stride)
     if asked[0]:
         laid = nbytes(a) if strided else source
         held = maximum(held, maximum(laid + kernel + result, nbytes(a) + laid))
-    if asked[1] and shape.by_channel and (width > 3 or shape.padding[-1] > width // 2):
+    if asked[1] and shape.by_channel and by_taps:
         # columns and four kernels for each thread
         taps = 4 * product(weight.shape[2:]) * product(shape.result.shape[2:])
         held = maximum(held, gradients + _team() * (taps + 4 * nbytes(weight)) + 2 * _ALIGNED)
