@@ -79,7 +79,8 @@ class Neural(Mechanism):
         entries = n * n * self.widths(head_dim)[1]
         parts = costs.minimum(costs.ceil_div(entries, CHUNK_ENTRIES), 4 * costs.ceil_sqrt(n))
         heads_each = costs.ceil_div(heads, costs.ceil_div(heads * entries, CHUNK_ENTRIES))
-        return heads_each, costs.ceil_div(n, parts)
+        rows = costs.ceil_div(n, parts)
+        return heads_each, n if costs.is_plain(rows, n) and rows >= n else rows
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:
         """The down-projections and the scorer, shared by all heads and all pairs."""

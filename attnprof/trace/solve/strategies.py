@@ -37,7 +37,7 @@ from attnprof.trace.solve.interpolation import Interpolated, interpolate
 from attnprof.trace.solve.plan import SizePlan, plan_for, without_whole
 from attnprof.trace.solve.shapes import Line, shapes_in
 from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun
-from attnprof.trace.solve.turns import by_turns
+from attnprof.trace.solve.turns import beside, by_turns
 
 #: Why a peak has none where no run contradicts one.
 _PEAK = "the memory held is no polynomial in the sizes"
@@ -195,7 +195,7 @@ def by_symbols(attempt: Attempt) -> Forms:
         runs = budget.Runs(target, phases, 2 * len(found.trace.calls) + 100)
         most = 2 * budget.MOST if found.most else budget.MOST
         shapes = runs.agreeing(found, shapes_in(hints, found.holds), most)
-    elif attempt.asked and not found.holds(hints):
+    elif attempt.asked and not any(map(found.holds, beside(hints, attempt.asked))):
         raise budget.NoFormulaError(f"it holds for {'; '.join(found.domain)}")
     forms = attempt.verified("symbolic", found, shapes)
     return _of_all_counts(found, forms)

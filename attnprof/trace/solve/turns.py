@@ -25,6 +25,8 @@ from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun, run_symbolic
 #: Lengths at which loops over blocks of 16 to 256, or of its root, have turns of every kind: odd
 #: numbers of blocks, and a rest; the second where formulas for the first hold at few lengths.
 _LENGTHS = 1021, 4133
+#: Where blocks depend on the width, the last one of a length is one row at some widths.
+_OTHER_WIDTH = 48
 #: The share of all lengths at which formulas hold that are looked no further for.
 _WIDE = 0.15
 #: Lengths near which there are shorter runs.
@@ -48,7 +50,8 @@ def by_turns(
     if not target.own or hints.get("N", 1) == 1:
         return run_symbolically(target, hints, phases), None
     found, failed = [], list[NoFormulaError]()
-    for sizes in (hints, *({**hints, "N": length} for length in _LENGTHS)):
+    longer = ({**hints, "N": length} for length in _LENGTHS)
+    for sizes in chain(beside(hints, asked), longer):
         try:
             run = run_symbolically(target, sizes, phases)
         except NoFormulaError as error:
@@ -58,7 +61,7 @@ def by_turns(
             continue
         if not run.trace.has_loops:
             return run, None
-        if "N" in asked and not run.holds(hints):
+        if "N" in asked and not run.holds({**sizes, "N": hints["N"]}):
             continue
         found.append((run, sizes))
         if "N" in asked or (sizes is not hints and _share(run, sizes) > _WIDE):
@@ -69,6 +72,13 @@ def by_turns(
         except NoFormulaError as error:
             failed.append(error)
     raise failed[0]
+
+
+def beside(hints: Sizes, asked: Sizes) -> Iterator[Sizes]:
+    """The hints; where a length is asked for, others, at which its last block may be longer."""
+    yield hints
+    if "N" in asked and "d" in hints and "d" not in asked:
+        yield {**hints, "d": _OTHER_WIDTH}
 
 
 def _share(found: SymbolicRun, hints: Sizes) -> float:
