@@ -116,20 +116,24 @@ def plan_for(target: Target, hints: Sizes, phases: Sequence[str], pins: Sequence
 
 
 def without_whole(found: SymbolicRun, hints: Sizes) -> list[Any]:
-    """A condition that leaves out all lengths in whole blocks of others, or of a number."""
+    """A condition that leaves out lengths for being in whole blocks of others, or of a number."""
+
+    def hold(relation: Any, block: int, rest: int) -> Iterator[bool]:
+        lengths = (times * block + rest for times in (2, 3, 8))
+        return (evaluate(relation, {**hints, "N": length}) for length in lengths)
+
     quotients = [
-        (relation, *floor.args[0].as_numer_denom())
+        (relation, number, int(evaluate(block, hints)))
         for relation in found.guards.relations
         for floor in relation.atoms(sympy.floor)
+        for number, block in [floor.args[0].as_numer_denom()]
     ]
     left_out = (
         relation
         for relation, number, block in quotients
         if number in (symbol("N"), -symbol("N"))
-        and not any(
-            evaluate(relation, {**hints, "N": times * int(evaluate(block, hints))})
-            for times in (2, 3, 8)
-        )
+        and any(hold(relation, block, block // 2))
+        and not any(hold(relation, block, 0))
     )
     return [*left_out][:1]
 
