@@ -53,7 +53,7 @@ def test_along_a_period_factors_count_numbers_of_each_kind():
         return 11 + sum((3, 50, 7 * width)[i % 3] for i in range(layers))
 
     values = {(i, j): [value(nodes[0][i], nodes[1][j])] for i, j in indices}
-    table = coefficients(nodes, values, [3, 1])
+    table = coefficients(nodes, values, [(1, 2, 0), (0,)])
     found = {index: row[0] for index, row in table.items() if row[0]}
     # place 1 is for layers like number 5, place 2 for those like 6, place 3 for those like 7
     assert found == {(0, 0): 11, (1, 1): 7, (2, 0): 3, (3, 0): 50}

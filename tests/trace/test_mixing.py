@@ -200,6 +200,30 @@ def test_layers_of_several_kinds_are_counted_by_kind(phase):
     assert check(target, found, shapes, phase) == len(shapes)
 
 
+class Rarely(nn.Module):
+    """Every sixth layer mixes tokens, by scores that the first of them makes."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x):
+        scores = None
+        for i in range(self.layers):
+            if i % 6 == 5:
+                scores = x @ x.mT if scores is None else scores
+            x = scores @ x if i % 6 == 5 else x.sin()
+        return x
+
+
+def test_a_kind_of_layer_that_comes_rarely():
+    target, found = shown(Rarely, ["layers=L"], ["x: B, N, d"])
+    expected = 2 * B * N**2 * d * (1 + sympy.floor(L / 6))
+    assert sympy.expand(found.expression("matmul_flops") - expected) == 0
+    shapes = [{"B": 2, "N": 5, "d": 90, "L": layers} for layers in (6, 11, 12, 29, 30)]
+    assert check(target, found, shapes) == len(shapes)
+
+
 def padded(q, k, v, chunk=8):
     """Causal linear attention in chunks, at any length: zeros fill the last one."""
     length, pad = q.shape[2], -q.shape[2] % chunk

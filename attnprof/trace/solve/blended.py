@@ -14,6 +14,7 @@ from attnprof.trace.solve.blocks import Blocks, trimmed
 from attnprof.trace.solve.budget import A_LONG_RUN, NoFormulaError, PhaseCounts, Runs, differences
 from attnprof.trace.solve.contradictions import Found
 from attnprof.trace.solve.domain import SizeConditions
+from attnprof.trace.solve.lattice import of_every_kind
 from attnprof.trace.solve.plan import FIRST, SizePlan
 from attnprof.trace.solve.shapes import shapes_in, telling_sizes
 
@@ -38,10 +39,9 @@ class Blended(Found):
     """Formulas by phase, and the ranges of the sizes that were numbers in the runs behind them.
 
     Of a size in blocks of others at least so many ``turns``. Numbers of layers whose kinds come
-    again have ``periods``, and another formula begins at ``branches``. ``divided``: blocks have to
+    again have those, and another formula begins at ``branches``. ``divided``: blocks have to
     be whole; ``left_out`` are rests that are other cases: of 1, and of 2, by which powers are
-    products. ``points`` are the numbers of the runs behind them, which ``start`` at
-    these sizes.
+    products. ``points`` are the numbers of the runs behind them, which ``start`` there.
     """
 
     plan: SizePlan
@@ -57,7 +57,7 @@ class Blended(Found):
     points: Sequence[Sizes] = ()
     left_out: list[int] = field(default_factory=list)
     borders: list[str] = field(default_factory=list)
-    periods: dict[str, int] = field(default_factory=dict)
+    kinds: dict[str, tuple[int, ...]] = field(default_factory=dict)
     branches: dict[str, int] = field(default_factory=dict)
     withheld: dict[str, dict[str, str]] = field(default_factory=dict)
     start: dict[str, int] = field(default_factory=dict)
@@ -262,11 +262,12 @@ class Blended(Found):
             high = low + (high - low) // 2 // stride * stride
         if name in FIRST or high == end:
             return high
-        asked = int(self.plan.hints[name])
-        if high < asked <= end and (asked - low) % stride == 0 and not long(asked, A_LONG_RUN):
-            return asked
+        most = min(_DEEP * (1 + bool(runs.swift)), runs.left / 9)
         deep = (x for x in range(_LAYERS, high, -1) if (x - low) % stride == 0)
-        return next((x for x in deep if not long(x, min(_DEEP, runs.left / 9))), high)
+        high = next((x for x in deep if not long(x, most)), high)
+        asked = int(self.plan.hints[name])
+        fits = high < asked <= end and (asked - low) % stride == 0
+        return asked if fits and not long(asked, A_LONG_RUN) else high
 
     def _is_real(self, name: str, runs: Runs) -> bool:
         """Whether code makes large arrays of a size, which are no tensors without values."""
@@ -286,8 +287,7 @@ class Blended(Found):
         most = max(_CHECKS[0], min(_CHECKS[1], int(_ALL_CHECKS / max(longest, 1))))
         telling = telling_sizes(sizes, sizes[0], most)
         if name not in FIRST and longest > SHORT:  # layers of every kind; the most of them are seen
-            middle = len(sizes) // 3
-            telling = [sizes[0], *sizes[middle : middle + max(2, self.periods.get(name, 1))]]
+            telling = of_every_kind(sizes, self.kinds.get(name, (0,)))
         for place, size in enumerate(sorted(telling)):
             shape = self._near(**self._others[place % len(self._others)], **{name: size})
             if self.holds(shape) and not self._fits(shape, runs):

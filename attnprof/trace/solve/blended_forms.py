@@ -37,10 +37,16 @@ def blended(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Blended:
     later = {
         x: n for x, n in found.branches.items() if n <= (meant.get(x, 0) if x in FIRST else _FEW)
     }
-    if later:
+    # as often as there are layers before the first of another kind, there may be one again
+    layers = {x: (*[0] * (n - 1), 1) for x, n in later.items() if x not in FIRST and n > 2}
+    for kinds in ([layers] if layers else []) + ([{}] if later else []):
+        begun = replace(plan, base={**plan.base, **later}, kinds=kinds)
         with suppress(NoFormulaError):
-            again = _blended(replace(plan, base={**plan.base, **later}), phases, runs)
-            return again if all(again.ends[x] > 2 * n for x, n in later.items()) else found
+            again = _blended(begun, phases, runs)
+            if all(again.ends[x] > 2 * n for x, n in later.items()):
+                plan.kinds |= kinds
+                plan.base = {**plan.base, **{x: later[x] for x in kinds}}
+                return again
     return found
 
 
@@ -88,7 +94,7 @@ def _blended(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Blended:
         turns,
         divided,
         [dict(zip(solved.mixture.names, point, strict=True)) for point in solved.lattice.points],
-        periods={x: y.period for x, y in zip(base, solved.lattice.axes, strict=True)},
+        kinds={x: y.kinds for x, y in zip(base, solved.lattice.axes, strict=True)},
     )
     _straighten(found)
     found.settle(runs)

@@ -61,7 +61,7 @@ class Runs:
     """Runs of a target at shapes for phases of one kind, each made once.
 
     They are on fake tensors; from :meth:`settle` on, on meta tensors where those do the same, three
-    times as fast and counted so. One of more than ``longest`` operations raises
+    times as fast and counted so (``swift``). One of more than ``longest`` operations raises
     :class:`TooLongError`, one beyond the ``budget`` of all :class:`OutOfBudgetError`.
     """
 
@@ -70,8 +70,8 @@ class Runs:
     longest: int = A_LONG_RUN
     budget: float = inf
     operations: int = 0
+    swift: bool | None = None
     _made: int = 0
-    _swift: bool | None = None
     _seen: dict[tuple[tuple[str, int], ...], Trace | Exception] = field(default_factory=dict)
 
     @property
@@ -82,7 +82,7 @@ class Runs:
     def settle(self, sizes: Mapping[str, int]) -> None:
         """Use meta tensors from here on if a run there does what a run on fake tensors does."""
         fake, swift = self.at(sizes), self._ran(sizes, swift=True)
-        self._swift = isinstance(swift, Trace) and (
+        self.swift = isinstance(swift, Trace) and (
             (swift.calls, swift.parameters) == (fake.calls, fake.parameters)
         )
 
@@ -90,7 +90,7 @@ class Runs:
         """The run at a shape; what it raised, again, where it did."""
         key = tuple(sorted(sizes.items()))
         if key not in self._seen:
-            self._seen[key] = self._ran(sizes, swift=bool(self._swift))
+            self._seen[key] = self._ran(sizes, swift=bool(self.swift))
         found = self._seen[key]
         if isinstance(found, Exception):
             raise found
@@ -138,10 +138,10 @@ class Runs:
                 raise
             except Exception:  # noqa: BLE001, S112 - the user's code may raise anything
                 continue
-            if self._swift is None:
+            if self.swift is None:
                 self.settle(shape)
-            if self._swift and differences(found.forms, totals_by_phase(trace, self.phases), shape):
-                self._swift = False  # tensors of another kind may live longer
+            if self.swift and differences(found.forms, totals_by_phase(trace, self.phases), shape):
+                self.swift = False  # tensors of another kind may live longer
                 self._seen.pop(tuple(sorted(shape.items())))
                 trace = self.tried(shape) or trace
             found.hold(trace, shape, strict=strict)

@@ -11,6 +11,7 @@ from fractions import Fraction
 from functools import partial
 from itertools import chain, pairwise, product
 from math import prod
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -52,20 +53,20 @@ def lower_set(boxes: Iterable[Index]) -> list[Index]:
 def coefficients(
     nodes: Sequence[Sequence[int]],
     values: Mapping[Index, Sequence[int]],
-    periods: Sequence[int] = (),
+    kinds: Sequence[Sequence[int]] = (),
 ) -> dict[Index, Any]:
     """The polynomials through values on a lower set: for each monomial, one factor a column.
 
     ``nodes[axis][i]`` is the size at place i of that axis; ``values`` the columns at every index.
-    Along an axis with a period above 1, whose nodes follow each other, place i stands not for a
-    power but for how many numbers below the size are, by that period, like the one before node i.
+    Along an axis of several ``kinds`` place i stands not for a power but for how many numbers below
+    the size are of kind i - 1.
     """
     table = {index: np.array([*map(Fraction, row)], object) for index, row in values.items()}
     ways = [
-        (_to_steps, partial(_to_turns, period=period))
-        if period > 1
+        (_to_increments, partial(_to_turns, kinds=along))
+        if len(along) > 1
         else (_to_differences, _to_monomials)
-        for period in periods or [1] * len(nodes)
+        for along in kinds or [(0,)] * len(nodes)
     ]
     # all differences first: a monomial's factor needs the higher differences of its whole axis
     for second, (axis, xs) in product((False, True), enumerate(nodes)):
@@ -94,21 +95,30 @@ def _to_monomials(xs: Sequence[int], rows: list[Any]) -> None:
             rows[power] = rows[power] - xs[place] * rows[power + 1]
 
 
-def turns(size: Any, like: int, period: int) -> Any:
-    """How many numbers from 0 to below a size are, by a period, like this one."""
-    return (size + period - 1 - like % period) // period
+def turns(size: Any, kinds: Sequence[int]) -> list[Any]:
+    """How many numbers from 0 to below a size are of each kind, of kinds that come again."""
+    period, found = len(kinds), [0] * (max(kinds) + 1)
+    for number, kind in enumerate(kinds):
+        found[kind] += (size + period - 1 - number) // period
+    return found
 
 
-def _to_steps(_xs: Sequence[int], rows: list[Any]) -> None:
-    """Values become what each number more adds."""
-    for place in range(len(rows) - 1, 0, -1):
-        rows[place] = rows[place] - rows[place - 1]
+def _to_increments(_xs: Sequence[int], rows: list[Any]) -> None:
+    """Values become what they are more than the first."""
+    rows[1:] = [row - rows[0] for row in rows[1:]]
 
 
-def _to_turns(xs: Sequence[int], rows: list[Any], period: int) -> None:
-    """Counting begins at 0, not at the first node."""
-    for place in range(1, len(rows)):
-        rows[0] = rows[0] - turns(xs[0], xs[place] - 1, period) * rows[place]
+def _to_turns(xs: Sequence[int], rows: list[Any], kinds: Sequence[int]) -> None:
+    """Those become what one of each kind adds."""
+    if len(rows) == 1:
+        return
+    import sympy
+
+    first, *more = (sympy.Matrix(turns(x, kinds)) for x in xs)
+    inverse = sympy.Matrix([list(x - first) for x in more]).inv()
+    fractions = [[Fraction(int(x.p), int(x.q)) for x in row] for row in inverse.tolist()]
+    rows[1:] = [sum(map(mul, row, rows[1:])) for row in fractions]
+    rows[0] = rows[0] - sum(int(x) * row for x, row in zip(first, rows[1:], strict=True))
 
 
 def expression(names: Sequence[str], factors: Mapping[Index, Fraction]) -> Any:

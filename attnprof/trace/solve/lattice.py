@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from itertools import chain
 from math import prod
 from typing import Any
@@ -12,6 +13,21 @@ from attnprof.trace.solve.accounts import Terms
 from attnprof.trace.solve.grid import Index, coefficients, degree, lower_set, turns
 
 Row = tuple[Any, ...]
+#: What a plain number is stepped by, in turn.
+_STEPS = {"d": (1, 8, 16), "N": (1, 16, 64)}
+_USUAL = (1, 2, 8)
+
+
+def steps_of(name: str) -> tuple[int, ...]:
+    """The steps that are tried along a size."""
+    return _STEPS.get(name, _USUAL)
+
+
+def of_every_kind(sizes: Sequence[int], kinds: Sequence[int]) -> list[int]:
+    """The first of some sizes; from a third of them on two, and others that end in each kind."""
+    after = sizes[len(sizes) // 3 :][: max(2, len(kinds))]
+    ending = {kinds[(x - 1) % len(kinds)]: x for x in reversed(after)}
+    return [*{sizes[0], *after[:2], *ending.values()}]
 
 
 def rows_of(columns: Sequence[Terms]) -> dict[Any, Row]:
@@ -22,14 +38,50 @@ def rows_of(columns: Sequence[Terms]) -> dict[Any, Row]:
 
 @dataclass(frozen=True)
 class Ladder:
-    """Numbers of one size at which runs fit, the first of them the nodes of the polynomial.
+    """Numbers of one size at which runs fit.
 
-    With a ``period`` above 1 the cost grows by the same over so many numbers: it is a sum over
-    how many numbers below the size are of each kind.
+    With more than one of the ``kinds``, which come again, the cost is a sum over how many numbers
+    below the size are of each.
     """
 
     xs: tuple[int, ...]
-    period: int = 1
+    kinds: tuple[int, ...] = (0,)
+
+    @classmethod
+    def telling(cls, first: int, kinds: tuple[int, ...]) -> "Ladder":
+        """The fewest numbers from a first one on that tell kinds apart, and one more."""
+        nodes = cls(tuple(range(first, first + len(kinds) + 2)), kinds).nodes
+        more = next(x for x in range(first, nodes[-1] + 2) if x not in nodes)
+        return cls(tuple(sorted((*nodes, more))), kinds)
+
+    @classmethod
+    def turning(cls, xs: Sequence[int], period: int) -> "Ladder":
+        """Each number of a period, counted from the first of these, is of a kind of its own."""
+        return cls(tuple(xs), tuple((number - xs[0]) % period for number in range(period)))
+
+    @cached_property
+    def nodes(self) -> tuple[int, ...]:
+        """The first numbers that tell what one of each kind costs; of a polynomial all."""
+        if len(self.kinds) == 1:
+            return self.xs
+        import sympy
+
+        told = sympy.Matrix([[1, *turns(x, self.kinds)] for x in self.xs])
+        return tuple(self.xs[i] for i in told.T.rref()[1])
+
+    @cached_property
+    def _others(self) -> list[tuple[int, list[tuple[int, Any]]]]:
+        """Places of the other numbers, with the places and weights of nodes that tell the value."""
+        import sympy
+
+        rows = {x: [1, *turns(x, self.kinds)] for x in self.xs}
+        inverse = sympy.Matrix([rows[x] for x in self.nodes]).inv()
+        found = []
+        for x in (x for x in self.xs if x not in self.nodes):
+            weights = [Fraction(int(w.p), int(w.q)) for w in sympy.Matrix([rows[x]]) * inverse]
+            at = [self.xs.index(node) for node in self.nodes]
+            found.append((self.xs.index(x), list(zip(at, weights, strict=True))))
+        return found
 
     def steepest(self, rows: set[Row]) -> int | None:
         """The highest index of rows along the size; None where one of them does not fit."""
@@ -43,24 +95,24 @@ class Ladder:
         return found
 
     def _degree(self, row: Row) -> int | None:
-        if self.period == 1:
+        if len(self.kinds) == 1:
             return degree(self.xs, row)
-        grown = {after - before for before, after in zip(row, row[self.period :], strict=False)}
-        return self.period if len(grown) == 1 else None
+        follows = all(sum(w * row[j] for j, w in nodes) == row[i] for i, nodes in self._others)
+        return max(self.kinds) + 1 if follows else None
 
     def value(self, size: Any, index: int) -> Any:
-        """What a factor of this index is multiplied by, at a size; beyond the period, the size."""
-        if self.period == 1 or index == 0:
+        """What a factor of this index is multiplied by, at a size; beyond all kinds, the size."""
+        if len(self.kinds) == 1 or index == 0:
             return size**index
-        return size if index > self.period else turns(size, self.xs[0] + index - 1, self.period)
+        return size if index > max(self.kinds) + 1 else turns(size, self.kinds)[index - 1]
 
     def plainer(self, factors: dict[Index, Fraction], place: int) -> dict[Index, Fraction]:
         """The same, with the size itself where most kinds cost the same."""
-        if self.period == 1:
+        if len(self.kinds) == 1:
             return factors
         found = dict(factors)
         for own in {(*index[:place], *index[place + 1 :]) for index in factors}:
-            kinds = [(*own[:place], i, *own[place:]) for i in range(1, self.period + 2)]
+            kinds = [(*own[:place], i, *own[place:]) for i in range(1, max(self.kinds) + 3)]
             costs = [found.pop(kind, Fraction(0)) for kind in kinds[:-1]]
             usual = Counter(costs).most_common(1)[0][0]
             found |= {kind: x - usual for kind, x in zip(kinds, costs, strict=False) if x != usual}
@@ -80,8 +132,8 @@ class Lattice:
         """The polynomial of each row that has one, which its further points confirm."""
         order = list(rows)
         on_grid = {index: [row[i] for row in order] for i, index in enumerate(self.indices)}
-        periods = [axis.period for axis in self.axes]
-        table = coefficients([axis.xs for axis in self.axes], on_grid, periods)
+        kinds = [axis.kinds for axis in self.axes]
+        table = coefficients([axis.nodes for axis in self.axes], on_grid, kinds)
         found: dict[Row, Mapping[Index, Fraction]] = {}
         for place, row in enumerate(order):
             factors: dict[Index, Fraction] = {i: x[place] for i, x in table.items() if x[place]}

@@ -17,15 +17,12 @@ from attnprof.trace.solve.accounts import Account, Terms, Worst, account
 from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError
 from attnprof.trace.solve.columns import HELD, MOVED, key_of, unnumbered
 from attnprof.trace.solve.grid import Index
-from attnprof.trace.solve.lattice import Ladder, Lattice, Row, indices_for, rows_of
+from attnprof.trace.solve.lattice import Ladder, Lattice, Row, indices_for, rows_of, steps_of
 from attnprof.trace.solve.plan import SizePlan
 from attnprof.trace.solve.symbolic import SymbolicRun
 
 #: Runs along one size at most, and those after the first that fits for one where peaks fit, too.
 _ALONG, _PATIENCE = 9, 2
-#: What a plain number is stepped by, in turn.
-_STEPS = {"d": (1, 8, 16), "N": (1, 16, 64)}
-_USUAL = (1, 2, 8)
 #: Numbers after which what one number more costs may come again, as of layers of several kinds.
 _PERIOD = 6
 
@@ -42,8 +39,7 @@ def turns_of(name: str) -> Any:
 class Mixture:
     """Runs of a plan of one class, all with rests or all without, and what they come to.
 
-    ``alike``: operations are compared one by one where all runs do the same ones. Numbers of
-    blocks begin at ``start``.
+    ``alike``: operations are compared one by one where runs do the same. Blocks begin at ``start``.
     """
 
     plan: SizePlan
@@ -80,8 +76,12 @@ class Mixture:
     # -- along one size ------------------------------------------------------------------
     def axis(self, name: str) -> Axis:
         """The first numbers from which on all is a polynomial; NoFormulaError without any."""
-        steps = _STEPS.get(name, _USUAL) if self.plan.blocks[name] == 1 else (1,)
-        for step in steps:
+        if kinds := self.plan.kinds.get(name):
+            ladder = Ladder.telling(self.base[name], kinds)
+            runs = [run for x in ladder.xs if (run := self.run({**self.base, name: x}))]
+            if len(runs) == len(ladder.xs) and (axis := self._fit(ladder, runs)[0]):
+                return axis
+        for step in steps_of(name) if self.plan.blocks[name] == 1 else (1,):
             if found := self._along(name, step):
                 return found
         raise NoFormulaError(f"the cost is no polynomial in blocks of {name}")
@@ -92,7 +92,7 @@ class Mixture:
         start = self.start if self.plan.blocks[name] != 1 else self.base[name]
         most = _PERIOD if step == self.plan.blocks[name] == 1 else 1
         place = since = 0
-        while place < _ALONG if best is None else place - since < _PATIENCE * best[0].period:
+        while place < _ALONG if best is None else place - since < _PATIENCE * len(best[0].kinds):
             x = start + place * step
             place += 1
             try:
@@ -121,7 +121,7 @@ class Mixture:
         best = None
         for first in range(len(xs) - 2):
             for period in range(1, min(most, len(xs) - first - 3) + 1):
-                axis, smooth = self._fit(Ladder(tuple(xs[first:]), period), runs[first:])
+                axis, smooth = self._fit(Ladder.turning(xs[first:], period), runs[first:])
                 if axis and smooth:
                     return axis, True
                 best = best or axis
@@ -192,7 +192,7 @@ class Mixture:
             if None in rows:
                 raise NoFormulaError(f"it cannot run at all of {axis.xs} blocks of {name}")
         indices = indices_for(list(axes.values()))
-        nodes = [axis.xs for axis in ladders.values()]
+        nodes = [axis.nodes for axis in ladders.values()]
         points = [tuple(xs[i] for xs, i in zip(nodes, index, strict=True)) for index in indices]
         base = tuple(self.base.values())
         for place, axis in enumerate(ladders.values()):

@@ -40,7 +40,8 @@ class SizePlan:
     """``blocks`` of sizes that are numbers of them, and a rest; 1 for plain numbers from ``base``.
 
     ``runs`` are those made, by where they stand and their phases; ``steady`` the lines that made
-    floats of sizes in them, by phases, which other floats were no matter to.
+    floats of sizes in them, by phases, which other floats were no matter to. ``kinds`` are those of
+    layers, if they are known to come again: the kind of each up to where they do.
     """
 
     target: Target
@@ -50,6 +51,7 @@ class SizePlan:
     runs: dict[Any, SymbolicRun | NoFormulaError] = field(default_factory=dict)
     steady: dict[tuple[str, ...], set[frozenset[str]]] = field(default_factory=dict)
     spent: int = 0
+    kinds: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def places(self, counts: Mapping[str, int], *, ragged: bool) -> dict[str, Place]:
         """Where a run stands with so many blocks of each size."""

@@ -226,7 +226,8 @@ def by_mixing(attempt: Attempt) -> Forms:
     if found.narrow:
         raise PartlyError(f"it holds for few sizes: {'; '.join(found.borders)}", forms)
     told = (own.keys() | found.withheld.get(phase, {}) for phase, own in found.forms.items())
-    if any("peak_bytes" not in own for own in told):
+    alike = all(len(kinds) == 1 for kinds in found.kinds.values())
+    if alike and any("peak_bytes" not in own for own in told):
         raise PartlyError("the peak has no formula", forms)  # it may have one in a class of sizes
     return _of_all_counts(found, forms)
 
