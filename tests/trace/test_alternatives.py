@@ -124,6 +124,21 @@ class Anything(Layer):
         return self.map(args[0])
 
 
+class Named(Layer):
+    def forward(self, *args, context=None):
+        assert context is not None, "give it context"
+        return self.map(*args) @ context.mT
+
+
+class Narrower(Layer):
+    def __init__(self, dim):
+        super().__init__(dim)
+        self.other = nn.Linear(768, dim)
+
+    def forward(self, x, context):
+        return self.map(x) @ self.other(context).mT
+
+
 class Apart(nn.Module):
     def __init__(self, head_dim):
         super().__init__()
@@ -147,6 +162,8 @@ WORKING = {
     WithClass: "x: B, H*W + 1, h*d",
     Fixed: "x: B, h*d, 6, 6",
     Anything: "x: B, N, h*d",
+    Named: "context: B, N, h*d",
+    Narrower: "context: B, N, 768",
     Apart: "k: B, h, N, d",
 }
 

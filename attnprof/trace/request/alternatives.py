@@ -209,13 +209,14 @@ class _Failed:
 
     def _missing(self, text: str) -> Iterator[Repair]:
         """Tensors for inputs that are None, those that the failing line names first."""
-        if not _UNSET.search(text) and "missing" not in text:
-            return
         taken = signatures.parameters_of(getattr(self.subject, "forward", self.subject), "")
+        told = set(re.findall(r"\w+", text)) & {*taken} - {"input", "mask", "x"}
+        if not (told or _UNSET.search(text) or "missing" in text):
+            return
         given = {*map(base_of, self.request.inputs)}
         made = {base_of(item.name) for item in self.target.inputs if not item.literal}
         open_ones = [name for name in taken if name not in given | made and name != "self"]
-        line = words_where(self.error)
+        line = words_where(self.error) | told
         for name in sorted(open_ones, key=lambda name: name not in line):
             usual = input_text(name, self.width, "d")
             for one in (usual,) if usual not in ("None", "") else ():
@@ -270,12 +271,18 @@ class _Failed:
         asked = [n for n in dict.fromkeys(map(int, re.findall(r"\d+", text))) if 4 < n < 5000]
         for number in [n for n in asked if n not in own][:4]:
             for old in ("N", self.width):
-                texts = {
-                    name: re.sub(rf"(?<![\w*]){re.escape(old)}(?![\w*])", str(number), body)
+                bodies = {
+                    name: item.spelled.partition(": ")[2]
                     for name, item in self.guessed_inputs.items()
                     if not item.literal
-                    for body in [item.spelled.partition(": ")[2]]
                 }
+                texts = {
+                    name: re.sub(rf"(?<![\w*]){re.escape(old)}(?![\w*])", str(number), body)
+                    for name, body in bodies.items()
+                }
+                changed = [name for name, text in texts.items() if text != bodies[name]]
+                for name in changed[1:] if old != "N" else ():
+                    yield Repair(inputs={name: texts[name]})
                 if texts:
                     yield Repair(inputs=texts)
 

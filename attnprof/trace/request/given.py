@@ -185,8 +185,10 @@ class Request:
             raise UnguessedError(
                 what, f'{how} a value, like --input "{first}: None"', "--input", unknown
             )
-        if not found and known and not self.inputs:
-            found = self._guessed(Parameter("x", Parameter.POSITIONAL_ONLY), known)
+        if known and not {*map(base_of, (*found, *self.inputs))} - signatures.only_named(
+            parameters
+        ):
+            found = self._guessed(Parameter("x", Parameter.POSITIONAL_ONLY), known) | found
         found |= self.inputs
         if not found:
             raise RequestError(

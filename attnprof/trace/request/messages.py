@@ -39,5 +39,7 @@ def ranks(text: str, now: int) -> list[int]:
     if re.search(r"index out of range|Dimension out of range|dimension specified as", text):
         found += [now + 1]
     return [rank for rank in dict.fromkeys(found) if rank != now] + (
-        [now] if re.search("mat1|einops|channels", text, re.IGNORECASE) else []
+        [now, 4][: 1 + ("channels" in text and now == 3)]
+        if re.search("mat1|einops|channels", text, re.IGNORECASE)
+        else []
     )

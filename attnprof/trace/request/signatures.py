@@ -65,6 +65,12 @@ def takes_any(parameters: Parameters) -> bool:
     return any(item.kind is Parameter.VAR_POSITIONAL for item in parameters.values())
 
 
+def only_named(parameters: Parameters) -> set[str]:
+    """Those beside tensors in any number that are given by name."""
+    named = {n for n, item in parameters.items() if item.kind is Parameter.KEYWORD_ONLY}
+    return named if takes_any(parameters) else set()
+
+
 def checked_names(given: Mapping[str, Any], parameters: Parameters, flag: str, what: str) -> None:
     """Raises :class:`RequestError` for a name that the callable does not take."""
     if any(item.kind is Parameter.VAR_KEYWORD for item in parameters.values()):
@@ -128,7 +134,8 @@ def _fields(argument: tuple[str, Any]) -> Iterable[tuple[str, Any]]:
 def by_name(found: Mapping[str, Input], parameters: Parameters) -> frozenset[str]:
     """Inputs after a gap, or that can only be given by name; to ``*args`` tensors go in order."""
     if takes_any(parameters):
-        return frozenset(name for name, item in found.items() if item.literal)
+        named = only_named(parameters)
+        return frozenset(base_of(n) for n, x in found.items() if x.literal or base_of(n) in named)
     found = {base_of(name): item for name, item in found.items()}
     others = (Parameter.KEYWORD_ONLY, *_VARIADIC)
     before = takewhile(lambda n: n in found and parameters[n].kind not in others, parameters)
