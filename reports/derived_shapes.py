@@ -1,12 +1,12 @@
 """Derived formulas at random shapes of their domains: does a run there ever contradict one?
 
 Mechanisms of this project, layers of torch.nn, models of transformers (tiny configurations, random
-weights), attention as people write it by hand and code that loops over tokens, chunks, layers or
-experts are derived, forward and in training. At random
-shapes inside the domain that each derivation states, every formula is compared with a run of the
-code on fake tensors; where the shape is small, FLOPs of products with torch's ``FlopCounterMode``
-and the peak with the CPU allocator's account of a run on real tensors, too. Into an environment
-with attnprof and transformers::
+weights), attention as people write it by hand, code that loops over tokens, chunks, layers or
+experts, and small modules of many operations and branches are derived, forward and in training. At
+random shapes inside the domain that each derivation states, every formula is compared with a run of
+the code on fake tensors; where the shape is small, FLOPs of products with torch's
+``FlopCounterMode`` and the peak with the CPU allocator's account of a run on real tensors, too.
+Into an environment with attnprof and transformers::
 
     OMP_NUM_THREADS=1 python reports/derived_shapes.py               # everything
     OMP_NUM_THREADS=1 python reports/derived_shapes.py standard Llama  # these again
@@ -30,6 +30,7 @@ from typing import Any
 
 import derived_shapes_loops as loops
 import derived_shapes_modules as written
+import derived_shapes_odd as odd
 import torch
 import transformers
 from derived_shapes_modules import Embedded, Projected
@@ -117,8 +118,9 @@ def cases() -> Iterator[tuple[str, str, Callable[[], Target]]]:
     for name in MODELS:
         build = partial(made, name)
         yield "transformers", name, partial(_factory, build, name)
-    for name, (thing, args, inputs) in loops.CASES.items():
-        yield "loop", name, partial(target_of, thing, args, inputs, name=name)
+    for kind, listed in (("loop", loops.CASES), ("small", odd.CASES)):
+        for name, (thing, args, inputs) in listed.items():
+            yield kind, name, partial(target_of, thing, args, inputs, name=name)
     for name, kind in vars(written).items():
         if isinstance(kind, type) and issubclass(kind, nn.Module) and kind is not Projected:
             args = ["d_model=d"] if kind is Embedded else HEADED
@@ -291,13 +293,18 @@ def _layer(x: Any, width: int, _heads: int, *rest: Any, **_named: Any) -> int:
     return _attention(x, x, x, width) + 4 * b * n * width * wide
 
 
-#: Torch's counter leaves products with vectors out, and layers in one operation.
+def _distances(x: Any, y: Any, *_rest: Any, **_named: Any) -> int:
+    return 2 * math.prod(x[:-1]) * y[-2] * (x[-1] + 2)
+
+
+#: Torch's counter leaves out products with vectors and of distances, and layers in one operation.
 RULES = {
     **OWN_RULES,
     torch.ops.aten._transformer_encoder_layer_fwd: _layer,  # noqa: SLF001
     torch.ops.aten._native_multi_head_attention: _attention,  # noqa: SLF001
     torch.ops.aten.mv: _vector,
     torch.ops.aten.dot: _vector,
+    torch.ops.aten._euclidean_dist: _distances,  # noqa: SLF001
 }
 
 
