@@ -19,6 +19,7 @@ from attnprof.trace.solve.blended import Blended
 from attnprof.trace.solve.blocks import Blocks, trimmed
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.domain import SizeConditions
+from attnprof.trace.solve.families import families
 
 B, N, h, d, C, L = map(symbol, ("B", "N", "h", "d", "C", "L"))
 HEADS = ["q: B, N, h, d", "k: B, N, h, d", "v: B, N, h, d"]
@@ -299,7 +300,23 @@ def test_smaller_sizes_are_tried_with_one_other_far_larger(monkeypatch):
     plan = SimpleNamespace(target=target, hints=hints, blocks={"N": 1}, seen=nowhere)
     runs, trace = SimpleNamespace(phases=()), Trace([], 0)
     found = Blended(plan, None, {}, trace, SizeConditions([]), {"N": 5}, {"N": 64}, {}, 5, {"N": 1})
-    monkeypatch.setattr(Blended, "_fits", lambda _, x, __: x["N"] >= 3 and x["B"] * x["N"] != 288)
+    monkeypatch.setattr(Blended, "fits", lambda _, x, __: x["N"] >= 3 and x["B"] * x["N"] != 288)
     monkeypatch.setattr(Blended, "_is_real", lambda *_: False)
     found.settle(runs)
     assert (found.start, found.least) == ({"N": 5}, {"N": 4})  # not 3 with B = 96
+
+
+def test_moments_in_an_inner_loop_belong_together_by_what_they_hold():
+    def held(turns):  # of the last row, where an inner loop ends, and after
+        row = [{d: 3 * turns + k, N: turns - k} for k in range(turns)]
+        return {("mm", place): x for place, x in enumerate([*row, {d: turns**2}])}
+
+    runs = [held(turns) for turns in range(2, 7)]
+
+    def worst(moments):
+        return {name: x for name, x in moments.items() if name[1] in (0, len(moments) - 2)}
+
+    found = [*families(runs, worst)]
+    assert [{d: 3 * turns, N: turns} for turns in range(2, 7)] in found
+    assert [{d: 4 * turns - 1, N: 1} for turns in range(2, 7)] in found
+    assert not any({d: turns**2} in values for values in found for turns in (3, 4, 5))

@@ -31,6 +31,17 @@ def test_runs_on_fake_and_on_real_tensors_are_the_same_call_by_call(name, traini
     assert found[1].calls
 
 
+@pytest.mark.parametrize("name", ["softplus", "elu", "hardtanh", "hardswish", "logsigmoid"])
+def test_gradients_in_columns_are_laid_out_as_the_kernels_lay_them_out(name):
+    def activated(x):
+        function = getattr(nn.functional, name)
+        return function(x).mT.contiguous() + function(x.mT)
+
+    found, sizes = target(activated), {"B": 3, "N": 7}
+    runs = [record(found, sizes, training=True, real=real) for real in (False, True)]
+    assert totals(runs[0], "train") == totals(runs[1], "train")
+
+
 class AsksItsType(nn.Module):
     """Another way on anything that is not exactly a tensor."""
 

@@ -179,6 +179,16 @@ def _resized(name: str) -> Expansion:
     return gradient
 
 
+def _as_a_product(*args: Any, **_kwargs: Any) -> Any:
+    """A result laid out like any of two operands; torch's own is made by a choice between them."""
+    return aten.mul.Tensor(*(x for x in args if isinstance(x, torch.Tensor)))
+
+
+def _in_rows(x: Any) -> Any:
+    """Contiguous results, whatever the operand is, as the kernel of a processor makes them."""
+    return aten.log_sigmoid_forward.default(x.new_empty(x.shape))
+
+
 #: Results of operations that torch cannot run on fake tensors, or only with other storages:
 #: shapes, no values.
 STAND_INS: dict[str, Expansion] = {
@@ -186,6 +196,11 @@ STAND_INS: dict[str, Expansion] = {
         name: _resized(name)
         for name in ("_upsample_bicubic2d_aa_backward", "_upsample_bilinear2d_aa_backward")
     },
+    **{
+        f"{name}_backward": _as_a_product
+        for name in ("softplus", "elu", "hardtanh", "hardsigmoid", "hardswish", "logit")
+    },
+    "log_sigmoid_forward": _in_rows,
     "mkldnn_rnn_layer": recurrent.forward,
     "mkldnn_rnn_layer_backward": recurrent.backward,
     "_grouped_mm": _grouped_product,

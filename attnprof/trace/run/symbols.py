@@ -47,10 +47,12 @@ class Conversions:
     """The lines at which sizes became numbers in one run, and torch's symbols for those sizes.
 
     ``bend`` gives the numbers other values; ``integers``: ``int`` in the user's code keeps sizes.
+    ``whole``: something called it.
     """
 
     bend: Bend | None = None
     integers: bool = False
+    whole: bool = False
     places: list[str] = field(default_factory=list)
     sizes: set[Any] = field(default_factory=set)
 
@@ -193,6 +195,7 @@ def _patches() -> Iterator[Any]:
     if strict is not None:  # fields of whole numbers take sizes
         valid = _where_symbolic(strict.type_validator, lambda *_: None)
         yield patch.object(strict, "type_validator", valid)
+    yield patch.object(torch.SymInt, "__int__", _whole)
     for kind in (torch.SymInt, torch.SymFloat):  # numpy calls methods of what is no number
         for name in ("sqrt", "log2", "log", "exp"):
             yield patch.object(kind, name, named[name], create=True)
@@ -222,6 +225,16 @@ def foreign_modules() -> list[ModuleType]:
 def _number(node: Any, *_place: Any) -> float:
     found = getattr(node.shape_env, "conversions", None)
     return (found if isinstance(found, Conversions) else Conversions()).value(node)
+
+
+_plain_int: Any = torch.SymInt.__int__
+
+
+def _whole(size: Any) -> int:
+    found = getattr(size.node.shape_env, "conversions", None)
+    if isinstance(found, Conversions):
+        found.whole = True
+    return int(_plain_int(size))
 
 
 _known: Any = sym_node.SymNode.statically_known_true

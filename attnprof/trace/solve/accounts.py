@@ -2,11 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from attnprof.algebra.maxima import covered, dominates, plus, terms_of
-from attnprof.trace.events import Call, Trace
+from attnprof.trace.events import KINDS, Call, Trace
 from attnprof.trace.solve.columns import HELD, MOVED, key_of, unnumbered
 
 #: Factors of monomials.
@@ -89,9 +89,15 @@ class Worst:
     def __init__(self, rests: Mapping[Any, Any]) -> None:
         self._rests = rests
         self._seen: dict[Any, list[Terms]] = {}
+        self._of: dict[int, tuple[Any, dict[Any, Terms]]] = {}
 
     def of(self, moments: Mapping[Any, Terms]) -> dict[Any, Terms]:
         """Those that no other one is always larger than; equal ones all stay."""
+        if id(moments) not in self._of:
+            self._of[id(moments)] = moments, self._outermost(moments)
+        return self._of[id(moments)][1]
+
+    def _outermost(self, moments: Mapping[Any, Terms]) -> dict[Any, Terms]:
         kept: dict[Any, tuple[Terms, list[Any]]] = {}
         seen: dict[Any, list[Any]] = {}
         for name, value in moments.items():
@@ -142,3 +148,14 @@ class Worst:
                 parts = made
             self._seen[term] = [terms_of(part) for part in parts]
         return self._seen[term]
+
+
+def told(call: Call, sizes: Mapping[Any, Any]) -> Call:
+    """A call with these sizes; it holds nothing where they do not say so."""
+    born = tuple((number, sizes.get((number, "born"), 0)) for number, _ in call.born)
+    held = {name: sizes.get(name, 0) for name in HELD}
+    moved = {name: sizes[name] for name in (*MOVED, "times")}
+    counts = {kind: sizes[kind] for kind in KINDS if kind in sizes}
+    alone = bool(held["takes"] or held["gives"]) or "takes" in sizes
+    lives = {"born": born, "died": call.died} if alone else {"born": (), "died": ()}
+    return replace(call, counts=counts, shape=(), **moved, **held, **lives)

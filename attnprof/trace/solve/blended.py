@@ -9,7 +9,6 @@ from typing import Any
 
 from attnprof.trace.events import Trace, totals_by_phase
 from attnprof.trace.request.target import Sizes
-from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.blocks import Blocks, trimmed
 from attnprof.trace.solve.budget import A_LONG_RUN, NoFormulaError, PhaseCounts, Runs, differences
 from attnprof.trace.solve.contradictions import Found
@@ -78,7 +77,7 @@ class Blended(Found):
     def _in_blocks(self, sizes: Sizes) -> bool:
         if self.blocks is None:
             return True
-        block = int(evaluate(self.blocks.block, sizes))
+        block = self.blocks.at(sizes)
         least = self.turns * block + (not self.divided)  # whole blocks are alike from one more on
         if not self.blocks.block.is_Integer and sizes[self.blocks.name] < least:
             return False
@@ -87,9 +86,7 @@ class Blended(Found):
 
     def _rest(self, sizes: Sizes) -> int:
         """What is left of a length in blocks."""
-        if self.blocks is None:
-            return 0
-        return int(sizes[self.blocks.name] % int(evaluate(self.blocks.block, sizes)))
+        return sizes[self.blocks.name] % self.blocks.at(sizes) if self.blocks else 0
 
     @property
     def domain(self) -> tuple[str, ...]:
@@ -126,7 +123,7 @@ class Blended(Found):
         """Shapes inside at which a run is short. Repeatable."""
         hints = {**self.plan.hints, **{x: max(2, least) for x, least in self.least.items()}}
         if self.blocks and not self.blocks.block.is_Integer:
-            hints[self.blocks.name] = int(evaluate(self.blocks.block, hints)) * (self.turns + 2)
+            hints[self.blocks.name] = self.blocks.at(hints) * (self.turns + 2)
         return shapes_in(hints, self._quick)
 
     def _quick(self, sizes: Sizes) -> bool:
@@ -135,7 +132,7 @@ class Blended(Found):
     @cached_property
     def _short(self) -> float:
         """Operations of a short run: layers have some hundred each."""
-        return max(SHORT, 4 * self.operations(self._near()))
+        return max(SHORT, 4 * self.operations(self.near()))
 
     # -- how far -------------------------------------------------------------------------
     def settle(self, runs: Runs) -> None:
@@ -149,28 +146,28 @@ class Blended(Found):
 
     def _try_rests(self, name: str, runs: Runs) -> None:
         """Leave out rests that are another case; lengths begin at such a one."""
-        block = int(evaluate(self.blocks.block, self._near())) if self.blocks else 1
+        block = self.blocks.at(self.near()) if self.blocks else 1
         for rest in (1, 2):
-            shapes = [self._near(**{name: block * (self.turns + k) + rest}) for k in (0, 1, 3)]
-            if not all(self._fits(shape, runs) for shape in shapes):
+            shapes = [self.near(**{name: block * (self.turns + k) + rest}) for k in (0, 1, 3)]
+            if not all(self.fits(shape, runs) for shape in shapes):
                 self.left_out.append(rest)
         self.least[name] += 2 in self.left_out
 
-    def _near(self, **sizes: int) -> dict[str, int]:
+    def near(self, **sizes: int) -> dict[str, int]:
         """Small sizes of all others."""
         small = {**self.plan.hints, "B": 2, "h": 2, "d": 8, **self.least}
         found = {name: small[name] for name in self.plan.target.symbols} | sizes
         if self.blocks and not self.blocks.block.is_Integer and self.blocks.name not in sizes:
-            found[self.blocks.name] = int(evaluate(self.blocks.block, found)) * (self.turns + 1)
+            found[self.blocks.name] = self.blocks.at(found) * (self.turns + 1)
         return found
 
     @cached_property
     def _others(self) -> list[dict[str, int]]:
         """Sizes of several magnitudes for all that are symbols in the runs."""
-        drawn = islice(shapes_in(self._near(), self._quick), _OTHERS)
+        drawn = islice(shapes_in(self.near(), self._quick), _OTHERS)
         return [{}, *({x: n for x, n in s.items() if x not in self.plan.blocks} for s in drawn)]
 
-    def _fits(self, shape: Sizes, runs: Runs) -> bool:
+    def fits(self, shape: Sizes, runs: Runs) -> bool:
         """Whether a run gives what the formulas give, or the shape is of another case."""
         if self._rest(shape) in self.left_out:
             return True
@@ -197,38 +194,41 @@ class Blended(Found):
         if blocks and name == blocks.name and (self.divided or not blocks.block.is_Integer):
             return
         least = self.least[name]
-        below = (*range(least - 1, 0, -1)[:4], *(least // k for k in (2, 4, 16)), 3, 2)
-        for size in dict.fromkeys(below):
-            if not 2 <= size < self.least[name] or size % stride != rest % stride:
-                continue
+        near = {*range(least - 1, 1, -1)[:4], *(least // k for k in (2, 4, 16)), 3, 2}
+        below = sorted((x for x in near if 1 < x < least and not (x - rest) % stride), reverse=True)
+        if below and self._begins(name, below[-1], runs):
+            between = (self.near(**{name: size}) for size in below[:-1])
+            if all(self.fits(x, runs) for x in between if self.conditions.holds(x)):
+                self.least[name] = below[-1]
+                return
+        for size in below[:-1]:
             if not self._begins(name, size, runs):
                 break
             self.least[name] = size
 
     def _begins(self, name: str, size: int, runs: Runs) -> bool:
         """Whether the formulas hold at a smaller size: as those of a run there, if one was made."""
-        shapes = [self._near(**x, **{name: size}) for x in self._others]
+        shapes = [self.near(**x, **{name: size}) for x in self._others]
         if known := self.plan.seen({**self.least, name: size}, runs.phases):
             shapes += [{**x, name: size} for x in islice(shapes_in(shapes[0], known.holds), _DRAWN)]
             return not any(differences(self.forms, known.numbers(s), s) for s in shapes)
         free = [x for x in self.plan.target.symbols if x not in self.plan.blocks]
         for wide in free:  # one other size is far larger
-            shapes.append(self._near(**{**dict.fromkeys(free, 2), name: size, wide: 96}))
+            shapes.append(self.near(**{**dict.fromkeys(free, 2), name: size, wide: 96}))
             if self.blocks and name != self.blocks.name:
-                length = 9 * int(evaluate(self.blocks.block, shapes[-1]))
+                length = 9 * self.blocks.at(shapes[-1])
                 shapes.append({**shapes[-1], self.blocks.name: length})
-        return all(self._fits(x, runs) for x in shapes if self.conditions.holds(x))
+        return all(self.fits(x, runs) for x in shapes if self.conditions.holds(x))
 
     def _upwards(self, name: str, runs: Runs) -> None:
         """The largest size that a run of some length confirms; a border on the way is said."""
         stride, rest = self.strides.get(name, (1, 0))
-        block = int(evaluate(self.blocks.block, self._near())) if self.blocks else 1
+        block = self.blocks.at(self.near()) if self.blocks else 1
         if self.blocks and name == self.blocks.name and self.divided:
             stride, rest = block, 0
-        least = self._near()[name]
-        first = low = least + (rest - least) % stride
+        first = low = (least := self.near()[name]) + (rest - least) % stride
         high, bad = self._furthest(name, low, stride, runs), None
-        while high > low and not self._fits(self._near(**{name: high}), runs):
+        while high > low and not self.fits(self.near(**{name: high}), runs):
             bad, high = high, low + (high - low) // 2 // stride * stride
         low = max(low, high)
         for _ in range(_STEPS):
@@ -237,13 +237,13 @@ class Blended(Found):
             middle = low + (bad - low) // 2 // stride * stride
             if middle in (low, bad):
                 break
-            if self._fits(self._near(**{name: middle}), runs):
+            if self.fits(self.near(**{name: middle}), runs):
                 low = middle
             else:
                 bad = middle
         if low == first and bad:
             raise NoFormulaError(f"the formulas hold for no other {name} than {first}")
-        if bad and runs.tried(self._near(**{name: bad})):
+        if bad and runs.tried(self.near(**{name: bad})):
             self.borders.append(f"the code branches between {name} = {low} and {bad}")
             self.branches[name] = bad
         self.ends[name] = low
@@ -253,7 +253,7 @@ class Blended(Found):
         """The largest size to try: of layers as many as models have, or as are asked for."""
 
         def long(size: int, most: float = LONG) -> bool:
-            return self.operations(self._near(**{name: size})) > most
+            return self.operations(self.near(**{name: size})) > most
 
         end = high = self.ends[name] - (self.ends[name] - low) % stride
         if high > _REAL > low and self._is_real(name, runs):
@@ -271,11 +271,11 @@ class Blended(Found):
 
     def _is_real(self, name: str, runs: Runs) -> bool:
         """Whether code makes large arrays of a size, which are no tensors without values."""
-        if self.operations(self._near(**{name: _REAL})) > SHORT:
+        if self.operations(self.near(**{name: _REAL})) > SHORT:
             return False
         tracemalloc.start()
         try:
-            trace = runs.tried(self._near(**{name: _REAL}))
+            trace = runs.tried(self.near(**{name: _REAL}))
             largest = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -283,14 +283,14 @@ class Blended(Found):
 
     def _all_over(self, name: str, sizes: range, runs: Runs) -> None:
         """End the range before the first of many sizes, as code likes to branch at, that is off."""
-        longest = self.operations(self._near(**{name: sizes[-1]}))
+        longest = self.operations(self.near(**{name: sizes[-1]}))
         most = max(_CHECKS[0], min(_CHECKS[1], int(_ALL_CHECKS / max(longest, 1))))
         telling = telling_sizes(sizes, sizes[0], most)
         if name not in FIRST and longest > SHORT:  # layers of every kind; the most of them are seen
             telling = of_every_kind(sizes, self.kinds.get(name, (0,)))
         for place, size in enumerate(sorted(telling)):
-            shape = self._near(**self._others[place % len(self._others)], **{name: size})
-            if self.holds(shape) and not self._fits(shape, runs):
+            shape = self.near(**self._others[place % len(self._others)], **{name: size})
+            if self.holds(shape) and not self.fits(shape, runs):
                 last = max(x for x in sizes if x < size) if size > sizes[0] else 0
                 if last <= sizes[0] + sizes.step:
                     raise NoFormulaError(f"the formulas do not hold at {name} = {size}")

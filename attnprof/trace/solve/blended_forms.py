@@ -12,11 +12,11 @@ from attnprof.algebra.expressions import symbol
 from attnprof.algebra.maxima import terms_of
 from attnprof.trace.events import totals_by_phase
 from attnprof.trace.request.target import largest
-from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.blended import Blended
 from attnprof.trace.solve.blocks import Blocks, Writer, most
 from attnprof.trace.solve.budget import NoFormulaError, Runs
 from attnprof.trace.solve.domain import SizeConditions
+from attnprof.trace.solve.fewer import from_fewer
 from attnprof.trace.solve.mixed import Mixture, Solved
 from attnprof.trace.solve.plan import FIRST, SizePlan
 
@@ -52,11 +52,11 @@ def blended(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Blended:
 
 def _blended(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Blended:
     blocks = next((Blocks(x, block) for x, block in plan.blocks.items() if block != 1), None)
-    divided = False
+    divided = blocks is not None and plan.whole
     try:
-        solved = Mixture(plan, phases, ragged=blocks is not None).solved()
+        solved = Mixture(plan, phases, ragged=blocks is not None and not divided).solved()
     except NoFormulaError:
-        if blocks is None:
+        if blocks is None or divided:
             raise
         solved, divided = Mixture(plan, phases, ragged=False).solved(), True
     write = _writer(solved, blocks, runs, divided=divided)
@@ -98,6 +98,7 @@ def _blended(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Blended:
     )
     _straighten(found)
     found.settle(runs)
+    from_fewer(found, runs)
     return found
 
 
@@ -145,7 +146,7 @@ def _writer(solved: Solved, blocks: Blocks | None, runs: Runs, *, divided: bool)
     for more in (1, 2, 4):
         shape = {x: max(min(n, 2), n - more * (x in ("h", "B"))) for x, n in plan.hints.items()}
         shape |= base
-        block = int(evaluate(blocks.block, shape))
+        block = blocks.at(shape)
         shapes.append({**shape, blocks.name: block * (base[blocks.name] + more)})
     return Writer(solved, blocks, runs, shapes)
 

@@ -25,6 +25,10 @@ class Blocks:
     name: str
     block: Any
 
+    def at(self, sizes: Sizes) -> int:
+        """How long one is at a shape."""
+        return int(evaluate(self.block, sizes))
+
     @property
     def rest(self) -> Any:
         """The symbol of what is left of the last block."""
@@ -53,7 +57,7 @@ class Blocks:
 
         Sizes that were numbers in the runs are blocks of 1.
         """
-        block, size = int(evaluate(self.block, sizes)), sizes[self.name]
+        block, size = self.at(sizes), sizes[self.name]
         turns = -(-size // block) - 1 if way == "ceil" else size // block
         numbers = {turns_of(name).name: x for name, x in {**sizes, self.name: turns}.items()}
         return {**sizes, **numbers, self.rest.name: size - block * turns}

@@ -153,7 +153,9 @@ class _Search:
                     raise known
                 return strategy(attempt)
             except NotRunningError as error:
-                if type(error.cause).__module__.startswith("torch.") or not attempt.complete:
+                alone = partial is None and fixed in self._starts()
+                torchs = type(error.cause).__module__.startswith("torch.")
+                if alone and (torchs or not attempt.complete):
                     raise  # it will not run for numbers either
                 reasons.append(str(error))
             except (NoFormulaError, TooLongError) as error:

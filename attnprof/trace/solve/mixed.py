@@ -3,7 +3,7 @@
 Each run gives polynomials over the symbols; their factors are polynomials in the numbers of blocks.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from typing import Any
@@ -12,10 +12,11 @@ import sympy
 
 from attnprof.algebra.expressions import symbol
 from attnprof.algebra.maxima import maximum_of, plus
-from attnprof.trace.events import KINDS, Call, Trace
-from attnprof.trace.solve.accounts import Account, Terms, Worst, account
+from attnprof.trace.events import Call, Trace
+from attnprof.trace.solve.accounts import Account, Terms, Worst, account, told
 from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError
-from attnprof.trace.solve.columns import HELD, MOVED, key_of, unnumbered
+from attnprof.trace.solve.columns import key_of, unnumbered
+from attnprof.trace.solve.families import families
 from attnprof.trace.solve.grid import Index
 from attnprof.trace.solve.lattice import Ladder, Lattice, Row, indices_for, rows_of, steps_of
 from attnprof.trace.solve.plan import SizePlan
@@ -23,6 +24,8 @@ from attnprof.trace.solve.symbolic import SymbolicRun
 
 #: Runs along one size at most, and those after the first that fits for one where peaks fit, too.
 _ALONG, _PATIENCE = 9, 2
+#: Operations of all runs until which twice as many are made for peaks.
+_ENOUGH = 6_000
 #: Numbers after which what one number more costs may come again, as of layers of several kinds.
 _PERIOD = 6
 
@@ -51,22 +54,18 @@ class Mixture:
     _accounts: dict[Any, Account] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.base = {name: self.plan.first(name) for name in self.plan.blocks}
         rests = {
             symbol(place.of(name)): place.block
-            for name, place in self.plan.places(self._first, ragged=self.ragged).items()
+            for name, place in self.plan.places(self.base, ragged=self.ragged).items()
             if place.rest
         }
         self.worst = Worst(rests)
-        self.base = self._first
 
     @property
     def names(self) -> list[str]:
         """The sizes that are numbers."""
         return list(self.plan.blocks)
-
-    @property
-    def _first(self) -> dict[str, int]:
-        return {name: self.plan.first(name) for name in self.plan.blocks}
 
     def run(self, counts: Mapping[str, int]) -> SymbolicRun | None:
         """The run with so many blocks; None where there is none."""
@@ -91,8 +90,8 @@ class Mixture:
         xs, runs = list[int](), list[SymbolicRun]()
         start = self.start if self.plan.blocks[name] != 1 else self.base[name]
         most = _PERIOD if step == self.plan.blocks[name] == 1 else 1
-        place = since = 0
-        while place < _ALONG if best is None else place - since < _PATIENCE * len(best[0].kinds):
+        place = since = patience = 0
+        while place < _ALONG if best is None else place - since < patience:
             x = start + place * step
             place += 1
             try:
@@ -112,6 +111,8 @@ class Mixture:
                 return again
             if best is None:
                 best, since = again, place
+            if best:
+                patience = _PATIENCE * (1 + (self.plan.spent < _ENOUGH)) * len(best[0].kinds)
         return best
 
     def _fitting(
@@ -139,28 +140,38 @@ class Mixture:
             return None, False
         smooth = True
         for phase in self.phases:
-            labels = []
-            for label, values in self.moments(found, phase).items():
-                held = rows_of(values)
-                if ladder.steepest(set(held.values())) is not None:
-                    labels.append(label)
-                    rows |= {((phase, label), x): row for x, row in held.items()}
-            smooth &= self.covering(found, phase, labels)
+            for moments in self.moments(found, phase):
+                held = {label: rows_of(values) for label, values in moments.items()}
+                fit = [x for x, y in held.items() if ladder.steepest(set(y.values())) is not None]
+                if self.covering(found, phase, [moments[label] for label in fit]):
+                    break
+            else:
+                smooth = False
+            rows |= {((phase, label), x): row for label in fit for x, row in held[label].items()}
         return (ladder, rows), smooth
 
-    def moments(self, accounts: Sequence[Account], phase: str) -> dict[Any, list[Terms]]:
-        """Moments of all runs that are the worst in one of them, or grow the most between two."""
+    def moments(self, accounts: Sequence[Account], phase: str) -> Iterator[dict[Any, list[Terms]]]:
+        """Moments of all runs that are the worst in one of them, or grow the most between two.
+
+        By their names first, then by what they hold, too, along one size.
+        """
         shared = set.intersection(*(set(x.held[phase]) for x in accounts))
         worst = dict.fromkeys(chain(*(self.worst.of(x.held[phase]) for x in accounts)))
         for before, found in pairwise(x.held[phase] for x in accounts):
             grown = {x: plus(held, before[x], -1) for x, held in found.items() if x in shared}
             worst |= dict.fromkeys(self.worst.of({x: found[x] for x in self.worst.of(grown)}))
-        return {name: [x.held[phase][name] for x in accounts] for name in worst if name in shared}
+        named = {name: [x.held[phase][name] for x in accounts] for name in worst if name in shared}
+        yield named
+        if len(self.names) == 1 and not all(isinstance(name, int) for name, *_ in worst):
+            alike = families([x.held[phase] for x in accounts], self.worst.of)
+            yield named | {("alike", place): values for place, values in enumerate(alike)}
 
-    def covering(self, accounts: Sequence[Account], phase: str, labels: Sequence[Any]) -> bool:
+    def covering(
+        self, accounts: Sequence[Account], phase: str, moments: Sequence[Sequence[Terms]]
+    ) -> bool:
         """Whether in every run one of these moments is the worst."""
-        for found in accounts:
-            kept = [found.held[phase][label] for label in labels]
+        for place, found in enumerate(accounts):
+            kept = [values[place] for values in moments]
             worst = {frozenset(x.items()): x for x in self.worst.of(found.held[phase]).values()}
             same = {frozenset(x.items()) for x in kept}
             if not all(k in same or self.worst.covered(x, kept) for k, x in worst.items()):
@@ -227,15 +238,13 @@ class Solved:
         self.accounts = self.mixture.accounts(self.runs)
         names = dict.fromkeys(chain(*(x.sizes for x in self.accounts)))
         columns = {name: [x.sizes.get(name, {}) for x in self.accounts] for name in names}
-        moments = {p: self.mixture.moments(self.accounts, p) for p in self.mixture.phases}
-        values = chain(columns.values(), *(found.values() for found in moments.values()))
-        every = [rows_of(column) for column in values]
+        every = [rows_of(column) for column in columns.values()]
         self._found = self.lattice.solved({row for rows in every for row in rows.values()})
         self.sizes = {name: self.expression(column) for name, column in columns.items()}
         unknown = [name for (_, name), x in self.sizes.items() if x is None and name != "times"]
         if unknown:
             raise NoFormulaError(f"{unknown[0]} are no polynomial in the numbers of blocks")
-        self.peaks = {phase: self._peak(phase, found) for phase, found in moments.items()}
+        self.peaks = {phase: self._peak(phase) for phase in self.mixture.phases}
 
     def expression(self, column: Sequence[Terms]) -> Any:
         """What has these values in the runs, as a formula; None where that is no polynomial."""
@@ -255,14 +264,16 @@ class Solved:
         sizes = [symbol(x) if block == 1 else turns_of(x) for x, block in blocks.items()]
         return sympy.Mul(*self.lattice.values(sizes, index))
 
-    def _peak(self, phase: str, moments: Mapping[Any, list[Terms]]) -> list[Any] | None:
+    def _peak(self, phase: str) -> list[Any] | None:
         """The largest of these sizes; None where another moment is the worst somewhere."""
-        found = {label: self.expression(column) for label, column in moments.items()}
-        kept = {label: x for label, x in found.items() if x is not None}
-        if not kept or not self.mixture.covering(self.accounts, phase, list(kept)):
-            return None
-        most = maximum_of(dict.fromkeys(kept.values()))
-        return list(most.args) if isinstance(most, sympy.Max) else [most]
+        for moments in self.mixture.moments(self.accounts, phase):
+            found = {label: self.expression(column) for label, column in moments.items()}
+            kept = {label: x for label, x in found.items() if x is not None}
+            own = [moments[label] for label in kept]
+            if kept and self.mixture.covering(self.accounts, phase, own):
+                most = maximum_of(dict.fromkeys(kept.values()))
+                return list(most.args) if isinstance(most, sympy.Max) else [most]
+        return None
 
     def trace(self, spelled: Callable[[Any, Any], Any]) -> Trace:
         """One trace of formulas, each ``spelled`` over sizes, given its name and expression."""
@@ -278,7 +289,7 @@ class Solved:
         if any(run.trace.routes != routes for run in self.runs):
             raise NoFormulaError("other sizes spread other numbers of rows over the experts")
         calls = [
-            _told(call if self.aligned else replace(call, module=unnumbered(call.module)), sizes[k])
+            told(call if self.aligned else replace(call, module=unnumbered(call.module)), sizes[k])
             for k, call in examples.items()
         ]
         whole = sizes[""]
@@ -287,14 +298,3 @@ class Solved:
 
     def _always(self, note: str) -> bool:
         return all(note in run.trace.notes for run in self.runs)
-
-
-def _told(call: Call, sizes: Mapping[Any, Any]) -> Call:
-    """A call with these sizes; it holds nothing where they do not say so."""
-    born = tuple((number, sizes.get((number, "born"), 0)) for number, _ in call.born)
-    held = {name: sizes.get(name, 0) for name in HELD}
-    moved = {name: sizes[name] for name in (*MOVED, "times")}
-    counts = {kind: sizes[kind] for kind in KINDS if kind in sizes}
-    alone = bool(held["takes"] or held["gives"]) or "takes" in sizes
-    lives = {"born": born, "died": call.died} if alone else {"born": (), "died": ()}
-    return replace(call, counts=counts, shape=(), **moved, **held, **lives)

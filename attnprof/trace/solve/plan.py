@@ -41,7 +41,8 @@ class SizePlan:
 
     ``runs`` are those made, by where they stand and their phases; ``steady`` the lines that made
     floats of sizes in them, by phases, which other floats were no matter to. ``kinds`` are those of
-    layers, if they are known to come again: the kind of each up to where they do.
+    layers, if they are known to come again: the kind of each up to where they do. ``whole``: with a
+    rest there is no run.
     """
 
     target: Target
@@ -52,6 +53,7 @@ class SizePlan:
     steady: dict[tuple[str, ...], set[frozenset[str]]] = field(default_factory=dict)
     spent: int = 0
     kinds: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    whole: bool = False
 
     def places(self, counts: Mapping[str, int], *, ragged: bool) -> dict[str, Place]:
         """Where a run stands with so many blocks of each size."""
@@ -113,7 +115,7 @@ def plan_for(target: Target, hints: Sizes, phases: Sequence[str], pins: Sequence
         plan.blocks = blocks
         if blocks and _tried(plan, phases):
             return plan
-    plan.blocks = {}
+    plan.blocks, plan.whole = {}, False
     return _one_by_one(plan, phases)
 
 
@@ -163,8 +165,9 @@ def _tried(plan: SizePlan, phases: Sequence[str]) -> bool:
             return False
         first = {name: plan.first(name) for name in plan.blocks}
         found = plan.at(first, phases, ragged=True)
-        if not isinstance(found, SymbolicRun | PinnedError):
-            found = plan.at(first, phases, ragged=False)  # of whole blocks alone
+        plan.whole = not isinstance(found, SymbolicRun | PinnedError)
+        if plan.whole:
+            found = plan.at(first, phases, ragged=False)
         if not isinstance(found, PinnedError):
             return isinstance(found, SymbolicRun)
         plan.blocks = _in_sizes(plan, found.pins) or _refined(plan.blocks, found.pins)
@@ -219,9 +222,12 @@ def _one_by_one(plan: SizePlan, phases: Sequence[str]) -> SizePlan:
 
 def _refined(blocks: Mapping[str, Any], pins: Iterable[Any]) -> dict[str, Any]:
     """The same without the freedom that fixed a size."""
-    found = dict(blocks)
+    found, now = dict(blocks), set[str]()
     for pin in pins:
         name, block = _blamed(pin, blocks)
+        if name in now and (block / found[name]).is_Integer:
+            continue  # that block made a number of what this one is
+        now.add(name)
         if name in found:
             old = found[name]
             both = old.is_Integer and block.is_Integer
@@ -239,8 +245,9 @@ def _blamed(pin: Any, blocks: Mapping[str, Any]) -> tuple[str, Any]:
         known = size.name in FIRST
         return known, FIRST.index(size.name) if known else 0, size.name
 
-    for floor in pin.atoms(sympy.floor, sympy.ceiling):
-        number, divisor = floor.args[0].as_numer_denom()
+    rounded = [x.args[0] for x in pin.atoms(sympy.floor, sympy.ceiling)]
+    for quotient in (*rounded, *(x for x in pin.args if sympy.fraction(x)[1].free_symbols)):
+        number, divisor = quotient.as_numer_denom()
         for size in sorted(number.free_symbols, key=order):
             factor = number.coeff(size, 1)
             if not divisor.has(size) and factor.is_Integer and factor:

@@ -24,12 +24,14 @@ _MOST, _SECONDS = 6000, 20
 class PinnedError(NoFormulaError):
     """The code compares a size with a number, or makes one of it; it would in every phase.
 
-    ``pins`` are the conditions that leave a size one value.
+    ``pins`` are the conditions that leave a size one value; ``integers``: it may not where ``int``
+    keeps sizes.
     """
 
-    def __init__(self, message: str, pins: Sequence[Any] = ()) -> None:
+    def __init__(self, message: str, pins: Sequence[Any] = (), *, integers: bool = True) -> None:
         super().__init__(message)
         self.pins = pins
+        self.integers = integers
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,8 @@ def run_symbolically(
     try:
         return undisturbed(integers=False)
     except PinnedError as pinned:
+        if not pinned.integers:
+            raise
         try:
             return undisturbed(integers=True)
         except NoFormulaError as further:
@@ -175,7 +179,7 @@ def _guards(environment: Any, blocks: Mapping[str, Any]) -> Domain:
         branches = [text for text in guards.conditions if text not in guards.pinned]
         where = f"; the code branches on {', '.join(branches)}" if branches else ""
         pinned = f"the code makes a size a number: {'; '.join(guards.pinned)}{where}"
-        raise PinnedError(pinned, guards.pins)
+        raise PinnedError(pinned, guards.pins, integers=environment.conversions.whole)
     return guards
 
 
@@ -187,16 +191,18 @@ def _recorded(
     blocks: Mapping[str, Any],
 ) -> Trace:
     """The run, ended by the first operation after a size was pinned: what follows is wasted."""
-    seen = 0
+    import sympy
+
+    seen = replaced = 0
     count = Limit(_MOST, _SECONDS)
 
     def look() -> None:
-        nonlocal seen
+        nonlocal seen, replaced
         count()
-        facts = len(environment.guards) + len(environment.replacements)
-        if facts != seen:
-            seen = facts
+        new = environment.guards[seen:]
+        if len(environment.replacements) > replaced or any(x.expr.has(sympy.Eq) for x in new):
             _guards(environment, blocks)
+        seen, replaced = len(environment.guards), len(environment.replacements)
 
     training = trains(phases)
     try:

@@ -1,0 +1,66 @@
+"""Lengths of fewer blocks than the runs behind formulas had, where these hold as well."""
+
+from itertools import islice
+
+from attnprof.algebra.expressions import symbol
+from attnprof.trace.request.target import Sizes
+from attnprof.trace.solve.blended import Blended
+from attnprof.trace.solve.budget import OutOfBudgetError, Runs, differences
+from attnprof.trace.solve.shapes import shapes_in
+from attnprof.trace.solve.symbolic import SymbolicRun
+
+#: Shapes at which a run on symbols is compared with formulas: drawn, and at least.
+_DRAWN, _FEWEST = 60, 12
+#: Sizes that blocks are made of, as multiples of the least, at which runs are compared.
+_TIMES = 1, 2, 3
+
+
+def from_fewer(found: Blended, runs: Runs) -> None:
+    """Let lengths begin at fewer blocks, one after the other, where runs there give the same."""
+    blocks = found.blocks
+    if blocks is None or (blocks.block.is_Integer and not found.divided):
+        return
+    name = blocks.name
+    while found.turns > found.divided:
+        fewer = found.turns - 1
+        kinds = [(fewer, False)] if found.divided else [(fewer, True), (found.turns, False)]
+        try:
+            alike = all(_alike(found, turns, runs, ragged=ragged) for turns, ragged in kinds)
+        except OutOfBudgetError:
+            return
+        if not alike:
+            return
+        found.turns = fewer
+        if blocks.block.is_Integer:
+            found.least[name] = fewer * int(blocks.block)
+
+
+def _alike(found: Blended, turns: int, runs: Runs, *, ragged: bool) -> bool:
+    """Whether the formulas are those of a run on symbols of so many blocks.
+
+    Where sizes that blocks are made of are numbers in it, of runs at others of them, too.
+    """
+    plan, blocks = found.plan, found.blocks
+    if blocks is None:
+        return False
+    name, block = blocks.name, blocks.block
+    numbers = {x: plan.first(x) for x in plan.blocks if x != name}
+    run = plan.at({**numbers, name: turns}, runs.phases, ragged=ragged)
+    if not isinstance(run, SymbolicRun):
+        return False
+
+    def placed(sizes: Sizes) -> dict[str, int]:
+        one = blocks.at(sizes)
+        rest = 2 + sizes[name] % max(one - 2, 1) if ragged else 0
+        return {**sizes, name: turns * one + rest} | ({blocks.rest.name: rest} if ragged else {})
+
+    def inside(sizes: Sizes) -> bool:
+        return run.holds(sizes) and found.conditions.holds(sizes)
+
+    shapes = (placed({**x, **numbers}) for x in shapes_in(found.near(), lambda _: True))
+    drawn = [*islice(filter(inside, shapes), _DRAWN)]
+    same = not any(differences(found.forms, run.numbers(x), x) for x in drawn)
+    of = [x for x in numbers if block.has(symbol(x))]
+    near = [placed(found.near(**{x: n * found.least[x] for x in of})) for n in _TIMES if of]
+    fit = all(found.fits({x: s[x] for x in plan.target.symbols}, runs) for s in near)
+    return same and len(drawn) >= _FEWEST and fit
