@@ -24,13 +24,15 @@ _SMALL = {"B": 2, "N": 4, "h": 2, "d": 8}
 #: Sizes that become numbers first where code does not say which it makes one of.
 FIRST = ("N", "B", "h", "d")
 #: Operations of all runs on symbols together, each of some milliseconds.
-_SYMBOLIC = 16_000
+_SYMBOLIC = 28_000
+#: Runs for lengths in blocks of a size that is a number, with rests and without.
+_BOTH = 45
 #: As many of them a processor second counts as.
 _A_SECOND = 240
 #: Tokens of a block, where code does not say how many have to be one; where any will do.
 _BLOCKS, _USUAL = (2, 4, 8, 16, 64, 256), (64, 256)
 #: Blocks of a number of tokens that is a size, at first.
-_BLOCK = 5
+_BLOCK = 4
 #: Operations of a run that only shows whether there is one.
 _SHORT = 3000
 
@@ -165,9 +167,12 @@ def _tried(plan: SizePlan, phases: Sequence[str]) -> bool:
             return False
         first = {name: plan.first(name) for name in plan.blocks}
         found = plan.at(first, phases, ragged=True)
+        many = isinstance(found, SymbolicRun) and len(found.trace.calls) * _BOTH > _SYMBOLIC
         plan.whole = not isinstance(found, SymbolicRun | PinnedError)
-        if plan.whole:
-            found = plan.at(first, phases, ragged=False)
+        if plan.whole or (many and _BLOCK in first.values()):
+            whole = plan.at(first, phases, ragged=False)
+            plan.whole |= isinstance(whole, SymbolicRun)
+            found = whole if plan.whole else found
         if not isinstance(found, PinnedError):
             return isinstance(found, SymbolicRun)
         plan.blocks = _in_sizes(plan, found.pins) or _refined(plan.blocks, found.pins)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from time import process_time
 from typing import Any
 
 from attnprof.algebra.expressions import symbol
@@ -19,6 +20,8 @@ from attnprof.user_code import error_text
 #: Operations of a symbolic run, each of about one millisecond, and processor seconds: sizes made of
 #: sizes made of sizes are compared ever more slowly.
 _MOST, _SECONDS = 6000, 20
+#: How many times as long as looking for pinned sizes a run takes, at least.
+_LOOKING = 3
 
 
 class PinnedError(NoFormulaError):
@@ -191,18 +194,17 @@ def _recorded(
     blocks: Mapping[str, Any],
 ) -> Trace:
     """The run, ended by the first operation after a size was pinned: what follows is wasted."""
-    import sympy
-
-    seen = replaced = 0
+    seen, looked, start = 0, 0.0, process_time()
     count = Limit(_MOST, _SECONDS)
 
     def look() -> None:
-        nonlocal seen, replaced
+        nonlocal seen, looked
         count()
-        new = environment.guards[seen:]
-        if len(environment.replacements) > replaced or any(x.expr.has(sympy.Eq) for x in new):
+        facts, now = len(environment.guards) + len(environment.replacements), process_time()
+        if facts != seen and now - start >= _LOOKING * looked:
+            seen = facts
             _guards(environment, blocks)
-        seen, replaced = len(environment.guards), len(environment.replacements)
+            looked += process_time() - now
 
     training = trains(phases)
     try:
