@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+STATES = ["put: B, N, s", "get: B, N, s"]
 HEADS = ["q: B, N, h, d", "k: B, N, h, d", "v: B, N, h, d"]
 
 
@@ -44,6 +45,34 @@ def chunked(q: Any, k: Any, v: Any, chunk: Any) -> Any:
         inside = (q[:, i] @ k[:, i].mT).tril()
         rows.append(q[:, i] @ state + inside @ v[:, i])
         state = state + k[:, i].mT @ v[:, i]
+    return torch.stack(rows, 1)
+
+
+def tiled(q: Any, k: Any, v: Any) -> Any:
+    """Attention in tiles of 64 queries and 64 keys, with a running maximum."""
+    rows = []
+    for own in q.transpose(1, 2).split(64, 2):
+        most = torch.full_like(own[..., :1], -math.inf)
+        total, out = torch.zeros_like(most), torch.zeros_like(own)
+        for keys, values in zip(k.split(64, 1), v.split(64, 1), strict=True):
+            scores = own @ keys.permute(0, 2, 3, 1)
+            now = torch.maximum(most, scores.amax(-1, keepdim=True))
+            weights, before = (scores - now).exp(), (most - now).exp()
+            total = total * before + weights.sum(-1, keepdim=True)
+            out, most = out * before + weights @ values.transpose(1, 2), now
+        rows.append(out / total)
+    return torch.cat(rows, 2)
+
+
+def scan(x: Any, rate: Any, decay: Any, put: Any, get: Any) -> Any:
+    """A selective scan: steps that softplus makes positive, a state of each channel."""
+    step = F.softplus(rate)
+    kept = (step.unsqueeze(-1) * -decay.exp()).exp()
+    new = (step * x).unsqueeze(-1) * put.unsqueeze(2)
+    state, rows = torch.zeros_like(new[:, 0]), []
+    for t in range(x.shape[1]):
+        state = kept[:, t] * state + new[:, t]
+        rows.append((state * get[:, t].unsqueeze(1)).sum(-1))
     return torch.stack(rows, 1)
 
 
@@ -123,6 +152,12 @@ CASES: dict[str, tuple[Any, list[str], list[str]]] = {
     "recurrence": (recurrence, [], HEADS),
     "delta": (delta, [], HEADS),
     "chunked": (chunked, ["chunk=C"], HEADS),
+    "tiled": (tiled, [], HEADS),
+    "scan": (
+        scan,
+        [],
+        ["x: B, N, d", "rate: B, N, d", "decay: d, s", "put: B, N, s", "get: B, N, s"],
+    ),
     "blockwise": (blockwise, [], ["x: B, N, d"]),
     "padded": (padded, [], ["x: B, N, d"]),
     "Rounded": (Rounded, ["dim=d"], ["x: B, N, d"]),
