@@ -24,7 +24,7 @@ from attnprof.trace.run.runs import MOST_BYTES, TooLongError, outcome, record, w
 from attnprof.user_code import error_text, line_of
 
 #: What a run on real tensors may take: FLOPs, operations.
-MOST_FLOPS, MOST_CALLS = 4 * 10**9, 6_000
+MOST_FLOPS, MOST_CALLS = 4 * 10**9, 16_000
 #: Lengths, beside small other sizes, at which a run on real tensors is short.
 _SMALL = {"B": 2, "h": 2, "d": 8}
 _SMALL_LENGTHS = (6, 9, 16, 37, 64, 128, 130, 256, 320, 512)
@@ -161,6 +161,8 @@ def held(
     why = "no small shape inside the domain runs"
     for sizes in filter(holds, [*_small_shapes(target), *others]):
         fake = outcome(target, sizes, training=training, most=MOST_CALLS)
+        if isinstance(fake, TooLongError):
+            return f"{_UNHELD}: at {sizes_text(sizes)} it takes {fake}"
         if isinstance(fake, Exception):
             why = f"at {sizes_text(sizes)} it does not run: {error_text(fake)}"
             continue

@@ -9,7 +9,7 @@ from attnprof.algebra.expressions import symbol
 from attnprof.errors import AttnprofError
 from attnprof.trace.events import Trace, totals_by_phase, trains
 from attnprof.trace.request.target import Expression, Sizes, Target, largest
-from attnprof.trace.run.runs import Limit, TooSlowError, record
+from attnprof.trace.run.runs import Limit, TooLongError, record
 from attnprof.trace.run.symbols import BENDS, Bend, symbolic_sizes
 from attnprof.trace.sizes import spoken
 from attnprof.trace.solve.budget import NoFormulaError
@@ -17,9 +17,10 @@ from attnprof.trace.solve.contradictions import Found
 from attnprof.trace.solve.domain import Domain, SizeConditions
 from attnprof.user_code import error_text
 
-#: Operations of a symbolic run, each of about one millisecond, and processor seconds: sizes made of
-#: sizes made of sizes are compared ever more slowly.
-_MOST, _SECONDS = 6000, 20
+#: Operations of a symbolic run, each of about one millisecond, where some sizes are numbers and
+#: where none is, as of many layers; and processor seconds: sizes made of sizes made of sizes are
+#: compared ever more slowly.
+_SOME, _NONE, _SECONDS = 6000, 16_000, 30
 #: How many times as long as looking for pinned sizes a run takes, at least.
 _LOOKING = 3
 
@@ -155,7 +156,8 @@ def _once(
     for name in sorted(places, key=lambda x: len(places[x].block.free_symbols)):
         sizes[name] = places[name].size(name, sizes)
     with spoken(names):
-        trace = _recorded(target, {**hints, **sizes}, phases, environment, blocks)
+        count = Limit(_SOME if places else _NONE, _SECONDS)
+        trace = _recorded(target, {**hints, **sizes}, phases, environment, blocks, count)
         guards = _guards(environment, blocks)
         calls = [call.mapped(guards.written) for call in trace.calls]
         modules = {name: guards.written(own) for name, own in trace.modules.items()}
@@ -192,10 +194,10 @@ def _recorded(
     phases: Sequence[str],
     environment: Any,
     blocks: Mapping[str, Any],
+    count: Limit,
 ) -> Trace:
     """The run, ended by the first operation after a size was pinned: what follows is wasted."""
     seen, looked, start = 0, 0.0, process_time()
-    count = Limit(_MOST, _SECONDS)
 
     def look() -> None:
         nonlocal seen, looked
@@ -209,7 +211,7 @@ def _recorded(
     training = trains(phases)
     try:
         return record(target, sizes, training=training, environment=environment, before_each=look)
-    except (NoFormulaError, AttnprofError, TooSlowError):
+    except (NoFormulaError, AttnprofError, TooLongError):
         raise
     except Exception as error:
         raise NoFormulaError(error_text(error)) from error
