@@ -96,8 +96,38 @@ transformers:RoFormerSelfAttention
 transformers:Wav2Vec2Attention
 transformers:ConvBertSelfAttention
 transformers:MambaMixer
+transformers:FalconMambaBlock
+transformers:Mamba2Mixer
+transformers:BambaMixer
+transformers:RwkvSelfAttention
+transformers:RecurrentGemmaRecurrentBlock
+transformers:MiniMaxLightningAttention
+transformers:Lfm2ShortConv
 transformers:MixtralSparseMoeBlock
 transformers:Qwen2MoeSparseMoeBlock
+transformers:DeepseekV3MoE
+transformers:DeepseekV2Attention
+transformers:Llama4TextAttention
+transformers:Gemma3nTextAttention
+transformers:GptOssAttention
+transformers:DiffLlamaAttention
+transformers:JetMoeAttention
+transformers:ModernBertAttention
+transformers:GPTNeoSelfAttention
+transformers:T5Block
+transformers:LongformerSelfAttention
+transformers:SqueezeBertSelfAttention
+transformers:LayoutLMv3SelfAttention
+transformers:PerceiverLayer
+transformers:WavLMAttention
+transformers:Dinov2Layer
+transformers:SwinLayer
+transformers:Swinv2SelfAttention
+transformers:SegformerLayer
+transformers:MobileViTAttention
+transformers:MobileViTLayer
+transformers:ConvNextLayer
+transformers:TimesformerSelfAttention
 timm.layers:Attention
 timm.layers:AttentionRope
 timm.models.vision_transformer:Block
@@ -116,18 +146,38 @@ timm.models.xcit:XCA
 timm.layers:AttentionPool2d
 timm.models.convnext:ConvNeXtBlock
 timm.models.mlp_mixer:MixerBlock
+timm.models.pvt_v2:Block
+timm.models.davit:ChannelBlock
+timm.models.mobilevit:LinearSelfAttention
+timm.models.metaformer:MetaFormerBlock
+timm.models.twins:GlobalSubSampleAttn
+timm.models.efficientvit_mit:LiteMLA
+timm.models.edgenext:CrossCovarianceAttn
+timm.models.edgenext:SplitTransposeBlock
+timm.models.hiera:MaskUnitAttention
+timm.models.maxxvit:TransformerBlock2d
+timm.models.mvitv2:MultiScaleAttention
+timm.models.convit:GPSA
+timm.models.xcit:XCABlock
+timm.models.focalnet:FocalNetBlock
+timm.layers:AttentionPoolLatent
 diffusers:Attention
 diffusers:BasicTransformerBlock
 diffusers:FluxTransformerBlock
 diffusers:JointTransformerBlock
+diffusers:HunyuanDiTBlock
+diffusers:FluxAttention
+diffusers:LTXAttention
 x_transformers:Attention
 x_transformers:Encoder
+x_transformers:Decoder
 x_transformers:FeedForward
 local_attention:LocalAttention
 local_attention:LocalMHA
 linformer:LinformerSelfAttention
 performer_pytorch:SelfAttention
 performer_pytorch:FastAttention
+performer_pytorch:CrossAttention
 nystrom_attention:NystromAttention
 reformer_pytorch:LSHSelfAttention
 vit_pytorch:ViT
@@ -136,6 +186,7 @@ vit_pytorch.cvt:Attention
 vit_pytorch.max_vit:Attention
 vit_pytorch.twins_svt:GlobalAttention
 vit_pytorch.deepvit:Attention
+vit_pytorch.xcit:XCAttention
 linear_attention_transformer:SelfAttention
 h_transformer_1d.h_transformer_1d:HAttention1D
 """.strip().splitlines()
@@ -261,9 +312,10 @@ def compared_shapes(derivation: Any, phase: str) -> Iterator[dict[str, int]]:
     forms = derivation.phases[phase]
     chance, known = random.Random(derivation.name), list(forms.verified_at)  # noqa: S311 - no secret
     found = 0
-    for _ in range(20_000):
+    for turn in range(20_000):
+        most = MOST if turn < 10_000 or found else {**MOST, "N": 1500}
         shape = {
-            name: round(2 * (MOST.get(name, 20) / 2) ** chance.random())
+            name: round(2 * (most.get(name, 20) / 2) ** chance.random())
             for name in derivation.symbols
         }
         if shape not in known and forms.holds(shape):

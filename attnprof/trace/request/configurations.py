@@ -14,7 +14,12 @@ from typing import Any, get_args
 
 from attnprof.errors import NotFoundError, RequestError
 from attnprof.record.files import why_of
-from attnprof.trace.request.signatures import Parameters, is_required, parameters_of
+from attnprof.trace.request.signatures import (
+    Parameters,
+    is_required,
+    parameters_of,
+    parameters_of_class,
+)
 from attnprof.trace.request.target import Expression, Sized, Sizes, at
 from attnprof.trace.request.texts import as_size
 from attnprof.trace.request.usual import FEW, REQUIRED, WIDTHS, plain_value
@@ -23,6 +28,8 @@ from attnprof.trace.request.usual import FEW, REQUIRED, WIDTHS, plain_value
 _CALLED = re.compile(
     r"(model_|transformer_|text_|vision_)?(config|cfg|conf|configuration|args|hparams)"
 )
+#: The class that those of transformers are made of.
+_BASE = "pretrainedconfig"
 _CLASSES = re.compile(r"\w*(Config|Configuration|Args|Arguments|Params|Options|Cfg|HParams)")
 
 
@@ -73,6 +80,7 @@ def taken_by(owner: Any, parameters: Parameters) -> tuple[str, Any] | None:
             kind
             for kind in _classes(item.annotation, names_around(owner))
             if kind.__module__.partition(".")[0] not in ("builtins", "torch", "typing")
+            if kind.__name__.lower() != _BASE
             if called or (is_required(item) and _CLASSES.fullmatch(kind.__name__))
         ]
         if kinds:
@@ -119,7 +127,7 @@ def _beside(owner: Any, parameter: str) -> Any:
         pairs = zip(one, name, strict=False)
         return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(name)))
 
-    plain = [one for one in found if one.lower() != "pretrainedconfig"]
+    plain = [one for one in found if one.lower() != _BASE]
     best = max(plain, key=lambda x: (*_meant(found[x], owner, parameter), alike(x)), default=None)
     return found[best] if best else None
 
@@ -236,8 +244,9 @@ def module_of(item: Parameter, owner: Any) -> Configuration | None:
     kinds = [k for k in _classes(item.annotation, names_around(owner)) if issubclass(k, nn.Module)]
     if not kinds or kinds[0] is nn.Module:
         return None
-    fields = fields_of(kinds[0], owner, item.name)
-    more = {"batch_first": True} if "batch_first" in fields else {}
+    fields = parameters_of_class(kinds[0], item.name)
+    more = {"batch_first": True, "depth": 2}
+    more = {name: value for name, value in more.items() if name in fields}
     return Configuration(kinds[0], guessed(fields, more, item.name) | more)
 
 
