@@ -59,6 +59,12 @@ class _Convolution:
         return self.one_by_one and not moved and threads() == 1
 
     @property
+    def low(self) -> bool:
+        """Whether an image has fewer rows than the kernel: its gradient is another one's work."""
+        rows, taps = self.a.shape[2], self.weight.shape[2]
+        return self.a.dim() > 3 and taps > 1 and not _at_least(rows, taps)
+
+    @property
     def large(self) -> bool:
         """Whether there is enough to do for it."""
         present = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
@@ -182,11 +188,14 @@ def _backward(out: Any, call: Any) -> Size:
         again = _pixels(call.grad_output)
         laid += nbytes(call.grad_output) if again is None else again
         sums = nbytes(weight) + (4 * shape.results if asked[2] else 0)
-        return _by_pixel(shape, laid, kernels=sums if asked[1] and not by_taps else None)
+        known = asked[1] and not by_taps and not (shape.by_channel and shape.low)
+        return _by_pixel(shape, laid, kernels=sums if known else None)
     gradients = sum((nbytes(x) for x in out if x is not None), start=0)
     if not shape.in_onednn:
         own = _one_group(shape, _columns(shape) if asked[1] else 0, a, call.grad_output)
         return copied(a) + maximum(own, gradients if shape.split else 0)
+    if asked[1] and shape.by_channel and shape.low:
+        raise UnknownWorkspaceError(copied(a, call.grad_output))
     source, kernel, result = shape.blocked(few=False)
     held = gradients
     strided = asked[0] and not shape.by_channel and any(s != 1 for s in shape.stride)
