@@ -11,6 +11,7 @@ from torch import nn
 
 from attnprof.algebra.expressions import symbol
 from attnprof.trace.events import Trace, totals
+from attnprof.trace.report.records import answer
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
@@ -320,3 +321,11 @@ def test_moments_in_an_inner_loop_belong_together_by_what_they_hold():
     assert [{d: 3 * turns, N: turns} for turns in range(2, 7)] in found
     assert [{d: 4 * turns - 1, N: 1} for turns in range(2, 7)] in found
     assert not any({d: turns**2} in values for values in found for turns in (3, 4, 5))
+
+
+def test_how_a_peak_grows_is_told_of_long_inputs_alone():
+    peak = sympy.Piecewise((7 * d, N <= 2 * B), (N**2 + 8 * N * d, True), evaluate=False)
+    formulas = {"flops": SimpleNamespace(expression=None)}
+    formulas["peak_bytes"] = SimpleNamespace(expression=peak)
+    told = answer(SimpleNamespace(formulas=formulas))
+    assert told == "peak memory grows with N**2, about N**2 bytes for long inputs"

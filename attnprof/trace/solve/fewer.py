@@ -1,6 +1,7 @@
 """Lengths of fewer blocks than the runs behind formulas had, where these hold as well."""
 
 from itertools import islice
+from typing import Any
 
 from attnprof.algebra.expressions import symbol
 from attnprof.trace.request.target import Sizes
@@ -36,7 +37,7 @@ def from_fewer(found: Blended, runs: Runs) -> None:
 
 
 def _alike(found: Blended, turns: int, runs: Runs, *, ragged: bool) -> bool:
-    """Whether the formulas are those of a run on symbols of so many blocks.
+    """Whether formulas are those of a run on symbols of so many blocks; its peaks become theirs.
 
     Where sizes that blocks are made of are numbers in it, of runs at others of them, too.
     """
@@ -59,8 +60,23 @@ def _alike(found: Blended, turns: int, runs: Runs, *, ragged: bool) -> bool:
 
     shapes = (placed({**x, **numbers}) for x in shapes_in(found.near(), lambda _: True))
     drawn = [*islice(filter(inside, shapes), _DRAWN)]
-    same = not any(differences(found.forms, run.numbers(x), x) for x in drawn)
+    if len(drawn) < _FEWEST:
+        return False
+    wrong = {what for x in drawn for what in differences(found.forms, run.numbers(x), x)}
     of = [x for x in numbers if block.has(symbol(x))]
     near = [placed(found.near(**{x: n * found.least[x] for x in of})) for n in _TIMES if of]
     fit = all(found.fits({x: s[x] for x in plan.target.symbols}, runs) for s in near)
-    return same and len(drawn) >= _FEWEST and fit
+    if not fit or of or not found.divided or any(kind != "peak_bytes" for _, kind in wrong):
+        return fit and not wrong
+    for phase, kind in wrong:  # of few blocks another moment is the worst
+        here = run.forms[phase][kind], symbol(name) <= turns * block
+        found.forms[phase][kind] = _switched(here, found.forms[phase][kind])
+    return True
+
+
+def _switched(case: tuple[Any, Any], otherwise: Any) -> Any:
+    """One formula in a case, another one beyond it."""
+    import sympy
+
+    cases = otherwise.args if isinstance(otherwise, sympy.Piecewise) else [(otherwise, True)]
+    return sympy.Piecewise(case, *cases, evaluate=False)
