@@ -15,12 +15,12 @@ from attnprof.trace.report.records import answer
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
-from attnprof.trace.solve import blended
-from attnprof.trace.solve.blended import Blended
+from attnprof.trace.solve import mixed
 from attnprof.trace.solve.blocks import Blocks, trimmed
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.families import families
+from attnprof.trace.solve.mixed import Mixed
 
 B, N, h, d, C, L = map(symbol, ("B", "N", "h", "d", "C", "L"))
 HEADS = ["q: B, N, h, d", "k: B, N, h, d", "v: B, N, h, d"]
@@ -29,7 +29,7 @@ HEADS = ["q: B, N, h, d", "k: B, N, h, d", "v: B, N, h, d"]
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """Ranges end where runs become half as long as they may."""
-    monkeypatch.setattr(blended, "LONG", blended.LONG // 2)
+    monkeypatch.setattr(mixed, "LONG", mixed.LONG // 2)
 
 
 def shown(thing, args=(), inputs=(), phase="forward"):
@@ -267,7 +267,7 @@ def test_as_many_whole_chunks_as_there_were_before_a_rest_are_too_few():
     plan = SimpleNamespace(target=target, hints={"N": 421, "C": 7}, blocks={"N": C, "C": 1})
     least, most = {"N": 2, "C": 2}, {"N": 999, "C": 99}
     sizes = SizeConditions([])
-    found = Blended(plan, Blocks("N", C), {}, None, sizes, least, most, {}, 2, {})
+    found = Mixed(plan, Blocks("N", C), {}, None, sizes, least, most, {}, 2, {})
     assert not found.holds({"N": 6, "C": 3})  # at whole chunks it was made from three of them
     assert found.holds({"N": 7, "C": 3})
     assert "N > 2*C" in found.domain
@@ -278,7 +278,7 @@ def test_as_many_whole_chunks_as_there_were_before_a_rest_are_too_few():
 def test_sizes_that_are_meant_lie_beyond_a_branch():
     target = SimpleNamespace(symbols=("N",))
     plan = SimpleNamespace(target=target, hints={"N": 421}, blocks={"N": 1})
-    found = Blended(plan, None, {}, None, SizeConditions([]), {"N": 4}, {"N": 16}, {}, 4, {})
+    found = Mixed(plan, None, {}, None, SizeConditions([]), {"N": 4}, {"N": 16}, {}, 4, {})
     assert not found.narrow
     found.borders.append("the code branches between N = 16 and 17")
     assert found.narrow
@@ -300,9 +300,9 @@ def test_smaller_sizes_are_tried_with_one_other_far_larger(monkeypatch):
     hints, nowhere = {"B": 3, "N": 421}, lambda *_: None
     plan = SimpleNamespace(target=target, hints=hints, blocks={"N": 1}, seen=nowhere)
     runs, trace = SimpleNamespace(phases=()), Trace([], 0)
-    found = Blended(plan, None, {}, trace, SizeConditions([]), {"N": 5}, {"N": 64}, {}, 5, {"N": 1})
-    monkeypatch.setattr(Blended, "fits", lambda _, x, __: x["N"] >= 3 and x["B"] * x["N"] != 288)
-    monkeypatch.setattr(Blended, "_is_real", lambda *_: False)
+    found = Mixed(plan, None, {}, trace, SizeConditions([]), {"N": 5}, {"N": 64}, {}, 5, {"N": 1})
+    monkeypatch.setattr(Mixed, "fits", lambda _, x, __: x["N"] >= 3 and x["B"] * x["N"] != 288)
+    monkeypatch.setattr(Mixed, "_is_real", lambda *_: False)
     found.settle(runs)
     assert (found.start, found.least) == ({"N": 5}, {"N": 4})  # not 3 with B = 96
 

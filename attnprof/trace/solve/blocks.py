@@ -15,7 +15,7 @@ from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.accounts import account, terms
 from attnprof.trace.solve.budget import Runs
 from attnprof.trace.solve.columns import key_of
-from attnprof.trace.solve.mixed import Mixture, Solved, turns_of
+from attnprof.trace.solve.mixture import Mixture, Solved, turns_of
 
 
 @dataclass

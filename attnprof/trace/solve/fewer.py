@@ -5,8 +5,8 @@ from typing import Any
 
 from attnprof.algebra.expressions import symbol
 from attnprof.trace.request.target import Sizes
-from attnprof.trace.solve.blended import Blended
 from attnprof.trace.solve.budget import OutOfBudgetError, Runs, differences
+from attnprof.trace.solve.mixed import Mixed
 from attnprof.trace.solve.shapes import shapes_in
 from attnprof.trace.solve.symbolic import SymbolicRun
 
@@ -16,7 +16,7 @@ _DRAWN, _FEWEST = 60, 12
 _TIMES = 1, 2, 3
 
 
-def from_fewer(found: Blended, runs: Runs) -> None:
+def from_fewer(found: Mixed, runs: Runs) -> None:
     """Let lengths begin at fewer blocks, one after the other, where runs there give the same."""
     blocks = found.blocks
     if blocks is None or (blocks.block.is_Integer and not found.divided):
@@ -36,7 +36,7 @@ def from_fewer(found: Blended, runs: Runs) -> None:
             found.least[name] = fewer * int(blocks.block)
 
 
-def _alike(found: Blended, turns: int, runs: Runs, *, ragged: bool) -> bool:
+def _alike(found: Mixed, turns: int, runs: Runs, *, ragged: bool) -> bool:
     """Whether formulas are those of a run on symbols of so many blocks; its peaks become theirs.
 
     Where sizes that blocks are made of are numbers in it, of runs at others of them, too.

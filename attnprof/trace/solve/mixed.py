@@ -1,300 +1,300 @@
-"""The way between: runs on symbols for some sizes, at a few numbers of the others.
+"""Formulas by mixing, and the domain that they hold in, as far as runs confirm."""
 
-Each run gives polynomials over the symbols; their factors are polynomials in the numbers of blocks.
-"""
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain, pairwise
+import tracemalloc
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
 from typing import Any
 
-import sympy
+from attnprof.trace.events import Trace, totals_by_phase
+from attnprof.trace.request.target import Sizes
+from attnprof.trace.solve.blocks import Blocks, trimmed
+from attnprof.trace.solve.budget import A_LONG_RUN, NoFormulaError, PhaseCounts, Runs, differences
+from attnprof.trace.solve.contradictions import Found
+from attnprof.trace.solve.domain import SizeConditions
+from attnprof.trace.solve.lattice import of_every_kind
+from attnprof.trace.solve.plan import FIRST, SizePlan
+from attnprof.trace.solve.shapes import shapes_in, telling_sizes
 
-from attnprof.algebra.expressions import symbol
-from attnprof.algebra.maxima import maximum_of, plus
-from attnprof.trace.events import Call, Trace
-from attnprof.trace.solve.accounts import Account, Terms, Worst, account, told
-from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError
-from attnprof.trace.solve.columns import key_of, unnumbered
-from attnprof.trace.solve.families import families
-from attnprof.trace.solve.grid import Index
-from attnprof.trace.solve.lattice import Ladder, Lattice, Row, indices_for, rows_of, steps_of
-from attnprof.trace.solve.plan import SizePlan
-from attnprof.trace.solve.symbolic import SymbolicRun
-
-#: Runs along one size at most, and those after the first that fits for one where peaks fit, too.
-_ALONG, _PATIENCE = 9, 2
-#: Operations of all runs until which twice as many are made for peaks.
-_ENOUGH = 6_000
-#: Numbers after which what one number more costs may come again, as of layers of several kinds.
-_PERIOD = 6
-
-#: A size along which runs fit, and its rows by name.
-Axis = tuple[Ladder, Mapping[Any, Row]]
-
-
-def turns_of(name: str) -> Any:
-    """The symbol of the number of whole blocks."""
-    return symbol(f"blocks of {name}")
+#: Operations of a run that a formula is tried by, and of one that shows how far it holds.
+SHORT, LONG = 400, 4_000
+#: Sizes at which a range is tried, at least and at most, and operations of all those runs.
+_CHECKS, _ALL_CHECKS = (5, 20), 2_500
+#: A range that ends at so many times its start, at another branch, is narrow.
+_NARROW, _NARROW_LAYERS = 64, 3
+#: A size at which it is seen what code makes outside of torch, and bytes of that which are much.
+_REAL, _REAL_BYTES = 2048, 2**21
+#: Steps in which a border is looked for.
+_STEPS = 12
+#: Shapes at which two formulas are compared.
+_DRAWN = 60
+#: Layers that are tried, at most, and operations of such a run; shapes of the other sizes.
+_LAYERS, _DEEP, _OTHERS = 64, 8_500, 4
 
 
 @dataclass
-class Mixture:
-    """Runs of a plan of one class, all with rests or all without, and what they come to.
+class Mixed(Found):
+    """Formulas by phase, and the ranges of the sizes that were numbers in the runs behind them.
 
-    ``alike``: operations are compared one by one where runs do the same. Blocks begin at ``start``.
+    Of a size in blocks of others at least so many ``turns``. Numbers of layers whose kinds come
+    again have those, and another formula begins at ``branches``. ``divided``: blocks have to
+    be whole; ``left_out`` are rests that are other cases: of 1, and of 2, by which powers are
+    products. ``points`` are the numbers of the runs behind them, which ``start`` there.
     """
 
     plan: SizePlan
-    phases: Sequence[str]
-    ragged: bool
-    alike: bool = True
-    start: int = 1
-    base: dict[str, int] = field(default_factory=dict)
-    _accounts: dict[Any, Account] = field(default_factory=dict)
+    blocks: Blocks | None
+    forms: dict[str, dict[str, Any]]
+    trace: Trace
+    conditions: SizeConditions
+    least: dict[str, int]
+    ends: dict[str, int]
+    strides: dict[str, tuple[int, int]]
+    turns: int
+    divided: bool = False
+    points: Sequence[Sizes] = ()
+    left_out: list[int] = field(default_factory=list)
+    borders: list[str] = field(default_factory=list)
+    kinds: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    branches: dict[str, int] = field(default_factory=dict)
+    withheld: dict[str, dict[str, str]] = field(default_factory=dict)
+    start: dict[str, int] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.base = {name: self.plan.first(name) for name in self.plan.blocks}
-        rests = {
-            symbol(place.of(name)): place.block
-            for name, place in self.plan.places(self.base, ragged=self.ragged).items()
-            if place.rest
-        }
-        self.worst = Worst(rests)
-
-    @property
-    def names(self) -> list[str]:
-        """The sizes that are numbers."""
-        return list(self.plan.blocks)
-
-    def run(self, counts: Mapping[str, int]) -> SymbolicRun | None:
-        """The run with so many blocks; None where there is none."""
-        found = self.plan.at(counts, self.phases, ragged=self.ragged)
-        return found if isinstance(found, SymbolicRun) else None
-
-    # -- along one size ------------------------------------------------------------------
-    def axis(self, name: str) -> Axis:
-        """The first numbers from which on all is a polynomial; NoFormulaError without any."""
-        if kinds := self.plan.kinds.get(name):
-            ladder = Ladder.telling(self.base[name], kinds)
-            runs = [run for x in ladder.xs if (run := self.run({**self.base, name: x}))]
-            if len(runs) == len(ladder.xs) and (axis := self._fit(ladder, runs)[0]):
-                return axis
-        for step in steps_of(name) if self.plan.blocks[name] == 1 else (1,):
-            if found := self._along(name, step):
-                return found
-        raise NoFormulaError(f"the cost is no polynomial in blocks of {name}")
-
-    def _along(self, name: str, step: int) -> Axis | None:
-        best: Axis | None = None
-        xs, runs = list[int](), list[SymbolicRun]()
-        start = self.start if self.plan.blocks[name] != 1 else self.base[name]
-        most = _PERIOD if step == self.plan.blocks[name] == 1 else 1
-        place = since = patience = 0
-        while place < _ALONG if best is None else place - since < patience:
-            x = start + place * step
-            place += 1
-            try:
-                found = self.run({**self.base, name: x})
-            except OutOfBudgetError:
-                if best:
-                    break
-                raise
-            if found is None:
-                if xs:
-                    break
+    def holds(self, sizes: Sizes) -> bool:
+        """Whether a shape lies inside."""
+        for name in self.plan.target.symbols:
+            size = sizes[name]
+            if name not in self.plan.blocks:
+                if size == 1 and self.plan.hints[name] != 1:
+                    return False
                 continue
-            xs.append(x)
-            runs.append(found)
-            again, smooth = self._fitting(xs, runs, most)
-            if again and smooth:
-                return again
-            if best is None:
-                best, since = again, place
-            if best:
-                patience = _PATIENCE * (1 + (self.plan.spent < _ENOUGH)) * len(best[0].kinds)
-        return best
-
-    def _fitting(
-        self, xs: list[int], runs: list[SymbolicRun], most: int
-    ) -> tuple[Axis | None, bool]:
-        """The longest end of these that fits, by a period of ``most`` or less; whether peaks do."""
-        best = None
-        for first in range(len(xs) - 2):
-            for period in range(1, min(most, len(xs) - first - 3) + 1):
-                axis, smooth = self._fit(Ladder.turning(xs[first:], period), runs[first:])
-                if axis and smooth:
-                    return axis, True
-                best = best or axis
-        return best, False
-
-    def _fit(self, ladder: Ladder, runs: list[SymbolicRun]) -> tuple[Axis | None, bool]:
-        """All rows along these numbers, if they fit, and whether peaks do."""
-        found = self.accounts(runs)
-        rows = {
-            (name, monomial): row
-            for name in dict.fromkeys(chain(*(x.sizes for x in found)))
-            for monomial, row in rows_of([x.sizes.get(name, {}) for x in found]).items()
-        }
-        if ladder.steepest({row for (name, _), row in rows.items() if "times" not in name}) is None:
-            return None, False
-        smooth = True
-        for phase in self.phases:
-            for moments in self.moments(found, phase):
-                held = {label: rows_of(values) for label, values in moments.items()}
-                fit = [x for x, y in held.items() if ladder.steepest(set(y.values())) is not None]
-                if self.covering(found, phase, [moments[label] for label in fit]):
-                    break
-            else:
-                smooth = False
-            rows |= {((phase, label), x): row for label in fit for x, row in held[label].items()}
-        return (ladder, rows), smooth
-
-    def moments(self, accounts: Sequence[Account], phase: str) -> Iterator[dict[Any, list[Terms]]]:
-        """Moments of all runs that are the worst in one of them, or grow the most between two.
-
-        By their names first, then by what they hold, too, along one size.
-        """
-        shared = set.intersection(*(set(x.held[phase]) for x in accounts))
-        worst = dict.fromkeys(chain(*(self.worst.of(x.held[phase]) for x in accounts)))
-        for before, found in pairwise(x.held[phase] for x in accounts):
-            grown = {x: plus(held, before[x], -1) for x, held in found.items() if x in shared}
-            worst |= dict.fromkeys(self.worst.of({x: found[x] for x in self.worst.of(grown)}))
-        named = {name: [x.held[phase][name] for x in accounts] for name in worst if name in shared}
-        yield named
-        if len(self.names) == 1 and not all(isinstance(name, int) for name, *_ in worst):
-            alike = families([x.held[phase] for x in accounts], self.worst.of)
-            yield named | {("alike", place): values for place, values in enumerate(alike)}
-
-    def covering(
-        self, accounts: Sequence[Account], phase: str, moments: Sequence[Sequence[Terms]]
-    ) -> bool:
-        """Whether in every run one of these moments is the worst."""
-        for place, found in enumerate(accounts):
-            kept = [values[place] for values in moments]
-            worst = {frozenset(x.items()): x for x in self.worst.of(found.held[phase]).values()}
-            same = {frozenset(x.items()) for x in kept}
-            if not all(k in same or self.worst.covered(x, kept) for k, x in worst.items()):
+            stride, rest = self.strides.get(name, (1, 0))
+            if size > self.ends[name] or size < self.least[name] or size % stride != rest % stride:
                 return False
-        return True
+        return self._in_blocks(sizes) and self.conditions.holds(sizes)
 
-    def accounts(self, runs: Sequence[SymbolicRun]) -> list[Account]:
-        """The runs by operation where all do the same ones, else by kind and line."""
-        orders = [
-            [(key_of(c), c.module, [n for n, _ in c.born], c.died) for c in run.trace.calls]
-            for run in runs
-        ]
-        aligned = self.alike and all(order == orders[0] for order in orders)
-        for run in runs:
-            if (id(run), aligned) not in self._accounts:
-                self._accounts[id(run), aligned] = account(run.trace, self.phases, aligned=aligned)
-        return [self._accounts[id(run), aligned] for run in runs]
+    def _in_blocks(self, sizes: Sizes) -> bool:
+        if self.blocks is None:
+            return True
+        block = self.blocks.at(sizes)
+        least = self.turns * block + (not self.divided)  # whole blocks are alike from one more on
+        if not self.blocks.block.is_Integer and sizes[self.blocks.name] < least:
+            return False
+        rest = self._rest(sizes)
+        return not (self.divided and rest) and rest not in self.left_out
 
-    # -- all together --------------------------------------------------------------------
-    def solved(self) -> "Solved":
-        """Formulas over symbols, rests and numbers of blocks."""
-        axes = {}
-        for name in self.names:
-            axes[name] = self.axis(name)
-            self.base[name] = axes[name][0].xs[0]
-        ladders = {name: ladder for name, (ladder, _) in axes.items()}
-        for name, axis in ladders.items():  # those before the others' bases were known
-            rows = [self.run({**self.base, name: x}) for x in axis.xs]
-            if None in rows:
-                raise NoFormulaError(f"it cannot run at all of {axis.xs} blocks of {name}")
-        indices = indices_for(list(axes.values()))
-        nodes = [axis.nodes for axis in ladders.values()]
-        points = [tuple(xs[i] for xs, i in zip(nodes, index, strict=True)) for index in indices]
-        base = tuple(self.base.values())
-        for place, axis in enumerate(ladders.values()):
-            points += [
-                p for x in axis.xs if (p := (*base[:place], x, *base[place + 1 :])) not in points
-            ]
-        found = [self.run(dict(zip(self.names, point, strict=True))) for point in points]
-        runs = [run for run in found if run is not None]
-        if len(runs) < len(found):
-            raise NoFormulaError("it cannot run at all numbers of blocks")
-        return Solved(self, Lattice(list(ladders.values()), indices, points), runs)
-
-
-@dataclass
-class Solved:
-    """The runs of a mixture at a lattice's points, and the polynomials through them.
-
-    ``examples`` are operations of other runs, by key.
-    """
-
-    mixture: Mixture
-    lattice: Lattice
-    runs: Sequence[SymbolicRun]
-    examples: dict[Any, Call] = field(default_factory=dict)
+    def _rest(self, sizes: Sizes) -> int:
+        """What is left of a length in blocks."""
+        return sizes[self.blocks.name] % self.blocks.at(sizes) if self.blocks else 0
 
     @property
-    def aligned(self) -> bool:
-        """Whether all runs did the same operations."""
-        return all(isinstance(key, int) for found in self.accounts for key in found.example)
-
-    def __post_init__(self) -> None:
-        self.accounts = self.mixture.accounts(self.runs)
-        names = dict.fromkeys(chain(*(x.sizes for x in self.accounts)))
-        columns = {name: [x.sizes.get(name, {}) for x in self.accounts] for name in names}
-        every = [rows_of(column) for column in columns.values()]
-        self._found = self.lattice.solved({row for rows in every for row in rows.values()})
-        self.sizes = {name: self.expression(column) for name, column in columns.items()}
-        unknown = [name for (_, name), x in self.sizes.items() if x is None and name != "times"]
-        if unknown:
-            raise NoFormulaError(f"{unknown[0]} are no polynomial in the numbers of blocks")
-        self.peaks = {phase: self._peak(phase) for phase in self.mixture.phases}
-
-    def expression(self, column: Sequence[Terms]) -> Any:
-        """What has these values in the runs, as a formula; None where that is no polynomial."""
-        total = []
-        rows = rows_of(column)
-        if missing := set(rows.values()) - set(self._found):
-            self._found |= self.lattice.solved(missing)
-        for monomial, row in rows.items():
-            factors = self._found.get(row)
-            if factors is None:
-                return None
-            total += [sympy.Rational(x) * monomial * self._blocks(i) for i, x in factors.items()]
-        return sympy.Add(*total)
-
-    def _blocks(self, index: Index) -> Any:
-        blocks = self.mixture.plan.blocks
-        sizes = [symbol(x) if block == 1 else turns_of(x) for x, block in blocks.items()]
-        return sympy.Mul(*self.lattice.values(sizes, index))
-
-    def _peak(self, phase: str) -> list[Any] | None:
-        """The largest of these sizes; None where another moment is the worst somewhere."""
-        for moments in self.mixture.moments(self.accounts, phase):
-            found = {label: self.expression(column) for label, column in moments.items()}
-            kept = {label: x for label, x in found.items() if x is not None}
-            own = [moments[label] for label in kept]
-            if kept and self.mixture.covering(self.accounts, phase, own):
-                most = maximum_of(dict.fromkeys(kept.values()))
-                return list(most.args) if isinstance(most, sympy.Max) else [most]
-        return None
-
-    def trace(self, spelled: Callable[[Any, Any], Any]) -> Trace:
-        """One trace of formulas, each ``spelled`` over sizes, given its name and expression."""
-        examples: dict[Any, Call] = {}
-        for found in sorted(self.accounts, key=lambda x: -len(x.example)):
-            examples |= {key: call for key, call in found.example.items() if key not in examples}
-        examples = {**self.examples, **examples}
-        sizes: dict[Any, dict[Any, Any]] = {key: {} for key in ("", *examples)}
-        for (key, name), size in self.sizes.items():
-            sizes[key][name] = None if size is None else spelled((key, name), size)
-        notes = [note for note in self.runs[0].trace.notes if self._always(note)]
-        routes = self.runs[0].trace.routes
-        if any(run.trace.routes != routes for run in self.runs):
-            raise NoFormulaError("other sizes spread other numbers of rows over the experts")
-        calls = [
-            told(call if self.aligned else replace(call, module=unnumbered(call.module)), sizes[k])
-            for k, call in examples.items()
+    def domain(self) -> tuple[str, ...]:
+        """SizeConditions and verified ranges in words."""
+        free = [x for x in self.plan.target.symbols if x not in self.plan.blocks]
+        told = [f"{', '.join(free)} >= 2"] if free else []
+        if self.blocks:
+            name, block = self.blocks.name, self.blocks.block
+            if self.divided:
+                told.append(f"{block} divides {name}")
+            told += [f"{name} mod {block} != {rest}" for rest in self.left_out]
+            if not block.is_Integer and self.turns:
+                told.append(f"{name} {'>=' if self.divided else '>'} {self.turns * block}")
+        told += [
+            f"{stride} divides {name}" + f" - {rest % stride}" * bool(rest % stride)
+            for name, (stride, rest) in self.strides.items()
         ]
-        whole = sizes[""]
-        modules = {name[0]: own for name, own in whole.items() if "own" in name}
-        return Trace(calls, whole["parameters"], notes, modules=modules, routes=routes)
+        ranges = (f"{x} from {least} to {self.ends[x]}" for x, least in self.least.items())
+        verified = f"verified for {', '.join(ranges)}"
+        return (*told, *self.conditions.conditions, *self.borders, verified)
 
-    def _always(self, note: str) -> bool:
-        return all(note in run.trace.notes for run in self.runs)
+    @property
+    def narrow(self) -> bool:
+        """Whether another branch begins where code likes to have one: a larger size is meant."""
+        return any(
+            self.plan.blocks[name] == 1
+            and self.ends[name] <= (_NARROW if name in FIRST else _NARROW_LAYERS) * least
+            and (name not in FIRST or self.plan.hints[name] > self.ends[name])
+            for name, least in self.least.items()
+            if self.borders
+        )
+
+    def held_out(self) -> Iterator[dict[str, int]]:
+        """Shapes inside at which a run is short. Repeatable."""
+        hints = {**self.plan.hints, **{x: max(2, least) for x, least in self.least.items()}}
+        if self.blocks and not self.blocks.block.is_Integer:
+            hints[self.blocks.name] = self.blocks.at(hints) * (self.turns + 2)
+        return shapes_in(hints, self._quick)
+
+    def _quick(self, sizes: Sizes) -> bool:
+        return self.holds(sizes) and self.operations(sizes) <= self._short
+
+    @cached_property
+    def _short(self) -> float:
+        """Operations of a short run: layers have some hundred each."""
+        return max(SHORT, 4 * self.operations(self.near()))
+
+    # -- how far -------------------------------------------------------------------------
+    def settle(self, runs: Runs) -> None:
+        """Out to the furthest sizes that runs confirm, down to the smallest."""
+        if self.blocks and not self.divided:
+            self._try_rests(self.blocks.name, runs)
+        self.start = dict(self.least)
+        for name in self.plan.blocks:
+            self._downwards(name, runs)
+            self._upwards(name, runs)
+
+    def _try_rests(self, name: str, runs: Runs) -> None:
+        """Leave out rests that are another case; lengths begin at such a one."""
+        block = self.blocks.at(self.near()) if self.blocks else 1
+        for rest in (1, 2):
+            shapes = [self.near(**{name: block * (self.turns + k) + rest}) for k in (0, 1, 3)]
+            if not all(self.fits(shape, runs) for shape in shapes):
+                self.left_out.append(rest)
+        self.least[name] += 2 in self.left_out
+
+    def near(self, **sizes: int) -> dict[str, int]:
+        """Small sizes of all others."""
+        small = {**self.plan.hints, "B": 2, "h": 2, "d": 8, **self.least}
+        found = {name: small[name] for name in self.plan.target.symbols} | sizes
+        if self.blocks and not self.blocks.block.is_Integer and self.blocks.name not in sizes:
+            found[self.blocks.name] = self.blocks.at(found) * (self.turns + 1)
+        return found
+
+    @cached_property
+    def _others(self) -> list[dict[str, int]]:
+        """Sizes of several magnitudes for all that are symbols in the runs."""
+        drawn = islice(shapes_in(self.near(), self._quick), _OTHERS)
+        return [{}, *({x: n for x, n in s.items() if x not in self.plan.blocks} for s in drawn)]
+
+    def fits(self, shape: Sizes, runs: Runs) -> bool:
+        """Whether a run gives what the formulas give, or the shape is of another case."""
+        if self._rest(shape) in self.left_out:
+            return True
+        trace = runs.tried(shape)
+        if trace is None:
+            return False
+        counted = totals_by_phase(trace, runs.phases)
+        wrong = differences(self.forms, counted, shape)
+        if wrong and all(quantity == "peak_bytes" for _, quantity in wrong):
+            self._trim(shape, counted)
+            wrong = differences(self.forms, counted, shape)
+        return not wrong
+
+    def _trim(self, shape: Sizes, counted: PhaseCounts) -> None:
+        for phase, forms in self.forms.items():
+            if "peak_bytes" in forms and not self.blocks:
+                seen = counted[phase]["peak_bytes"]
+                forms["peak_bytes"] = trimmed(forms["peak_bytes"], seen, shape, self.points)
+
+    def _downwards(self, name: str, runs: Runs) -> None:
+        """Smaller sizes, where the formulas hold there as well."""
+        stride, rest = self.strides.get(name, (1, 0))
+        blocks = self.blocks
+        if blocks and name == blocks.name and (self.divided or not blocks.block.is_Integer):
+            return
+        least = self.least[name]
+        near = {*range(least - 1, 1, -1)[:4], *(least // k for k in (2, 4, 16)), 3, 2}
+        below = sorted((x for x in near if 1 < x < least and not (x - rest) % stride), reverse=True)
+        if below and self._begins(name, below[-1], runs):
+            between = (self.near(**{name: size}) for size in below[:-1])
+            if all(self.fits(x, runs) for x in between if self.conditions.holds(x)):
+                self.least[name] = below[-1]
+                return
+        for size in below[:-1]:
+            if not self._begins(name, size, runs):
+                break
+            self.least[name] = size
+
+    def _begins(self, name: str, size: int, runs: Runs) -> bool:
+        """Whether the formulas hold at a smaller size: as those of a run there, if one was made."""
+        shapes = [self.near(**x, **{name: size}) for x in self._others]
+        if known := self.plan.seen({**self.least, name: size}, runs.phases):
+            shapes += [{**x, name: size} for x in islice(shapes_in(shapes[0], known.holds), _DRAWN)]
+            return not any(differences(self.forms, known.numbers(s), s) for s in shapes)
+        free = [x for x in self.plan.target.symbols if x not in self.plan.blocks]
+        for wide in free:  # one other size is far larger
+            shapes.append(self.near(**{**dict.fromkeys(free, 2), name: size, wide: 96}))
+            if self.blocks and name != self.blocks.name:
+                length = 9 * self.blocks.at(shapes[-1])
+                shapes.append({**shapes[-1], self.blocks.name: length})
+        return all(self.fits(x, runs) for x in shapes if self.conditions.holds(x))
+
+    def _upwards(self, name: str, runs: Runs) -> None:
+        """The largest size that a run of some length confirms; a border on the way is said."""
+        stride, rest = self.strides.get(name, (1, 0))
+        block = self.blocks.at(self.near()) if self.blocks else 1
+        if self.blocks and name == self.blocks.name and self.divided:
+            stride, rest = block, 0
+        first = low = (least := self.near()[name]) + (rest - least) % stride
+        high, bad = self._furthest(name, low, stride, runs), None
+        while high > low and not self.fits(self.near(**{name: high}), runs):
+            bad, high = high, low + (high - low) // 2 // stride * stride
+        low = max(low, high)
+        for _ in range(_STEPS):
+            if bad is None:
+                break
+            middle = low + (bad - low) // 2 // stride * stride
+            if middle in (low, bad):
+                break
+            if self.fits(self.near(**{name: middle}), runs):
+                low = middle
+            else:
+                bad = middle
+        if low == first and bad:
+            raise NoFormulaError(f"the formulas hold for no other {name} than {first}")
+        if bad and runs.tried(self.near(**{name: bad})):
+            self.borders.append(f"the code branches between {name} = {low} and {bad}")
+            self.branches[name] = bad
+        self.ends[name] = low
+        self._all_over(name, range(first, low + 1, stride), runs)
+
+    def _furthest(self, name: str, low: int, stride: int, runs: Runs) -> int:
+        """The largest size to try: of layers as many as models have, or as are asked for."""
+
+        def long(size: int, most: float = LONG) -> bool:
+            return self.operations(self.near(**{name: size})) > most
+
+        end = high = self.ends[name] - (self.ends[name] - low) % stride
+        if high > _REAL > low and self._is_real(name, runs):
+            high = low + (_REAL - low) // stride * stride
+        while high > low and long(high):
+            high = low + (high - low) // 2 // stride * stride
+        if name in FIRST or high == end:
+            return high
+        most = min(_DEEP * (1 + bool(runs.swift)), runs.left / 9)
+        deep = (x for x in range(_LAYERS, high, -1) if (x - low) % stride == 0)
+        high = next((x for x in deep if not long(x, most)), high)
+        asked = int(self.plan.hints[name])
+        fits = high < asked <= end and (asked - low) % stride == 0
+        return asked if fits and not long(asked, A_LONG_RUN) else high
+
+    def _is_real(self, name: str, runs: Runs) -> bool:
+        """Whether code makes large arrays of a size, which are no tensors without values."""
+        if self.operations(self.near(**{name: _REAL})) > SHORT:
+            return False
+        tracemalloc.start()
+        try:
+            trace = runs.tried(self.near(**{name: _REAL}))
+            largest = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        return trace is not None and largest > _REAL_BYTES
+
+    def _all_over(self, name: str, sizes: range, runs: Runs) -> None:
+        """End the range before the first of many sizes, as code likes to branch at, that is off."""
+        longest = self.operations(self.near(**{name: sizes[-1]}))
+        most = max(_CHECKS[0], min(_CHECKS[1], int(_ALL_CHECKS / max(longest, 1))))
+        telling = telling_sizes(sizes, sizes[0], most)
+        if name not in FIRST and longest > SHORT:  # layers of every kind; the most of them are seen
+            telling = of_every_kind(sizes, self.kinds.get(name, (0,)))
+        for place, size in enumerate(sorted(telling)):
+            shape = self.near(**self._others[place % len(self._others)], **{name: size})
+            if self.holds(shape) and not self.fits(shape, runs):
+                last = max(x for x in sizes if x < size) if size > sizes[0] else 0
+                if last <= sizes[0] + sizes.step:
+                    raise NoFormulaError(f"the formulas do not hold at {name} = {size}")
+                self.borders.append(f"the code branches at {name} = {size}")
+                self.branches[name] = size
+                self.ends[name] = last
+                return

@@ -29,11 +29,11 @@ from attnprof.trace.request.target import (
 )
 from attnprof.trace.run.runs import TooLongError
 from attnprof.trace.solve import budget
-from attnprof.trace.solve.blended import Blended
-from attnprof.trace.solve.blended_forms import blended
 from attnprof.trace.solve.contradictions import Found
 from attnprof.trace.solve.count import held
 from attnprof.trace.solve.interpolation import Interpolated, interpolate
+from attnprof.trace.solve.mixed import Mixed
+from attnprof.trace.solve.mixed_forms import mixed
 from attnprof.trace.solve.plan import SizePlan, plan_for, without_whole
 from attnprof.trace.solve.shapes import Line, shapes_in
 from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun
@@ -48,7 +48,7 @@ _MIXING = 90_000
 
 Forms = dict[str, PhaseForms]
 #: Formulas by phase, where they hold, and the run behind them; or what a run at one shape shows.
-FoundForms = SymbolicRun | Blended | Interpolated | SimpleNamespace
+FoundForms = SymbolicRun | Mixed | Interpolated | SimpleNamespace
 
 
 class PartlyError(budget.NoFormulaError):
@@ -211,7 +211,7 @@ def by_mixing(attempt: Attempt) -> Forms:
     known.spent = 0
     runs = budget.Runs(target, phases, budget.A_LONG_RUN, _MIXING)
     runs.settle(known.base)
-    found = blended(known, phases, runs)
+    found = mixed(known, phases, runs)
     try:
         shapes = runs.agreeing(found, found.held_out(), strict=found.least != found.start)
     except budget.ContradictedError:

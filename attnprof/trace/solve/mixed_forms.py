@@ -12,12 +12,12 @@ from attnprof.algebra.expressions import symbol
 from attnprof.algebra.maxima import terms_of
 from attnprof.trace.events import totals_by_phase
 from attnprof.trace.request.target import largest
-from attnprof.trace.solve.blended import Blended
 from attnprof.trace.solve.blocks import Blocks, Writer, most
 from attnprof.trace.solve.budget import NoFormulaError, Runs
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.fewer import from_fewer
-from attnprof.trace.solve.mixed import Mixture, Solved
+from attnprof.trace.solve.mixed import Mixed
+from attnprof.trace.solve.mixture import Mixture, Solved
 from attnprof.trace.solve.plan import FIRST, SizePlan
 
 #: Beyond any size.
@@ -26,13 +26,13 @@ _BITS = 2**60
 _FEW = 12
 
 
-def blended(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Blended:
+def mixed(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
     """Formulas of a plan; NoFormulaError where its runs lead to none.
 
     Where few layers are another case, as those before one of another kind, from more of them on;
     also where lengths are that a window reaches over.
     """
-    found = _blended(plan, phases, runs)
+    found = _mixed(plan, phases, runs)
     meant = plan.hints if found.narrow else {}
     later = {
         x: n for x, n in found.branches.items() if n <= (meant.get(x, 0) if x in FIRST else _FEW)
@@ -42,7 +42,7 @@ def blended(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Blended:
     for kinds in ([layers] if layers else []) + ([{}] if later else []):
         begun = replace(plan, base={**plan.base, **later}, kinds=kinds)
         with suppress(NoFormulaError):
-            again = _blended(begun, phases, runs)
+            again = _mixed(begun, phases, runs)
             if all(again.ends[x] > 2 * n for x, n in later.items()):
                 plan.kinds |= kinds
                 plan.base = {**plan.base, **{x: later[x] for x in kinds}}
@@ -50,7 +50,7 @@ def blended(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Blended:
     return found
 
 
-def _blended(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Blended:
+def _mixed(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Mixed:
     blocks = next((Blocks(x, block) for x, block in plan.blocks.items() if block != 1), None)
     divided = blocks is not None and plan.whole
     try:
@@ -82,7 +82,7 @@ def _blended(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Blended:
     if blocks:
         least[blocks.name] = _least(blocks, blocks.name, turns, divided=divided)
     steps = {x: y.xs[1] - y.xs[0] for x, y in zip(base, solved.lattice.axes, strict=True)}
-    found = Blended(
+    found = Mixed(
         plan,
         blocks,
         forms,
@@ -102,7 +102,7 @@ def _blended(plan: SizePlan, phases: Sequence[str], runs: Runs) -> Blended:
     return found
 
 
-def _straighten(found: Blended) -> None:
+def _straighten(found: Mixed) -> None:
     """Withhold peaks where more layers hold ever more each: the worst may come to lie between."""
     inside = {x for block in found.plan.blocks.values() for x in sympy.sympify(block).free_symbols}
     for forms, name in product(found.forms.items(), found.least):

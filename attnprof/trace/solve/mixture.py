@@ -1,0 +1,300 @@
+"""The way between: runs on symbols for some sizes, at a few numbers of the others.
+
+Each run gives polynomials over the symbols; their factors are polynomials in the numbers of blocks.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, pairwise
+from typing import Any
+
+import sympy
+
+from attnprof.algebra.expressions import symbol
+from attnprof.algebra.maxima import maximum_of, plus
+from attnprof.trace.events import Call, Trace
+from attnprof.trace.solve.accounts import Account, Terms, Worst, account, told
+from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError
+from attnprof.trace.solve.columns import key_of, unnumbered
+from attnprof.trace.solve.families import families
+from attnprof.trace.solve.grid import Index
+from attnprof.trace.solve.lattice import Ladder, Lattice, Row, indices_for, rows_of, steps_of
+from attnprof.trace.solve.plan import SizePlan
+from attnprof.trace.solve.symbolic import SymbolicRun
+
+#: Runs along one size at most, and those after the first that fits for one where peaks fit, too.
+_ALONG, _PATIENCE = 9, 2
+#: Operations of all runs until which twice as many are made for peaks.
+_ENOUGH = 6_000
+#: Numbers after which what one number more costs may come again, as of layers of several kinds.
+_PERIOD = 6
+
+#: A size along which runs fit, and its rows by name.
+Axis = tuple[Ladder, Mapping[Any, Row]]
+
+
+def turns_of(name: str) -> Any:
+    """The symbol of the number of whole blocks."""
+    return symbol(f"blocks of {name}")
+
+
+@dataclass
+class Mixture:
+    """Runs of a plan of one class, all with rests or all without, and what they come to.
+
+    ``alike``: operations are compared one by one where runs do the same. Blocks begin at ``start``.
+    """
+
+    plan: SizePlan
+    phases: Sequence[str]
+    ragged: bool
+    alike: bool = True
+    start: int = 1
+    base: dict[str, int] = field(default_factory=dict)
+    _accounts: dict[Any, Account] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.base = {name: self.plan.first(name) for name in self.plan.blocks}
+        rests = {
+            symbol(place.of(name)): place.block
+            for name, place in self.plan.places(self.base, ragged=self.ragged).items()
+            if place.rest
+        }
+        self.worst = Worst(rests)
+
+    @property
+    def names(self) -> list[str]:
+        """The sizes that are numbers."""
+        return list(self.plan.blocks)
+
+    def run(self, counts: Mapping[str, int]) -> SymbolicRun | None:
+        """The run with so many blocks; None where there is none."""
+        found = self.plan.at(counts, self.phases, ragged=self.ragged)
+        return found if isinstance(found, SymbolicRun) else None
+
+    # -- along one size ------------------------------------------------------------------
+    def axis(self, name: str) -> Axis:
+        """The first numbers from which on all is a polynomial; NoFormulaError without any."""
+        if kinds := self.plan.kinds.get(name):
+            ladder = Ladder.telling(self.base[name], kinds)
+            runs = [run for x in ladder.xs if (run := self.run({**self.base, name: x}))]
+            if len(runs) == len(ladder.xs) and (axis := self._fit(ladder, runs)[0]):
+                return axis
+        for step in steps_of(name) if self.plan.blocks[name] == 1 else (1,):
+            if found := self._along(name, step):
+                return found
+        raise NoFormulaError(f"the cost is no polynomial in blocks of {name}")
+
+    def _along(self, name: str, step: int) -> Axis | None:
+        best: Axis | None = None
+        xs, runs = list[int](), list[SymbolicRun]()
+        start = self.start if self.plan.blocks[name] != 1 else self.base[name]
+        most = _PERIOD if step == self.plan.blocks[name] == 1 else 1
+        place = since = patience = 0
+        while place < _ALONG if best is None else place - since < patience:
+            x = start + place * step
+            place += 1
+            try:
+                found = self.run({**self.base, name: x})
+            except OutOfBudgetError:
+                if best:
+                    break
+                raise
+            if found is None:
+                if xs:
+                    break
+                continue
+            xs.append(x)
+            runs.append(found)
+            again, smooth = self._fitting(xs, runs, most)
+            if again and smooth:
+                return again
+            if best is None:
+                best, since = again, place
+            if best:
+                patience = _PATIENCE * (1 + (self.plan.spent < _ENOUGH)) * len(best[0].kinds)
+        return best
+
+    def _fitting(
+        self, xs: list[int], runs: list[SymbolicRun], most: int
+    ) -> tuple[Axis | None, bool]:
+        """The longest end of these that fits, by a period of ``most`` or less; whether peaks do."""
+        best = None
+        for first in range(len(xs) - 2):
+            for period in range(1, min(most, len(xs) - first - 3) + 1):
+                axis, smooth = self._fit(Ladder.turning(xs[first:], period), runs[first:])
+                if axis and smooth:
+                    return axis, True
+                best = best or axis
+        return best, False
+
+    def _fit(self, ladder: Ladder, runs: list[SymbolicRun]) -> tuple[Axis | None, bool]:
+        """All rows along these numbers, if they fit, and whether peaks do."""
+        found = self.accounts(runs)
+        rows = {
+            (name, monomial): row
+            for name in dict.fromkeys(chain(*(x.sizes for x in found)))
+            for monomial, row in rows_of([x.sizes.get(name, {}) for x in found]).items()
+        }
+        if ladder.steepest({row for (name, _), row in rows.items() if "times" not in name}) is None:
+            return None, False
+        smooth = True
+        for phase in self.phases:
+            for moments in self.moments(found, phase):
+                held = {label: rows_of(values) for label, values in moments.items()}
+                fit = [x for x, y in held.items() if ladder.steepest(set(y.values())) is not None]
+                if self.covering(found, phase, [moments[label] for label in fit]):
+                    break
+            else:
+                smooth = False
+            rows |= {((phase, label), x): row for label in fit for x, row in held[label].items()}
+        return (ladder, rows), smooth
+
+    def moments(self, accounts: Sequence[Account], phase: str) -> Iterator[dict[Any, list[Terms]]]:
+        """Moments of all runs that are the worst in one of them, or grow the most between two.
+
+        By their names first, then by what they hold, too, along one size.
+        """
+        shared = set.intersection(*(set(x.held[phase]) for x in accounts))
+        worst = dict.fromkeys(chain(*(self.worst.of(x.held[phase]) for x in accounts)))
+        for before, found in pairwise(x.held[phase] for x in accounts):
+            grown = {x: plus(held, before[x], -1) for x, held in found.items() if x in shared}
+            worst |= dict.fromkeys(self.worst.of({x: found[x] for x in self.worst.of(grown)}))
+        named = {name: [x.held[phase][name] for x in accounts] for name in worst if name in shared}
+        yield named
+        if len(self.names) == 1 and not all(isinstance(name, int) for name, *_ in worst):
+            alike = families([x.held[phase] for x in accounts], self.worst.of)
+            yield named | {("alike", place): values for place, values in enumerate(alike)}
+
+    def covering(
+        self, accounts: Sequence[Account], phase: str, moments: Sequence[Sequence[Terms]]
+    ) -> bool:
+        """Whether in every run one of these moments is the worst."""
+        for place, found in enumerate(accounts):
+            kept = [values[place] for values in moments]
+            worst = {frozenset(x.items()): x for x in self.worst.of(found.held[phase]).values()}
+            same = {frozenset(x.items()) for x in kept}
+            if not all(k in same or self.worst.covered(x, kept) for k, x in worst.items()):
+                return False
+        return True
+
+    def accounts(self, runs: Sequence[SymbolicRun]) -> list[Account]:
+        """The runs by operation where all do the same ones, else by kind and line."""
+        orders = [
+            [(key_of(c), c.module, [n for n, _ in c.born], c.died) for c in run.trace.calls]
+            for run in runs
+        ]
+        aligned = self.alike and all(order == orders[0] for order in orders)
+        for run in runs:
+            if (id(run), aligned) not in self._accounts:
+                self._accounts[id(run), aligned] = account(run.trace, self.phases, aligned=aligned)
+        return [self._accounts[id(run), aligned] for run in runs]
+
+    # -- all together --------------------------------------------------------------------
+    def solved(self) -> "Solved":
+        """Formulas over symbols, rests and numbers of blocks."""
+        axes = {}
+        for name in self.names:
+            axes[name] = self.axis(name)
+            self.base[name] = axes[name][0].xs[0]
+        ladders = {name: ladder for name, (ladder, _) in axes.items()}
+        for name, axis in ladders.items():  # those before the others' bases were known
+            rows = [self.run({**self.base, name: x}) for x in axis.xs]
+            if None in rows:
+                raise NoFormulaError(f"it cannot run at all of {axis.xs} blocks of {name}")
+        indices = indices_for(list(axes.values()))
+        nodes = [axis.nodes for axis in ladders.values()]
+        points = [tuple(xs[i] for xs, i in zip(nodes, index, strict=True)) for index in indices]
+        base = tuple(self.base.values())
+        for place, axis in enumerate(ladders.values()):
+            points += [
+                p for x in axis.xs if (p := (*base[:place], x, *base[place + 1 :])) not in points
+            ]
+        found = [self.run(dict(zip(self.names, point, strict=True))) for point in points]
+        runs = [run for run in found if run is not None]
+        if len(runs) < len(found):
+            raise NoFormulaError("it cannot run at all numbers of blocks")
+        return Solved(self, Lattice(list(ladders.values()), indices, points), runs)
+
+
+@dataclass
+class Solved:
+    """The runs of a mixture at a lattice's points, and the polynomials through them.
+
+    ``examples`` are operations of other runs, by key.
+    """
+
+    mixture: Mixture
+    lattice: Lattice
+    runs: Sequence[SymbolicRun]
+    examples: dict[Any, Call] = field(default_factory=dict)
+
+    @property
+    def aligned(self) -> bool:
+        """Whether all runs did the same operations."""
+        return all(isinstance(key, int) for found in self.accounts for key in found.example)
+
+    def __post_init__(self) -> None:
+        self.accounts = self.mixture.accounts(self.runs)
+        names = dict.fromkeys(chain(*(x.sizes for x in self.accounts)))
+        columns = {name: [x.sizes.get(name, {}) for x in self.accounts] for name in names}
+        every = [rows_of(column) for column in columns.values()]
+        self._found = self.lattice.solved({row for rows in every for row in rows.values()})
+        self.sizes = {name: self.expression(column) for name, column in columns.items()}
+        unknown = [name for (_, name), x in self.sizes.items() if x is None and name != "times"]
+        if unknown:
+            raise NoFormulaError(f"{unknown[0]} are no polynomial in the numbers of blocks")
+        self.peaks = {phase: self._peak(phase) for phase in self.mixture.phases}
+
+    def expression(self, column: Sequence[Terms]) -> Any:
+        """What has these values in the runs, as a formula; None where that is no polynomial."""
+        total = []
+        rows = rows_of(column)
+        if missing := set(rows.values()) - set(self._found):
+            self._found |= self.lattice.solved(missing)
+        for monomial, row in rows.items():
+            factors = self._found.get(row)
+            if factors is None:
+                return None
+            total += [sympy.Rational(x) * monomial * self._blocks(i) for i, x in factors.items()]
+        return sympy.Add(*total)
+
+    def _blocks(self, index: Index) -> Any:
+        blocks = self.mixture.plan.blocks
+        sizes = [symbol(x) if block == 1 else turns_of(x) for x, block in blocks.items()]
+        return sympy.Mul(*self.lattice.values(sizes, index))
+
+    def _peak(self, phase: str) -> list[Any] | None:
+        """The largest of these sizes; None where another moment is the worst somewhere."""
+        for moments in self.mixture.moments(self.accounts, phase):
+            found = {label: self.expression(column) for label, column in moments.items()}
+            kept = {label: x for label, x in found.items() if x is not None}
+            own = [moments[label] for label in kept]
+            if kept and self.mixture.covering(self.accounts, phase, own):
+                most = maximum_of(dict.fromkeys(kept.values()))
+                return list(most.args) if isinstance(most, sympy.Max) else [most]
+        return None
+
+    def trace(self, spelled: Callable[[Any, Any], Any]) -> Trace:
+        """One trace of formulas, each ``spelled`` over sizes, given its name and expression."""
+        examples: dict[Any, Call] = {}
+        for found in sorted(self.accounts, key=lambda x: -len(x.example)):
+            examples |= {key: call for key, call in found.example.items() if key not in examples}
+        examples = {**self.examples, **examples}
+        sizes: dict[Any, dict[Any, Any]] = {key: {} for key in ("", *examples)}
+        for (key, name), size in self.sizes.items():
+            sizes[key][name] = None if size is None else spelled((key, name), size)
+        notes = [note for note in self.runs[0].trace.notes if self._always(note)]
+        routes = self.runs[0].trace.routes
+        if any(run.trace.routes != routes for run in self.runs):
+            raise NoFormulaError("other sizes spread other numbers of rows over the experts")
+        calls = [
+            told(call if self.aligned else replace(call, module=unnumbered(call.module)), sizes[k])
+            for k, call in examples.items()
+        ]
+        whole = sizes[""]
+        modules = {name[0]: own for name, own in whole.items() if "own" in name}
+        return Trace(calls, whole["parameters"], notes, modules=modules, routes=routes)
+
+    def _always(self, note: str) -> bool:
+        return all(note in run.trace.notes for run in self.runs)
