@@ -162,7 +162,7 @@ def foreign(tmp_path):
         ("states", "viewed", [[64, 65536]], 64, "never", None),
         ("states", "positions", [[2, 512]], 1, "crosses", 16),
         ("states", "raising", [[2, 512]], 1, "crosses", 16),
-        ("states", "shifted", [[3, None]], 1, "crosses", 18),
+        ("states", "shifted", [[2, None]], 1, "crosses", 18),
         ("states", "even", [[2, 65536]], 2, "crosses", 32),
         ("scores", "pooled", [[16, None]], 1, "always", 16),
         ("scores", "windows", [[16, None]], 1, "always", 16),
@@ -185,7 +185,7 @@ def test_code_is_searched_where_it_runs_and_the_range_is_said(
 def test_a_range_is_told_in_the_table(attnprof, foreign):
     done = attnprof(f"crossover --d 16 {foreign('states', 'viewed')} --input", ("x: B, N, d",),
                     "--metric flops")  # fmt: skip
-    assert "never between 64 and" in done.out
+    assert "never from 64 tokens on" in done.out
     assert "in steps of 64" in done.out
 
 

@@ -8,8 +8,12 @@ import torch
 
 import attnprof
 from attnprof.algebra.expressions import symbol
+from attnprof.trace.events import totals
+from attnprof.trace.request.lookup import target_of
+from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.conditions import condition_text, divided, one_by_one
+from attnprof.trace.solve.derive import derived
 
 H, W, d, h = map(symbol, ("H", "W", "d", "h"))
 f = sympy.floor
@@ -78,3 +82,20 @@ def test_whole_numbers_are_not_rounded():
 
     found = attnprof.derive(neighbours, inputs={"x": "B, N, d"}, phases=["train"])
     assert not found.expression("peak_bytes", "train").has(f)
+
+
+@pytest.mark.parametrize(
+    ("code", "inside", "outside"),
+    [
+        (lambda x: torch.stack(x.chunk(2, -1)), {"B": 2, "N": 5, "d": 2}, {"B": 2, "N": 5, "d": 3}),
+        (lambda x: x.unfold(1, 3, 1).sum(-1), {"B": 3, "N": 3, "d": 4}, {"B": 3, "N": 2, "d": 4}),
+    ],
+)
+def test_a_single_one_is_no_case_of_its_own_where_all_is_done_as_for_others(code, inside, outside):
+    target = target_of(code, {}, {"x": "B, N, d"})
+    forms = derived(target, ["train"]).phases["train"]
+    assert forms.holds(inside)
+    assert not forms.holds(outside)
+    counted = totals(record(target, inside, training=True), "train")
+    for quantity, formula in forms.formulas.items():
+        assert evaluate(formula.expression, inside) == counted[quantity]

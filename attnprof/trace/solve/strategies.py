@@ -37,7 +37,7 @@ from attnprof.trace.solve.mixed_forms import mixed
 from attnprof.trace.solve.plan import SizePlan, plan_for, without_whole
 from attnprof.trace.solve.shapes import Line, shapes_in
 from attnprof.trace.solve.symbolic import PinnedError, SymbolicRun
-from attnprof.trace.solve.turns import beside, by_turns
+from attnprof.trace.solve.turns import beside, by_turns, with_single
 
 #: Why a peak has none where no run contradicts one.
 _PEAK = "the memory held is no polynomial in the sizes"
@@ -195,6 +195,7 @@ def by_symbols(attempt: Attempt) -> Forms:
         runs = budget.Runs(target, phases, 2 * len(found.trace.calls) + 100)
         most = 2 * budget.MOST if found.most else budget.MOST
         shapes = runs.agreeing(found, shapes_in(hints, found.holds), most)
+        found = with_single(found, runs, hints)
     elif attempt.asked and not any(map(found.holds, beside(hints, attempt.asked))):
         raise budget.NoFormulaError(f"it holds for {'; '.join(found.domain)}")
     forms = attempt.verified("symbolic", found, shapes)

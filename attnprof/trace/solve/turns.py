@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
-from attnprof.trace.events import totals_by_phase
+from attnprof.trace.events import Call, Trace, totals_by_phase
 from attnprof.trace.request.target import Sizes, Target
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve.budget import (
@@ -35,8 +35,8 @@ _FEWER = 256, 64
 _SHORT = 400
 #: Shapes outside of the domain that are looked at, and how many a condition is doubted at.
 _LOOKED, _DOUBTED = 120, 4
-#: Up to where the length of another remainder is looked for.
-_BESIDE = 300
+#: Up to where the length of another remainder is looked for, and a size that is left out.
+_BESIDE, _SINGLE = 300, 600
 
 
 def by_turns(
@@ -156,6 +156,47 @@ def _widened(found: SymbolicRun, runs: Runs, hints: Sizes) -> SymbolicRun:
             dropped.difference_update(broken)
     kept = [condition for condition in found.guards.relations if condition not in dropped]
     return replace(found, guards=SizeConditions(kept))
+
+
+def with_single(found: SymbolicRun, runs: Runs, hints: Sizes) -> SymbolicRun:
+    """The same at sizes that were left out for making something a single one.
+
+    Where runs there do the same operations, and hold the same during each.
+    """
+    if len(found.trace.calls) > _SHORT:
+        return found
+    unequal = [x for x in found.guards.relations if type(x).__name__ == "Unequality"]
+    for condition in [x for x in unequal if len(x.free_symbols) == 1]:
+        (name,) = (size.name for size in condition.free_symbols)
+        for size in range(2, _SINGLE):
+            if evaluate(condition, {name: size}):
+                continue
+            kept = [x for x in found.guards.relations if evaluate(x, {**hints, name: size})]
+            wider = replace(found, guards=SizeConditions(kept))
+            inside = ({**shape, name: size} for shape in shapes_in(hints, found.holds))
+            tried = list(islice(filter(wider.holds, inside), _DOUBTED))
+            beside = (x for x in shapes_in(hints, wider.holds) if x[name] != size)
+            same = (_does_the_same(found, runs.tried(x), x, runs.phases) for x in tried)
+            alone = len(tried) == _DOUBTED and all(map(found.holds, islice(beside, _LOOKED)))
+            if alone and all(same):
+                found = wider
+                break
+    return found
+
+
+def _does_the_same(
+    found: SymbolicRun, trace: Trace | None, sizes: Sizes, phases: Sequence[str]
+) -> bool:
+    if trace is None or len(trace.calls) != len(found.trace.calls):
+        return False
+
+    def told(call: Call) -> tuple[Any, ...]:
+        return call.op, *(evaluate(x, sizes) for x in (call.takes, call.gives, call.workspace))
+
+    pairs = zip(trace.calls, found.trace.calls, strict=True)
+    return all(told(a) == told(b) for a, b in pairs) and not _differ(
+        found, totals_by_phase(trace, phases), sizes
+    )
 
 
 def _of_a_rest(condition: Any) -> bool:
