@@ -109,8 +109,8 @@ def symbolic_sizes(
     for own, block in blocks.items():
         if block.is_Integer:
             environment.constrain_symbol_range(own, 2, int(block) - 1)
-    if blocks:  # else torch would leave expressions as they are
-        environment._replacements_version_counter += 1
+    if blocks and hasattr(environment, "_replacements_version_counter"):
+        environment._replacements_version_counter += 1  # else torch leaves expressions as they are
     environment.rests = Rests(
         blocks, {own: sympy.Integer(hints[x.name]) for own, x in names.items()}
     )
