@@ -16,14 +16,13 @@ It writes ``derived_shapes.md``, and ``derived_shapes.csv`` with a line for each
 
 from __future__ import annotations
 
-import csv
 import math
 import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ import derived_shapes_odd as odd
 import torch
 import transformers
 from derived_shapes_modules import Embedded, Projected
+from row_files import earlier, save
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers_models import OWN_RULES, SCALARS, made
@@ -357,21 +357,11 @@ def page(found: list[Pair]) -> Iterator[str]:
             )
 
 
-def earlier(where: Path) -> list[Pair]:
-    """What was written before."""
-    if not where.exists():
-        return []
-    read = {"int": int, "float": float, "str": str}
-    kinds = {f.name: read[str(f.type)] for f in fields(Pair)}
-    with where.open(newline="", encoding="utf-8") as file:
-        return [Pair(**{k: kinds[k](v) for k, v in line.items()}) for line in csv.DictReader(file)]
-
-
 def main() -> None:
     """Write the table and the page; of names only, others stay as they were."""
     table = Path(__file__).with_suffix(".csv")
-    before = {pair.module: [] for pair in earlier(table)}
-    for pair in earlier(table):
+    before = {pair.module: [] for pair in earlier(table, Pair)}
+    for pair in earlier(table, Pair):
         before[pair.module].append(pair)
     named = sys.argv[1:]
     for kind, name, make in cases():
@@ -383,10 +373,7 @@ def main() -> None:
                 print(pair, file=sys.stderr)  # noqa: T201 - progress
         order = [name for _, name, _ in cases() if name in before]
         found = [pair for name in order for pair in before[name]]
-        with table.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, [f.name for f in fields(Pair)], lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(asdict(pair) for pair in found)
+        save(table, Pair, found)
         page_text = "\n".join(page(found))
         table.with_suffix(".md").write_text(f"{page_text}\n", encoding="utf-8")
 

@@ -12,7 +12,6 @@ sizes inside the domain that the derivation states, and every quantity is compar
 
 from __future__ import annotations
 
-import csv
 import math
 import os
 import platform
@@ -21,9 +20,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from row_files import earlier, read, save, write
 
 HERE = Path(__file__).parent
 SCOPES, GROUPS = ("layer", "core"), (("forward",), ("backward", "train"), ("decode",))
@@ -260,8 +261,8 @@ def main(wanted: list[str]) -> None:
 
     table = HERE / "deriving.csv"
     found = dict[tuple[str, ...], Row]()
-    if wanted and table.exists():
-        found = {row.key: row for row in map(_read, csv.DictReader(table.open()))}
+    if wanted:
+        found = {row.key: row for row in earlier(table, Row)}
     for name in wanted or registry.names():
         for case in cases(name):
             child = subprocess.run(  # noqa: S603 - our own interpreter
@@ -272,7 +273,7 @@ def main(wanted: list[str]) -> None:
             if child.returncode:
                 sys.stderr.write(child.stderr)
                 raise SystemExit(f"{' '.join(case)} failed")
-            for each in map(_read, csv.DictReader(child.stdout.splitlines())):
+            for each in read(child.stdout.splitlines(), Row):
                 told = f"{_name(each)}: {each.method or each.refused}, {each.seconds} s"
                 off = f"{each.equal} of {each.compared} {each.wrong} {each.without} {each.peak}"
                 sys.stderr.write(f"{told}, {off}\n")
@@ -285,26 +286,12 @@ def _save(rows: list[Row]) -> None:
 
     places = registry.names()
     known = sorted(rows, key=lambda row: places.index(row.mechanism))
-    with (HERE / "deriving.csv").open("w") as file:
-        _write(file, known)
+    save(HERE / "deriving.csv", Row, known)
     (HERE / "deriving.md").write_text("\n".join(page(known)) + "\n")
-
-
-def _write(file: Any, rows: list[Row]) -> None:
-    writer = csv.DictWriter(file, [field.name for field in fields(Row)], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(map(asdict, rows))
-
-
-def _read(values: dict[str, str]) -> Row:
-    kinds: dict[str, Any] = {
-        "causal": lambda text: text == "True", "seconds": float, "compared": int, "equal": int
-    }  # fmt: skip
-    return Row(**{name: kinds.get(name, str)(text) for name, text in values.items()})
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--one"]:
-        _write(sys.stdout, list(rows(*sys.argv[2:])))
+        write(sys.stdout, Row, list(rows(*sys.argv[2:])))
     else:
         main(sys.argv[1:])

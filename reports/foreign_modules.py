@@ -12,7 +12,6 @@ shapes of the domain that no formula was verified at: products are counted by to
 
 from __future__ import annotations
 
-import csv
 import importlib.metadata
 import multiprocessing
 import os
@@ -24,10 +23,12 @@ import sysconfig
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
+
+from row_files import earlier, save
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
@@ -470,16 +471,6 @@ def _result(row: Row) -> str:
     return (told or f"{row.method}{less}").replace("|", "\\|").replace("\n", " ")[:300]
 
 
-def earlier(where: Path) -> list[Row]:
-    """What was written before."""
-    if not where.exists():
-        return []
-    read = {"float": float, "str": str}
-    kinds = {f.name: read[str(f.type)] for f in fields(Row)}
-    with where.open(newline="", encoding="utf-8") as file:
-        return [Row(**{k: kinds[k](v) for k, v in line.items()}) for line in csv.DictReader(file)]
-
-
 def main() -> None:
     """Write the table and the page; the first time in the environment made for it."""
     folder = Path(
@@ -495,20 +486,13 @@ def main() -> None:
         import timm  # noqa: F401
         import transformers  # noqa: F401
     where = Path(__file__).with_suffix(".csv")
-    before, found = earlier(where), list[Row]()
+    before, found = earlier(where, Row), list[Row]()
     for row in rows(sys.argv[1:], before):
         found.append(row)
         seen = {(row.target, row.phase) for row in found}
-        _save(where, found + [old for old in before if (old.target, old.phase) not in seen])
+        save(where, Row, found + [old for old in before if (old.target, old.phase) not in seen])
     text = "\n".join(_page(found))
     where.with_suffix(".md").write_text(f"{text}\n", encoding="utf-8")
-
-
-def _save(where: Path, found: list[Row]) -> None:
-    with where.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [f.name for f in fields(Row)], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in found)
 
 
 if __name__ == "__main__":

@@ -10,16 +10,16 @@ fake tensors, the allocator's from torch's profiler around a second call of the 
 
 from __future__ import annotations
 
-import csv
 import platform
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from peaks_cases import SHAPES, Case, cases
+from row_files import earlier, save
 
 from attnprof.errors import AttnprofError
 from attnprof.measure.memory import measure_peak
@@ -131,27 +131,6 @@ def _nothing() -> None:
     """Nothing to prepare."""
 
 
-def saved(found: list[Row], where: Path) -> None:
-    """All rows as CSV."""
-    with where.open("w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, [f.name for f in fields(Row)], lineterminator="\n")
-        table.writeheader()
-        table.writerows(asdict(row) for row in found)
-
-
-def earlier(where: Path) -> list[Row]:
-    """What was written before."""
-    if not where.exists():
-        return []
-    kinds = {f.name: f.type for f in fields(Row)}
-    read = {"int": int, "float": float, "bool": "True".__eq__, "str": str}
-    with where.open(newline="", encoding="utf-8") as file:
-        return [
-            Row(**{key: read[str(kinds[key])](value) for key, value in row.items()})
-            for row in csv.DictReader(file)
-        ]
-
-
 def _page(found: list[Row]) -> Iterator[str]:
     ran = [row for row in found if not row.skipped]
     known = [row for row in ran if not row.cause.startswith("at least")]
@@ -208,10 +187,10 @@ def _worst(ran: list[Row]) -> list[Row]:
 
 if __name__ == "__main__":
     here, found = Path(__file__).parent, []
-    before = earlier(here / "peaks.csv")
+    before = earlier(here / "peaks.csv", Row)
     for row in rows(sys.argv[1:], before):
         found.append(row)
         if row not in before:  # what is measured is kept, whatever happens later
-            saved([*found, *(old for old in before if old not in found)], here / "peaks.csv")
-    saved(found, here / "peaks.csv")
+            save(here / "peaks.csv", Row, [*found, *(x for x in before if x not in found)])
+    save(here / "peaks.csv", Row, found)
     (here / "peaks.md").write_text("\n".join(_page(found)) + "\n", encoding="utf-8")

@@ -11,16 +11,17 @@ is the CPU allocator's, from torch's profiler. Neither goes through attnprof's o
 
 from __future__ import annotations
 
-import csv
 import math
 import os
 import random
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from row_files import earlier, save
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -298,38 +299,21 @@ def _page(found: list[Row]) -> Iterator[str]:
         yield f"- {row.model}Model, {row.phase}: {row.refused}"
 
 
-def earlier(where: Path) -> list[Row]:
-    """What was written before."""
-    if not where.exists():
-        return []
-    read = {"int": int, "float": float, "str": str}
-    kinds = {f.name: read[str(f.type)] for f in fields(Row)}
-    with where.open(newline="", encoding="utf-8") as file:
-        return [Row(**{k: kinds[k](v) for k, v in line.items()}) for line in csv.DictReader(file)]
-
-
 def main() -> None:
     """Write the table and the page."""
     table = Path(__file__).with_suffix(".csv")
-    before = earlier(table)
+    before = earlier(table, Row)
     found: list[Row] = []
     for row in rows(sys.argv[1:], before):
         found.append(row)
         rest = [old for old in before if (old.model, old.phase) not in _seen(found)]
-        _save(table, found + rest)  # a run that is broken off keeps what it had
+        save(table, Row, found + rest)  # a run that is broken off keeps what it had
     page = "\n".join(_page(found))
     table.with_suffix(".md").write_text(f"{page}\n", encoding="utf-8")
 
 
 def _seen(found: list[Row]) -> set[tuple[str, str]]:
     return {(row.model, row.phase) for row in found}
-
-
-def _save(table: Path, found: list[Row]) -> None:
-    with table.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [f.name for f in fields(Row)], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in found)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,9 @@ class Layer(nn.Module):
         super().__init__()
         self.map = nn.Linear(dim, dim)
 
+    def forward(self, x):
+        return self.map(x)
+
 
 class Image(Layer):
     def forward(self, x):
@@ -81,18 +84,12 @@ class Wide(Layer):
             raise ValueError("no such width")
         super().__init__(dim)
 
-    def forward(self, x):
-        return self.map(x)
-
 
 class Late(Layer):
     def __init__(self, dim, depth=None):
         if depth is None:
             raise ValueError("`depth` is missing")
         super().__init__(dim)
-
-    def forward(self, x):
-        return self.map(x)
 
 
 class Unset(Layer):

@@ -175,9 +175,11 @@ def with_single(found: SymbolicRun, runs: Runs, hints: Sizes) -> SymbolicRun:
             wider = replace(found, guards=SizeConditions(kept))
             inside = ({**shape, name: size} for shape in shapes_in(hints, found.holds))
             tried = list(islice(filter(wider.holds, inside), _DOUBTED))
-            beside = (x for x in shapes_in(hints, wider.holds) if x[name] != size)
+            near = ({**hints, name: other} for other in range(2, 4 * size))
+            beside = chain(near, islice(shapes_in(hints, wider.holds), _LOOKED))
+            only = all(found.holds(x) for x in beside if x[name] != size and wider.holds(x))
             same = (_does_the_same(found, runs.tried(x), x, runs.phases) for x in tried)
-            alone = len(tried) == _DOUBTED and all(map(found.holds, islice(beside, _LOOKED)))
+            alone = len(tried) == _DOUBTED and only
             if alone and all(same):
                 found = wider
                 break
