@@ -29,6 +29,14 @@ class _Dropping(nn.Module):
         return F.dropout(scores.softmax(-1), 0.1, training=True) @ x
 
 
+class _Written(nn.Module):
+    def forward(self, x):
+        scores = x.new_empty(*x.shape[:2], x.shape[1])
+        with torch.no_grad():
+            torch.bmm(x, x.mT, out=scores)
+        return scores @ x
+
+
 class _Mixing(nn.Module):
     def forward(self, x):
         return torch.fft.fft(torch.fft.fft(x, dim=-1), dim=-2).real
@@ -95,6 +103,7 @@ LAYERS = {
         nn.TransformerEncoderLayer(width, heads, 64, batch_first=True), 2
     ),
     "dropout": lambda *_: _Dropping(),
+    "products written to a tensor": lambda *_: _Written(),
     "fourier mixing": lambda *_: _Mixing(),
     "rotary embedding": lambda *_: _Turned(),
 }

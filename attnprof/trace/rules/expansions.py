@@ -168,13 +168,18 @@ def _grouped_product(
     return a.new_empty_strided(shape, strides, dtype=out_dtype or a.dtype)
 
 
+def _is_symbolic(*sizes: Any) -> bool:
+    return any(isinstance(size, torch.SymInt) for size in sizes)
+
+
 def _resized(name: str) -> Expansion:
     """The gradient of an image of another size; torch's own takes no symbolic sizes."""
     func = getattr(aten, name).default
 
     def gradient(grad: Any, size: Any, before: Any, *args: Any, **kwargs: Any) -> Any:
-        symbolic = any(isinstance(n, torch.SymInt) for n in (*size, *before))
-        return grad.new_empty(before) if symbolic else func(grad, size, before, *args, **kwargs)
+        if _is_symbolic(*size, *before):
+            return grad.new_empty(before)
+        return func(grad, size, before, *args, **kwargs)
 
     return gradient
 
@@ -238,8 +243,21 @@ def _expansion_of(func: Any) -> Expansion | None:
     return None
 
 
+def _written(func: Any, args: tuple[Any, ...], out: Any, **kwargs: Any) -> Any:
+    """What a result is written to; torch 2.11 makes numbers of its sizes to compare them."""
+    made = func.overloadpacket.default(*args, **kwargs)
+    return out if made.shape == out.shape else func(*args, out=out, **kwargs)
+
+
+def _writes(func: Any) -> bool:
+    """Whether it is an operation that writes what its plain overload returns."""
+    return getattr(func, "_overloadname", "") == "out" and hasattr(func.overloadpacket, "default")
+
+
 def result_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The operation's result; of fake tensors also where torch has none."""
+    if _writes(func) and _is_symbolic(*kwargs["out"].shape):
+        return _written(func, args, **kwargs)
     stand_in = STAND_INS.get(name_of(func).removeprefix("aten."))
     if stand_in is not None and (isinstance(args[0], FakeTensor) or args[0].is_meta):
         return stand_in(*args, **kwargs)
