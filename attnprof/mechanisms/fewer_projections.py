@@ -22,6 +22,7 @@ class Optimised(SoftmaxAttention):
     title: ClassVar[str] = "Optimised Attention"
     document: ClassVar[str] = "000"
     projections: ClassVar[str] = "qko"
+    abilities: ClassVar[Abilities] = Abilities(cross=True)
     printed = (eq24(12),)
 
 
@@ -33,6 +34,7 @@ class Efficient(SoftmaxAttention):
     title: ClassVar[str] = "Efficient Attention"
     document: ClassVar[str] = "000"
     projections: ClassVar[str] = "qo"
+    abilities: ClassVar[Abilities] = Abilities(cross=True)
     printed = (eq24(9),)
 
     def init_state(self, sizes: LayerSizes, cache: Callable[[Number, Number], Any]) -> Any:

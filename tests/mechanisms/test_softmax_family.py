@@ -222,3 +222,17 @@ def test_a_map_per_head_counts_and_decodes_as_executed(shape, causal):
     state = layer.init_state(shape[0])
     rows = torch.stack([layer.step(token, state)[0] for token in x.unbind(1)], 1)
     torch.testing.assert_close(rows, layer(x, causal=True), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["optimised", "efficient"])
+@torch.no_grad()
+def test_columns_of_another_sequence_are_attended_where_keys_or_values_have_no_map(name):
+    layer = attnprof.build(name, 6, 2)
+    x, other = torch.randn(2, 4, 6), torch.randn(2, 7, 6)
+    heads = []
+    for columns in (slice(0, 3), slice(3, 6)):
+        keys = layer.k_proj(other) if name == "optimised" else other
+        scores = layer.q_proj(x)[..., columns] @ keys[..., columns].mT / 3**0.5
+        heads.append(scores.softmax(-1) @ other[..., columns])
+    expected = layer.o_proj(torch.cat(heads, -1))
+    assert torch.allclose(layer(x, context=other), expected, atol=1e-5)
