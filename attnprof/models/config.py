@@ -1,0 +1,217 @@
+"""What a model is made of: a frozen configuration, from Python, a table or a TOML file."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+from attnprof import registry
+from attnprof.arguments import at_least, choice, name_text, number, parameter_value, shown
+from attnprof.errors import RequestError, closest
+from attnprof.mechanism import Mechanism
+
+KINDS = ("encoder", "decoder", "encoder-decoder")
+EMBEDDINGS = ("tokens", "patches", "cnn", "rows")
+POSITIONS = ("none", "learned", "sinusoidal", "rotary")
+NORMS, NORM_TYPES = ("pre", "post"), ("layer", "rms")
+ACTIVATIONS = ("gelu", "relu", "swiglu")
+_CHOICES = {
+    "kind": KINDS, "embedding": EMBEDDINGS, "positions": POSITIONS, "norm": NORMS,
+    "norm_type": NORM_TYPES, "activation": ACTIVATIONS,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Attention:
+    """A mechanism by name, with the parameters that are not its defaults."""
+
+    name: str = "standard"
+    params: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        """From a name, or a table with a ``name`` and parameters."""
+        if isinstance(value, cls):
+            return value
+        given = dict(value) if isinstance(value, Mapping) else {"name": value}
+        if "name" not in given:
+            raise RequestError(f"attention {shown(given)} has no name: {{name = 'standard'}}")
+        name = name_text(given.pop("name"))
+        usual, set_to = registry.get(name).params, registry.get(name, **given).params
+        return cls(name, tuple((n, v) for n, v in set_to.items() if v != usual[n]))
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The mechanism, as the registry has it."""
+        return registry.get(self.name, **dict(self.params))
+
+    def table(self) -> str | dict[str, Any]:
+        """What :meth:`of` takes."""
+        return {"name": self.name, **dict(self.params)} if self.params else self.name
+
+
+STANDARD = Attention()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """A transformer. Sizes are numbers, or symbols where formulas are derived.
+
+    ``kind`` is encoder, decoder or encoder-decoder; a vision transformer is an encoder of patches.
+    ``attention`` names mechanisms layer by layer, the last for all further layers too;
+    ``decoder_attention`` those of an encoder-decoder's decoder, where they are others.
+    ``embedding`` is of ``tokens``, of ``patches`` of an image, a ``cnn`` of three convolutions
+    (over an image if ``image_size`` is given, over tokens else), or ``rows``: the input is (b, n,
+    d_model) already. ``seq_len`` is the longest input, without class token. An encoder gives
+    classes, of the class token or else of the rows' mean, or without ``num_classes`` rows; a
+    decoder gives numbers for a vocabulary. ``norm`` is where normalisation is, ``final_norm``
+    whether there is a last one: unless said, where it is ``pre``. ``hidden_dim`` is 4·d_model
+    unless said, ``head_hidden`` the width of a hidden layer of the classifier. ``projections`` and
+    ``shared_attention`` are what document 003 prints: attention without maps, one module for all
+    layers. ``causal`` concerns decoders.
+    """
+
+    kind: str = "decoder"
+    d_model: int = 512
+    num_heads: int = 8
+    num_kv_heads: int | None = None
+    num_layers: int = 6
+    num_decoder_layers: int | None = None
+    seq_len: int = 1024
+    attention: tuple[Attention, ...] = (STANDARD,)
+    decoder_attention: tuple[Attention, ...] | None = None
+    cross_attention: Attention = STANDARD
+    projections: bool = True
+    shared_attention: bool = False
+    causal: bool = True
+    norm: str = "pre"
+    norm_type: str = "layer"
+    final_norm: bool | None = None
+    hidden_dim: int | None = None
+    activation: str = "gelu"
+    mlp_bias: bool = True
+    embedding: str = "tokens"
+    vocab_size: int = 32_000
+    image_size: int | None = None
+    patch_size: int = 16
+    channels: int = 3
+    scale_embedding: bool = False
+    positions: str = "learned"
+    class_token: bool = False
+    num_classes: int | None = None
+    head_hidden: int | None = None
+    head_bias: bool = True
+    tied: bool = False
+    dropout: float = 0.0
+    embedding_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            object.__setattr__(self, item.name, _checked(item, getattr(self, item.name)))
+        if self.image_size is not None and self.image_size % self.patch_size:
+            raise RequestError(
+                f"patch_size={self.patch_size} does not divide image_size={self.image_size}"
+            )
+        for wrong, why in self._contradictions():
+            if wrong:
+                raise RequestError(f"{self.kind}: {why}")
+
+    def _contradictions(self) -> Sequence[tuple[bool, str]]:
+        encoder, classes = self.kind == "encoder", self.num_classes is not None
+        picture = self.embedding in ("patches", "cnn")
+        return (
+            (self.embedding == "patches" and self.image_size is None, "patches need image_size"),
+            (picture and self.kind == "decoder", f"embedding={self.embedding} is an encoder's"),
+            (classes and not encoder, "num_classes is an encoder's"),
+            (self.class_token and not encoder, "class_token is an encoder's"),
+            (self.head_hidden is not None and not classes, "head_hidden needs num_classes"),
+            (self.tied and encoder, "tied is for a head over a vocabulary; an encoder has none"),
+            (
+                self.tied and self.kind == "decoder" and self.embedding == "rows",
+                "tied needs an embedding of tokens",
+            ),
+            (len(self.attention) > self.num_layers, "attention names more than num_layers"),
+            (
+                len(self.decoder_attention or ()) > (self.num_decoder_layers or self.num_layers),
+                "decoder_attention names more layers than the decoder has",
+            ),
+        )
+
+    @property
+    def tokens(self) -> int:
+        """Rows that pass through the layers: patches or ``seq_len``, and a class token."""
+        sides = self.image_size and self.image_size // self.patch_size
+        return (self.seq_len if sides is None else sides * sides) + int(self.class_token)
+
+    @property
+    def hidden(self) -> int:
+        """Width of the feed-forward network's hidden layer."""
+        return 4 * self.d_model if self.hidden_dim is None else self.hidden_dim
+
+    @property
+    def ends_with_norm(self) -> bool:
+        """Whether a normalisation follows the last layer."""
+        return self.norm == "pre" if self.final_norm is None else self.final_norm
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> Self:
+        """From names and values; :class:`RequestError` for names that are no fields."""
+        return cls(**{name: table[name] for name in map(_known, table)})
+
+    def with_(self, **values: Any) -> Self:
+        """The same with other values."""
+        return replace(self, **{name: values[name] for name in map(_known, values)})
+
+    def table(self) -> dict[str, Any]:
+        """Names and values that are not the defaults, as TOML has them."""
+        values = ((item.name, getattr(self, item.name), item.default) for item in fields(self))
+        return {name: _plain(value) for name, value, default in values if value != default}
+
+    def to_toml(self) -> str:
+        """What a file for :func:`attnprof.models.load` says."""
+        return "".join(f"{name} = {_toml(value)}\n" for name, value in self.table().items())
+
+
+def _known(name: str) -> str:
+    known = [item.name for item in fields(ModelConfig)]
+    if name not in known:
+        raise RequestError(f"a model has no '{name}': {closest(name, known)}")
+    return name
+
+
+def _checked(item: Any, value: Any) -> Any:
+    """A field's value: names among those possible, sizes of at least 1, mechanisms by name."""
+    if item.name == "cross_attention":
+        return Attention.of(value)
+    if item.name.endswith("attention") and item.name != "shared_attention":
+        return _each(value)
+    if item.name in _CHOICES:
+        return choice(item.name, value, _CHOICES[item.name])
+    found = parameter_value(item, value)
+    if "dropout" in item.name and not 0 <= number(item.name, found) < 1:
+        raise RequestError(f"{item.name} must be at least 0 and below 1, not {found}")
+    whole = "int" in str(item.type) and found is not None
+    return at_least(item.name, found, 1) if whole else found
+
+
+def _each(value: Any) -> tuple[Attention, ...] | None:
+    if value is None:
+        return None
+    found = (value,) if isinstance(value, str | Mapping | Attention) else tuple(value)
+    if not found:
+        raise RequestError("attention is empty: name one mechanism or several")
+    return tuple(map(Attention.of, found))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [item.table() for item in value]
+    return value.table() if isinstance(value, Attention) else value
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name} = {_toml(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,152 @@
+"""From the input to rows (b, n, d_model): tokens, patches, convolutions; positions."""
+
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu, one_hot
+
+from attnprof.errors import RequestError
+from attnprof.models.config import ModelConfig
+
+#: Standard deviation of learned positions and class tokens, as in ViT.
+SPREAD = 0.02
+CONVOLUTIONS = 3
+
+
+def sinusoids(tokens: int, width: int) -> Tensor:
+    """(tokens, width): sines in even columns, cosines in odd ones (Vaswani et al. 2017)."""
+    column = torch.arange(width)
+    angles = torch.arange(tokens)[:, None] / 10_000 ** ((column - column % 2) / width)
+    return torch.where(column % 2 == 0, angles.sin(), angles.cos())
+
+
+class Patches(nn.Module):
+    """An image (b, channels, side, side) to (b, patches, d_model), one linear map a patch."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.size = config.patch_size
+        self.projection = nn.Linear(config.channels * self.size**2, config.d_model)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Patches row by row, of each its channels, rows and columns."""
+        b, c, height, width = image.shape
+        p = self.size
+        cut = image.view(b, c, height // p, p, width // p, p).permute(0, 2, 4, 1, 3, 5)
+        rows: Tensor = self.projection(cut.reshape(b, (height // p) * (width // p), c * p * p))
+        return rows
+
+
+class ConvolutionStem(nn.Module):
+    """Three convolutions with GELU between: along tokens, or over an image down to patches.
+
+    004 (Table 5) says no more of its CNN. Widths double up to d_model over an image, whose
+    strides multiply to the patch; tokens enter as columns of their identity matrix, so that the
+    first convolution is their embedding, and keep their number.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        width, kind = config.d_model, nn.Conv2d if config.image_size else nn.Conv1d
+        widths, steps = [config.vocab_size, width, width, width], [1] * CONVOLUTIONS
+        if config.image_size:
+            widths = [config.channels, max(1, width // 4), max(1, width // 2), width]
+            steps = strides(config.patch_size)
+        self.vocabulary = None if config.image_size else config.vocab_size
+        self.convolutions = nn.ModuleList(
+            kind(inner, outer, reach := max(3, step // 2 * 2 + 1), step, reach // 2)
+            for (inner, outer), step in zip(pairwise(widths), steps, strict=True)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Tokens (b, n) or an image → (b, n, d_model)."""
+        first, *others = self.convolutions
+        if self.vocabulary is not None:
+            x = one_hot(x, self.vocabulary).to(next(first.parameters()).dtype).mT
+        x = first(x)
+        for convolution in others:
+            x = convolution(gelu(x))
+        return x.flatten(2).mT
+
+
+def strides(patch: int) -> list[int]:
+    """Three whole numbers whose product is the patch, as even as its prime factors let them be."""
+    found, rest, factor = [1] * CONVOLUTIONS, patch, 2
+    while rest > 1:
+        while rest % factor:
+            factor += 1
+        rest //= factor
+        found.append(factor)
+    for large in sorted(found[CONVOLUTIONS:], reverse=True):
+        least = min(range(CONVOLUTIONS), key=found.__getitem__)
+        found[least] *= large
+    steps = sorted(found[:CONVOLUTIONS], reverse=True)
+    assert prod(steps) == patch
+    return steps
+
+
+class InputRows(nn.Module):
+    """The input's rows, a class token before them, positions added."""
+
+    class_token: nn.Parameter | None
+    positions: Tensor | None
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        width, self.tokens = config.d_model, config.tokens
+        self.rows = _ROWS[config.embedding](config)
+        self.scale = float(width) ** 0.5 if config.scale_embedding else None
+        self.learned = config.positions == "learned"
+        self.class_token = _drawn(1, width) if config.class_token else None
+        if config.positions == "sinusoidal":
+            self.register_buffer("positions", sinusoids(self.tokens, width), persistent=False)
+        else:
+            self.positions = _drawn(self.tokens, width) if self.learned else None
+        self.dropout = nn.Dropout(config.embedding_dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Tokens (b, n), an image or rows (b, n, d_model) → (b, n, d_model)."""
+        rows = self.rows(x)
+        if self.class_token is not None:
+            rows = torch.cat((self.class_token.expand(rows.shape[0], -1, -1), rows), 1)
+        if rows.shape[1] > self.tokens:
+            raise RequestError(
+                f"the model was built for at most {self.tokens} tokens and got {rows.shape[1]}: "
+                f"build it with seq_len={rows.shape[1]}"
+            )
+        return self._placed(rows, slice(0, rows.shape[1]))
+
+    def step(self, x_t: Tensor, place: int) -> Tensor:
+        """A token (b,), or a row (b, d_model), at a place, counted from 0 → (b, 1, d_model)."""
+        return self._placed(self.rows(x_t.unsqueeze(1)), slice(place, place + 1))
+
+    def _placed(self, rows: Tensor, place: slice) -> Tensor:
+        """With positions; what is learned is scaled like the tokens (002, Sec 4)."""
+        if self.positions is not None and self.learned:
+            rows = rows + self.positions[place]
+        if self.scale is not None:
+            rows = rows * self.scale
+        if self.positions is not None and not self.learned:
+            rows = rows + self.positions[place]
+        kept: Tensor = self.dropout(rows)
+        return kept
+
+
+def _drawn(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.empty(shape).normal_(0, SPREAD))
+
+
+def _tokens(config: ModelConfig) -> nn.Module:
+    return nn.Embedding(config.vocab_size, config.d_model)
+
+
+def _given(_: ModelConfig) -> nn.Module:
+    return nn.Identity()
+
+
+_ROWS: dict[str, Any] = {
+    "tokens": _tokens, "patches": Patches, "cnn": ConvolutionStem, "rows": _given,
+}  # fmt: skip

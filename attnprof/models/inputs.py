@@ -1,0 +1,51 @@
+"""What a model is called with: as text for deriving, as tensors for running."""
+
+from typing import Any
+
+from attnprof.models.config import ModelConfig
+
+
+def input_texts(config: ModelConfig) -> dict[str, str]:
+    """Inputs by name, as ``attnprof derive --input`` takes them: in B and N, images in B."""
+    if config.kind == "encoder-decoder":
+        return {"source": _text(config), "target": "B, M int64"}
+    return {"x": _text(config)}
+
+
+def example_inputs(
+    config: ModelConfig, batch_size: int = 1, seq_len: int | None = None
+) -> tuple[Any, ...]:
+    """Random tensors, as the model takes them; the longest tokens or rows unless said.
+
+    On torch's default device, from its generator.
+    """
+    import torch
+
+    n = config.seq_len if seq_len is None else seq_len
+    first = {
+        "image": lambda: torch.randn(batch_size, *_image(config)),
+        "rows": lambda: torch.randn(batch_size, n, config.d_model),
+        "tokens": lambda: torch.randint(config.vocab_size, (batch_size, n)),
+    }
+    found = first[_taken(config)]()
+    crosses = config.kind == "encoder-decoder"
+    return (found, first["tokens"]()) if crosses else (found,)
+
+
+def _taken(config: ModelConfig) -> str:
+    if config.embedding == "patches" or (config.embedding == "cnn" and config.image_size):
+        return "image"
+    return "rows" if config.embedding == "rows" else "tokens"
+
+
+def _image(config: ModelConfig) -> tuple[int, int, int]:
+    side = config.image_size or 0
+    return config.channels, side, side
+
+
+def _text(config: ModelConfig) -> str:
+    return {
+        "image": "B, " + ", ".join(map(str, _image(config))),
+        "rows": f"B, N, {config.d_model}",
+        "tokens": "B, N int64",
+    }[_taken(config)]

@@ -1,0 +1,66 @@
+"""The models of the five documents, by name, from ``presets.toml``; and models from files."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from attnprof.errors import NotFoundError, closest
+from attnprof.models.config import ModelConfig
+from attnprof.record.files import read_toml
+
+#: What a preset says of itself; all else is a field of its configuration.
+_ABOUT = ("document", "table", "notes")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A model of a document: where its sizes stand, and what they rest on beside it."""
+
+    name: str
+    document: str
+    table: str
+    notes: str
+    config: ModelConfig
+
+
+@cache
+def presets() -> dict[str, Preset]:
+    """All presets by name, in the documents' order."""
+    path = Path(__file__).with_name("presets.toml")
+    return {preset.name: preset for preset in _read(read_toml(path)["family"])}
+
+
+def preset(name: str) -> Preset:
+    """A preset; :class:`NotFoundError` says which names come near."""
+    if name not in presets():
+        raise NotFoundError(f"unknown preset '{name}': {closest(name, list(presets()))}")
+    return presets()[name]
+
+
+def load(source: str | Path) -> ModelConfig:
+    """The configuration of a preset, or of a TOML file whose name ends in ``.toml``.
+
+    A file holds fields of :class:`ModelConfig`; with ``preset = "001-lm-dot"`` it changes those
+    of a preset. Raises :class:`RequestError` for what is neither.
+    """
+    if not str(source).endswith(".toml"):
+        return preset(str(source)).config
+    table = read_toml(source)
+    base = table.pop("preset", None)
+    return ModelConfig.from_table(table) if base is None else preset(base).config.with_(**table)
+
+
+def _read(families: list[Mapping[str, Any]]) -> Iterator[Preset]:
+    """Every model of a family in every variant; a later table's values replace earlier ones."""
+    for family in families:
+        for model, sizes in family["models"].items():
+            for variant, changed in family["variants"].items():
+                found = {**family["common"], **sizes, **changed}
+                about = {name: found.pop(name, "") for name in _ABOUT}
+                about["notes"] = "; ".join(
+                    table["notes"]
+                    for table in (family["common"], sizes, changed) if "notes" in table
+                )  # fmt: skip
+                yield Preset(f"{model}-{variant}", **about, config=ModelConfig.from_table(found))
