@@ -58,6 +58,19 @@ class Sorted(Experts):
         return (back.view(*chosen.shape, -1) * weights[..., None]).sum(1)
 
 
+class Marked(Experts):
+    """How many rows each has is the sum of a table of ones among zeros, taken as a list."""
+
+    def mixed(self, x, weights, chosen):
+        marks = torch.zeros(x.shape[0], 4, dtype=weights.dtype).scatter(1, chosen, 1)
+        counts = marks.long().sum(0).tolist()
+        order = chosen.flatten().sort(0)[1]
+        token = order.div(2, rounding_mode="trunc")
+        parts = zip(self.experts, x[token].split(counts), strict=True)
+        done = torch.cat([expert(part) for expert, part in parts]) * weights.flatten()[order, None]
+        return torch.zeros_like(x).index_add(0, token, done)
+
+
 class Hot(Experts):
     """As transformers does it: one-hot masks, experts that were hit, rows added up."""
 
@@ -109,7 +122,7 @@ def derived(module, phases="forward"):
     return attnprof.derive(module, **how)
 
 
-@pytest.mark.parametrize("module", [Experts, Masked, Sorted, Hot])
+@pytest.mark.parametrize("module", [Experts, Masked, Sorted, Marked, Hot])
 def test_experts_are_derived_for_even_choices(module):
     found = derived(module)
     forms = found.phases["forward"]

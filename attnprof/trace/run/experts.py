@@ -28,7 +28,7 @@ from attnprof.trace.sizes import size_of
 MOST = 2**22
 #: Operations whose second result, or whose one, is a place among real numbers.
 _CHOICES = ("topk", "argmax", "max", "sort")
-#: Operations that make whole numbers or truth values out of nothing.
+#: Operations that make numbers or truth values out of nothing.
 _MADE = frozenset({
     "arange", "zeros", "ones", "full", "eye", "scalar_tensor", "tril_indices", "triu_indices",
     "zeros_like", "ones_like", "new_zeros", "new_ones",
@@ -98,13 +98,12 @@ class Routing:
 
 
 def _follow(name: str, func: Any, args: Any, kwargs: Any, results: list[Any]) -> None:
-    """The values of results: of an operation on what is known, or that makes whole numbers."""
+    """The values of results: of an operation on what is known, or that makes the same of any."""
     if not any(isinstance(x, FakeTensor) for x in results):
         return
     operands = tensors_in((args, kwargs))
     known = [_known(x) for x in operands]
-    whole = results[0].dtype in (torch.bool, torch.int32, torch.int64)
-    made = name.removesuffix("_") in _MADE and whole
+    made = name.removesuffix("_") in _MADE
     follows = made or (operands and None not in known)
     if follows and all(prod(map(_number, x.shape)) <= MOST for x in results):
         values = _computed(func, args, kwargs) if None not in known else _made(name, results[0])
@@ -237,13 +236,16 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
 
 
 @contextmanager
-def as_with_values() -> Iterator[None]:
+def as_with_values(routing: Routing) -> Iterator[None]:
     """Inside, what torch does otherwise where it knows no values is done as it does with them."""
     one_hot, as_list = _one_hot(), FakeTensor.tolist
 
     def tolist(tensor: Any) -> Any:
         known = _known(tensor)
-        return as_list(tensor) if known is None else _listed(known)
+        if known is None:
+            return as_list(tensor)
+        routing.use(known.route)
+        return _listed(known)
 
     hot = patch.object(torch.nn.functional, "one_hot", one_hot)
     with hot, patch.object(FakeTensor, "tolist", tolist):

@@ -85,7 +85,8 @@ def record(
         world: Any = real_world(target.dtype)
     else:
         world = meta_world(target.dtype) if swift else fake_world(environment, target.dtype)
-    with world, adding_in_place(), as_with_values() if target.routed else nullcontext():
+    routing = Routing() if target.routed else None
+    with world, adding_in_place(), as_with_values(routing) if routing else nullcontext():
         subject = target.make(sizes)
         positional, named = target.call_inputs(sizes, "meta" if swift else "cpu")
         parameters, buffers = _weights(subject)
@@ -97,7 +98,6 @@ def record(
         values = Values(flipped) if real else None
         check = before_each or Limit(most)
         parts = Submodules(subject)
-        routing = Routing() if target.routed else None
         recorder = Recorder(check, values, parts, routing)
         recorder.given([*parameters, *buffers, *inputs])
         if values is not None:
