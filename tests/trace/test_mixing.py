@@ -262,6 +262,28 @@ def test_a_peak_that_begins_late():
     assert check(target, found, shapes) == len(shapes)
 
 
+class Convolved(nn.Module):
+    """A recurrence after a convolution whose kernel takes the larger of two amounts."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.inner = nn.Conv1d(width, width, 4, padding=3, groups=width)
+
+    def forward(self, x):
+        mixed = self.inner(x.mT)[..., : x.shape[1]]
+        state, rows = torch.zeros_like(x[:, 0]), []
+        for t in range(x.shape[1]):
+            state = state * 0.5 + mixed[..., t]
+            rows.append(state)
+        return torch.stack(rows, 1)
+
+
+def test_a_kernel_that_takes_the_larger_of_two_amounts_in_a_run_for_each_length():
+    target, found = shown(Convolved, ["width=h*d"], ["x: B, N, h*d"])
+    shapes = [{"B": b, "N": n, "h": 2, "d": w} for b, n, w in ((2, 5, 9), (3, 40, 4), (33, 9, 30))]
+    assert check(target, found, shapes) == len(shapes)
+
+
 def test_as_many_whole_chunks_as_there_were_before_a_rest_are_too_few():
     target = SimpleNamespace(symbols=("N", "C"))
     plan = SimpleNamespace(target=target, hints={"N": 421, "C": 7}, blocks={"N": C, "C": 1})

@@ -54,6 +54,12 @@ def account(trace: Trace, phases: Iterable[str], *, aligned: bool) -> Account:
     return Account(dict(sizes), example, held)
 
 
+def told_by(call: Call) -> tuple[Any, ...]:
+    """What an operation does and holds, without sizes; of a maximum there is no polynomial."""
+    born = [number for number, _ in call.born]
+    return key_of(call), call.module, born, call.died, maxima_in(call.workspace)
+
+
 def fields(call: Call, *, aligned: bool) -> Iterator[tuple[Field, Any]]:
     """All sizes of a call; what it holds only where it stands for itself."""
     yield from call.counts.items()
@@ -67,20 +73,50 @@ def _moments(trace: Trace, phase: str, *, aligned: bool) -> dict[Any, Terms]:
     """Bytes held while each operation of a phase runs, by names of that moment.
 
     Where runs do not align a moment is named by how many of its kind came before, or come after.
+    What is the largest of several sums has a moment of each.
     """
     now: Terms = {}
-    found: dict[Any, list[Terms]] = defaultdict(list)
+    found: dict[Any, list[list[Terms]]] = defaultdict(list)
     for place, call in enumerate(trace.calls):
         now = plus(plus(now, terms(call.gives), -1), terms(call.takes), 1)
         if phase in {"train", "decode", call.part}:
-            found[place if aligned else key_of(call)].append(plus(now, terms(call.workspace), 1))
+            key = place if aligned else key_of(call)
+            found[key].append([plus(now, side, 1) for side in sides_of(call.workspace)])
     named: dict[Any, Terms] = {}
     for key, values in found.items():
-        for place, value in enumerate(values):
-            named[key, place] = value
-            if place - len(values) >= -_ENDS:
-                named[key, place - len(values)] = value
+        for place, sides in enumerate(values):
+            for side, value in enumerate(sides):
+                named[key, (place, side)] = value
+                if place - len(values) >= -_ENDS:
+                    named[key, (place - len(values), side)] = value
     return named
+
+
+def sides_of(size: Any) -> list[Terms]:
+    """The sums that a size is the largest of, in an order that their factors have no part in."""
+    found = _sums(terms(size))
+    if len(found) == 1:
+        return found
+    return sorted(found, key=lambda x: (sorted(map(str, x)), sorted(x.values())))
+
+
+def maxima_in(size: Any) -> list[Any]:
+    """The largest of several that a size, or its terms, have as a term."""
+    if isinstance(size, int):
+        return []
+    import sympy
+
+    found = size if isinstance(size, Mapping) else terms(size)
+    return [x for x, n in found.items() if isinstance(x, sympy.Max) and n > 0]
+
+
+def _sums(value: Terms) -> list[Terms]:
+    largest = next(iter(maxima_in(value)), None)
+    if largest is None:
+        return [value]
+    times, rest = value[largest], {x: n for x, n in value.items() if x is not largest}
+    sides = ({x: times * n for x, n in terms(side).items()} for side in largest.args)
+    return [found for side in sides for found in _sums(plus(rest, side, 1))]
 
 
 class Worst:

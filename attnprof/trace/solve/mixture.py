@@ -13,9 +13,9 @@ import sympy
 from attnprof.algebra.expressions import symbol
 from attnprof.algebra.maxima import maximum_of, plus
 from attnprof.trace.events import Call, Trace
-from attnprof.trace.solve.accounts import Account, Terms, Worst, account, told
+from attnprof.trace.solve.accounts import Account, Terms, Worst, account, told, told_by
 from attnprof.trace.solve.budget import NoFormulaError, OutOfBudgetError
-from attnprof.trace.solve.columns import key_of, unnumbered
+from attnprof.trace.solve.columns import unnumbered
 from attnprof.trace.solve.families import families
 from attnprof.trace.solve.grid import Index
 from attnprof.trace.solve.lattice import Ladder, Lattice, Row, indices_for, rows_of, steps_of
@@ -180,10 +180,7 @@ class Mixture:
 
     def accounts(self, runs: Sequence[SymbolicRun]) -> list[Account]:
         """The runs by operation where all do the same ones, else by kind and line."""
-        orders = [
-            [(key_of(c), c.module, [n for n, _ in c.born], c.died) for c in run.trace.calls]
-            for run in runs
-        ]
+        orders = [list(map(told_by, run.trace.calls)) for run in runs]
         aligned = self.alike and all(order == orders[0] for order in orders)
         for run in runs:
             if (id(run), aligned) not in self._accounts:
