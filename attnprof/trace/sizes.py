@@ -123,6 +123,10 @@ def _function(node: Any) -> Callable[[Mapping[str, Any]], Value]:
 def _power(base: Value, exponent: Value) -> Value:
     if isinstance(exponent, int):
         return (base if exponent >= 0 else Fraction(base)) ** exponent
+    if isinstance(exponent, Fraction) and exponent.denominator == 2 and isinstance(base, int):
+        root = math.isqrt(max(base, 0))
+        if root * root == base:
+            return _power(root, exponent.numerator)
     return float(base) ** float(exponent)
 
 

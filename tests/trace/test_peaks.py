@@ -134,3 +134,66 @@ def test_a_peak_whose_note_says_at_least_is_not_called_exact(dtype, bound, phase
     assert said == (bound == "at least")
     assert bounds["peak_bytes"] == bound
     assert (bounds["flops"], bounds["bytes_moved"]) == ("exact", "exact")
+
+
+class Normed(nn.Module):
+    """A map whose results a batch norm takes; the peak is while that runs."""
+
+    def __init__(self, d):
+        super().__init__()
+        self.map, self.norm = nn.Linear(d, 4 * d, bias=False), nn.BatchNorm1d(4 * d)
+
+    def forward(self, x):
+        return self.norm(self.map(x))
+
+
+class Cached(nn.Module):
+    """Attention with a table of distances that the first call makes."""
+
+    def __init__(self, d):
+        super().__init__()
+        self.map = nn.Linear(d, d)
+        self.tables = {}
+
+    def forward(self, x):
+        n = x.shape[1]
+        if n not in self.tables:
+            places = torch.arange(n, dtype=x.dtype)
+            self.tables[n] = (places[:, None] - places).abs().log1p()
+        return (self.map(x) @ x.mT - self.tables[n]).softmax(-1) @ x
+
+
+class Grown(nn.Module):
+    """Attention to the tokens of this call and of the one before, if there was one."""
+
+    def __init__(self, d):
+        super().__init__()
+        self.map = nn.Linear(d, d)
+        self.before = None
+
+    def forward(self, x):
+        tokens = x if self.before is None else torch.cat([self.before, x], 1)
+        self.before = x.detach() * 1
+        return (self.map(x) @ tokens.mT).softmax(-1) @ tokens
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+@pytest.mark.parametrize(("kind", "sizes"), [(Normed, "N, d"), (Cached, "B, N, d")])
+def test_a_peak_is_that_of_a_call_after_the_first_one(kind, sizes, phase):
+    found = attnprof.derive(kind, inputs={"x": sizes}, args={"d": "d"}, phases=phase)
+    assert not found.phases[phase].formulas["peak_bytes"].withheld
+    for shape in ({"B": 2, "N": 24, "d": 8}, {"B": 3, "N": 9, "d": 16}):
+        dims = [shape[name] for name in sizes.split(", ")]
+        module, x = kind(shape["d"]).train(phase == "train"), torch.randn(*dims)
+        if phase == "train":
+            run = trained(module, x)
+        else:
+            run = torch.no_grad()(lambda module=module, x=x: module(x))
+            run()
+        told = found.at("peak_bytes", phase, **{n: shape[n] for n in sizes.split(", ")})
+        assert abs(told - allocator_peak(run)) <= SCALARS
+
+
+def test_code_that_keeps_tokens_is_counted_at_its_first_call():
+    found = attnprof.derive(Grown, inputs={"x": "B, N, d"}, args={"d": "d"}, phases="forward")
+    assert str(found.expression("matmul_flops")) == "4*B*N**2*d + 2*B*N*d**2"

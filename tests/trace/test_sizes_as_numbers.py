@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import attnprof
 from attnprof.trace.run.symbols import conversions_kept
@@ -149,3 +150,48 @@ def test_sizes_to_try_are_ends_powers_of_two_and_others():
     assert {4, 3072, 8, 64, 128, 1024, 2048} <= set(sizes)
     assert sizes[0] == min(sizes, key=lambda size: abs(size - 768))
     assert telling_sizes(range(640, 897, 64), 768, 20) == [768, 704, 832, 640, 896]
+
+
+class OfImages(nn.Module):
+    """Tokens of a square image, mixed with the means of its rows by a map and attention."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.map = nn.Linear(2 * dim, dim)
+
+    def forward(self, x):
+        batch, tokens, width = x.shape
+        side = int(tokens**0.5)
+        image = x.view(batch, side, side, width)
+        means = image.mean(1, keepdim=True) * math.sqrt(tokens)
+        mixed = torch.cat([image - means, image], -1).view(batch, tokens, 2 * width)
+        return _attended(self.map(mixed), math.isqrt(tokens))
+
+
+def _attended(x, side):
+    rows = x.reshape(x.shape[0] * side, side, x.shape[-1])
+    return ((rows @ rows.mT).softmax(-1) @ rows).reshape(x.shape)
+
+
+@pytest.mark.parametrize("phase", ["forward", "train"])
+def test_a_length_that_has_to_be_a_square_has_formulas_in_it(phase):
+    derivation = attnprof.derive(OfImages, inputs={"x": "B, N, d"}, args={"dim": "d"}, phases=phase)
+    forms = derivation.phases[phase]
+    assert "N is a square" in forms.domain
+    assert "B*N**(3/2)*d" in str(derivation.expression("matmul_flops", phase))
+    for shape in ({"B": 2, "N": 49, "d": 6}, {"B": 3, "N": 400, "d": 5}):
+        assert forms.holds(shape)
+        module, x = OfImages(shape["d"]), torch.randn(*shape.values(), requires_grad=True)
+        with FlopCounterMode(display=False) as counter:
+            out = module(x)
+            if phase == "train":
+                out.sum().backward()
+        found = derivation.at("matmul_flops", phase, **shape)
+        assert found == counter.get_total_flops()
+        assert isinstance(found, int)
+    assert not forms.holds({"B": 2, "N": 50, "d": 6})
+
+
+def test_a_square_that_is_asked_for_is_met():
+    derivation = attnprof.derive(OfImages, inputs={"x": "B, N, d"}, args={"dim": "d"}, at={"N": 64})
+    assert derivation.phases["forward"].holds({"B": 2, "N": 64, "d": 4})

@@ -194,9 +194,17 @@ def _in_rows(x: Any) -> Any:
     return aten.log_sigmoid_forward.default(x.new_empty(x.shape))
 
 
+def _without_moments(x: Any, *args: Any) -> tuple[Any, Any, Any]:
+    """Outside of training no moments are kept, which those without a device are made for."""
+    out, *moments = aten.native_batch_norm.default(x, *args)
+    training = args[4]
+    return (out, *moments) if training else (out, x.new_empty(0), x.new_empty(0))
+
+
 #: Results of operations that torch cannot run on fake tensors, or only with other storages:
 #: shapes, no values.
 STAND_INS: dict[str, Expansion] = {
+    "native_batch_norm": _without_moments,
     **{
         name: _resized(name)
         for name in ("_upsample_bicubic2d_aa_backward", "_upsample_bilinear2d_aa_backward")

@@ -268,7 +268,9 @@ workspaces(
         # two sums for each sample and channel
         "native_group_norm_backward": lambda _, c: 2 * product((c.N, c.C)) * sum_width(c.input),
         # scale and shift of each channel
-        "native_batch_norm": lambda _, c: 2 * size_of(c.input.shape[1]) * sum_width(c.input),
+        "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training": (
+            lambda _, c: 2 * size_of(c.input.shape[1]) * sum_width(c.input)
+        ),
         "native_batch_norm_backward": _batch_norm_backward,
         "_cdist_forward _euclidean_dist": _distances,
         "mm addmm": lambda _, c: sum(map(nbytes, _with_gaps(c)), start=0),

@@ -4,8 +4,9 @@ Storages are followed by weak references, whose death is noticed when the next o
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import compress
 from math import prod
@@ -105,6 +106,25 @@ class Recorder(TorchDispatchMode):
     def made(self, tensor: Any) -> None:
         """A tensor that no operation made: it is held from the next one on."""
         self._unshown += self._born([tensor])
+
+    def left(self, values: Iterable[Any]) -> list[Any]:
+        """Those tensors among values that this run made."""
+        self._gone()
+        made = {held.key for held in self._alive.values()}
+        return [x for x in values if isinstance(x, torch.Tensor) and key_of(x) in made]
+
+    def again(self, tensors: Iterable[Any]) -> Trace:
+        """Begin anew, with tensors that were left; what was recorded is returned."""
+        keys = set(map(key_of, tensors))
+        self._gone()
+        self._alive = {weak: held for weak, held in self._alive.items() if held.key in keys}
+        for held in self._alive.values():
+            held.number = 0
+        first = replace(self.trace, calls=[*self.trace.calls], notes=[*self.trace.notes])
+        self.trace.calls.clear()
+        self.trace.notes.clear()
+        self.part, self._unshown = "forward", []
+        return first
 
     @contextmanager
     def repeat(
@@ -213,7 +233,7 @@ class Recorder(TorchDispatchMode):
             takes=sum((held.bytes for held in born), start=0),
             gives=sum((held.bytes for held in died), start=0),
             born=tuple((held.number, held.bytes) for held in born),
-            died=tuple(held.number for held in died),
+            died=tuple(held.number for held in died if held.number),
             dtype=str(results[0].dtype).removeprefix("torch.") if results else "",
             shape=tuple(map(size_of, results[0].shape)) if results else (),
         )

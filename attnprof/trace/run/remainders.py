@@ -1,16 +1,38 @@
-"""What is left of a last block: quotients that are the same whatever that is."""
+"""What is left of a last block: quotients that are the same whatever that is; roots of squares."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
+from torch.fx.experimental import sym_node
 from torch.utils._sympy import functions as symbolic
 
 #: Functions of a number and a divisor.
 _QUOTIENTS = (symbolic.FloorDiv, symbolic.Mod, symbolic.PythonMod, symbolic.CeilDiv)
 #: Roundings of a quotient.
 _ROUNDED = (symbolic.CeilToInt, symbolic.FloorToInt, symbolic.TruncToInt)
+
+
+def _root_of(value: Any) -> Any | None:
+    """The size that a float is, as the root of its square; None for others."""
+    power = isinstance(value, symbolic.FloatPow) and value.args[1] == 0.5
+    if not (power or isinstance(value, symbolic.OpaqueUnaryFn_sqrt)):
+        return None
+    root = sympy.sqrt(value.args[0].replace(symbolic.ToFloat, lambda inside: inside))
+    return root if root.is_integer else None
+
+
+def keeping_roots(rounding: Callable[..., Any]) -> Callable[..., Any]:
+    """A rounding that leaves roots of squares as they are, which floats give exactly."""
+
+    def found(node: Any, *digits: Any) -> Any:
+        root = None if digits else _root_of(node.expr)
+        if root is None:
+            return rounding(node, *digits)
+        return sym_node.SymNode(root, node.shape_env, int, int(node.hint))
+
+    return found
 
 
 @dataclass

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,12 @@ from torch.utils._python_dispatch import _pop_mode_temporarily
 from torch.utils._pytree import tree_leaves
 
 from attnprof.ops.loops import followed_by
-from attnprof.trace.events import Trace
+from attnprof.trace.events import Call, Trace, added
 from attnprof.trace.rules.in_place import adding_in_place
 from attnprof.trace.run.disguise import notes_of_compiling
 from attnprof.trace.run.experts import Routing, as_with_values
 from attnprof.trace.run.recorder import Recorder
-from attnprof.trace.run.submodules import Submodules
+from attnprof.trace.run.submodules import Submodules, held_by
 from attnprof.trace.run.values import Values
 from attnprof.trace.run.worlds import fake_world, meta_world, real_world
 from attnprof.trace.sizes import numel, size_of
@@ -107,12 +108,10 @@ def record(
                     tensor.normal_()
             values.given([*parameters, *inputs])
         with parts.followed(), followed_by(recorder) if environment else nullcontext():
-            if training:
-                _train(subject, positional, named, inputs, recorder)
-            else:
-                with torch.no_grad(), recorder:
-                    kept = subject(*positional, **named)
-                del kept
+            run = partial(_train if training else _call, subject, positional, named, inputs)
+            run(recorder)
+            if left := recorder.left(held_by(subject)):
+                _once_more(run, recorder, left, [*parameters, *inputs])
         trace = recorder.trace
         trace.parameters = sum(map(numel, parameters), start=0)
         trace.notes += notes_of_compiling()
@@ -159,6 +158,33 @@ def weight_bytes(target: "Target", sizes: "Sizes") -> int:
     """Bytes of a module's parameters and buffers at concrete sizes; nothing is allocated."""
     with fake_world(None, target.dtype):
         return sum(tensor.nbytes for held in _weights(target.make(sizes)) for tensor in held)
+
+
+def _once_more(run: Callable[[Recorder], None], recorder: Recorder, left: Any, grown: Any) -> None:
+    """The run as a later one, which has what the first one left, as tables of positions.
+
+    It stays the first one where the other one multiplies something else, as with tokens of before.
+    ``grown`` are the tensors that have gradients since.
+    """
+
+    def products(calls: list[Call]) -> Any:
+        return added([call.counts.get("matmul_flops", 0) for call in calls])
+
+    for tensor in grown:
+        tensor.grad = None
+    first = recorder.again(left)
+    run(recorder)
+    trace = recorder.trace
+    if products(trace.calls) != products(first.calls):
+        trace.calls, trace.notes = first.calls, first.notes
+    elif first.calls != trace.calls:
+        trace.notes.append("the module keeps tensors of its first call: this is a later one")
+
+
+def _call(subject: Any, positional: Any, named: Any, _inputs: Any, recorder: Recorder) -> None:
+    with torch.no_grad(), recorder:
+        kept = subject(*positional, **named)
+    del kept
 
 
 def _train(subject: Any, positional: Any, named: Any, inputs: Any, recorder: Recorder) -> None:

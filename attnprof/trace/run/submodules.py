@@ -6,6 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from attnprof.trace.events import Size
 from attnprof.trace.sizes import numel
@@ -45,3 +46,9 @@ class Submodules:
 
         with patch.object(nn.Module, "__call__", called):
             yield
+
+
+def held_by(subject: Any) -> list[Any]:
+    """Values that a module and those inside hold, also in lists and dictionaries of theirs."""
+    parts = subject.modules() if isinstance(subject, nn.Module) else ()
+    return [value for part in parts for value in tree_leaves(vars(part))]

@@ -22,7 +22,7 @@ from torch.fx.experimental import sym_node
 from torch.utils._sympy import functions as symbolic
 
 from attnprof.algebra.expressions import symbol
-from attnprof.trace.run.remainders import Rests
+from attnprof.trace.run.remainders import Rests, keeping_roots
 from attnprof.user_code import calling_line
 
 _sym_float: Any = torch.sym_float
@@ -38,6 +38,8 @@ _OTHERS = sys.stdlib_module_names | {"torch", "sympy", "mpmath", "numpy", "netwo
 _may_be_foreign = cache(lambda module: module.partition(".")[0] not in _OTHERS)
 #: What most of torch's arithmetic on sizes is.
 _ARITHMETIC = ("_add", "_sub", "_mul", "_eq", "_ne", "_lt", "_le", "_gt", "_ge", "_mod")
+#: Roundings of a float.
+_ROUNDING = ("_trunc", "_floor", "_ceil", "_round")
 #: Packages of ours that work on sizes, and run no layer.
 _OURS = ("attnprof.trace", "attnprof.algebra")
 
@@ -184,6 +186,8 @@ def _patches() -> Iterator[Any]:
     yield patch.object(sym_node.SymNode, "statically_known_true", _is_known)
     for name in _ARITHMETIC:
         yield patch.object(sym_node.SymNode, name, _once_each(getattr(sym_node.SymNode, name)))
+    for name in _ROUNDING:
+        yield patch.object(sym_node.SymNode, name, keeping_roots(getattr(sym_node.SymNode, name)))
     plain = torch.SymInt.bit_length
 
     def bit_length(size: Any) -> Any:

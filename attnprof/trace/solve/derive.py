@@ -1,7 +1,7 @@
 """From a request to its formulas, and its numbers at any shape."""
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
@@ -20,6 +20,7 @@ from attnprof.trace.solve.interpolation import NotRunningError
 from attnprof.trace.solve.one_shape import at_one_shape
 from attnprof.trace.solve.plan import SizePlan
 from attnprof.trace.solve.shapes import Line
+from attnprof.trace.solve.squares import asked_of_side, in_length, of_side, side_of
 from attnprof.trace.solve.strategies import (
     ON_SYMBOLS,
     STRATEGIES,
@@ -159,6 +160,9 @@ class _Search:
                     raise  # it will not run for numbers either
                 reasons.append(str(error))
             except (NoFormulaError, TooLongError) as error:
+                first = strategy is by_symbols and not fixed
+                if found := first and self._of_squares(phases):
+                    return found
                 partial = partial or getattr(error, "forms", None)
                 name = getattr(error, "name", "")
                 # no length is given that nobody asked
@@ -167,11 +171,26 @@ class _Search:
                     reasons.append(f"{_failing(STRATEGIES[strategy], fixed, error)}: {error}")
                 if name or isinstance(error, PinnedError | TooSlowError):
                     self._failed[key] = error
-                if name:
-                    size = self.asked.get(name) or hints_for(self.target.symbols, {})[name]
-                    waiting[:0] = product(STRATEGIES, [{**fixed, name: size}])
+                waiting[:0] = self._with_given(name, fixed)
         partial = partial or self._narrowed(phases, reasons)
         return partial or at_one_shape(self._attempt(phases, {}, reasons), self._given(phases))
+
+    def _with_given(self, name: str, fixed: Sizes) -> Iterator[Any]:
+        """All strategies, with a number for the size of this name, if there is one."""
+        if name:
+            size = self.asked.get(name) or hints_for(self.target.symbols, {})[name]
+            yield from product(STRATEGIES, [{**fixed, name: size}])
+
+    def _of_squares(self, phases: Sequence[str]) -> Forms | None:
+        """Formulas over the root of a length that has to be a square, if it has to."""
+        side = side_of(self.target, self.asked)
+        if not side:
+            return None
+        search = _Search(of_side(self.target, side), asked_of_side(self.asked, side))
+        with contextlib.suppress(CannotRunError, NotRunningError):
+            found = search.forms(phases)
+            return {phase: in_length(forms, side) for phase, forms in found.items()}
+        return None
 
     def _given(self, phases: Sequence[str]) -> Sizes:
         """The length with which there are formulas in the other sizes, if one is found."""
