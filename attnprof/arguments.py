@@ -41,8 +41,8 @@ def size(name: str, value: Any) -> Any:
         return at_least(name, value, 1)
     if type(value).__module__.startswith("attnprof."):
         return value
-    sympy, numpy, torch = (sys.modules.get(room) for room in ("sympy", "numpy", "torch"))
-    if torch and isinstance(value, torch.SymInt):
+    sympy, numpy = (sys.modules.get(room) for room in ("sympy", "numpy"))
+    if is_torch_symbol(value):
         return value
     if numpy and isinstance(value, numpy.ndarray) and value.dtype.kind in "iufO" and value.ndim:
         if value.dtype.kind in "iu" and value.size and value.min() < 1:
@@ -55,6 +55,12 @@ def size(name: str, value: Any) -> Any:
     if sympy and isinstance(value, sympy.Integer):
         return at_least(name, int(value), 1)
     raise RequestError(f"{name} must be a whole number of at least 1, not {shown(value)}")
+
+
+def is_torch_symbol(value: Any) -> bool:
+    """Whether it is a size of a symbolic run: at least 1, and no number yet."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.SymInt)
 
 
 def at_least(name: str, value: Any, least: int, most: int | None = None) -> int:
@@ -72,8 +78,8 @@ def at_least(name: str, value: Any, least: int, most: int | None = None) -> int:
 
 
 def tensor_size(name: str, value: Any) -> int:
-    """A size of something that is built and run: at most :data:`LARGEST`."""
-    return at_least(name, value, 1, LARGEST)
+    """A size of something that is built and run: at most :data:`LARGEST`, or a run's symbol."""
+    return value if is_torch_symbol(value) else at_least(name, value, 1, LARGEST)
 
 
 def number(name: str, value: Any) -> float:

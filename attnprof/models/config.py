@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 from attnprof import registry
-from attnprof.arguments import at_least, choice, name_text, number, parameter_value, shown
+from attnprof.arguments import choice, name_text, number, parameter_value, shown, tensor_size
 from attnprof.errors import RequestError, closest
 from attnprof.mechanism import Mechanism
 
@@ -94,7 +94,7 @@ class ModelConfig:
     vocab_size: int = 32_000
     image_size: int | None = None
     patch_size: int = 16
-    channels: int = 3
+    image_channels: int = 3
     scale_embedding: bool = False
     positions: str = "learned"
     class_token: bool = False
@@ -187,11 +187,12 @@ def _checked(item: Any, value: Any) -> Any:
         return _each(value)
     if item.name in _CHOICES:
         return choice(item.name, value, _CHOICES[item.name])
+    if "int" in str(item.type) and not isinstance(value, str | None):
+        return tensor_size(item.name, value)
     found = parameter_value(item, value)
     if "dropout" in item.name and not 0 <= number(item.name, found) < 1:
         raise RequestError(f"{item.name} must be at least 0 and below 1, not {found}")
-    whole = "int" in str(item.type) and found is not None
-    return at_least(item.name, found, 1) if whole else found
+    return found
 
 
 def _each(value: Any) -> tuple[Attention, ...] | None:

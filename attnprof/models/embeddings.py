@@ -29,7 +29,7 @@ class Patches(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.size = config.patch_size
-        self.projection = nn.Linear(config.channels * self.size**2, config.d_model)
+        self.projection = nn.Linear(config.image_channels * self.size**2, config.d_model)
 
     def forward(self, image: Tensor) -> Tensor:
         """Patches row by row, of each its channels, rows and columns."""
@@ -53,7 +53,7 @@ class ConvolutionStem(nn.Module):
         width, kind = config.d_model, nn.Conv2d if config.image_size else nn.Conv1d
         widths, steps = [config.vocab_size, width, width, width], [1] * CONVOLUTIONS
         if config.image_size:
-            widths = [config.channels, max(1, width // 4), max(1, width // 2), width]
+            widths = [config.image_channels, max(1, width // 4), max(1, width // 2), width]
             steps = strides(config.patch_size)
         self.vocabulary = None if config.image_size else config.vocab_size
         self.convolutions = nn.ModuleList(
@@ -117,20 +117,20 @@ class InputRows(nn.Module):
                 f"the model was built for at most {self.tokens} tokens and got {rows.shape[1]}: "
                 f"build it with seq_len={rows.shape[1]}"
             )
-        return self._placed(rows, slice(0, rows.shape[1]))
+        return self._placed(rows, 0)
 
     def step(self, x_t: Tensor, place: int) -> Tensor:
         """A token (b,), or a row (b, d_model), at a place, counted from 0 → (b, 1, d_model)."""
-        return self._placed(self.rows(x_t.unsqueeze(1)), slice(place, place + 1))
+        return self._placed(self.rows(x_t.unsqueeze(1)), place)
 
-    def _placed(self, rows: Tensor, place: slice) -> Tensor:
+    def _placed(self, rows: Tensor, first: int) -> Tensor:
         """With positions; what is learned is scaled like the tokens (002, Sec 4)."""
         if self.positions is not None and self.learned:
-            rows = rows + self.positions[place]
+            rows = rows + self.positions.narrow(0, first, rows.shape[1])
         if self.scale is not None:
             rows = rows * self.scale
         if self.positions is not None and not self.learned:
-            rows = rows + self.positions[place]
+            rows = rows + self.positions.narrow(0, first, rows.shape[1])
         kept: Tensor = self.dropout(rows)
         return kept
 

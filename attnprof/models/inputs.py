@@ -40,7 +40,7 @@ def _taken(config: ModelConfig) -> str:
 
 def _image(config: ModelConfig) -> tuple[int, int, int]:
     side = config.image_size or 0
-    return config.channels, side, side
+    return config.image_channels, side, side
 
 
 def _text(config: ModelConfig) -> str:

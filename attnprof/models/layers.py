@@ -58,7 +58,7 @@ class RotaryAttention(AttentionLayer):
         found: Tensor = super().heads(letter, x, decoding=decoding)
         if letter == "v":
             return found
-        cosine, sine = self.turns[:, self.first : self.first + found.shape[2]]
+        cosine, sine = self.turns.narrow(1, self.first, found.shape[2])
         a, b = found.chunk(2, -1)
         return torch.cat((a * cosine - b * sine, b * cosine + a * sine), -1)
 

@@ -11,7 +11,7 @@ from attnprof.models import Attention, ModelConfig, build
     ({"positions": "rotery"}, "did you mean rotary"),
     ({"activation": "tanh"}, "possible: gelu, relu, swiglu"),
     ({"d_model": 0}, "d_model must be at least 1"),
-    ({"num_layers": 2.5}, "num_layers must be int"),
+    ({"num_layers": 2.5}, "num_layers must be a whole number"),
     ({"tied": 3}, "tied must be True or False"),
     ({"dropout": 1.0}, "below 1"),
     ({"attention": []}, "attention is empty"),

@@ -185,3 +185,13 @@ def test_a_rotation_by_complex_numbers_is_symbolic():
     forms = derived(target, ("forward",)).phases["forward"]
     assert forms.method == "symbolic"
     assert "2 divides d" in forms.domain
+
+
+def test_a_factory_that_takes_a_configuration_is_called_for_the_module():
+    from attnprof.models import build
+
+    fields = ["config.d_model=h*d", "config.num_heads=h", "config.num_layers=1"]
+    target = target_of(
+        build, [*fields, "config.vocab_size=7", "config.seq_len=N"], ["x: B, N int64"]
+    )
+    assert target.symbols == ("B", "N", "h", "d")

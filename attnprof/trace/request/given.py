@@ -238,8 +238,9 @@ class Request:
         tensors = any(n.lower() in TOKENS | HEADS or n in self.inputs for n in parameters)
         if tensors or signatures.takes_any(parameters):
             return False
+        known = {*self.given, *(taken_by(function, parameters) or ())[:1]}
         required = [name for name, item in parameters.items() if signatures.is_required(item)]
-        return all(name in self.given or name.lower() in ARGUMENTS for name in required)
+        return all(name in known or name.lower() in ARGUMENTS for name in required)
 
 
 def shown(value: Any) -> str:

@@ -1,0 +1,27 @@
+"""Whole models have closed forms, with their number of layers as a size."""
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import attnprof
+from attnprof.models import ModelConfig, build
+from attnprof.models.inputs import example_inputs, input_texts
+from attnprof.models.parts import parts
+
+SYMBOLS = {"d_model": "h*d", "num_heads": "h", "num_layers": "L", "seq_len": "N"}
+
+
+def test_formulas_in_layers_and_tokens_are_what_models_dispatch():
+    plain = {"vocab_size": 11, "positions": "sinusoidal"}
+    given = {f"config.{name}": str(value) for name, value in {**plain, **SYMBOLS}.items()}
+    inputs = input_texts(ModelConfig())
+    found = attnprof.derive(build, args=given, inputs=inputs, phases=["forward"])
+    formulas = [found.expression(name) for name in ("matmul_flops", "parameters")]
+    for batch, n, layers, heads, width in ((1, 9, 1, 1, 6), (3, 20, 4, 2, 5)):
+        sizes = {"d_model": heads * width, "num_heads": heads, "num_layers": layers, "seq_len": n}
+        model = build(ModelConfig(**plain, **sizes))
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            model(*example_inputs(model.config, batch))
+        at = {"B": batch, "N": n, "L": layers, "h": heads, "d": width}
+        values = [f.subs({s: at[str(s)] for s in f.free_symbols}) for f in formulas]
+        assert values == [counter.get_total_flops(), sum(parts(model).values())]
