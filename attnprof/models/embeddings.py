@@ -19,8 +19,10 @@ CONVOLUTIONS = 3
 def sinusoids(tokens: int, width: int) -> Tensor:
     """(tokens, width): sines in even columns, cosines in odd ones (Vaswani et al. 2017)."""
     column = torch.arange(width)
-    angles = torch.arange(tokens)[:, None] / 10_000 ** ((column - column % 2) / width)
-    return torch.where(column % 2 == 0, angles.sin(), angles.cos())
+    pair = (column - column % 2).float()  # bfloat16 would round angles
+    angles = torch.arange(tokens)[:, None] / 10_000 ** (pair / width)
+    waves = torch.where(column % 2 == 0, angles.sin(), angles.cos())
+    return waves.to(torch.get_default_dtype())
 
 
 class Patches(nn.Module):

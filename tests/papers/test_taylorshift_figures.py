@@ -100,12 +100,12 @@ def test_both_forms_are_timed():
 
 def test_both_forms_make_the_same_encoder():
     direct, efficient = (measurements.encoder(f, 24).call() for f in measurements.FORMS)
-    assert direct.shape == (1, 24, measurements.WIDTH)
+    assert direct.shape == (1, 24, measurements.ENCODER.d_model)
     assert torch.allclose(direct, efficient, atol=1e-4)
 
 
 def test_a_small_measurement_of_encoders_gives_ratios_by_length(monkeypatch):
-    monkeypatch.setattr(measurements, "DEPTH", 1)
+    monkeypatch.setattr(measurements, "ENCODER", measurements.ENCODER.with_(num_layers=1))
     found = measurements.measure_encoder((256, 1024), QUICK)
     standard, efficient = (
         measurements.peak("standard", 1024),

@@ -10,12 +10,14 @@ from functools import cache
 from attnprof import registry
 from attnprof.costs import exact_div
 from attnprof.mechanism import Mechanism
+from attnprof.models import preset
 from attnprof.papers.documents import document
 from attnprof.workload import Workload
 
 DOCUMENT = document("001")
 #: Tokens of the vocabulary (bert-base-cased) and the feed-forward layer's width.
-VOCABULARY, FEED_FORWARD = 28_996, 1024
+_CONFIG = preset("001-lm-dot").config
+VOCABULARY, FEED_FORWARD = _CONFIG.vocab_size, _CONFIG.hidden
 CHANNELS = 3
 CLASSES = {"cifar10": 10, "cifar100": 100}
 MILLION = 1e6

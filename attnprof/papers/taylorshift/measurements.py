@@ -16,9 +16,11 @@ from attnprof.measure.memory import measure_peak
 from attnprof.measure.request import Budget, PointRequest
 from attnprof.measure.statistics import estimate_median
 from attnprof.measure.subject import Subject, build_subject
+from attnprof.models import build, preset
+from attnprof.models.inputs import example_inputs
 from attnprof.papers.taylorshift.formulas import FORMS, first_lengths
 from attnprof.papers.taylorshift.norms import fit_norms, measure_norms
-from attnprof.registry import get, module_of
+from attnprof.registry import get
 from attnprof.workload import Workload
 
 STANDARD, DIRECT, EFFICIENT = MODELS = ("standard", *FORMS)
@@ -30,8 +32,11 @@ CONTINUED = 4
 INSIDE, EDGE = 6, 1.15
 COLUMNS = ("d", "N0", "N1", "N0hat", "N0hat_low", "N0hat_high", "extrapolated", "N1hat")
 FORMS_BUDGET = Budget(samples=400, max_time_s=1.5, warmup_s=0.1, least=5)
-#: Depth, width and MLP of the document's text model (Table 7, IMDB); 8 heads make d = 32 of it.
-DEPTH, WIDTH, HEADS, MLP_RATIO = 4, 256, 8, 4
+#: The document's text model (Table 7, IMDB) between its ends; 8 heads make d = 32 of it.
+ENCODER = preset("004-imdb-byte-standard").config.with_(
+    num_heads=8, embedding="rows", positions="none", class_token=False, num_classes=None,
+    final_norm=False,
+)  # fmt: skip
 LENGTHS = (128, 256, 512, 750, 1000, 1250, 1500, 1800, 2000, 2500)
 ENCODERS_BUDGET = Budget(samples=40, max_time_s=4.0, warmup_s=0.1, least=3)
 
@@ -166,32 +171,12 @@ def memory_crossing(d: int) -> int:
 def encoder(mechanism: str, seq_len: int) -> Subject:
     """A pre-norm encoder with drawn weights, and its call on one sequence without gradients."""
     import torch
-    from torch import nn
-
-    from attnprof.blocks.assemble import build_layer, checked_sizes
 
     torch.manual_seed(0)
-    spec = get(mechanism)
-    sizes = checked_sizes(spec, WIDTH, HEADS, seq_len)
-
-    inner = MLP_RATIO * WIDTH
-    blocks: list[list[nn.Module]] = []
-    for _ in range(DEPTH):
-        mlp = nn.Sequential(nn.Linear(WIDTH, inner), nn.GELU(), nn.Linear(inner, WIDTH))
-        attention = build_layer(spec, module_of(mechanism), sizes)
-        blocks.append([nn.LayerNorm(WIDTH), attention, nn.LayerNorm(WIDTH), mlp])
-    tokens = torch.randn(1, seq_len, WIDTH)
-
-    @torch.no_grad()
-    def call() -> torch.Tensor:
-        x = tokens
-        for before, attention, between, mlp in blocks:
-            x = x + attention(before(x))
-            x = x + mlp(between(x))
-        return x
-
-    layers = nn.ModuleList(layer for block in blocks for layer in block)
-    return Subject(layers, lambda: None, lambda: None, call)
+    config = ENCODER.with_(attention=mechanism, seq_len=seq_len)
+    model, tokens = build(config), example_inputs(config)
+    call = torch.no_grad()(lambda: model(*tokens))
+    return Subject(model, lambda: None, lambda: None, call)
 
 
 @cache
@@ -235,8 +220,9 @@ def measure_encoder(
         "memory_crossover": near and first_crossing(larger, round(near)),
         "time_crossover": crossing(time),
         "curves": rows,
-        "model": {"depth": DEPTH, "d_model": WIDTH, "num_heads": HEADS, "head_dim": WIDTH // HEADS,
-                  "mlp_ratio": MLP_RATIO, "batch_size": 1},
+        "model": {"depth": ENCODER.num_layers, "d_model": ENCODER.d_model,
+                  "num_heads": ENCODER.num_heads, "head_dim": ENCODER.d_model // ENCODER.num_heads,
+                  "mlp_ratio": ENCODER.hidden // ENCODER.d_model, "batch_size": 1},
     }  # fmt: skip
 
 
