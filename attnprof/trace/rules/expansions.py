@@ -251,21 +251,32 @@ def _expansion_of(func: Any) -> Expansion | None:
     return None
 
 
-def _written(func: Any, args: tuple[Any, ...], out: Any, **kwargs: Any) -> Any:
+def _written(plain: Any, func: Any, args: tuple[Any, ...], out: Any, **kwargs: Any) -> Any:
     """What a result is written to; torch 2.11 makes numbers of its sizes to compare them."""
-    made = func.overloadpacket.default(*args, **kwargs)
+    made = plain(*args, **kwargs)
     return out if made.shape == out.shape else func(*args, out=out, **kwargs)
 
 
-def _writes(func: Any) -> bool:
-    """Whether it is an operation that writes what its plain overload returns."""
-    return getattr(func, "_overloadname", "") == "out" and hasattr(func.overloadpacket, "default")
+@cache
+def _plain_of(func: Any) -> Any:
+    """The overload that returns what this one writes to ``out``; None where that is not so."""
+    if getattr(func, "_overloadname", "") != "out":
+        return None
+    packet = func.overloadpacket
+    others = (getattr(packet, name) for name in packet.overloads() if name != "out")
+    return next((other for other in others if _taken(other) == _taken(func)), None)
+
+
+def _taken(func: Any) -> list[tuple[str, str]]:
+    """What an operation takes, by name and type, without what it writes to."""
+    return [(item.name, str(item.type)) for item in func._schema.arguments if not item.is_out]
 
 
 def result_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The operation's result; of fake tensors also where torch has none."""
-    if _writes(func) and _is_symbolic(*kwargs["out"].shape):
-        return _written(func, args, **kwargs)
+    plain = _plain_of(func)
+    if plain is not None and _is_symbolic(*kwargs["out"].shape):
+        return _written(plain, func, args, **kwargs)
     stand_in = STAND_INS.get(name_of(func).removeprefix("aten."))
     if stand_in is not None and (isinstance(args[0], FakeTensor) or args[0].is_meta):
         return stand_in(*args, **kwargs)
