@@ -8,11 +8,13 @@ import pytest
 import sympy
 import torch
 from torch import nn
+from torch.utils._sympy import functions as torch_sizes
 
 from attnprof.algebra.expressions import symbol
 from attnprof.trace.events import Trace, totals
 from attnprof.trace.report.records import answer
 from attnprof.trace.request.lookup import target_of
+from attnprof.trace.run.remainders import in_whole_blocks
 from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve import mixed
@@ -244,6 +246,19 @@ def test_padding_to_whole_chunks_leaves_no_length_out():
     assert sympy.expand(found.expression("matmul_flops") - products) == 0
     shapes = [{"B": 3, "N": n, "h": 2, "d": 5} for n in (3, 7, 8, 9, 16, 63, 64, 100)]
     assert check(target, found, shapes) == len(shapes)
+
+
+def test_a_size_that_is_padded_or_cut_is_one_of_whole_blocks():
+    n, c, b = (sympy.Symbol(name, integer=True, positive=True) for name in "ncb")
+    mod, after = torch_sizes.Mod, torch_sizes.PythonMod
+    whole = [n + mod(8 - mod(n, 8), 8), n + after(-n, c), b * c + n + mod(c - mod(n, c), c)]
+    whole += [2 * n + 3 + after(-2 * n - 3, 8), n - mod(n, c), b + n - mod(n + 16, 8)]
+    others = [n + mod(n, 8), n + mod(8 - mod(n, 8), c), 2 * n + after(-n, 8) - b]
+    for total in (*whole, *others):
+        found = in_whole_blocks(total)
+        shapes = [{n: x, c: y, b: 5} for x in (1, 7, 8, 9, 16, 41) for y in (1, 3, 8)]
+        assert all(found.xreplace(at) == total.xreplace(at) for at in shapes)
+        assert found.has(mod, after) == (total in others)
 
 
 def gated_steps(x):

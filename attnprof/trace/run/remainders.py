@@ -1,4 +1,7 @@
-"""What is left of a last block: quotients that are the same whatever that is; roots of squares."""
+"""What is left of a last block: quotients that are the same whatever that is; roots of squares.
+
+Also sizes that are padded to whole blocks, or cut to such.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +15,32 @@ from torch.utils._sympy import functions as symbolic
 _QUOTIENTS = (symbolic.FloorDiv, symbolic.Mod, symbolic.PythonMod, symbolic.CeilDiv)
 #: Roundings of a quotient.
 _ROUNDED = (symbolic.CeilToInt, symbolic.FloorToInt, symbolic.TruncToInt)
+_REMAINDERS = (symbolic.Mod, symbolic.PythonMod)
+
+
+def in_whole_blocks(total: Any) -> Any:
+    """A sum with the blocks that a size is padded to, as by ``(-N) % 64``, or cut to, as one term.
+
+    Torch does not see that 64 divides ``N + (-N) % 64``, and compares such sizes for long.
+    """
+    terms = total.as_coefficients_dict() if total.is_Add else {}
+    for rest, sign in terms.items():
+        if not isinstance(rest, _REMAINDERS) or abs(sign) != 1:
+            continue
+        block = rest.args[1]
+        size = _congruent(rest.args[0], block)
+        own = size.as_coefficients_dict()
+        if size and all(terms.get(term, 0) == -sign * factor for term, factor in own.items()):
+            blocks = -sign * block * symbolic.FloorDiv(size, block)
+            return in_whole_blocks(total - sign * rest + sign * size + blocks)
+    return total
+
+
+def _congruent(number: Any, block: Any) -> Any:
+    """What leaves the same rest, without whole blocks and without rests inside."""
+    inside = {part: part.args[0] for part in number.atoms(*_REMAINDERS) if part.args[1] == block}
+    terms = sympy.Add.make_args(sympy.expand(number.xreplace(inside)))
+    return sympy.Add(*(term for term in terms if sympy.fraction(term / block)[1] != 1))
 
 
 def _root_of(value: Any) -> Any | None:

@@ -22,7 +22,7 @@ from torch.fx.experimental import sym_node
 from torch.utils._sympy import functions as symbolic
 
 from attnprof.algebra.expressions import symbol
-from attnprof.trace.run.remainders import Rests, keeping_roots
+from attnprof.trace.run.remainders import Rests, in_whole_blocks, keeping_roots
 from attnprof.user_code import calling_line
 
 _sym_float: Any = torch.sym_float
@@ -214,10 +214,18 @@ def _once_each(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any
             return operation(one, other)
         asked = operation, one._expr, other._expr, one.pytype, other.pytype
         if asked not in known:
-            known[asked] = operation(one, other)
+            known[asked] = _in_blocks(operation(one, other))
         return known[asked]
 
     return found
+
+
+def _in_blocks(node: Any) -> Any:
+    """A size of torch's, or one like it that says that it is one of whole blocks."""
+    whole = in_whole_blocks(node.expr)
+    if whole is node.expr:
+        return node
+    return sym_node.SymNode(whole, node.shape_env, node.pytype, node.hint)
 
 
 def foreign_modules() -> list[ModuleType]:
