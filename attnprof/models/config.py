@@ -118,8 +118,11 @@ class ModelConfig:
 
     def _contradictions(self) -> Sequence[tuple[bool, str]]:
         encoder, classes = self.kind == "encoder", self.num_classes is not None
-        picture = self.embedding in ("patches", "cnn")
+        picture, crosses = self.embedding in ("patches", "cnn"), self.kind == "encoder-decoder"
+        second = self.num_decoder_layers or self.decoder_attention
         return (
+            (self.image_size is not None and not picture, "image_size is of patches or a cnn"),
+            (bool(second) and not crosses, "a second stack of layers is an encoder-decoder's"),
             (self.embedding == "patches" and self.image_size is None, "patches need image_size"),
             (picture and self.kind == "decoder", f"embedding={self.embedding} is an encoder's"),
             (classes and not encoder, "num_classes is an encoder's"),
@@ -198,7 +201,7 @@ def _checked(item: Any, value: Any) -> Any:
 def _each(value: Any) -> tuple[Attention, ...] | None:
     if value is None:
         return None
-    found = (value,) if isinstance(value, str | Mapping | Attention) else tuple(value)
+    found = tuple(value) if isinstance(value, list | tuple) else (value,)
     if not found:
         raise RequestError("attention is empty: name one mechanism or several")
     return tuple(map(Attention.of, found))

@@ -166,6 +166,19 @@ def test_grouped_heads_and_rms_norm_make_a_llama():
     assert model(*example_inputs(config, 2)).shape == (2, 12, 11)
 
 
+def test_public_models_have_their_public_sizes():
+    gpt2 = ModelConfig(
+        d_model=768, num_heads=12, num_layers=12, vocab_size=50_257, head_bias=False, tied=True
+    )
+    llama = ModelConfig(
+        d_model=4096, num_heads=32, num_layers=32, hidden_dim=11_008, positions="rotary",
+        attention={"name": "sdpa", "bias": False}, norm_type="rms", activation="swiglu",
+        mlp_bias=False, head_bias=False,
+    )  # fmt: skip
+    sizes = [sum(parts(build(config, device="meta")).values()) for config in (gpt2, llama)]
+    assert sizes == [124_439_808, 6_738_415_616]  # GPT-2 and Llama 7B
+
+
 def test_more_tokens_than_a_model_was_built_for_are_refused():
     with pytest.raises(RequestError, match="at most 12 tokens and got 13: build it with seq_len"):
         build(tiny())(torch.zeros(1, 13, dtype=torch.long))

@@ -125,3 +125,10 @@ def test_the_pages_that_the_readme_names_are_there():
     ):
         for name in re.findall(r"\]\((?!http)([^)#]+)(?:#[\w-]+)?\)", page.read_text("utf-8")):
             assert (page.parent / name).exists(), f"{page.name}: {name}"
+
+
+def test_the_page_on_models_is_what_its_script_writes():
+    script = runpy.run_path(str(PAGE.with_name("models.py")))
+    assert script["PAGE"].read_text(encoding="utf-8") == script["page"](), (
+        "run: python docs/models.py"
+    )

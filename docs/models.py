@@ -1,0 +1,86 @@
+"""Writes docs/models.md from the presets: python docs/models.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+from attnprof.models import ModelConfig, Preset, build, layer_kinds, parts, presets
+
+PAGE = Path(__file__).with_suffix(".md")
+HEAD = """# Models
+
+`attnprof.models` has transformers in plain torch: encoders (of tokens, of patches of an image, of
+rows), decoders and encoder-decoders, with any mechanism of [mechanisms.md](mechanisms.md) as
+attention, another one in each layer where you say so. They build without weights
+(`device="meta"`), run, train, and, as decoders, go token by token.
+
+```python
+from attnprof.models import ModelConfig, build, parts
+
+layers = [{"name": "neural", "down_dim": 2}, "sdpa"]  # the last is that of all others, too
+config = ModelConfig(num_layers=8, positions="rotary", activation="swiglu", attention=layers)
+model = build(config, device="meta")
+parts(model)  # {'embedding': 16384000, 'attention': ...}
+```
+
+A TOML file holds the same fields, or changes some of a preset: `build("my.toml")`.
+
+```toml
+preset = "001-lm-dot"
+num_layers = 12
+attention = ["standard", { name = "longformer", window = 128 }]
+```
+
+Formulas, with the number of layers as a size:
+
+```
+attnprof derive attnprof.models:build --arg config.num_layers=L --arg config.d_model=h*d \\
+  --arg config.num_heads=h --arg config.seq_len=N --input "x: B, N int64" --phase forward
+```
+
+This page is written by `python docs/models.py` from the presets themselves.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join([HEAD, *_fields(), *_presets()])
+
+
+def _fields() -> Iterator[str]:
+    yield "## Fields\n\n| field | unless said |\n|---|---|"
+    for item in fields(ModelConfig):
+        value = getattr(ModelConfig(), item.name)
+        shown = value[0].name if isinstance(value, tuple) else getattr(value, "name", value)
+        yield f"| `{item.name}` | {'–' if shown is None else shown} |"
+    yield ""
+
+
+def _presets() -> Iterator[str]:
+    """A table a group of models that say the same of themselves."""
+    yield "## Presets\n\nThe models of the five documents ([papers.md](papers.md))."
+    said: tuple[str, str, str] | None = None
+    for preset in presets().values():
+        about = (preset.document, preset.table, preset.notes)
+        if about != said:
+            yield f"\nDocument {preset.document}, {preset.table}{_notes(preset)}.\n"
+            yield "| preset | layers | parameters |\n|---|---|---:|"
+            said = about
+        yield _row(preset)
+    yield ""
+
+
+def _notes(preset: Preset) -> str:
+    return f": {preset.notes}" if preset.notes else ""
+
+
+def _row(preset: Preset) -> str:
+    model = build(preset.config, device="meta")
+    layers = ", ".join(f"{count} × {kind}" for kind, count in layer_kinds(model).items())
+    return f"| `{preset.name}` | {layers} | {sum(parts(model).values()):,} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
