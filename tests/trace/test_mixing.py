@@ -11,13 +11,14 @@ from torch import nn
 from torch.utils._sympy import functions as torch_sizes
 
 from attnprof.algebra.expressions import symbol
-from attnprof.trace.events import Trace, totals
+from attnprof.trace.events import Call, Trace, totals
 from attnprof.trace.report.records import answer
 from attnprof.trace.request.lookup import target_of
 from attnprof.trace.run.remainders import in_whole_blocks
 from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve import mixed
+from attnprof.trace.solve.accounts import account
 from attnprof.trace.solve.blocks import Blocks, trimmed
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.domain import SizeConditions
@@ -358,6 +359,25 @@ def test_moments_in_an_inner_loop_belong_together_by_what_they_hold():
     assert [{d: 3 * turns, N: turns} for turns in range(2, 7)] in found
     assert [{d: 4 * turns - 1, N: 1} for turns in range(2, 7)] in found
     assert not any({d: turns**2} in values for values in found for turns in (3, 4, 5))
+
+
+def test_moments_in_an_inner_loop_are_named_by_their_place_in_a_turn():
+    def run(turns, rows):  # the second row of the third turn holds most
+        took = {(t, r): 100 * (t == 2) + 10 * (r == 1) for t in range(turns) for r in range(rows)}
+        calls = []
+        for t in range(turns):
+            calls.append(Call("mm", {}, 0, "forward", "my.py:1"))
+            for r in range(rows):
+                held = {"takes": took[t, r], "gives": took.get((t, r - 1), 0)}
+                calls.append(Call("add", {}, 0, "forward", "my.py:2", **held))
+            calls.append(Call("neg", {}, 0, "forward", "my.py:3", gives=took[t, rows - 1]))
+        return account(Trace(calls), ["forward"], aligned=False).held["forward"]
+
+    runs = [run(turns, rows) for turns, rows in ((4, 4), (4, 7), (5, 4))]
+    shared = set.intersection(*map(set, runs))
+    most = [x for x in shared if all(held[x] == {1: 110} for held in runs)]
+    assert most
+    assert all(len(name) > 2 for name in most)  # none by its place in all
 
 
 def test_how_a_peak_grows_is_told_of_long_inputs_alone():

@@ -1,6 +1,6 @@
 """A run whose sizes may be expressions, as sums of monomials: what is compared between runs."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -72,23 +72,22 @@ def fields(call: Call, *, aligned: bool) -> Iterator[tuple[Field, Any]]:
 def _moments(trace: Trace, phase: str, *, aligned: bool) -> dict[Any, Terms]:
     """Bytes held while each operation of a phase runs, by names of that moment.
 
-    Where runs do not align a moment is named by how many of its kind came before, or come after.
-    What is the largest of several sums has a moment of each.
+    Where runs do not align a moment is named by how many of its kind came before, or come after;
+    in all, and within a turn of the loop around it. What is the largest of several sums has a
+    moment of each.
     """
     now: Terms = {}
-    found: dict[Any, list[list[Terms]]] = defaultdict(list)
+    found = list[tuple[Any, list[Terms]]]()
     for place, call in enumerate(trace.calls):
         now = plus(plus(now, terms(call.gives), -1), terms(call.takes), 1)
         if phase in {"train", "decode", call.part}:
             key = place if aligned else key_of(call)
-            found[key].append([plus(now, side, 1) for side in sides_of(call.workspace)])
+            found.append((key, [plus(now, side, 1) for side in sides_of(call.workspace)]))
     named: dict[Any, Terms] = {}
-    for key, values in found.items():
-        for place, sides in enumerate(values):
-            for side, value in enumerate(sides):
-                named[key, (place, side)] = value
-                if place - len(values) >= -_ENDS:
-                    named[key, (place - len(values), side)] = value
+    keys = [key for key, _ in found]
+    for names, (_, sides) in zip(_names(keys, aligned=aligned), found, strict=True):
+        for side, value in enumerate(sides):
+            named |= {(key, (place, side), *turn): value for key, place, *turn in names}
     return named
 
 
@@ -117,6 +116,43 @@ def _sums(value: Terms) -> list[Terms]:
     times, rest = value[largest], {x: n for x, n in value.items() if x is not largest}
     sides = ({x: times * n for x, n in terms(side).items()} for side in largest.args)
     return [found for side in sides for found in _sums(plus(rest, side, 1))]
+
+
+def _names(keys: Sequence[Any], *, aligned: bool) -> Iterator[list[Any]]:
+    """Every moment's names: its kind and its place from either end.
+
+    Then those of its turn, which begins with the last operation before it of a rarer kind, and its
+    place from either end of that turn.
+    """
+    times = Counter(keys)
+    begins = [None] * len(keys) if aligned else list(_turns(keys, times))
+    lengths = Counter(zip(keys, begins, strict=True))
+    before, inside = Counter[Any](), Counter[Any]()
+    for key, turn in zip(keys, begins, strict=True):
+        names = [(key, place) for place in _ends(before[key], times[key])]
+        for outer in _ends(turn[1], times[turn[0]]) if turn else ():
+            ends = _ends(inside[key, turn], lengths[key, turn])
+            names += [(key, place, turn[0], outer) for place in ends]
+        before[key] += 1
+        inside[key, turn] += 1
+        yield names
+
+
+def _turns(keys: Sequence[Any], times: Mapping[Any, int]) -> Iterator[Any]:
+    """The last operation of a rarer kind before each, with its number; None where there is none."""
+    open_turns = list[tuple[Any, int]]()
+    number = Counter[Any]()
+    for key in keys:
+        while open_turns and times[open_turns[-1][0]] >= times[key]:
+            open_turns.pop()
+        yield open_turns[-1] if open_turns else None
+        open_turns.append((key, number[key]))
+        number[key] += 1
+
+
+def _ends(place: int, many: int) -> list[int]:
+    """A place of so many, and counted from the end where that is near."""
+    return [place, place - many] if place - many >= -_ENDS else [place]
 
 
 class Worst:

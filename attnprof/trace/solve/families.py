@@ -42,8 +42,9 @@ def families(
 
 def _by_kind(held: Mapping[Any, Terms], monomials: Sequence[Any]) -> Mapping[Any, _Rows]:
     found: dict[Any, _Rows] = defaultdict(set)
-    for (kind, _), value in held.items():
-        found[kind].add(tuple([value.get(x, 0) for x in monomials]))
+    for (kind, *place), value in held.items():
+        if len(place) == 1:  # in all, and not of a turn
+            found[kind].add(tuple([value.get(x, 0) for x in monomials]))
     return found
 
 

@@ -194,10 +194,10 @@ class Mixture:
         for name in self.names:
             axes[name] = self.axis(name)
             self.base[name] = axes[name][0].xs[0]
+        self.plan.extend()
         ladders = {name: ladder for name, (ladder, _) in axes.items()}
         for name, axis in ladders.items():  # those before the others' bases were known
-            rows = [self.run({**self.base, name: x}) for x in axis.xs]
-            if None in rows:
+            if None in [self.run({**self.base, name: x}) for x in axis.xs]:
                 raise NoFormulaError(f"it cannot run at all of {axis.xs} blocks of {name}")
         indices = indices_for(list(axes.values()))
         nodes = [axis.nodes for axis in ladders.values()]

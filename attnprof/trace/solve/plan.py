@@ -54,8 +54,17 @@ class SizePlan:
     runs: dict[Any, SymbolicRun | NoFormulaError] = field(default_factory=dict)
     steady: dict[tuple[str, ...], set[frozenset[str]]] = field(default_factory=dict)
     spent: int = 0
+    limit: int = _SYMBOLIC
     kinds: dict[str, tuple[int, ...]] = field(default_factory=dict)
     whole: bool = False
+
+    def begin(self) -> None:
+        """Runs from here on count anew."""
+        self.spent, self.limit = 0, _SYMBOLIC
+
+    def extend(self) -> None:
+        """As many operations again: all is a polynomial in each size, and few runs are left."""
+        self.limit = 2 * _SYMBOLIC
 
     def places(self, counts: Mapping[str, int], *, ragged: bool) -> dict[str, Place]:
         """Where a run stands with so many blocks of each size."""
@@ -73,7 +82,7 @@ class SizePlan:
         places = self.places(counts, ragged=ragged)
         key = tuple(places.items()), tuple(phases)
         if key not in self.runs:
-            if self.spent > _SYMBOLIC:
+            if self.spent > self.limit:
                 raise OutOfBudgetError("the runs on symbols it takes would be too long")
             if ragged and any(block in (2, 3) for block in self.blocks.values()):
                 return NoFormulaError("a rest is 1 or 2, which are other cases")

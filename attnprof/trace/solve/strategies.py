@@ -209,7 +209,7 @@ def by_mixing(attempt: Attempt) -> Forms:
     known = attempt.plans.get("plan")
     if known is None:
         attempt.plans["plan"] = known = plan_for(target, hints, phases, attempt.pins)
-    known.spent = 0
+    known.begin()
     runs = budget.Runs(target, phases, budget.A_LONG_RUN, _MIXING)
     runs.settle(known.base)
     found = mixed(known, phases, runs)
