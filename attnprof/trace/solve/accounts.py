@@ -125,11 +125,11 @@ def _names(keys: Sequence[Any], *, aligned: bool) -> Iterator[list[Any]]:
     place from either end of that turn.
     """
     times = Counter(keys)
-    begins = [None] * len(keys) if aligned else list(_turns(keys, times))
+    begins: list[Any] = [None] * len(keys) if aligned else list(_turns(keys, times))
     lengths = Counter(zip(keys, begins, strict=True))
     before, inside = Counter[Any](), Counter[Any]()
     for key, turn in zip(keys, begins, strict=True):
-        names = [(key, place) for place in _ends(before[key], times[key])]
+        names: list[Any] = [(key, place) for place in _ends(before[key], times[key])]
         for outer in _ends(turn[1], times[turn[0]]) if turn else ():
             ends = _ends(inside[key, turn], lengths[key, turn])
             names += [(key, place, turn[0], outer) for place in ends]
