@@ -348,3 +348,84 @@ class Handed(Layer):
 def test_numpy_on_a_tensor_is_refused_with_its_line():
     with pytest.raises(CannotRunError, match=r"to numpy.* \(test_alternatives.py:\d+\); write"):
         tried(target_of(Handed), {})
+
+
+class Scales(Layer):
+    """A picture's channels in parts; a map runs on all of them but the last."""
+
+    def __init__(self, dim, scales=1):
+        super().__init__(dim)
+        self.cross = nn.Conv2d(dim // scales, dim // scales, 3, padding=1)
+
+    def forward(self, x):
+        first, second = x.chunk(2, 1)
+        x = torch.cat([self.cross(first), second], 1)
+        return self.map(x.movedim(1, 3))
+
+
+class Windows(Layer):
+    """Sides of windows and of their shift, as lists alone."""
+
+    def __init__(self, dim, window_size, shift_size):
+        super().__init__(dim)
+        self.window, self.shift = window_size.copy(), shift_size.copy()
+
+    def forward(self, x):
+        _, height, width, _ = x.shape
+        rolled = x.roll((self.shift[0], self.shift[1]), (1, 2))
+        return self.map(rolled[:, : height // self.window[0], : width // self.window[1]])
+
+
+class Placed(Layer):
+    """A table for a picture whose sides a constructor insists on."""
+
+    def __init__(self, dim, feat_size=None):
+        super().__init__(dim)
+        assert feat_size is not None
+        self.table = nn.Parameter(torch.zeros(dim, *feat_size))
+
+    def forward(self, x):
+        _, _, _height, _width = x.shape
+        return self.map((x + self.table).movedim(1, 3))
+
+
+class Sided(Layer):
+    """Tokens of a picture, and one more; the sides are said twice."""
+
+    def __init__(self, dim, feat_size):
+        super().__init__(dim)
+        self.table = nn.Parameter(torch.zeros(*feat_size, dim))
+
+    def forward(self, x, feat_size):
+        height, width = feat_size
+        tokens = x[:, 1:].unflatten(1, (height, width))
+        return self.map(tokens + self.table[torch.arange(height)])
+
+
+class Denoised(Layer):
+    """Pictures of four channels, at a time."""
+
+    def __init__(self, dim):
+        super().__init__(dim)
+        self.cross, self.times = nn.Conv2d(4, dim, 2, 2), nn.Embedding(1000, dim)
+
+    def forward(self, hidden_states, timestep=None):
+        times = self.times(timestep.clamp(0, 999))
+        return self.map(self.cross(hidden_states).movedim(1, 3) + times[:, None, None])
+
+
+@pytest.mark.parametrize(
+    ("layer", "arguments", "inputs"),
+    [
+        (Scales, "scales=2", ["x: B, h*d, H, W"]),
+        (Windows, "window_size=[7, 7], shift_size=[1, 1]", ["x: B, H, W, h*d"]),
+        (Placed, "feat_size=(14, 14)", ["x: B, h*d, 14, 14"]),
+        (Sided, "", ["x: B, 14*14 + 1, h*d", "feat_size.0: =14", "feat_size.1: =14"]),
+        (Denoised, "", ["hidden_states: B, 4, H, W", "timestep: B, int64"]),
+    ],
+)
+def test_pictures_are_guessed_by_what_their_code_says(layer, arguments, inputs):
+    target = target_of(layer)
+    assert target.spelled_inputs == inputs
+    assert arguments in target.notes[0]
+    assert tried(target, {})

@@ -1,5 +1,6 @@
 """What guards of a symbolic run say about sizes, against the integers themselves."""
 
+import math
 from itertools import product
 
 import pytest
@@ -99,3 +100,14 @@ def test_a_single_one_is_no_case_of_its_own_where_all_is_done_as_for_others(code
     counted = totals(record(target, inside, training=True), "train")
     for quantity, formula in forms.formulas.items():
         assert evaluate(formula.expression, inside) == counted[quantity]
+
+
+def test_halves_rounded_up_that_have_to_be_whole_are_a_condition():
+    def halves(x):
+        width = math.ceil(x.shape[1] / 2)
+        one, other = x.chunk(2, 1)
+        return one * torch.zeros(width) + other
+
+    found = attnprof.derive(halves, inputs={"x": "N, d"})
+    assert "2 divides d" in found.phases["forward"].domain
+    assert str(found.expression("flops")) == "N*d"

@@ -81,7 +81,7 @@ class Request:
 
         ``known`` are sizes by the names of arguments; none where it is a function.
         """
-        named = self.call(what, taken, known)
+        named = self.call(what, taken, _of_a_grid(arguments, taken, known))
         inputs, by_name = tuple(named.values()), signatures.by_name(named, taken)
         if self.guessed:
             told = ", ".join(sorted(self.guessed, key=self.guessed.__getitem__))
@@ -171,7 +171,7 @@ class Request:
             *[name for name in FIRST if name in parameters and not given][:1]
         }
         if known and any(input_text(name, "", "").startswith("=") for name in needed - {*given}):
-            known = {**known, "tokens": "H*W"}
+            known = {"tokens": "H*W", **known}
         found: dict[str, Input] = {}
         unknown = []
         for name, item in parameters.items():
@@ -201,7 +201,11 @@ class Request:
         """What an input is by its name and type; nothing where nobody can guess."""
         name, tokens = item.name, known.get("tokens", "N")
         text = known.get("turned", "") if name in NEEDED else ""
-        text = text or input_text(name, known.get("width", ""), known.get("head", "d"), tokens)
+        text = (
+            text
+            or known.get(f"={name}", "")
+            or input_text(name, known.get("width", ""), known.get("head", "d"), tokens)
+        )
         if not known and text.startswith("="):
             text = ""
         if not text and known:  # a layer's: by its type
@@ -246,3 +250,14 @@ class Request:
 def shown(value: Any) -> str:
     """A value as ``--arg`` takes it."""
     return value.text if isinstance(value, Expression) else str(value)
+
+
+def _of_a_grid(arguments: Any, taken: Parameters, known: Mapping[str, str]) -> Mapping[str, str]:
+    """What is known, and the sides of an image that a call and its constructor both take."""
+    found = [name for name in taken if input_text(name, "", "") == "=(H, W)"]
+    for name in found if known else ():
+        sides = arguments.get(name)
+        if isinstance(sides, tuple | list) and len(sides) == 2:
+            high, wide = (getattr(side, "text", side) for side in sides)
+            return {**known, "tokens": f"{high}*{wide}", f"={name}": f"=({high}, {wide})"}
+    return known

@@ -43,3 +43,9 @@ def ranks(text: str, now: int) -> list[int]:
         if re.search("mat1|einops|channels", text, re.IGNORECASE)
         else []
     )
+
+
+def channels(text: str) -> int | None:
+    """How many channels a picture should have, if a message says."""
+    found = re.search(r"to have (\d+) channels", text)
+    return int(found[1]) if found else None

@@ -85,6 +85,7 @@ _INPUTS = {
     "B, N int64": "input_ids ids tokens idx token_ids input_tokens src_tokens decoder_input_ids "
     "prev_output_tokens inp token input_id position_ids positions pos_ids token_type_ids pos "
     "segment_ids",
+    "B, int64": "timestep timesteps class_labels",
     "N, int64": "cache_position input_pos token_positions",
     "(B, N, {d}), (B, N, {d})": "position_embeddings cos_sin rotary",
     "B, N, {d}": "cos sin rotary_pos_emb",

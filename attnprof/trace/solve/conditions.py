@@ -22,9 +22,10 @@ def divided(condition: Any) -> tuple[Any, Any, Any] | None:
     if _SIGNS.get(type(condition).__name__) not in ("=", "!="):
         return None
     difference = sympy.expand(sympy.fraction(sympy.together(condition.lhs - condition.rhs))[0])
-    for floor in difference.atoms(sympy.floor):
+    for floor in difference.atoms(sympy.floor, sympy.ceiling):
         number, divisor = floor.args[0].as_numer_denom()
         more, without = number.as_coeff_Add()
+        more = more if isinstance(floor, sympy.floor) else -more
         number = without if divisor.is_Integer and 0 <= more < divisor else number
         quotient = sympy.Dummy()
         given = difference.xreplace({floor: quotient})

@@ -154,11 +154,12 @@ class Domain(SizeConditions):
         A multiple of one is whole, too.
         """
         whole = {
-            floor: quotient if rest.is_Rational else floor.args[0]
-            for floor in value.atoms(sympy.floor)
+            part: quotient if rest.is_Rational else part.args[0]
+            for part in value.atoms(sympy.floor, sympy.ceiling)
+            for sign in [1 if isinstance(part, sympy.floor) else -1]
             for quotient in self._whole.values()
-            if ((rest := floor.args[0] - quotient).is_Rational and 0 <= rest < 1)
-            or _is_whole(floor.args[0] / quotient)
+            if ((rest := part.args[0] - quotient).is_Rational and 0 <= sign * rest < 1)
+            or _is_whole(part.args[0] / quotient)
         }
         return value.xreplace(whole)
 

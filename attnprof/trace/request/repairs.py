@@ -1,0 +1,264 @@
+"""What else could be guessed of code that fails, by what it says when it does."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from attnprof.trace.request import signatures
+from attnprof.trace.request.configurations import all_parameters
+from attnprof.trace.request.given import Request, shown
+from attnprof.trace.request.messages import channels, ranks, source_of, words_where
+from attnprof.trace.request.target import EVEN, Input, Target, at
+from attnprof.trace.request.texts import as_size
+from attnprof.trace.request.tuples import base_of
+from attnprof.trace.request.usual import (
+    HEADS,
+    INPUTS,
+    LAYOUTS,
+    MASKS,
+    POSITIONS,
+    REQUIRED,
+    input_text,
+    plain_value,
+)
+
+#: What is said of a value that should not be None, or be more than one number: a way to go on.
+UNSET = re.compile(r"None|'(int|bool)' object is not")
+#: Where sizes have to be numbers.
+_NUMBERS = {"B": 2, "N": 256, "h": 8, "d": 64}
+
+
+_MASKS_OF = {name for name, usual in INPUTS.items() if usual == "None"}
+
+
+@dataclass(frozen=True)
+class Repair:
+    """Guesses that take the place of others: values of arguments, texts of inputs."""
+
+    args: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
+
+    def __or__(self, other: "Repair") -> "Repair":
+        return Repair({**self.args, **other.args}, {**self.inputs, **other.inputs})
+
+    def __len__(self) -> int:
+        return len(self.args) + len({*map(base_of, self.inputs)})
+
+    def __str__(self) -> str:
+        args = [f"--arg {name}={shown(value)}" for name, value in self.args.items()]
+        return " ".join([*args, *(f'--input "{n}: {text}"' for n, text in self.inputs.items())])
+
+
+@dataclass
+class Failed:
+    """A target whose run fails, by a change of first guesses, and what else could be guessed."""
+
+    subject: Any
+    request: Request
+    target: Target
+    error: Exception
+    first: Target
+    change: Repair = field(default_factory=Repair)
+
+    def repairs(self) -> Iterator[Repair]:
+        """Changes of its guesses, the likelier first."""
+        text = f"{type(self.error).__name__}: {self.error}"
+        yield from self._parts()
+        yield from self._named(text)
+        yield from self._defaults(text)
+        yield from self._pairs(text)
+        yield from self._missing(text)
+        yield from self._layouts(text)
+        for item in self.guessed_inputs.values():
+            if item.dtype == "int64":
+                yield Repair(inputs={item.name: f"B, N, {self.width}"})
+        heads = [name for name in self.guessed_inputs if name.lower() in HEADS]
+        for one in ("B, h, N, d", "B, N, h, d") if len(heads) > 1 else ():
+            yield Repair(inputs=dict.fromkeys(heads, one))
+        yield from self._more_tokens()
+        yield from self._numbers(text)
+        yield from self._fixed(text)
+        yield from self._twos()
+
+    @property
+    def guessed_args(self) -> dict[str, str]:
+        """Arguments that were guessed, as texts."""
+        texts = [text for text, flag in self.request.guessed.items() if flag == "--arg"]
+        return dict(text.split("=", 1) for text in texts)
+
+    @property
+    def guessed_inputs(self) -> dict[str, Input]:
+        """Inputs that were guessed."""
+        given = {*map(base_of, self.request.inputs)}
+        return {x.name: x for x in self.target.inputs if base_of(x.name) not in given}
+
+    @property
+    def width(self) -> str:
+        """The model width."""
+        dims = [item.dims for item in self.first.inputs if len(item.dims) == 3]
+        return dims[0][-1].text if dims else "h*d"
+
+    def _named(self, text: str) -> Iterator[Repair]:
+        """Arguments with a default that the message names as missing."""
+        names = [n for n in re.findall(r"[`'](\w+)[`']", text) if n not in self.request.given]
+        taken = signatures.parameters_of(self.subject, "")
+        known = {name: REQUIRED.get(name.lower()) for name in names}
+        plain = {n: plain_value(n, taken[n]) for n in names if n in taken and not known[n]}
+        found = {name: as_size(size) for name, size in known.items() if size}
+        found |= {name: value[0] for name, value in plain.items() if value}
+        if found:
+            yield Repair(found)
+
+    def _defaults(self, text: str) -> Iterator[Repair]:
+        """Values for what is None by default, lists for numbers, as many layers as by default."""
+        line = words_where(self.error)
+        taken = {
+            name: (last, item)
+            for name, item in all_parameters(self.subject).items()
+            if name not in self.request.given and (last := name.rpartition(".")[2])
+        }
+        if "NoneType" in text or "AssertionError" in text:
+            none = {n: x for n, x in taken.items() if x[1].default is None}
+            sizes = {n: as_size(REQUIRED[x.lower()]) for n, (x, _) in none.items()
+                     if x.lower() in REQUIRED}  # fmt: skip
+            plain = {n: plain_value(x, item) for n, (x, item) in none.items() if x in line}
+            for some in (sizes, {n: x[0] for n, x in plain.items() if x and x[0] is not None}):
+                if some:
+                    yield Repair(some)
+        if "'int' object is not" in text:
+            for name, (last, item) in taken.items():
+                if last in line and isinstance(item.default, int):
+                    yield Repair({name: [min(item.default, 64)] * 2})
+        layers = [n for n, size in self.guessed_args.items() if size == "2" and n in taken]
+        if usual := {name: taken[name][1].default for name in layers}:
+            yield Repair(usual)
+
+    def _parts(self) -> Iterator[Repair]:
+        """Entries of inputs that the code takes as dicts, tensors of those it takes as tuples."""
+        code = source_of(getattr(self.subject, "forward", self.subject))
+        for name in self.guessed_inputs:
+            keys = dict.fromkeys(re.findall(rf"\b{name}(?:\[|\.get\()['\"](\w+)['\"]", code))
+            usual = {key: input_text(key, self.width, "d") or f"B, N, {self.width}" for key in keys}
+            for mask in MASKS if "None" in usual.values() else MASKS[:1] if keys else ():
+                made = {key: mask if one == "None" else one for key, one in usual.items()}
+                yield Repair(inputs={f"{name}.{key}": one for key, one in made.items()})
+            if apart := re.search(rf"^ *((?:\w+, *)+\w+) = {name}$", code, re.MULTILINE):
+                many = apart[1].count(",") + 1
+                yield Repair(inputs={name: ", ".join([f"(B, N, {self.width})"] * many)})
+
+    def _pairs(self, text: str) -> Iterator[Repair]:
+        """Two numbers where one was guessed, or one that divides."""
+        numbers = {n: int(value) for n, value in self.guessed_args.items() if value.isdecimal()}
+        pair = re.search(r"'int' object (is not|has no)|object of type 'int'|iterable|unpack", text)
+        if len(numbers) > 1 and pair:
+            yield Repair({name: [value, value] for name, value in numbers.items()})
+        for name, value in numbers.items() if pair else ():
+            yield Repair({name: (value, value)})
+        for name, value in numbers.items() if re.search("divisible|multiple", text) else ():
+            yield Repair({name: 16 if value != 16 else 8})
+
+    def _missing(self, text: str) -> Iterator[Repair]:
+        """Tensors for inputs that are None, those that the failing line names first."""
+        taken = signatures.parameters_of(getattr(self.subject, "forward", self.subject), "")
+        told = set(re.findall(r"\w+", text)) & {*taken} - {"input", "mask", "x"}
+        if not (told or UNSET.search(text) or "missing" in text):
+            return
+        given = {*map(base_of, self.request.inputs)}
+        made = {base_of(item.name) for item in self.target.inputs if not item.literal}
+        open_ones = [name for name in taken if name not in given | made and name != "self"]
+        line = words_where(self.error) | told
+        for name in sorted(open_ones, key=lambda name: name not in line):
+            usual = input_text(name, self.width, "d")
+            for one in (usual,) if usual not in ("None", "") else ():
+                yield Repair(inputs={name: one})
+            if usual == "None" and name in line:
+                yield from (Repair(inputs={name: one}) for one in MASKS)
+
+    def _layouts(self, text: str) -> Iterator[Repair]:
+        """As many sizes as the code expects, whole numbers, half a head's positions."""
+        inputs = self.guessed_inputs
+        line = words_where(self.error)
+        floats = [item for item in inputs.values() if item.dims and not item.dtype]
+        floats.sort(key=lambda item: item.name not in line)
+        if re.search(r"Long|integer|IntTensor|int64", text):
+            for item in floats:
+                yield Repair(inputs={item.name: "B, N int64"})
+        yield from self._pictures(floats)
+        of_images = channels(text)
+        if of_images and of_images not in self._seen:
+            yield from (Repair(inputs={x.name: f"B, {of_images}, H, W"}) for x in floats[:1])
+        for item in floats[:3]:
+            for rank in ranks(text, len(item.dims)):
+                for one in LAYOUTS.get(rank, ()):
+                    yield Repair(inputs={item.name: one.format(w=self.width)})
+        pairs = {base_of(name) for name in inputs if "." in name}
+        for name in pairs & {n for n, usual in INPUTS.items() if usual.startswith("(")}:
+            yield from (Repair(inputs={name: one}) for one in POSITIONS)
+        for item in inputs.values():
+            if item.name in _MASKS_OF and re.search("size|shape|dimension|mask", text):
+                yield from (Repair(inputs={item.name: one}) for one in MASKS)
+
+    def _more_tokens(self) -> Iterator[Repair]:
+        """A token for the class beside those of an image."""
+        for item in self.guessed_inputs.values():
+            if tokens := re.search(r"B, (\w+\*\w+), ", item.spelled):
+                yield Repair(inputs={item.name: f"B, {tokens[1]} + 1, {self.width}"})
+
+    def _pictures(self, floats: list[Input]) -> Iterator[Repair]:
+        """As many tokens, or pixels, as an argument with a default says."""
+        for name, item in signatures.parameters_of(self.subject, "").items():
+            usual = plain_value("resolution", item)
+            guess = usual if name in self.guessed_args else item.default
+            side = self.change.args.get(name, self.request.given.get(name, guess))
+            while isinstance(side, tuple):
+                side = side[0]
+            if floats and isinstance(side, int) and plain_value(name, item) == usual:
+                for one in ("B, {n}*{n}, {w}", "B, {w}, {n}, {n}", "B, {n}, {n}, {w}"):
+                    yield Repair(inputs={floats[0].name: one.format(w=self.width, n=side)})
+
+    @property
+    def _seen(self) -> set[Any]:
+        """The sizes of inputs in a run that fails."""
+        sizes = {name: EVEN.get(name, 16) for name in self.target.symbols}
+        return {at(dim, sizes) for item in self.target.inputs for dim in item.dims}
+
+    def _numbers(self, text: str) -> Iterator[Repair]:
+        """The tokens, or the width, that the message asks for."""
+        own = self._seen
+        asked = [n for n in dict.fromkeys(map(int, re.findall(r"\d+", text))) if 4 < n < 5000]
+        for number in [n for n in asked if n not in own][:4]:
+            for old in ("N", self.width):
+                bodies = {
+                    name: item.spelled.partition(": ")[2]
+                    for name, item in self.guessed_inputs.items()
+                    if not item.literal
+                }
+                texts = {
+                    name: re.sub(rf"(?<![\w*]){re.escape(old)}(?![\w*])", str(number), body)
+                    for name, body in bodies.items()
+                }
+                changed = [name for name, text in texts.items() if text != bodies[name]]
+                for name in changed[1:] if old != "N" else ():
+                    yield Repair(inputs={name: texts[name]})
+                if texts:
+                    yield Repair(inputs=texts)
+
+    def _twos(self) -> Iterator[Repair]:
+        """Two of what there is one of by default, as scales: some code runs with more alone."""
+        line = words_where(self.error)
+        ones = [
+            name
+            for name, item in signatures.parameters_of(self.subject, "").items()
+            if item.default == 1 and type(item.default) is int and name not in self.request.given
+        ]
+        for name in sorted(ones, key=lambda name: name not in line):
+            yield Repair({name: 2})
+
+    def _fixed(self, text: str) -> Iterator[Repair]:
+        """Numbers for all sizes of arguments."""
+        sizes = {name: as_size(value) for name, value in self.guessed_args.items()
+                 if re.fullmatch(r"[\w*]*[hdN]", value)}  # fmt: skip
+        same = self.target.spelled_inputs == self.first.spelled_inputs  # others have the old width
+        if sizes and same and "." not in "".join(sizes):
+            yield Repair({name: at(size, _NUMBERS) for name, size in sizes.items()})
