@@ -99,7 +99,7 @@ class InputRows(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         width, self.tokens = config.d_model, config.tokens
-        self.rows = _ROWS[config.embedding](config)
+        self.rows, self.takes_tokens = _ROWS[config.embedding](config), config.embedding != "rows"
         self.scale = float(width) ** 0.5 if config.scale_embedding else None
         self.learned = config.positions == "learned"
         self.class_token = _drawn(1, width) if config.class_token else None
@@ -122,8 +122,8 @@ class InputRows(nn.Module):
         return self._placed(rows, 0)
 
     def step(self, x_t: Tensor, place: int) -> Tensor:
-        """A token (b,), or a row (b, d_model), at a place, counted from 0 → (b, 1, d_model)."""
-        return self._placed(self.rows(x_t.unsqueeze(1)), place)
+        """A token (b, 1), or a row (b, 1, d_model), at a place from 0 on → (b, 1, d_model)."""
+        return self._placed(self.rows(x_t), place)
 
     def _placed(self, rows: Tensor, first: int) -> Tensor:
         """With positions; what is learned is scaled like the tokens (002, Sec 4)."""

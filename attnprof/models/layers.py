@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, relu, silu
 
 from attnprof.blocks.assemble import build_layer, checked_sizes
+from attnprof.blocks.cache import positioned
 from attnprof.blocks.core import AttentionLayer, TextCore
 from attnprof.errors import RequestError
 from attnprof.mechanism import Mechanism
@@ -62,16 +63,11 @@ class RotaryAttention(AttentionLayer):
         a, b = found.chunk(2, -1)
         return torch.cat((a * cosine - b * sine, b * cosine + a * sine), -1)
 
-    def init_state(self, batch_size: int) -> Any:
-        """The mechanism's state, and the place of the next token."""
-        return super().init_state(batch_size), 0
-
-    def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One token at its place."""
-        inner, self.first = state
+    def step(self, x_t: Tensor, state: Any, place: int = 0) -> tuple[Tensor, Any]:
+        """One token at its place, counted from 0."""
+        self.first = place
         try:
-            y, inner = super().step(x_t, inner)
-            return y, (inner, self.first + 1)
+            return super().step(x_t, state)
         finally:
             self.first = 0
 
@@ -170,12 +166,22 @@ class TransformerLayer(nn.Module):
         known = None if self.cross is None else remembered(self.cross, memory)
         return [self.attention.init_state(batch_size), known]
 
-    def step(self, x: Tensor, state: list[Any]) -> Tensor:
+    def advance(self, state: list[Any], batch_size: int, tokens: int) -> None:
+        """The state as after so many tokens with random rows, from a fresh one."""
+        like = self.mlp.up.weight
+
+        def rows() -> tuple[Tensor]:
+            return (like.new_empty(batch_size, 1, like.shape[1]).normal_(),)
+
+        state[0] = positioned(self.attention, state[0], tokens, rows)
+
+    def step(self, x: Tensor, state: list[Any], place: int) -> Tensor:
         """One token, (b, 1, d_model) → the same shape; the state moves on."""
+        where = {"place": place} if isinstance(self.attention, RotaryAttention) else {}
 
         def attended(y: Tensor) -> Tensor:
             out: Tensor
-            out, state[0] = self.attention.step(y, state[0])
+            out, state[0] = self.attention.step(y, state[0], **where)
             return out
 
         x = self._around("attention", x, attended)

@@ -14,10 +14,18 @@ from attnprof.models.layers import TransformerLayer, attention_layer, normalisat
 
 @dataclass
 class DecodingState:
-    """Tokens so far, and the state of every layer."""
+    """Tokens so far, and the state of every layer of a stack."""
 
-    tokens: int
+    stack: "Stack"
+    batch_size: int
     layers: list[list[Any]]
+    tokens: int = 0
+
+    def advance(self, tokens: int) -> None:
+        """As after so many tokens with random rows, from a fresh state."""
+        for layer, known in zip(self.stack.layers, self.layers, strict=True):
+            layer.advance(known, self.batch_size, tokens)
+        self.tokens = tokens
 
 
 class Stack(nn.Module):
@@ -57,13 +65,14 @@ class Stack(nn.Module):
 
     def init_state(self, batch_size: int, memory: Tensor | None = None) -> DecodingState:
         """The state before the first token."""
-        return DecodingState(0, [layer.init_state(batch_size, memory) for layer in self.layers])
+        fresh = [layer.init_state(batch_size, memory) for layer in self.layers]
+        return DecodingState(self, batch_size, fresh)
 
     def step(self, x_t: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        """One token (b,) or row (b, d_model) → (b, 1, d_model); the state moves on."""
+        """One token (b, 1) or row (b, 1, d_model) → (b, 1, d_model); the state moves on."""
         x = self.embedding.step(x_t, state.tokens)
         for layer, known in zip(self.layers, state.layers, strict=True):
-            x = layer.step(x, known)
+            x = layer.step(x, known, state.tokens)
         state.tokens += 1
         return self._last(x), state
 
@@ -101,7 +110,8 @@ class Transformer(nn.Module):
 
     ``forward`` takes tokens (b, n), images (b, channels, side, side) or rows (b, n, d_model), and
     gives (b, classes), (b, n, vocabulary) or, of an encoder without classes, (b, n, d_model).
-    ``init_state(batch_size)`` and ``step(x_t, state)`` decode: tokens (b,) → (b, vocabulary).
+    ``init_state(batch_size)`` and ``step(x_t, state)`` decode: tokens (b,) or (b, 1) → (b,
+    vocabulary) or (b, 1, vocabulary), and the new state.
     """
 
     head: nn.Module | None
@@ -129,7 +139,7 @@ class Transformer(nn.Module):
         return self.body.init_state(batch_size)
 
     def step(self, x_t: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        """One token → (b, vocabulary), and the state with it."""
+        """One token; see the class."""
         return _stepped(self.body, self.head, x_t, state)
 
 
@@ -161,12 +171,14 @@ class EncoderDecoder(nn.Module):
         return self.decoder.init_state(source.shape[0], self.encoder(source))
 
     def step(self, x_t: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        """One token (b,) → (b, vocabulary), and the state with it."""
+        """One token (b,) or (b, 1) → (b, vocabulary) or (b, 1, vocabulary), and the new state."""
         return _stepped(self.decoder, self.head, x_t, state)
 
 
 def _stepped(
     body: Stack, head: Any, x_t: Tensor, state: DecodingState
 ) -> tuple[Tensor, DecodingState]:
-    rows, state = body.step(x_t, state)
-    return head(rows).squeeze(1), state
+    alone = x_t.dim() == (1 if body.embedding.takes_tokens else 2)  # no axis of one token
+    rows, state = body.step(x_t.unsqueeze(1) if alone else x_t, state)
+    numbers: Tensor = head(rows)
+    return numbers.squeeze(1) if alone else numbers, state

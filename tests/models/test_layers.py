@@ -222,6 +222,32 @@ def test_token_by_token_a_decoder_says_what_it_says_at_once(name):
     assert torch.allclose(found, model(tokens), atol=2e-4)
 
 
+@pytest.mark.parametrize("name", DECODED)
+@torch.no_grad()
+def test_a_state_that_is_advanced_has_the_shapes_that_steps_leave(name):
+    model = build(tiny(attention={"name": name, **PARAMS.get(name, {})})).eval()
+    (tokens,) = example_inputs(model.config, 2)
+    stepped, advanced = model.init_state(2), model.init_state(2)
+    decoded(model, tokens[:, :7], stepped)
+    advanced.advance(7)
+    assert advanced.tokens == stepped.tokens == 7
+    for place in range(7, 9):
+        out, advanced = model.step(tokens[:, place : place + 1], advanced)
+        _, stepped = model.step(tokens[:, place], stepped)
+        assert out.shape == (2, 1, 11)
+        assert out.isfinite().all()
+    assert shapes(advanced.layers) == shapes(stepped.layers)
+
+
+def shapes(found):
+    """Shapes of all tensors in a state, in order."""
+    if isinstance(found, torch.Tensor):
+        return [tuple(found.shape)]
+    inner = found if isinstance(found, list | tuple) else vars(found).values() if hasattr(
+        found, "__dict__") else ()  # fmt: skip
+    return [shape for item in inner for shape in shapes(item)]
+
+
 @pytest.mark.parametrize("attention", ["standard", "sdpa", "linear", "taylor-efficient"])
 @torch.no_grad()
 def test_rotary_positions_decode_too(attention):
