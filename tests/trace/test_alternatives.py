@@ -244,6 +244,47 @@ def test_a_cache_guessed_from_the_signature_gives_a_decoding_step():
     assert peaks[1] - peaks[0] == 3 * 8 * 4 * 2 + 3 * 4 * 2  # keys, values, scores twice
 
 
+class Kept:
+    """Rows of earlier tokens, which random ones can stand for."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def advance(self, tokens):
+        self.rows = self.rows.new_empty(self.rows.shape[0], tokens, self.rows.shape[2]).normal_()
+
+
+class Stepping(Layer):
+    """Decodes by a method of its own."""
+
+    def forward(self, x):
+        return (self.map(x) @ x.mT).softmax(-1) @ x
+
+    def init_state(self, batch_size):
+        return Kept(torch.empty(batch_size, 0, self.map.in_features))
+
+    def step(self, x_t, state):
+        state.rows = torch.cat([state.rows, x_t], 1)
+        return (self.map(x_t) @ state.rows.mT).softmax(-1) @ state.rows, state
+
+
+def stepping(dim):
+    return Stepping(dim)
+
+
+@pytest.mark.parametrize("make", [Stepping, stepping])
+def test_a_step_of_its_own_is_one_token_after_others(make):
+    found = derived(target_of(make, inputs={"x": "B, N, h*d"}), ("decode",))
+    assert found.phases["decode"].method == "symbolic"
+    module = Stepping(8).eval()
+    state = module.init_state(3)
+    state.advance(8)
+    with FlopCounterMode(display=False) as counter:
+        module.step(torch.randn(3, 1, 8), state)
+    sizes = {"B": 3, "N": 9, "h": 2, "d": 4}
+    assert found.at("matmul_flops", "decode", **sizes) == counter.get_total_flops()
+
+
 def test_without_a_cache_in_the_answer_there_is_no_step():
     class Plain(Layer):
         def forward(self, x, state=None):

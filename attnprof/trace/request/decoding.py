@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from inspect import signature
 from typing import Any
 
-from attnprof.blocks.cache import CachedCall
+from attnprof.blocks.cache import CachedCall, DecodingStep, positioned
 from attnprof.errors import RequestError
+from attnprof.trace.request.configurations import names_around
 from attnprof.trace.request.signatures import Parameters
 from attnprof.trace.request.target import Expression, Input, Sizes, Target
 
@@ -17,15 +19,18 @@ _CACHES = (
 )  # fmt: skip
 
 
-def with_step(target: Target, taken: Parameters, scope: Mapping[str, Any]) -> Target:
-    """The target with a decoding step, where its forward pass takes a cache.
+def with_step(target: Target, taken: Parameters, kind: Any) -> Target:
+    """The target with a decoding step, where its forward pass takes a cache, or it has a step.
 
     The cache is what a pass over the tokens before leaves: in an object of transformers', where
-    the code has its class in ``scope``, else as the last result.
+    the code of the module's ``kind`` knows its class, else as the last result. A step of its own is
+    ``step(x_t, state)`` from ``init_state(batch_size)``.
     """
-    name = next((name for name in _CACHES if name in taken), "")
-    if not name or "N" not in target.symbols:
+    if "N" not in target.symbols:
         return target
+    name, scope = next((name for name in _CACHES if name in taken), ""), names_around(kind)
+    if not name:
+        return _with_own_step(target, kind)
     own = tuple(item for item in target.inputs if item.name != name)
     keywords = target.keywords - {name}
     step = replace(
@@ -35,6 +40,29 @@ def with_step(target: Target, taken: Parameters, scope: Mapping[str, Any]) -> Ta
         make=partial(_made, replace(target, inputs=own, keywords=keywords), name, taken, scope),
     )
     return replace(target, step=step)
+
+
+def _with_own_step(target: Target, kind: Any) -> Target:
+    """One token, of the first input, after N - 1 others."""
+    begins, steps = (getattr(kind, name, None) for name in ("init_state", "step"))
+    if not (callable(begins) and callable(steps) and target.inputs):
+        return target
+    if [name for name in signature(begins).parameters if name != "self"] != ["batch_size"]:
+        return target
+    first = tuple(map(_of_one_token, target.inputs[:1]))
+    step = replace(target, inputs=first, keywords=frozenset())
+
+    def make(sizes: Sizes) -> DecodingStep:
+        module = target.make(sizes).eval()
+        token = partial(_token, step, sizes)
+        state = module.init_state(token()[0].shape[0])
+        return DecodingStep(module, positioned(module, state, sizes["N"] - 1, token))
+
+    return replace(target, step=replace(step, make=make))
+
+
+def _token(step: Target, sizes: Sizes) -> Any:
+    return step.call_inputs(sizes)[0]
 
 
 def _of_one_token(item: Input) -> Input:

@@ -7,7 +7,7 @@ from typing import Any
 
 from attnprof.errors import RequestError
 from attnprof.trace.request import signatures
-from attnprof.trace.request.configurations import names_around, turned
+from attnprof.trace.request.configurations import turned
 from attnprof.trace.request.decoding import with_step
 from attnprof.trace.request.given import Request
 from attnprof.trace.request.target import (
@@ -42,7 +42,7 @@ def of_class(layer: Any, request: Request) -> Target:
     if "position_embeddings" in taken:
         known["turned"] = turned(layer, arguments, known["head"])
     found = request.target(partial(_made, layer, arguments), what, taken, arguments, known)
-    return with_step(found, taken, names_around(layer))
+    return with_step(found, taken, layer)
 
 
 def _made(build: Any, arguments: Mapping[str, Any], sizes: Sizes) -> Any:
@@ -96,7 +96,8 @@ def of_factory(build: Any, request: Request) -> Target:
         )
     taken = signatures.parameters_of(made.forward, request.what)
     known = signatures.known_sizes(arguments, parameters)
-    return request.target(make, f"{request.what}().forward", taken, arguments, known)
+    found = request.target(make, f"{request.what}().forward", taken, arguments, known)
+    return with_step(found, taken, type(made))
 
 
 def of_function(function: Any, request: Request) -> Target:
