@@ -260,10 +260,12 @@ def _written(plain: Any, func: Any, args: tuple[Any, ...], out: Any, **kwargs: A
 @cache
 def _plain_of(func: Any) -> Any:
     """The overload that returns what this one writes to ``out``; None where that is not so."""
-    if getattr(func, "_overloadname", "") != "out":
+    schema = getattr(func, "_schema", None)  # an operation of higher order has none
+    if schema is None or [item.name for item in schema.arguments if item.is_out] != ["out"]:
         return None
     packet = func.overloadpacket
-    others = (getattr(packet, name) for name in packet.overloads() if name != "out")
+    others = (getattr(packet, name) for name in packet.overloads())
+    others = (other for other in others if other is not func)
     return next((other for other in others if _taken(other) == _taken(func)), None)
 
 
