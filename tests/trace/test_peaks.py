@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import attnprof
 from attnprof import registry
@@ -197,3 +198,28 @@ def test_a_peak_is_that_of_a_call_after_the_first_one(kind, sizes, phase):
 def test_code_that_keeps_tokens_is_counted_at_its_first_call():
     found = attnprof.derive(Grown, inputs={"x": "B, N, d"}, args={"d": "d"}, phases="forward")
     assert str(found.expression("matmul_flops")) == "4*B*N**2*d + 2*B*N*d**2"
+
+
+class Carried(nn.Module):
+    """Begins where the call before ended, with its graph: it has one backward pass."""
+
+    def __init__(self, d):
+        super().__init__()
+        self.map = nn.Linear(d, d)
+        self.state = None
+
+    def forward(self, x):
+        out = self.map(x) if self.state is None else self.map(x) + self.state
+        self.state = out[:, -1:]
+        return out * out
+
+
+def test_code_that_has_one_backward_pass_is_counted_at_that():
+    found = attnprof.derive(Carried, inputs={"x": "B, N, d"}, args={"d": "d"}, phases="train")
+    module, x = Carried(8), torch.randn(2, 5, 8, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        module(x).sum().backward()
+    with pytest.raises(RuntimeError, match="a second time"):
+        module(x).sum().backward()
+    assert found.at("matmul_flops", "train", B=2, N=5, d=8) == counter.get_total_flops()
+    assert not any("a later one" in note for note in found.phases["train"].notes)

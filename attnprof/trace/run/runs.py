@@ -163,7 +163,8 @@ def weight_bytes(target: "Target", sizes: "Sizes") -> int:
 def _once_more(run: Callable[[Recorder], None], recorder: Recorder, left: Any, grown: Any) -> None:
     """The run as a later one, which has what the first one left, as tables of positions.
 
-    It stays the first one where the other one multiplies something else, as with tokens of before.
+    It stays the first one where the other one multiplies something else, as with tokens of before,
+    and where there is none: backward through what was kept of a graph that is gone.
     ``grown`` are the tensors that have gradients since.
     """
 
@@ -172,9 +173,12 @@ def _once_more(run: Callable[[Recorder], None], recorder: Recorder, left: Any, g
 
     for tensor in grown:
         tensor.grad = None
-    first = recorder.again(left)
-    run(recorder)
-    trace = recorder.trace
+    first, trace = recorder.again(left), recorder.trace
+    try:
+        run(recorder)
+    except RuntimeError:
+        trace.calls, trace.notes = first.calls, first.notes
+        return
     if products(trace.calls) != products(first.calls):
         trace.calls, trace.notes = first.calls, first.notes
     elif first.calls != trace.calls:
