@@ -33,11 +33,11 @@ num_layers = 12
 attention = ["standard", { name = "longformer", window = 128 }]
 ```
 
-Formulas, with the number of layers as a size:
+Formulas, of a whole pass and of one decoded token, with the number of layers as a size:
 
 ```
 attnprof derive attnprof.models:build --arg config.num_layers=L --arg config.d_model=h*d \\
-  --arg config.num_heads=h --arg config.seq_len=N --input "x: B, N int64" --phase forward
+  --arg config.num_heads=h --arg config.seq_len=N --input "x: B, N int64" --phase forward,decode
 ```
 
 This page is written by `python docs/models.py` from the presets themselves.

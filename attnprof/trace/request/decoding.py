@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from inspect import signature
+from inspect import isfunction, signature
 from typing import Any
 
 from attnprof.blocks.cache import CachedCall, DecodingStep, positioned
@@ -45,7 +45,7 @@ def with_step(target: Target, taken: Parameters, kind: Any) -> Target:
 def _with_own_step(target: Target, kind: Any) -> Target:
     """One token, of the first input, after N - 1 others."""
     begins, steps = (getattr(kind, name, None) for name in ("init_state", "step"))
-    if not (callable(begins) and callable(steps) and target.inputs):
+    if not (isfunction(begins) and callable(steps) and target.inputs):
         return target
     if [name for name in signature(begins).parameters if name != "self"] != ["batch_size"]:
         return target
