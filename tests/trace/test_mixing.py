@@ -14,7 +14,7 @@ from attnprof.algebra.expressions import symbol
 from attnprof.trace.events import Call, Trace, totals
 from attnprof.trace.report.records import answer
 from attnprof.trace.request.lookup import target_of
-from attnprof.trace.run.remainders import in_whole_blocks
+from attnprof.trace.run.remainders import Rests, in_whole_blocks
 from attnprof.trace.run.runs import record
 from attnprof.trace.sizes import evaluate
 from attnprof.trace.solve import mixed
@@ -359,6 +359,15 @@ def test_moments_in_an_inner_loop_belong_together_by_what_they_hold():
     assert [{d: 3 * turns, N: turns} for turns in range(2, 7)] in found
     assert [{d: 4 * turns - 1, N: 1} for turns in range(2, 7)] in found
     assert not any({d: turns**2} in values for values in found for turns in (3, 4, 5))
+
+
+def test_a_quotient_of_a_quotient_that_depends_on_a_rest_stays():
+    rest = sympy.Symbol("rest", positive=True, integer=True)
+    rests = Rests({rest: sympy.Integer(64)}, {rest: sympy.Integer(37)})
+    halves = torch_sizes.FloorDiv(-rest, 32)  # -1 or -2
+    outer = torch_sizes.FloorDiv(3 * halves, 7)
+    assert rests.rounded(outer) == outer
+    assert rests.rounded(torch_sizes.FloorDiv(-rest, 64)) == -1
 
 
 def test_moments_in_an_inner_loop_are_named_by_their_place_in_a_turn():

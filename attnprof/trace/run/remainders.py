@@ -123,7 +123,7 @@ class Rests:
         """Whether it is 0 or more: linear in the rests, so at both ends of each."""
         ends = [sympy.expand(number)]
         for rest, block in self.blocks.items():
-            if any(sympy.degree(end, rest) > 1 for end in ends if end.has(rest)):
+            if any(not end.is_polynomial(rest) or sympy.degree(end, rest) > 1 for end in ends):
                 return False
             ends = [end.xreplace({rest: x}) for end in ends for x in (sympy.Integer(2), block - 1)]
         low = {
