@@ -129,6 +129,7 @@ transformers:MobileViTAttention
 transformers:MobileViTLayer
 transformers:ConvNextLayer
 transformers:TimesformerSelfAttention
+transformers:DetrDecoderLayer
 timm.layers:Attention
 timm.layers:AttentionRope
 timm.models.vision_transformer:Block
@@ -162,6 +163,15 @@ timm.models.convit:GPSA
 timm.models.xcit:XCABlock
 timm.models.focalnet:FocalNetBlock
 timm.layers:AttentionPoolLatent
+timm.layers:BottleneckAttn
+timm.layers:NonLocalAttn
+timm.models.twins:LocallyGroupedAttn
+timm.models.maxxvit:MaxxVitBlock
+timm.models.levit:LevitBlock
+timm.models.nest:Attention
+timm.models.visformer:Attention
+timm.models.fastvit:Attention
+timm.models.convit:Block
 diffusers:Attention
 diffusers:BasicTransformerBlock
 diffusers:FluxTransformerBlock
@@ -193,7 +203,7 @@ h_transformer_1d.h_transformer_1d:HAttention1D
 """.strip().splitlines()
 PHASES = ("forward", "train")
 #: Wall-clock seconds for a phase of one target: a guard, no measurement.
-LIMIT_S = 150
+LIMIT_S = 400
 #: Up to where sizes of the compared shapes go.
 MOST = {"B": 5, "N": 300, "h": 5, "d": 40}
 #: Bytes by which a peak may differ: Python numbers that torch wraps as tensors while it runs.
@@ -363,8 +373,7 @@ def difference(
         output.backward(ones)
 
     if phase == "train":
-        for leaf in leaves:
-            leaf.requires_grad_()
+        _with_gradients(leaves, given=True)
         ones = torch.ones_like(first_tensor(module(*positional, **named))).detach()
     subject = Subject(module, clear, clear, forward if phase == "forward" else train)
     off = ""
@@ -377,10 +386,18 @@ def difference(
         share = abs(told - seen) / seen if seen and abs(told - seen) > SCALARS else 0
         off = "equal" if not share else f"{100 * (told - seen) / seen:+.3f} % ({bound})"
     clear()
+    # a view made without gradients has none, which torch's counter asks for
+    _with_gradients(leaves, given=phase == "train")
     torch.backends.mha.set_fastpath_enabled(False)  # one operation, which the counter passes over
     with FlopCounterMode(display=False, custom_mapping=OWN_RULES | _of_lstm()) as counter:
         subject.call()
     return derivation.at("matmul_flops", phase, **sizes) == counter.get_total_flops(), off
+
+
+def _with_gradients(leaves: list[Any], *, given: bool) -> None:
+    """Whether tensors are to get gradients."""
+    for leaf in leaves:
+        leaf.requires_grad_(given)
 
 
 def _of_lstm() -> dict[Any, Any]:
