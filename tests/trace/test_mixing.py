@@ -24,6 +24,7 @@ from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.families import families
 from attnprof.trace.solve.mixed import Mixed
+from attnprof.trace.solve.shapes import small_sizes
 
 B, N, h, d, C, L = map(symbol, ("B", "N", "h", "d", "C", "L"))
 HEADS = ["q: B, N, h, d", "k: B, N, h, d", "v: B, N, h, d"]
@@ -343,6 +344,13 @@ def test_smaller_sizes_are_tried_with_one_other_far_larger(monkeypatch):
     monkeypatch.setattr(Mixed, "_is_real", lambda *_: False)
     found.settle(runs)
     assert (found.start, found.least) == ({"N": 5}, {"N": 4})  # not 3 with B = 96
+
+
+def test_short_runs_have_a_width_inside():
+    hints, least = {"B": 3, "N": 421, "h": 6, "d": 32}, {"N": 4}
+    wide = small_sizes(hints, least, lambda sizes: -(-sizes["h"] * sizes["d"] // 16) > 1)
+    assert wide == {"B": 2, "N": 4, "h": 2, "d": 16}
+    assert small_sizes(hints, least, lambda _: False)["d"] == 8
 
 
 def test_moments_in_an_inner_loop_belong_together_by_what_they_hold():

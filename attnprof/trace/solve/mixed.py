@@ -15,7 +15,7 @@ from attnprof.trace.solve.contradictions import Found
 from attnprof.trace.solve.domain import SizeConditions
 from attnprof.trace.solve.lattice import of_every_kind
 from attnprof.trace.solve.plan import FIRST, SizePlan
-from attnprof.trace.solve.shapes import shapes_in, telling_sizes
+from attnprof.trace.solve.shapes import shapes_in, small_sizes, telling_sizes
 
 #: Operations of a run that a formula is tried by, and of one that shows how far it holds.
 SHORT, LONG = 400, 4_000
@@ -155,7 +155,7 @@ class Mixed(Found):
 
     def near(self, **sizes: int) -> dict[str, int]:
         """Small sizes of all others."""
-        small = {**self.plan.hints, "B": 2, "h": 2, "d": 8, **self.least}
+        small = small_sizes(self.plan.hints, self.least, self.conditions.holds)
         found = {name: small[name] for name in self.plan.target.symbols} | sizes
         if self.blocks and not self.blocks.block.is_Integer and self.blocks.name not in sizes:
             found[self.blocks.name] = self.blocks.at(found) * (self.turns + 1)

@@ -114,3 +114,11 @@ class Line:
         start = self.nodes[0]
         self.low = start - (start - self.low) // 2 // self.stride * self.stride
         self.high = start + (self.high - start) // 2 // self.stride * self.stride
+
+
+def small_sizes(
+    hints: Mapping[str, int], least: Mapping[str, int], holds: Callable[[Mapping[str, int]], bool]
+) -> dict[str, int]:
+    """Sizes of short runs, at the first width inside: of a smaller one code may make one of 1."""
+    found = ({**hints, "B": 2, "h": 2, "d": width, **least} for width in (8, 16, 32))
+    return next(filter(holds, found), {**hints, "B": 2, "h": 2, "d": 8, **least})
