@@ -36,6 +36,7 @@ SECTIONS = {
     "Your code": {
         "derive": "Derive closed forms from your own torch code.",
         "verify-formula": "Check a published formula, or a table of them, against code.",
+        "model": "Show what a whole model costs, by its configuration.",
     },
     "On the clock": {
         "profile": "Time and measure real modules beside their closed forms.",

@@ -10,6 +10,7 @@ from attnprof.record.kinds import (
     GrowthRecord,
     HeadsRecord,
     HeatmapRecord,
+    ModelRecord,
     MechanismRecord,
     VerificationRecord,
 )
@@ -28,7 +29,7 @@ from attnprof.record.report import Report
 
 __all__ = [
     "KINDS", "SCHEMA", "BaselineRecord", "CalibrationRecord", "CheckRecord",
-    "ColumnarRecords", "CompareRecord", "CostRecord", "CrossoverRecord", "DeriveRecord",
+    "ColumnarRecords", "CompareRecord", "CostRecord", "CrossoverRecord", "DeriveRecord", "ModelRecord",
     "DoctorRecord", "GrowthRecord", "HeadsRecord", "HeatmapRecord", "HistoryRecord",
     "MechanismRecord", "ProfileRecord", "Record", "Report", "ReproduceRecord", "SelfTestRecord",
     "VerificationRecord", "column", "write_whole",

@@ -202,6 +202,24 @@ class DeriveRecord(Record, commands=("derive",)):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelRecord(Record, commands=("model",)):
+    """``model``: one quantity of a part of a model, of all layers of a kind together.
+
+    ``part`` is ``total`` for the whole model; ``layer_kind`` is empty for what is in no layer, and
+    ``count`` says how many layers there are of it. ``expression`` is in B (batch) and N (tokens),
+    null where there is no formula; ``value`` is exact, of a run at the asked sizes.
+    """
+
+    part: str = column("part")
+    layer_kind: str = column("layers", default="")
+    count: int = column("count", fmt="count")
+    phase: str = column("phase")
+    quantity: str = column("quantity")
+    expression: str | None = column("expression")
+    value: int | float | None = column("value", fmt="count")
+
+
+@dataclass(frozen=True, kw_only=True)
 class VerificationRecord(Record, commands=("verify-formula",)):
     """``verify-formula``: a formula somebody printed beside the one of this project.
 

@@ -1,0 +1,76 @@
+"""``attnprof model``: what a whole model costs."""
+
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from typer import Argument, Option
+
+from attnprof.cli import options as opt
+from attnprof.cli.kept import KeptReport
+from attnprof.cli.request import parse_size, some_of
+from attnprof.errors import RequestError
+from attnprof.record.report import Report
+from attnprof.render.progress import working
+
+PHASES = ("forward", "backward", "train", "decode")
+KERNELS = ("eager", "sdpa")
+OPTIMIZERS = ("adamw", "adam", "sgd", "none")
+
+
+def model(
+    *,
+    config: str | None = Argument(
+        None, metavar="CONFIG", show_default=False,
+        help="A model's config.json or its folder, a .toml file, or a preset.",
+    ),
+    seq: str = Option("1024", metavar="SIZE", help="Tokens: of a prompt, or before a decoded one."),
+    batch: opt.BatchOption = "1",
+    phase: str = Option(
+        "forward,train,decode", metavar="PHASES", help="Of forward, backward, train (both), decode."
+    ),
+    kernel: str | None = Option(
+        None, metavar="NAME", callback=opt.among("--kernel", KERNELS),
+        help="How transformers computes attention: eager or sdpa (default: its own choice).",
+    ),
+    optimizer: str = Option(
+        "adamw", metavar="NAME", callback=opt.among("--optimizer", OPTIMIZERS),
+        help="Whose state a training step holds: adamw, adam, sgd or none.",
+    ),
+    to: opt.Output,
+) -> None:  # fmt: skip
+    """Show what a whole model costs, by its configuration.
+
+    Parameters, FLOPs, bytes moved and memory by part and kind of layer, in numbers and as closed
+    forms in B and N, derived from the model's own code: no weights are needed, and no network.
+
+    Examples:
+      attnprof model config.json --seq 4096
+      attnprof model 001-lm-dot --phase forward
+      attnprof model folder/ --phase train --batch 8 --optimizer sgd
+    """
+    if config is None:
+        raise RequestError("model needs a configuration: type attnprof model config.json")
+    phases = some_of(phase, PHASES, "--phase")
+    sizes = {"B": parse_size(batch, "--batch"), "N": parse_size(seq, "--seq")}
+    path = Path(config)
+    file = path / "config.json" if path.is_dir() else path if path.is_file() else None
+    kept = KeptReport("model", config, phases, sizes, kernel, optimizer)
+    report = kept.read()
+    if report is None:
+        with redirect_stdout(sys.stderr), working(f"deriving {config}: {', '.join(phases)}"):
+            report = _derived(config, phases, sizes, kernel, optimizer)
+        kept.write(report, file)
+    to.deliver(report)
+
+
+def _derived(config: str, phases: list[str], sizes: Any, kernel: Any, optimizer: str) -> Report:
+    import torch
+
+    from attnprof.models.report import model_report
+    from attnprof.models.sources import subject_of
+
+    where = opt.environment(torch=torch.__version__)
+    subject = subject_of(config, kernel)
+    return model_report(subject, phases, sizes, optimizer=optimizer, environment=where)

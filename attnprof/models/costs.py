@@ -1,0 +1,103 @@
+"""What a model costs, by part and kind of layer: of a run's operations, with or without symbols."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attnprof.models.anatomy import PARTS, Place
+from attnprof.trace.events import KINDS, Call, Size, Trace, added, flops_of
+
+#: What adds up over the parts of a model.
+ADDED = (*KINDS[:5], "flops", "matmul_flops", "bytes_moved")
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """Layers that cost the same: what they are called, and their paths; "" is all that is none."""
+
+    name: str
+    layers: tuple[str, ...] = ("",)
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.layers)
+
+
+def layer_kinds(
+    model: Any, places: Mapping[str, Place], traces: Iterable[Trace], types: Sequence[str]
+) -> list[LayerKind]:
+    """Layers of a model by what they cost and hold, in their order; first all that is no layer.
+
+    They are called by ``types``, one a layer, where the configuration says those, else by their
+    class, after the stack that they stand in where there are several.
+    """
+    modules = dict(model.named_modules())
+    layers = list(dict.fromkeys(place.layer for place in places.values() if place.layer))
+    stacks = list(dict.fromkeys(path.rpartition(".")[0] for path in layers))
+    alike = [_signatures(trace, places) for trace in traces]
+    groups = defaultdict[Any, list[str]](list)
+    for n, path in enumerate(layers):
+        told = types[n] if len(types) == len(layers) else type(modules[path]).__name__
+        name = f"{path.rpartition('.')[0]}: {told}" if len(stacks) > 1 else told
+        groups[name, tuple(found[path] for found in alike)].append(path)
+    seen: dict[str, int] = defaultdict(int)
+    found = [LayerKind("")]
+    for (name, _), paths in groups.items():
+        seen[name] += 1
+        number = f" {seen[name]}" if seen[name] > 1 else ""
+        found.append(LayerKind(f"{name}{number}", tuple(paths)))
+    return found
+
+
+def _signatures(trace: Trace, places: Mapping[str, Place]) -> dict[str, Any]:
+    """What tells layers apart: what they count and hold."""
+    calls = _by_layer(trace.calls, places)
+    held = defaultdict[str, list[Size]](list)
+    for name, entries in trace.modules.items():
+        held[_known(name, places).layer].append(entries)
+    layers = {place.layer for place in places.values()}
+    return {
+        path: (str(flops_of(calls.get(path, []))), str(added(held[path]))) for path in layers
+    }
+
+
+def _by_layer(calls: Iterable[Call], places: Mapping[str, Place]) -> dict[str, list[Call]]:
+    found = defaultdict[str, list[Call]](list)
+    for call in calls:
+        found[_known(call.module, places).layer].append(call)
+    return found
+
+
+def _known(name: str, places: Mapping[str, Place]) -> Place:
+    """The place of a module of a run, which may stand inside of what decodes with it."""
+    inner = name.removeprefix("module").removeprefix(".")
+    return places.get(name) or places.get(inner) or Place("other")
+
+
+def by_part(
+    trace: Trace, phase: str, places: Mapping[str, Place], kinds: Sequence[LayerKind]
+) -> dict[tuple[LayerKind, str], dict[str, Size]]:
+    """What a phase costs, and the parameters, of all layers of a kind together and of each part."""
+    of_layer = {path: kind for kind in kinds for path in kind.layers}
+    calls = defaultdict[Any, list[Call]](list)
+    for call in trace.part(phase):
+        place = _known(call.module, places)
+        calls[of_layer[place.layer], place.part].append(call)
+    entries = defaultdict[Any, list[Size]](list)
+    for name, own in trace.modules.items():
+        place = _known(name, places)
+        entries[of_layer[place.layer], place.part].append(own)
+    keys = [(kind, part) for kind in kinds for part in PARTS]
+    return {
+        key: {**_sums(calls[key]), "parameters": added(entries[key])}
+        for key in keys
+        if calls[key] or added(entries[key])
+    }
+
+
+def _sums(calls: Sequence[Call]) -> dict[str, Size]:
+    counts = {kind: added([call.counts.get(kind, 0) for call in calls]) for kind in KINDS}
+    moved = added([call.bytes_moved for call in calls])
+    return {**counts, "flops": flops_of(calls), "bytes_moved": moved}

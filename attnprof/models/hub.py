@@ -1,0 +1,154 @@
+"""Models of transformers by their configuration: built of their own code, without weights."""
+
+import copy
+import inspect
+import json
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from attnprof.errors import CannotRunError, NotFoundError, RequestError, closest
+from attnprof.models.subject import Subject
+from attnprof.record.files import read_text
+
+#: Where the class of a model is looked up that its configuration does not name.
+_HEADS = ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "IMAGE_CLASSIFICATION", "PRETRAINING")
+#: How many experts there are, and how many of them see a token, by what configurations call it.
+_EXPERTS = ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts")
+_CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "top_k_experts")
+_TEXT = "B, N int64"
+#: Labels by how the name of a class ends, where it is trained with one of each input.
+_ONE_LABEL = ("ForSequenceClassification", "ForImageClassification")
+_HOW = "give a model's config.json, its folder, a preset or a .toml file"
+
+
+def read_configuration(path: Path) -> dict[str, Any]:
+    """The fields of a ``config.json``, or of that in a folder; :class:`RequestError` for others."""
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        found = json.loads(read_text(file, hint=_HOW))  # some have Infinity, which is no JSON
+    except ValueError as error:
+        raise RequestError(f"{file} is no whole JSON file ({error}); {_HOW}") from error
+    if not isinstance(found, dict) or not isinstance(found.get("model_type"), str):
+        raise RequestError(
+            f"{file} is no model's configuration: it has no model_type, by which transformers "
+            'knows its code, like "llama"'
+        )
+    return found
+
+
+def hub_subject(fields: Mapping[str, Any], name: str, kernel: str | None = None) -> Subject:
+    """A model of transformers, by the fields of its configuration.
+
+    ``kernel`` is ``eager`` or ``sdpa``, or what transformers chooses. Raises
+    :class:`CannotRunError` without transformers, and :class:`RequestError` for a type of model
+    that it does not have.
+    """
+    config = _configuration(fields, name)
+    if kernel is not None:
+        _set_kernel(config, kernel)
+    kind = _class_of(config)
+    text = config.get_text_config()
+    inputs, labels = _inputs(kind, config)
+    counted = {"experts": _first(text, _EXPERTS), "chosen": _first(text, _CHOSEN)}
+    experts = counted if all(counted.values()) else {}
+    return Subject(
+        name,
+        partial(_built, kind, config),
+        inputs,
+        labels,
+        dtype=str(config.dtype or "float32").removeprefix("torch."),
+        caches=hasattr(text, "use_cache") and "input_ids" in inputs,
+        layer_types=tuple(getattr(text, "layer_types", None) or ()),
+        **experts,
+    )
+
+
+def _built(kind: Any, config: Any) -> Any:
+    return kind(copy.deepcopy(config))  # models change their configuration
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise CannotRunError(
+            "models by a config.json are built by transformers, which is not installed; "
+            "type pip install 'attnprof[hf]'"
+        ) from error
+    return transformers
+
+
+def _configuration(fields: Mapping[str, Any], name: str) -> Any:
+    transformers = _transformers()
+    known, kind = transformers.CONFIG_MAPPING, fields["model_type"]
+    if kind not in known:
+        raise NotFoundError(
+            f"{name}: transformers {transformers.__version__} has no model_type '{kind}': "
+            f"{closest(kind, list(known))}"
+        )
+    try:
+        return known[kind].from_dict(dict(fields))
+    except Exception as error:
+        told = str(error).strip().splitlines() or [type(error).__name__]
+        raise RequestError(f"{name}: transformers refuses this configuration: {told[0]}") from error
+
+
+def _class_of(config: Any) -> Any:
+    """The class that the configuration names, or the usual one of its type."""
+    transformers = _transformers()
+    for name in getattr(config, "architectures", None) or ():
+        if hasattr(transformers, name):
+            return getattr(transformers, name)
+    from transformers.models.auto import modeling_auto as auto
+
+    tables = [vars(auto)[f"MODEL_FOR_{head}_MAPPING_NAMES"] for head in _HEADS]
+    for table in (*tables, auto.MODEL_MAPPING_NAMES):
+        name = table.get(config.model_type)
+        if name and not isinstance(name, str):
+            name = name[0]
+        if name and hasattr(transformers, name):
+            return getattr(transformers, name)
+    raise NotFoundError(f"transformers has no model of type {config.model_type}")
+
+
+def _set_kernel(config: Any, kernel: str) -> None:
+    """In the configuration and in those inside it."""
+    config._attn_implementation = kernel  # noqa: SLF001 - there is no other way before it is built
+
+
+def _first(config: Any, names: Iterable[str]) -> int:
+    """The first of some fields that is a number; else 0."""
+    values = (getattr(config, name, None) for name in names)
+    return next((value for value in values if isinstance(value, int)), 0)
+
+
+def _inputs(kind: Any, config: Any) -> tuple[dict[str, str], dict[str, str]]:
+    """Inputs and labels of a class, as ``--input`` takes them."""
+    taken = inspect.signature(kind.forward).parameters
+    name = kind.main_input_name
+    known = {"input_ids": lambda: _TEXT, "pixel_values": lambda: _image(config),
+             "input_features": lambda: _sound(config)}  # fmt: skip
+    if name not in known:
+        raise RequestError(
+            f"{kind.__name__} takes {name}; attnprof model knows models of {', '.join(known)}"
+        )
+    found = {name: known[name]()}
+    if config.is_encoder_decoder and "decoder_input_ids" in taken:
+        found["decoder_input_ids"] = _TEXT
+    tokens = "input_ids" in found or "decoder_input_ids" in found
+    one = kind.__name__.endswith(_ONE_LABEL)
+    if "labels" not in taken or not (one or tokens):
+        return found, {}
+    return found, {"labels": "B int64" if one else _TEXT}
+
+
+def _image(config: Any) -> str:
+    size = config.image_size
+    sides = size if isinstance(size, list | tuple) else (size, size)
+    return ", ".join(map(str, ("B", config.num_channels, *sides)))
+
+
+def _sound(config: Any) -> str:
+    return f"B, {config.num_mel_bins}, {2 * config.max_source_positions}"

@@ -1,0 +1,134 @@
+"""A whole model made ready to be derived: its forward pass, a training step, a decoded token."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from attnprof.errors import CannotRunError
+from attnprof.trace.request.target import Sizes, Target
+from attnprof.trace.request.texts import parse_inputs, symbols_in
+
+#: What a forward pass calls the tokens that are decoded one at a time.
+_DECODED = ("decoder_input_ids", "input_ids")
+#: Where a result keeps what the next token needs, and what a forward pass calls it.
+CACHES = ("past_key_values", "cache_params", "state", "mems")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model by its configuration: ``build`` makes it, on torch's default device and format.
+
+    ``inputs`` are those of the forward pass as ``--input`` takes them; ``labels`` are added in
+    training, where the model gives a loss with them. ``caches``: it gives a cache for decoding.
+    ``layer_types`` names its layers' kinds in order, ``layers`` say how many there are of each
+    stack. ``experts`` is how many experts there are of which ``chosen`` see a token, or 1 and 1.
+    """
+
+    name: str
+    build: Callable[[], Any]
+    inputs: Mapping[str, str]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    dtype: str = "float32"
+    caches: bool = False
+    layer_types: Sequence[str] = ()
+    experts: int = 1
+    chosen: int = 1
+    notes: tuple[str, ...] = ()
+
+    def target(self, phase: str = "forward") -> Target:
+        """What a phase runs; :class:`CannotRunError` where there is no such phase."""
+        if phase == "decode":
+            step = self._target(_of_one_token(self.inputs))
+            return replace(step, make=self._step, symbols=self._target(self.inputs).symbols)
+        return self._target(self.inputs | (self.labels if phase == "train" else {}))
+
+    def cache(self) -> Target:
+        """What copies the cache that a prompt of N tokens leaves: its peak is the cache's size."""
+        symbols = self._target(self.inputs).symbols
+        # own: shapes alone are asked for, so no run on real tensors is to confirm it
+        return replace(self._target({}), symbols=symbols, make=self._copy, own=True)
+
+    def _target(self, texts: Mapping[str, str]) -> Target:
+        inputs = parse_inputs(texts)
+        names = frozenset(inputs)
+        make = lambda _sizes: self.build()  # noqa: E731 - a model has the sizes of its configuration
+        symbols = symbols_in(inputs.values())
+        return Target(self.name, make, tuple(inputs.values()), symbols, self.dtype, names)
+
+    def _prompt(self, tokens: Any, sizes: Sizes) -> tuple[Any, Any]:
+        """A model, and what it gives for a prompt."""
+        import torch
+
+        model = self.build().eval()
+        held = next(model.parameters())
+        device = "meta" if held.is_meta else "cpu"
+        _, named = self._target(self.inputs).call_inputs({**sizes, "N": tokens}, device)
+        with torch.no_grad():
+            return model, model(**named, use_cache=True)
+
+    def _step(self, sizes: Sizes) -> Any:
+        from attnprof.blocks.cache import CachedCall
+
+        if not self.caches:
+            raise CannotRunError(f"{self.name} has no cache, so no token is decoded after others")
+        model, result = self._prompt(sizes["N"] - 1, sizes)
+        name, cache = cache_in(result, self.name)
+        kept = {name: cache, "use_cache": True}
+        encoded = getattr(result, "encoder_last_hidden_state", None)
+        if encoded is not None:
+            kept["encoder_outputs"] = (encoded,)
+        return CachedCall(model, kept)
+
+    def _copy(self, sizes: Sizes) -> Any:
+        from attnprof.models.wrappers import CacheCopy
+
+        _, result = self._prompt(sizes["N"], sizes)
+        return CacheCopy(tensors_by_layer(cache_in(result, self.name)[1]))
+
+
+def _of_one_token(inputs: Mapping[str, str]) -> dict[str, str]:
+    """The inputs of a step: one token where there were N, and no longer what an encoder takes."""
+    name = next((name for name in _DECODED if name in inputs), "")
+    if not name:
+        raise CannotRunError("it takes no tokens, so none is decoded after others")
+    return {name: "B, 1 int64"}
+
+
+def cache_in(result: Any, name: str) -> tuple[str, Any]:
+    """The cache of a model's result, and what the forward pass calls it."""
+    found = ((one, getattr(result, one, None)) for one in CACHES)
+    cache = next(((one, kept) for one, kept in found if kept is not None), None)
+    if cache is None:
+        raise CannotRunError(f"{name} gives no cache, so no token is decoded after others")
+    return cache
+
+
+def tensors_by_layer(cache: Any) -> list[list[Any]]:
+    """What a cache holds, layer by layer."""
+    layers = getattr(cache, "layers", None)
+    if layers is None and hasattr(cache, "self_attention_cache"):
+        both = cache.self_attention_cache.layers, cache.cross_attention_cache.layers
+        layers = list(zip(*both, strict=True))
+    if layers is None:
+        layers = cache if isinstance(cache, list | tuple) else [cache]
+    return [list(_tensors(layer, set())) for layer in layers]
+
+
+def _tensors(value: Any, seen: set[int]) -> Iterator[Any]:
+    import torch
+
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    inside: Any = ()
+    if isinstance(value, Mapping):
+        inside = value.values()
+    elif isinstance(value, list | tuple):
+        inside = value
+    elif hasattr(value, "__dict__") and not isinstance(value, type):
+        inside = vars(value).values()
+    for part in inside:
+        yield from _tensors(part, seen)

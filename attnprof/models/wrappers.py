@@ -1,0 +1,46 @@
+"""Modules around a model that are derived like one."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class CacheLayer(nn.Module):
+    """One layer's tensors, copied when it is called."""
+
+    def __init__(self, tensors: list[Any]) -> None:
+        super().__init__()
+        self.tensors = tensors
+
+    def forward(self) -> list[Any]:
+        """A copy of each."""
+        return [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in self.tensors]
+
+
+class CacheCopy(nn.Module):
+    """A cache, copied layer by layer: all copies are held at once, each tensor of it once."""
+
+    def __init__(self, layers: list[list[Any]]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(CacheLayer(tensors) for tensors in layers)
+
+    def forward(self) -> list[list[Any]]:
+        """The copies of every layer."""
+        return [layer() for layer in self.layers]
+
+
+class OptimizerStep(nn.Module):
+    """A step of an optimizer that has its state; it holds ``states`` tensors a parameter."""
+
+    def __init__(self, model: nn.Module, kind: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.optimizer = kind(model.parameters())
+        for weights in model.parameters():
+            weights.grad = torch.empty_like(weights)
+        self.optimizer.step()
+
+    def forward(self) -> None:
+        """One step."""
+        self.optimizer.step()

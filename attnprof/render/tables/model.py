@@ -1,0 +1,104 @@
+"""What ``attnprof model`` shows: a block a phase, then the cache and the memory of a step."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from attnprof.record import ModelRecord, Report
+from attnprof.render.fitted import FittedTable, Hanging
+from attnprof.render.formulas import FormulaText
+from attnprof.render.terminal import quantity_value
+from attnprof.units import MISSING, format_bytes, quantity_text
+
+#: What is shown of every part.
+_SHOWN = ("flops", "bytes_moved", "parameters")
+#: What is shown of the whole, as formulas.
+_WHOLE = ("flops", "matmul_flops", "bytes_moved", "peak_bytes", "parameters")
+
+
+def tables(report: Report) -> Iterator[RenderableType]:
+    """The whole first, then each phase by part and kind of layer."""
+    summary = report.summary
+    sizes = ", ".join(f"{name}={size:,}" for name, size in summary["at"].items())
+    yield Text(f"{summary['name']}: {summary['dtype']}, {sizes}", style="bold")
+    yield from map(Hanging, _facts(summary))
+    yield ""
+    rows = report.of(ModelRecord)
+    for phase, found in summary["phases"].items():
+        own = [row for row in rows if row.phase == phase and row.quantity != "cache_bytes"]
+        yield _by_part(phase, own)
+        yield _whole(phase, own)
+        yield from map(Hanging, _how(found))
+        yield ""
+    if cache := [row for row in rows if row.quantity == "cache_bytes"]:
+        yield _cache(cache)
+        yield ""
+    if memory := summary.get("memory"):
+        yield _memory(memory)
+
+
+def _facts(summary: Mapping[str, Any]) -> Iterator[str]:
+    parameters, active = summary["parameters"], summary["active_parameters"]
+    some = f", of which a token meets {active:,}" if active != parameters else ""
+    layers = ", ".join(f"{count} × {name}" for name, count in summary["layers"].items())
+    yield f"{parameters:,} parameters{some}; layers: {layers or 'none'}"
+    if half := summary["attention_half_seq_len"]:
+        yield f"attention is half of the forward pass's FLOPs from N = {half:,} on"
+    yield from summary["notes"]
+
+
+def _by_part(phase: str, rows: list[ModelRecord]) -> FittedTable:
+    headings = [quantity_text(name) for name in _SHOWN]
+    table = FittedTable(
+        "layers", "part", *headings, "share of FLOPs",
+        title=phase, right=[*headings, "share of FLOPs"], keys=2,
+    )  # fmt: skip
+    values = {(row.layer_kind, row.part, row.quantity): row.value or 0 for row in rows}
+    whole = values["", "total", "flops"]
+    counts = {row.layer_kind: row.count for row in rows}
+    for kind, part in dict.fromkeys((row.layer_kind, row.part) for row in rows):
+        own = [values.get((kind, part, name), 0) for name in _SHOWN]
+        if not any(own):
+            continue
+        texts = (
+            quantity_value(value, name) for value, name in zip(own, _SHOWN, strict=True)
+        )
+        told = f"{counts[kind]} × {kind}" if kind else ""
+        table.add_row(told, part, *texts, f"{own[0] / whole:.1%}" if whole else MISSING)
+    return table
+
+
+def _whole(phase: str, rows: list[ModelRecord]) -> FittedTable:
+    table = FittedTable("quantity", "formula", "value", right=["value"])
+    whole = {row.quantity: row for row in rows if row.part == "total"}
+    for name in _WHOLE:
+        row = whole[name]
+        formula = FormulaText(row.expression or "no formula")
+        table.add_row(quantity_text(name), formula, quantity_value(row.value, name))
+    return table
+
+
+def _how(found: Mapping[str, Any]) -> Iterator[str]:
+    if "missing" in found:
+        yield f"no formulas: {found['missing']}"
+        return
+    yield f"holds for: {'; '.join(found['domain']) or 'all sizes'}"
+    yield from (f"note: {line}" for line in found["notes"])
+
+
+def _cache(rows: list[ModelRecord]) -> FittedTable:
+    table = FittedTable("layers", "formula", "bytes", title="cache after N tokens", right=["bytes"])
+    for row in rows:
+        told = f"{row.count} × {row.layer_kind}" if row.layer_kind else "all"
+        formula = FormulaText(row.expression or "no formula")
+        table.add_row(told, formula, quantity_value(row.value, "peak_bytes"))
+    return table
+
+
+def _memory(memory: Mapping[str, int]) -> FittedTable:
+    cells = ([name, format_bytes(size)] for name, size in memory.items())
+    return FittedTable(
+        "part", "bytes", rows=cells, title="memory of a training step", right=["bytes"]
+    )
