@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnprof.models.anatomy import PARTS, Place
+from attnprof.models.parts import PARTS, Place
 from attnprof.trace.events import KINDS, Call, Size, Trace, added, flops_of
 
 #: What adds up over the parts of a model.
@@ -25,7 +25,7 @@ class LayerKind:
         return len(self.layers)
 
 
-def layer_kinds(
+def by_kind(
     model: Any, places: Mapping[str, Place], traces: Iterable[Trace], types: Sequence[str]
 ) -> list[LayerKind]:
     """Layers of a model by what they cost and hold, in their order; first all that is no layer.
@@ -58,9 +58,7 @@ def _signatures(trace: Trace, places: Mapping[str, Place]) -> dict[str, Any]:
     for name, entries in trace.modules.items():
         held[_known(name, places).layer].append(entries)
     layers = {place.layer for place in places.values()}
-    return {
-        path: (str(flops_of(calls.get(path, []))), str(added(held[path]))) for path in layers
-    }
+    return {path: (str(flops_of(calls.get(path, []))), str(added(held[path]))) for path in layers}
 
 
 def _by_layer(calls: Iterable[Call], places: Mapping[str, Place]) -> dict[str, list[Call]]:

@@ -51,8 +51,7 @@ def hub_subject(fields: Mapping[str, Any], name: str, kernel: str | None = None)
     kind = _class_of(config)
     text = config.get_text_config()
     inputs, labels = _inputs(kind, config)
-    counted = {"experts": _first(text, _EXPERTS), "chosen": _first(text, _CHOSEN)}
-    experts = counted if all(counted.values()) else {}
+    experts, chosen = _first(text, _EXPERTS), _first(text, _CHOSEN)
     return Subject(
         name,
         partial(_built, kind, config),
@@ -61,7 +60,8 @@ def hub_subject(fields: Mapping[str, Any], name: str, kernel: str | None = None)
         dtype=str(config.dtype or "float32").removeprefix("torch."),
         caches=hasattr(text, "use_cache") and "input_ids" in inputs,
         layer_types=tuple(getattr(text, "layer_types", None) or ()),
-        **experts,
+        experts=experts if chosen else 1,
+        chosen=chosen if experts else 1,
     )
 
 

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from attnprof.errors import AttnprofError
@@ -13,7 +12,6 @@ from attnprof.trace.report.records import text
 from attnprof.trace.request.target import Target
 from attnprof.trace.run.runs import record
 from attnprof.trace.run.worlds import fake_world
-from attnprof.trace.sizes import storage_bytes
 from attnprof.trace.solve.count import count
 from attnprof.trace.solve.derive import derived
 

@@ -1,25 +1,84 @@
-"""Which part of a model a parameter belongs to, and how many parameters a part has."""
+"""Which part of a model, and which of its layers, a module belongs to."""
 
+import re
 from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-#: Parts by the name of a module that all of a part's parameters are in.
-PARTS = {
-    "embedding": "embedding", "attention": "attention", "cross": "attention", "mlp": "mlp",
-    "norms": "norm", "norm": "norm", "head": "head",
-}  # fmt: skip
+PARTS = ("embedding", "attention", "mlp", "norm", "head", "other")
+#: The path of the layer that a module is, or is inside of: up to its first number.
+_LAYER = re.compile(r"(?:.*?\.)?\d+(?=\.|$)")
+_HEAD = re.compile(
+    r"(lm_head|head|heads|embed_out|score|classifier|cls|pooler|qa_outputs|proj_out|predictions"
+    r"|generator_lm_head|final_logits_bias)"
+)
+#: Of a module inside a layer, by its own name and that of its class.
+_INSIDE = {
+    "attention": re.compile(r"att(ention|n)|delta_?net|^cross\b", re.IGNORECASE),
+    "mlp": re.compile(
+        r"mlp|ffn|feed_?forward|intermediate|layer_?ff\b|dense_?relu|expert|moe|router"
+        r"|^(fc|linear|w)_?\d|^output\b|^(gate|up|down)_proj",
+        re.IGNORECASE,
+    ),
+}
+_NORM = re.compile(r"norm|^ln_|layernorm", re.IGNORECASE)
 
 
-def part_of(name: str) -> str:
-    """The part of a parameter or module by its name, like ``body.layers.0.mlp.up.weight``."""
-    return next((PARTS[word] for word in name.split(".") if word in PARTS), "other")
+@dataclass(frozen=True)
+class Place:
+    """Where a module is: its part, one of :data:`PARTS`, and the path of its layer, or ""."""
+
+    part: str
+    layer: str = ""
+
+
+def places(model: Any) -> dict[str, Place]:
+    """Every module's place, by its name in ``named_modules``."""
+    modules = dict(model.named_modules())
+    output = getattr(model, "get_output_embeddings", lambda: None)()
+    heads = {name for name, module in modules.items() if module is output}
+    return {name: _place(name, modules, heads) for name in modules}
+
+
+def _place(name: str, modules: Mapping[str, Any], heads: set[str]) -> Place:
+    found = _LAYER.match(name)
+    layer = found.group() if found else ""
+    part = "other"
+    for path in _above(name):
+        last, kind = path.rpartition(".")[2], type(modules[path]).__name__
+        if path in heads or (not layer and _HEAD.fullmatch(last)):
+            return Place("head", layer)
+        if path.startswith(f"{layer}.") and layer and part == "other":
+            part = _inside(last, kind)
+        if _NORM.search(f"{last} {kind}") and not list(modules[path].children()):
+            return Place("norm", layer)
+        if part == "other" and "embed" in f"{last} {kind}".lower():
+            part = "embedding"
+    return Place(part, layer)
+
+
+def _above(name: str) -> Iterator[str]:
+    """The paths of all modules that a module is inside of, the outermost first, then its own."""
+    parts = name.split(".") if name else []
+    for end in range(1, len(parts) + 1):
+        yield ".".join(parts[:end])
+
+
+def _inside(last: str, kind: str) -> str:
+    told = f"{last} {kind}"
+    return next((part for part, pattern in _INSIDE.items() if pattern.search(told)), "other")
 
 
 def parts(model: Any) -> dict[str, int]:
-    """Parameters of a model by part, in the order of :data:`PARTS`; tied and shared ones once."""
-    found: Counter[str] = Counter(dict.fromkeys(PARTS.values(), 0))
+    """Parameters of a model by part, in the order of :data:`PARTS`; tied and shared ones once.
+
+    ``other`` is left out where there are none.
+    """
+    where = places(model)
+    found: Counter[str] = Counter(dict.fromkeys(PARTS[:-1], 0))
     for name, weights in model.named_parameters():
-        found[part_of(name)] += weights.numel()
+        found[where[name.rpartition(".")[0]].part] += weights.numel()
     return dict(found)
 
 

@@ -1,13 +1,13 @@
 """A model's costs as a report: by phase, part and kind of layer, in numbers and in closed form."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from attnprof.errors import AttnprofError, CannotRunError
-from attnprof.models.anatomy import PARTS, Place, places
-from attnprof.models.costs import ADDED, LayerKind, by_part, layer_kinds
+from attnprof.models.costs import LayerKind, by_kind, by_part
 from attnprof.models.memory import cache_bytes, training_memory
+from attnprof.models.parts import PARTS, Place, places
 from attnprof.models.share import half_length
 from attnprof.models.subject import Subject
 from attnprof.record import ModelRecord, Report
@@ -53,7 +53,7 @@ class Model:
             weights.numel() for name, weights in model.named_parameters() if ".experts." in name
         )
         active = entries - resting * (subject.experts - subject.chosen) // subject.experts
-        kinds = layer_kinds(model, where, traces, subject.layer_types)
+        kinds = by_kind(model, where, traces, subject.layer_types)
         return cls(where, kinds, entries, active)
 
 
@@ -79,7 +79,7 @@ def model_report(
                 raise
             notes.append(f"no {phase}: {error}")
     model = Model.of(subject, [run.trace for run in runs])
-    records = [row for run in runs for row in _records(run, model, sizes)]
+    records = [row for run in runs for row in _records(run, model)]
     summary: dict[str, Any] = {
         "name": subject.name,
         "dtype": subject.dtype,
@@ -105,10 +105,7 @@ def _run(subject: Subject, phase: str, sizes: Mapping[str, int]) -> Run:
     trace = count(target, asked, phase)
     try:
         near = {name: size for name, size in asked.items() if size > 1}
-        step = {"step": target} if phase == "decode" else {}
-        from dataclasses import replace
-
-        forms = derived(replace(target, **step), (phase,), near).phases[phase]
+        forms = derived(replace(target, step=target), (phase,), near).phases[phase]
     except AttnprofError as error:
         return Run(phase, trace, None, str(error))
     return Run(phase, trace, forms)
@@ -127,7 +124,7 @@ def _found(run: Run) -> dict[str, Any]:
     }
 
 
-def _records(run: Run, model: Model, sizes: Mapping[str, int]) -> Iterator[ModelRecord]:
+def _records(run: Run, model: Model) -> Iterator[ModelRecord]:
     """By kind of layer and part, then the whole."""
     numbers = by_part(run.trace, run.phase, model.places, model.kinds)
     formulas: Mapping[Any, Mapping[str, Any]] = {}
@@ -160,16 +157,12 @@ def _half(run: Run, model: Model) -> int | None:
     if run.forms is None or "N" not in {s for shape in run.forms.verified_at for s in shape}:
         return None
     flops = {part: list[Any]() for part in PARTS}
-    for (_, part), values in by_part(
-        run.forms.trace, run.phase, model.places, model.kinds
-    ).items():
+    for (_, part), values in by_part(run.forms.trace, run.phase, model.places, model.kinds).items():
         flops[part].append(values["flops"])
     return half_length(added(flops["attention"]), added([x for own in flops.values() for x in own]))
 
 
-def _cache(
-    subject: Subject, sizes: Mapping[str, int], notes: list[str]
-) -> Iterator[ModelRecord]:
+def _cache(subject: Subject, sizes: Mapping[str, int], notes: list[str]) -> Iterator[ModelRecord]:
     try:
         found = cache_bytes(subject, sizes)
     except AttnprofError as error:

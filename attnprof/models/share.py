@@ -1,6 +1,5 @@
 """From which length on a part of a model is half of its work."""
 
-from math import ceil
 from typing import Any
 
 
@@ -21,4 +20,4 @@ def half_length(part: Any, whole: Any) -> int | None:
     if poly.LC() <= 0:
         return None
     roots = [root for root in poly.real_roots() if root > 0]
-    return max(1, int(ceil(max(roots)))) if roots else 1
+    return max(1, int(sympy.ceiling(max(roots)))) if roots else 1

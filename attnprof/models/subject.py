@@ -40,7 +40,7 @@ class Subject:
         if phase == "decode":
             step = self._target(_of_one_token(self.inputs))
             return replace(step, make=self._step, symbols=self._target(self.inputs).symbols)
-        return self._target(self.inputs | (self.labels if phase == "train" else {}))
+        return self._target({**self.inputs, **(self.labels if phase == "train" else {})})
 
     def cache(self) -> Target:
         """What copies the cache that a prompt of N tokens leaves: its peak is the cache's size."""
@@ -56,14 +56,17 @@ class Subject:
         return Target(self.name, make, tuple(inputs.values()), symbols, self.dtype, names)
 
     def _prompt(self, tokens: Any, sizes: Sizes) -> tuple[Any, Any]:
-        """A model, and what it gives for a prompt."""
+        """A model, and what it gives for a prompt; in a run of its own, which nobody reads."""
         import torch
+
+        from attnprof.trace.run.experts import Routing
+        from attnprof.trace.run.recorder import Recorder
 
         model = self.build().eval()
         held = next(model.parameters())
         device = "meta" if held.is_meta else "cpu"
         _, named = self._target(self.inputs).call_inputs({**sizes, "N": tokens}, device)
-        with torch.no_grad():
+        with torch.no_grad(), Recorder(routing=Routing()):
             return model, model(**named, use_cache=True)
 
     def _step(self, sizes: Sizes) -> Any:

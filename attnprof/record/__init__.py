@@ -10,8 +10,8 @@ from attnprof.record.kinds import (
     GrowthRecord,
     HeadsRecord,
     HeatmapRecord,
-    ModelRecord,
     MechanismRecord,
+    ModelRecord,
     VerificationRecord,
 )
 from attnprof.record.measured import (
@@ -29,8 +29,8 @@ from attnprof.record.report import Report
 
 __all__ = [
     "KINDS", "SCHEMA", "BaselineRecord", "CalibrationRecord", "CheckRecord",
-    "ColumnarRecords", "CompareRecord", "CostRecord", "CrossoverRecord", "DeriveRecord", "ModelRecord",
+    "ColumnarRecords", "CompareRecord", "CostRecord", "CrossoverRecord", "DeriveRecord",
     "DoctorRecord", "GrowthRecord", "HeadsRecord", "HeatmapRecord", "HistoryRecord",
-    "MechanismRecord", "ProfileRecord", "Record", "Report", "ReproduceRecord", "SelfTestRecord",
-    "VerificationRecord", "column", "write_whole",
+    "MechanismRecord", "ModelRecord", "ProfileRecord", "Record", "Report", "ReproduceRecord",
+    "SelfTestRecord", "VerificationRecord", "column", "write_whole",
 ]  # fmt: skip

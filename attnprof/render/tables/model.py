@@ -29,7 +29,7 @@ def tables(report: Report) -> Iterator[RenderableType]:
     for phase, found in summary["phases"].items():
         own = [row for row in rows if row.phase == phase and row.quantity != "cache_bytes"]
         yield _by_part(phase, own)
-        yield _whole(phase, own)
+        yield _whole(own)
         yield from map(Hanging, _how(found))
         yield ""
     if cache := [row for row in rows if row.quantity == "cache_bytes"]:
@@ -62,15 +62,13 @@ def _by_part(phase: str, rows: list[ModelRecord]) -> FittedTable:
         own = [values.get((kind, part, name), 0) for name in _SHOWN]
         if not any(own):
             continue
-        texts = (
-            quantity_value(value, name) for value, name in zip(own, _SHOWN, strict=True)
-        )
+        texts = (quantity_value(value, name) for value, name in zip(own, _SHOWN, strict=True))
         told = f"{counts[kind]} × {kind}" if kind else ""
         table.add_row(told, part, *texts, f"{own[0] / whole:.1%}" if whole else MISSING)
     return table
 
 
-def _whole(phase: str, rows: list[ModelRecord]) -> FittedTable:
+def _whole(rows: list[ModelRecord]) -> FittedTable:
     table = FittedTable("quantity", "formula", "value", right=["value"])
     whole = {row.quantity: row for row in rows if row.part == "total"}
     for name in _WHOLE:

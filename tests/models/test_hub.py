@@ -1,0 +1,189 @@
+"""Models of transformers by their configuration, held against the same model on real tensors."""
+
+import pytest
+import sympy
+import torch
+import transformers as hf
+from torch.utils.flop_counter import FlopCounterMode
+
+from attnprof.errors import CannotRunError, NotFoundError, RequestError
+from attnprof.models.hub import hub_subject, read_configuration
+from attnprof.models.parts import parts
+from attnprof.models.report import model_report
+from attnprof.models.subject import cache_in, tensors_by_layer
+
+_SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 97}
+_GROUPED = {**_SMALL, "num_key_value_heads": 2, "intermediate_size": 48, "head_dim": 8}
+_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+CONFIGS = {
+    "bert": hf.BertConfig(**_SMALL, intermediate_size=48, architectures=["BertForMaskedLM"]),
+    "gpt2": hf.GPT2Config(
+        n_embd=32, n_layer=2, n_head=4, vocab_size=97, bos_token_id=1, eos_token_id=1,
+        architectures=["GPT2LMHeadModel"],
+    ),
+    "t5": hf.T5Config(
+        d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=4, vocab_size=97,
+        architectures=["T5ForConditionalGeneration"],
+    ),
+    "llama": hf.LlamaConfig(**_GROUPED, architectures=["LlamaForCausalLM"]),
+    "gemma3": hf.Gemma3TextConfig(
+        **{**_GROUPED, "num_hidden_layers": 3}, sliding_window=16, eos_token_id=1, bos_token_id=1,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        architectures=["Gemma3ForCausalLM"],
+    ),
+    "mixtral": hf.MixtralConfig(**_GROUPED, **_EXPERTS, architectures=["MixtralForCausalLM"]),
+}  # fmt: skip
+
+
+def subject(name, kernel="eager"):
+    return hub_subject(CONFIGS[name].to_dict(), name, kernel)
+
+
+def tokens(subject, n):
+    torch.manual_seed(0)
+    return {name: torch.randint(97, (2, n)) for name in subject.inputs}
+
+
+@pytest.fixture(scope="module")
+def reports():
+    """Each model's report of its forward pass at 2 and 24, made once."""
+    made = {}
+
+    def report(name):
+        if name not in made:
+            made[name] = model_report(subject(name), ["forward"], {"B": 2, "N": 24})
+        return made[name]
+
+    return report
+
+
+def total(report, quantity):
+    rows = (row for row in report.records if row.part == "total")
+    return next(row for row in rows if row.quantity == quantity)
+
+
+def formula(record):
+    return sympy.sympify(record.expression, {name: sympy.Symbol(name) for name in "BN"})
+
+
+def value(record, **sizes):
+    return int(formula(record).subs(sizes))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_parameters_are_those_that_transformers_counts(name, reports):
+    model = subject(name).build()
+    assert total(reports(name), "parameters").value == model.num_parameters()
+    assert sum(parts(model).values()) == model.num_parameters()
+    assert reports(name).summary["parameters"] == model.num_parameters()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_products_are_those_that_the_real_model_dispatches(name, reports):
+    made = subject(name)
+    model = made.build().eval()
+    for n in (19, 33):
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            model(**tokens(made, n))
+        grouped = _of_experts(model, n)
+        assert value(total(reports(name), "matmul_flops"), B=2, N=n) == (
+            counter.get_total_flops() + grouped
+        )
+
+
+def _of_experts(model, n):
+    """Products of grouped rows, which torch's counter does not count: two for each expert seen."""
+    experts = [m for m in model.modules() if type(m).__name__ == "MixtralExperts"]
+    each = [2 * 2 * n * 2 * (m.gate_up_proj[0].numel() + m.down_proj[0].numel()) for m in experts]
+    return sum(each)
+
+
+def test_the_fused_kernel_computes_the_pairs_that_a_token_sees():
+    fused = model_report(subject("llama", "sdpa"), ["forward"], {"B": 2, "N": 24})
+    difference = value(total(fused, "matmul_flops"), B=2, N=33) - 2 * 2 * 4 * 4 * 8 * (33 * 34 // 2)
+    eager = model_report(subject("llama"), ["forward"], {"B": 2, "N": 24})
+    assert difference == value(total(eager, "matmul_flops"), B=2, N=33) - 2 * 2 * 4 * 4 * 8 * 33**2
+
+
+@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "bert"])
+def test_the_cache_is_that_of_the_models_own_after_a_prompt(name, reports):
+    made = subject(name)
+    model = made.build().eval()
+    with torch.no_grad():
+        result = model(**tokens(made, 24), use_cache=True)
+    held = [sum(x.nbytes for x in own) for own in tensors_by_layer(cache_in(result, name)[1])]
+    rows = [row for row in reports(name).records if row.quantity == "cache_bytes"]
+    assert sum(row.value for row in rows if row.part == "attention") == sum(held)
+    assert total(reports(name), "cache_bytes").value == sum(held)
+    assert value(total(reports(name), "cache_bytes"), B=2, N=24) == sum(held)
+
+
+def test_parts_and_kinds_of_layers_add_up_to_the_whole(reports):
+    for quantity in ("flops", "matmul_flops", "parameters", "bytes_moved"):
+        rows = [row for row in reports("gemma3").records if row.quantity == quantity]
+        whole = next(row for row in rows if row.part == "total")
+        own = [row for row in rows if row.part != "total"]
+        assert sum(row.value for row in own) == whole.value
+        assert sympy.expand(sum(map(formula, own))) == formula(whole)
+    assert reports("gemma3").summary["layers"] == {"sliding_attention": 2, "full_attention": 1}
+
+
+def test_a_token_meets_two_of_four_experts(reports):
+    inside = 2 * 4 * 3 * 32 * 48
+    summary = reports("mixtral").summary
+    assert summary["parameters"] - summary["active_parameters"] == inside // 2
+
+
+def test_attention_is_half_of_the_work_from_the_length_on_that_is_said(reports):
+    report = reports("gpt2")
+    flops = {}
+    for row in report.records:
+        if row.quantity == "flops":
+            flops.setdefault(row.part, []).append(formula(row))
+    length = report.summary["attention_half_seq_len"]
+    shares = [
+        sum(flops["attention"]).subs({"B": 1, "N": n}) / flops["total"][0].subs({"B": 1, "N": n})
+        for n in (length - 1, length)
+    ]
+    assert shares[0] < sympy.Rational(1, 2) <= shares[1]
+
+
+def test_a_decoded_token_is_what_the_real_model_does_with_its_cache():
+    made = subject("llama")
+    report = model_report(made, ["decode"], {"B": 2, "N": 24})
+    model = made.build().eval()
+    with torch.no_grad():
+        cache = model(**tokens(made, 18), use_cache=True).past_key_values
+        with FlopCounterMode(display=False) as counter:
+            model(torch.ones(2, 1, dtype=torch.int64), past_key_values=cache, use_cache=True)
+    assert value(total(report, "matmul_flops"), B=2, N=19) == counter.get_total_flops()
+
+
+def test_a_training_step_holds_weights_gradients_states_and_activations():
+    report = model_report(subject("bert"), ["train"], {"B": 2, "N": 24})
+    memory, entries = report.summary["memory"], report.summary["parameters"]
+    assert memory["gradients"] == 4 * entries
+    assert 0 <= memory["optimizer"] - 8 * entries <= 4 * 100  # and a number of steps a tensor
+    assert memory["peak"] >= memory["parameters"] + memory["optimizer"] + memory["gradients"]
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "told"),
+    [
+        ('{"model_type": "lama"}', NotFoundError, "llama"),
+        ('{"hidden_size": 8}', RequestError, "model_type"),
+        ("[1, 2]", RequestError, "model_type"),
+        ("{", RequestError, "no whole JSON"),
+        ('{"model_type": "wav2vec2"}', RequestError, "input_ids"),
+    ],
+)
+def test_what_is_no_model_says_what_would_be(tmp_path, text, error, told):
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(error, match=told):
+        hub_subject(read_configuration(tmp_path), "given")
+
+
+def test_a_model_without_a_cache_decodes_nothing():
+    with pytest.raises(CannotRunError, match="no cache"):
+        model_report(subject("bert"), ["decode"], {"B": 2, "N": 24})
