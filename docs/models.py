@@ -40,6 +40,33 @@ attnprof derive attnprof.models:build --arg config.num_layers=L --arg config.d_m
   --arg config.num_heads=h --arg config.seq_len=N --input "x: B, N int64" --phase forward,decode
 ```
 
+## What a model costs
+
+`attnprof model` shows parameters, FLOPs, bytes moved and memory by part and kind of layer, in
+numbers at `--seq` and `--batch` and as closed forms in `B` and `N`: of a forward pass (a prompt),
+a training step, a token decoded after `N - 1` others, and the cache.
+
+```
+attnprof model 001-lm-dot --seq 512                # a preset
+attnprof model my.toml --phase forward,decode      # a file like the one above
+attnprof model config.json --seq 4096 --batch 8    # a model of transformers
+```
+
+- A model of transformers is built from its `config.json` (or the folder that holds it) by the
+  installed transformers, of its own code: without weights, and without a network (`pip install
+  'attnprof[hf]'`). Numbers are in the format that the configuration names, and attention is
+  computed as transformers chooses, or as `--kernel eager` or `--kernel sdpa` says.
+- Formulas are derived from the whole model, all layers in one run, and verified like those of
+  `attnprof derive`. Numbers come from a run at the asked sizes, so they hold outside the formulas'
+  domain, too.
+- The memory of a training step is given in parts: weights, gradients, the state of `--optimizer`,
+  and what the forward pass leaves for the backward pass. They are not all held at once; the peak
+  is what is.
+- The cache is what the model's own cache object holds after a prompt of `N` tokens, layer by
+  layer.
+- Of a mixture of experts, parameters that a token meets are told apart; its costs are those of
+  even routing.
+
 This page is written by `python docs/models.py` from the presets themselves.
 """
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnprof.models.parts import PARTS, Place
+from attnprof.models.parts import PARTS, ModulePlace
 from attnprof.trace.events import KINDS, Call, Size, Trace, added, flops_of
 
 #: What adds up over the parts of a model.
@@ -26,7 +26,7 @@ class LayerKind:
 
 
 def by_kind(
-    model: Any, places: Mapping[str, Place], traces: Iterable[Trace], types: Sequence[str]
+    model: Any, places: Mapping[str, ModulePlace], traces: Iterable[Trace], types: Sequence[str]
 ) -> list[LayerKind]:
     """Layers of a model by what they cost and hold, in their order; first all that is no layer.
 
@@ -51,7 +51,7 @@ def by_kind(
     return found
 
 
-def _signatures(trace: Trace, places: Mapping[str, Place]) -> dict[str, Any]:
+def _signatures(trace: Trace, places: Mapping[str, ModulePlace]) -> dict[str, Any]:
     """What tells layers apart: what they count and hold."""
     calls = _by_layer(trace.calls, places)
     held = defaultdict[str, list[Size]](list)
@@ -61,21 +61,21 @@ def _signatures(trace: Trace, places: Mapping[str, Place]) -> dict[str, Any]:
     return {path: (str(flops_of(calls.get(path, []))), str(added(held[path]))) for path in layers}
 
 
-def _by_layer(calls: Iterable[Call], places: Mapping[str, Place]) -> dict[str, list[Call]]:
+def _by_layer(calls: Iterable[Call], places: Mapping[str, ModulePlace]) -> dict[str, list[Call]]:
     found = defaultdict[str, list[Call]](list)
     for call in calls:
         found[_known(call.module, places).layer].append(call)
     return found
 
 
-def _known(name: str, places: Mapping[str, Place]) -> Place:
+def _known(name: str, places: Mapping[str, ModulePlace]) -> ModulePlace:
     """The place of a module of a run, which may stand inside of what decodes with it."""
     inner = name.removeprefix("module").removeprefix(".")
-    return places.get(name) or places.get(inner) or Place("other")
+    return places.get(name) or places.get(inner) or ModulePlace("other")
 
 
 def by_part(
-    trace: Trace, phase: str, places: Mapping[str, Place], kinds: Sequence[LayerKind]
+    trace: Trace, phase: str, places: Mapping[str, ModulePlace], kinds: Sequence[LayerKind]
 ) -> dict[tuple[LayerKind, str], dict[str, Size]]:
     """What a phase costs, and the parameters, of all layers of a kind together and of each part."""
     of_layer = {path: kind for kind in kinds for path in kind.layers}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attnprof.errors import CannotRunError, NotFoundError, RequestError, closest
-from attnprof.models.subject import Subject
+from attnprof.models.whole import WholeModel
 from attnprof.record.files import read_text
 
 #: Where the class of a model is looked up that its configuration does not name.
@@ -38,7 +38,7 @@ def read_configuration(path: Path) -> dict[str, Any]:
     return found
 
 
-def hub_subject(fields: Mapping[str, Any], name: str, kernel: str | None = None) -> Subject:
+def hub_subject(fields: Mapping[str, Any], name: str, kernel: str | None = None) -> WholeModel:
     """A model of transformers, by the fields of its configuration.
 
     ``kernel`` is ``eager`` or ``sdpa``, or what transformers chooses. Raises
@@ -52,7 +52,7 @@ def hub_subject(fields: Mapping[str, Any], name: str, kernel: str | None = None)
     text = config.get_text_config()
     inputs, labels = _inputs(kind, config)
     experts, chosen = _first(text, _EXPERTS), _first(text, _CHOSEN)
-    return Subject(
+    return WholeModel(
         name,
         partial(_built, kind, config),
         inputs,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from attnprof.errors import AttnprofError
-from attnprof.models.subject import Subject
+from attnprof.models.whole import WholeModel
 from attnprof.models.wrappers import OptimizerStep
 from attnprof.trace.events import Trace, added, peak
 from attnprof.trace.report.records import text
@@ -19,7 +19,7 @@ from attnprof.trace.solve.derive import derived
 OPTIMIZERS = ("adamw", "adam", "sgd", "none")
 
 
-def training_memory(subject: Subject, trace: Trace, optimizer: str) -> dict[str, int]:
+def training_memory(subject: WholeModel, trace: Trace, optimizer: str) -> dict[str, int]:
     """Bytes of a training step: what stays (weights, optimizer), and the most held beside it.
 
     ``activations`` is what the forward pass leaves for the backward pass, ``gradients`` those of
@@ -41,7 +41,7 @@ def training_memory(subject: Subject, trace: Trace, optimizer: str) -> dict[str,
     }  # fmt: skip
 
 
-def _optimizer(subject: Subject, name: str) -> tuple[int, int]:
+def _optimizer(subject: WholeModel, name: str) -> tuple[int, int]:
     """Bytes of an optimizer's state, and the most that a step takes beside it."""
     if name == "none":
         return 0, 0
@@ -60,7 +60,7 @@ def _optimizer(subject: Subject, name: str) -> tuple[int, int]:
 
 
 def cache_bytes(
-    subject: Subject, sizes: Mapping[str, int]
+    subject: WholeModel, sizes: Mapping[str, int]
 ) -> list[tuple[str, int, str | None, int]]:
     """Bytes of the cache after N tokens: by kind of layer (name, how many), then the whole.
 
@@ -93,7 +93,7 @@ def _by_layer(trace: Trace) -> dict[str, Any]:
     return {layer: added(sizes) for layer, sizes in found.items() if layer}
 
 
-def _name(layers: list[str], subject: Subject) -> str:
+def _name(layers: list[str], subject: WholeModel) -> str:
     numbers = [int(layer.rpartition(".")[2]) for layer in layers]
     types = {subject.layer_types[n] for n in numbers if n < len(subject.layer_types)}
     return types.pop() if len(types) == 1 else f"layers {numbers[0]}-{numbers[-1]}"

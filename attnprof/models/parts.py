@@ -26,14 +26,14 @@ _NORM = re.compile(r"norm|^ln_|layernorm", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Place:
+class ModulePlace:
     """Where a module is: its part, one of :data:`PARTS`, and the path of its layer, or ""."""
 
     part: str
     layer: str = ""
 
 
-def places(model: Any) -> dict[str, Place]:
+def places(model: Any) -> dict[str, ModulePlace]:
     """Every module's place, by its name in ``named_modules``."""
     modules = dict(model.named_modules())
     output = getattr(model, "get_output_embeddings", lambda: None)()
@@ -41,21 +41,21 @@ def places(model: Any) -> dict[str, Place]:
     return {name: _place(name, modules, heads) for name in modules}
 
 
-def _place(name: str, modules: Mapping[str, Any], heads: set[str]) -> Place:
+def _place(name: str, modules: Mapping[str, Any], heads: set[str]) -> ModulePlace:
     found = _LAYER.match(name)
     layer = found.group() if found else ""
     part = "other"
     for path in _above(name):
         last, kind = path.rpartition(".")[2], type(modules[path]).__name__
         if path in heads or (not layer and _HEAD.fullmatch(last)):
-            return Place("head", layer)
+            return ModulePlace("head", layer)
         if path.startswith(f"{layer}.") and layer and part == "other":
             part = _inside(last, kind)
         if _NORM.search(f"{last} {kind}") and not list(modules[path].children()):
-            return Place("norm", layer)
+            return ModulePlace("norm", layer)
         if part == "other" and "embed" in f"{last} {kind}".lower():
             part = "embedding"
-    return Place(part, layer)
+    return ModulePlace(part, layer)
 
 
 def _above(name: str) -> Iterator[str]:

@@ -7,9 +7,9 @@ from typing import Any
 from attnprof.errors import AttnprofError, CannotRunError
 from attnprof.models.costs import LayerKind, by_kind, by_part
 from attnprof.models.memory import cache_bytes, training_memory
-from attnprof.models.parts import PARTS, Place, places
+from attnprof.models.parts import PARTS, ModulePlace, places
 from attnprof.models.share import half_length
-from attnprof.models.subject import Subject
+from attnprof.models.whole import WholeModel
 from attnprof.record import ModelRecord, Report
 from attnprof.trace.events import Trace, added, totals
 from attnprof.trace.report.derivation import PhaseForms
@@ -22,7 +22,7 @@ PHASES = ("forward", "train", "decode", "backward")
 
 
 @dataclass(frozen=True)
-class Run:
+class PhaseRun:
     """A phase of a model at the asked sizes, and its formulas; ``missing`` is why it has none."""
 
     phase: str
@@ -35,13 +35,13 @@ class Run:
 class Model:
     """A subject as it is built: every module's place, its layers by kind, its parameters."""
 
-    places: Mapping[str, Place]
+    places: Mapping[str, ModulePlace]
     kinds: Sequence[LayerKind]
     parameters: int
     active: int
 
     @classmethod
-    def of(cls, subject: Subject, traces: Sequence[Trace]) -> "Model":
+    def of(cls, subject: WholeModel, traces: Sequence[Trace]) -> "Model":
         """That of a subject, with layers told apart by what runs say."""
         import torch
 
@@ -58,7 +58,7 @@ class Model:
 
 
 def model_report(
-    subject: Subject,
+    subject: WholeModel,
     phases: Sequence[str],
     sizes: Mapping[str, int],
     *,
@@ -70,7 +70,7 @@ def model_report(
     A phase that it does not have is left out with a note, unless there is no other: then that is a
     :class:`CannotRunError`.
     """
-    runs, notes = list[Run](), list(subject.notes)
+    runs, notes = list[PhaseRun](), list(subject.notes)
     for phase in phases:
         try:
             runs.append(_run(subject, phase, sizes))
@@ -91,7 +91,7 @@ def model_report(
     }
     first = next((run for run in runs if run.phase == "forward"), None)
     summary["attention_half_seq_len"] = None if first is None else _half(first, model)
-    if subject.caches:
+    if subject.caches and {"forward", "decode"} & {*phases}:
         records += _cache(subject, sizes, notes)
     if any(run.phase == "train" for run in runs):
         train = next(run for run in runs if run.phase == "train")
@@ -99,7 +99,7 @@ def model_report(
     return Report("model", records, {**summary, "notes": notes}, environment or {})
 
 
-def _run(subject: Subject, phase: str, sizes: Mapping[str, int]) -> Run:
+def _run(subject: WholeModel, phase: str, sizes: Mapping[str, int]) -> PhaseRun:
     target = subject.target(phase)
     asked = {name: sizes[name] for name in target.symbols}
     trace = count(target, asked, phase)
@@ -107,11 +107,11 @@ def _run(subject: Subject, phase: str, sizes: Mapping[str, int]) -> Run:
         near = {name: size for name, size in asked.items() if size > 1}
         forms = derived(replace(target, step=target), (phase,), near).phases[phase]
     except AttnprofError as error:
-        return Run(phase, trace, None, str(error))
-    return Run(phase, trace, forms)
+        return PhaseRun(phase, trace, None, str(error))
+    return PhaseRun(phase, trace, forms)
 
 
-def _found(run: Run) -> dict[str, Any]:
+def _found(run: PhaseRun) -> dict[str, Any]:
     if run.forms is None:
         return {"missing": run.missing}
     forms = run.forms
@@ -124,7 +124,7 @@ def _found(run: Run) -> dict[str, Any]:
     }
 
 
-def _records(run: Run, model: Model) -> Iterator[ModelRecord]:
+def _records(run: PhaseRun, model: Model) -> Iterator[ModelRecord]:
     """By kind of layer and part, then the whole."""
     numbers = by_part(run.trace, run.phase, model.places, model.kinds)
     formulas: Mapping[Any, Mapping[str, Any]] = {}
@@ -146,14 +146,14 @@ def _records(run: Run, model: Model) -> Iterator[ModelRecord]:
         )  # fmt: skip
 
 
-def _shown(run: Run, quantity: str, expression: Any) -> str | None:
+def _shown(run: PhaseRun, quantity: str, expression: Any) -> str | None:
     """A part's formula, unless that of the whole was withheld."""
     if run.forms is None or run.forms.formulas[quantity].withheld:
         return None
     return text(expression)
 
 
-def _half(run: Run, model: Model) -> int | None:
+def _half(run: PhaseRun, model: Model) -> int | None:
     if run.forms is None or "N" not in {s for shape in run.forms.verified_at for s in shape}:
         return None
     flops = {part: list[Any]() for part in PARTS}
@@ -162,7 +162,9 @@ def _half(run: Run, model: Model) -> int | None:
     return half_length(added(flops["attention"]), added([x for own in flops.values() for x in own]))
 
 
-def _cache(subject: Subject, sizes: Mapping[str, int], notes: list[str]) -> Iterator[ModelRecord]:
+def _cache(
+    subject: WholeModel, sizes: Mapping[str, int], notes: list[str]
+) -> Iterator[ModelRecord]:
     try:
         found = cache_bytes(subject, sizes)
     except AttnprofError as error:

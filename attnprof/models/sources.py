@@ -4,10 +4,10 @@ from functools import partial
 from pathlib import Path
 
 from attnprof.errors import RequestError
-from attnprof.models.subject import Subject
+from attnprof.models.whole import WholeModel
 
 
-def subject_of(source: str, kernel: str | None = None) -> Subject:
+def subject_of(source: str, kernel: str | None = None) -> WholeModel:
     """The model that is named; :class:`RequestError` for what names none."""
     path = Path(source)
     if path.is_dir() or path.suffix == ".json":
@@ -19,6 +19,8 @@ def subject_of(source: str, kernel: str | None = None) -> Subject:
         raise RequestError(f"--kernel is for models of transformers; {source} is one of attnprof's")
     from attnprof.models import build, load
     from attnprof.models.inputs import input_texts
+    from attnprof.models.transformer import Transformer
 
     config = load(source)
-    return Subject(source, partial(build, config), input_texts(config))
+    steps = Transformer if config.kind == "decoder" else None
+    return WholeModel(source, partial(build, config), input_texts(config), steps=steps)

@@ -41,6 +41,7 @@ WRITERS = {
     "heatmap --plot": "heatmap --plot {}.pdf",
     "heatmap beside": "heatmap --plot {}.png beside",
     "derive": "derive my.py:Mine -o {}",
+    "model": "model 001-lm-dot -o {}",
     "verify-formula": "verify-formula 4*N standard -o {}",
     "profile": "profile --attention standard --seq 8 -o {}",
     "sweep": "sweep --attention standard --seq 8 -o {}",

@@ -11,7 +11,7 @@ from attnprof.models import ModelConfig, build
 from attnprof.models.embeddings import ConvolutionStem, Patches, sinusoids, strides
 from attnprof.models.inputs import example_inputs, input_texts
 from attnprof.models.layers import FeedForward
-from attnprof.models.parts import Place, layer_kinds, parts, places
+from attnprof.models.parts import ModulePlace, layer_kinds, parts, places
 from tests.models.shrunken import SMALL
 
 TINY = {**SMALL, "num_heads": 2, "num_layers": 2}
@@ -143,8 +143,10 @@ def test_every_parameter_belongs_to_a_part():
     model = build(tiny(kind="encoder-decoder", activation="swiglu", norm_type="rms"))
     assert sum(parts(model).values()) == sum(weight.numel() for weight in model.parameters())
     assert parts(model)["norm"] == 8 * (2 * 2 + 2 * 3 + 2)
-    assert places(model)["decoder.layers.1.cross.q_proj"] == Place("attention", "decoder.layers.1")
-    assert places(model)["decoder"] == Place("other")
+    assert places(model)["decoder.layers.1.cross.q_proj"] == ModulePlace(
+        "attention", "decoder.layers.1"
+    )
+    assert places(model)["decoder"] == ModulePlace("other")
     assert layer_kinds(model) == {"standard": 2, "standard, cross-attention": 2}
 
 

@@ -160,20 +160,22 @@ def test_code_is_derived_and_its_own_sizes_are_names(tmp_path):
     assert (backward.verdict, backward.difference) == ("erratum", "4*D*N*k")
 
 
-@pytest.mark.parametrize(("formula", "verdict"), [("3*N*d", "match"), ("2*N*d", "erratum")])
-def test_code_without_a_formula_is_compared_where_it_was_run(tmp_path, formula, verdict):
+def test_code_without_a_formula_is_compared_where_it_was_run(tmp_path):
     path = tmp_path / "bits.py"
     path.write_text(BITS)
-    source = Source(f"{path}:Bits", inputs=("x: B, N, d",))
-    answer = one(formula, source, at={"N": 11, "d": 4})
-    assert (answer.verdict, answer.ours) == (verdict, "33*d")
-    assert "N = 11" in answer.domain
-    (shown,) = answer.values
-    assert shown["sizes"] == {"N": 11, "d": 4, "B": 1}
-    assert shown["ours"] == 132
-    assert "N=11 alone" in one("O(N)", source, at={"N": 11, "d": 4}).skipped
+    source, at = Source(f"{path}:Bits", inputs=("x: B, N, d",)), {"N": 11, "d": 4}
+    right, wrong, order = verified([
+        Printed(text, source, at=at) for text in ("3*N*d", "2*N*d", "O(N)")
+    ])  # fmt: skip
+    for answer, verdict in ((right, "match"), (wrong, "erratum")):
+        assert (answer.verdict, answer.ours) == (verdict, "33*d")
+        assert "N = 11" in answer.domain
+        (shown,) = answer.values
+        assert shown["sizes"] == {"N": 11, "d": 4, "B": 1}
+        assert shown["ours"] == 132
+    assert "N=11 alone" in order.skipped
     with pytest.raises(CannotRunError, match="--at"):
-        one(formula, source)
+        one("3*N*d", source)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from attnprof.errors import CannotRunError
+from attnprof.trace.request.decoding import with_step
 from attnprof.trace.request.target import Sizes, Target
 from attnprof.trace.request.texts import parse_inputs, symbols_in
 
@@ -15,13 +16,14 @@ CACHES = ("past_key_values", "cache_params", "state", "mems")
 
 
 @dataclass(frozen=True)
-class Subject:
+class WholeModel:
     """A model by its configuration: ``build`` makes it, on torch's default device and format.
 
     ``inputs`` are those of the forward pass as ``--input`` takes them; ``labels`` are added in
-    training, where the model gives a loss with them. ``caches``: it gives a cache for decoding.
-    ``layer_types`` names its layers' kinds in order, ``layers`` say how many there are of each
-    stack. ``experts`` is how many experts there are of which ``chosen`` see a token, or 1 and 1.
+    training, where the model gives a loss with them. ``caches``: it takes ``use_cache`` and then
+    gives a cache; ``steps`` is the class of one that has ``init_state`` and ``step`` instead.
+    ``layer_types`` names its layers' kinds in order. ``experts`` is how many experts there are, of
+    which ``chosen`` see a token; 1 and 1 without any.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Subject:
     labels: Mapping[str, str] = field(default_factory=dict)
     dtype: str = "float32"
     caches: bool = False
+    steps: Any = None
     layer_types: Sequence[str] = ()
     experts: int = 1
     chosen: int = 1
@@ -38,9 +41,18 @@ class Subject:
     def target(self, phase: str = "forward") -> Target:
         """What a phase runs; :class:`CannotRunError` where there is no such phase."""
         if phase == "decode":
-            step = self._target(_of_one_token(self.inputs))
-            return replace(step, make=self._step, symbols=self._target(self.inputs).symbols)
+            return self._decoding(self._target(self.inputs))
         return self._target({**self.inputs, **(self.labels if phase == "train" else {})})
+
+    def _decoding(self, whole: Target) -> Target:
+        """One token after N - 1 others."""
+        own = None if self.steps is None else with_step(whole, {}, self.steps).step
+        if own is not None:
+            return own
+        if not self.caches:
+            raise CannotRunError(f"{self.name} has no cache, so no token is decoded after others")
+        step = self._target(_of_one_token(self.inputs))
+        return replace(step, make=self._step, symbols=whole.symbols)
 
     def cache(self) -> Target:
         """What copies the cache that a prompt of N tokens leaves: its peak is the cache's size."""
@@ -72,8 +84,6 @@ class Subject:
     def _step(self, sizes: Sizes) -> Any:
         from attnprof.blocks.cache import CachedCall
 
-        if not self.caches:
-            raise CannotRunError(f"{self.name} has no cache, so no token is decoded after others")
         model, result = self._prompt(sizes["N"] - 1, sizes)
         name, cache = cache_in(result, self.name)
         kept = {name: cache, "use_cache": True}
