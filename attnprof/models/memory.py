@@ -9,11 +9,14 @@ from attnprof.models.whole import WholeModel
 from attnprof.models.wrappers import OptimizerStep
 from attnprof.trace.events import Trace, added, peak
 from attnprof.trace.report.records import text
-from attnprof.trace.request.target import Target
+from attnprof.trace.request.target import Target, hints_for
 from attnprof.trace.run.runs import record
 from attnprof.trace.run.worlds import fake_world
+from attnprof.trace.sizes import evaluate
+from attnprof.trace.solve.budget import NoFormulaError
 from attnprof.trace.solve.count import count
 from attnprof.trace.solve.derive import derived
+from attnprof.trace.solve.symbolic import run_symbolically
 
 #: Optimizers by what they are called; with torch's defaults.
 OPTIMIZERS = ("adamw", "adam", "sgd", "none")
@@ -68,13 +71,8 @@ def cache_bytes(
     """
     target = subject.cache()
     asked = {name: sizes[name] for name in target.symbols}
-    trace = count(target, asked, "forward")
-    near = {name: size for name, size in asked.items() if size > 1}
-    try:
-        forms: Any = derived(target, ("forward",), near).phases["forward"].trace
-    except AttnprofError:
-        forms = None
-    numbers, formulas = _by_layer(trace), {} if forms is None else _by_layer(forms)
+    numbers = _by_layer(count(target, asked, "forward"))
+    formulas = _formulas(target, {name: size for name, size in asked.items() if size > 1})
     groups = defaultdict[Any, list[str]](list)
     for layer, value in numbers.items():
         groups[value, text(formulas.get(layer))].append(layer)
@@ -84,6 +82,29 @@ def cache_bytes(
         rows.append((_name(layers, subject), len(layers), text(whole), value * len(layers)))
     whole = added(list(formulas.values())) if formulas else None
     return [*rows, ("", 1, text(whole), sum(numbers.values()))]
+
+
+def _formulas(target: Target, near: Mapping[str, int]) -> dict[str, Any]:
+    """Bytes by layer as formulas that two further runs confirm; nothing where there are none."""
+    try:
+        found = run_symbolically(target, hints_for(target.symbols, near), ("forward",))
+    except (NoFormulaError, AttnprofError):
+        return _by_layer(_derived(target, near))
+    formulas = _by_layer(found.trace)
+    for more in (1, 6):
+        sizes = {name: near.get(name, 2) + more for name in target.symbols}
+        numbers = _by_layer(count(target, sizes, "forward"))
+        same = {layer: evaluate(size, sizes) for layer, size in formulas.items()} == numbers
+        if found.holds(sizes) and not same:
+            return {}
+    return formulas
+
+
+def _derived(target: Target, near: Mapping[str, int]) -> Trace:
+    try:
+        return derived(target, ("forward",), near).phases["forward"].trace
+    except AttnprofError:
+        return Trace()
 
 
 def _by_layer(trace: Trace) -> dict[str, Any]:

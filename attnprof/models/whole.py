@@ -68,17 +68,16 @@ class WholeModel:
         return Target(self.name, make, tuple(inputs.values()), symbols, self.dtype, names)
 
     def _prompt(self, tokens: Any, sizes: Sizes) -> tuple[Any, Any]:
-        """A model, and what it gives for a prompt; in a run of its own, which nobody reads."""
+        """A model, and what it gives for a prompt."""
         import torch
 
-        from attnprof.trace.run.experts import Routing
-        from attnprof.trace.run.recorder import Recorder
+        from attnprof.models.wrappers import Unrecorded
 
         model = self.build().eval()
         held = next(model.parameters())
         device = "meta" if held.is_meta else "cpu"
         _, named = self._target(self.inputs).call_inputs({**sizes, "N": tokens}, device)
-        with torch.no_grad(), Recorder(routing=Routing()):
+        with torch.no_grad(), Unrecorded():
             return model, model(**named, use_cache=True)
 
     def _step(self, sizes: Sizes) -> Any:

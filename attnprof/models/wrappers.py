@@ -4,6 +4,30 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from attnprof.trace.rules import result_of
+from attnprof.trace.run.experts import Routing
+
+
+class Unrecorded(TorchDispatchMode):
+    """Inside, code does on tensors without values what it does where it is recorded."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._routing = Routing()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        out = self._routing.answered(func, args, kwargs)
+        if out is None:
+            out = result_of(func, args, kwargs)
+        self._routing.ran(func, args, kwargs, out)
+        return out
 
 
 class CacheLayer(nn.Module):

@@ -7,6 +7,8 @@ import attnprof
 from attnprof.models import ModelConfig, build
 from attnprof.models.inputs import example_inputs, input_texts
 from attnprof.models.parts import parts
+from attnprof.models.sources import subject_of
+from attnprof.trace.solve.count import count
 
 SYMBOLS = {"d_model": "h*d", "num_heads": "h", "num_layers": "L", "seq_len": "N"}
 
@@ -25,3 +27,11 @@ def test_formulas_in_layers_and_tokens_are_what_models_dispatch():
         at = {"B": batch, "N": n, "L": layers, "h": heads, "d": width}
         values = [f.subs({s: at[str(s)] for s in f.free_symbols}) for f in formulas]
         assert values == [counter.get_total_flops(), sum(parts(model).values())]
+
+
+def test_what_a_layer_does_in_its_step_is_the_layers():
+    model = subject_of("001-lm-dot")
+    trace = count(model.target("decode"), {"B": 2, "N": 40}, "decode")
+    attention = [call for call in trace.calls if "attention" in call.module]
+    products = 8 * 2 * 2 * (4 * 512**2 + 2 * 40 * 512)  # layers, batch; projections, scores, values
+    assert sum(call.counts.get("matmul_flops", 0) for call in attention) == products

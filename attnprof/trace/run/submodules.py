@@ -1,7 +1,8 @@
 """Which submodule of a module runs, by its name in ``named_modules``."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from inspect import getattr_static, isfunction
 from typing import Any
 from unittest.mock import patch
 
@@ -19,6 +20,7 @@ class Submodules:
         is_module = isinstance(subject, nn.Module)
         named = list(subject.named_modules()) if is_module else []
         self._names = {id(part): name for name, part in named}
+        self._kinds = {type(part) for _, part in named}
         self._inside = [""]
         self.own: dict[str, Size] = {}
         seen = set[int]()  # what several share belongs to the first, as in ``parameters()``
@@ -34,8 +36,20 @@ class Submodules:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Inside, calls of modules are noticed; one that has no name here is part of its caller."""
-        plain = nn.Module.__call__
+        """Inside, calls of modules are noticed, and their steps, by which they decode.
+
+        What a module without a name here does is part of its caller.
+        """
+        with ExitStack() as patches:
+            patches.enter_context(patch.object(nn.Module, "__call__", self._noticed("__call__")))
+            for kind in self._kinds:
+                if isfunction(getattr_static(kind, "step", None)):
+                    patches.enter_context(patch.object(kind, "step", self._noticed("step", kind)))
+            yield
+
+    def _noticed(self, name: str, kind: Any = nn.Module) -> Callable[..., Any]:
+        """A method of modules of a kind that says, while it runs, whose it is."""
+        plain = getattr(kind, name)
 
         def called(module: Any, *args: Any, **kwargs: Any) -> Any:
             self._inside.append(self._names.get(id(module), self.running))
@@ -44,8 +58,7 @@ class Submodules:
             finally:
                 self._inside.pop()
 
-        with patch.object(nn.Module, "__call__", called):
-            yield
+        return called
 
 
 def held_by(subject: Any) -> list[Any]:
