@@ -201,6 +201,13 @@ def _without_moments(x: Any, *args: Any) -> tuple[Any, Any, Any]:
     return (out, *moments) if training else (out, x.new_empty(0), x.new_empty(0))
 
 
+def _looked_up(table: Any, indices: Any, *args: Any, **kwargs: Any) -> Any:
+    """Rows by whole numbers alone: torch 2.11 takes any where there are no values."""
+    if indices.is_floating_point():
+        raise RuntimeError("indices of an embedding must be whole numbers: Long or Int")
+    return aten.embedding.default(table, indices, *args, **kwargs)
+
+
 #: Results of operations that torch cannot run on fake tensors, or only with other storages:
 #: shapes, no values.
 STAND_INS: dict[str, Expansion] = {
@@ -213,6 +220,7 @@ STAND_INS: dict[str, Expansion] = {
         f"{name}_backward": _as_a_product
         for name in ("softplus", "elu", "hardtanh", "hardsigmoid", "hardswish", "logit")
     },
+    "embedding": _looked_up,
     "log_sigmoid_forward": _in_rows,
     "mkldnn_rnn_layer": recurrent.forward,
     "mkldnn_rnn_layer_backward": recurrent.backward,
