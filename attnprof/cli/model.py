@@ -13,8 +13,8 @@ from attnprof.cli.request import parse_size, some_of
 from attnprof.errors import RequestError
 from attnprof.record.report import Report
 from attnprof.render.progress import working
+from attnprof.workload import PHASES
 
-PHASES = ("forward", "backward", "train", "decode")
 KERNELS = ("eager", "sdpa")
 OPTIMIZERS = ("adamw", "adam", "sgd", "none")
 

@@ -8,9 +8,6 @@ from typing import Any
 from attnprof.models.parts import PARTS, ModulePlace
 from attnprof.trace.events import KINDS, Call, Size, Trace, added, flops_of
 
-#: What adds up over the parts of a model.
-ADDED = (*KINDS[:5], "flops", "matmul_flops", "bytes_moved")
-
 
 @dataclass(frozen=True)
 class LayerKind:

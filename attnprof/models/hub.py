@@ -134,7 +134,12 @@ def _inputs(kind: Any, config: Any) -> tuple[dict[str, str], dict[str, str]]:
         raise RequestError(
             f"{kind.__name__} takes {name}; attnprof model knows models of {', '.join(known)}"
         )
-    found = {name: known[name]()}
+    try:
+        found = {name: known[name]()}
+    except AttributeError as error:
+        raise RequestError(
+            f"{kind.__name__}: the size of its input is not known: {error}"
+        ) from error
     if config.is_encoder_decoder and "decoder_input_ids" in taken:
         found["decoder_input_ids"] = _TEXT
     tokens = "input_ids" in found or "decoder_input_ids" in found

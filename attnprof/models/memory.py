@@ -18,9 +18,6 @@ from attnprof.trace.solve.count import count
 from attnprof.trace.solve.derive import derived
 from attnprof.trace.solve.symbolic import run_symbolically
 
-#: Optimizers by what they are called; with torch's defaults.
-OPTIMIZERS = ("adamw", "adam", "sgd", "none")
-
 
 def training_memory(subject: WholeModel, trace: Trace, optimizer: str) -> dict[str, int]:
     """Bytes of a training step: what stays (weights, optimizer), and the most held beside it.
@@ -85,26 +82,30 @@ def cache_bytes(
 
 
 def _formulas(target: Target, near: Mapping[str, int]) -> dict[str, Any]:
-    """Bytes by layer as formulas that two further runs confirm; nothing where there are none."""
+    """Bytes by layer as formulas that further runs confirm; nothing where there are none."""
     try:
         found = run_symbolically(target, hints_for(target.symbols, near), ("forward",))
     except (NoFormulaError, AttnprofError):
         return _by_layer(_derived(target, near))
     formulas = _by_layer(found.trace)
-    for more in (1, 6):
-        sizes = {name: near.get(name, 2) + more for name in target.symbols}
+    others = ({name: near.get(name, 2) + more for name in target.symbols} for more in (1, 6))
+    inside = list(filter(found.holds, others))
+    if not inside:
+        return _by_layer(_derived(target, near))
+    for sizes in inside:
         numbers = _by_layer(count(target, sizes, "forward"))
-        same = {layer: evaluate(size, sizes) for layer, size in formulas.items()} == numbers
-        if found.holds(sizes) and not same:
+        if {layer: evaluate(size, sizes) for layer, size in formulas.items()} != numbers:
             return {}
     return formulas
 
 
 def _derived(target: Target, near: Mapping[str, int]) -> Trace:
     try:
-        return derived(target, ("forward",), near).phases["forward"].trace
+        forms = derived(target, ("forward",), near).phases["forward"]
     except AttnprofError:
         return Trace()
+    is_known = forms.method != "counted" and not forms.formulas["peak_bytes"].withheld
+    return forms.trace if is_known else Trace()
 
 
 def _by_layer(trace: Trace) -> dict[str, Any]:

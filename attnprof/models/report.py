@@ -17,9 +17,6 @@ from attnprof.trace.report.records import text
 from attnprof.trace.solve.count import count
 from attnprof.trace.solve.derive import derived
 
-#: Phases that a model may be asked for; the first three unless others are.
-PHASES = ("forward", "train", "decode", "backward")
-
 
 @dataclass(frozen=True)
 class PhaseRun:

@@ -55,7 +55,7 @@ class CacheCopy(nn.Module):
 
 
 class OptimizerStep(nn.Module):
-    """A step of an optimizer that has its state; it holds ``states`` tensors a parameter."""
+    """A step of an optimizer, after a first one that made its state."""
 
     def __init__(self, model: nn.Module, kind: Any) -> None:
         super().__init__()
