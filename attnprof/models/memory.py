@@ -61,15 +61,16 @@ def _optimizer(subject: WholeModel, name: str) -> tuple[int, int]:
 
 def cache_bytes(
     subject: WholeModel, sizes: Mapping[str, int]
-) -> list[tuple[str, int, str | None, int]]:
+) -> tuple[list[tuple[str, int, str | None, int]], tuple[str, ...]]:
     """Bytes of the cache after N tokens: by kind of layer (name, how many), then the whole.
 
-    Each as a formula's text, or None where there is none, and as the number at the sizes.
+    Each as a formula's text, or None where there is none, and as the number at the sizes; then
+    where the formulas hold.
     """
     target = subject.cache()
     asked = {name: sizes[name] for name in target.symbols}
     numbers = _by_layer(count(target, asked, "forward"))
-    formulas = _formulas(target, {name: size for name, size in asked.items() if size > 1})
+    formulas, domain = _formulas(target, {name: size for name, size in asked.items() if size > 1})
     groups = defaultdict[Any, list[str]](list)
     for layer, value in numbers.items():
         groups[value, text(formulas.get(layer))].append(layer)
@@ -78,34 +79,34 @@ def cache_bytes(
         whole = added([formulas[layer] for layer in layers]) if formulas else None
         rows.append((_name(layers, subject), len(layers), text(whole), value * len(layers)))
     whole = added(list(formulas.values())) if formulas else None
-    return [*rows, ("", 1, text(whole), sum(numbers.values()))]
+    return [*rows, ("", 1, text(whole), sum(numbers.values()))], domain
 
 
-def _formulas(target: Target, near: Mapping[str, int]) -> dict[str, Any]:
-    """Bytes by layer as formulas that further runs confirm; nothing where there are none."""
+def _formulas(target: Target, near: Mapping[str, int]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Bytes by layer as formulas that further runs confirm, and where they hold; or nothing."""
     try:
         found = run_symbolically(target, hints_for(target.symbols, near), ("forward",))
     except (NoFormulaError, AttnprofError):
-        return _by_layer(_derived(target, near))
+        return _derived(target, near)
     formulas = _by_layer(found.trace)
     others = ({name: near.get(name, 2) + more for name in target.symbols} for more in (1, 6))
     inside = list(filter(found.holds, others))
     if not inside:
-        return _by_layer(_derived(target, near))
+        return _derived(target, near)
     for sizes in inside:
         numbers = _by_layer(count(target, sizes, "forward"))
         if {layer: evaluate(size, sizes) for layer, size in formulas.items()} != numbers:
-            return {}
-    return formulas
+            return {}, ()
+    return formulas, found.domain
 
 
-def _derived(target: Target, near: Mapping[str, int]) -> Trace:
+def _derived(target: Target, near: Mapping[str, int]) -> tuple[dict[str, Any], tuple[str, ...]]:
     try:
         forms = derived(target, ("forward",), near).phases["forward"]
     except AttnprofError:
-        return Trace()
+        return {}, ()
     is_known = forms.method != "counted" and not forms.formulas["peak_bytes"].withheld
-    return forms.trace if is_known else Trace()
+    return (_by_layer(forms.trace), forms.domain) if is_known else ({}, ())
 
 
 def _by_layer(trace: Trace) -> dict[str, Any]:

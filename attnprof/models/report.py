@@ -89,7 +89,8 @@ def model_report(
     first = next((run for run in runs if run.phase == "forward"), None)
     summary["attention_half_seq_len"] = None if first is None else _half(first, model)
     if subject.caches and {"forward", "decode"} & {*phases}:
-        records += _cache(subject, sizes, notes)
+        rows, summary["cache_domain"] = _cache(subject, sizes, notes)
+        records += rows
     if any(run.phase == "train" for run in runs):
         train = next(run for run in runs if run.phase == "train")
         summary["memory"] = training_memory(subject, train.trace, optimizer)
@@ -161,14 +162,18 @@ def _half(run: PhaseRun, model: Model) -> int | None:
 
 def _cache(
     subject: WholeModel, sizes: Mapping[str, int], notes: list[str]
-) -> Iterator[ModelRecord]:
+) -> tuple[list[ModelRecord], list[str]]:
+    """By kind of layer, then the whole; and where the formulas hold."""
     try:
-        found = cache_bytes(subject, sizes)
+        found, domain = cache_bytes(subject, sizes)
     except AttnprofError as error:
         notes.append(f"no size of the cache: {error}")
-        return
-    for kind, number, expression, value in found:
-        yield ModelRecord(
+        return [], []
+    rows = [
+        ModelRecord(
             part="attention" if kind else "total", layer_kind=kind, count=number, phase="decode",
             quantity="cache_bytes", expression=expression, value=value,
-        )  # fmt: skip
+        )
+        for kind, number, expression, value in found
+    ]  # fmt: skip
+    return rows, list(domain)

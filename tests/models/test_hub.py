@@ -162,6 +162,11 @@ def test_attention_is_half_of_the_work_from_the_length_on_that_is_said(reports):
     assert shares[0] < sympy.Rational(1, 2) <= shares[1]
 
 
+def test_the_formula_of_a_cache_with_windows_says_from_where_on_it_holds(reports):
+    domain = reports("gemma3").summary["cache_domain"]  # 15 tokens before the latest, of 16
+    assert "15 <= N" in domain
+
+
 @pytest.mark.parametrize("name", ["llama", "gpt2", "t5"])
 def test_a_decoded_token_is_what_the_real_model_does_with_its_cache(name):
     made = subject(name)

@@ -34,6 +34,8 @@ def tables(report: Report) -> Iterator[RenderableType]:
         yield ""
     if cache := [row for row in rows if row.quantity == "cache_bytes"]:
         yield _cache(cache)
+        if domain := summary["cache_domain"]:
+            yield Hanging(f"holds for: {'; '.join(domain)}")
         yield ""
     if memory := summary.get("memory"):
         yield _memory(memory)
