@@ -87,13 +87,19 @@ def attend_core(
     if k.shape[2] != q.shape[2] and (causal or not spec.abilities.cross):
         reason = "causal needs as many keys as queries" if causal else spec.refusal("cross")
         raise RequestError(f"{spec.name}: {reason}")
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        core: TextCore = module.CORES[spec.name](spec, sizes).to(q.device, q.dtype)
+    core = seeded_core(spec, module, sizes, seed).to(q.device, q.dtype)
     if weights:
         _load(core, weights)
     out: Tensor = core(q, k, v, causal)
     return out
+
+
+def seeded_core(spec: Mechanism, module: Any, sizes: LayerSizes, seed: int) -> TextCore:
+    """A mechanism's core with its weights drawn from a seed; torch's generator stays as it is."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        core: TextCore = module.CORES[spec.name](spec, sizes)
+    return core
 
 
 def _check_tensors(values: Mapping[str, Any]) -> None:

@@ -43,6 +43,7 @@ SECTIONS = {
         "sweep": "Measure many mechanisms and sizes into one file.",
         "plot": "Draw figures from the results of sweep and profile.",
         "calibrate": "Measure what this device can do at most: FLOP/s and bytes/s.",
+        "tradeoff": "Compare approximations with softmax attention.",
         "doctor": "Show the environment, the devices, and which counters work.",
     },
     "CI": {
@@ -67,7 +68,7 @@ COMPLETING, TYPED = "_ATTNPROF_COMPLETE", ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 #: Requirements that only some commands import.
 NEEDED = (
     "torch", "sympy", "numpy", "matplotlib", "pandas", "fvcore", "psutil", "jinja2", "junitparser",
-    "ruptures",
+    "ruptures", "safetensors",
 )  # fmt: skip
 #: Commands that measure in processes of their own, and leave nothing behind however they end.
 ALWAYS_FOREIGN = ("sweep", "baseline", "check")

@@ -12,14 +12,16 @@ from attnprof.cli.completion import completing
 
 #: The panels of every command's help, in their order, with the flags of each.
 PANELS = {
-    "What": "attention where grid suite baseline against table figure claim case metric kind "
-    "quantity convention scope verdict everything verify measure self_test symbolic full ceilings",
-    "Sizes": "seq d_model heads d batch kv_heads kv_seq at",
+    "What": "attention source norms where grid suite baseline against table figure claim case "
+    "metric kind quantity convention scope verdict everything verify measure self_test symbolic "
+    "full ceilings distill quick",
+    "Sizes": "seq built_for d_model heads d batch kv_heads kv_seq at",
     "Conditions": "phase causal dtype device settings",
     "Your own modules": "args inputs config",
     "Reading the formula": "meaning up_to growing",
-    "Measuring": "samples min_time max_time spread seconds seed threads check compiled isolate "
-    "in_process limit memory_limit try_all processes counts error workers scheduler time formula",
+    "Measuring": "samples min_time max_time spread seconds seeds seed threads check compiled "
+    "isolate in_process limit memory_limit try_all processes counts error workers scheduler time "
+    "formula",
     "Judging": "rule inconclusive budget stored_times",
 }
 #: The panel of all others.

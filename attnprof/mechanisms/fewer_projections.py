@@ -57,6 +57,7 @@ class Super(Efficient):
     name: ClassVar[str] = "super"
     title: ClassVar[str] = "Super Attention"
     abilities: ClassVar[Abilities] = Abilities(needs_seq_len=True)
+    to_softmax = ("another", "a learned map over tokens mixes the values first")
     printed = (eq24(12),)
 
     def core_weights(self, sizes: LayerSizes) -> dict[str, Weight | None]:

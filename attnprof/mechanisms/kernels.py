@@ -107,6 +107,7 @@ class Linear(KernelAttention):
 
     name: ClassVar[str] = "linear"
     title: ClassVar[str] = "Linear attention (elu + 1)"
+    to_softmax = ("another", "elu(x) + 1 takes the place of the exponential")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +123,11 @@ class Performer(KernelAttention):
 
     name: ClassVar[str] = "performer"
     title: ClassVar[str] = "Performer (FAVOR+)"
+    tuned = ("num_features",)
+    to_softmax = (
+        "approximates",
+        "random features of the exponential, which more bring nearer (elu's do not)",
+    )
     allowed: ClassVar[dict[str, Any]] = {"features": ("softmax", "elu"), "num_features": 1}
 
     @property

@@ -33,6 +33,10 @@ class Linformer(Mechanism):
     family: ClassVar[str] = "low-rank"
     time_order = memory_order = "N"
     flat: ClassVar[bool] = False
+    tuned = ("proj_len",)
+    to_softmax = (
+        "untrained", "its maps are learned: the distance is that of maps as they start",
+    )  # fmt: skip
     allowed: ClassVar[dict[str, Any]] = {"proj_len": 1}
     abilities: ClassVar[Abilities] = Abilities(causal=False, decode=False, needs_seq_len=True)
     reasons: ClassVar[dict[str, str]] = {

@@ -44,6 +44,10 @@ class Longformer(Mechanism):
         Variant({"impl": "dense-mask"}, "N^2", "N^2", "the whole N×N product, then a mask"),
     )
     same_as = ("", {"impl": "dense-mask"})
+    tuned = ("window",)
+    to_softmax = (
+        "approximates", "softmax over the pairs in its window: all of them from N - 1 tokens on",
+    )  # fmt: skip
     allowed: ClassVar[dict[str, Any]] = {
         "window": 1,
         "global_tokens": 0,

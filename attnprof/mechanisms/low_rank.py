@@ -26,6 +26,10 @@ class LowRank(Mechanism):
     document: ClassVar[str] = "003"
     family: ClassVar[str] = "low-rank"
     allowed: ClassVar[dict[str, Any]] = {"rank": 1}
+    tuned = ("rank",)
+    to_softmax = (
+        "untrained", "its maps are learned: the distance is that of maps as they start",
+    )  # fmt: skip
     time_order = memory_order = "N"
     abilities: ClassVar[Abilities] = Abilities(causal=False, decode=False, cross=True)
     reasons: ClassVar[dict[str, str]] = {

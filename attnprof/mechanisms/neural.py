@@ -48,6 +48,7 @@ class Neural(Mechanism):
         Variant({"impl": "naive"}, "N^2", "N^2", "writes out every pair of a query and a key"),
     )
     same_as = ("", {"impl": "naive"})
+    to_softmax = ("another", "a learned network scores the pairs")
     allowed: ClassVar[dict[str, Any]] = {
         "impl": ("factored", "naive"),
         "down_dim": 1,

@@ -37,6 +37,10 @@ class Nystromformer(Mechanism):
     family: ClassVar[str] = "low-rank"
     time_order = memory_order = "N"
     flat: ClassVar[bool] = False
+    tuned = ("num_landmarks",)
+    to_softmax = (
+        "approximates", "with as many landmarks as tokens the same, but for its iterated inverse",
+    )  # fmt: skip
     allowed: ClassVar[dict[str, Any]] = {"num_landmarks": 1, "iterations": 1}
     abilities: ClassVar[Abilities] = Abilities(causal=False, decode=False)
     reasons: ClassVar[dict[str, str]] = {

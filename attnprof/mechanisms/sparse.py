@@ -37,6 +37,8 @@ class Sparse(Mechanism):
     memory_order: ClassVar[str] = "N"
     allowed: ClassVar[dict[str, Any]] = {"pattern": ("strided", "fixed"), "stride": 1}
     decodes_with: ClassVar[str] = "stride"  # sqrt N would move with every token
+    tuned = ("stride",)
+    to_softmax = ("approximates", "softmax over the pairs of its pattern: all with stride 1 or N")
     reasons: ClassVar[dict[str, str]] = {
         "decode": "needs a stride that does not change while it decodes: set stride "
         "(--set stride=128)"

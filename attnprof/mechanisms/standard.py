@@ -58,6 +58,7 @@ class SoftmaxAttention(Mechanism):
     bias: bool = True
 
     family: ClassVar[str] = "exact"
+    to_softmax = ("same", "the same function, up to rounding")
     time_order = memory_order = "N^2"
 
     def core(self, q: Any, k: Any, v: Any, causal: bool, weights: Any) -> Any:

@@ -23,6 +23,7 @@ from attnprof.record.measured import (
     ProfileRecord,
     ReproduceRecord,
     SelfTestRecord,
+    TradeoffRecord,
 )
 from attnprof.record.recognition import SCHEMA
 from attnprof.record.report import Report
@@ -32,5 +33,5 @@ __all__ = [
     "ColumnarRecords", "CompareRecord", "CostRecord", "CrossoverRecord", "DeriveRecord",
     "DoctorRecord", "GrowthRecord", "HeadsRecord", "HeatmapRecord", "HistoryRecord",
     "MechanismRecord", "ModelRecord", "ProfileRecord", "Record", "Report", "ReproduceRecord",
-    "SelfTestRecord", "VerificationRecord", "column", "write_whole",
+    "SelfTestRecord", "TradeoffRecord", "VerificationRecord", "column", "write_whole",
 ]  # fmt: skip

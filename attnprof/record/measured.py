@@ -79,6 +79,50 @@ class ProfileRecord(Record, commands=("profile", "sweep")):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TradeoffRecord(Record, commands=("tradeoff",)):
+    """``tradeoff``: how far a mechanism is from softmax attention on one input, and its cost.
+
+    Errors are shares of the exact output's norm, in float64, medians over ``seeds`` draws of the
+    mechanism's weights with the least and the largest: of all rows together, and of the worst row.
+    ``error_distribution`` is the mean total variation of the rows' weights, of the first draw;
+    where it is null, ``weights`` says why. ``relation`` says what the mechanism is to softmax
+    attention. Counts are by the closed forms of the core, times measured in turns. ``pareto``: no
+    other setting on this input has both fewer FLOPs and a smaller error.
+    """
+
+    mechanism: str = column("mechanism")
+    params: dict[str, Any] = column("params", default=dict)
+    input: str = column("input")
+    norms: str | None = column("norms")
+    relation: str = column("to softmax", default="")
+    scope: str = column("scope", default="core")
+    phase: str = column("phase", default="forward")
+    causal: bool = column("causal")
+    batch_size: int = column("batch", fmt="count")
+    seq_len: int = column("seq", fmt="count")
+    d_model: int = column("d_model", fmt="count")
+    num_heads: int = column("heads", fmt="count")
+    head_dim: int = column("head dim", fmt="count")
+    dtype: str = column("dtype")
+    device: str = column("device")
+    seeds: int = column("seeds", fmt="count")
+    error_relative: float | None = column("error", fmt="number")
+    error_relative_low: float | None = column("least", fmt="number")
+    error_relative_high: float | None = column("largest", fmt="number")
+    error_worst_row: float | None = column("worst row", fmt="number")
+    error_distribution: float | None = column("weights apart", fmt="number")
+    weights: str | None = column("weights")
+    flops: int | None = column("FLOPs", fmt="count")
+    bytes_moved: int | None = column("bytes moved", "B", "bytes")
+    peak_bytes: int | None = column("peak memory", "B", "bytes")
+    median_s: float | None = column("time", "s", "time")
+    ci_low_s: float | None = column("low", "s", "time")
+    ci_high_s: float | None = column("high", "s", "time")
+    pareto: bool | None = column("not beaten")
+    skipped: str | None = column("skipped")
+
+
+@dataclass(frozen=True, kw_only=True)
 class CalibrationRecord(Record, commands=("calibrate",)):
     """``calibrate``: the ceilings of a device for one number format."""
 

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 from attnprof.record.measured import ProfileRecord
 from attnprof.units import setting_text
@@ -17,7 +18,7 @@ def varying(records: Sequence[ProfileRecord]) -> list[str]:
     return [name for name in CONDITIONS if len({getattr(r, name) for r in records}) > 1]
 
 
-def names_of(records: Sequence[ProfileRecord]) -> list[str]:
+def names_of(records: Sequence[Any]) -> list[str]:
     """The mechanisms, each with those of its parameters that are not the same at all points."""
     known: dict[tuple[str, str], set[str]] = defaultdict(set)
     for record in records:

@@ -44,6 +44,8 @@ WRITERS = {
     "model": "model 001-lm-dot -o {}",
     "verify-formula": "verify-formula 4*N standard -o {}",
     "profile": "profile --attention standard --seq 8 -o {}",
+    "tradeoff": "tradeoff --attention linear --seq 8 --no-time -o {}",
+    "tradeoff --plot": "tradeoff --attention linear --seq 8 --no-time --plot {}.png",
     "sweep": "sweep --attention standard --seq 8 -o {}",
     "sweep, as CSV": "sweep --attention standard --seq 8 -o {}.csv",
     "sweep, the journal": "sweep --attention standard --seq 8 -o {}.csv journal",

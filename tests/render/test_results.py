@@ -11,7 +11,8 @@ from attnprof.errors import RequestError
 from attnprof.measure.sweep.results import curve_crossings
 from attnprof.record import ProfileRecord, Report
 from attnprof.render.plots.facets import facets
-from attnprof.render.plots.results import KINDS, _front, draw_results
+from attnprof.render.plots.pareto import front
+from attnprof.render.plots.results import KINDS, draw_results
 from attnprof.render.plots.series import series_of
 from attnprof.render.plots.style import plot
 
@@ -154,7 +155,7 @@ def test_nothing_measured_is_nothing_to_draw():
 
 
 def test_the_front_is_what_nothing_beats():
-    assert _front([(1, 5), (2, 6), (3, 2), (4, 2), (5, 1)]) == [(1, 5), (3, 2), (5, 1)]
+    assert front([(1, 5), (2, 6), (3, 2), (4, 2), (5, 1)]) == [(1, 5), (3, 2), (5, 1)]
 
 
 def test_all_kinds_are_known():

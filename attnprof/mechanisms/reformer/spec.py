@@ -66,6 +66,11 @@ class Reformer(Mechanism):
         Variant({}, "N^2", "N", "N log N leaves out hashing to N/bucket_size buckets"),
     )
     decodes_with: ClassVar[str] = "num_buckets"
+    tuned = ("num_hashes",)
+    to_softmax = (
+        "another",
+        "its keys are its queries over their norm, less a token's own: those given are not read",
+    )
     reasons: ClassVar[dict[str, str]] = {
         "decode": "needs a number of buckets that does not change while it decodes: set "
         "num_buckets (--set num_buckets=64)"

@@ -118,6 +118,10 @@ class Taylor(Mechanism):
 
     document: ClassVar[str] = "004"
     family: ClassVar[str] = "taylor"
+    to_softmax = (
+        "another",
+        "three terms of the exponential's series, of rows over their norm, times sqrt(N/d)",
+    )
 
     @property
     def features(self) -> RowFeatures:

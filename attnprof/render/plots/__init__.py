@@ -8,12 +8,12 @@ from attnprof.render.plots.style import plot
 
 
 def plot_report(report: Report, path: str | Path, size: str = "page") -> None:
-    """Draw what compare, crossover, heads, heatmap or history found: PNG, SVG or PDF.
+    """Draw what compare, crossover, heads, heatmap, history or tradeoff found: PNG, SVG or PDF.
 
     ``size`` is ``page`` (7 inches wide) or ``column`` (3.3 inches).
 
     Raises :class:`attnprof.errors.RequestError` for another suffix or an unwritable path.
     """
-    name = report.command if report.command in ("heatmap", "history") else "curves"
+    name = "curves" if report.command in ("compare", "crossover", "heads") else report.command
     module = import_module(f"attnprof.render.plots.{name}")
     plot(path, getattr(module, f"draw_{report.command}"), report, size=size)

@@ -16,7 +16,8 @@ FIELDS: Mapping[str, Callable[[Any], str]] = {
     "compiled": lambda its: "compiled" if its else "not compiled", "dtype": str,
     "scope": "scope {}".format, "device": str, "batch_size": "batch {:,}".format,
     "d_model": "d_model {:,}".format, "num_heads": partial(plural, noun="head"),
-    "seq_len": partial(plural, noun="token"),
+    "seq_len": partial(plural, noun="token"), "input": "{} input".format,
+    "norms": "norms: {}".format,
 }  # fmt: skip
 #: Inches of a panel's width, less where there are more rows than these, and of a row's height.
 LEAST, NARROWEST, ROWS, ROW, LOWEST, LOWEST_3D = 1.55, 1.05, 8, 1.6, 1.0, 1.8
@@ -46,7 +47,8 @@ def _said(field: str, value: Any) -> str:
 def fewer(records: Records, *axes: str) -> str:
     """How to ask for one value of what varies most and is no axis."""
     field = max((f for f in FIELDS if f not in axes), key=lambda f: len(_values(records, f)))
-    return f"--where {field}={getattr(records[0], field)}"
+    flag = f"--{field} " if field in ("input", "norms") else f"--where {field}="
+    return f"{flag}{getattr(records[0], field)}"
 
 
 def shared(records: Records) -> str:

@@ -11,12 +11,11 @@ from attnprof.record.report import by_device
 from attnprof.render.plots import series, style, ticks
 from attnprof.render.plots.facets import FIELDS, PanelGrid, Records, facets, fewer, shared
 from attnprof.render.plots.heatmap import Scale, colour_bar, draw_cells
+from attnprof.render.plots.pareto import Axis, draw_pareto
 from attnprof.render.plots.series import Multiples, series_of
 from attnprof.units import format_rate
 
 Ceiling = Mapping[str, Any]
-#: Distances below this are rounding.
-EXACT = 1e-9
 
 
 def draw_results(reports: Sequence[Report], kind: str = "growth", **known: Any) -> style.Figure:
@@ -28,7 +27,7 @@ def draw_results(reports: Sequence[Report], kind: str = "growth", **known: Any) 
     records = by_device(reports, ProfileRecord)
     points: dict[Any, ProfileRecord] = {}
     for record in records:
-        point = (record.mechanism, str(record.params), *(getattr(record, f) for f in FIELDS))
+        point = (record.mechanism, str(record.params), *(getattr(record, f, None) for f in FIELDS))
         if points.setdefault(point, record) is not record:
             raise RequestError(
                 f"two results for one point ({record.mechanism}, {shared([record])}): "
@@ -180,49 +179,10 @@ def _roof(axes: style.Axes, ceiling: Ceiling, formats: Sequence[str], ends: styl
 
 
 def _pareto(records: Records) -> style.Figure:
-    """Error against time, the best ones joined; exact ones in a strip below, without an error."""
+    """Error against time: what each point's parameters are stands beside it."""
     known = [r for r in records if r.median_s and r.error is not None]
     series.need(known, "no record has an error beside its time")
-    drawn, settings = Multiples(known, by_params=False), series.varying_params(known)
-    inexact = [r.error for r in known if r.error > EXACT]
-    low, high = min(inexact, default=1.0) / 1.5, max(inexact, default=1.0) * 1.5
-    strip = low / (high / low) ** 0.2
-    exact = math.sqrt(strip * low)  # the height at which these stand
-    for curves, (axes,) in drawn.parts:
-        axes.axhspan(strip, low, color="0.93", zorder=0)
-        best: list[tuple[float, float]] = []
-        for curve in curves:
-            shown = sorted(curve.records, key=lambda record: record.median_s)
-            points = [(r.median_s, r.error if r.error > EXACT else exact) for r in shown]
-            best += points
-            axes.plot(*zip(*points, strict=True), **{**curve.look, "linewidth": 0.6})
-            for point, record in zip(points, shown, strict=True):
-                named = [record.params.get(name) for name in settings[record.mechanism]]
-                said = figure_text(", ".join(str(value) for value in named if value is not None))
-                style.beside(axes, said, point, (3, 3), color=curve.look["color"])
-        steps = zip(*_front(best), strict=True)
-        axes.step(*steps, where="post", color=style.GREY, linewidth=0.8, zorder=1)
-    first = drawn.grid.panels[0][0]
-    series.value_axes(first, ticks.with_prefix("s"), ticks.plain)
-    some = ticks.round_numbers(low, high, lambda its: len(its) < 5) if inexact else []
-    first.set_ylim(strip, high)
-    first.set_yticks([exact, *some], ["exact", *map(ticks.plain, some)])
-    drawn.grid.label("median time", "distance")
-    told = "; ".join(f"{name}: {', '.join(params)}" for name, params in settings.items() if params)
-    return drawn.finished(
-        "Distance from softmax attention over time", "",
-        "steps: no other point is both faster and nearer" * (len(known) > 1),
-        f"numbers at points are {told}" if told else "", **({} if told else {"linestyle": "none"}),
-    )  # fmt: skip
-
-
-def _front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Points that no other one beats in both."""
-    front: list[tuple[float, float]] = []
-    for x, y in sorted(points):
-        if not front or y < front[-1][1]:
-            front.append((x, y))
-    return front
+    return draw_pareto(known, Axis("median_s", "median time", ticks.with_prefix("s")), "error")
 
 
 _DRAW: Mapping[str, Callable[..., style.Figure]] = {

@@ -1,0 +1,1 @@
+"""How far mechanisms are from softmax attention, beside what they cost."""

@@ -1,0 +1,118 @@
+"""How far an output, and the weights behind it, are from those of softmax attention."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attnprof.measure.tradeoff.structures import QueriesKeysValues
+
+#: Rows of scores that are held at once.
+ROWS = 256
+#: What is rounding, as a share: of weights below zero, and of sums that should be equal.
+ROUNDING = 1e-6
+
+#: A mechanism's core: (q, k, v) → output.
+Core = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Distance:
+    """Shares of the exact output's norm, of all rows together and of the worst one.
+
+    ``distribution`` is the mean total variation of the rows' weights, from 0 to 1, null where they
+    are no distribution: ``weights`` says why.
+    """
+
+    relative: float
+    worst_row: float
+    distribution: float | None = None
+    weights: str = "not computed"
+
+
+class ExactAttention:
+    """softmax(Q Kᵀ / sqrt d) V in float64, a block of rows at a time.
+
+    Grouped heads share their keys and values. ``log_sums`` are (b, h, n): the logarithm of what a
+    row's exponentials are divided by, less its largest score, ``tops``.
+    """
+
+    def __init__(self, given: QueriesKeysValues, *, causal: bool) -> None:
+        self.given, self.causal = given, causal
+        group = given.q.shape[1] // given.k.shape[1]
+        self.keys = given.k.repeat_interleave(group, 1)
+        values = given.v.repeat_interleave(group, 1)
+        parts = []
+        for first in range(0, given.q.shape[2], ROWS):
+            scores = self._scores(slice(first, first + ROWS), slice(None))
+            total = scores.logsumexp(-1)
+            parts.append(((scores - total.unsqueeze(-1)).exp() @ values, total))
+        self.output, self.log_sums = (torch.cat(found, 2) for found in zip(*parts, strict=True))
+
+    def _scores(self, rows: slice, columns: slice) -> Tensor:
+        q, k = self.given.q[:, :, rows], self.keys[:, :, columns]
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        if self.causal:
+            row, column = (torch.arange(x.shape[2])[its] for x, its in
+                           ((self.given.q, rows), (self.keys, columns)))  # fmt: skip
+            scores = scores.masked_fill(column > row[:, None], -math.inf)
+        return scores
+
+    def weights(self, columns: slice) -> Tensor:
+        """What each row gives to these tokens, (b, h, n, columns)."""
+        return (self._scores(slice(None), columns) - self.log_sums.unsqueeze(-1)).exp()
+
+    def distance(self, core: Core, *, distribution: bool = True) -> Distance | None:
+        """How far a core is from this, on the same inputs; None where its output is not finite."""
+        q, k, v = self.given.q, self.given.k, self.given.v
+        output = core(q, k, v)
+        if not output.isfinite().all():
+            return None
+        apart, exact = (_lengths(x) for x in (output - self.output, self.output))
+        relative = float(_lengths(apart.flatten()) / _lengths(exact.flatten()).clamp(min=_TINY))
+        worst = float((apart / exact.clamp(min=_TINY)).max())
+        if not distribution:
+            return Distance(relative, worst)
+        return Distance(relative, worst, *self._distribution(core, output))
+
+    def _distribution(self, core: Core, output: Tensor) -> tuple[float | None, str]:
+        """Mean total variation of the weights, and what they are.
+
+        The weights of a core that is linear in its values are its answers to columns of the
+        identity matrix. Rows are divided by their sums.
+        """
+        sums = core(self.given.q, self.given.k, torch.ones_like(self.given.v))[..., :1]
+        again, apart = torch.zeros_like(output), torch.zeros_like(sums[..., 0])
+        group = output.shape[1] // self.given.v.shape[1]
+        least = 0.0
+        for columns, identity in self._identity():
+            found = core(self.given.q, self.given.k, identity)[..., : columns.stop - columns.start]
+            again += found @ self.given.v[:, :, columns].repeat_interleave(group, 1)
+            least = min(least, float((found / sums).min()))
+            apart += (found / sums - self.weights(columns)).abs().sum(-1)
+        if not float((again - output).norm()) <= ROUNDING * float(output.norm()):
+            return None, "its output is not linear in the values"
+        if not (least >= -ROUNDING and bool((sums > 0).all())):
+            return None, "some of its weights are negative"
+        return float(apart.mean()) / 2, "a distribution"
+
+    def _identity(self) -> Iterator[tuple[slice, Tensor]]:
+        """Columns of the identity matrix, as many as a head's values are wide, as values."""
+        shape = self.given.v.shape
+        tokens, width = shape[2:]
+        for first in range(0, tokens, width):
+            columns = slice(first, min(tokens, first + width))
+            found = self.given.v.new_zeros(shape)
+            place = torch.arange(columns.start, columns.stop)
+            found[:, :, place, place - first] = 1
+            yield columns, found
+
+
+_TINY = 1e-300
+
+
+def _lengths(x: Tensor) -> Tensor:
+    found: Tensor = torch.linalg.vector_norm(x, dim=-1)
+    return found

@@ -1,0 +1,115 @@
+"""Queries, keys and values of a known structure, drawn from a seed."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Generator, Tensor
+
+#: Standard deviation of the logarithm of a row's length, where lengths are spread.
+SPREAD = 0.5
+#: Heads' widths that make a rank of low-rank inputs, and tokens that are near of local ones.
+WIDTH_A_RANK, PARTS = 16, 32
+#: By how much the score of what a row looks at exceeds the logarithm of the number of tokens.
+MARGIN = 3.0
+
+Pair: TypeAlias = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class QueriesKeysValues:
+    """Tensors (batch, heads, tokens, width) in float64: q, k and v, and what they are."""
+
+    source: str
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    norms: str | None = None
+
+
+def structured(
+    name: str, shape: tuple[int, int, int, int], *, norms: str, causal: bool, seed: int
+) -> QueriesKeysValues:
+    """Inputs of one of the ``STRUCTURES``, with rows' lengths as one of the ``NORMS`` has them.
+
+    ``shape`` is (batch, heads, tokens, width). Values are normal random numbers.
+    """
+    made = torch.Generator().manual_seed(seed)
+    q, k = STRUCTURES[name](shape, causal, made)
+    q, k = (NORMS[norms](x, made) for x in (q, k))
+    return QueriesKeysValues(name, q, k, _normal(shape, made), norms)
+
+
+def _normal(shape: tuple[int, ...], made: Generator) -> Tensor:
+    return torch.randn(shape, generator=made, dtype=torch.float64)
+
+
+def _sharp(tokens: int) -> float:
+    """A score that outweighs all others of about 0 together."""
+    return math.log(tokens) + MARGIN
+
+
+def _random(shape: tuple[int, int, int, int], _causal: bool, made: Generator) -> Pair:
+    """Normal random numbers: scores of variance 1, nothing to find."""
+    return _normal(shape, made), _normal(shape, made)
+
+
+def _peaked(shape: tuple[int, int, int, int], causal: bool, made: Generator) -> Pair:
+    """Each query looks at one key, anywhere (if causal: not later)."""
+    b, h, n, d = shape
+    k = _normal(shape, made)
+    room = torch.arange(1, n + 1) if causal else torch.full((n,), n)
+    chosen = (torch.rand((b, h, n), generator=made, dtype=torch.float64) * room).long()
+    key = k.gather(2, chosen.unsqueeze(-1).expand(shape))
+    return key * (_sharp(n) * math.sqrt(d)) / key.square().sum(-1, keepdim=True), k
+
+
+def _local(shape: tuple[int, int, int, int], _causal: bool, made: Generator) -> Pair:
+    """Scores fall with the distance, like a bell as wide as a part of the sequence.
+
+    Cosines and sines of random frequencies at each place: their products are, on average, a
+    Gaussian of the distance (Rahimi and Recht 2007).
+    """
+    b, h, n, d = shape
+    pairs = -(-d // 2)
+    frequencies = _normal((b, h, 1, pairs), made) / max(1.0, n / PARTS)
+    angles = torch.arange(n, dtype=torch.float64)[:, None] * frequencies
+    waves = torch.cat((angles.cos(), angles.sin()), -1)[..., :d]
+    rows = waves * math.sqrt(_sharp(n) * math.sqrt(d) / pairs)
+    return rows, rows.clone()
+
+
+def _low_rank(shape: tuple[int, int, int, int], _causal: bool, made: Generator) -> Pair:
+    """Queries and keys in one subspace a head; scores of variance 1."""
+    b, h, n, d = shape
+    rank = max(1, d // WIDTH_A_RANK)
+    basis, _ = torch.linalg.qr(_normal((b, h, d, rank), made))
+    scale = (d / rank) ** 0.25
+    q, k = (scale * _normal((b, h, n, rank), made) @ basis.mT for _ in range(2))
+    return q, k
+
+
+def _on_sphere(x: Tensor, _made: Generator) -> Tensor:
+    """All rows of a head as long as its typical one."""
+    return x * x.square().sum(-1, keepdim=True).mean(2, keepdim=True).sqrt() / _lengths(x)
+
+
+def _spread(x: Tensor, made: Generator) -> Tensor:
+    """Rows of a head as long as its typical one times a log-normal number."""
+    factor = (SPREAD * _normal((*x.shape[:-1], 1), made) - SPREAD**2).exp()
+    return _on_sphere(x, made) * factor
+
+
+def _lengths(x: Tensor) -> Tensor:
+    found: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return found.clamp(min=1e-300)
+
+
+#: What queries and keys are like.
+STRUCTURES: dict[str, Callable[[tuple[int, int, int, int], bool, Generator], Pair]] = {
+    "random": _random, "peaked": _peaked, "local": _local, "low-rank": _low_rank,
+}  # fmt: skip
+#: How long rows of queries and keys are: all the same, or not.
+NORMS: dict[str, Callable[[Tensor, Generator], Tensor]] = {"sphere": _on_sphere, "spread": _spread}

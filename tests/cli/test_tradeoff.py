@@ -1,0 +1,133 @@
+"""``tradeoff``: tables, figures, somebody's tensors, and rows that say why they are empty."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.structure.command_flags import flags_of
+
+SMALL = "--seq 16 --d 4 --no-time"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def tensors(**shapes):
+    made = torch.Generator().manual_seed(0)
+    whole = {"q": (1, 2, 6, 4), "k": (1, 2, 6, 4), "v": (1, 2, 6, 4), **shapes}
+    return {name: torch.randn(shape, generator=made) for name, shape in whole.items()}
+
+
+def test_every_mechanism_has_a_row_on_every_input(attnprof):
+    from attnprof import registry
+
+    found = attnprof(f"tradeoff {SMALL} --seeds 1 -f json").json
+    rows = found["records"]
+    assert {row["mechanism"] for row in rows} == set(registry.names())
+    assert {row["input"] for row in rows} == {"random", "peaked", "local", "low-rank"}
+    for row in rows:
+        compared = row["mechanism"] not in ("he", "me", "she", "we")
+        assert compared is (row["skipped"] is None) is (row["error_relative"] is not None)
+        assert compared or "no queries and keys" in row["skipped"]
+        assert row["error_relative"] is None or row["relation"]
+    assert found["summary"]["answer"]
+
+
+def test_what_cannot_do_the_request_is_a_row_with_its_reason(attnprof):
+    ended = attnprof("tradeoff -a standard -a linformer,performer --built-for 8 --input random "
+                     f"{SMALL} -f json")  # fmt: skip
+    assert ended.code == 0
+    skipped = {row["mechanism"]: row["skipped"] for row in ended.json["records"]}
+    assert "at most 8 tokens and got 16" in skipped.pop("linformer")
+    assert set(skipped.values()) == {None}
+    causal = attnprof(f"tradeoff -a standard,low-rank --causal --input local {SMALL}")
+    assert "not compared: low-rank: normalises its key factor" in causal.out
+    alone = attnprof(f"tradeoff -a he {SMALL}")
+    assert (alone.code, alone.out) == (2, "")
+    assert "he has no queries and keys" in alone.err
+
+
+def test_a_file_gives_its_tensors_and_sizes(attnprof):
+    from safetensors.torch import save_file
+
+    given = tensors()
+    save_file(given, "mine.safetensors")
+    torch.save({**given, "step": 3}, "mine.pt")
+    one, other = (
+        attnprof(f"tradeoff -a longformer --set window=1,6 --input {name} --no-time -f json").json
+        for name in ("mine.safetensors", "mine.pt")
+    )
+    assert [row["seq_len"] for row in one["records"]] == [6, 6]
+    errors = [row["error_relative"] for row in one["records"]]
+    assert errors[0] > 0.1
+    assert errors[1] < 1e-9
+    assert errors == [row["error_relative"] for row in other["records"]]
+
+
+WRONG = {
+    "no k": ({"q": torch.ones(1, 1, 2, 2)}, "has no 'k': it holds q"),
+    "three axes": (tensors(q=(2, 6, 4)), "q has the shape (2, 6, 4)"),
+    "widths": (tensors(k=(1, 2, 6, 8)), "the head width of q, k and v"),
+    "tokens": (tensors(v=(1, 2, 5, 4)), "the number of tokens"),
+    "heads": (tensors(k=(1, 3, 6, 4), v=(1, 3, 6, 4)), "the number of heads"),
+    "batches": (tensors(q=(2, 2, 6, 4)), "the batch"),
+    "whole numbers": ({**tensors(), "v": torch.ones(1, 2, 6, 4).long()}, "v is"),
+    "NaN": ({**tensors(), "q": torch.full((1, 2, 6, 4), torch.nan)}, "48 of 48 numbers that are"),
+    "no names": (torch.ones(3), "not tensors by name"),
+    "code": ({"q": print}, "could run code"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_file_is_refused_with_what_is_wrong(attnprof, what):
+    given, told = WRONG[what]
+    torch.save(given, "mine.pt")
+    ended = attnprof("tradeoff -a linear --input mine.pt --no-time")
+    assert (ended.code, ended.out) == (2, "")
+    assert told in ended.err
+    assert ended.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("request_", "told"),
+    [
+        ("--input sharp", "peaked"),
+        ("--input nothing.pt", "cannot read nothing.pt"),
+        ("--norms long", "unknown norms"),
+        ("--set window=", "type a name"),
+        ("-a linear --set window=3", "no parameter 'window'"),
+        ("--seq 8,16", "one value"),
+    ],
+)
+def test_a_wrong_request_says_what_is_possible(attnprof, request_, told):
+    ended = attnprof(f"tradeoff --no-time {request_}")
+    assert (ended.code, ended.out) == (2, "")
+    assert told in ended.err
+
+
+def test_a_damaged_file_is_no_traceback(attnprof, tmp_path):
+    for name in ("mine.pt", "mine.safetensors"):
+        (tmp_path / name).write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00{}")
+        ended = attnprof(f"tradeoff -a linear --input {name} --no-time")
+        assert ended.code == 2
+        assert name in ended.err
+    assert "its own sizes" in attnprof("tradeoff --input mine.pt --seq 8").err
+
+
+def test_times_are_measured_in_turns_and_a_figure_is_drawn(attnprof, tmp_path):
+    words = "tradeoff -a standard,longformer --input local,random --seq 16 --d 4 --samples 3"
+    ended = attnprof(f"{words} --max-time 0.01 --over time --plot pareto.svg -f csv")
+    assert all(float(row["median_s"]) > 0 for row in ended.csv)
+    assert "<svg" in (tmp_path / "pareto.svg").read_text(encoding="utf-8")
+
+
+def test_the_page_names_flags_that_are_there():
+    page = Path(__file__).parents[2] / "docs" / "tradeoff.md"
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page.read_text(encoding="utf-8")))
+    assert named <= flags_of("tradeoff")
