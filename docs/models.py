@@ -67,6 +67,28 @@ attnprof model config.json --seq 4096 --batch 8    # a model of transformers
 - Of a mixture of experts, parameters that a token meets are told apart; its costs are those of
   even routing.
 
+## Another mechanism in some layers
+
+```
+attnprof model config.json --swap linear
+attnprof model config.json --swap longformer@even --set window=512 --swap standard@0
+attnprof model 001-lm-dot --swap neural@0
+```
+
+`--swap NAME` puts one of our mechanisms into all layers, `NAME@LAYERS` into some: `@0`, `@0,3`,
+`@2-5`, `@even`, `@odd`, or `@` a kind of layer as the command names it, like
+`sliding_attention` or `BartEncoderLayer`; of our own models `encoder` or `decoder`. Layers are
+counted from 0, an encoder's before a decoder's. Cross-attention stays.
+
+In a model of transformers a mechanism that takes queries, keys and values becomes the kernel
+that the layer's attention calls, through transformers' registry of attention functions: maps,
+positions and caches stay the model's, and grouped keys are repeated for mechanisms that do not
+take them. A mechanism with other maps (`efficient`, `super`, `he` ...) takes the place of the
+whole attention module; so does any where the model asks no registry. What does not fit is
+refused with the layer and the reason: a mechanism without a causal form in a decoder, a bias or
+sinks among the scores, grouped heads for a whole module. A token is decoded where the mechanism
+attends over the model's own cache.
+
 This page is written by `python docs/models.py` from the presets themselves.
 """
 

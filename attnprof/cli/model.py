@@ -9,8 +9,9 @@ from typer import Argument, Option
 
 from attnprof.cli import options as opt
 from attnprof.cli.kept import KeptReport
-from attnprof.cli.request import parse_size, some_of
+from attnprof.cli.request import parse_set, parse_size, some_of
 from attnprof.errors import RequestError
+from attnprof.models.swap import swaps_of
 from attnprof.record.report import Report
 from attnprof.render.progress import working
 from attnprof.workload import PHASES
@@ -38,6 +39,11 @@ def model(
         "adamw", metavar="NAME", callback=opt.among("--optimizer", OPTIMIZERS),
         help="Whose state a training step holds: adamw, adam, sgd or none.",
     ),
+    swap: list[str] | None = Option(
+        None, "--swap", metavar="NAME[@LAYERS]",
+        help="Put a mechanism into layers: all, or like @0, @2-5, @even; repeatable.",
+    ),
+    settings: opt.SetOption = None,
     to: opt.Output,
 ) -> None:  # fmt: skip
     """Show what a whole model costs, by its configuration.
@@ -49,6 +55,7 @@ def model(
       attnprof model config.json --seq 4096
       attnprof model 001-lm-dot --phase forward
       attnprof model folder/ --phase train --batch 8 --optimizer sgd
+      attnprof model config.json --swap linear@odd
     """
     if config is None:
         raise RequestError("model needs a configuration: type attnprof model config.json")
@@ -56,21 +63,24 @@ def model(
     sizes = {"B": parse_size(batch, "--batch"), "N": parse_size(seq, "--seq")}
     path = Path(config)
     file = path / "config.json" if path.is_dir() else path if path.is_file() else None
-    kept = KeptReport("model", config, phases, sizes, kernel, optimizer)
+    swaps = swaps_of(swap or (), parse_set(settings))
+    kept = KeptReport("model", config, phases, sizes, kernel, optimizer, swaps)
     report = kept.read()
     if report is None:
         with redirect_stdout(sys.stderr), working(f"deriving {config}: {', '.join(phases)}"):
-            report = _derived(config, phases, sizes, kernel, optimizer)
+            report = _derived(config, kernel, swaps, phases, sizes, optimizer)
         kept.write(report, file)
     to.deliver(report)
 
 
-def _derived(config: str, phases: list[str], sizes: Any, kernel: Any, optimizer: str) -> Report:
+def _derived(
+    config: str, kernel: str | None, swaps: Any, phases: list[str], sizes: Any, optimizer: str
+) -> Report:
     import torch
 
     from attnprof.models.report import model_report
     from attnprof.models.sources import subject_of
 
     where = opt.environment(torch=torch.__version__)
-    subject = subject_of(config, kernel)
+    subject = subject_of(config, kernel, swaps, sizes["N"])
     return model_report(subject, phases, sizes, optimizer=optimizer, environment=where)

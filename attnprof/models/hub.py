@@ -3,12 +3,13 @@
 import copy
 import inspect
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from attnprof.errors import CannotRunError, NotFoundError, RequestError, closest
+from attnprof.models.swap import Swap
 from attnprof.models.whole import WholeModel
 from attnprof.record.files import read_text
 
@@ -38,10 +39,17 @@ def read_configuration(path: Path) -> dict[str, Any]:
     return found
 
 
-def hub_subject(fields: Mapping[str, Any], name: str, kernel: str | None = None) -> WholeModel:
+def hub_subject(
+    fields: Mapping[str, Any],
+    name: str,
+    kernel: str | None = None,
+    swaps: Sequence[Swap] = (),
+    tokens: int = 1024,
+) -> WholeModel:
     """A model of transformers, by the fields of its configuration.
 
-    ``kernel`` is ``eager`` or ``sdpa``, or what transformers chooses. Raises
+    ``kernel`` is ``eager`` or ``sdpa``, or what transformers chooses; ``swaps`` are mechanisms of
+    ours in some of its layers, built for so many ``tokens`` where they have one length. Raises
     :class:`CannotRunError` without transformers, and :class:`RequestError` for a type of model
     that it does not have.
     """
@@ -52,7 +60,7 @@ def hub_subject(fields: Mapping[str, Any], name: str, kernel: str | None = None)
     text = config.get_text_config()
     inputs, labels = _inputs(kind, config)
     experts, chosen = _first(text, _EXPERTS), _first(text, _CHOSEN)
-    return WholeModel(
+    subject = WholeModel(
         name,
         partial(_built, kind, config),
         inputs,
@@ -63,6 +71,11 @@ def hub_subject(fields: Mapping[str, Any], name: str, kernel: str | None = None)
         experts=experts if chosen else 1,
         chosen=chosen if experts else 1,
     )
+    if not swaps:
+        return subject
+    from attnprof.models.hub_swap import swapped
+
+    return swapped(subject, swaps, tokens)
 
 
 def _built(kind: Any, config: Any) -> Any:

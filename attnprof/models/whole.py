@@ -23,7 +23,7 @@ class WholeModel:
     training, where the model gives a loss with them. ``caches``: it takes ``use_cache`` and then
     gives a cache; ``steps`` is the class of one that has ``init_state`` and ``step`` instead.
     ``layer_types`` names its layers' kinds in order. ``experts`` is how many experts there are, of
-    which ``chosen`` see a token; 1 and 1 without any.
+    which ``chosen`` see a token; 1 and 1 without any. ``no_cache`` is why it gives no cache.
     """
 
     name: str
@@ -37,6 +37,7 @@ class WholeModel:
     experts: int = 1
     chosen: int = 1
     notes: tuple[str, ...] = ()
+    no_cache: str = ""
 
     def target(self, phase: str = "forward") -> Target:
         """What a phase runs; :class:`CannotRunError` where there is no such phase."""
@@ -50,7 +51,8 @@ class WholeModel:
         if own is not None:
             return own
         if not self.caches:
-            raise CannotRunError(f"{self.name} has no cache, so no token is decoded after others")
+            reason = self.no_cache or f"{self.name} has no cache"
+            raise CannotRunError(f"{reason}, so no token is decoded after others")
         step = self._target(_of_one_token(self.inputs))
         return replace(step, make=self._step, symbols=whole.symbols)
 
@@ -67,6 +69,10 @@ class WholeModel:
         symbols = symbols_in(inputs.values())
         return Target(self.name, make, tuple(inputs.values()), symbols, self.dtype, names)
 
+    def example(self, sizes: Sizes, device: str) -> dict[str, Any]:
+        """Inputs of a forward pass at sizes, by name."""
+        return dict(self._target(self.inputs).call_inputs(sizes, device)[1])
+
     def _prompt(self, tokens: Any, sizes: Sizes) -> tuple[Any, Any]:
         """A model, and what it gives for a prompt."""
         import torch
@@ -76,7 +82,7 @@ class WholeModel:
         model = self.build().eval()
         held = next(model.parameters())
         device = "meta" if held.is_meta else "cpu"
-        _, named = self._target(self.inputs).call_inputs({**sizes, "N": tokens}, device)
+        named = self.example({**sizes, "N": tokens}, device)
         with torch.no_grad(), Unrecorded():
             return model, model(**named, use_cache=True)
 

@@ -1,0 +1,297 @@
+"""Our mechanisms in a model of transformers.
+
+Where a mechanism takes queries, keys and values, it is called in place of the model's own kernel,
+through transformers' registry of attention functions: maps, positions and caches stay the model's.
+Where it does not, or where the model does not ask the registry, the whole attention is replaced.
+"""
+
+import copy
+import inspect
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from attnprof.blocks.assemble import build_layer, checked_sizes
+from attnprof.blocks.core import TextCore
+from attnprof.errors import AttnprofError, RequestError
+from attnprof.mechanism import Mechanism
+from attnprof.models.parts import places
+from attnprof.models.swap import Swap, by_layer
+from attnprof.models.whole import WholeModel
+from attnprof.registry import module_of
+from attnprof.trace.solve.count import count
+
+#: What our kernel is called in transformers' registry, and the submodule that holds a mechanism.
+_NAME, _CORE = "attnprof", "swapped_attention"
+_REGISTRY = "ALL_ATTENTION_FUNCTIONS"
+#: Of modules that attend to another sequence than their own.
+_ACROSS = re.compile(r"cross|encoder_attn|EncDec", re.IGNORECASE)
+#: What models give their kernels beside q, k and v, and what it does there.
+_MORE = {
+    "position_bias": "adds a bias by position to the scores",
+    "s_aux": "has sinks among the scores",
+    "softcap": "caps the scores",
+}
+#: Tokens of the run in which a model's attention is looked at, unless its inputs have a size.
+_TOKENS = 16
+
+
+@dataclass
+class _Seen:
+    """One layer's attention as a run of the model shows it, its heads where it asks for a kernel.
+
+    ``more`` is what the kernel is given beside q, k and v, ``maps_output`` whether a linear map
+    follows it inside, ``result`` what the module returns.
+    """
+
+    path: str
+    kind: str
+    heads: int = 0
+    kv_heads: int = 0
+    head_dim: int = 0
+    value_dim: int = 0
+    tokens: int = 0
+    width: int = 0
+    causal: bool = False
+    more: Mapping[str, Any] = field(default_factory=dict)
+    maps_output: bool = False
+    result: Any = None
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How a layer's attention is swapped: ``make`` changes the module at ``path``."""
+
+    make: Callable[[nn.Module], nn.Module]
+    notes: tuple[str, ...] = ()
+    no_cache: str = ""
+
+
+def swapped(subject: WholeModel, swaps: Sequence[Swap], tokens: int) -> WholeModel:
+    """A model with our mechanisms in some of its layers.
+
+    Mechanisms that are built for one length are built for ``tokens`` of a text. Raises
+    :class:`RequestError` with the layer and the reason where a mechanism does not fit.
+    """
+    seen = _looked_at(subject)
+    kinds = [one.kind for one in seen]
+    chosen = by_layer(swaps, kinds)
+    plan = dict[str, _Way]()
+    for number, attention in chosen.items():
+        one = seen[number]
+        length = tokens if "N" in subject.target().symbols else one.tokens
+        try:
+            plan[one.path] = _way(attention.mechanism, one, length)
+        except AttnprofError as error:
+            told = f"--swap {attention.name}, layer {number} ({kinds[number]})"
+            reason = str(error).partition("; leave ")[0]  # no flag of this command
+            raise RequestError(f"{told}: {reason}") from error
+    types = [f"{kind} ({chosen[n].name})" if n in chosen else kind for n, kind in enumerate(kinds)]
+    no_cache = next((way.no_cache for way in plan.values() if way.no_cache), "")
+    notes = dict.fromkeys(note for way in plan.values() for note in way.notes)
+    return replace(
+        subject, build=partial(_built, subject.build, plan), layer_types=types,
+        caches=subject.caches and not no_cache, no_cache=no_cache,
+        notes=(*subject.notes, *notes),
+    )  # fmt: skip
+
+
+def _built(build: Callable[[], nn.Module], plan: Mapping[str, _Way]) -> nn.Module:
+    model = build()
+    for path, way in plan.items():
+        parent, _, name = path.rpartition(".")
+        owner: Any = model.get_submodule(parent)
+        setattr(owner, name, way.make(model.get_submodule(path)))
+    return model
+
+
+# -- what a model's attention is -----------------------------------------------------------
+def _looked_at(subject: WholeModel) -> list[_Seen]:
+    """The attention of every layer, in order, by a run of the model."""
+    seen = list[_Seen]()
+
+    def make(_: Any) -> nn.Module:
+        model: nn.Module = subject.build()
+        seen[:] = _listening(model, subject.layer_types)
+        return model
+
+    target = subject.target()
+    count(replace(target, make=make), dict.fromkeys(target.symbols, _TOKENS), "forward")
+    return seen
+
+
+def _listening(model: nn.Module, types: Sequence[str]) -> Iterator[_Seen]:
+    """What is to be filled in for each layer while a model runs."""
+    where, modules = places(model), dict(model.named_modules())
+    inside: dict[str, list[str]] = {place.layer: [] for place in where.values() if place.layer}
+    for path, place in where.items():
+        if place.layer and place.part == "attention" and not _ACROSS.search(path):
+            inside[place.layer].append(path)
+    if len(types) != len(inside):
+        types = [type(modules[layer]).__name__ for layer in inside]
+    for paths, kind in zip(inside.values(), types, strict=True):
+        asking = [path for path in paths if _asks_registry(modules[path])]
+        seen = _Seen(next(iter((*asking, *paths)), ""), kind)
+        if seen.path:
+            _listen(modules[seen.path], seen, bool(asking))
+        yield seen
+
+
+def _asks_registry(module: nn.Module) -> bool:
+    """Whether a module's own forward pass looks a kernel up in transformers' registry."""
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    return code is not None and _REGISTRY in code.co_names and hasattr(module, "config")
+
+
+def _listen(module: nn.Module, seen: _Seen, asks: bool) -> None:
+    """Write down what a module and its kernel are called with, when they are."""
+
+    def began(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        rows = _rows(args, kwargs)
+        seen.width, seen.tokens, seen.maps_output = rows.shape[-1], rows.shape[1], False
+
+    def ended(_: Any, __: Any, result: Any) -> None:
+        seen.result = result
+
+    def mapped(*_: Any) -> None:
+        seen.maps_output = seen.head_dim > 0
+
+    def kernel(owner: Any, q: Tensor, k: Tensor, v: Tensor, more: dict[str, Any]) -> Tensor:
+        seen.heads, seen.kv_heads = q.shape[1], k.shape[1]
+        seen.head_dim, seen.value_dim = q.shape[-1], v.shape[-1]
+        seen.causal, seen.more = _is_causal(owner, more), more
+        return q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[-1])
+
+    module.register_forward_pre_hook(began, with_kwargs=True)
+    module.register_forward_hook(ended)
+    for inner in module.modules():
+        if isinstance(inner, nn.Linear) or type(inner).__name__ == "Conv1D":
+            inner.register_forward_hook(mapped)
+    if asks:
+        _set_kernel(module, kernel)
+
+
+def _is_causal(module: Any, more: Mapping[str, Any]) -> bool:
+    """As transformers' own kernels read it."""
+    told = more.get("is_causal")
+    return bool(getattr(module, "is_causal", True) if told is None else told)
+
+
+def _rows(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    """The rows (b, n, d_model) that a module is called with."""
+    found: Tensor = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))
+    return found
+
+
+def _set_kernel(module: Any, kernel: Any) -> None:
+    """Let one module call this kernel, and the others what they called."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(_NAME, _swapped_kernel)
+    module.config = copy.copy(module.config)
+    module.config._attn_implementation = _NAME  # noqa: SLF001 - as models read it
+    setattr(module, _CORE, kernel)
+
+
+def _swapped_kernel(
+    module: Any, q: Tensor, k: Tensor, v: Tensor, _mask: Any = None, **more: Any
+) -> tuple[Tensor, None]:
+    """What transformers' registry gives: (b, h, n, d) each → (b, n, h, d), and no weights."""
+    return getattr(module, _CORE)(module, q, k, v, more), None
+
+
+# -- what takes its place ------------------------------------------------------------------
+class SwappedKernel(nn.Module):
+    """A mechanism between a model's own queries, keys and values."""
+
+    def __init__(self, core: TextCore) -> None:
+        super().__init__()
+        self.core = core
+
+    def forward(
+        self, owner: Any, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Any]
+    ) -> Tensor:
+        """Heads (b, h, n, d), (b, g, m, d), (b, g, m, dv) → (b, n, h, dv)."""
+        causal = _is_causal(owner, more) and k.shape[2] == q.shape[2]  # else one token
+        usual, asked = q.shape[-1] ** -0.5, more.get("scaling")
+        if asked is not None and not math.isclose(asked, usual):
+            q = q * (asked / usual)  # a mechanism scales by itself
+        missing = self.core.sizes.num_kv_heads // k.shape[1]
+        if missing > 1:
+            k, v = (x.repeat_interleave(missing, 1) for x in (k, v))
+        out: Tensor = self.core(q, k, v, causal)
+        return out.transpose(1, 2).contiguous()
+
+
+class SwappedAttention(nn.Module):
+    """A mechanism's layer in the place of a module that gives ``result`` beside its rows."""
+
+    def __init__(self, layer: nn.Module, causal: bool, result: Any) -> None:
+        super().__init__()
+        self.layer, self.causal, self.result = layer, causal, result
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The rows (b, n, d_model) among what it is called with → what the model expects."""
+        y = self.layer(_rows(args, kwargs), causal=self.causal)
+        if not isinstance(self.result, tuple):
+            return y
+        return (y, *(None for _ in self.result[1:]))
+
+
+def _way(spec: Mechanism, seen: _Seen, tokens: int) -> _Way:
+    """How a mechanism gets into a layer; :class:`RequestError` where it does not fit."""
+    if not seen.width:
+        raise RequestError("this layer has no attention to its own input")
+    spec.refuse_unless(causal=seen.causal)
+    takes_heads = spec.abilities.attend and set("qkv") <= {*spec.projections}
+    return (_as_kernel if seen.heads and takes_heads else _as_layer)(spec, seen, tokens)
+
+
+def _as_kernel(spec: Mechanism, seen: _Seen, tokens: int) -> _Way:
+    for name, told in _MORE.items():
+        if seen.more.get(name) is not None:
+            raise RequestError(f"the model {told} ({name}), which {spec.name} has no place for")
+    grouped = seen.kv_heads != seen.heads
+    repeats = grouped and not spec.abilities.grouped_kv
+    sizes = checked_sizes(
+        spec, seen.heads * seen.head_dim, seen.heads, tokens,
+        seen.kv_heads if grouped and not repeats else None, seen.value_dim,
+    )  # fmt: skip
+
+    def make(module: nn.Module) -> nn.Module:
+        _set_kernel(module, SwappedKernel(module_of(spec.name).CORES[spec.name](spec, sizes)))
+        return module
+
+    window, notes = seen.more.get("sliding_window"), []
+    if repeats:
+        notes.append(f"{spec.name} needs as many key heads as query heads: each is repeated")
+    if window is not None:
+        notes.append(f"{spec.name} takes the place of attention to {window} tokens")
+    no_step = "" if spec.abilities.cross else f"{spec.name} has no step over a model's cache"
+    return _Way(make, tuple(notes), no_step)
+
+
+def _as_layer(spec: Mechanism, seen: _Seen, tokens: int) -> _Way:
+    rows = seen.result[0] if isinstance(seen.result, tuple) else seen.result
+    if not isinstance(rows, Tensor) or rows.shape[-1] != seen.width:
+        raise RequestError(f"its attention does not give rows as wide as it takes ({seen.width})")
+    if seen.kv_heads != seen.heads:
+        spec.refuse_unless(grouped_kv=True)
+    sizes = checked_sizes(spec, seen.width, seen.heads or 1, tokens)
+    result = (None,) * len(seen.result) if isinstance(seen.result, tuple) else None
+
+    def make(_: nn.Module) -> nn.Module:
+        layer = build_layer(spec, module_of(spec.name), sizes)
+        if seen.heads and not seen.maps_output and hasattr(layer, "o_proj"):
+            layer.o_proj = nn.Identity()  # the model maps what its attention gives
+        return SwappedAttention(layer, seen.causal, result)
+
+    lost = [told for name, told in _MORE.items() if seen.more.get(name) is not None]
+    more = f"; the model's attention {' and '.join(lost)}" if lost else ""
+    note = f"{spec.name} replaces whole attention modules, with their maps and positions{more}"
+    return _Way(make, (note,), f"{spec.name} keeps no cache of transformers")

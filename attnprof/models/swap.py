@@ -1,0 +1,90 @@
+"""Another mechanism in some layers of a model, as ``--swap`` asks for it."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attnprof import registry
+from attnprof.errors import RequestError
+from attnprof.models.config import Attention, ModelConfig
+
+HOW = "type NAME for all layers, or NAME@LAYERS: @0, @0,3, @2-5, @even, @odd or @ a kind of layer"
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+
+
+@dataclass(frozen=True)
+class Swap:
+    """A mechanism, and the layers that get it; "" is all of them."""
+
+    attention: Attention
+    layers: str = ""
+
+    def chosen(self, kinds: Sequence[str]) -> list[int]:
+        """The numbers of its layers in a model of such; :class:`RequestError` for none."""
+        everyone = range(len(kinds))
+        if self.layers in ("", "all"):
+            return list(everyone)
+        if self.layers in ("even", "odd"):
+            return list(everyone[self.layers == "odd" :: 2])
+        named = [n for n in everyone if self.layers == kinds[n]]
+        return named or self._numbered(kinds)
+
+    def _numbered(self, kinds: Sequence[str]) -> list[int]:
+        found = list[int]()
+        for part in self.layers.split(","):
+            ends = _RANGE.fullmatch(part.strip())
+            if ends is None:
+                known = ", ".join(dict.fromkeys(kinds))
+                raise RequestError(
+                    f"--swap {self.attention.name}@{self.layers}: no such layers; {HOW} ({known})"
+                )
+            first, last = int(ends[1]), int(ends[2] or ends[1])
+            if not first <= last < len(kinds):
+                raise RequestError(
+                    f"--swap {self.attention.name}@{self.layers}: the layers are 0 to "
+                    f"{len(kinds) - 1}, not {part.strip()}"
+                )
+            found += range(first, last + 1)
+        return sorted(set(found))
+
+
+def swaps_of(texts: Sequence[str], values: Mapping[str, Any]) -> list[Swap]:
+    """Swaps as they are typed, with values of the mechanisms' parameters."""
+    pairs = [text.partition("@") for text in texts]
+    for text, (name, at, layers) in zip(texts, pairs, strict=True):
+        if not name or (at and not layers):
+            raise RequestError(f"--swap {text}: {HOW}")
+    if values and not pairs:
+        raise RequestError("--set is for the mechanisms of --swap; name one, like --swap linear")
+    mechanisms = registry.configured([name.strip() for name, _, _ in pairs], values)
+    return [
+        Swap(Attention.of({"name": name.strip(), **mechanism.params}), layers.strip())
+        for (name, _, layers), mechanism in zip(pairs, mechanisms, strict=True)
+    ]
+
+
+def by_layer(swaps: Sequence[Swap], kinds: Sequence[str]) -> dict[int, Attention]:
+    """The mechanism of every layer that gets one; of several swaps the last counts."""
+    return {number: swap.attention for swap in swaps for number in swap.chosen(kinds)}
+
+
+def swapped_config(config: ModelConfig, swaps: Sequence[Swap]) -> ModelConfig:
+    """One of our models with other mechanisms; an encoder's layers come before a decoder's."""
+    first = _each(config.attention, config.num_layers)
+    second: list[Attention] = []
+    if config.kind == "encoder-decoder":
+        count = config.num_decoder_layers or config.num_layers
+        second = _each(config.decoder_attention or config.attention, count)
+    kinds = ["encoder"] * len(first) + ["decoder"] * len(second)
+    if not second:
+        kinds = [config.kind] * len(first)
+    chosen = by_layer(swaps, kinds)
+    after = [chosen.get(n, own) for n, own in enumerate([*first, *second])]
+    found = config.with_(attention=tuple(after[: len(first)]))
+    return found.with_(decoder_attention=tuple(after[len(first) :])) if second else found
+
+
+def _each(attention: Sequence[Attention], layers: int) -> list[Attention]:
+    """One a layer; the last is that of all further layers."""
+    return [attention[min(n, len(attention) - 1)] for n in range(layers)]

@@ -1,0 +1,169 @@
+"""Our mechanisms in models of transformers and in our own, against the models themselves."""
+
+import pytest
+import torch
+import transformers as hf
+from torch.utils.flop_counter import FlopCounterMode
+
+import attnprof
+from attnprof.errors import CannotRunError, RequestError
+from attnprof.models import ModelConfig
+from attnprof.models.hub import hub_subject
+from attnprof.models.swap import Swap, swapped_config, swaps_of
+from attnprof.trace.events import totals
+from attnprof.trace.solve.count import count
+from attnprof.workload import Workload
+
+_SMALL = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 97}
+_WIDE = {**_SMALL, "intermediate_size": 48, "head_dim": 8}
+_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+CONFIGS = {
+    "bert": hf.BertConfig(**_SMALL, intermediate_size=48, architectures=["BertModel"]),
+    "gpt2": hf.GPT2Config(
+        n_embd=32, n_layer=3, n_head=4, vocab_size=97, bos_token_id=1, eos_token_id=1,
+        architectures=["GPT2Model"],
+    ),
+    "llama": hf.LlamaConfig(**_WIDE, num_key_value_heads=2, architectures=["LlamaModel"]),
+    "gemma3": hf.Gemma3TextConfig(
+        **_WIDE, num_key_value_heads=2, query_pre_attn_scalar=3, sliding_window=64, eos_token_id=1,
+        bos_token_id=1, architectures=["Gemma3TextModel"],
+    ),
+    "bart": hf.BartConfig(
+        d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, vocab_size=97,
+        architectures=["BartModel"],
+    ),
+    "vit": hf.ViTConfig(
+        hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48,
+        image_size=16, patch_size=4, architectures=["ViTModel"],
+    ),
+    "t5": hf.T5Config(
+        d_model=32, d_kv=8, d_ff=48, num_layers=1, num_heads=4, vocab_size=97,
+        architectures=["T5Model"],
+    ),
+    "gpt-oss": hf.GptOssConfig(
+        **_WIDE, **_EXPERTS, num_key_value_heads=2, architectures=["GptOssModel"]
+    ),
+    "mamba2": hf.Mamba2Config(
+        hidden_size=32, num_hidden_layers=2, num_heads=8, head_dim=8, state_size=8, n_groups=1,
+        vocab_size=97, architectures=["Mamba2Model"],
+    ),
+}  # fmt: skip
+
+
+def swapped(name, *swaps, tokens=24, **values):
+    return hub_subject(CONFIGS[name].to_dict(), name, "eager", swaps_of(swaps, values), tokens)
+
+
+def called(subject, n=24, weights=None):
+    """A model of a subject on random input, with weights, and its last hidden rows."""
+    torch.manual_seed(0)
+    model = subject.build().eval()
+    if weights is not None:
+        model.load_state_dict(weights, strict=False)
+    torch.manual_seed(1)
+    named = {
+        key: torch.randn(x.shape) if x.is_floating_point() else torch.randint(97, x.shape)
+        for key, x in subject.example({"B": 2, "N": n}, "cpu").items()
+    }
+    with torch.no_grad():
+        return model, model(**named).last_hidden_state
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "gemma3", "bart", "vit"])
+def test_softmax_attention_of_ours_gives_what_the_model_gives(name):
+    model, rows = called(hub_subject(CONFIGS[name].to_dict(), name, "eager"))
+    _, ours = called(swapped(name, "standard"), weights=model.state_dict())
+    torch.testing.assert_close(ours, rows)
+
+
+@pytest.mark.parametrize("mechanism", ["linear", "taylor-efficient", "efficient", "he", "super"])
+def test_a_swapped_model_runs_and_keeps_its_other_layers(mechanism):
+    subject = swapped("gpt2", f"{mechanism}@1")
+    assert list(subject.layer_types) == ["GPT2Block", f"GPT2Block ({mechanism})", "GPT2Block"]
+    model, rows = called(subject)
+    assert rows.isfinite().all()
+    kinds = [type(block.attn).__name__ for block in model.h]
+    assert kinds[0] == kinds[2] == "GPT2Attention"
+
+
+@pytest.mark.parametrize(("name", "causal"), [("bert", False), ("llama", True)])
+@pytest.mark.parametrize("mechanism", ["linear", "taylor-direct"])
+def test_products_of_a_swapped_model_are_those_of_its_parts(name, causal, mechanism):
+    n = 40
+    own = hub_subject(CONFIGS[name].to_dict(), name, "eager")
+    before, after = (
+        totals(count(one.target(), {"B": 2, "N": n}, "forward"), "forward")["matmul_flops"]
+        for one in (own, swapped(name, f"{mechanism}@0,2"))
+    )
+    work = Workload(n, 4, 8, 2, causal=causal)
+    core = attnprof.cost(mechanism, work, scope="core").total.matmul_flops
+    eager = 2 * (2 * 2 * 4 * n * n * 8)  # scores and values, of all pairs
+    assert after == before - 2 * eager + 2 * core
+
+
+def test_torch_counts_the_products_of_a_swapped_model_as_we_do():
+    subject = swapped("bert", "performer@odd", num_features=16)
+    counted = totals(count(subject.target(), {"B": 2, "N": 24}, "forward"), "forward")
+    model, _ = called(subject)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(torch.randint(97, (2, 24)))
+    assert counted["matmul_flops"] == counter.get_total_flops()
+
+
+def test_a_mechanism_that_replaces_attention_brings_its_maps_unless_the_model_has_them():
+    bert, gpt2 = (swapped(name, "efficient@0").build() for name in ("bert", "gpt2"))
+    maps = {name for name, _ in bert.encoder.layer[0].attention.self.named_parameters()}
+    assert maps == {"layer.q_proj.weight", "layer.q_proj.bias"}  # BertSelfOutput maps the rest
+    assert "layer.o_proj.weight" in dict(gpt2.h[0].attn.named_parameters())
+
+
+def test_a_token_is_decoded_over_the_models_cache_where_the_mechanism_can():
+    assert swapped("llama", "standard").caches
+    subject = swapped("llama", "taylor-direct")
+    with pytest.raises(CannotRunError, match="taylor-direct has no step over a model's cache"):
+        subject.target("decode")
+
+
+@pytest.mark.parametrize(
+    ("name", "swap", "reason"),
+    [
+        ("gpt2", "linformer", r"layer 0 \(GPT2Block\): linformer mixes all tokens"),
+        ("llama", "efficient@1", "layer 1 .*efficient has no grouped key and value heads$"),
+        ("t5", "linear", "adds a bias by position to the scores"),
+        ("gpt-oss", "linear", "has sinks among the scores"),
+        ("mamba2", "linear", "no attention to its own input"),
+        ("bert", "linear@7", "the layers are 0 to 2, not 7"),
+        ("bert", "linear@some", r"no such layers; type NAME .* \(BertLayer\)"),
+        ("bert", "linear@", "type NAME for all layers"),
+        ("bert", "lineal", "did you mean"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_reason(name, swap, reason):
+    with pytest.raises(RequestError, match=reason):
+        swapped(name, swap)
+
+
+def test_layers_are_named_by_number_range_parity_and_kind():
+    kinds = ["a", "a", "b", "a", "b", "b"]
+    chosen = {
+        text: Swap(swaps_of([text], {})[0].attention, text.partition("@")[2]).chosen(kinds)
+        for text in ("linear", "linear@0,4", "linear@1-3", "linear@even", "linear@odd", "linear@b")
+    }
+    assert list(chosen.values()) == [
+        [0, 1, 2, 3, 4, 5], [0, 4], [1, 2, 3], [0, 2, 4], [1, 3, 5], [2, 4, 5],
+    ]  # fmt: skip
+
+
+def test_our_own_models_take_mechanisms_by_layer_too():
+    config = ModelConfig(kind="encoder-decoder", num_layers=3, num_decoder_layers=2)
+    found = swapped_config(config, swaps_of(["linear@0", "longformer@decoder"], {"window": "8"}))
+    assert [one.name for one in found.attention] == ["linear", "standard", "standard"]
+    assert [one.table() for one in found.decoder_attention] == [
+        {"name": "longformer", "window": 8}
+    ] * 2
+
+
+def test_parameters_without_a_swap_are_refused():
+    with pytest.raises(RequestError, match="--set is for the mechanisms of --swap"):
+        swaps_of([], {"window": "8"})
