@@ -89,6 +89,14 @@ refused with the layer and the reason: a mechanism without a causal form in a de
 sinks among the scores, grouped heads for a whole module. A token is decoded where the mechanism
 attends over the model's own cache.
 
+From which length on a whole model gets cheaper is a crossover like any other, derived from its
+code, with a figure by `--plot`; one name alone is compared with the model as it is:
+
+```
+attnprof crossover --model config.json linear
+attnprof crossover --model 004-imdb-byte-standard taylor-direct taylor-efficient --plot model.png
+```
+
 This page is written by `python docs/models.py` from the presets themselves.
 """
 

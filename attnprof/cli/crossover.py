@@ -1,5 +1,6 @@
 """``attnprof crossover``: from which length on one mechanism is cheaper than another."""
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from typer import Argument, Option
@@ -39,6 +40,11 @@ def crossover(
     ),
     metric: str | None = Option(None, metavar="NAMES", help="flops, memory or both."),
     quantity: opt.QuantityOption = None,
+    model: str | None = Option(
+        None, "--model", metavar="CONFIG",
+        help="Compare them in all layers of a model: a config.json, a .toml file or a preset. One "
+        "name is compared with the model as it is.",
+    ),
     modules: opt.Modules,
     to: opt.DrawnOutput,
 ) -> None:  # fmt: skip
@@ -52,31 +58,71 @@ def crossover(
       attnprof crossover --d 8:128:x2 --metric flops
       attnprof crossover taylor-direct taylor-efficient --plot crossover.png
       attnprof crossover my.py:MyAttention linear
+      attnprof crossover --model config.json linear
     """
-    metrics, head_dims = _metrics(metric, quantity), request.parse_sizes(d, "--d")
+    metrics, names = (
+        _metrics(metric, quantity),
+        request.names_of((mechanism_a, mechanism_b), attention),
+    )
+    how: dict[str, Any] = {"with_curves": to.plot is not None, "environment": opt.environment()}
+    if model is not None:
+        if kind not in (None, DERIVED):
+            raise RequestError(f"--kind {kind}: costs of a whole model are {DERIVED} from its code")
+        to.deliver(_in_model(model, names, conditions, metrics, **how))
+        return
+    head_dims = request.parse_sizes(d, "--d")
     request.check_points(len(head_dims), f"--d {short(d)}")
     workload = conditions.workload(1, request.parse_size(heads, "--heads"), head_dims[0])
+    first, second = _pair(names, conditions, modules)
+    found = _between(first, second, workload, scope, head_dims, kind, metrics, **how)
+    in_table = to.fmt == opt.Format.TABLE
+    to.deliver(found, more=_memory_difference((first, second), workload, found) if in_table else "")
+
+
+def _pair(
+    names: list[str], conditions: request.Conditions, modules: opt.Modules
+) -> tuple[Any, Any]:
+    """Two different mechanisms or modules; TaylorShift's forms where none is named."""
     default = list(request.TAYLORSHIFT)
-    names = request.names_of((mechanism_a, mechanism_b), attention) or default
+    names = names or default
     if len(names) != 2 or names[0] == names[1]:
         raise RequestError(
             f"{' '.join(names)}: this command compares two different mechanisms; "
             f"type two names, like {' '.join(default)}"
         )
     first, second = request.targets_of(names, conditions, modules)
+    return first, second
+
+
+def _between(
+    first: Any, second: Any, workload: Workload, scope: str | None, head_dims: list[int],
+    kind: str | None, metrics: list[str], **how: Any,
+) -> Report:  # fmt: skip
+    """The report for two mechanisms or modules."""
     own = not (isinstance(first, Mechanism) and isinstance(second, Mechanism))
     kinds = [DERIVED] if own else list(KINDS)
     kinds = request.some_of(kind, ALL_KINDS, "--kind") if kind else kinds
     scope = scope or ("layer" if own else "core")  # a module is a layer: so is its rival
-    how: dict[str, Any] = {"with_curves": to.plot is not None, "environment": opt.environment()}
     if set(kinds) <= set(KINDS) and not own:
-        found = report(Meeting(first, second, workload, scope), head_dims, kinds, metrics, **how)
-    else:  # code has to run
-        from attnprof.measure.measured_crossovers import meet
+        return report(Meeting(first, second, workload, scope), head_dims, kinds, metrics, **how)
+    # code has to run
+    from attnprof.measure.measured_crossovers import meet
 
-        found = meet(first, second, workload, scope, head_dims, kinds, metrics, **how)
-    in_table = to.fmt == opt.Format.TABLE
-    to.deliver(found, more=_memory_difference((first, second), workload, found) if in_table else "")
+    return meet(first, second, workload, scope, head_dims, kinds, metrics, **how)
+
+
+def _in_model(
+    source: str, names: list[str], conditions: request.Conditions, metrics: list[str], **how: Any
+) -> Report:
+    """The report for two mechanisms in all layers of a model."""
+    from attnprof.measure.measured_crossovers import meet
+    from attnprof.models.contest import rivals
+
+    values, batch = request.parse_set(conditions.settings), conditions.batch
+    batch_size = request.parse_size(batch, "--batch")
+    first, second, workload = rivals(source, names, values, conditions.phase, batch_size)
+    found = meet(first, second, workload, "model", [workload.head_dim], metrics=metrics, **how)
+    return replace(found, summary={"model": source, **found.summary})
 
 
 def _memory_difference(pair: tuple[Any, Any], workload: Workload, found: Report) -> str:

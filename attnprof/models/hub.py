@@ -21,6 +21,8 @@ _CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "top_k_e
 _TEXT = "B, N int64"
 #: Labels by how the name of a class ends, where it is trained with one of each input.
 _ONE_LABEL = ("ForSequenceClassification", "ForImageClassification")
+#: Tokens that a model takes which does not say how many.
+_LONGEST = 2**16
 _HOW = "give a model's config.json, its folder, a preset or a .toml file"
 
 
@@ -44,12 +46,13 @@ def hub_subject(
     name: str,
     kernel: str | None = None,
     swaps: Sequence[Swap] = (),
-    tokens: int = 1024,
+    tokens: int | None = None,
 ) -> WholeModel:
     """A model of transformers, by the fields of its configuration.
 
     ``kernel`` is ``eager`` or ``sdpa``, or what transformers chooses; ``swaps`` are mechanisms of
-    ours in some of its layers, built for so many ``tokens`` where they have one length. Raises
+    ours in some of its layers, built for so many ``tokens`` where they have one length: unless
+    said, for the longest that the model takes. Raises
     :class:`CannotRunError` without transformers, and :class:`RequestError` for a type of model
     that it does not have.
     """
@@ -60,6 +63,7 @@ def hub_subject(
     text = config.get_text_config()
     inputs, labels = _inputs(kind, config)
     experts, chosen = _first(text, _EXPERTS), _first(text, _CHOSEN)
+    heads = _first(text, ("num_attention_heads",)) or 1
     subject = WholeModel(
         name,
         partial(_built, kind, config),
@@ -70,12 +74,16 @@ def hub_subject(
         layer_types=tuple(getattr(text, "layer_types", None) or ()),
         experts=experts if chosen else 1,
         chosen=chosen if experts else 1,
+        num_heads=heads,
+        head_dim=getattr(text, "head_dim", None)
+        or _first(text, ("hidden_size", "d_model")) // heads,
     )
     if not swaps:
         return subject
     from attnprof.models.hub_swap import swapped
 
-    return swapped(subject, swaps, tokens)
+    longest = getattr(text, "max_position_embeddings", None) or _LONGEST
+    return swapped(subject, swaps, tokens or longest)
 
 
 def _built(kind: Any, config: Any) -> Any:

@@ -10,12 +10,13 @@ from attnprof.models.whole import WholeModel
 
 
 def subject_of(
-    source: str, kernel: str | None = None, swaps: Sequence[Swap] = (), tokens: int = 1024
+    source: str, kernel: str | None = None, swaps: Sequence[Swap] = (), tokens: int | None = None
 ) -> WholeModel:
     """The model that is named, with other mechanisms in some of its layers.
 
-    Of transformers' models, mechanisms of one length are built for so many ``tokens``. Raises
-    :class:`RequestError` for what names none, and where a mechanism does not fit.
+    Of transformers' models, mechanisms of one length are built for so many ``tokens``, by default
+    for the longest that the model takes. Raises :class:`RequestError` for what names none, and
+    where a mechanism does not fit.
     """
     path = Path(source)
     if path.is_dir() or path.suffix == ".json":
@@ -31,4 +32,7 @@ def subject_of(
 
     config = swapped_config(load(source), swaps) if swaps else load(source)
     steps = Transformer if config.kind == "decoder" else None
-    return WholeModel(source, partial(build, config), input_texts(config), steps=steps)
+    return WholeModel(
+        source, partial(build, config), input_texts(config), steps=steps,
+        num_heads=config.num_heads, head_dim=config.d_model // config.num_heads,
+    )  # fmt: skip

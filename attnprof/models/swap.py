@@ -20,6 +20,11 @@ class Swap:
     attention: Attention
     layers: str = ""
 
+    @property
+    def text(self) -> str:
+        """As it is typed."""
+        return f"{self.attention.name}@{self.layers}" if self.layers else self.attention.name
+
     def chosen(self, kinds: Sequence[str]) -> list[int]:
         """The numbers of its layers in a model of such; :class:`RequestError` for none."""
         everyone = range(len(kinds))
@@ -36,14 +41,11 @@ class Swap:
             ends = _RANGE.fullmatch(part.strip())
             if ends is None:
                 known = ", ".join(dict.fromkeys(kinds))
-                raise RequestError(
-                    f"--swap {self.attention.name}@{self.layers}: no such layers; {HOW} ({known})"
-                )
+                raise RequestError(f"--swap {self.text}: no such layers; {HOW} ({known})")
             first, last = int(ends[1]), int(ends[2] or ends[1])
             if not first <= last < len(kinds):
                 raise RequestError(
-                    f"--swap {self.attention.name}@{self.layers}: the layers are 0 to "
-                    f"{len(kinds) - 1}, not {part.strip()}"
+                    f"--swap {self.text}: the layers are 0 to {len(kinds) - 1}, not {part.strip()}"
                 )
             found += range(first, last + 1)
         return sorted(set(found))

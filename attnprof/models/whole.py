@@ -24,6 +24,7 @@ class WholeModel:
     gives a cache; ``steps`` is the class of one that has ``init_state`` and ``step`` instead.
     ``layer_types`` names its layers' kinds in order. ``experts`` is how many experts there are, of
     which ``chosen`` see a token; 1 and 1 without any. ``no_cache`` is why it gives no cache.
+    ``num_heads`` are of width ``head_dim``, where the configuration says so.
     """
 
     name: str
@@ -38,6 +39,8 @@ class WholeModel:
     chosen: int = 1
     notes: tuple[str, ...] = ()
     no_cache: str = ""
+    num_heads: int = 1
+    head_dim: int = 1
 
     def target(self, phase: str = "forward") -> Target:
         """What a phase runs; :class:`CannotRunError` where there is no such phase."""

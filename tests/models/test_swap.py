@@ -1,5 +1,8 @@
 """Our mechanisms in models of transformers and in our own, against the models themselves."""
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import pytest
 import torch
 import transformers as hf
@@ -7,7 +10,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import attnprof
 from attnprof.errors import CannotRunError, RequestError
+from attnprof.measure.measured_crossovers import meet
 from attnprof.models import ModelConfig
+from attnprof.models.contest import rivals
 from attnprof.models.hub import hub_subject
 from attnprof.models.swap import Swap, swapped_config, swaps_of
 from attnprof.trace.events import totals
@@ -167,3 +172,37 @@ def test_our_own_models_take_mechanisms_by_layer_too():
 def test_parameters_without_a_swap_are_refused():
     with pytest.raises(RequestError, match="--set is for the mechanisms of --swap"):
         swaps_of([], {"window": "8"})
+
+
+def test_a_whole_model_gets_cheaper_from_the_length_that_its_runs_show():
+    config = ModelConfig(
+        kind="encoder", d_model=16, num_heads=2, num_layers=1, vocab_size=11, seq_len=4096,
+        positions="none", num_classes=3,
+    ).to_toml()  # fmt: skip
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "small.toml")
+        file.write_text(config, encoding="utf-8")
+        direct, efficient, work = rivals(
+            str(file), ["taylor-direct", "taylor-efficient"], {}, "forward", 2
+        )
+        found = meet(
+            direct, efficient, work, "model", [work.head_dim], metrics=["flops"], environment={}
+        )
+        at = found.records[0].first_seq_len
+        flops = [
+            [
+                totals(count(one, {"B": 2, "N": n}, "forward"), "forward")["flops"]
+                for n in (at - 1, at)
+            ]
+            for one in (direct, efficient)
+        ]
+    assert [flops[0][i] < flops[1][i] for i in range(2)] == [True, False]
+
+
+def test_one_name_is_compared_with_the_model_as_it_is():
+    original, linear, work = rivals("001-lm-dot", ["linear"], {}, "forward", 1)
+    assert (original.name, linear.name, work.num_heads) == ("original", "linear", 8)
+    with pytest.raises(RequestError, match="two mechanisms in a model"):
+        rivals("001-lm-dot", ["linear", "linear"], {}, "forward", 1)
+    with pytest.raises(RequestError, match="inputs of one size"):
+        rivals("004-imagenet-ti-standard", ["linear"], {}, "forward", 1)

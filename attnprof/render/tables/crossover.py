@@ -27,9 +27,10 @@ def tables(report: Report, more: str = "") -> Iterator[RenderableType]:
     """A row a head width, metric and kind; ``more`` is said below, where there is something."""
     rows = report.of(CrossoverRecord)
     one = rows[0]
+    where = " ".join((one.scope, *filter(None, [report.summary.get("model")])))
     title = (
         f"{label(one.mechanism_a, one.params_a)} against {label(one.mechanism_b, one.params_b)}\n"
-        f"{one.scope}, {one.phase}{', causal' * one.causal}, batch {one.batch_size}, "
+        f"{where}, {one.phase}{', causal' * one.causal}, batch {one.batch_size}, "
         f"{plural(one.num_heads or 1, 'head')} of width d"
     )
     yield from answer_line(report)

@@ -1,0 +1,47 @@
+"""Two mechanisms in all layers of a model, as crossovers compare two modules."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from attnprof.errors import RequestError
+from attnprof.models.sources import subject_of
+from attnprof.models.swap import swaps_of
+from attnprof.models.whole import WholeModel
+from attnprof.trace.request.target import Target
+from attnprof.workload import Workload
+
+#: What the model's own attention is called.
+ORIGINAL = "original"
+
+
+def rivals(
+    source: str, names: Sequence[str], values: Mapping[str, Any], phase: str, batch_size: int
+) -> tuple[Target, Target, Workload]:
+    """A phase of a model with the one and the other mechanism in its layers, and what is asked.
+
+    A name is one that ``--swap`` takes, or ``original`` for the model as it is; one name alone is
+    held against that. ``values`` are the mechanisms' parameters. Raises :class:`RequestError`
+    where a mechanism does not fit.
+    """
+    both = [ORIGINAL, *names] if len(names) == 1 else list(names)
+    if len(both) != 2 or both[0] == both[1]:
+        raise RequestError(
+            "--model compares two mechanisms in a model: type two names, or one to compare with "
+            f"the {ORIGINAL}"
+        )
+    swaps = swaps_of([name for name in both if name != ORIGINAL], values)
+    models: list[WholeModel] = []
+    for name in both:
+        own = [swap for swap in swaps if name != ORIGINAL and swap.text == name]
+        models.append(subject_of(source, None, own))
+    first, second = (
+        replace(model.target(phase), name=name) for model, name in zip(models, both, strict=True)
+    )
+    model = models[0]
+    if "N" not in first.symbols:
+        raise RequestError(f"{source} takes inputs of one size: there is no length to compare by")
+    workload = Workload(
+        1, model.num_heads, model.head_dim, batch_size, phase=phase, dtype=model.dtype
+    )
+    return first, second, workload
