@@ -19,6 +19,8 @@ NAMES: dict[str, dict[str, tuple[str, ...] | str]] = {
     "fmt": {_EVERY: tuple(Format), "reproduce": (*Format, "html")},
     "device": {_EVERY: ("auto", "cpu", "cuda")},
     "causal": {_EVERY: ("no", "yes", "both")},
+    "norms": {_EVERY: ("sphere", "spread")},
+    "over": {_EVERY: ("flops", "time", "memory")},
     "convention": {_EVERY: ("flops", "operations")},
     "kind": {
         "cost": "closed_form.cost_records:KINDS", "compare": ("formula",),

@@ -1,8 +1,8 @@
 """``attnprof tradeoff``: what an approximation gives up, beside what it costs."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from typer import Option
 
@@ -10,49 +10,141 @@ from attnprof import registry
 from attnprof.cli import options as opt
 from attnprof.cli.request import head_shape, parse_names, parse_set, parse_size, some_of
 from attnprof.errors import RequestError, closest
+from attnprof.record import Report
 from attnprof.render.progress import progress_bar
 
 if TYPE_CHECKING:
+    from attnprof.measure.request import Budget
+    from attnprof.measure.tradeoff.candidates import Candidate
     from attnprof.measure.tradeoff.structures import QueriesKeysValues
 
 SEQ, HEADS, WIDTH = "512", "1", "64"
 OVER = ("flops", "time", "memory")
+#: How often --distill says where it is, where no bar does.
+STEPS_A_LINE = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """What is compared, on which inputs."""
+
+    attention: list[str] | None = Option(
+        None,
+        "--attention",
+        "-a",
+        metavar="NAMES",
+        help="Mechanisms, or my.py:Name, separated by commas; repeatable (default: all).",
+    )
+    source: list[str] | None = Option(
+        None,
+        "--input",
+        metavar="NAMES",
+        help="random, peaked, local, low-rank (default: all four), or a .safetensors or .pt file "
+        "with tensors q, k and v; repeatable.",
+    )
+    norms: str = Option(
+        "sphere",
+        metavar="NAMES",
+        help="Lengths of the rows of q and k: sphere (all the same), spread, or sphere,spread.",
+    )
+    seq: str | None = Option(None, metavar="SIZE", help=f"Tokens (default {SEQ}).")
+    built_for: str | None = Option(
+        None,
+        metavar="SIZE",
+        help="Tokens that mechanisms made for one length are made for (default: as many).",
+    )
+    d_model: str | None = Option(None, metavar="SIZE", help="Model width (default: heads × d).")
+    heads: str | None = Option(None, metavar="SIZE", help=f"Number of heads (default {HEADS}).")
+    d: str | None = Option(None, metavar="SIZE", help=f"Head width (default {WIDTH}).")
+    batch: str | None = Option(None, metavar="SIZE", help="Batch size (default 1).")
+    causal: opt.CausalOption = False
+    settings: opt.SetOption = None
+
+    def flags(self) -> list[str]:
+        """The flags that were typed."""
+        typed = {
+            "--attention": self.attention, "--input": self.source, "--seq": self.seq,
+            "--built-for": self.built_for, "--d-model": self.d_model, "--heads": self.heads,
+            "--d": self.d, "--batch": self.batch, "--set": self.settings, "--causal": self.causal,
+        }  # fmt: skip
+        return [flag for flag, value in typed.items() if value]
+
+    @property
+    def longest(self) -> int | None:
+        """What mechanisms made for one length are made for."""
+        return None if self.built_for is None else parse_size(self.built_for, "--built-for")
+
+    def shape(self) -> tuple[int, int, int, int] | None:
+        """(batch, heads, tokens, width) of inputs that are made; None where no flag says a size."""
+        if not any((self.seq, self.d_model, self.heads, self.d, self.batch)):
+            return None
+        known = self.d_model is not None
+        heads, d = self.heads or (None if known else HEADS), self.d or (None if known else WIDTH)
+        count, width = head_shape(self.d_model, heads, d)
+        batch = parse_size(self.batch or "1", "--batch")
+        return batch, count, parse_size(self.seq or SEQ, "--seq"), width
+
+    def inputs(self, seed: int) -> "list[QueriesKeysValues]":
+        """Those that are made, one for each of the lengths of rows, and those of files."""
+        from attnprof.measure.tradeoff.structures import STRUCTURES, structured
+        from attnprof.measure.tradeoff.supplied import READERS, is_file, supplied
+
+        norms = some_of(self.norms, ("sphere", "spread"), "--norms")
+        sources, shape = _listed(self.source, "--input"), self.shape()
+        files = [name for name in sources if is_file(name)]
+        made = [name for name in sources or STRUCTURES if name not in files]
+        for name in made:
+            if name not in STRUCTURES:
+                known = closest(name, list(STRUCTURES))
+                raise RequestError(f"--input {name}: {known}; or a file ({', '.join(READERS)})")
+        if shape is not None and not made:
+            raise RequestError(
+                f"--input {files[0]} has its own sizes: leave out --seq, --d-model, --heads, --d "
+                "and --batch"
+            )
+        sizes = shape or (1, int(HEADS), int(SEQ), int(WIDTH))
+        return [
+            *(
+                structured(name, sizes, norms=its, causal=self.causal, seed=seed)
+                for its in norms
+                for name in made
+            ),
+            *map(supplied, files),
+        ]
+
+    def candidates(self, seq_len: int, head_dim: int) -> "list[Candidate]":
+        """Every mechanism with every value of the parameter that it is tuned by."""
+        from attnprof.measure.tradeoff.candidates import candidates
+
+        names = _listed(self.attention, "--attention") or registry.names()
+        typed = parse_set(self.settings).items()
+        values = {key: parse_names(text, f"--set {key}=") for key, text in typed}
+        return candidates(names, values, seq_len, head_dim)
+
+
+def _listed(given: Sequence[str] | None, flag: str) -> list[str]:
+    return list(dict.fromkeys(name for text in given or () for name in parse_names(text, flag)))
 
 
 def tradeoff(
     *,
-    attention: list[str] | None = Option(
-        None, "--attention", "-a", metavar="NAMES",
-        help="Mechanisms, or my.py:Name, separated by commas; repeatable (default: all).",
-    ),
-    source: list[str] | None = Option(
-        None, "--input", metavar="NAMES",
-        help="random, peaked, local, low-rank (default: all four), or a .safetensors or .pt file "
-        "with tensors q, k and v; repeatable.",
-    ),
-    norms: str = Option(
-        "sphere", metavar="NAMES",
-        help="Lengths of the rows of q and k: sphere (all the same), spread, or both.",
-    ),
-    seq: str | None = Option(None, metavar="SIZE", help=f"Tokens (default {SEQ})."),
-    built_for: str | None = Option(
-        None, metavar="SIZE",
-        help="Tokens that mechanisms made for one length are made for (default: as many).",
-    ),
-    d_model: str | None = Option(None, metavar="SIZE", help="Model width (default: heads × d)."),
-    heads: str | None = Option(None, metavar="SIZE", help=f"Number of heads (default {HEADS})."),
-    d: str | None = Option(None, metavar="SIZE", help=f"Head width (default {WIDTH})."),
-    batch: str | None = Option(None, metavar="SIZE", help="Batch size (default 1)."),
-    causal: opt.CausalOption = False,
+    what: Compared,
     dtype: opt.DtypeOption = "float32",
     device: opt.DeviceOption = "auto",
-    settings: opt.SetOption = None,
+    distill: bool = Option(
+        False, "--distill",
+        help="Instead, train 003's models on a made-up language: minutes on the CPU.",
+    ),
+    quick: bool = Option(False, "--quick", help="A tiny --distill, to see that it runs: seconds."),
     time: bool = Option(True, "--time/--no-time", help="Measure times, too."),
     samples: int = opt.whole(20, "--samples", "Calls of each mechanism that are timed.", 1),
     max_time: float = Option(
         60.0, metavar="SECONDS", help="Time all of them at most this long together."
     ),
-    seeds: int = opt.whole(3, "--seeds", "Draws of weights that start as random.", 1, 1000),
+    seeds: int | None = opt.whole(
+        None, "--seeds", "Draws of weights that start as random (default 3), or repetitions of "
+        "--distill (default 1).", 1, 1000,
+    ),
     seed: int = opt.whole(0, "--seed", "Seed of inputs, and of the first weights.", 0, 2**63 - 1),
     over: str = Option(
         "flops", metavar="|".join(OVER), callback=opt.among("--over", OVER),
@@ -68,73 +160,67 @@ def tradeoff(
 
     Examples:
       attnprof tradeoff --input local --plot pareto.png
-      attnprof tradeoff -a performer,nystromformer --set num_landmarks=16,64 --no-time
+      attnprof tradeoff -a performer --set num_features=16,64,256 --no-time
       attnprof tradeoff --input qkv.safetensors --causal
+      attnprof tradeoff --distill --plot distilled.png
     """
+    if distill:
+        given = [*what.flags(), *["--device"] * device.startswith("cuda")]
+        _distill(given, seed, seeds or 1, to, quick=quick, timed=time)
+        return
+    if quick:
+        raise RequestError("--quick is of --distill: type attnprof tradeoff --distill --quick")
     if over == "time" and not time and to.plot is not None:
         raise RequestError("--over time needs times: leave out --no-time")
-    shape = _shape(seq, d_model, heads, d, batch)
-    names = _listed(attention, "--attention") or registry.names()
-    values = {key: parse_names(text, f"--set {key}=") for key, text in parse_set(settings).items()}
-    sources = _listed(source, "--input")
-    longest = None if built_for is None else parse_size(built_for, "--built-for")
-    lengths = some_of(norms, ("sphere", "spread"), "--norms")
-    from attnprof.measure.batch import resolve_device
-    from attnprof.measure.environment import describe_environment
     from attnprof.measure.request import Budget
-    from attnprof.measure.tradeoff.candidates import candidates
-    from attnprof.measure.tradeoff.report import tradeoff_report
-    from attnprof.measure.tradeoff.runs import Terms
 
     budget = Budget(samples, 0.0, max_time, warmup_s=0.05, least=min(3, samples)) if time else None
-    terms = Terms(causal, dtype, resolve_device(device), seeds, seed, longest)
-    inputs = _inputs(sources, shape, lengths, terms)
-    _, _, n, width = inputs[0].q.shape
-    chosen = candidates(names, values, n, width)
-    where = describe_environment(terms.device, seed)
-    where["threads"] = 1 if budget else where["threads"]
-    with progress_bar(len(chosen) * len(inputs), "tradeoff") as show:
-        report = tradeoff_report(chosen, inputs, terms, budget, where, show)
+    report = _compared(what, dtype, device, seeds or 3, seed, budget)
     to.deliver(replace(report, summary={**report.summary, "over": over}))
 
 
-def _shape(
-    seq: str | None, d_model: str | None, heads: str | None, d: str | None, batch: str | None
-) -> tuple[int, int, int, int] | None:
-    """(batch, heads, tokens, width) of inputs that are made; None where no flag says a size."""
-    if not any((seq, d_model, heads, d, batch)):
-        return None
-    given = (d_model, heads or HEADS, d or WIDTH) if d_model is None else (d_model, heads, d)
-    count, width = head_shape(*given)
-    return parse_size(batch or "1", "--batch"), count, parse_size(seq or SEQ, "--seq"), width
+def _compared(
+    what: Compared, dtype: str, device: str, seeds: int, seed: int, budget: "Budget | None"
+) -> Report:
+    """The report of every mechanism on every input."""
+    from attnprof.measure.batch import resolve_device
+    from attnprof.measure.environment import describe_environment
+    from attnprof.measure.tradeoff.report import tradeoff_report
+    from attnprof.measure.tradeoff.runs import Terms
+
+    terms = Terms(what.causal, dtype, resolve_device(device), seeds, seed, what.longest)
+    inputs = what.inputs(seed)
+    chosen = what.candidates(inputs[0].q.shape[2], inputs[0].q.shape[3])
+    where = describe_environment(terms.device, seed)
+    where["threads"] = 1 if budget else where["threads"]
+    with progress_bar(len(chosen) * len(inputs), "tradeoff") as show:
+        return tradeoff_report(chosen, inputs, terms, budget, where, show)
 
 
-def _listed(given: Sequence[str] | None, flag: str) -> list[str]:
-    return list(dict.fromkeys(name for text in given or () for name in parse_names(text, flag)))
-
-
-def _inputs(
-    sources: Sequence[str], shape: tuple[int, int, int, int] | None, norms: Sequence[str],
-    terms: Any,
-) -> "list[QueriesKeysValues]":  # fmt: skip
-    """Those that are made, one for each of the lengths of rows, and those of files."""
-    from attnprof.measure.tradeoff.structures import STRUCTURES, structured
-    from attnprof.measure.tradeoff.supplied import READERS, is_file, supplied
-
-    files = [name for name in sources if is_file(name)]
-    made = [name for name in sources or STRUCTURES if name not in files]
-    for name in made:
-        if name not in STRUCTURES:
-            known = closest(name, list(STRUCTURES))
-            raise RequestError(f"--input {name}: {known}; or a file ({', '.join(READERS)})")
-    if shape is not None and not made:
+def _distill(
+    given: Sequence[str], seed: int, seeds: int, to: opt.DrawnOutput, *, quick: bool, timed: bool
+) -> None:
+    """003's experiment, told on stderr as it goes; ``given`` are flags that it has not."""
+    if given:
         raise RequestError(
-            f"--input {files[0]} has its own sizes: leave out --seq, --d-model, --heads, --d and "
-            "--batch"
+            f"--distill has models, sizes and data of its own, on the CPU: leave out {given[0]}"
         )
-    sizes = shape or (1, int(HEADS), int(SEQ), int(WIDTH))
-    own = {"causal": terms.causal, "seed": terms.seed}
-    return [
-        *(structured(name, sizes, norms=its, **own) for its in norms for name in made),
-        *map(supplied, files),
-    ]
+    from attnprof.measure.environment import describe_environment
+    from attnprof.papers.approximation.distillation import FULL, QUICK
+    from attnprof.papers.approximation.distilled import distill_report
+
+    scale = QUICK if quick else FULL
+    where = describe_environment("cpu", seed) | {"threads": 1}
+    with progress_bar(seeds * scale.total_steps, "distill") as show:
+        done = 0
+
+        def tell(step: int, of: int, what: str) -> None:
+            nonlocal done
+            done += 1
+            if show is not None:
+                show(done, what)
+            elif step % STEPS_A_LINE == 0:
+                opt.note(f"{what}: {step:,} of {of:,} steps at most")
+
+        report = distill_report(scale, seed, seeds, where, tell, opt.note, timed=timed)
+    to.deliver(report)

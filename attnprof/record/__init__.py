@@ -18,6 +18,7 @@ from attnprof.record.measured import (
     BaselineRecord,
     CalibrationRecord,
     CheckRecord,
+    DistillRecord,
     DoctorRecord,
     HistoryRecord,
     ProfileRecord,
@@ -31,7 +32,8 @@ from attnprof.record.report import Report
 __all__ = [
     "KINDS", "SCHEMA", "BaselineRecord", "CalibrationRecord", "CheckRecord",
     "ColumnarRecords", "CompareRecord", "CostRecord", "CrossoverRecord", "DeriveRecord",
-    "DoctorRecord", "GrowthRecord", "HeadsRecord", "HeatmapRecord", "HistoryRecord",
-    "MechanismRecord", "ModelRecord", "ProfileRecord", "Record", "Report", "ReproduceRecord",
-    "SelfTestRecord", "TradeoffRecord", "VerificationRecord", "column", "write_whole",
+    "DistillRecord", "DoctorRecord", "GrowthRecord", "HeadsRecord", "HeatmapRecord",
+    "HistoryRecord", "MechanismRecord", "ModelRecord", "ProfileRecord", "Record", "Report",
+    "ReproduceRecord", "SelfTestRecord", "TradeoffRecord", "VerificationRecord",
+    "column", "write_whole",
 ]  # fmt: skip

@@ -123,6 +123,39 @@ class TradeoffRecord(Record, commands=("tradeoff",)):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DistillRecord(Record, commands=("tradeoff --distill",)):
+    """``tradeoff --distill``: one model of 003's experiment at one length.
+
+    ``setting`` is ``fair`` or ``printed``. Errors are medians over ``seeds`` repetitions, with the
+    least and the largest: cross-entropy in nats and share of right tokens on the examples,
+    Kullback-Leibler divergence from the teacher, and mean squared error of the logits to its.
+    ``mse_ratio`` is the latter over that at the trained length, as the document has it.
+    """
+
+    setting: str = column("setting")
+    model: str = column("model")
+    seq_len: int = column("seq", fmt="count")
+    seeds: int = column("seeds", fmt="count")
+    parameters: int | None = column("parameters", fmt="count")
+    steps: int | None = column("steps", fmt="count")
+    loss_first: float | None = column("loss before", fmt="number")
+    loss_last: float | None = column("loss after", fmt="number")
+    cross_entropy: float | None = column("cross-entropy", "nats", "number")
+    cross_entropy_low: float | None = column("least", "nats", "number")
+    cross_entropy_high: float | None = column("largest", "nats", "number")
+    accuracy: float | None = column("right", fmt="percent")
+    kl_teacher: float | None = column("KL to teacher", "nats", "number")
+    mse_teacher: float | None = column("MSE to teacher", fmt="number")
+    mse_before: float | None = column("MSE before", fmt="number")
+    mse_ratio: float | None = column("MSE ratio", fmt="ratio")
+    matmul_flops: int | None = column("matmul FLOPs", fmt="count")
+    median_s: float | None = column("time", "s", "time")
+    ci_low_s: float | None = column("low", "s", "time")
+    ci_high_s: float | None = column("high", "s", "time")
+    skipped: str | None = column("skipped")
+
+
+@dataclass(frozen=True, kw_only=True)
 class CalibrationRecord(Record, commands=("calibrate",)):
     """``calibrate``: the ceilings of a device for one number format."""
 

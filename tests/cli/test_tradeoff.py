@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -131,3 +132,18 @@ def test_the_page_names_flags_that_are_there():
     page = Path(__file__).parents[2] / "docs" / "tradeoff.md"
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page.read_text(encoding="utf-8")))
     assert named <= flags_of("tradeoff")
+
+
+def test_the_experiment_runs_and_says_what_it_answers(attnprof, tmp_path, monkeypatch):
+    from attnprof.papers.approximation import distillation
+
+    tiny = {"tokens": 8, "width": 8, "steps": 2, "printed_steps": 2, "tested": 2}
+    monkeypatch.setattr(distillation, "QUICK", dataclasses.replace(distillation.QUICK, **tiny))
+    ended = attnprof("tradeoff --distill --quick --plot distilled.svg")
+    assert ended.code == 0
+    assert "003-LIN-GEN" in ended.out
+    assert "not run: fair, linformer at 16 tokens: linformer was built for at most 8" in ended.out
+    assert "fair, seed 0: performer after 2 steps" in ended.err
+    assert "<svg" in (tmp_path / "distilled.svg").read_text(encoding="utf-8")
+    assert "leave out --seq" in attnprof("tradeoff --distill --seq 8").err
+    assert "--distill --quick" in attnprof("tradeoff --quick").err

@@ -113,12 +113,12 @@ def test_performer_s_error_falls_with_its_features():
     given = inputs("low-rank", norms="sphere")
     exact = ExactAttention(given, causal=False)
     errors = []
-    for features in (8, 128, 2048, 32_768):
+    for features in (8, 128, 4096):
         cores = (core_of("performer", given, seed=s, num_features=features) for s in range(5))
         found = sorted(exact.distance(core, distribution=False).relative for core in cores)
         errors.append(found[2])
     assert errors == sorted(errors, reverse=True)
-    assert errors[3] < 0.2 * errors[1]  # as 1 over the root: a sixteenth, up to chance
+    assert errors[2] < 0.4 * errors[1]  # as 1 over the root: a sixth, up to chance
 
 
 def test_weights_that_are_none_are_told():

@@ -13,6 +13,8 @@ from attnprof.measure.tradeoff.structures import QueriesKeysValues
 ROWS = 256
 #: What is rounding, as a share: of weights below zero, and of sums that should be equal.
 ROUNDING = 1e-6
+#: Tokens up to which weights are compared: each row of them takes tokens/width calls.
+MOST_TOKENS = 4096
 
 #: A mechanism's core: (q, k, v) → output.
 Core = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -75,6 +77,9 @@ class ExactAttention:
         worst = float((apart / exact.clamp(min=_TINY)).max())
         if not distribution:
             return Distance(relative, worst)
+        if k.shape[2] > MOST_TOKENS:
+            why = f"not compared beyond {MOST_TOKENS:,} tokens"
+            return Distance(relative, worst, weights=why)
         return Distance(relative, worst, *self._distribution(core, output))
 
     def _distribution(self, core: Core, output: Tensor) -> tuple[float | None, str]:

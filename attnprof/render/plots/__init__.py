@@ -14,6 +14,7 @@ def plot_report(report: Report, path: str | Path, size: str = "page") -> None:
 
     Raises :class:`attnprof.errors.RequestError` for another suffix or an unwritable path.
     """
-    name = "curves" if report.command in ("compare", "crossover", "heads") else report.command
+    command = report.command.split()[0]
+    name = "curves" if command in ("compare", "crossover", "heads") else command
     module = import_module(f"attnprof.render.plots.{name}")
-    plot(path, getattr(module, f"draw_{report.command}"), report, size=size)
+    plot(path, getattr(module, f"draw_{command}"), report, size=size)

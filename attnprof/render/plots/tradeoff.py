@@ -2,6 +2,7 @@
 
 from attnprof.record import Report, TradeoffRecord
 from attnprof.render.plots import series, style, ticks
+from attnprof.render.plots.distill import draw_distilled
 from attnprof.render.plots.pareto import Axis, draw_pareto
 
 #: What may be the cost, by its name in ``--over``.
@@ -12,7 +13,9 @@ AXES = {
 
 
 def draw_tradeoff(report: Report) -> style.Figure:
-    """Error of the output over FLOPs, or what ``over`` in the summary says."""
+    """Error of the output over FLOPs, or what ``over`` in the summary says; or 003's experiment."""
+    if report.command != "tradeoff":
+        return draw_distilled(report)
     field, label, unit = AXES[report.summary.get("over", "flops")]
     records = [r for r in report.of(TradeoffRecord) if r.skipped is None]
     records = [r for r in records if getattr(r, field) is not None]

@@ -8,8 +8,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from attnprof.record import Report, TradeoffRecord
+from attnprof.record.escapes import markdown_text
 from attnprof.record.points import names_of
 from attnprof.render.fitted import FittedTable, Hanging
+from attnprof.render.tables.distill import CLAIMS, claim_rows, distill_tables
 from attnprof.render.terminal import answer_line, shown_value
 from attnprof.units import MISSING, joined, plural
 
@@ -32,6 +34,9 @@ CAPTION = (
 
 def tables(report: Report) -> Iterator[RenderableType]:
     """A table an input; then what could not run, and what the errors mean."""
+    if report.command != "tradeoff":
+        yield from distill_tables(report)
+        return
     records = report.of(TradeoffRecord)
     yield from answer_line(report)
     for _, group in groupby(records, key=lambda r: (r.input, r.norms)):
@@ -40,6 +45,17 @@ def tables(report: Report) -> Iterator[RenderableType]:
     yield from (Hanging(line) for line in _skipped(records))
     yield from (Hanging(line) for line in _meanings(report))
     yield Text(CAPTION, style="dim")
+
+
+def page(report: Report) -> str:
+    """The records as a Markdown table; of 003's experiment the claims, too."""
+    from attnprof.render.formats import markdown_table, render_markdown
+
+    text = render_markdown(report)
+    if report.command == "tradeoff":
+        return text
+    rows = ([markdown_text(cell) for cell in row] for row in claim_rows(report))
+    return f"{text}\n{markdown_table(CLAIMS, rows)}"
 
 
 def _table(rows: Sequence[TradeoffRecord]) -> FittedTable:

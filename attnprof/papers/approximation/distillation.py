@@ -1,0 +1,260 @@
+"""003's experiment: a teacher, students with approximate attention, twice the length.
+
+``fair`` is what its text means: a teacher that learns the task, and students with one loss, the
+same steps and the same batches, standard attention among them. ``printed`` is what its listing
+does: random rows instead of the source, one batch, a teacher held to its own first answers, no
+heads, projections or mask.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnprof.models import ModelConfig, build, load
+from attnprof.papers.approximation.corpus import PAD, Corpus
+from attnprof.papers.approximation.program import (
+    CLASSES,
+    FEATURES,
+    LENGTH,
+    SETTINGS,
+    TOKENS,
+    WIDTH,
+    WINDOW,
+)
+
+TEMPERATURE, ALPHA = float(SETTINGS["DISTILLATION_TEMP"]), float(SETTINGS["ALPHA"])
+RATE, BATCH = float(SETTINGS["LEARNING_RATE"]), int(SETTINGS["BATCH_SIZE"])
+PATIENCE = int(SETTINGS["early_stop_patience_teacher"])
+#: Students wait longer, and the listing does not say how long (it defines no EarlyStopper).
+STUDENTS_PATIENCE = 10 * PATIENCE
+TEACHER = "teacher"
+SETTING_NAMES = ("fair", "printed")
+
+#: Told (steps done, of how many, what is trained).
+Tell = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class ExperimentSizes:
+    """How large the experiment is: its sizes, steps, and sentences that are tested.
+
+    Linformer's length, Performer's features and Longformer's window are the document's shares of
+    the tokens and the width.
+    """
+
+    tokens: int = 64
+    width: int = 64
+    heads: int = 4
+    vocabulary: int = 27
+    batch: int = 16
+    steps: int = 800
+    rate: float = 4e-3
+    printed_steps: int = 3000
+    tested: int = 64
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of all models in both settings, where none stops early."""
+        return self.steps * (1 + len(CLASSES)) + self.printed_steps * len(CLASSES)
+
+    def config(self, name: str, setting: str) -> ModelConfig:
+        """The document's model with one of its classes, at this scale."""
+        own = {
+            "linformer": {"proj_len": max(1, self.tokens * LENGTH // TOKENS)},
+            "performer": {"num_features": max(1, self.width * FEATURES // WIDTH)},
+            "longformer": {"window": max(1, self.tokens * WINDOW // TOKENS)},
+        }.get(name, {})
+        base = load(f"003-printed-{name}" if setting == "printed" else f"003-{name}")
+        first = base.attention[0]
+        sizes: dict[str, Any] = {
+            "d_model": self.width,
+            "seq_len": self.tokens,
+            "vocab_size": self.vocabulary,
+        }
+        if setting == "fair":  # nothing random in training but its batches
+            sizes |= {"num_heads": self.heads, "dropout": 0.0}
+        table = {"name": first.name, **dict(first.params), **own}
+        return base.with_(**sizes, attention=table)
+
+
+FULL = ExperimentSizes()
+QUICK = ExperimentSizes(
+    tokens=16, width=16, heads=2, vocabulary=15, batch=4, steps=6, printed_steps=4, tested=4
+)
+
+
+@dataclass
+class Trained:
+    """A model, the seed of its first weights; its steps, and what it minimised, first and last."""
+
+    name: str
+    setting: str
+    config: ModelConfig
+    model: Any
+    seed: int
+    steps: int = 0
+    losses: tuple[float, float] = (0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """What models are called with, and what they should say: (source, target without its last)."""
+
+    source: Tensor
+    target: Tensor
+
+    @property
+    def called_with(self) -> tuple[Tensor, Tensor]:
+        """The encoder's input, and the target before each token that is to be said."""
+        return self.source, self.target[:, :-1]
+
+    @property
+    def labels(self) -> Tensor:
+        """(sentences · tokens)."""
+        return self.target[:, 1:].flatten()
+
+
+def experiment(
+    setting: str, scale: ExperimentSizes, seed: int, tell: Tell
+) -> tuple[list[Trained], Examples, Examples]:
+    """The teacher and the students, and examples as long as in training and twice as long."""
+    run = _fair if setting == "fair" else _printed
+    return run(scale, seed, tell)
+
+
+def _fair(
+    scale: ExperimentSizes, seed: int, tell: Tell
+) -> tuple[list[Trained], Examples, Examples]:
+    corpus = Corpus(scale.vocabulary, seed)
+
+    def batches() -> Iterator[Examples]:
+        made = torch.Generator().manual_seed(seed + 1)
+        while True:
+            yield Examples(*corpus.pairs(scale.batch, scale.tokens, made))
+
+    teacher = _started(TEACHER, "standard", "fair", scale, seed)
+    _train(teacher, batches(), cross_entropy, scale.steps, scale.rate, tell)
+    found = [teacher]
+    for name in CLASSES:
+        student = _started(name, name, "fair", scale, seed + 2)
+        loss = partial(_distilled, teacher.model)
+        _train(student, batches(), loss, scale.steps, scale.rate, tell)
+        found.append(student)
+    made = torch.Generator().manual_seed(seed + 3)
+    short, long = (
+        Examples(*corpus.pairs(scale.tested, tokens, made))
+        for tokens in (scale.tokens, 2 * scale.tokens)
+    )
+    return found, short, long
+
+
+def _printed(
+    scale: ExperimentSizes, seed: int, tell: Tell
+) -> tuple[list[Trained], Examples, Examples]:
+    corpus, made = Corpus(scale.vocabulary, seed), torch.Generator().manual_seed(seed + 1)
+
+    def examples(tokens: int) -> Examples:
+        _, target = corpus.pairs(BATCH, tokens, made)
+        return Examples(torch.randn(BATCH, tokens, scale.width, generator=made), target)
+
+    short, long = examples(scale.tokens), examples(2 * scale.tokens)
+    found = []
+    goal: Tensor | None = None
+    for place, name in enumerate(CLASSES):
+        teaches = name == "standard"  # each model starts from weights of its own, as listed
+        one = _started(TEACHER if teaches else name, name, "printed", scale, seed + 2 + place)
+        if goal is None:  # the teacher's own first answers
+            goal = answers(one.model, short)
+        loss = partial(_held_to if teaches else _distilled_to, goal)
+        patience = PATIENCE if teaches else STUDENTS_PATIENCE
+        endless = iter(lambda: short, None)
+        _train(one, endless, loss, scale.printed_steps, RATE, tell, patience)
+        if teaches:
+            goal = answers(one.model, short)
+        found.append(one)
+    return found, short, long
+
+
+def _started(name: str, kind: str, setting: str, scale: ExperimentSizes, seed: int) -> Trained:
+    """A model before its first step; the same parts of models of one seed start the same."""
+    config = scale.config(kind, setting)
+    torch.default_generator.manual_seed(seed)
+    return Trained(name, setting, config, build(config), seed)
+
+
+def answers(model: Any, examples: Examples) -> Tensor:
+    """Logits (sentences · tokens, vocabulary), without dropout and gradients."""
+    model.eval()
+    with torch.no_grad():
+        return _logits(model, examples)
+
+
+def _logits(model: Any, examples: Examples) -> Tensor:
+    found: Tensor = model(*examples.called_with)
+    return found.flatten(0, 1)
+
+
+def cross_entropy(logits: Tensor, examples: Examples) -> Tensor:
+    """Of the tokens that are to be said, padding left out; nats."""
+    return F.cross_entropy(logits, examples.labels, ignore_index=PAD)
+
+
+def divergence(logits: Tensor, goal: Tensor, temperature: float = 1.0) -> Tensor:
+    """KL(goal ‖ logits) at a temperature, the mean over rows; nats."""
+    own, its = ((x / temperature).log_softmax(-1) for x in (logits, goal))
+    return F.kl_div(own, its, reduction="batchmean", log_target=True)
+
+
+def _mixed(logits: Tensor, goal: Tensor, examples: Examples) -> Tensor:
+    soft = divergence(logits, goal, TEMPERATURE) * TEMPERATURE**2
+    return ALPHA * cross_entropy(logits, examples) + (1 - ALPHA) * soft
+
+
+def _distilled(teacher: Any, logits: Tensor, examples: Examples) -> Tensor:
+    """The document's loss against what the teacher says, padding left out of both parts."""
+    kept = examples.labels != PAD
+    goal = answers(teacher, examples)[kept]
+    soft = divergence(logits[kept], goal, TEMPERATURE) * TEMPERATURE**2
+    return ALPHA * cross_entropy(logits, examples) + (1 - ALPHA) * soft
+
+
+def _distilled_to(goal: Tensor, logits: Tensor, examples: Examples) -> Tensor:
+    """The listing's loss: its soft part has the padding, too."""
+    return _mixed(logits, goal, examples)
+
+
+def _held_to(goal: Tensor, logits: Tensor, _: Examples) -> Tensor:
+    """The listing's loss of the teacher."""
+    return F.mse_loss(logits, goal)
+
+
+def _train(
+    one: Trained, batches: Iterator[Examples], loss_of: Callable[[Tensor, Examples], Tensor],
+    steps: int, rate: float, tell: Tell, patience: int | None = None,
+) -> None:  # fmt: skip
+    """Adam; with ``patience`` until the cross-entropy has not fallen for so many steps."""
+    one.model.train()
+    optimizer = torch.optim.Adam(one.model.parameters(), lr=rate)
+    best, waited, first = float("inf"), 0, None
+    for step in range(steps):
+        examples = next(batches)
+        logits = _logits(one.model, examples)
+        loss = loss_of(logits, examples)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        last = float(loss.detach())
+        first = last if first is None else first
+        one.steps, one.losses = step + 1, (first, last)
+        tell(step + 1, steps, f"{one.setting}: {one.name}")
+        if patience is not None:
+            now = float(cross_entropy(logits.detach(), examples))
+            best, waited = (now, 0) if now < best else (best, waited + 1)
+            if waited >= patience:
+                break
+    one.model.eval()
