@@ -271,6 +271,15 @@ def convolutions(b, n, d):
             yield aten.convolution_backward.default, rest
 
 
+def tall_kernels(b, n, d):
+    kernels = (3, 2), (n + 9, n // 2 + 5), (n + 9, 9), (4 * n + 1, 2 * n)  # rows, rows around
+    for samples, (rows, beyond) in product((1, b), kernels):
+        rest = [1, 1], [beyond, 0], [1, 1], False, [0, 0], 4
+        args = torch.randn(samples, 4, n, d), torch.randn(4, 1, rows, 1)
+        grad = aten.convolution.default(*args, None, *rest)
+        yield aten.convolution_backward.default, (grad, *args, [0], *rest, [True, True, False])
+
+
 def images_by_pixel(b, n, d):
     weights = torch.randn(20, 1, 3, 3), torch.randn(20, 20, 1, 1), torch.randn(8, 20, 2, 2)
     for samples, weight in product((1, b), weights):
@@ -350,7 +359,7 @@ def losses(b, n, d):
 
 FAMILIES = (
     elementwise, losses, reductions, orders, solves, norms, products, transforms, convolutions,
-    images_by_pixel, pools, attention,
+    tall_kernels, images_by_pixel, pools, attention,
 )  # fmt: skip
 
 

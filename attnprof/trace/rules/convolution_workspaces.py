@@ -28,6 +28,9 @@ from attnprof.trace.sizes import nbytes, product, size_of
 
 #: oneDNN aligns what it takes besides tensors.
 _ALIGNED = 128
+#: It goes another way where columns would be so many times the tensors (its
+#: ``gemm_convolution_utils``).
+_TIMES = 15
 
 
 class _Convolution:
@@ -126,6 +129,8 @@ def _pixels(image: Any) -> Size | None:
     sizes = layout(image)
     if len(sizes) < 4 or not same(sizes[1][1], 1) or is_contiguous(image):
         return None
+    if same(sizes[-1][0], 1) and same(sizes[-1][1], 1):  # a list that was given a width
+        return None
     wide = [sizes[at] for at in (0, *range(2, len(sizes)), 1) if sizes[at][0] != 1]
     return 0 if collapses(wide) else nbytes(image)
 
@@ -182,20 +187,19 @@ def _backward(out: Any, call: Any) -> Size:
     """First the input's gradient, then the kernel's; each lays everything out anew."""
     a, weight, asked = call.input, call.weight, call.output_mask
     shape = _Convolution(call, call.grad_output)
-    width = size_of(weight.shape[-1])
-    by_taps = width > 3 or shape.padding[-1] > width // 2
+    sides = [size_of(size) for size in weight.shape[2:]]
+    far = any(beyond > size // 2 for beyond, size in zip(shape.padding, sides, strict=True))
+    by_taps = sides[-1] > 3 or far or shape.low
     if (laid := _pixels(a)) is not None:
         again = _pixels(call.grad_output)
         laid += nbytes(call.grad_output) if again is None else again
         sums = nbytes(weight) + (4 * shape.results if asked[2] else 0)
-        known = asked[1] and not by_taps and not (shape.by_channel and shape.low)
+        known = asked[1] and not by_taps
         return _by_pixel(shape, laid, kernels=sums if known else None)
     gradients = sum((nbytes(x) for x in out if x is not None), start=0)
     if not shape.in_onednn:
         own = _one_group(shape, _columns(shape) if asked[1] else 0, a, call.grad_output)
         return copied(a) + maximum(own, gradients if shape.split else 0)
-    if asked[1] and shape.by_channel and shape.low:
-        raise UnknownWorkspaceError(copied(a, call.grad_output))
     source, kernel, result = shape.blocked(few=False)
     held = gradients
     strided = asked[0] and not shape.by_channel and any(s != 1 for s in shape.stride)
@@ -205,7 +209,11 @@ def _backward(out: Any, call: Any) -> Size:
     if asked[1] and shape.by_channel and by_taps:
         # columns and four kernels for each thread
         taps = 4 * product(weight.shape[2:]) * product(shape.result.shape[2:])
-        held = maximum(held, gradients + _team() * (taps + 4 * nbytes(weight)) + 2 * _ALIGNED)
+        inside = _team() * (taps + 4 * nbytes(weight)) + 2 * _ALIGNED
+        most = _TIMES * _team() * sum(map(nbytes, (a, weight, call.grad_output)), start=0)
+        if isinstance(inside, int) and isinstance(most, int) and inside > most:
+            raise UnknownWorkspaceError(copied(a, call.grad_output))
+        held = maximum(held, gradients + inside)
     elif asked[1] and (shape.by_channel or _at_least(shape.a.shape[1], _register())):
         inside = source + kernel + result + _channels_summed(shape, kernel, bias=asked[2])
         held = maximum(held, gradients - nbytes(weight) + inside)
