@@ -145,7 +145,28 @@ class Apart(nn.Module):
         return (self.map(q) @ k.mT).softmax(-1) @ v
 
 
+class Beside(Layer):
+    def forward(self, x, others: torch.Tensor | None = None):
+        if others is None:
+            x = x.reshape(-1)
+        return self.map(x) @ others.mT
+
+
+class Pair(Layer):
+    def forward(self, query, key):
+        _, _, _, _ = query.shape
+        return (self.map(query) @ key.mT).sum((0, 1))
+
+
+class Twice(Layer):
+    def __init__(self, dim):
+        super().__init__(2 * dim)
+
+
 WORKING = {
+    Beside: "others: B, N, h*d",
+    Pair: "key: B, H, W, h*d",
+    Twice: "x: B, N, 2*h*d",
     Image: "x: B, h*d, H, W",
     Channels: "x: B, h*d, H, W",
     Looked: "x: B, N int64",
@@ -214,6 +235,27 @@ def test_functions_of_torch_take_what_their_documentation_says():
 @pytest.mark.parametrize("layer", [nn.Conv2d, nn.LSTM, nn.GRUCell, nn.Embedding])
 def test_layers_of_torch_are_called_as_they_like(layer):
     tried(target_of(f"torch.nn:{layer.__name__}"), {})
+
+
+class Normed(Layer):
+    def __init__(self, dim, norm_layer, kind):
+        super().__init__(dim)
+        self.norm = norm_layer(dim)
+        self.bias = {"plain": 1.0}[kind] if kind == "plain" else None
+
+    def forward(self, x):
+        return self.norm(self.map(x)) + self.bias
+
+
+def test_classes_and_texts_are_arguments_too():
+    tried(target := target_of(Normed), {})
+    assert "norm_layer=torch.nn:LayerNorm" in target.notes[0]
+    assert "kind=plain" in target.notes[0]
+    given = target_of(Normed, ["norm_layer=torch.nn:RMSNorm", "kind=plain"])
+    plain = derived(given, ("forward",)).at("parameters", "forward", h=2, d=4)
+    assert plain == Normed(8, nn.RMSNorm, "plain").map.weight.numel() + 8 + 8
+    with pytest.raises(RequestError, match=r"torch\.nn has no 'Nrm'"):
+        target_of(Normed, ["norm_layer=torch.nn:Nrm"])
 
 
 class Cached(Layer):

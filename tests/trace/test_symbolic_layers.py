@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 import attnprof
 from attnprof.trace.request.lookup import target_of
@@ -188,3 +189,26 @@ def test_a_power_by_a_size_is_so_many_products():
 
     found = attnprof.derive(decayed, inputs={"x": "B, N"}, phases="forward")
     assert str(found.expression("multiplications")) == "B*N**2 - B*N"
+
+
+class Windows(nn.Module):
+    """Windows of seven pixels over an image that is resized at last."""
+
+    def forward(self, x):
+        high, wide = x.shape[2:]
+        x = F.pad(x, (0, -wide % 7, 0, -high % 7))
+        b, c, high, wide = x.shape
+        x = x.view(b, c, high // 7, 7, wide // 7, 7).permute(0, 2, 4, 1, 3, 5).flatten(4)
+        scores = (x.mT @ x).flatten(1, 2).transpose(1, 2)
+        return F.interpolate(scores, size=(high - 1, wide + 2), mode="bilinear")
+
+
+def test_images_in_windows_and_of_another_size_keep_their_symbols():
+    found = derived(target_of(Windows, inputs={"x": "B, h, H, W"}), ("train",))
+    assert found.phases["train"].method == "symbolic"
+    x = torch.randn(2, 3, 9, 17, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        out = Windows()(x)
+        out.backward(torch.ones_like(out))
+    sizes = {"B": 2, "h": 3, "H": 9, "W": 17}
+    assert found.at("matmul_flops", "train", **sizes) == counter.get_total_flops()

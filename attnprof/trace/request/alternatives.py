@@ -7,8 +7,8 @@ from typing import Any
 
 from attnprof.errors import AttnprofError
 from attnprof.trace.request.advice import Build, advice, failure, led_on
-from attnprof.trace.request.given import Request, UnguessedError
-from attnprof.trace.request.repairs import UNSET, Failed, Repair
+from attnprof.trace.request.given import Repair, Request, UnguessedError
+from attnprof.trace.request.repairs import UNSET, Failed
 from attnprof.trace.request.target import Target
 from attnprof.trace.request.texts import parse_inputs
 from attnprof.user_code import error_text

@@ -84,6 +84,7 @@ def taken_by(owner: Any, parameters: Parameters) -> tuple[str, Any] | None:
             if called or (is_required(item) and _CLASSES.fullmatch(kind.__name__))
         ]
         if kinds:
+            kinds += [kind for kind in [_beside(owner, name)] if kind and called]
             return name, max(kinds, key=lambda kind: _meant(kind, owner, name))
         if called:
             found = getattr(owner, "config_class", None) or _beside(owner, name)
@@ -192,7 +193,9 @@ def turned(owner: Any, arguments: Mapping[str, Any], head: str) -> str:
     if short == long:
         head = str(short)
     elif share != 1 and share == Fraction(long, other):
-        head = f"{share.numerator}*({head})/{share.denominator}".replace("1*(d)", "d")
+        part = head if head.isidentifier() else f"({head})"
+        head = part if share.numerator == 1 else f"{share.numerator}*{part}"
+        head += f"/{share.denominator}" * (share.denominator != 1)
     if turns.is_complex():
         return f"B, N, {head} complex64"
     return f"(B, N, {head}), (B, N, {head})"

@@ -15,6 +15,7 @@ from attnprof.trace.request.configurations import (
     read_file,
     taken_by,
 )
+from attnprof.trace.request.messages import compared
 from attnprof.trace.request.signatures import Parameters
 from attnprof.trace.request.target import (
     Expression,
@@ -106,6 +107,8 @@ class Request:
             if part := module_of(item, owner):
                 found |= self.guess({name: part})
                 continue
+            if not size and not plain and (text := compared(name, owner)):
+                plain = (text,)
             if not size and not plain:
                 unknown.append(name)
                 continue
@@ -245,6 +248,24 @@ class Request:
         known = {*self.given, *(taken_by(function, parameters) or ())[:1]}
         required = [name for name, item in parameters.items() if signatures.is_required(item)]
         return all(name in known or name.lower() in ARGUMENTS for name in required)
+
+
+@dataclass(frozen=True)
+class Repair:
+    """Guesses that take the place of others: values of arguments, texts of inputs."""
+
+    args: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
+
+    def __or__(self, other: "Repair") -> "Repair":
+        return Repair({**self.args, **other.args}, {**self.inputs, **other.inputs})
+
+    def __len__(self) -> int:
+        return len(self.args) + len({*map(base_of, self.inputs)})
+
+    def __str__(self) -> str:
+        args = [f"--arg {name}={shown(value)}" for name, value in self.args.items()]
+        return " ".join([*args, *(f'--input "{n}: {text}"' for n, text in self.inputs.items())])
 
 
 def shown(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import sys
 import traceback
 from typing import Any
 
@@ -40,7 +41,7 @@ def ranks(text: str, now: int) -> list[int]:
         found += [now + 1]
     return [rank for rank in dict.fromkeys(found) if rank != now] + (
         [now, 4][: 1 + ("channels" in text and now == 3)]
-        if re.search("mat1|einops|channels", text, re.IGNORECASE)
+        if re.search("mat1|einops|channels|input_size", text, re.IGNORECASE)
         else []
     )
 
@@ -49,3 +50,11 @@ def channels(text: str) -> int | None:
     """How many channels a picture should have, if a message says."""
     found = re.search(r"to have (\d+) channels", text)
     return int(found[1]) if found else None
+
+
+def compared(name: str, owner: Any) -> str:
+    """The first text that code around a class compares an argument of this name with, if any."""
+    code = source_of(sys.modules.get(getattr(owner, "__module__", "")))
+    pairs = re.findall(r"\b(\w+) == ['\"](\w+)['\"]", code)
+    alike = (text for word, text in pairs if name == word or name.endswith(f"_{word}"))
+    return next(alike, "")

@@ -1,16 +1,16 @@
 """What else could be guessed of code that fails, by what it says when it does."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from attnprof.trace.request import signatures
 from attnprof.trace.request.configurations import all_parameters
-from attnprof.trace.request.given import Request, shown
+from attnprof.trace.request.given import Repair, Request
 from attnprof.trace.request.messages import channels, ranks, source_of, words_where
 from attnprof.trace.request.target import EVEN, Input, Target, at
-from attnprof.trace.request.texts import as_size
+from attnprof.trace.request.texts import Named, as_size
 from attnprof.trace.request.tuples import base_of
 from attnprof.trace.request.usual import (
     HEADS,
@@ -32,24 +32,6 @@ _NUMBERS = {"B": 2, "N": 256, "h": 8, "d": 64}
 _MASKS_OF = {name for name, usual in INPUTS.items() if usual == "None"}
 
 
-@dataclass(frozen=True)
-class Repair:
-    """Guesses that take the place of others: values of arguments, texts of inputs."""
-
-    args: Mapping[str, Any] = field(default_factory=dict)
-    inputs: Mapping[str, str] = field(default_factory=dict)
-
-    def __or__(self, other: "Repair") -> "Repair":
-        return Repair({**self.args, **other.args}, {**self.inputs, **other.inputs})
-
-    def __len__(self) -> int:
-        return len(self.args) + len({*map(base_of, self.inputs)})
-
-    def __str__(self) -> str:
-        args = [f"--arg {name}={shown(value)}" for name, value in self.args.items()]
-        return " ".join([*args, *(f'--input "{n}: {text}"' for n, text in self.inputs.items())])
-
-
 @dataclass
 class Failed:
     """A target whose run fails, by a change of first guesses, and what else could be guessed."""
@@ -69,6 +51,9 @@ class Failed:
         yield from self._defaults(text)
         yield from self._pairs(text)
         yield from self._missing(text)
+        yield from self._classes()
+        yield from self._unset()
+        yield from self._wider(text)
         yield from self._layouts(text)
         for item in self.guessed_inputs.values():
             if item.dtype == "int64":
@@ -130,6 +115,14 @@ class Failed:
             for name, (last, item) in taken.items():
                 if last in line and isinstance(item.default, int):
                     yield Repair({name: [min(item.default, 64)] * 2})
+        if "Validation" in text:  # of a configuration that takes some fields as they are alone
+            numbers = {
+                n: taken[n][1].default
+                for n in self.guessed_args
+                if n in taken and type(taken[n][1].default) is int
+            }
+            for name in sorted(numbers, key=lambda name: str(numbers[name]) not in text):
+                yield Repair({name: numbers[name]})
         layers = [n for n, size in self.guessed_args.items() if size == "2" and n in taken]
         if usual := {name: taken[name][1].default for name in layers}:
             yield Repair(usual)
@@ -155,6 +148,9 @@ class Failed:
             yield Repair({name: [value, value] for name, value in numbers.items()})
         for name, value in numbers.items() if pair else ():
             yield Repair({name: (value, value)})
+        for name, text_of in self.guessed_args.items() if "'tuple' object" in text else ():
+            if sides := re.fullmatch(r"\((\d+), \d+\)", text_of):
+                yield Repair({name: int(sides[1])})
         for name, value in numbers.items() if re.search("divisible|multiple", text) else ():
             yield Repair({name: 16 if value != 16 else 8})
 
@@ -175,6 +171,22 @@ class Failed:
             if usual == "None" and name in line:
                 yield from (Repair(inputs={name: one}) for one in MASKS)
 
+    def _classes(self) -> Iterator[Repair]:
+        """Another kind of layer where one was guessed."""
+        for name, value in self.guessed_args.items():
+            if value == "torch.nn:LayerNorm":
+                yield Repair({name: Named("torch.nn:BatchNorm2d")})
+
+    def _unset(self) -> Iterator[Repair]:
+        """Tokens for tensors that are None by default, whose names say nothing."""
+        taken = signatures.parameters_of(getattr(self.subject, "forward", self.subject), "")
+        given = {*map(base_of, (*self.request.inputs, *self.guessed_inputs))}
+        for name, item in taken.items():
+            if item.default is None and name not in given and "Tensor" in str(item.annotation):
+                usual = input_text(name, self.width, "d")
+                if not usual or usual == f"B, N, {self.width}":
+                    yield Repair(inputs={name: f"B, N, {self.width}"})
+
     def _layouts(self, text: str) -> Iterator[Repair]:
         """As many sizes as the code expects, whole numbers, half a head's positions."""
         inputs = self.guessed_inputs
@@ -188,10 +200,13 @@ class Failed:
         of_images = channels(text)
         if of_images and of_images not in self._seen:
             yield from (Repair(inputs={x.name: f"B, {of_images}, H, W"}) for x in floats[:1])
-        for item in floats[:3]:
-            for rank in ranks(text, len(item.dims)):
+        same = len(floats) > 1 and len({item.dims for item in floats}) == 1
+        together = [(floats, len(floats[0].dims))] if same else []
+        for some, many in together + [([item], len(item.dims)) for item in floats[:3]]:
+            for rank in ranks(text, many):
                 for one in LAYOUTS.get(rank, ()):
-                    yield Repair(inputs={item.name: one.format(w=self.width)})
+                    layout = one.format(w=self.width)
+                    yield Repair(inputs=dict.fromkeys((item.name for item in some), layout))
         pairs = {base_of(name) for name in inputs if "." in name}
         for name in pairs & {n for n, usual in INPUTS.items() if usual.startswith("(")}:
             yield from (Repair(inputs={name: one}) for one in POSITIONS)
@@ -243,6 +258,18 @@ class Failed:
                     yield Repair(inputs={name: texts[name]})
                 if texts:
                     yield Repair(inputs=texts)
+
+    def _wider(self, text: str) -> Iterator[Repair]:
+        """Twice or three times the width, where the message asks for that."""
+        wide = at(as_size(self.width), EVEN)
+        for times in (2, 3):
+            if not re.search(rf"\b{wide}\b.*\b{times * wide}\b", text):
+                continue
+            for item in self.guessed_inputs.values():
+                dims = [dim.text for dim in item.dims]
+                if dims[-1:] == [self.width]:
+                    wider = ", ".join([*dims[:-1], f"{times}*{self.width}"])
+                    yield Repair(inputs={item.name: wider})
 
     def _twos(self) -> Iterator[Repair]:
         """Two of what there is one of by default, as scales: some code runs with more alone."""

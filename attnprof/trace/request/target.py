@@ -17,8 +17,9 @@ from attnprof.trace.request.tuples import folded
 
 #: Sizes of a request that says nothing else: batch, tokens, heads, head width.
 DEFAULT = ("B", "N", "h", "d")
-#: What a symbol stands for while a symbolic run looks for its branch: apart, above one, heads even.
-HINTS = {"B": 3, "N": 421, "h": 6, "d": 32}
+#: What a symbol stands for while a symbolic run looks for its branch: apart, above one, heads even,
+#: sides of images several windows long.
+HINTS = {"B": 3, "N": 421, "h": 6, "d": 32, "H": 37, "W": 43}
 #: Around which runs are interpolated: a length that blocks divide and that is no power of two, few
 #: samples, and more heads, which some code compares; where runs are on real tensors, smaller.
 ANCHOR = {"B": 2, "N": 768, "h": 8, "d": 32}

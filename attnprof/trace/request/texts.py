@@ -3,12 +3,14 @@
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Any
 
 from attnprof.algebra.parser import name_of, parts_of, short
 from attnprof.errors import RequestError, closest
-from attnprof.trace.request.target import DEFAULT, Expression, Input, Sized, parsed
+from attnprof.trace.request.target import DEFAULT, Expression, Input, Sized, Sizes, parsed
+from attnprof.user_code import loaded
 
 #: A tensor's element type as an input's last word, with torch's own shorter names.
 DTYPES = {
@@ -29,6 +31,20 @@ MOST_SIZES = 64
 Texts = Sequence[str] | Mapping[str, Any] | None
 #: Longer values are no arguments that anybody types.
 LONGEST_VALUE = 4000
+
+
+@dataclass(frozen=True)
+class Named(Sized):
+    """A class or function as an argument: ``torch.nn:LayerNorm``, ``my.py:Norm``."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    def at(self, sizes: Sizes) -> Any:
+        """What it names, at any sizes."""
+        return loaded(self.text)
 
 
 def parse_arguments(texts: Texts, known: set[str]) -> dict[str, Any]:
@@ -73,6 +89,9 @@ def _value(name: str, given: Any, known: set[str]) -> Any:
         return literal
     if text.endswith((".json", ".toml")):
         return text
+    if re.fullmatch(r"[^\s:]+:[\w.]+", text):
+        loaded(text)  # says what is wrong with it
+        return Named(text)
     if name_of(text):
         return Expression(text) if name_of(text) in known or len(text) == 1 else text
     try:

@@ -4,6 +4,8 @@ import re
 from inspect import Parameter
 from typing import Any
 
+from attnprof.trace.request.texts import Named
+
 _NAMES = {
     "h*d": "d_model embed_dim dim hidden_size n_embd n_embed width emb_dim embedding_dim "
     "embed_size emb_size model_dim dim_model",
@@ -20,7 +22,8 @@ _MORE = {
     "out_channels out_dim output_dim dim_out hidden_dim attention_dim kdim vdim inner_dim "
     "input_size encoder_dim decoder_dim cross_attention_dim context_dim attn_dim attention_size "
     "encoder_embed_dim decoder_embed_dim qkv_dim features n_state n_units embed_dims "
-    "out_chs q_dim kv_dim qk_channels v_channels cin cout dims hidden_channels",
+    "out_chs q_dim kv_dim qk_channels v_channels cin cout dims hidden_channels dimension "
+    "hidden_sizes",
     "h": "num_key_value_heads n_kv_heads num_kv_heads kv_heads encoder_attention_heads "
     "decoder_attention_heads n_kv_head num_query_heads num_heads_q n_q_heads num_groups_kv",
     "d": "d_kv dim_heads attention_head_dim attention_head_size kv_dim_head qk_dim_head "
@@ -50,20 +53,22 @@ _VALUES: dict[str, tuple[Any, str]] = {
     "epsilon": (1e-5, r".*eps(ilon)?"),
     "bias": (True, r".*bias|batch_first"),
     "flag": (False, r"(is_)?causal|flash(_attn)?|use_.*|is_.*|cross_attention|return_.*|output_.*"),
-    "ratio": (4, r"mlp_ratio|ffn_ratio|expansion(_factor|_ratio)?|ff_mult|mult"),
+    "ratio": (4, r"(mlp|ffn|attention|attn|squeeze)_ratio|expansion(_factor|_ratio)?|ff_mult|mult"),
     "reduction": (2, r"(\w+_)?(sr|reduction)_(ratio|factor)"),
     "image": (224, r"(img|image)_size|input_resolution"),
     "patch": (16, r"patch_size|patch_len"),
-    "window": (7, r"window(_size)?|win_size"),
+    "window": (7, r"(window|partition)(_size)?|win_size"),
     "grid": ((14, 14), r"(feat|feature|fmap|map|grid|token)_(size|shape)|(input_)?resolution"),
-    "kernel": (3, r"(kernel|conv)_(size|width)|kernel|in_chans|num_channels|proj_kernel"),
+    "kernel": (3, r"(kernel|conv|pool)_(size|width)|kernel|in_chans|num_channels|proj_kernel"),
     "stride": (1, r"(\w+_)?strides?(_\w+)?|padding(_\w+)?|dilation|shift_size"),
     "classes": (10, r"num_(classes|labels)|n_classes|nb_classes"),
     "block": (
         16,
-        r"(chunk|bucket|segment)(_?(size|len))?|(num_)?landmarks|rank|nb_features",
+        r"(chunk|bucket|segment)(_?(size|len))?|(num_)?landmarks|rank|nb_features|num_pixel",
     ),
     "attention": ("global", r"attention_type"),
+    "norm": (Named("torch.nn:LayerNorm"), r"norm_(layer|cls|class)"),
+    "layer": (Named("torch.nn:GELU"), r"act(ivation)?_(layer|cls|class)"),
     "activation": ("gelu", r"(hidden_|ffn_)?act(ivation)?(_fn|_function)?|hidden_act"),
 }
 #: Which layer of a model it is.
@@ -73,6 +78,7 @@ TOKENS = {
     "x", "hidden_states", "src", "input", "inputs", "tgt", "memory", "hidden", "hidden_state",
     "inputs_embeds", "embeddings", "encoder_hidden_states", "context", "key_value_states", "feats",
     "features", "tokens_embeds", "x_in", "query_states", "residual", "input_tensor", "tgt_emb",
+    "cross_attention_states", "image_hidden_states", "vision_hidden_states",
 }  # fmt: skip
 #: The same in a layer, but (batch, heads, tokens, head width) in a function.
 HEADS = {
@@ -89,6 +95,7 @@ _INPUTS = {
     "N, int64": "cache_position input_pos token_positions",
     "(B, N, {d}), (B, N, {d})": "position_embeddings cos_sin rotary",
     "B, N, {d}": "cos sin rotary_pos_emb",
+    "1, 2*N - 1, {w}": "relative_position_embeddings",
     "N, {d}/2 complex64": "freqs_cis freqs freqs_ci",
     "=H": "height H",
     "=W": "width W",

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -69,6 +69,7 @@ def real_world(dtype: str = "float32") -> Iterator[None]:
 
 
 _COMPOSITE: Any = torch._C.DispatchKey.CompositeImplicitAutograd
+_META: Any = torch._C.DispatchKey.Meta
 #: Whether modules that exist are run on their own weights.
 _REAL: ContextVar[bool] = ContextVar("real", default=False)
 
@@ -165,6 +166,12 @@ def _batches_of_products(*args: Any) -> Any:
         return decompositions.matmul(*args)
 
 
+#: Operations that resize images.
+_RESIZED = (
+    "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d",
+    "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d",
+)  # fmt: skip
 _select_backend: Any = torch._C._select_conv_backend
 
 
@@ -181,15 +188,33 @@ def _backend(*tensors: Any, **how: Any) -> Any:
         return _select_backend(*map(plain, tensors), **given)
 
 
+def _resized(operation: Any, image: Any, size: Any, *how: Any) -> Any:
+    """Images of another size, by one operation; ``how`` ends with factors of their sides."""
+    scales, torchs = how[-1], vars(decompositions)
+    size = torchs["upsample_compute_output_size"](image.shape, size, scales)
+    each = [torchs["get_scale_value"](scales, side) for side in range(len(size))]
+    return operation.default(image, size, *how[:-1], *each)
+
+
+def _as_before(gradient: Any, _size: Any, before: Any, *_how: Any) -> Any:
+    """The gradient of resized images; torch gives it no shape of symbols."""
+    return gradient.new_empty(before)
+
+
 @contextmanager
 def _as_without_symbols() -> Iterator[None]:
     """Under symbolic sizes torch takes the ways it takes under numbers.
 
-    Dropout, layers that normalise or go step by step and the fast paths of attention would take
-    others, or fix sizes.
+    Dropout, images of another size, layers that normalise or go step by step and the fast paths of
+    attention would take others, or fix sizes.
     """
-    dropout: Any = torch.ops.aten.dropout.default
+    plain: list[Any] = [torch.ops.aten.dropout.default]
     composed = {torch.ops.aten.matmul.default: _batches_of_products, **CELLS}
+    for name in _RESIZED:
+        operation = getattr(torch.ops.aten, name)
+        plain.append(operation.default)
+        composed[operation.vec] = partial(_resized, operation)
+    shaped = [getattr(torch.ops.aten, f"{name}_backward").default for name in _RESIZED]
     whole = SimpleNamespace(Integral=(numbers.Integral, torch.SymInt))
     with (
         ExitStack() as stack,
@@ -197,11 +222,14 @@ def _as_without_symbols() -> Iterator[None]:
         patch.multiple(torch, **FAST_PATHS),
         patch.object(torch._C, "_select_conv_backend", _backend),
         patch.multiple(decompositions, **LAYERS),
-        patch.dict(dropout.py_kernels, clear=True),
-        patch.dict(dropout._dispatch_cache, clear=True),
     ):
-        for operation, kernel in composed.items():
-            stack.enter_context(patch.dict(operation.py_kernels, {_COMPOSITE: kernel}))
+        for operation in plain:
+            stack.enter_context(patch.dict(operation.py_kernels, clear=True))
+            stack.enter_context(patch.dict(operation._dispatch_cache, clear=True))
+        kernels = [(one, _COMPOSITE, kernel) for one, kernel in composed.items()]
+        kernels += [(one, _META, _as_before) for one in shaped if _META not in one.py_kernels]
+        for operation, key, kernel in kernels:
+            stack.enter_context(patch.dict(operation.py_kernels, {key: kernel}))
             stack.enter_context(patch.dict(operation._dispatch_cache, clear=True))
         yield
 
