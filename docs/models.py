@@ -43,8 +43,8 @@ attnprof derive attnprof.models:build --arg config.num_layers=L --arg config.d_m
 ## What a model costs
 
 `attnprof model` shows parameters, FLOPs, bytes moved and memory by part and kind of layer, in
-numbers at `--seq` and `--batch` and as closed forms in `B` and `N`: of a forward pass (a prompt),
-a training step, a token decoded after `N - 1` others, and the cache.
+numbers at `--seq` and `--batch` and as closed forms in `B`, `N` and the number of layers `L`: of a
+forward pass (a prompt), a training step, a token decoded after `N - 1` others, and the cache.
 
 ```
 attnprof model 001-lm-dot --seq 512                # a preset
@@ -56,8 +56,13 @@ attnprof model config.json --seq 4096 --batch 8    # a model of transformers
   installed transformers, of its own code: without weights, and without a network (`pip install
   'attnprof[hf]'`). Numbers are in the format that the configuration names, and attention is
   computed as transformers chooses, or as `--kernel eager` or `--kernel sdpa` says.
-- Formulas are derived from the whole model, all layers in one run, and verified like those of
-  `attnprof derive`. Numbers come from a run at the asked sizes, so they hold outside the formulas'
+- Formulas are derived from the model with its first few layers, as many as it takes to see each
+  kind of them, and verified like those of `attnprof derive`. What the others add follows from
+  these, and is held against a run of more layers and one of all. `L` is the number of layers where
+  they repeat, perhaps by a period, as windows 5:1 do: the domain then says `L mod 6 = 2`; stacks as
+  long as each other, as of an encoder and a decoder, have it both. Where they do not repeat, all
+  layers are derived in one run, in `B` and `N`.
+- Numbers come from a run of all layers at the asked sizes, so they hold outside the formulas'
   domain, too.
 - The memory of a training step is given in parts: weights, gradients, the state of `--optimizer`,
   and what the forward pass leaves for the backward pass. They are not all held at once; the peak

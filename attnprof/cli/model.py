@@ -49,7 +49,7 @@ def model(
     """Show what a whole model costs, by its configuration.
 
     Parameters, FLOPs, bytes moved and memory by part and kind of layer, in numbers and as closed
-    forms in B and N, derived from the model's own code: no weights are needed, and no network.
+    forms in B, N and layers L, derived from the model's own code: without weights or a network.
 
     Examples:
       attnprof model config.json --seq 4096

@@ -49,11 +49,14 @@ def by_kind(
 
 
 def _signatures(trace: Trace, places: Mapping[str, ModulePlace]) -> dict[str, Any]:
-    """What tells layers apart: what they count and hold."""
-    calls = _by_layer(trace.calls, places)
+    """What tells layers apart: what they count in a forward pass, and hold.
+
+    Backward, the last one may have less to add up.
+    """
+    calls = _by_layer(trace.part("forward"), places)
     held = defaultdict[str, list[Size]](list)
     for name, entries in trace.modules.items():
-        held[_known(name, places).layer].append(entries)
+        held[place_of(name, places).layer].append(entries)
     layers = {place.layer for place in places.values()}
     return {path: (str(flops_of(calls.get(path, []))), str(added(held[path]))) for path in layers}
 
@@ -61,11 +64,11 @@ def _signatures(trace: Trace, places: Mapping[str, ModulePlace]) -> dict[str, An
 def _by_layer(calls: Iterable[Call], places: Mapping[str, ModulePlace]) -> dict[str, list[Call]]:
     found = defaultdict[str, list[Call]](list)
     for call in calls:
-        found[_known(call.module, places).layer].append(call)
+        found[place_of(call.module, places).layer].append(call)
     return found
 
 
-def _known(name: str, places: Mapping[str, ModulePlace]) -> ModulePlace:
+def place_of(name: str, places: Mapping[str, ModulePlace]) -> ModulePlace:
     """The place of a module of a run, which may stand inside of what decodes with it."""
     inner = name.removeprefix("module").removeprefix(".")
     return places.get(name) or places.get(inner) or ModulePlace("other")
@@ -78,11 +81,11 @@ def by_part(
     of_layer = {path: kind for kind in kinds for path in kind.layers}
     calls = defaultdict[Any, list[Call]](list)
     for call in trace.part(phase):
-        place = _known(call.module, places)
+        place = place_of(call.module, places)
         calls[of_layer[place.layer], place.part].append(call)
     entries = defaultdict[Any, list[Size]](list)
     for name, own in trace.modules.items():
-        place = _known(name, places)
+        place = place_of(name, places)
         entries[of_layer[place.layer], place.part].append(own)
     keys = [(kind, part) for kind in kinds for part in PARTS]
     return {

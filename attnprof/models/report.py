@@ -1,18 +1,27 @@
 """A model's costs as a report: by phase, part and kind of layer, in numbers and in closed form."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from attnprof.errors import AttnprofError, CannotRunError
+from attnprof.models.cache import cache_bytes
 from attnprof.models.costs import LayerKind, by_kind, by_part
-from attnprof.models.memory import cache_bytes, training_memory
+from attnprof.models.forms import (
+    LAYERS,
+    ModelForms,
+    Repeated,
+    UnlikeError,
+    at_layers,
+    of_whole,
+    repeated,
+)
+from attnprof.models.memory import training_memory
 from attnprof.models.parts import PARTS, ModulePlace, places
 from attnprof.models.share import half_length
 from attnprof.models.whole import WholeModel
 from attnprof.record import ModelRecord, Report
 from attnprof.trace.events import Trace, added, totals
-from attnprof.trace.report.derivation import PhaseForms
 from attnprof.trace.report.records import text
 from attnprof.trace.solve.count import count
 from attnprof.trace.solve.derive import derived
@@ -24,7 +33,7 @@ class PhaseRun:
 
     phase: str
     trace: Trace
-    forms: PhaseForms | None
+    forms: ModelForms | None = None
     missing: str = ""
 
 
@@ -36,6 +45,7 @@ class Model:
     kinds: Sequence[LayerKind]
     parameters: int
     active: int
+    repeated: Repeated | None = field(repr=False)
 
     @classmethod
     def of(cls, subject: WholeModel, traces: Sequence[Trace]) -> "Model":
@@ -51,7 +61,7 @@ class Model:
         )
         active = entries - resting * (subject.experts - subject.chosen) // subject.experts
         kinds = by_kind(model, where, traces, subject.layer_types)
-        return cls(where, kinds, entries, active)
+        return cls(where, kinds, entries, active, repeated(subject, model, where, kinds))
 
 
 def model_report(
@@ -76,37 +86,59 @@ def model_report(
                 raise
             notes.append(f"no {phase}: {error}")
     model = Model.of(subject, [run.trace for run in runs])
+    runs = [_with_forms(run, subject, model, sizes) for run in runs]
     records = [row for run in runs for row in _records(run, model)]
     summary: dict[str, Any] = {
         "name": subject.name,
         "dtype": subject.dtype,
-        "at": dict(sizes),
+        "at": {**sizes, **_layers(runs)},
         "parameters": model.parameters,
         "active_parameters": model.active,
         "layers": {kind.name: kind.count for kind in model.kinds if kind.name},
         "phases": {run.phase: _found(run) for run in runs},
     }
     first = next((run for run in runs if run.phase == "forward"), None)
-    summary["attention_half_seq_len"] = None if first is None else _half(first, model)
+    summary["attention_half_seq_len"] = None if first is None else _half(first)
     if subject.caches and {"forward", "decode"} & {*phases}:
-        rows, summary["cache_domain"] = _cache(subject, sizes, notes)
+        rows, summary["cache_domain"] = _cache(subject, sizes, model, notes)
         records += rows
     if any(run.phase == "train" for run in runs):
         train = next(run for run in runs if run.phase == "train")
-        summary["memory"] = training_memory(subject, train.trace, optimizer)
+        few = subject if model.repeated is None else model.repeated.few
+        summary["memory"] = training_memory(subject, few, train.trace, optimizer)
     return Report("model", records, {**summary, "notes": notes}, environment or {})
 
 
 def _run(subject: WholeModel, phase: str, sizes: Mapping[str, int]) -> PhaseRun:
+    """A run of all layers; it is held against one on real tensors where formulas are derived."""
     target = subject.target(phase)
     asked = {name: sizes[name] for name in target.symbols}
-    trace = count(target, asked, phase)
+    return PhaseRun(phase, count(target, asked, phase, held=False))
+
+
+def _with_forms(
+    run: PhaseRun, subject: WholeModel, model: Model, sizes: Mapping[str, int]
+) -> PhaseRun:
+    target, phase = subject.target(run.phase), run.phase
+    asked = {name: sizes[name] for name in target.symbols}
+    if model.repeated is not None:
+        try:
+            return replace(run, forms=model.repeated.forms(phase, asked, run.trace))
+        except (UnlikeError, AttnprofError):
+            pass  # what a few layers do not show, all of them may
+    run = replace(run, trace=count(target, asked, phase))
     try:
         near = {name: size for name, size in asked.items() if size > 1}
         forms = derived(replace(target, step=target), (phase,), near).phases[phase]
     except AttnprofError as error:
-        return PhaseRun(phase, trace, None, str(error))
-    return PhaseRun(phase, trace, forms)
+        return replace(run, missing=str(error))
+    return replace(run, forms=of_whole(forms, model.places, model.kinds))
+
+
+def _layers(runs: Sequence[PhaseRun]) -> dict[str, int]:
+    """The number of layers, where formulas have a symbol for it."""
+    told = [run.forms.layers for run in runs if run.forms is not None and run.forms.layers]
+    return {LAYERS: told[0]} if told else {}
 
 
 def _found(run: PhaseRun) -> dict[str, Any]:
@@ -125,55 +157,46 @@ def _found(run: PhaseRun) -> dict[str, Any]:
 def _records(run: PhaseRun, model: Model) -> Iterator[ModelRecord]:
     """By kind of layer and part, then the whole."""
     numbers = by_part(run.trace, run.phase, model.places, model.kinds)
-    formulas: Mapping[Any, Mapping[str, Any]] = {}
-    if run.forms is not None and run.forms.method != "counted":
-        formulas = by_part(run.forms.trace, run.phase, model.places, model.kinds)
+    forms = run.forms or ModelForms("", {}, {})
     for (kind, part), values in numbers.items():
-        own = formulas.get((kind, part), {})
+        own = forms.parts.get((kind, part), {})
         for quantity, value in values.items():
             yield ModelRecord(
                 part=part, layer_kind=kind.name, count=kind.count, phase=run.phase,
-                quantity=quantity, expression=_shown(run, quantity, own.get(quantity)), value=value,
+                quantity=quantity, expression=text(own.get(quantity)), value=value,
             )  # fmt: skip
-    whole = run.forms.formulas if run.forms is not None else {}
     for quantity, value in totals(run.trace, run.phase).items():
-        formula = whole.get(quantity)
         yield ModelRecord(
             part="total", layer_kind="", count=1, phase=run.phase, quantity=quantity,
-            expression=None if formula is None else text(formula.expression), value=value,
+            expression=text(forms.whole.get(quantity)), value=value,
         )  # fmt: skip
 
 
-def _shown(run: PhaseRun, quantity: str, expression: Any) -> str | None:
-    """A part's formula, unless that of the whole was withheld."""
-    if run.forms is None or run.forms.formulas[quantity].withheld:
-        return None
-    return text(expression)
-
-
-def _half(run: PhaseRun, model: Model) -> int | None:
-    if run.forms is None or "N" not in {s for shape in run.forms.verified_at for s in shape}:
+def _half(run: PhaseRun) -> int | None:
+    forms = run.forms
+    if forms is None or "N" not in {name for shape in forms.verified_at for name in shape}:
         return None
     flops = {part: list[Any]() for part in PARTS}
-    for (_, part), values in by_part(run.forms.trace, run.phase, model.places, model.kinds).items():
-        flops[part].append(values["flops"])
+    for (_, part), values in forms.parts.items():
+        flops[part].append(at_layers(values.get("flops", 0), forms.layers))
     return half_length(added(flops["attention"]), added([x for own in flops.values() for x in own]))
 
 
 def _cache(
-    subject: WholeModel, sizes: Mapping[str, int], notes: list[str]
+    subject: WholeModel, sizes: Mapping[str, int], model: Model, notes: list[str]
 ) -> tuple[list[ModelRecord], list[str]]:
     """By kind of layer, then the whole; and where the formulas hold."""
     try:
-        found, domain = cache_bytes(subject, sizes)
+        found, domain = cache_bytes(subject, sizes, model.repeated)
     except AttnprofError as error:
         notes.append(f"no size of the cache: {error}")
         return [], []
     rows = [
         ModelRecord(
-            part="attention" if kind else "total", layer_kind=kind, count=number, phase="decode",
-            quantity="cache_bytes", expression=expression, value=value,
+            part="attention" if row.kind else "total", layer_kind=row.kind, count=row.count,
+            phase="decode", quantity="cache_bytes", expression=text(row.expression),
+            value=row.value,
         )
-        for kind, number, expression, value in found
+        for row in found
     ]  # fmt: skip
     return rows, list(domain)

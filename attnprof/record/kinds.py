@@ -206,8 +206,9 @@ class ModelRecord(Record, commands=("model",)):
     """``model``: one quantity of a part of a model, of all layers of a kind together.
 
     ``part`` is ``total`` for the whole model; ``layer_kind`` is empty for what is in no layer, and
-    ``count`` says how many layers there are of it. ``expression`` is in B (batch) and N (tokens),
-    null where there is no formula; ``value`` is exact, of a run at the asked sizes.
+    ``count`` says how many layers there are of it. ``expression`` is in B (batch), N (tokens)
+    and L (layers, where they repeat), null where there is no formula; ``value`` is exact, of a run
+    at the asked sizes.
     """
 
     part: str = column("part")

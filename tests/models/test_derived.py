@@ -1,5 +1,8 @@
 """Whole models have closed forms, with their number of layers as a size."""
 
+from functools import partial
+
+import sympy
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -7,7 +10,10 @@ import attnprof
 from attnprof.models import ModelConfig, build
 from attnprof.models.inputs import example_inputs, input_texts
 from attnprof.models.parts import parts
+from attnprof.models.report import model_report
 from attnprof.models.sources import subject_of
+from attnprof.models.whole import WholeModel
+from attnprof.trace.events import totals
 from attnprof.trace.solve.count import count
 
 SYMBOLS = {"d_model": "h*d", "num_heads": "h", "num_layers": "L", "seq_len": "N"}
@@ -35,3 +41,22 @@ def test_what_a_layer_does_in_its_step_is_the_layers():
     attention = [call for call in trace.calls if "attention" in call.module]
     products = 8 * 2 * 2 * (4 * 512**2 + 2 * 40 * 512)  # layers, batch; projections, scores, values
     assert sum(call.counts.get("matmul_flops", 0) for call in attention) == products
+
+
+def test_formulas_in_layers_are_what_models_with_more_or_fewer_of_them_hold_and_do():
+    config = ModelConfig(num_layers=5, d_model=8, num_heads=2, vocab_size=11, seq_len=40)
+    subject = _model(config)
+    report = model_report(subject, ["train"], {"B": 2, "N": 12})
+    assert report.summary["at"]["L"] == 5
+    found = {row.quantity: row for row in report.records if row.part == "total"}
+    names = {name: sympy.Symbol(name) for name in ("B", "N", "L")}
+    for layers, n in ((9, 33),):
+        other = _model(config.with_(num_layers=layers)).target("train")
+        ours = totals(count(other, {"B": 2, "N": n}, "train"), "train")
+        for quantity in ("matmul_flops", "flops", "bytes_moved", "peak_bytes", "parameters"):
+            formula = sympy.sympify(found[quantity].expression, names)
+            assert formula.subs({"B": 2, "N": n, "L": layers}) == ours[quantity], quantity
+
+
+def _model(config):
+    return WholeModel("ours", partial(build, config), input_texts(config))

@@ -135,6 +135,9 @@ def constructed(build: Callable[[], Any], sizes: Iterable[Any]) -> Any:
             return faked(build(), mode)
 
 
+outside_fake = unset_fake_temporarily
+
+
 def current_mode() -> FakeTensorMode | None:
     """The fake world that this runs in, if any."""
     mode = torch._C._get_dispatch_mode(FAKE)
@@ -148,12 +151,29 @@ def faked(module: Any, mode: FakeTensorMode | None) -> Any:
     """
     if mode is None or not isinstance(module, torch.nn.Module):
         return copy.deepcopy(module) if _REAL.get() else module
+    with unset_fake_temporarily():
+        fakes = {id(x): mode.from_tensor(x, static_shapes=True) for x in _held_by(module)}
+        return copy.deepcopy(module, fakes)
+
+
+def emptied(module: torch.nn.Module) -> Any:
+    """A copy of a module without values, on the device and in the world that this runs in."""
+
+    def empty(tensor: torch.Tensor) -> torch.Tensor:
+        like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+        if isinstance(tensor, torch.nn.Parameter):
+            return torch.nn.Parameter(like, tensor.requires_grad)
+        return like
+
+    return copy.deepcopy(module, {id(tensor): empty(tensor) for tensor in _held_by(module)})
+
+
+def _held_by(module: torch.nn.Module) -> list[torch.Tensor]:
+    """Parameters, buffers, and tensors that are neither."""
     held = [*module.parameters(), *module.buffers()]
     for part in module.modules():
         held += [value for value in vars(part).values() if isinstance(value, torch.Tensor)]
-    with unset_fake_temporarily():
-        fakes = {id(tensor): mode.from_tensor(tensor, static_shapes=True) for tensor in held}
-        return copy.deepcopy(module, fakes)
+    return held
 
 
 def _batches_of_products(*args: Any) -> Any:

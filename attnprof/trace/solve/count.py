@@ -44,10 +44,13 @@ class NoBackwardError(RequestError):
     """A forward pass runs, and no backward pass."""
 
 
-def count(target: Target, sizes: Sizes, phase: str, most: float = inf) -> Trace:
+def count(
+    target: Target, sizes: Sizes, phase: str, most: float = inf, *, held: bool = True
+) -> Trace:
     """A run that shows what a phase counts at a shape; to decode, ``target`` is the step.
 
-    Where the code does something else on real tensors, that is what is counted. Raises
+    Where the code does something else on real tensors, that is what is counted, unless it need not
+    be ``held`` against a run on those. Raises
     :class:`TooLongError` for a run of more than ``most`` operations, :class:`RequestError` where
     it does not run, and :class:`CannotRunError` where what runs depends on values.
     """
@@ -62,7 +65,7 @@ def count(target: Target, sizes: Sizes, phase: str, most: float = inf) -> Trace:
     if isinstance(trace, Exception):
         raise trace
     try:
-        trace.notes += _checked(target, sizes, training, trace)
+        trace.notes += _checked(target, sizes, training, trace) if held else []
     except PartedError as parted:
         if large := _too_large(target, sizes):
             raise CannotRunError(

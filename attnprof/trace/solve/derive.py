@@ -34,13 +34,17 @@ from attnprof.workload import DTYPES, Workload
 
 
 def derived(
-    target: Target, phases: Sequence[str] = PHASES[:3], asked: Mapping[str, int] | None = None
+    target: Target,
+    phases: Sequence[str] = PHASES[:3],
+    asked: Mapping[str, int] | None = None,
+    *,
+    runs: bool = False,
 ) -> Derivation:
     """Formulas of a target for phases; ``asked`` sizes choose the branch and must be met.
 
-    Its guesses and inputs go with them. Raises :class:`RequestError` for sizes it does not have
-    and where it does not run at all, :class:`CannotRunError` where neither a formula nor, at a
-    complete shape, a number can be had.
+    Its guesses and inputs go with them; ``runs``: it is known to run at those sizes. Raises
+    :class:`RequestError` for sizes it does not have and where it does not run at all,
+    :class:`CannotRunError` where neither a formula nor, at a complete shape, a number can be had.
     """
     check_registered()
     asked = dict(asked or {})
@@ -53,7 +57,9 @@ def derived(
                 f"--at {name}={size}: {target.name} has no size {name}; its arguments and inputs "
                 f"use {', '.join(target.symbols) or 'none'}"
             )
-    target, start = _started(target, asked, training=trains(phases))
+    start: Sizes = asked
+    if not runs:
+        target, start = _started(target, asked, training=trains(phases))
     try:
         forms = _forms(target, phases, start)
     except Exception as error:

@@ -1,0 +1,128 @@
+"""The cache after a prompt: what the model's own cache object holds, by layer."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from attnprof.errors import AttnprofError
+from attnprof.models.forms import Repeated
+from attnprof.models.stacks import shortened
+from attnprof.models.whole import WholeModel
+from attnprof.trace.events import Trace, added
+from attnprof.trace.request.target import Target, hints_for
+from attnprof.trace.sizes import evaluate
+from attnprof.trace.solve.budget import NoFormulaError
+from attnprof.trace.solve.count import count
+from attnprof.trace.solve.derive import derived
+from attnprof.trace.solve.symbolic import run_symbolically
+
+
+@dataclass(frozen=True)
+class CacheBytes:
+    """Bytes of the cache of ``count`` layers of a kind, or, without a name, of all.
+
+    As an expression in B, N and the number of layers L, None where there is none, and as the number
+    at the asked sizes.
+    """
+
+    kind: str
+    count: int
+    expression: Any
+    value: int
+
+
+def cache_bytes(
+    subject: WholeModel, sizes: Mapping[str, int], repeated: Repeated | None
+) -> tuple[list[CacheBytes], tuple[str, ...]]:
+    """Bytes of the cache after N tokens, by kind of layer, then the whole; and where that holds.
+
+    Of layers that repeat those of the first few are looked at, if they are alike by kind.
+    """
+    if repeated is not None and (found := _of_few(subject, sizes, repeated)):
+        return found
+    target = subject.cache()
+    numbers = _by_layer(count(target, _asked(target, sizes), "forward"))
+    formulas, domain = _formulas(target, _asked(target, sizes))
+    groups = defaultdict[Any, list[str]](list)
+    for layer, value in numbers.items():
+        groups[value, formulas.get(layer)].append(layer)
+    rows = []
+    for (value, _), layers in groups.items():
+        whole = added([formulas[layer] for layer in layers]) if formulas else None
+        rows.append(CacheBytes(_name(layers, subject), len(layers), whole, value * len(layers)))
+    whole = added(list(formulas.values())) if formulas else None
+    return [*rows, CacheBytes("", 1, whole, sum(numbers.values()))], domain
+
+
+def _of_few(
+    subject: WholeModel, sizes: Mapping[str, int], repeated: Repeated
+) -> tuple[list[CacheBytes], tuple[str, ...]] | None:
+    """The same by the first layers of a decoder; None where they do not tell of all."""
+    samples = repeated.samples
+    stack, longest = samples.stacks[-1], samples.lengths[-1]
+    length = longest[stack.path]
+    target = shortened(subject, longest).cache()
+    numbers = _by_layer(count(target, _asked(target, sizes), "forward"))
+    formulas, domain = _formulas(target, _asked(target, sizes))
+    held = [numbers.get(f"layers.{n}", 0) for n in range(length)]
+    forms = [formulas.get(f"layers.{n}", 0) for n in range(length)]
+    of = dict(zip(stack.kinds, zip(held, forms, strict=False), strict=False))
+    told = [of[kind] for kind in stack.kinds[:length]]
+    if len(numbers) > length or told != list(zip(held, forms, strict=True)) or not sum(held):
+        return None
+    rows = []
+    for kind in dict.fromkeys(stack.kinds):
+        each, form = of[kind]
+        number = stack.kinds.count(kind)
+        if each:
+            whole = repeated.of_layers(stack, {kind: form}) if formulas else None
+            rows.append(CacheBytes(repeated.kinds[kind].name, number, whole, each * number))
+    whole = {kind: form for kind, (_, form) in of.items()}
+    total = repeated.of_layers(stack, whole) if formulas else None
+    return [*rows, CacheBytes("", 1, total, sum(row.value for row in rows))], domain
+
+
+def _asked(target: Target, sizes: Mapping[str, int]) -> dict[str, int]:
+    return {name: sizes[name] for name in target.symbols}
+
+
+def _formulas(target: Target, asked: Mapping[str, int]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Bytes by layer as formulas that further runs confirm, and where they hold; or nothing."""
+    near = {name: size for name, size in asked.items() if size > 1}
+    try:
+        found = run_symbolically(target, hints_for(target.symbols, near), ("forward",))
+    except (NoFormulaError, AttnprofError):
+        return _derived(target, near)
+    formulas = _by_layer(found.trace)
+    others = ({name: near.get(name, 2) + more for name in target.symbols} for more in (1, 6))
+    inside = list(filter(found.holds, others))
+    if not inside:
+        return _derived(target, near)
+    for sizes in inside:
+        numbers = _by_layer(count(target, sizes, "forward"))
+        if {layer: evaluate(size, sizes) for layer, size in formulas.items()} != numbers:
+            return {}, ()
+    return formulas, found.domain
+
+
+def _derived(target: Target, near: Mapping[str, int]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    try:
+        forms = derived(target, ("forward",), near).phases["forward"]
+    except AttnprofError:
+        return {}, ()
+    is_known = forms.method != "counted" and not forms.formulas["peak_bytes"].withheld
+    return (_by_layer(forms.trace), forms.domain) if is_known else ({}, ())
+
+
+def _by_layer(trace: Trace) -> dict[str, Any]:
+    found = defaultdict[str, list[Any]](list)
+    for call in trace.calls:
+        found[call.module].append(call.takes)
+    return {layer: added(sizes) for layer, sizes in found.items() if layer}
+
+
+def _name(layers: list[str], subject: WholeModel) -> str:
+    numbers = [int(layer.rpartition(".")[2]) for layer in layers]
+    types = {subject.layer_types[n] for n in numbers if n < len(subject.layer_types)}
+    return types.pop() if len(types) == 1 else f"layers {numbers[0]}-{numbers[-1]}"

@@ -1,0 +1,272 @@
+"""Closed forms of a whole model: of all layers in one run, or of a few that the others repeat."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from attnprof.algebra.expressions import symbol
+from attnprof.models.costs import LayerKind, by_part, place_of
+from attnprof.models.parts import ModulePlace
+from attnprof.models.stacks import LayerStack, Lengths, Samples, samples_of, shortened, stacks_of
+from attnprof.models.stitched import fewest, stitched_peak, walked
+from attnprof.models.whole import WholeModel
+from attnprof.trace.events import QUANTITIES, Trace, added, peak, trains, uncounted
+from attnprof.trace.report.derivation import PhaseForms
+from attnprof.trace.request.target import Target, hints_for, sizes_text
+from attnprof.trace.run.runs import record
+from attnprof.trace.sizes import evaluate
+from attnprof.trace.solve.budget import NoFormulaError
+from attnprof.trace.solve.count import tried
+from attnprof.trace.solve.derive import derived
+from attnprof.trace.solve.symbolic import run_symbolically
+
+#: What a formula calls the number of layers.
+LAYERS = "L"
+#: Costs by kind of layer and part, by quantity.
+Parts = Mapping[tuple[LayerKind, str], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class ModelForms:
+    """A phase of a model in closed form: by kind of layer and part, and in the whole.
+
+    In B, N and, where ``layers`` says how many there are, L. ``whole`` lacks what was withheld,
+    as ``notes`` say; the other fields are those of :class:`PhaseForms`.
+    """
+
+    method: str
+    parts: Parts
+    whole: Mapping[str, Any]
+    domain: tuple[str, ...] = ()
+    verified_at: tuple[Mapping[str, int], ...] = ()
+    uncounted: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    layers: int | None = None
+
+
+def of_whole(forms: PhaseForms, places: Any, kinds: Sequence[LayerKind]) -> ModelForms:
+    """Those of a run of all layers."""
+    whole = {name: formula.expression for name, formula in forms.formulas.items()}
+    whole = {name: expression for name, expression in whole.items() if expression is not None}
+    found = by_part(forms.trace, forms.phase, places, kinds) if forms.method != "counted" else {}
+    parts = {key: {q: x for q, x in own.items() if q in whole} for key, own in found.items()}
+    how = forms.domain, forms.verified_at, forms.uncounted, forms.notes
+    return ModelForms(forms.method, parts, whole, *how)
+
+
+def at_layers(expression: Any, layers: int | None) -> Any:
+    """The expression of a model with so many layers."""
+    known = layers is not None and hasattr(expression, "subs")
+    return expression.subs(symbol(LAYERS), layers) if known else expression
+
+
+class UnlikeError(Exception):
+    """Layers beyond the first few do not cost what those do."""
+
+
+@dataclass
+class Repeated:
+    """A model whose first layers are the measure of the others: see :mod:`.stacks`."""
+
+    subject: WholeModel
+    places: Mapping[str, ModulePlace]
+    kinds: Sequence[LayerKind]
+    samples: Samples
+    symbol: Any = field(init=False)
+    _routed: bool = False
+
+    def __post_init__(self) -> None:
+        longest = self.samples.lengths[-1]
+        periods = [s.period(max(s.start, longest[s.path] - 1)) for s in self.samples.stacks]
+        in_layers = self.samples.slopes is not None and all(periods)
+        self.symbol = symbol(LAYERS) if in_layers else None
+
+    def forms(self, phase: str, sizes: Mapping[str, int], run: Trace) -> ModelForms:
+        """The closed forms of a phase, held against ``run``, that of all layers at ``sizes``.
+
+        :class:`UnlikeError` where that counts something else.
+        """
+        near = {name: size for name, size in sizes.items() if size > 1}
+        *shorter, longest = self.samples.lengths
+        target = tried(self._target(longest, phase), sizes, training=trains([phase]))
+        if target.real:
+            raise UnlikeError("it does something else on real tensors")
+        self._routed = target.routed
+        found = derived(replace(target, step=target), (phase,), near, runs=True).phases[phase]
+        if found.method == "counted":
+            return of_whole(found, self.places, self.kinds)
+        domains = list(found.domain)
+        traces = list[Trace]()
+        for lengths in shorter:
+            trace, domain = _sampled(self._target(lengths, phase), phase, near, found)
+            traces.append(trace)
+            domains += [told for told in domain if told not in domains]
+        sampled = _Sampled(self, phase, found, [*traces, found.trace])
+        return sampled.held_against(run, sizes, tuple(domains))
+
+    def _target(self, lengths: Lengths, phase: str) -> Target:
+        return replace(shortened(self.subject, lengths).target(phase), routed=self._routed)
+
+    @property
+    def few(self) -> WholeModel:
+        """The subject with its first layers alone, some of every kind."""
+        return shortened(self.subject, self.samples.lengths[-1])
+
+    def of_layers(self, stack: LayerStack, each: Mapping[int, Any]) -> Any:
+        """The sum over the layers of a stack of what each one of a kind has, by kind."""
+        first = (stack.kinds[: lengths[stack.path]] for lengths in self.samples.lengths)
+        sums = [added([each[kind] for kind in kinds if kind in each]) for kinds in first]
+        return self.samples.summed(sums, self.symbol)
+
+    def counted(self, lengths: Lengths, phase: str, sizes: Mapping[str, int]) -> Trace:
+        """A run of so many layers at sizes."""
+        return record(self._target(lengths, phase), sizes, training=trains([phase]))
+
+
+def repeated(
+    subject: WholeModel, model: Any, places: Any, kinds: Sequence[LayerKind]
+) -> Repeated | None:
+    """A subject, built as ``model``, by its first layers; None where they repeat too little."""
+    samples = samples_of(stacks_of(model, kinds))
+    return None if samples is None else Repeated(subject, places, kinds, samples)
+
+
+def _sampled(
+    target: Target, phase: str, near: Mapping[str, int], like: PhaseForms
+) -> tuple[Trace, tuple[str, ...]]:
+    """A run on symbolic sizes where that was enough for another number of layers; its domain."""
+    if like.method == "symbolic" and not like.trace.routes:
+        hints = hints_for(target.symbols, near)
+        try:
+            found = run_symbolically(replace(target, own=True), hints, (phase,))
+        except NoFormulaError:
+            pass
+        else:
+            return found.trace, found.domain
+    forms = derived(replace(target, step=target), (phase,), near).phases[phase]
+    if forms.method == "counted":
+        raise UnlikeError("fewer layers have no formulas")
+    return forms.trace, forms.domain
+
+
+class _Sampled:
+    """A phase by its samples: formulas of the whole, and what runs say of them."""
+
+    def __init__(
+        self, model: Repeated, phase: str, forms: PhaseForms, traces: Sequence[Trace]
+    ) -> None:
+        self.model, self.phase, self.found = model, phase, forms
+        self.samples = model.samples
+        self.tables: list[Parts] = [
+            by_part(trace, phase, model.places, model.kinds) for trace in traces
+        ]
+        keys = dict.fromkeys(key for table in reversed(self.tables) for key in table)
+        self.parts = {key: self._quantities(key) for key in keys}
+        own = self.parts.values()
+        self.whole = {name: added([x[name] for x in own]) for name in next(iter(own), {})}
+        if (most := self._peak(traces[-1])) is not None:
+            self.whole["peak_bytes"] = most
+        kept = [q for q in QUANTITIES if not forms.formulas[q].withheld and q in self.whole]
+        self.whole = {name: self.whole[name] for name in kept}
+        self.notes = list(forms.notes)
+
+    def _quantities(self, key: tuple[LayerKind, str]) -> dict[str, Any]:
+        names = next(table[key] for table in self.tables if key in table)
+        sums = partial(self.samples.summed, symbol=self.model.symbol)
+        return {q: sums([table.get(key, {}).get(q, 0) for table in self.tables]) for q in names}
+
+    def _peak(self, trace: Trace) -> Any:
+        if trace.has_loops or self.found.method != "symbolic":
+            return None
+        longest = self.samples.lengths[-1]
+        longer = {
+            stack.path: walked(stack, longest[stack.path], self.model.symbol)
+            for stack in self.samples.stacks
+        }
+        return stitched_peak(
+            trace, self.phase, self._layer_of, self.samples.stacks, longest, longer
+        )
+
+    def _layer_of(self, module: str) -> str:
+        return place_of(module, self.model.places).layer
+
+    def held_against(
+        self, run: Trace, sizes: Mapping[str, int], domain: tuple[str, ...]
+    ) -> ModelForms:
+        """The forms without what runs of all layers, and of some more than sampled, contradict."""
+        shape = min(self.found.verified_at, key=lambda x: x.get("N", 0))
+        whole = {stack.path: len(stack) for stack in self.samples.stacks}
+        more = list(self._more())
+        for lengths in more:
+            self._hold(self.model.counted(lengths, self.phase, shape), shape, lengths)
+        if self.found.holds(sizes):
+            self._hold(run, sizes, whole)
+        elif not more:  # the asked sizes are another case, as a batch of one
+            self._hold(self.model.counted(whole, self.phase, shape), shape, whole)
+        told, seen = list(domain), [dict(shape) for shape in self.found.verified_at]
+        layers = None
+        if self.model.symbol is not None:
+            told += self._domain()
+            layers = self.samples.layers
+            seen.append({**sizes, LAYERS: layers})
+        left_out = [
+            f"{op} ×{times} ({size} bytes)"
+            for op, (times, size) in uncounted(run, self.phase).items()
+        ]
+        parts = {key: {q: x for q, x in own.items() if q in self.whole}
+                 for key, own in self.parts.items()}  # fmt: skip
+        return ModelForms(
+            self.found.method, parts, self.whole, tuple(told), tuple(seen), tuple(left_out),
+            tuple(self.notes), layers,
+        )  # fmt: skip
+
+    def _more(self) -> Iterator[Lengths]:
+        """Numbers of layers that are no sample, with which formulas are to hold, too."""
+        longest = self.samples.lengths[-1]
+        more = {
+            stack.path: fewest(stack, longest[stack.path])
+            if self.model.symbol is not None
+            else longest[stack.path] + 1
+            for stack in self.samples.stacks
+        }
+        if self.model.symbol is not None:
+            more = dict.fromkeys(more, max(more.values()))
+        if all(more[stack.path] < len(stack) for stack in self.samples.stacks):
+            yield more
+
+    def _domain(self) -> Iterator[str]:
+        stacks, longest = self.samples.stacks, self.samples.lengths[-1]
+        yield f"{LAYERS} >= {max(fewest(stack, longest[stack.path]) for stack in stacks)}"
+        for period in dict.fromkeys(stack.period(stack.start) for stack in stacks):
+            if period > 1:
+                yield f"{LAYERS} mod {period} = {self.samples.layers % period}"
+
+    def _hold(self, run: Trace, sizes: Mapping[str, int], lengths: Lengths) -> None:
+        """Withhold what a run contradicts; UnlikeError where that is what it computes."""
+        counted = by_part(run, self.phase, self.model.places, self.model.kinds)
+        weights = self.samples.weights_of(lengths)
+        at = {**sizes, LAYERS: max(lengths.values())}
+        wrong = dict[str, str]()
+        for key in {**self.parts, **counted}:
+            for name in counted.get(key) or self.parts[key]:
+                number = counted.get(key, {}).get(name, 0)
+                ours = sum(
+                    weight * evaluate(table.get(key, {}).get(name, 0), sizes)
+                    for weight, table in zip(weights, self.tables, strict=True)
+                )
+                if ours != number:
+                    wrong.setdefault(name, f"{name} of {key[1]} are {number}, not {ours}")
+        if "peak_bytes" in self.whole and (self.model.symbol is not None or lengths == self._all):
+            held, ours = peak(run, self.phase), evaluate(self.whole["peak_bytes"], at)
+            if held != ours:
+                wrong["peak_bytes"] = f"a run holds {held}, not {ours}"
+        if not wrong.keys() <= {"peak_bytes", "bytes_moved"}:
+            raise UnlikeError(f"at {sizes_text(at)}: {next(iter(wrong.values()))}")
+        for name, told in wrong.items():
+            self.whole.pop(name, None)
+            self.notes.append(f"no formula of {name.replace('_', ' ')}: at {sizes_text(at)} {told}")
+
+    @property
+    def _all(self) -> dict[str, int]:
+        return {stack.path: len(stack) for stack in self.samples.stacks}

@@ -1,0 +1,155 @@
+"""The peak of a model with many layers, of a run of one with few: what layers hold adds up."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from attnprof.algebra.maxima import running_maximum
+from attnprof.models.stacks import LayerStack, Lengths
+from attnprof.trace.events import Call, Size, Trace, added
+
+#: What is allocated, and needed beside it for a moment.
+Step = tuple[Size, Size, Size]
+
+
+@dataclass(frozen=True)
+class LongStack:
+    """A stack as its layers are walked through: ``layers`` are numbers of it, in order.
+
+    ``jump`` stands before the layer at this place for ``times`` periods of ``period`` layers, each
+    like those from there on: what they hold adds up, so that none of them is the worst moment.
+    """
+
+    layers: Sequence[int]
+    jump: int = 0
+    period: int = 0
+    times: Any = 0
+
+
+def walked(stack: LayerStack, sampled: int, symbol: Any = None) -> LongStack:
+    """A stack of all its layers, or of as many as a symbol says, of which a sample has the first.
+
+    Layers beyond those of the sample repeat; only the first and last of them are walked through.
+    """
+    start = max(stack.start, sampled - 1)
+    period = stack.period(start) if start < len(stack) else 0
+    if not period:
+        return LongStack(range(len(stack)))
+    tail = (len(stack) - start) % period
+    number = len(stack) if symbol is None else symbol
+    times = (number - start - tail) / period - 2
+    times = int(times) if symbol is None else times
+    first, last = start + period, len(stack) - tail - period
+    return LongStack([*range(first), *range(last, len(stack))], first, period, times)
+
+
+def fewest(stack: LayerStack, sampled: int) -> int:
+    """The least number of layers that formulas with a symbol for it hold for."""
+    start = max(stack.start, sampled - 1)
+    period = stack.period(start)
+    return start + 2 * period + (len(stack) - start) % period
+
+
+def stitched_peak(
+    trace: Trace,
+    phase: str,
+    layer_of: Callable[[str], str],
+    stacks: Sequence[LayerStack],
+    lengths: Lengths,
+    longer: Mapping[str, LongStack],
+) -> Size | None:
+    """Most bytes that a model holds in a phase, by the run of one with fewer layers.
+
+    ``layer_of`` says in which layer a module is. None where a run goes through layers in another
+    way than one after the other, forward and back.
+    """
+    of = {s.layer(n): (s, n) for s in stacks for n in range(lengths[s.path])}
+    steps, before = list[Step](), list[Size]()
+    for part, calls in groupby(trace.calls, lambda call: call.part):
+        pieces = _pieces(calls, layer_of, of)
+        whole = None if pieces is None else _whole(pieces, part == "backward", lengths, longer)
+        if whole is None:
+            return None
+        if part == "forward" and phase == "backward":
+            before += [takes for takes, _, _ in whole]
+        else:
+            steps += whole
+    return running_maximum(added(before), steps)
+
+
+@dataclass
+class _Segment:
+    """Consecutive steps of a layer, or of no layer, with what is freed after them."""
+
+    stack: LayerStack | None
+    number: int
+    steps: list[Step]
+
+
+def _pieces(
+    calls: Iterable[Call], layer_of: Callable[[str], str], of: Mapping[str, tuple[LayerStack, int]]
+) -> list[_Segment] | None:
+    """A run by layer: what happens between two layers is part of the one before."""
+    calls = list(calls)
+    places = [of.get(layer_of(call.module)) for call in calls]
+    last = {place: n for n, place in enumerate(places) if place}
+    pieces = [_Segment(None, 0, [])]
+    for n, (call, place) in enumerate(zip(calls, places, strict=True)):
+        pieces[-1].steps.append((-call.gives, 0, 0))
+        stack, number = pieces[-1].stack, pieces[-1].number
+        if place and place != (stack, number):
+            pieces.append(_Segment(*place, []))
+        elif stack and n > last[stack, number] and not _followed(places, n, stack):
+            pieces.append(_Segment(None, 0, []))
+        pieces[-1].steps.append((call.takes, call.workspace, 0))
+    seen = [(piece.stack, piece.number) for piece in pieces if piece.stack]
+    return pieces if len(seen) == len(set(seen)) == len(of) else None
+
+
+def _followed(places: Sequence[Any], start: int, stack: LayerStack) -> bool:
+    """Whether another layer of a stack comes next."""
+    later = next((place for place in places[start:] if place), None)
+    return later is not None and later[0] == stack
+
+
+def _whole(
+    pieces: Sequence[_Segment],
+    backward: bool,
+    lengths: Lengths,
+    longer: Mapping[str, LongStack],
+) -> list[Step] | None:
+    """The steps of all layers, in their order."""
+    found = list[Step]()
+    for stack, group in groupby(pieces, lambda piece: piece.stack):
+        own = list(group)
+        if stack is None:
+            found += [step for piece in own for step in piece.steps]
+            continue
+        order = range(lengths[stack.path])
+        if [piece.number for piece in own] != list(reversed(order) if backward else order):
+            return None
+        steps = {piece.number: piece.steps for piece in own}
+        found += _layers(stack, steps, longer[stack.path], backward=backward)
+    return found
+
+
+def _layers(
+    stack: LayerStack, steps: Mapping[int, list[Step]], longer: LongStack, *, backward: bool
+) -> Iterator[Step]:
+    """Of every layer that is walked through: its own steps, or those of one of its kind."""
+    most = max(steps)
+    like = {stack.kinds[n]: n for n in (most, *range(most))}  # those inside, if there are any
+    model = {n: n if n < most else like[stack.kinds[n]] for n in longer.layers}
+    if stack.kinds[most] == stack.kinds[-1]:
+        model[len(stack) - 1] = most
+    places = list(enumerate(longer.layers))
+    repeated = longer.layers[longer.jump : longer.jump + longer.period]
+    between = [takes for n in repeated for takes, _, _ in steps[like[stack.kinds[n]]]]
+    held = added(between) * longer.times
+    for place, number in reversed(places) if backward else places:
+        if longer.period and not backward and place == longer.jump:
+            yield held, 0, 0
+        yield from steps[model[number]]
+        if longer.period and backward and place == longer.jump:
+            yield held, 0, 0
