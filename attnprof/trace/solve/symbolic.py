@@ -202,8 +202,8 @@ def _recorded(
     def look() -> None:
         nonlocal seen, looked
         count()
-        facts, now = len(environment.guards) + len(environment.replacements), process_time()
-        if facts != seen and now - start >= _LOOKING * looked:
+        facts = len(environment.guards) + len(environment.replacements)
+        if facts != seen and (now := process_time()) - start >= _LOOKING * looked:
             seen = facts
             _guards(environment, blocks)
             looked += process_time() - now
