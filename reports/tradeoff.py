@@ -6,28 +6,28 @@
     python reports/tradeoff.py             # all of them
 
 Each writes reports/tradeoff/PART.csv, .md and .png, and where it has several inputs a figure as
-wide as a column. What each seed of the experiment gave is kept in distill-SEED.json, which is not
-committed; the same command goes on from there.
+wide as a column. What the commands gave is kept in .json files, which are not committed: pages are
+written again from them; delete them to measure again.
 """
 
 from __future__ import annotations
 
-import os
 import shlex
 import subprocess
 import sys
-import tempfile
-from contextlib import suppress
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
-from attnprof.cli.app import main
+from attnprof import registry
+from attnprof.measure.tradeoff.report import EXACT
 from attnprof.papers.approximation.distillation import FULL
 from attnprof.papers.approximation.distilled import merged
-from attnprof.record import DistillRecord, Report, write_whole
+from attnprof.record import DistillRecord, Report, TradeoffRecord, write_whole
 from attnprof.record.recognition import written_by
-from attnprof.render.formats import render, render_markdown
+from attnprof.render.formats import markdown_table, render
 from attnprof.render.plots import plot_report
+from attnprof.units import format_value
 
 FOLDER = Path(__file__).with_suffix("")
 #: What is typed for each part.
@@ -43,53 +43,35 @@ HEADS = {
     "times": "# How far mechanisms are from softmax attention, over measured time",
     "distill": "# 003's experiment: distillation from standard attention",
 }
-#: What a page shows of the settings that nothing beats.
-SHOWN = (
-    "mechanism", "params", "input", "norms", "relation", "seeds", "error_relative",
-    "error_relative_low", "error_relative_high", "error_worst_row", "error_distribution", "flops",
-    "peak_bytes", "median_s",
-)  # fmt: skip
-
-
 #: Of repetitions of the experiment, at the same time.
 SEEDS = (0, 1)
 
 
-def repeated() -> Report:
-    """The experiment with every seed, each in a process of its own."""
-    missing = [seed for seed in SEEDS if not _kept(seed).is_file()]
-    words = [sys.executable, "-m", *shlex.split(PARTS["distill"]), "--format", "json"]
-    orders = ([*words, "--seed", str(seed), "--output", str(_kept(seed))] for seed in missing)
+def made(part: str) -> Report:
+    """The report of a part's command; of the experiment's, with every seed, a process each."""
+    names = [f"{part}-{seed}" for seed in SEEDS] if part == "distill" else [part]
+    paths = [FOLDER / f"{name}.json" for name in names]
+    words = [sys.executable, "-m", *shlex.split(PARTS[part]), "--format", "json", "--output"]
+    seeds = [["--seed", str(seed)] for seed in SEEDS] if part == "distill" else [[]]
+    orders = zip(paths, seeds, strict=True)
+    orders = [[*words, str(path), *seed] for path, seed in orders if not path.is_file()]
     for run in [subprocess.Popen(order) for order in orders]:  # noqa: S603 - our own command
         run.wait()
-    reports = [Report.load(_kept(seed)) for seed in SEEDS]
+    reports = [Report.load(path) for path in paths]
+    if part != "distill":
+        return reports[0]
     rows = [row for report in reports for row in report.of(DistillRecord)]
     return merged(rows, FULL, reports[0].environment)
 
 
-def _kept(seed: int) -> Path:
-    return FOLDER / f"distill-{seed}.json"
-
-
-def made(part: str) -> Report:
-    """The report of a part's command."""
-    if part == "distill":
-        return repeated()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "report.json")
-        with suppress(SystemExit):
-            main([*shlex.split(PARTS[part])[1:], "--format", "json", "--output", str(path)])
-        return Report.load(path)
-
-
 def page(part: str, report: Report) -> str:
     """The command, the machine, what came out."""
-    where, load = report.environment, os.getloadavg()
+    where = report.environment
     made_by = (
-        f"Made by `python reports/tradeoff.py {part}` on {where['device_name']} "
-        f"({where['cores']} cores, of which {where['threads']} computed), torch {where['torch']}, "
-        f"while other jobs ran: {load[0]:.1f} of them on average at the end. Times are processor "
-        "time, which others change less than the wall clock's, but do change. All numbers are in "
+        f"Made by `python reports/tradeoff.py {part}` on {where['cores']} shared CPU cores "
+        f"({where['device_name']}), one thread, torch {where['torch'].partition('+')[0]}, while "
+        "other jobs ran beside it. Errors, losses and counts do not depend on that; times, which "
+        "are processor time, do a little. All numbers are in "
         f"[{part}.csv]({part}.csv)."
     )
     figure = f"![The figure of these results]({part}.png)"
@@ -97,21 +79,49 @@ def page(part: str, report: Report) -> str:
     if part == "distill":
         lines += [f"Seeds {' and '.join(map(str, SEEDS))}.", "", render(report, "markdown")]
     else:
-        best = [record for record in report.records if record.pareto]
-        short = [replace(r, params=_told(r.mechanism, r.params)) for r in best]
-        lines += [
-            str(report.summary["answer"]), "",
-            "Settings that no other one beats in both FLOPs and error, by input:", "",
-            render_markdown(replace(report, records=short), SHOWN),
-        ]  # fmt: skip
+        lines += [*(f"- {line}" for line in report.summary["nearest"]), "", *_inputs(report)]
     return "\n".join([*lines, written_by("tradeoff"), ""])
 
 
-def _told(name: str, params: dict[str, object]) -> dict[str, object]:
-    """The parameters that are varied."""
-    from attnprof import registry
+#: Columns of an input's table, by the field they show.
+SHOWN = {
+    "error_relative": "error", "error_worst_row": "worst row",
+    "error_distribution": "weights apart", "flops": "FLOPs", "peak_bytes": "peak",
+    "median_s": "time",
+}  # fmt: skip
 
-    return {key: params[key] for key in registry.get(name).tuned}
+
+def _inputs(report: Report) -> Iterator[str]:
+    """Of each input the settings that no other one beats; of equal ones the textbook's."""
+    records = report.of(TradeoffRecord)
+    groups: dict[tuple[str, str | None], list[TradeoffRecord]] = defaultdict(list)
+    for row in records:
+        if row.pareto and (row.relation != "same" or row.mechanism == "standard"):
+            groups[row.input, row.norms].append(row)
+    timed = any(row.median_s for row in records)
+    shown = [name for name in SHOWN if timed or name != "median_s"]
+    for (name, norms), rows in groups.items():
+        yield f"## {name}, norms: {norms}\n"
+        rows.sort(key=lambda row: row.error_relative or 0.0)
+        cells = ([_named(r), r.relation, *(_cell(r, field) for field in shown)] for r in rows)
+        yield markdown_table(["mechanism", "is", *map(SHOWN.get, shown)], cells)
+
+
+def _named(row: TradeoffRecord) -> str:
+    """A mechanism with the parameter that is varied."""
+    values = (f"{key}={row.params[key]}" for key in registry.get(row.mechanism).tuned)
+    return " ".join([row.mechanism, *values])
+
+
+def _cell(row: TradeoffRecord, field: str) -> str:
+    value = getattr(row, field)
+    formats = {name: meta["format"] for name, meta in row.columns()}
+    text = "0" if field.startswith("error") and value is not None and value < EXACT else ""
+    text = text or format_value(value, formats[field], short=True)
+    if field == "error_relative" and row.seeds > 1:
+        ends = (row.error_relative_low, row.error_relative_high)
+        text += f" ({' to '.join(format_value(end, 'number', short=True) for end in ends)})"
+    return text
 
 
 def write(part: str) -> None:

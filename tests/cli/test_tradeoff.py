@@ -117,7 +117,10 @@ def test_a_damaged_file_is_no_traceback(attnprof, tmp_path):
         (tmp_path / name).write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00{}")
         ended = attnprof(f"tradeoff -a linear --input {name} --no-time")
         assert ended.code == 2
-        assert name in ended.err
+        assert f"{name} is no" in ended.err
+    far = attnprof("tradeoff -a linear --input random --seq 200000 --d 1 --no-time")
+    assert (far.code, far.out) == (3, "")
+    assert "ask for fewer tokens" in far.err
     assert "its own sizes" in attnprof("tradeoff --input mine.pt --seq 8").err
 
 

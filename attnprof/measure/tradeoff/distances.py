@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attnprof.errors import CannotRunError
 from attnprof.measure.tradeoff.structures import QueriesKeysValues
 
-#: Rows of scores that are held at once.
-ROWS = 256
+#: Scores that are held at once, and in all at most: 2**34 take minutes.
+SCORES, MOST_SCORES = 1 << 24, 1 << 34
 #: What is rounding, as a share: of weights below zero, and of sums that should be equal.
 ROUNDING = 1e-6
 #: Tokens up to which weights are compared: each row of them takes tokens/width calls.
@@ -43,12 +44,19 @@ class ExactAttention:
 
     def __init__(self, given: QueriesKeysValues, *, causal: bool) -> None:
         self.given, self.causal = given, causal
+        b, h, n, _ = given.q.shape
+        if (count := b * h * n * given.k.shape[2]) > MOST_SCORES:
+            raise CannotRunError(
+                f"softmax attention to compare with has {count:,} scores, more than the "
+                f"{MOST_SCORES:,} that are computed: ask for fewer tokens, heads or a smaller batch"
+            )
+        step = max(1, SCORES * n // count)
         group = given.q.shape[1] // given.k.shape[1]
         self.keys = given.k.repeat_interleave(group, 1)
         values = given.v.repeat_interleave(group, 1)
         parts = []
-        for first in range(0, given.q.shape[2], ROWS):
-            scores = self._scores(slice(first, first + ROWS), slice(None))
+        for first in range(0, n, step):
+            scores = self._scores(slice(first, first + step), slice(None))
             total = scores.logsumexp(-1)
             parts.append(((scores - total.unsqueeze(-1)).exp() @ values, total))
         self.output, self.log_sums = (torch.cat(found, 2) for found in zip(*parts, strict=True))

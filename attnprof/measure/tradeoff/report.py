@@ -63,9 +63,9 @@ def tradeoff_report(
     groups = [_with_front(rows) for rows in groups]
     records = [row for rows in groups for row in rows]
     known = {c.name: list(c.mechanism.to_softmax) for c in candidates}
-    nearest = (line for rows, given in zip(groups, inputs, strict=True)
-               for line in _nearest(rows, workload_of(given, terms)))  # fmt: skip
-    said: dict[str, Any] = {"relations": known, "answer": " ".join(nearest)}
+    nearest = [line for rows, given in zip(groups, inputs, strict=True)
+               for line in _nearest(rows, workload_of(given, terms))]  # fmt: skip
+    said: dict[str, Any] = {"relations": known, "nearest": nearest, "answer": " ".join(nearest)}
     return Report("tradeoff", records, said, environment)
 
 

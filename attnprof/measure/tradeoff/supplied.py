@@ -49,13 +49,13 @@ def _tensors(path: str, data: bytes) -> Any:
     """What ``torch.save`` wrote, tensors and plain containers alone."""
     try:
         return torch.load(BytesIO(data), map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
+    except Exception as error:  # a damaged file raises anything
+        if not isinstance(error, pickle.UnpicklingError) or "allowed global" not in str(error):
+            raise RequestError(f"{path} is no whole file of torch.save: save {EXAMPLE}") from error
         raise RequestError(
             f"{path} holds more than tensors and plain values, and is not loaded: that could run "
             f"code; save {EXAMPLE}"
         ) from error
-    except Exception as error:  # a damaged file raises anything
-        raise RequestError(f"{path} is no file of torch.save: save {EXAMPLE}") from error
 
 
 def _safetensors(path: str, data: bytes) -> Any:

@@ -12,7 +12,7 @@ from attnprof.record.escapes import markdown_text
 from attnprof.record.points import names_of
 from attnprof.render.fitted import FittedTable, Hanging
 from attnprof.render.tables.distill import CLAIMS, claim_rows, distill_tables
-from attnprof.render.terminal import answer_line, shown_value
+from attnprof.render.terminal import shown_value
 from attnprof.units import MISSING, joined, plural
 
 #: Columns of numbers, with the format of their cells where it is not the record's.
@@ -38,7 +38,8 @@ def tables(report: Report) -> Iterator[RenderableType]:
         yield from distill_tables(report)
         return
     records = report.of(TradeoffRecord)
-    yield from answer_line(report)
+    yield from (Hanging(line) for line in report.summary["nearest"])
+    yield ""
     for _, group in groupby(records, key=lambda r: (r.input, r.norms)):
         rows = list(group)
         yield _table(rows)
