@@ -24,16 +24,18 @@ from attnprof.measure.tradeoff.report import EXACT
 from attnprof.papers.approximation.distillation import FULL
 from attnprof.papers.approximation.distilled import merged
 from attnprof.record import DistillRecord, Report, TradeoffRecord, write_whole
+from attnprof.record.escapes import markdown_text
 from attnprof.record.recognition import written_by
-from attnprof.render.formats import markdown_table, render
+from attnprof.render.formats import markdown_table, render, render_markdown
 from attnprof.render.plots import plot_report
-from attnprof.units import format_value
+from attnprof.render.tables.distill import CLAIMS, claim_rows
+from attnprof.units import format_value, setting_text
 
 FOLDER = Path(__file__).with_suffix("")
 #: What is typed for each part.
 PARTS = {
     "errors": "attnprof tradeoff --heads 2 --norms sphere,spread --seeds 5 --no-time",
-    "times": "attnprof tradeoff --input local --seq 2048 --heads 2 --over time --max-time 120",
+    "times": "attnprof tradeoff --input local --seq 1024 --over time",
     "distill": "attnprof tradeoff --distill",
 }
 #: Figures beside the page's, by the part and the size.
@@ -77,10 +79,26 @@ def page(part: str, report: Report) -> str:
     figure = f"![The figure of these results]({part}.png)"
     lines = [HEADS[part], "", f"`{PARTS[part]}`", "", made_by, "", figure, ""]
     if part == "distill":
-        lines += [f"Seeds {' and '.join(map(str, SEEDS))}.", "", render(report, "markdown")]
+        lines += [f"Seeds {' and '.join(map(str, SEEDS))}; times are of the first.", ""]
+        lines += [render_markdown(report, TRAINED), *_claims(report)]
     else:
         lines += [*(f"- {line}" for line in report.summary["nearest"]), "", *_inputs(report)]
     return "\n".join([*lines, written_by("tradeoff"), ""])
+
+
+#: What the page shows of every model.
+TRAINED = (
+    "setting", "model", "seq_len", "steps", "cross_entropy", "cross_entropy_low",
+    "cross_entropy_high", "accuracy", "mse_teacher", "mse_ratio", "matmul_flops", "median_s",
+    "skipped",
+)  # fmt: skip
+
+
+def _claims(report: Report) -> Iterator[str]:
+    """A row a claim."""
+    yield "## What document 003 claims\n"
+    rows = ([markdown_text(cell) for cell in row] for row in claim_rows(report))
+    yield markdown_table(CLAIMS, rows)
 
 
 #: Columns of an input's table, by the field they show.
@@ -109,7 +127,7 @@ def _inputs(report: Report) -> Iterator[str]:
 
 def _named(row: TradeoffRecord) -> str:
     """A mechanism with the parameter that is varied."""
-    values = (f"{key}={row.params[key]}" for key in registry.get(row.mechanism).tuned)
+    values = (f"{key}={setting_text(row.params[key])}" for key in registry.get(row.mechanism).tuned)
     return " ".join([row.mechanism, *values])
 
 

@@ -35,9 +35,7 @@ def draw_distilled(report: Report) -> style.Figure:
         {"color": style.GREY, "marker": "o", "linestyle": "none", "label": f"{2 * tokens} tokens",
          "markerfacecolor": "white"},
     ]  # fmt: skip
-    title = (
-        "003's experiment: distillation from standard attention, at the trained length and twice"
-    )
+    title = "Document 003's experiment: students of standard attention, also at twice the length"
     style.legend(figure, marks, title=title)
     seeds = max(record.seeds for record in records)
     style.caption(
