@@ -114,7 +114,7 @@ def _function(node: Any) -> Callable[[Mapping[str, Any]], Value]:
     def related(sizes: Mapping[str, Any]) -> Value:
         try:
             return rule(*[part(sizes) for part in parts])
-        except ZeroDivisionError:  # a condition of code that cannot run at these sizes
+        except (ArithmeticError, ValueError):  # of code that cannot run at these sizes
             return False
 
     return related

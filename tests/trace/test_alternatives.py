@@ -232,6 +232,20 @@ def test_functions_of_torch_take_what_their_documentation_says():
     assert record(target, sizes, training=False).calls
 
 
+class Shared(Layer):
+    def __init__(self, dim, part=None):
+        super().__init__(dim)
+        self.part = part
+
+    def forward(self, x):
+        return self.part(self.map(x))
+
+
+def test_what_is_called_and_none_by_default_is_named():
+    with pytest.raises(RequestError, match=r"calls what is None by default \(part\): point at a f"):
+        tried(target_of(Shared), {})
+
+
 @pytest.mark.parametrize("layer", [nn.Conv2d, nn.LSTM, nn.GRUCell, nn.Embedding])
 def test_layers_of_torch_are_called_as_they_like(layer):
     tried(target_of(f"torch.nn:{layer.__name__}"), {})

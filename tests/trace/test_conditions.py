@@ -111,3 +111,10 @@ def test_halves_rounded_up_that_have_to_be_whole_are_a_condition():
     found = attnprof.derive(halves, inputs={"x": "N, d"})
     assert "2 divides d" in found.phases["forward"].domain
     assert str(found.expression("flops")) == "N*d"
+
+
+@pytest.mark.parametrize("size", [4, 8])
+def test_a_condition_on_what_has_no_value_there_does_not_hold(size):
+    n = symbol("N")
+    assert not evaluate(sympy.log(n - 8, 2) >= sympy.log(n, 2) - 100, {"N": size})
+    assert evaluate(sympy.log(n - 8, 2) >= sympy.log(n, 2) - 100, {"N": 9 + size})

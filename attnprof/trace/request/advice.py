@@ -79,7 +79,9 @@ def led_on(build: Build, request: Request, unknown: UnguessedError, mend: Build)
     return unknown
 
 
-def advice(subject: Any, request: Request, target: Target, tries: Sequence[Any]) -> str:
+def advice(
+    subject: Any, request: Request, target: Target, tries: Sequence[Any], error: Exception
+) -> str:
     """What the code takes, what was tried besides, and what to type."""
     what, forward = request.what, getattr(subject, "forward", None)
     taken = f"{what}({_parameters(subject)})"
@@ -87,7 +89,25 @@ def advice(subject: Any, request: Request, target: Target, tries: Sequence[Any])
     more = f"; nor with {'; '.join(map(str, tries[:3]))}" if tries else ""
     count = f" and {len(tries) - 3} other guesses" if len(tries) > 3 else ""
     inputs = {item.name: item for item in target.inputs}
-    return f"it takes {taken}{more}{count}; say what is otherwise: {_command(request, inputs)}"
+    return (
+        f"{_uncalled(subject, request, error)}it takes {taken}{more}{count}; "
+        f"say what is otherwise: {_command(request, inputs)}"
+    )
+
+
+def _uncalled(subject: Any, request: Request, error: Exception) -> str:
+    """Arguments that the code calls though they are None by default, and what to do about it."""
+    unset = [
+        name
+        for name, item in signatures.parameters_of(subject, "").items()
+        if item.default is None and name not in request.given and name not in ("device", "dtype")
+    ]
+    if "'NoneType' object is not callable" not in str(error) or not unset:
+        return ""
+    return (
+        f"it calls what is None by default ({', '.join(unset)}): point at a function of yours that "
+        f"returns the module with those, like def make(dim, num_heads); "
+    )
 
 
 def _command(request: Request, inputs: Mapping[str, Input]) -> str:

@@ -57,7 +57,7 @@ def _repaired(build: Build, request: Request, subject: Any) -> Target:
                 failed = Failed(subject, request, found, cause, target, ours)
                 more = ours, failed.repairs(), cause
                 waiting.insert(0 if further else len(waiting), more)
-    return replace(target, advice=advice(subject, request, target, seen))
+    return replace(target, advice=advice(subject, request, target, seen, error))
 
 
 def _tried(build: Build, request: Request) -> tuple[Target | None, Exception | None]:

@@ -23,7 +23,7 @@ _MORE = {
     "input_size encoder_dim decoder_dim cross_attention_dim context_dim attn_dim attention_size "
     "encoder_embed_dim decoder_embed_dim qkv_dim features n_state n_units embed_dims "
     "out_chs q_dim kv_dim qk_channels v_channels cin cout dims hidden_channels dimension "
-    "hidden_sizes",
+    "hidden_sizes hidden_size_output",
     "h": "num_key_value_heads n_kv_heads num_kv_heads kv_heads encoder_attention_heads "
     "decoder_attention_heads n_kv_head num_query_heads num_heads_q n_q_heads num_groups_kv",
     "d": "d_kv dim_heads attention_head_dim attention_head_size kv_dim_head qk_dim_head "
