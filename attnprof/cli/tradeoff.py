@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from attnprof.measure.tradeoff.candidates import Candidate
     from attnprof.measure.tradeoff.structures import QueriesKeysValues
 
-SEQ, HEADS, WIDTH = "512", "1", "64"
+SEQ, HEADS, WIDTH, NORMS = "512", "1", "64", "sphere"
 OVER = ("flops", "time", "memory")
 #: How often --distill says where it is, where no bar does.
 STEPS_A_LINE = 200
@@ -43,7 +43,7 @@ class Compared:
         "with tensors q, k and v; repeatable.",
     )
     norms: str = Option(
-        "sphere",
+        NORMS,
         metavar="NAMES",
         help="Lengths of the rows of q and k: sphere (all the same), spread, or sphere,spread.",
     )
@@ -66,6 +66,7 @@ class Compared:
             "--attention": self.attention, "--input": self.source, "--seq": self.seq,
             "--built-for": self.built_for, "--d-model": self.d_model, "--heads": self.heads,
             "--d": self.d, "--batch": self.batch, "--set": self.settings, "--causal": self.causal,
+            "--norms": self.norms != NORMS,
         }  # fmt: skip
         return [flag for flag, value in typed.items() if value]
 
@@ -165,7 +166,8 @@ def tradeoff(
       attnprof tradeoff --distill --plot distilled.png
     """
     if distill:
-        given = [*what.flags(), *["--device"] * device.startswith("cuda")]
+        others = {"--device": device.startswith("cuda"), "--dtype": dtype != "float32"}
+        given = [*what.flags(), *(flag for flag, typed in others.items() if typed)]
         _distill(given, seed, seeds or 1, to, quick=quick, timed=time)
         return
     if quick:

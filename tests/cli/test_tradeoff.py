@@ -149,4 +149,5 @@ def test_the_experiment_runs_and_says_what_it_answers(attnprof, tmp_path, monkey
     assert "fair, seed 0: performer after 2 steps" in ended.err
     assert "<svg" in (tmp_path / "distilled.svg").read_text(encoding="utf-8")
     assert "leave out --seq" in attnprof("tradeoff --distill --seq 8").err
+    assert "leave out --norms" in attnprof("tradeoff --distill --norms spread").err
     assert "--distill --quick" in attnprof("tradeoff --quick").err
