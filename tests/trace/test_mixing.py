@@ -336,7 +336,7 @@ def test_a_peak_is_without_moments_that_only_short_runs_had():
 
 def test_smaller_sizes_are_tried_with_one_other_far_larger(monkeypatch):
     target = SimpleNamespace(symbols=("B", "N"))
-    hints, nowhere = {"B": 3, "N": 421}, lambda *_: None
+    hints, nowhere = {"B": 3, "N": 421}, lambda *_, **__: None
     plan = SimpleNamespace(target=target, hints=hints, blocks={"N": 1}, seen=nowhere)
     runs, trace = SimpleNamespace(phases=()), Trace([], 0)
     found = Mixed(plan, None, {}, trace, SizeConditions([]), {"N": 5}, {"N": 64}, {}, 5, {"N": 1})

@@ -25,10 +25,8 @@ _CHECKS, _ALL_CHECKS = (5, 20), 2_500
 _NARROW, _NARROW_LAYERS = 64, 3
 #: A size at which it is seen what code makes outside of torch, and bytes of that which are much.
 _REAL, _REAL_BYTES = 2048, 2**21
-#: Steps in which a border is looked for.
-_STEPS = 12
-#: Shapes at which two formulas are compared.
-_DRAWN = 60
+#: Steps in which a border is looked for, and shapes at which two formulas are compared.
+_STEPS, _DRAWN = 12, 60
 #: Layers that are tried, at most, and operations of such a run; shapes of the other sizes.
 _LAYERS, _DEEP, _OTHERS = 64, 8_500, 4
 
@@ -77,15 +75,14 @@ class Mixed(Found):
     def _in_blocks(self, sizes: Sizes) -> bool:
         if self.blocks is None:
             return True
-        block = self.blocks.at(sizes)
-        least = self.turns * block + (not self.divided)  # whole blocks are alike from one more on
+        # whole blocks are alike from one more on
+        least = self.turns * self.blocks.at(sizes) + (not self.divided)
         if not self.blocks.block.is_Integer and sizes[self.blocks.name] < least:
             return False
         rest = self._rest(sizes)
         return not (self.divided and rest) and rest not in self.left_out
 
     def _rest(self, sizes: Sizes) -> int:
-        """What is left of a length in blocks."""
         return sizes[self.blocks.name] % self.blocks.at(sizes) if self.blocks else 0
 
     @property
@@ -207,11 +204,16 @@ class Mixed(Found):
             self.least[name] = size
 
     def _begins(self, name: str, size: int, runs: Runs) -> bool:
-        """Whether the formulas hold at a smaller size: as those of a run there, if one was made."""
+        """Whether the formulas hold at a smaller size: as those of a run on symbols there."""
         shapes = [self.near(**x, **{name: size}) for x in self._others]
-        if known := self.plan.seen({**self.least, name: size}, runs.phases):
-            shapes += [{**x, name: size} for x in islice(shapes_in(shapes[0], known.holds), _DRAWN)]
-            return not any(differences(self.forms, known.numbers(s), s) for s in shapes)
+        whole = self.blocks if self.divided and self.blocks and name != self.blocks.name else None
+        counts = {**self.least, name: size} | ({whole.name: self.turns} if whole else {})
+        if known := self.plan.seen(counts, runs.phases, whole=bool(whole)):
+            shapes += [{**x, **counts} for x in islice(shapes_in(shapes[0], known.holds), _DRAWN)]
+            if whole:
+                shapes = [{**s, whole.name: self.turns * whole.at(s)} for s in shapes]
+            fits = not whole or self.fits(self.near(**{name: size}), runs)
+            return fits and not any(differences(self.forms, known.numbers(s), s) for s in shapes)
         free = [x for x in self.plan.target.symbols if x not in self.plan.blocks]
         for wide in free:  # one other size is far larger
             shapes.append(self.near(**{**dict.fromkeys(free, 2), name: size, wide: 96}))
@@ -223,18 +225,15 @@ class Mixed(Found):
     def _upwards(self, name: str, runs: Runs) -> None:
         """The largest size that a run of some length confirms; a border on the way is said."""
         stride, rest = self.strides.get(name, (1, 0))
-        block = self.blocks.at(self.near()) if self.blocks else 1
         if self.blocks and name == self.blocks.name and self.divided:
-            stride, rest = block, 0
+            stride, rest = self.blocks.at(self.near()), 0
         first = low = (least := self.near()[name]) + (rest - least) % stride
         high, bad = self._furthest(name, low, stride, runs), None
         while high > low and not self.fits(self.near(**{name: high}), runs):
             bad, high = high, low + (high - low) // 2 // stride * stride
         low = max(low, high)
         for _ in range(_STEPS):
-            if bad is None:
-                break
-            middle = low + (bad - low) // 2 // stride * stride
+            middle = low + ((bad or low) - low) // 2 // stride * stride
             if middle in (low, bad):
                 break
             if self.fits(self.near(**{name: middle}), runs):

@@ -1,6 +1,7 @@
 """Which sizes of a target can stay symbols, found by trying; the others are numbers of blocks."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from math import gcd
@@ -101,11 +102,16 @@ class SizePlan:
                 self.spent += max(len(found.trace.calls), slow)
         return self.runs[key]
 
-    def seen(self, counts: Mapping[str, int], phases: Sequence[str]) -> SymbolicRun | None:
-        """The run at these sizes, if it was made and none of them is in blocks."""
-        key = tuple(self.places(counts, ragged=False).items()), tuple(phases)
-        found = self.runs.get(key) if set(self.blocks.values()) == {1} else None
-        return found if isinstance(found, SymbolicRun) else None
+    def seen(
+        self, counts: Mapping[str, int], phases: Sequence[str], *, whole: bool
+    ) -> SymbolicRun | None:
+        """The run at these sizes, if it was made; one of ``whole`` blocks is made."""
+        found = self.runs.get((tuple(self.places(counts, ragged=False).items()), tuple(phases)))
+        if whole:
+            with suppress(OutOfBudgetError):
+                found = self.at(counts, phases, ragged=False)
+        alike = whole or set(self.blocks.values()) == {1}
+        return found if alike and isinstance(found, SymbolicRun) else None
 
     def first(self, name: str) -> int:
         """The count of a size to begin with."""
