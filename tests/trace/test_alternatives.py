@@ -163,7 +163,15 @@ class Twice(Layer):
         super().__init__(2 * dim)
 
 
+class Either(Layer):
+    def __init__(self, dim=None, width=None):
+        if (dim is None) == (width is None):
+            raise ValueError("give `dim` or `width`, and one alone")
+        super().__init__(dim or width)
+
+
 WORKING = {
+    Either: "x: B, N, h*d",
     Beside: "others: B, N, h*d",
     Pair: "key: B, H, W, h*d",
     Twice: "x: B, N, 2*h*d",

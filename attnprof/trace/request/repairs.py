@@ -29,7 +29,12 @@ UNSET = re.compile(r"None|'(int|bool)' object is not")
 _NUMBERS = {"B": 2, "N": 256, "h": 8, "d": 64}
 
 
-_MASKS_OF = {name for name, usual in INPUTS.items() if usual == "None"}
+#: What may be a mask or bias where None does not do; a cache is none.
+_MASKS_OF = {
+    name
+    for name, usual in INPUTS.items()
+    if usual == "None" and not re.search("past|cache|state", name)
+}
 
 
 @dataclass
@@ -94,6 +99,7 @@ class Failed:
         found |= {name: value[0] for name, value in plain.items() if value}
         if found:
             yield Repair(found)
+        yield from (Repair({name: value}) for name, value in found.items() if len(found) > 1)
 
     def _defaults(self, text: str) -> Iterator[Repair]:
         """Values for what is None by default, lists for numbers, as many layers as by default."""
@@ -168,7 +174,7 @@ class Failed:
             usual = input_text(name, self.width, "d")
             for one in (usual,) if usual not in ("None", "") else ():
                 yield Repair(inputs={name: one})
-            if usual == "None" and name in line:
+            if name in line and (name in _MASKS_OF or "mask" in name):
                 yield from (Repair(inputs={name: one}) for one in MASKS)
 
     def _classes(self) -> Iterator[Repair]:
